@@ -1,0 +1,1 @@
+"""Pure functions from (jobs, members, what each owns) to an assignment."""

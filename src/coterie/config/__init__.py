@@ -1,0 +1,1 @@
+"""Typed settings and the definition of configuration keys."""

@@ -1,0 +1,1 @@
+"""What every machine shares: step output, outbox, timers, trace, the `Log` seam."""

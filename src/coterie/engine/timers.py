@@ -1,0 +1,46 @@
+"""Deadlines by key: what shells and the simulator keep for a machine."""
+
+import heapq
+from collections.abc import Hashable
+from typing import Generic, TypeVar
+
+KeyT = TypeVar("KeyT", bound=Hashable)
+
+
+class Timers(Generic[KeyT]):
+    """One deadline a key; setting a key again moves it. Silences what was moved or cancelled."""
+
+    def __init__(self) -> None:
+        self._at_ms: dict[KeyT, tuple[int, int]] = {}
+        self._heap: list[tuple[int, int, KeyT]] = []
+        self._count = 0
+
+    def set(self, key: KeyT, at_ms: int) -> None:
+        self._count += 1
+        self._at_ms[key] = (at_ms, self._count)
+        heapq.heappush(self._heap, (at_ms, self._count, key))
+        if len(self._heap) > 64 and len(self._heap) > 4 * len(self._at_ms):
+            # Heartbeats move their member's deadline many times before it is due: sweep what they left.
+            self._heap = [(at, count, k) for k, (at, count) in self._at_ms.items()]
+            heapq.heapify(self._heap)
+
+    def cancel(self, key: KeyT) -> None:
+        self._at_ms.pop(key, None)
+
+    def next_at_ms(self) -> int | None:
+        """When the next deadline is due; None when there is none."""
+        while self._heap:
+            at_ms, count, key = self._heap[0]
+            if self._at_ms.get(key) == (at_ms, count):
+                return at_ms
+            heapq.heappop(self._heap)
+        return None
+
+    def pop_due(self, now_ms: int) -> KeyT | None:
+        """Take one key whose deadline has come; None when there is none. Earliest first, then as they were set."""
+        at_ms = self.next_at_ms()
+        if at_ms is None or at_ms > now_ms:
+            return None
+        _, _, key = heapq.heappop(self._heap)
+        del self._at_ms[key]
+        return key

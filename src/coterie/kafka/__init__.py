@@ -1,0 +1,1 @@
+"""Kafka clients: topics through a Kafka library, group APIs through kio over asyncio."""

@@ -1,0 +1,1 @@
+"""The simulator, the scenarios, and what is learned from their traces."""

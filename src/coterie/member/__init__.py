@@ -1,0 +1,1 @@
+"""The worker's side of the group protocols, as a pure machine."""

@@ -1,0 +1,32 @@
+"""The error tree: what kind of thing went wrong, and so through which door it leaves (design: four doors).
+
+    CoterieError
+    ├── ConfigError      a setting or a connector config is wrong; names each key
+    ├── Refusal          a machine says no to a request; becomes a reply
+    ├── WireError        a peer's bytes are malformed; answered or the connection closed
+    └── WorldError       the world failed: disk full, broker gone, query died; becomes an event
+
+Our own bugs are `AssertionError` and whatever else escapes: they stop one machine, which is loaded again from its log.
+"""
+
+from collections.abc import Mapping, Sequence
+
+
+class CoterieError(Exception):
+    """Everything that Coterie raises on purpose."""
+
+
+class ConfigError(CoterieError):
+    """One or more configuration values are wrong; ``errors`` holds the sentences by key."""
+
+    def __init__(self, errors: Mapping[str, Sequence[str]]) -> None:
+        self.errors = {key: tuple(sentences) for key, sentences in errors.items()}
+        super().__init__("; ".join(f"{key}: {' '.join(all_)}" for key, all_ in sorted(self.errors.items())))
+
+
+class WireError(CoterieError):
+    """Bytes from a peer that mean nothing, or ask for more than they bring."""
+
+
+class WorldError(CoterieError):
+    """Something outside this process failed; the message says what, and what to do."""

@@ -1,0 +1,80 @@
+"""What is assigned: connectors, tasks, and sets of both."""
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from typing import NamedTuple, NewType, Self, TypeAlias
+
+ConnectorName = NewType("ConnectorName", str)
+
+
+class ConnectorTaskId(NamedTuple):
+    """One task of a connector; printed and parsed as Connect does, ``<connector>-<task>``."""
+
+    connector: ConnectorName
+    task: int
+
+    def __str__(self) -> str:
+        return f"{self.connector}-{self.task}"
+
+    @classmethod
+    def parse(cls, text: str) -> Self:
+        """Split at the *last* ``-``, since connectors' names may hold some.
+
+        :raises ValueError: when there is no ``-`` with a number behind it.
+        """
+        connector, dash, task = text.rpartition("-")
+        if not (dash and connector and task.isascii() and task.isdigit()):
+            raise ValueError(f"{text!r} is not <connector>-<task number>")
+        return cls(ConnectorName(connector), int(task))
+
+
+Job: TypeAlias = ConnectorName | ConnectorTaskId
+"""One unit of assignment: a connector instance, or one of its tasks."""
+
+
+@dataclass(frozen=True, slots=True)
+class Jobs:
+    """A set of jobs, with the algebra of sets."""
+
+    connectors: frozenset[ConnectorName] = field(default=frozenset())
+    tasks: frozenset[ConnectorTaskId] = field(default=frozenset())
+
+    @classmethod
+    def of(cls, jobs: Iterable[Job]) -> Self:
+        connectors: set[ConnectorName] = set()
+        tasks: set[ConnectorTaskId] = set()
+        for job in jobs:
+            if isinstance(job, ConnectorTaskId):
+                tasks.add(job)
+            else:
+                connectors.add(job)
+        return cls(frozenset(connectors), frozenset(tasks))
+
+    def __or__(self, other: "Jobs") -> "Jobs":
+        return Jobs(self.connectors | other.connectors, self.tasks | other.tasks)
+
+    def __and__(self, other: "Jobs") -> "Jobs":
+        return Jobs(self.connectors & other.connectors, self.tasks & other.tasks)
+
+    def __sub__(self, other: "Jobs") -> "Jobs":
+        return Jobs(self.connectors - other.connectors, self.tasks - other.tasks)
+
+    def __le__(self, other: "Jobs") -> bool:
+        return self.connectors <= other.connectors and self.tasks <= other.tasks
+
+    def __contains__(self, job: Job) -> bool:
+        return job in self.tasks if isinstance(job, ConnectorTaskId) else job in self.connectors
+
+    def __iter__(self) -> Iterator[Job]:
+        """Connectors by name, then tasks by connector and number: the one order in which jobs are shown."""
+        yield from sorted(self.connectors)
+        yield from sorted(self.tasks)
+
+    def __len__(self) -> int:
+        return len(self.connectors) + len(self.tasks)
+
+    def __bool__(self) -> bool:
+        return bool(self.connectors or self.tasks)
+
+
+NO_JOBS = Jobs()

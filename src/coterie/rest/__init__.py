@@ -1,0 +1,1 @@
+"""Connect's HTTP API and the HTTP client to the leader."""

@@ -1,0 +1,1 @@
+"""The data plane: sessions, tasks as queries, checkpoints, connectors, transforms."""

@@ -1,0 +1,1 @@
+"""Bytes: primitives, Kafka messages and frames, record batches, the embedded Connect protocol."""

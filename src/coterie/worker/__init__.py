@@ -1,0 +1,1 @@
+"""The asyncio shell of one worker: drives member and herder, supervises tasks."""
