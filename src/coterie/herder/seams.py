@@ -1,0 +1,187 @@
+"""The herder's seams: how it takes part in a group, runs tasks, reaches the leader. Shells match them."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Protocol, TypeAlias
+
+from coterie.nouns.ids import ConfigOffset, Generation, Incarnation, MemberId, WorkerUrl
+from coterie.nouns.jobs import ConnectorName, ConnectorTaskId, Jobs
+from coterie.wire.connect import WorkerAssignment, WorkerMetadata
+
+# -- membership: classic | connect ------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RebalanceStarted:
+    """This worker is joining: until the next assignment nobody is asked to start or stop anything."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AssignmentWanted:
+    """This worker is the leader of ``generation`` and has to answer with ``Membership.install``."""
+
+    generation: Generation
+    member_id: MemberId
+    members: Mapping[MemberId, WorkerMetadata]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AssignmentReceived:
+    """The round has ended: what is newly assigned to this worker and what it has to give back."""
+
+    generation: Generation
+    member_id: MemberId
+    assignment: WorkerAssignment
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HeartbeatAnswered:
+    """The coordinator still counts this worker in, as of ``sent_at_ms``."""
+
+    sent_at_ms: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MembershipLost:
+    """This worker may no longer run anything: it was removed, or it cannot reach its coordinator in time."""
+
+    reason: str
+
+
+MembershipEvent: TypeAlias = (
+    RebalanceStarted | AssignmentWanted | AssignmentReceived | HeartbeatAnswered | MembershipLost
+)
+
+
+class Membership(Protocol):
+    """A worker's place in its group."""
+
+    def subscribe(self, *, config_offset: ConfigOffset, owned: Jobs) -> None:
+        """What the next join will say. Told again whenever it changes; never blocks."""
+        ...
+
+    def rejoin(self, reason: str) -> None:
+        """Ask for a round; the work goes on meanwhile."""
+        ...
+
+    def install(self, generation: Generation, assignments: Mapping[MemberId, WorkerAssignment]) -> None:
+        """The leader's answer to :class:`AssignmentWanted`; dropped when the group has moved on."""
+        ...
+
+    async def leave(self, reason: str) -> None:
+        """Leave the group; what is owned has been stopped before. Returns even when nobody answers."""
+        ...
+
+    async def next_event(self) -> MembershipEvent:
+        """The next event, in order; bounded inside."""
+        ...
+
+
+# -- tasks: Spark | simulated ---------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TaskStart:
+    """All that a runtime needs to start one task. A start always takes the task's checkpoint over."""
+
+    task: ConnectorTaskId
+    incarnation: Incarnation
+    config: Mapping[str, str]
+    """The task's own config, as the connector dealt it and as the config topic holds it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TaskProgressed:
+    """A batch was committed (or, with nothing to read, the query has looked for more)."""
+
+    task: ConnectorTaskId
+    batch_id: int
+    input_rows: int
+    """Rows read by the batch."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TaskFailed:
+    """The task ended with an error that starting it again on the same checkpoint did not cure."""
+
+    task: ConnectorTaskId
+    trace: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TaskTaken:
+    """Another worker took the task's checkpoint: it may not start here again before it is known to be ours."""
+
+    task: ConnectorTaskId
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RuntimeDied:
+    """Nothing can run here any more (the JVM is gone): the worker stops, leaves and exits with ``reason``."""
+
+    reason: str
+
+
+TaskEvent: TypeAlias = TaskProgressed | TaskFailed | TaskTaken | RuntimeDied
+
+
+class TaskRuntime(Protocol):
+    """Runs tasks. Every method is safe to await on the event loop: what blocks runs on threads inside."""
+
+    async def open(self) -> None:
+        """Start and warm up; before it returns nothing else is called.
+
+        :raises WorldError: when it cannot (no Java, no memory, ...), with what to do.
+        """
+        ...
+
+    async def close(self) -> None:
+        """Stop everything that still runs and give all back. Safe to call twice, and after a failed open."""
+        ...
+
+    async def validate(self, config: Mapping[str, str]) -> Mapping[str, Sequence[str]]:
+        """What is wrong with a connector's config, by key; empty when it is fine."""
+        ...
+
+    def connector_type(self, config: Mapping[str, str]) -> str:
+        """``source``, ``sink`` or ``unknown``, as REST shows it."""
+        ...
+
+    async def split(self, connector: ConnectorName, config: Mapping[str, str]) -> Sequence[Mapping[str, str]]:
+        """The configs of the connector's tasks, at most ``tasks.max`` of them.
+
+        :raises ConfigError, WorldError: when the source cannot be split; the connector is FAILED with it.
+        """
+        ...
+
+    async def start(self, start: TaskStart) -> None:
+        """Take the task's checkpoint over and start its query; returns when it runs.
+
+        :raises ConfigError, WorldError: when it cannot start; the task is FAILED with it.
+        """
+        ...
+
+    async def stop(self, task: ConnectorTaskId, *, grace_ms: int) -> None:
+        """Stop at a batch boundary within ``grace_ms``, else interrupt. When it returns, the last batch is committed
+        or will be replayed, and no effect of this task can come from here. Unknown tasks: nothing to do."""
+        ...
+
+    async def next_event(self) -> TaskEvent:
+        """The next event, in order; bounded inside (progress of one task may be merged)."""
+        ...
+
+
+# -- the leader -------------------------------------------------------------------------------------------------------
+
+
+class LeaderClient(Protocol):
+    """Reaches the leader's internal REST endpoints."""
+
+    async def publish_task_configs(
+        self, leader_url: WorkerUrl, connector: ConnectorName, configs: Sequence[Mapping[str, str]]
+    ) -> None:
+        """``POST /connectors/{connector}/tasks``.
+
+        :raises WorldError: when the leader cannot be reached or refuses; the message says why.
+        """
+        ...

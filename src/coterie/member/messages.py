@@ -1,0 +1,92 @@
+"""What a classic member asks and hears; version-free (API versions end in `wire`, `broker` and `kafka`)."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Protocol, TypeAlias
+
+from coterie.nouns.ids import Generation, GroupId, MemberId
+from coterie.wire.errors import ErrorCode
+
+# -- requests to the coordinator and its answers; one request is outstanding at a time, but for heartbeats --------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JoinRequest:
+    group_id: GroupId
+    member_id: MemberId
+    """Empty at first: the coordinator then hands one out."""
+    session_timeout_ms: int
+    rebalance_timeout_ms: int
+    protocol_type: str
+    protocols: tuple[tuple[str, bytes], ...]
+    """Name and metadata, the preferred one first."""
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JoinResponse:
+    error: ErrorCode
+    generation: Generation = Generation(-1)
+    protocol: str = ""
+    leader: MemberId = MemberId("")
+    member_id: MemberId = MemberId("")
+    members: Mapping[MemberId, bytes] | None = None
+    """Everybody's metadata, for the leader only."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SyncRequest:
+    group_id: GroupId
+    member_id: MemberId
+    generation: Generation
+    protocol_type: str
+    protocol: str
+    assignments: tuple[tuple[MemberId, bytes], ...] = ()
+    """From the leader only."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SyncResponse:
+    error: ErrorCode
+    assignment: bytes = b""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HeartbeatRequest:
+    group_id: GroupId
+    member_id: MemberId
+    generation: Generation
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HeartbeatResponse:
+    error: ErrorCode
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LeaveRequest:
+    group_id: GroupId
+    member_id: MemberId
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LeaveResponse:
+    error: ErrorCode
+
+
+Request: TypeAlias = JoinRequest | SyncRequest | HeartbeatRequest | LeaveRequest
+Response: TypeAlias = JoinResponse | SyncResponse | HeartbeatResponse | LeaveResponse
+
+
+class Coordinator(Protocol):
+    """The way to the group's coordinator (real over TCP | simulated)."""
+
+    async def ask(self, request: Request) -> Response:
+        """Send ``request`` and await its answer. A coordinator that moved or is loading is an answer, too.
+
+        :raises WorldError: when the coordinator cannot be found or reached, or the connection broke.
+        """
+        ...
+
+    async def close(self) -> None: ...

@@ -1,0 +1,5 @@
+"""Kafka's error codes, under one name for all rooms."""
+
+from kio.schema.errors import ErrorCode
+
+__all__ = ("ErrorCode",)
