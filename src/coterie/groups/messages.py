@@ -1,0 +1,229 @@
+"""All that can come in to a group's coordinator, be kept by it, and go out: events, records, effects.
+
+Version-free: a field that an old API version lacks is filled in by whoever parses the bytes. One machine is one group,
+so no event names its group. What a machine may not make itself (a fresh member id) comes in with the event.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import NewType, TypeAlias
+
+from coterie.nouns.ids import Generation, MemberId
+from coterie.wire.errors import ErrorCode
+
+ReplyTo = NewType("ReplyTo", int)
+"""Whom to answer: the shell's own number for one outstanding request."""
+
+NO_GENERATION = Generation(-1)
+NO_MEMBER = MemberId("")
+
+# -- events: a request's own name, or a past fact ---------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MemberProtocol:
+    """One protocol that a member offers, with what it says of itself in that protocol's bytes."""
+
+    name: str
+    metadata: bytes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JoinGroup:
+    reply_to: ReplyTo
+    member_id: MemberId
+    """Empty for a member that is new."""
+    fresh_member_id: MemberId
+    """``<client id>-<uuid>``: taken when the member is new."""
+    requires_known_member_id: bool
+    """JoinGroup v4 and later: a new member is first told its id, and only counts once it joins with it (KIP-394)."""
+    client_id: str
+    client_host: str
+    session_timeout_ms: int
+    rebalance_timeout_ms: int
+    """JoinGroup v0 has none: there it is the session timeout."""
+    protocol_type: str
+    protocols: tuple[MemberProtocol, ...]
+    """The preferred one first."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SyncGroup:
+    reply_to: ReplyTo
+    member_id: MemberId
+    generation: Generation
+    protocol_type: str | None = None
+    """From v5 on (KIP-559); None is not checked."""
+    protocol: str | None = None
+    assignments: tuple[tuple[MemberId, bytes], ...] = ()
+    """From the leader only; what anybody else sends is ignored."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Heartbeat:
+    reply_to: ReplyTo
+    member_id: MemberId
+    generation: Generation
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LeaveGroup:
+    reply_to: ReplyTo
+    member_ids: tuple[MemberId, ...]
+    """LeaveGroup v3 and later: any number of members at once; before, one."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TimerFired:
+    """A deadline passed. A claim to check: it may have been moved or cancelled meanwhile."""
+
+    key: "TimerKey"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupLoaded:
+    """The group's records have been replayed; the coordinator may answer again."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupUnloaded:
+    """This coordinator is the group's no longer (shutdown, or its log failed): every parked request is answered.
+
+    Replies that the outbox still holds back are the shell's to answer, with NOT_COORDINATOR, too.
+    """
+
+
+Request: TypeAlias = Heartbeat | JoinGroup | SyncGroup | LeaveGroup
+Event: TypeAlias = Request | TimerFired | GroupLoaded | GroupUnloaded
+
+# -- records: lines of the group's log; each is the whole of the group's hard state ------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WrittenMember:
+    """One member as a record keeps it."""
+
+    client_id: str
+    client_host: str
+    session_timeout_ms: int
+    rebalance_timeout_ms: int
+    subscription: bytes
+    """Its metadata in the group's protocol."""
+    assignment: bytes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GenerationWritten:
+    """A generation, written when its join phase ends (``protocol`` None: nobody has an assignment yet) and again when
+    its leader has synced. One without members is an empty group.
+
+    Kafka writes the second and the empty one only. The first makes sure that no generation is ever given out twice: a
+    late SyncGroup of before a crash can not pass for one of the generation that follows it.
+    """
+
+    protocol_type: str
+    generation: Generation
+    protocol: str | None
+    leader: MemberId | None
+    written_at_ms: int
+    members: Mapping[MemberId, WrittenMember]
+
+
+Record: TypeAlias = GenerationWritten
+
+# -- effects: orders to the shell ------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JoinGroupResponse:
+    error: ErrorCode
+    generation: Generation = NO_GENERATION
+    protocol_type: str | None = None
+    protocol: str | None = None
+    leader: MemberId = NO_MEMBER
+    member_id: MemberId = NO_MEMBER
+    members: tuple[tuple[MemberId, bytes], ...] = ()
+    """Everybody's metadata in ``protocol``, for the leader only; in the order in which they joined."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SyncGroupResponse:
+    error: ErrorCode
+    protocol_type: str | None = None
+    protocol: str | None = None
+    assignment: bytes = b""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HeartbeatResponse:
+    error: ErrorCode
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LeaveGroupResponse:
+    """``error`` speaks of the whole request; each member has its own code in ``members``, in the request's order.
+
+    Versions before 3 have one code: ``error``, or else that of the only member.
+    """
+
+    error: ErrorCode
+    members: tuple[tuple[MemberId, ErrorCode], ...] = ()
+
+
+Response: TypeAlias = HeartbeatResponse | JoinGroupResponse | SyncGroupResponse | LeaveGroupResponse
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SessionTimer:
+    """The member has not been heard of for its session timeout."""
+
+    member_id: MemberId
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PendingMemberTimer:
+    """A member id was handed out and nobody joined with it."""
+
+    member_id: MemberId
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NewMemberTimer:
+    """A new member has waited for its first join phase to end for as long as any may (5 minutes)."""
+
+    member_id: MemberId
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JoinPhaseTimer:
+    """Who has not rejoined by now is left behind."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SyncTimer:
+    """Who has not sent its SyncGroup by now is removed."""
+
+
+TimerKey: TypeAlias = SessionTimer | PendingMemberTimer | NewMemberTimer | JoinPhaseTimer | SyncTimer
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reply:
+    to: ReplyTo
+    response: Response
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SetTimer:
+    """Fire ``key`` at ``at_ms``; if it is set already, move it."""
+
+    key: TimerKey
+    at_ms: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CancelTimer:
+    key: TimerKey
+
+
+Effect: TypeAlias = Reply | SetTimer | CancelTimer
