@@ -1,0 +1,270 @@
+"""A worker's settings: Kafka Connect's own keys and defaults, and the few that Coterie adds."""
+
+import socket
+from collections.abc import Mapping
+from typing import Annotated, NamedTuple, Self
+from urllib.parse import urlsplit
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, field_validator
+from pydantic_core import ErrorDetails
+
+from coterie.config.definition import as_list
+from coterie.nouns.errors import ConfigError
+from coterie.nouns.ids import GroupId, WorkerId, WorkerUrl
+
+Name = Annotated[str, Field(min_length=1)]
+Milliseconds = Annotated[int, Field(ge=1)]
+Port = Annotated[int, Field(ge=1, le=65535)]
+Names = Annotated[tuple[Name, ...], BeforeValidator(lambda value: as_list(value) if isinstance(value, str) else value)]
+"""A LIST value: items between commas."""
+
+
+class Listener(NamedTuple):
+    """Where the REST API listens. An empty ``host`` means every interface, port 0 a port that the system gives."""
+
+    host: str
+    port: int
+
+
+class WorkerSettings(BaseModel):
+    """What one worker is told at its start; every field's key is its name with dots.
+
+    Made by :meth:`from_properties` alone, so that whatever is wrong is told key by key.
+    """
+
+    model_config = ConfigDict(
+        frozen=True,
+        extra="ignore",
+        alias_generator=lambda name: name.replace("_", "."),
+        use_attribute_docstrings=True,
+        str_strip_whitespace=True,
+    )
+
+    # -- the group --------------------------------------------------------------------------------------------------
+
+    bootstrap_servers: Annotated[Names, Field(min_length=1)] = ("localhost:9092",)
+    """Brokers to begin with, `host:port` each."""
+    group_id: Annotated[GroupId, Field(min_length=1)]
+    """The group of workers that share the work; all of them name the same."""
+    client_id: str = ""
+    """What the brokers' logs call this worker."""
+    heartbeat_interval_ms: Milliseconds = 3_000
+    session_timeout_ms: Milliseconds = 10_000
+    """A worker unheard of for so long is dead to its group."""
+    rebalance_timeout_ms: Milliseconds = 60_000
+    """How long a round waits for a worker to rejoin."""
+    worker_sync_timeout_ms: Milliseconds = 3_000
+    """How long to read the config topic to its end before a round goes on without."""
+    scheduled_rebalance_max_delay_ms: Annotated[int, Field(ge=0)] = 300_000
+    """How long a lost worker's jobs wait for it before others get them; 0 means not at all."""
+    connect_protocol: str = "compatible"
+    """The newest embedded protocol that this worker offers."""
+
+    # -- the topics -------------------------------------------------------------------------------------------------
+
+    config_storage_topic: Name
+    config_storage_replication_factor: int = 3
+    offset_storage_topic: Name
+    offset_storage_replication_factor: int = 3
+    offset_storage_partitions: int = 25
+    status_storage_topic: Name
+    status_storage_replication_factor: int = 3
+    status_storage_partitions: int = 5
+
+    # -- REST -------------------------------------------------------------------------------------------------------
+
+    listeners: Annotated[Names, Field(min_length=1)] = ("http://:8083",)
+    """One `http://host:port`."""
+    rest_advertised_host_name: Name | None = None
+    rest_advertised_port: Port | None = None
+    rest_advertised_listener: str | None = None
+    """The scheme under which others reach this worker."""
+
+    # -- the work ---------------------------------------------------------------------------------------------------
+
+    task_shutdown_graceful_timeout_ms: Annotated[int, Field(ge=0)] = 5_000
+    """For all tasks of this worker together: after it they are interrupted, and their last batch is replayed."""
+    checkpoint_location: Name
+    """A folder that all workers of the group reach by the same name. (Coterie's own key.)"""
+    worker_name: Name | None = None
+    """What people call this worker; by default `host:port`. (Coterie's own key.)"""
+    log_level: str = "INFO"
+    """How much is logged: DEBUG, INFO, WARNING or ERROR. (Coterie's own key.)"""
+    spark: Mapping[str, str] = Field(default={}, exclude=True)
+    """Every `spark.…` key, handed to the Spark session as it is."""
+
+    @classmethod
+    def from_properties(cls, properties: Mapping[str, str]) -> Self:
+        """Settings from the keys and values of a worker file; keys that nobody knows are ignored.
+
+        :raises ConfigError: names each wrong key, with its value and why.
+        """
+        spark = {key: value for key, value in properties.items() if key.startswith("spark.")}
+        known = {key: value for key, value in properties.items() if key in _keys(cls)}
+        try:
+            settings = cls.model_validate({**known, "spark": spark})
+        except ValidationError as error:
+            raise ConfigError(_sentences(error)) from None
+        if errors := settings._errors_between_keys():
+            raise ConfigError(errors)
+        return settings
+
+    @classmethod
+    def unknown_keys(cls, properties: Mapping[str, str]) -> list[str]:
+        """Keys that mean nothing to a worker: Connect ignores such keys and warns of them, and so does Coterie."""
+        return sorted(key for key in properties if key not in _keys(cls) and not key.startswith("spark."))
+
+    @property
+    def listener(self) -> Listener:
+        return _listener(self.listeners[0])
+
+    def advertised(self, *, bound_port: int | None = None) -> Listener:
+        """Host and port under which other workers and users reach this one.
+
+        ``bound_port`` is the port that the system gave when the listener asks for any.
+        """
+        listener = self.listener
+        host = listener.host if listener.host not in ("", "0.0.0.0", "::") else socket.gethostname()
+        port = self.rest_advertised_port or (bound_port if listener.port == 0 else None) or listener.port
+        return Listener(self.rest_advertised_host_name or host, port)
+
+    def worker_id(self, *, bound_port: int | None = None) -> WorkerId:
+        """``<advertised host>:<advertised port>``, as Connect shows a worker."""
+        host, port = self.advertised(bound_port=bound_port)
+        return WorkerId(f"{host}:{port}")
+
+    def url(self, *, bound_port: int | None = None) -> WorkerUrl:
+        """The URL of this worker's REST API as its group is told it, with a slash at the end."""
+        host, port = self.advertised(bound_port=bound_port)
+        return WorkerUrl(f"http://{f'[{host}]' if ':' in host else host}:{port}/")
+
+    def name(self, *, bound_port: int | None = None) -> str:
+        return self.worker_name or self.worker_id(bound_port=bound_port)
+
+    # -- checks of one key --------------------------------------------------------------------------------------------
+
+    @field_validator("bootstrap_servers")
+    @classmethod
+    def _are_hosts_and_ports(cls, servers: tuple[str, ...]) -> tuple[str, ...]:
+        for server in servers:
+            host, _, port = server.rpartition(":")
+            if not (host and port.isascii() and port.isdigit() and 0 < int(port) < 65536):
+                raise ValueError(f"{server} is not host:port")
+        return servers
+
+    @field_validator("listeners")
+    @classmethod
+    def _is_one_http_listener(cls, listeners: tuple[str, ...]) -> tuple[str, ...]:
+        if len(listeners) != 1:
+            raise ValueError("a worker listens at one address; name one")
+        _listener(listeners[0])
+        return listeners
+
+    @field_validator("rest_advertised_listener")
+    @classmethod
+    def _is_http(cls, scheme: str | None) -> str | None:
+        if scheme not in (None, "", "http"):
+            raise ValueError("only http can be served")
+        return scheme
+
+    @field_validator("connect_protocol")
+    @classmethod
+    def _is_served(cls, protocol: str) -> str:
+        if protocol in ("eager", "sessioned", "static"):
+            raise ValueError("this version of Coterie speaks 'compatible' only; leave the key out or set that")
+        if protocol != "compatible":
+            raise ValueError("there is no such protocol; 'compatible' is spoken")
+        return protocol
+
+    @field_validator(
+        "config_storage_replication_factor",
+        "offset_storage_replication_factor",
+        "status_storage_replication_factor",
+        "offset_storage_partitions",
+        "status_storage_partitions",
+    )
+    @classmethod
+    def _is_positive_or_the_brokers_default(cls, count: int) -> int:
+        if count != -1 and count < 1:
+            raise ValueError("must be at least 1, or -1 for the broker's own default")
+        return count
+
+    @field_validator("log_level")
+    @classmethod
+    def _is_a_level(cls, level: str) -> str:
+        if level.upper() not in ("DEBUG", "INFO", "WARNING", "ERROR"):
+            raise ValueError("must be one of DEBUG, INFO, WARNING, ERROR")
+        return level.upper()
+
+    # -- checks between keys ------------------------------------------------------------------------------------------
+
+    def _errors_between_keys(self) -> dict[str, list[str]]:
+        errors: dict[str, list[str]] = {}
+        if self.heartbeat_interval_ms >= self.session_timeout_ms:
+            errors["heartbeat.interval.ms"] = [
+                f"Invalid value {self.heartbeat_interval_ms} for configuration heartbeat.interval.ms: "
+                f"must be less than session.timeout.ms ({self.session_timeout_ms})"
+            ]
+        topics = {
+            "config.storage.topic": self.config_storage_topic,
+            "offset.storage.topic": self.offset_storage_topic,
+            "status.storage.topic": self.status_storage_topic,
+        }
+        for key, topic in topics.items():
+            if others := sorted(other for other in topics if other < key and topics[other] == topic):
+                errors[key] = [f"Invalid value {topic} for configuration {key}: {others[0]} has the same topic"]
+        return errors
+
+
+# -- small hands ------------------------------------------------------------------------------------------------------
+
+
+def _keys(settings: type[BaseModel]) -> frozenset[str]:
+    """The keys of a worker file that have a field."""
+    return frozenset(str(field.alias) for name, field in settings.model_fields.items() if name != "spark")
+
+
+def _listener(text: str) -> Listener:
+    """:raises ValueError: when ``text`` is no ``http://host:port``."""
+    parts = urlsplit(text)
+    if parts.scheme == "https":
+        raise ValueError("https is not served; put a proxy before the worker, or set http://host:port")
+    try:
+        port = parts.port
+    except ValueError:
+        port = None
+    if parts.scheme != "http" or port is None or parts.path not in ("", "/") or parts.query or parts.fragment:
+        raise ValueError(f"{text} is not http://host:port")
+    return Listener(parts.hostname or "", port)
+
+
+def _sentences(error: ValidationError) -> dict[str, list[str]]:
+    """Pydantic's findings in Connect's words, by key."""
+    found: dict[str, list[str]] = {}
+    for detail in error.errors(include_url=False):
+        key = str(detail["loc"][0])
+        if detail["type"] == "missing":
+            sentence = f'Missing required configuration "{key}" which has no default value.'
+        else:
+            sentence = f"Invalid value {_shown(detail['input'])} for configuration {key}: {_reason(detail)}"
+        found.setdefault(key, []).append(sentence)
+    return found
+
+
+def _shown(value: object) -> str:
+    return (",".join(value) if isinstance(value, list | tuple) else str(value).strip()) or "''"
+
+
+def _reason(detail: ErrorDetails) -> str:
+    limits = detail.get("ctx", {})
+    match detail["type"]:
+        case "int_parsing" | "int_type" | "int_from_float":
+            return "not a whole number"
+        case "string_too_short" | "too_short":
+            return "must not be empty"
+        case "greater_than_equal":
+            return f"must be at least {limits['ge']}"
+        case "less_than_equal":
+            return f"must be at most {limits['le']}"
+        case _:
+            return detail["msg"].removeprefix("Value error, ")

@@ -1,0 +1,112 @@
+import pytest
+
+from coterie.config.worker import Listener, WorkerSettings
+from coterie.nouns.errors import ConfigError
+
+REQUIRED = {
+    "group.id": "fleet",
+    "config.storage.topic": "fleet-configs",
+    "offset.storage.topic": "fleet-offsets",
+    "status.storage.topic": "fleet-status",
+    "checkpoint.location": "/shared/checkpoints",
+}
+
+
+def settings(**changes: str) -> WorkerSettings:
+    return WorkerSettings.from_properties({**REQUIRED, **{key.replace("_", "."): v for key, v in changes.items()}})
+
+
+def test_defaults_are_kafka_connects() -> None:
+    made = settings()
+    assert made.bootstrap_servers == ("localhost:9092",)
+    assert (made.heartbeat_interval_ms, made.session_timeout_ms, made.rebalance_timeout_ms) == (3_000, 10_000, 60_000)
+    assert (made.worker_sync_timeout_ms, made.scheduled_rebalance_max_delay_ms) == (3_000, 300_000)
+    assert (made.offset_storage_partitions, made.status_storage_partitions) == (25, 5)
+    assert made.config_storage_replication_factor == 3
+    assert made.listener == Listener("", 8083)
+    assert made.task_shutdown_graceful_timeout_ms == 5_000
+
+
+def test_required_keys_are_named_each() -> None:
+    with pytest.raises(ConfigError) as raised:
+        WorkerSettings.from_properties({})
+    assert raised.value.errors == {
+        key: (f'Missing required configuration "{key}" which has no default value.',) for key in REQUIRED
+    }
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "why"),
+    [
+        ("bootstrap.servers", "", "must not be empty"),
+        ("bootstrap.servers", "one:9092,two", "two is not host:port"),
+        ("bootstrap.servers", "one:99999", "one:99999 is not host:port"),
+        ("group.id", " ", "must not be empty"),
+        ("session.timeout.ms", "ten", "not a whole number"),
+        ("session.timeout.ms", "0", "must be at least 1"),
+        ("session.timeout.ms", "10.5", "not a whole number"),
+        ("heartbeat.interval.ms", "10000", "must be less than session.timeout.ms (10000)"),
+        ("scheduled.rebalance.max.delay.ms", "-1", "must be at least 0"),
+        ("status.storage.partitions", "0", "must be at least 1, or -1 for the broker's own default"),
+        ("offset.storage.topic", "fleet-configs", "config.storage.topic has the same topic"),
+        ("listeners", "https://:8443", "https is not served"),
+        ("listeners", "http://a:1,http://b:2", "a worker listens at one address"),
+        ("listeners", "8083", "8083 is not http://host:port"),
+        ("listeners", "http://a:99999", "http://a:99999 is not http://host:port"),
+        ("rest.advertised.port", "0", "must be at least 1"),
+        ("rest.advertised.listener", "https", "only http can be served"),
+        ("connect.protocol", "sessioned", "speaks 'compatible' only"),
+        ("connect.protocol", "static", "speaks 'compatible' only"),
+        ("connect.protocol", "fast", "there is no such protocol"),
+        ("checkpoint.location", "", "must not be empty"),
+        ("log.level", "loud", "must be one of DEBUG, INFO, WARNING, ERROR"),
+    ],
+)
+def test_a_wrong_value_is_one_sentence_with_its_key_value_and_reason(key: str, value: str, why: str) -> None:
+    with pytest.raises(ConfigError) as raised:
+        WorkerSettings.from_properties({**REQUIRED, key: value})
+    (sentence,) = raised.value.errors[key]
+    assert sentence.startswith(f"Invalid value {value.strip() or chr(39) * 2} for configuration {key}: ")
+    assert why in sentence
+    assert "\n" not in sentence
+
+
+def test_every_wrong_key_is_named_at_once() -> None:
+    with pytest.raises(ConfigError) as raised:
+        settings(session_timeout_ms="x", listeners="y", connect_protocol="z")
+    assert sorted(raised.value.errors) == ["connect.protocol", "listeners", "session.timeout.ms"]
+
+
+def test_spark_keys_pass_through_and_unknown_ones_are_told() -> None:
+    properties = {**REQUIRED, "spark.master": "local[2]", "spark.ui.enabled": "false", "key.converter": "Json"}
+    assert WorkerSettings.from_properties(properties).spark == {"spark.master": "local[2]", "spark.ui.enabled": "false"}
+    assert WorkerSettings.unknown_keys(properties) == ["key.converter"]
+
+
+def test_a_worker_is_known_by_where_it_is_reached() -> None:
+    made = settings(listeners="http://127.0.0.1:8084")
+    assert (made.worker_id(), made.url(), made.name()) == (
+        "127.0.0.1:8084",
+        "http://127.0.0.1:8084/",
+        "127.0.0.1:8084",
+    )
+    behind = WorkerSettings.from_properties(
+        {**REQUIRED, "rest.advertised.host.name": "worker-1.fleet", "rest.advertised.port": "80", "worker.name": "one"}
+    )
+    assert (behind.worker_id(), behind.url(), behind.name()) == (
+        "worker-1.fleet:80",
+        "http://worker-1.fleet:80/",
+        "one",
+    )
+
+
+def test_a_listener_on_any_port_is_advertised_with_the_one_it_got() -> None:
+    assert settings(listeners="http://127.0.0.1:0").url(bound_port=40123) == "http://127.0.0.1:40123/"
+
+
+def test_a_listener_on_every_interface_is_advertised_by_the_machines_name() -> None:
+    assert settings(listeners="http://0.0.0.0:8083").advertised().host not in ("", "0.0.0.0")
+
+
+def test_an_ipv6_listener_keeps_its_brackets_in_the_url() -> None:
+    assert settings(listeners="http://[::1]:8083").url() == "http://[::1]:8083/"
