@@ -1,4 +1,7 @@
-"""The embedded Connect protocol: what workers say inside JoinGroup and SyncGroup (K415, "Public Interfaces")."""
+"""The embedded Connect protocol: what workers say inside JoinGroup and SyncGroup (K415, "Public Interfaces").
+
+Its bytes are written and read in `connect_bytes`.
+"""
 
 from dataclasses import dataclass
 from enum import IntEnum

@@ -1,0 +1,219 @@
+"""The embedded Connect protocol against bytes of a real Connect, and against hostile ones."""
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from coterie.nouns.errors import WireError
+from coterie.nouns.ids import ConfigOffset, MemberId, WorkerUrl
+from coterie.nouns.jobs import ConnectorName, ConnectorTaskId, Jobs
+from coterie.wire.connect import AssignmentError, ConnectProtocol, WorkerAssignment, WorkerMetadata
+from coterie.wire.connect_bytes import decode_assignment, decode_metadata, encode_assignment, encode_metadata
+
+RECORDED = json.loads((Path(__file__).parent / "vectors" / "connect-wire.json").read_text())
+
+URL = WorkerUrl("http://h:8083/")
+FOUR = ConfigOffset(4)
+C1 = Jobs.of([ConnectorName("c1"), ConnectorTaskId(ConnectorName("c1"), 0)])
+URL_AND_OFFSET = "000e687474703a2f2f683a383038332f0000000000000004"
+C1_BYTES = "000000010002633100000002ffffffff00000000"
+
+
+def given_by_m1(**more: Any) -> WorkerAssignment:
+    return WorkerAssignment(leader=MemberId("m1"), leader_url=URL, config_offset=FOUR, assigned=C1, **more)
+
+
+# -- vectors made from Connect's schemas -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("protocol", "metadata", "expected"),
+    [
+        (ConnectProtocol.EAGER, WorkerMetadata(url=URL, config_offset=FOUR), "0000" + URL_AND_OFFSET),
+        (ConnectProtocol.COMPATIBLE, WorkerMetadata(url=URL, config_offset=FOUR), "0001" + URL_AND_OFFSET + "ffffffff"),
+        (ConnectProtocol.SESSIONED, WorkerMetadata(url=URL, config_offset=FOUR), "0002" + URL_AND_OFFSET + "ffffffff"),
+        (
+            ConnectProtocol.SESSIONED,
+            WorkerMetadata(url=URL, config_offset=FOUR, allocation=given_by_m1()),
+            "0002" + URL_AND_OFFSET + "0000003c" + "0002000000026d31" + URL_AND_OFFSET + C1_BYTES + "0000000000000000",
+        ),
+    ],
+)
+def test_metadata_is_connects_to_the_byte(protocol: ConnectProtocol, metadata: WorkerMetadata, expected: str) -> None:
+    assert encode_metadata(protocol, metadata).hex() == expected
+    assert decode_metadata(bytes.fromhex(expected)) == (protocol, metadata)
+
+
+@pytest.mark.parametrize(
+    ("protocol", "assignment", "expected"),
+    [
+        (ConnectProtocol.EAGER, given_by_m1(), "0000000000026d31" + URL_AND_OFFSET + C1_BYTES),
+        (
+            ConnectProtocol.SESSIONED,
+            given_by_m1(revoked=Jobs.of([ConnectorTaskId(ConnectorName("c2"), 1)]), delay_ms=300_000),
+            "0002000000026d31" + URL_AND_OFFSET + C1_BYTES + "00000001000263320000000100000001000493e0",
+        ),
+    ],
+)
+def test_an_assignment_is_connects_to_the_byte(
+    protocol: ConnectProtocol, assignment: WorkerAssignment, expected: str
+) -> None:
+    assert encode_assignment(protocol, assignment).hex() == expected
+    assert decode_assignment(bytes.fromhex(expected)) == (protocol, assignment)
+
+
+# -- what a real Connect 4.3.1 sent ------------------------------------------------------------------------------------
+
+
+def jobs_of(entries: Any) -> Jobs:
+    """The recorder's decoded form: pairs or objects of a connector and its tasks, -1 the connector itself."""
+    pairs = [(e["connector"], e["tasks"]) if isinstance(e, Mapping) else e for e in entries]
+    return Jobs.of(
+        ConnectorName(name) if task == -1 else ConnectorTaskId(ConnectorName(name), task)
+        for name, tasks in pairs
+        for task in tasks
+    )
+
+
+def assignment_of(decoded: Mapping[str, Any]) -> WorkerAssignment:
+    return WorkerAssignment(
+        error=AssignmentError(decoded["error"]),
+        leader=MemberId(decoded["leader"]),
+        leader_url=WorkerUrl(decoded["leader_url"]),
+        config_offset=ConfigOffset(decoded["config_offset"]),
+        assigned=jobs_of(decoded["assigned"]),
+        revoked=jobs_of(decoded.get("revoked", ())),
+        delay_ms=decoded.get("delay_ms", 0),
+    )
+
+
+@pytest.mark.parametrize("vector", RECORDED["metadata"], ids=lambda vector: f"{vector['when']}-{vector['protocol']}")
+def test_recorded_metadata_is_read_and_written_alike(vector: Mapping[str, Any]) -> None:
+    data = bytes.fromhex(vector["hex"])
+    version, metadata = decode_metadata(data)
+    decoded = vector["decoded"]
+    allocation = decoded.get("allocation")
+    assert version == decoded["version"]
+    assert metadata == WorkerMetadata(
+        url=WorkerUrl(decoded["url"]),
+        config_offset=ConfigOffset(decoded["config_offset"]),
+        allocation=assignment_of(allocation) if allocation else None,
+    )
+    assert encode_metadata(ConnectProtocol(version), metadata) == data
+
+
+@pytest.mark.parametrize(
+    "vector", RECORDED["assignments"], ids=lambda vector: f"{vector['when']}-{vector['generation']}"
+)
+def test_recorded_assignments_are_read_and_written_alike(vector: Mapping[str, Any]) -> None:
+    data = bytes.fromhex(vector["hex"])
+    version, assignment = decode_assignment(data)
+    assert version == vector["decoded"]["version"]
+    assert assignment == assignment_of(vector["decoded"])
+    assert encode_assignment(ConnectProtocol(version), assignment) == data
+
+
+# -- tolerance -------------------------------------------------------------------------------------------------------
+
+
+def test_a_newer_worker_reads_the_metadata_of_an_older_one() -> None:
+    version, metadata = decode_metadata(bytes.fromhex("0001" + URL_AND_OFFSET))
+    assert (version, metadata.allocation) == (1, None)
+
+
+def test_an_older_worker_ignores_what_a_newer_one_appends() -> None:
+    version, assignment = decode_assignment(bytes.fromhex("0003000000026d31" + URL_AND_OFFSET + C1_BYTES + "00" * 11))
+    assert (version, assignment.assigned) == (3, C1)
+
+
+def test_fields_missing_at_the_end_of_an_assignment_take_their_defaults() -> None:
+    _, assignment = decode_assignment(bytes.fromhex("0002000000026d31" + URL_AND_OFFSET))
+    assert (assignment.assigned, assignment.revoked, assignment.delay_ms) == (Jobs(), Jobs(), 0)
+
+
+def test_null_arrays_are_empty() -> None:
+    _, assignment = decode_assignment(
+        bytes.fromhex("0001000000026d31" + URL_AND_OFFSET + "ffffffff" + "000000010002633cffffffff" + "00000007")
+    )
+    assert (assignment.assigned, assignment.revoked, assignment.delay_ms) == (Jobs(), Jobs(), 7)
+
+
+@pytest.mark.parametrize(
+    "hostile",
+    [
+        "",
+        "00",
+        "ffff" + URL_AND_OFFSET,
+        "0000" + "ffff" + "0000000000000004",
+        "0000" + "7fff" + "61",
+        "0000" + "0002c328" + "0000000000000004",
+        "0001" + URL_AND_OFFSET + "7fffffff",
+        "0001" + URL_AND_OFFSET + "fffffffe",
+    ],
+    ids=[
+        "nothing", "half a version", "negative version", "null url", "url too long", "not UTF-8",
+        "allocation too long", "negative length",
+    ],
+)  # fmt: skip
+def test_malformed_metadata_is_refused(hostile: str) -> None:
+    with pytest.raises(WireError):
+        decode_metadata(bytes.fromhex(hostile))
+
+
+@pytest.mark.parametrize(
+    "array",
+    ["7fffffff", "fffffffe", "00000001000263317fffffff", "000000010002633100000001fffffffe", "000000ff"],
+    ids=["count", "negative count", "tasks", "task -2", "more than is left"],
+)
+def test_malformed_jobs_are_refused(array: str) -> None:
+    with pytest.raises(WireError):
+        decode_assignment(bytes.fromhex("0002000000026d31" + URL_AND_OFFSET + array))
+
+
+# -- any bytes, any values ---------------------------------------------------------------------------------------------
+
+names = st.text(max_size=20).filter(lambda text: text.isprintable())
+jobs = st.builds(
+    Jobs,
+    st.frozensets(st.builds(ConnectorName, names), max_size=5),
+    st.frozensets(st.builds(ConnectorTaskId, st.builds(ConnectorName, names), st.integers(0, 2**31 - 1)), max_size=8),
+)
+offsets = st.builds(ConfigOffset, st.integers(-1, 2**63 - 1))
+assignments = st.builds(
+    WorkerAssignment,
+    error=st.sampled_from(AssignmentError),
+    leader=st.builds(MemberId, names),
+    leader_url=st.builds(WorkerUrl, names),
+    config_offset=offsets,
+    assigned=jobs,
+    revoked=jobs,
+    delay_ms=st.integers(0, 2**31 - 1),
+)
+metadata_ = st.builds(
+    WorkerMetadata, url=st.builds(WorkerUrl, names), config_offset=offsets, allocation=st.none() | assignments
+)
+cooperative = st.sampled_from([ConnectProtocol.COMPATIBLE, ConnectProtocol.SESSIONED])
+
+
+@given(cooperative, metadata_)
+def test_metadata_survives_the_wire(protocol: ConnectProtocol, metadata: WorkerMetadata) -> None:
+    assert decode_metadata(encode_metadata(protocol, metadata)) == (protocol, metadata)
+
+
+@given(cooperative, assignments)
+def test_assignments_survive_the_wire(protocol: ConnectProtocol, assignment: WorkerAssignment) -> None:
+    assert decode_assignment(encode_assignment(protocol, assignment)) == (protocol, assignment)
+
+
+@given(st.binary(max_size=200))
+def test_any_bytes_are_read_or_refused(data: bytes) -> None:
+    for decode in (decode_metadata, decode_assignment):
+        try:
+            decode(data)
+        except WireError:
+            continue
