@@ -1,0 +1,333 @@
+"""The coordinator of one classic group: JoinGroup, SyncGroup, Heartbeat, LeaveGroup, and the deadlines between them.
+
+Theory of operation. A rebalance has two halves. In the *join phase* (PREPARING_REBALANCE) every JoinGroup is parked
+until all known members have rejoined or the longest of their rebalance timeouts has passed; who has not rejoined then
+is dropped, the generation rises, and all parked joins are answered, the leader's with everybody's metadata. In the
+*sync phase* (COMPLETING_REBALANCE) every SyncGroup is parked until the leader's brings the assignments; they are
+written, the group is STABLE, and all parked syncs are answered. Any change of the membership opens the next join phase.
+
+Behaviour, codes and the order of checks are those of Kafka's GroupCoordinator (KIP-62 for the two timeouts, KIP-134 for
+the initial delay, KIP-394 for known member ids, KIP-559 for the protocol in SyncGroup), except that
+
+- the generation is written when the join phase ends, too (see `GenerationWritten`);
+- a leader that is gone is followed by the member that rejoined first;
+- a parked request whose member asks again is answered REBALANCE_IN_PROGRESS; Kafka forgets it without an answer.
+"""
+
+from coterie.engine.output import Output
+from coterie.groups.messages import (
+    Effect,
+    Event,
+    GroupLoaded,
+    GroupUnloaded,
+    Heartbeat,
+    HeartbeatResponse,
+    JoinGroup,
+    JoinGroupResponse,
+    JoinPhaseTimer,
+    LeaveGroup,
+    LeaveGroupResponse,
+    MemberProtocol,
+    NewMemberTimer,
+    PendingMemberTimer,
+    Record,
+    Request,
+    Response,
+    SessionTimer,
+    SyncGroup,
+    SyncGroupResponse,
+    SyncTimer,
+    TimerFired,
+    TimerKey,
+)
+from coterie.groups.protocols import have_one_in_common
+from coterie.groups.rounds import (
+    add_member,
+    answer_syncs,
+    joined,
+    on_join_phase_over,
+    park_join,
+    rebalance,
+    rebalance_after_removal,
+    remove_member,
+    synced,
+    write_generation,
+)
+from coterie.groups.state import Group, Member, Phase, check
+from coterie.groups.turn import Refusal, Turn
+from coterie.nouns.ids import Generation, MemberId
+from coterie.wire.errors import ErrorCode
+
+
+def step(group: Group, event: Event, *, now_ms: int) -> Output[Record, Effect]:
+    """Take one event. Append the records; once they are durable, perform the effects in order."""
+    turn = Turn(group, now_ms)
+    match event:
+        case Heartbeat() | JoinGroup() | SyncGroup() | LeaveGroup():
+            try:
+                on_request(turn, event)
+            except Refusal as refusal:
+                assert not turn.records, "refuse before the first write"
+                turn.reply(event.reply_to, refused(event, refusal.error))
+        case TimerFired(key=key):
+            on_timer(turn, key)
+        case GroupLoaded():
+            on_loaded(turn)
+        case GroupUnloaded():
+            on_unloaded(turn)
+    check(group)
+    return Output(records=tuple(turn.records), effects=tuple(turn.effects))
+
+
+def on_request(turn: Turn, request: Request) -> None:
+    check_group(turn.group)
+    match request:
+        case Heartbeat():
+            on_heartbeat(turn, request)
+        case JoinGroup():
+            on_join(turn, request)
+        case SyncGroup():
+            on_sync(turn, request)
+        case LeaveGroup():
+            on_leave(turn, request)
+
+
+# -- requests -----------------------------------------------------------------------------------------------------
+
+
+def on_heartbeat(turn: Turn, request: Heartbeat) -> None:
+    group = turn.group
+    member = check_member(group, request.member_id)
+    check_generation(group, request.generation)
+    turn.arm_session(member)
+    rejoin = group.join_phase is not None
+    turn.reply(request.reply_to, HeartbeatResponse(error=ErrorCode.rebalance_in_progress if rejoin else ErrorCode.none))
+
+
+def on_join(turn: Turn, request: JoinGroup) -> None:
+    group = turn.group
+    limits = group.limits
+    if not limits.session_timeout_min_ms <= request.session_timeout_ms <= limits.session_timeout_max_ms:
+        raise Refusal(ErrorCode.invalid_session_timeout)
+    if group.is_unheard_of and request.member_id:
+        raise Refusal(ErrorCode.unknown_member_id)
+    if not has_room_for(group, request.member_id):
+        on_no_room(turn, request)
+        return
+    check_protocols(group, request)
+    if not request.member_id and request.requires_known_member_id:
+        hand_out_member_id(turn, request)
+    elif not request.member_id:
+        add_member(turn, request, request.fresh_member_id)
+    elif request.member_id in group.pending:
+        group.pending.discard(request.member_id)
+        turn.cancel_timer(PendingMemberTimer(member_id=request.member_id))
+        add_member(turn, request, request.member_id)
+    else:
+        on_rejoin(turn, request, check_member(group, request.member_id))
+
+
+def on_rejoin(turn: Turn, request: JoinGroup, member: Member) -> None:
+    group = turn.group
+    is_leader = request.member_id == group.leader
+    unchanged = member.protocols == request.protocols
+    match group.phase:
+        case Phase.COMPLETING_REBALANCE if unchanged:
+            # It may have missed the answer to its join: tell it again.
+            turn.reply(request.reply_to, joined(group, request.member_id))
+        case Phase.STABLE if unchanged and not is_leader:
+            turn.reply(request.reply_to, joined(group, request.member_id))
+        case _:
+            # In STABLE a leader's join always rebalances: that is how it asks for a round.
+            member.protocols = request.protocols
+            member.session_timeout_ms = request.session_timeout_ms
+            member.rebalance_timeout_ms = request.rebalance_timeout_ms
+            park_join(turn, request.member_id, request.reply_to)
+            rebalance(turn)
+
+
+def on_sync(turn: Turn, request: SyncGroup) -> None:
+    group = turn.group
+    check_member(group, request.member_id)
+    check_generation(group, request.generation)
+    if request.protocol_type not in (None, group.protocol_type) or request.protocol not in (None, group.protocol):
+        raise Refusal(ErrorCode.inconsistent_group_protocol)
+    phase = group.phase
+    if phase is Phase.PREPARING_REBALANCE:
+        raise Refusal(ErrorCode.rebalance_in_progress)
+    group.unsynced.discard(request.member_id)
+    if not group.unsynced:
+        turn.cancel_timer(SyncTimer())
+    if phase is Phase.STABLE:
+        turn.reply(request.reply_to, synced(group, request.member_id))
+        return
+    replaced = group.syncs.get(request.member_id)
+    if replaced is not None:
+        turn.reply(replaced, SyncGroupResponse(error=ErrorCode.rebalance_in_progress))
+    group.syncs[request.member_id] = request.reply_to
+    if request.member_id == group.leader:
+        write_generation(turn, group.generation, protocol=group.protocol, assignments=dict(request.assignments))
+        answer_syncs(turn, ErrorCode.none)
+
+
+def on_leave(turn: Turn, request: LeaveGroup) -> None:
+    group = turn.group
+    if group.is_unheard_of:
+        raise Refusal(ErrorCode.unknown_member_id)
+    codes: list[tuple[MemberId, ErrorCode]] = []
+    for member_id in request.member_ids:
+        if member_id in group.pending:
+            group.pending.discard(member_id)
+            turn.cancel_timer(PendingMemberTimer(member_id=member_id))
+        elif member_id in group.members:
+            remove_member(turn, member_id)
+        else:
+            codes.append((member_id, ErrorCode.unknown_member_id))
+            continue
+        codes.append((member_id, ErrorCode.none))
+    turn.reply(request.reply_to, LeaveGroupResponse(error=ErrorCode.none, members=tuple(codes)))
+    if any(code is ErrorCode.none for _, code in codes):
+        rebalance_after_removal(turn)
+
+
+def hand_out_member_id(turn: Turn, request: JoinGroup) -> None:
+    """A client that gives up and joins again must not become two members: first it learns who it is (KIP-394)."""
+    turn.group.pending.add(request.fresh_member_id)
+    turn.set_timer(PendingMemberTimer(member_id=request.fresh_member_id), request.session_timeout_ms)
+    turn.reply(
+        request.reply_to,
+        JoinGroupResponse(error=ErrorCode.member_id_required, member_id=request.fresh_member_id),
+    )
+
+
+def on_no_room(turn: Turn, request: JoinGroup) -> None:
+    """The group has shrunk below its members: those that rejoin last are put out (KIP-389)."""
+    group = turn.group
+    if request.member_id in group.members:
+        remove_member(turn, request.member_id)
+    elif request.member_id in group.pending:
+        group.pending.discard(request.member_id)
+        turn.cancel_timer(PendingMemberTimer(member_id=request.member_id))
+    turn.reply(request.reply_to, JoinGroupResponse(error=ErrorCode.group_max_size_reached))
+    rebalance_after_removal(turn)
+
+
+# -- timers and the group's own life ------------------------------------------------------------------------------
+
+
+def on_timer(turn: Turn, key: TimerKey) -> None:
+    group = turn.group
+    deadline_ms = group.deadlines.get(key)
+    if deadline_ms is None or turn.now_ms < deadline_ms:
+        return  # moved or cancelled while it was on its way
+    del group.deadlines[key]
+    match key:
+        case SessionTimer(member_id=member_id):
+            # Who waits for our answer cannot be expected to send heartbeats; the answer arms its session again.
+            if member_id not in group.joins and member_id not in group.syncs:
+                remove_member(turn, member_id)
+                rebalance_after_removal(turn)
+        case NewMemberTimer(member_id=member_id):
+            remove_member(turn, member_id)
+            rebalance_after_removal(turn)
+        case PendingMemberTimer(member_id=member_id):
+            group.pending.discard(member_id)
+            rebalance_after_removal(turn)
+        case JoinPhaseTimer():
+            on_join_phase_over(turn)
+        case SyncTimer():
+            for member_id in sorted(group.unsynced):
+                remove_member(turn, member_id)
+            rebalance(turn)
+
+
+def on_loaded(turn: Turn) -> None:
+    """Make the soft state anew from what was written, and give every member a full session."""
+    group = turn.group
+    written = group.written
+    if written is None:
+        return
+    group.protocol_type = written.protocol_type
+    group.protocol = written.protocol
+    group.leader = written.leader
+    for member_id, member in written.members.items():
+        group.members[member_id] = Member(
+            client_id=member.client_id,
+            client_host=member.client_host,
+            session_timeout_ms=member.session_timeout_ms,
+            rebalance_timeout_ms=member.rebalance_timeout_ms,
+            protocols=(MemberProtocol(name=written.protocol, metadata=member.subscription),)
+            if written.protocol is not None
+            else (),
+            session_timer=SessionTimer(member_id=member_id),
+            is_new=False,
+        )
+        turn.arm_session(group.members[member_id])
+    if group.members and (written.protocol is None or len(group.members) > group.limits.group_size_max):
+        # Nobody has an assignment in this generation, and who would give it may never have heard of it: once more.
+        rebalance(turn)
+
+
+def on_unloaded(turn: Turn) -> None:
+    group = turn.group
+    for reply_to in group.joins.values():
+        turn.reply(reply_to, JoinGroupResponse(error=ErrorCode.not_coordinator))
+    for reply_to in group.syncs.values():
+        turn.reply(reply_to, SyncGroupResponse(error=ErrorCode.not_coordinator))
+    group.joins.clear()
+    group.syncs.clear()
+    group.unsynced.clear()
+    for key in tuple(group.deadlines):
+        turn.cancel_timer(key)
+    group.dead = True
+
+
+# -- guards: they refuse before anything is written ---------------------------------------------------------------
+
+
+def check_group(group: Group) -> None:
+    if not group.group_id:
+        raise Refusal(ErrorCode.invalid_group_id)
+    if group.dead:
+        raise Refusal(ErrorCode.coordinator_not_available)
+
+
+def check_member(group: Group, member_id: MemberId) -> Member:
+    member = group.members.get(member_id)
+    if member is None:
+        raise Refusal(ErrorCode.unknown_member_id)
+    return member
+
+
+def check_generation(group: Group, generation: Generation) -> None:
+    if generation != group.generation:
+        raise Refusal(ErrorCode.illegal_generation)
+
+
+def check_protocols(group: Group, request: JoinGroup) -> None:
+    if not request.protocol_type or not request.protocols:
+        raise Refusal(ErrorCode.inconsistent_group_protocol)
+    if group.members and (
+        request.protocol_type != group.protocol_type
+        or not have_one_in_common(request.protocols, [member.protocols for member in group.members.values()])
+    ):
+        raise Refusal(ErrorCode.inconsistent_group_protocol)
+
+
+def has_room_for(group: Group, member_id: MemberId) -> bool:
+    """While a join phase is open, whoever has rejoined counts; then, whoever is a member."""
+    if group.join_phase is not None:
+        return member_id in group.joins or len(group.joins) < group.limits.group_size_max
+    return not group.members or member_id in group.members or len(group.members) < group.limits.group_size_max
+
+
+def refused(request: Request, error: ErrorCode) -> Response:
+    match request:
+        case Heartbeat():
+            return HeartbeatResponse(error=error)
+        case JoinGroup(member_id=member_id):
+            return JoinGroupResponse(error=error, member_id=member_id)
+        case SyncGroup():
+            return SyncGroupResponse(error=error)
+        case LeaveGroup():
+            return LeaveGroupResponse(error=error)

@@ -1,0 +1,179 @@
+"""What a classic group's coordinator knows: hard state (one record) and soft state; `apply` and `check`.
+
+Hard is only what was written: the last generation, with its members and what each was assigned. Who has joined so far,
+who waits for an answer and which deadlines run is soft: after a crash the members say it again.
+"""
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+from coterie.groups.messages import (
+    GenerationWritten,
+    JoinPhaseTimer,
+    MemberProtocol,
+    NewMemberTimer,
+    PendingMemberTimer,
+    Record,
+    ReplyTo,
+    SessionTimer,
+    SyncTimer,
+    TimerKey,
+)
+from coterie.nouns.ids import Generation, GroupId, MemberId
+
+
+class Phase(StrEnum):
+    """Where a group stands: Kafka's words. Never stored, always derived."""
+
+    EMPTY = "EMPTY"
+    PREPARING_REBALANCE = "PREPARING_REBALANCE"
+    COMPLETING_REBALANCE = "COMPLETING_REBALANCE"
+    STABLE = "STABLE"
+    DEAD = "DEAD"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """The coordinator's settings; defaults are Kafka's (``group.min.session.timeout.ms`` and so on)."""
+
+    session_timeout_min_ms: int = 6_000
+    session_timeout_max_ms: int = 1_800_000
+    initial_rebalance_delay_ms: int = 3_000
+    new_member_join_timeout_ms: int = 300_000
+    """Not a setting in Kafka either: how long a new member may wait for its first join phase to end."""
+    group_size_max: int = 2**31 - 1
+
+
+@dataclass(slots=True, kw_only=True)
+class Member:
+    """One member as the coordinator knows it now."""
+
+    client_id: str
+    client_host: str
+    session_timeout_ms: int
+    rebalance_timeout_ms: int
+    protocols: tuple[MemberProtocol, ...]
+    """What it offers. After a load only the group's protocol is known, and none where no assignment was written."""
+    session_timer: SessionTimer
+    """Its timer's key, made once: every heartbeat needs it."""
+    is_new: bool = True
+    """Its first join has not been answered: it cannot send heartbeats, so a longer timer watches it."""
+
+    def metadata(self, protocol: str) -> bytes:
+        """What it says of itself in ``protocol``."""
+        return next((offered.metadata for offered in self.protocols if offered.name == protocol), b"")
+
+
+@dataclass(slots=True, kw_only=True)
+class JoinPhase:
+    """An open join phase. The first of an empty group lasts a while on purpose, so that members come in together."""
+
+    initial: bool = False
+    delay_ms: int = 0
+    """The part of the initial delay that runs now."""
+    remaining_ms: int = 0
+    """By how much the initial delay may still be extended."""
+    member_added: bool = False
+    """A member has come since the running part of the delay began."""
+
+
+class Group:
+    """One classic group. Only `apply` writes ``written``; all else is soft."""
+
+    def __init__(self, group_id: GroupId, limits: Limits) -> None:
+        self.group_id = group_id
+        self.limits = limits
+        # hard: the last record, whole
+        self.written: GenerationWritten | None = None
+        # soft: gone after a restart, then made anew from what was written
+        self.dead = False
+        self.protocol_type: str | None = None
+        self.protocol: str | None = None
+        """What the vote chose for the last generation."""
+        self.leader: MemberId | None = None
+        self.members: dict[MemberId, Member] = {}
+        self.pending: set[MemberId] = set()
+        """Ids that were handed out and that nobody has joined with yet."""
+        self.join_phase: JoinPhase | None = None
+        self.joins: dict[MemberId, ReplyTo] = {}
+        """Parked JoinGroups, in the order in which the members (re)joined."""
+        self.syncs: dict[MemberId, ReplyTo] = {}
+        """Parked SyncGroups: followers that wait for the leader's."""
+        self.unsynced: set[MemberId] = set()
+        """Members of this generation that have not sent their SyncGroup."""
+        self.deadlines: dict[TimerKey, int] = {}
+
+    @property
+    def generation(self) -> Generation:
+        return self.written.generation if self.written is not None else Generation(0)
+
+    @property
+    def phase(self) -> Phase:
+        if self.dead:
+            return Phase.DEAD
+        if self.join_phase is not None:
+            return Phase.PREPARING_REBALANCE
+        if not self.members:
+            return Phase.EMPTY
+        if self.written is None or self.written.protocol is None:
+            return Phase.COMPLETING_REBALANCE
+        return Phase.STABLE
+
+    @property
+    def is_unheard_of(self) -> bool:
+        """Nobody was ever in it: Kafka would say that there is no such group, and a shell need not keep it."""
+        return self.written is None and not self.members and not self.pending and self.join_phase is None
+
+    @property
+    def rebalance_timeout_ms(self) -> int:
+        """The longest that any member may take."""
+        return max((member.rebalance_timeout_ms for member in self.members.values()), default=0)
+
+    @property
+    def has_everybody_joined(self) -> bool:
+        return len(self.joins) == len(self.members) and not self.pending
+
+
+def apply(group: Group, record: Record) -> None:
+    """The only writer of hard state, live and at replay."""
+    group.written = record
+
+
+def check(group: Group) -> None:
+    """What is always true, at a cost that does not grow with the group."""
+    assert len(group.joins) <= len(group.members), "a parked join belongs to a member"
+    assert group.join_phase is not None or not group.joins, "a join waits only while a join phase is open"
+    assert group.join_phase is None or not group.syncs, "nobody waits for the leader's sync while the group joins"
+    assert group.join_phase is None or JoinPhaseTimer() in group.deadlines or group.dead, "a join phase ends some day"
+    assert not group.unsynced or SyncTimer() in group.deadlines, "who has not synced is waited for, not for ever"
+
+
+def check_whole(group: Group) -> None:
+    """`check`, and what needs a walk over the members: for tests, the simulator and after a load."""
+    check(group)
+    phase = group.phase
+    assert group.joins.keys() <= group.members.keys()
+    assert group.syncs.keys() <= group.members.keys()
+    assert group.unsynced <= group.members.keys()
+    assert not group.syncs.keys() & group.unsynced, "who waits in sync has sent its sync"
+    assert not group.pending & group.members.keys(), "a pending id is nobody's yet"
+    if phase is Phase.DEAD:
+        assert not group.deadlines
+        return
+    for member_id in group.pending:
+        assert PendingMemberTimer(member_id=member_id) in group.deadlines
+    for member_id, member in group.members.items():
+        assert member.session_timer.member_id == member_id
+        watched = (
+            (member.is_new and NewMemberTimer(member_id=member_id) in group.deadlines)
+            or member.session_timer in group.deadlines
+            or member_id in group.joins
+            or member_id in group.syncs
+        )
+        assert watched, f"nothing would notice that {member_id} is gone"
+    if phase in (Phase.STABLE, Phase.COMPLETING_REBALANCE):
+        assert group.written is not None
+        assert group.members.keys() == group.written.members.keys(), "a generation has the members that were written"
+        assert group.leader in group.members
+    if phase is Phase.COMPLETING_REBALANCE:
+        assert group.unsynced | group.syncs.keys() == group.members.keys()
