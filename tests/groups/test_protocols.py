@@ -1,0 +1,44 @@
+"""What members have in common, and how they vote among it."""
+
+from itertools import permutations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from coterie.groups.messages import MemberProtocol
+from coterie.groups.protocols import have_one_in_common, vote
+
+
+def offers(names: str) -> tuple[MemberProtocol, ...]:
+    return tuple(MemberProtocol(name=name, metadata=b"") for name in names)
+
+
+def test_the_vote_goes_to_what_all_offer() -> None:
+    assert vote([offers("cba"), offers("a"), offers("ba")]) == "a"
+
+
+def test_the_majoritys_preference_wins() -> None:
+    assert vote([offers("ab"), offers("ba"), offers("ba")]) == "b"
+
+
+def test_a_tie_is_decided_by_the_first_member() -> None:
+    assert vote([offers("ab"), offers("ba")]) == "a"
+    assert vote([offers("ba"), offers("ab")]) == "b"
+
+
+def test_who_is_not_known_yet_is_not_asked() -> None:
+    assert have_one_in_common(offers("a"), [(), offers("ab")])
+    assert not have_one_in_common(offers("a"), [(), offers("b")])
+    assert not have_one_in_common((), [()])
+
+
+@given(st.lists(st.permutations("abc").map("".join), min_size=1, max_size=4))
+def test_the_winner_has_as_many_votes_as_any(members: list[str]) -> None:
+    winner = vote([offers(names) for names in members])
+    votes = {name: sum(names[0] == name for names in members) for name in "abc"}
+    assert votes[winner] == max(votes.values())
+
+
+def test_without_a_tie_the_order_of_the_members_does_not_matter() -> None:
+    members = [offers("ab"), offers("ba"), offers("abc")]
+    assert {vote(list(order)) for order in permutations(members)} == {"a"}
