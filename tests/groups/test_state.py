@@ -1,6 +1,7 @@
 """What holds after any events whatever: replay is live, phases change lawfully, order is decided by nothing hidden."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from typing import NamedTuple
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -46,121 +47,153 @@ LAWFUL = (
     # one event may open a join phase and end it, where nobody is left to be waited for
     | {(a, c) for a, b in ONE_STEP for b2, c in ONE_STEP if b == b2 == Phase.PREPARING_REBALANCE}
 )
+TIMERS: tuple[Callable[[MemberId], TimerKey], ...] = (
+    lambda member_id: SessionTimer(member_id=member_id),
+    lambda member_id: PendingMemberTimer(member_id=member_id),
+    lambda member_id: NewMemberTimer(member_id=member_id),
+    lambda _: JoinPhaseTimer(),
+    lambda _: SyncTimer(),
+)
 
-# Few ids, so that events meet; `m0` to `m9` are the ids that get handed out, in turn.
-member_ids = st.sampled_from([f"m{number}" for number in range(10)]).map(MemberId)
-protocol_lists = st.sampled_from(["", "a", "b", "ab", "ba", "AB"]).map(
-    lambda names: tuple(MemberProtocol(name=name.lower(), metadata=name.encode()) for name in names)
+
+class Move(NamedTuple):
+    """What happens next, said so that it means something at any moment: the numbers choose among what is there."""
+
+    kind: str
+    who: int
+    flavour: int
+
+
+OFFERS = ("ab", "ab", "ab", "AB", "ba", "a", "b", "")
+# What moves a group on comes often, so that histories reach every phase; what is stray or wrong comes between.
+KINDS = (
+    *("new", "new with id", "rejoin", "rejoin all", "sync", "sync", "sync all", "sync all", "join phase over"),
+    *("join phase over", "heartbeat", "join as anybody", "sync as anybody", "heartbeat as anybody", "leave"),
+    *("next timer", "stray timer", "wait"),
 )
-timer_keys: st.SearchStrategy[TimerKey] = st.one_of(
-    st.builds(SessionTimer, member_id=member_ids),
-    st.builds(PendingMemberTimer, member_id=member_ids),
-    st.builds(NewMemberTimer, member_id=member_ids),
-    st.builds(JoinPhaseTimer),
-    st.builds(SyncTimer),
+histories = st.lists(
+    st.builds(Move, st.sampled_from(KINDS), st.integers(0, 5), st.integers(0, 7)), min_size=20, max_size=80
 )
-# Generations are told relative to the group's at that moment: mostly right, sometimes of before, sometimes invented.
-generations = st.sampled_from([0, 0, 0, 0, -1, 1]).map(Generation)
-replies = st.just(ReplyTo(0))
-joins = st.builds(
-    JoinGroup,
-    reply_to=replies,
-    member_id=st.just(MemberId("")) | member_ids,
-    fresh_member_id=st.just(MemberId("")),
-    requires_known_member_id=st.booleans(),
-    client_id=st.just("c"),
-    client_host=st.just("/h"),
-    session_timeout_ms=st.sampled_from([5_999, 6_000, 10_000]),
-    rebalance_timeout_ms=st.sampled_from([6_000, 60_000]),
-    protocol_type=st.sampled_from(["connect", "connect", "connect", "consumer", ""]),
-    protocols=protocol_lists,
-)
-syncs = st.builds(
-    SyncGroup,
-    reply_to=replies,
-    member_id=member_ids,
-    generation=generations,
-    protocol=st.sampled_from([None, "a", "b"]),
-    assignments=st.lists(st.tuples(member_ids, st.binary(max_size=2)), max_size=3).map(tuple),
-)
-heartbeats = st.builds(Heartbeat, reply_to=replies, member_id=member_ids, generation=generations)
-leaves = st.builds(LeaveGroup, reply_to=replies, member_ids=st.lists(member_ids, max_size=2).map(tuple))
-due_timers = st.just(TimerFired(key=JoinPhaseTimer()))
-stray_timers = st.builds(TimerFired, key=timer_keys)
-events: st.SearchStrategy[Event] = st.one_of(joins, joins, syncs, syncs, heartbeats, leaves, stray_timers, due_timers)
-histories = st.lists(st.tuples(st.sampled_from([0, 0, 10, 3_000, 7_000]), events), max_size=60)
 
 
 class Story:
     """Plays a history and keeps what came of it."""
 
-    def __init__(self, history: Sequence[tuple[int, Event]]) -> None:
+    def __init__(self, history: Sequence[Move]) -> None:
         self.group = Group(GroupId("fleet"), LIMITS)
         self.records: list[Record] = []
         self.lines: list[str] = []
+        self.phases = {self.group.phase}
         self.now_ms = 0
-        asked: list[ReplyTo] = []
-        answered: list[ReplyTo] = []
-        for number, (later_ms, event) in enumerate(history):
-            self.now_ms += later_ms
-            event = self.made_real(event, number)
-            before, generation = self.group.phase, self.group.generation
-            output = step(self.group, event, now_ms=self.now_ms)
-            check_whole(self.group)
-            assert (before, self.group.phase) in LAWFUL
-            assert self.group.generation >= generation
-            self.records.extend(output.records)
-            self.lines.append(repr(output))
-            if not isinstance(event, TimerFired):
-                asked.append(ReplyTo(number))
-            answered.extend(effect.to for effect in output.effects if isinstance(effect, Reply))
+        self.asked: list[ReplyTo] = []
+        self.answered: list[ReplyTo] = []
+        for move in history:
+            for event in self.events(move):
+                self.feed(event)
         parked = [*self.group.joins.values(), *self.group.syncs.values()]
-        assert sorted(answered + parked) == asked, "every request is answered once or waits"
+        assert sorted(self.answered + parked) == self.asked, "every request is answered once or waits"
 
-    def made_real(self, event: Event, number: int) -> Event:
-        """Fill in what only the moment knows: who asks, the fresh id, the generation."""
-        match event:
-            case JoinGroup() as join:
-                return JoinGroup(
-                    reply_to=ReplyTo(number),
-                    member_id=join.member_id,
-                    fresh_member_id=self.fresh_id(number),
-                    requires_known_member_id=join.requires_known_member_id,
-                    client_id=join.client_id,
-                    client_host=join.client_host,
-                    session_timeout_ms=join.session_timeout_ms,
-                    rebalance_timeout_ms=join.rebalance_timeout_ms,
-                    protocol_type=join.protocol_type,
-                    protocols=join.protocols,
-                )
-            case SyncGroup() as sync:
-                return SyncGroup(
-                    reply_to=ReplyTo(number),
-                    member_id=sync.member_id,
-                    generation=Generation(self.group.generation + sync.generation),
-                    protocol=sync.protocol,
-                    assignments=sync.assignments,
-                )
-            case Heartbeat() as heartbeat:
-                return Heartbeat(
-                    reply_to=ReplyTo(number),
-                    member_id=heartbeat.member_id,
-                    generation=Generation(self.group.generation + heartbeat.generation),
-                )
-            case LeaveGroup() as leave:
-                return LeaveGroup(reply_to=ReplyTo(number), member_ids=leave.member_ids)
+    def feed(self, event: Event) -> None:
+        before, generation = self.group.phase, self.group.generation
+        output = step(self.group, event, now_ms=self.now_ms)
+        check_whole(self.group)
+        assert (before, self.group.phase) in LAWFUL
+        assert self.group.generation >= generation
+        self.phases.add(self.group.phase)
+        self.records.extend(output.records)
+        self.lines.append(repr(output))
+        self.answered.extend(effect.to for effect in output.effects if isinstance(effect, Reply))
+
+    def events(self, move: Move) -> Iterator[Event]:
+        members = list(self.group.members)
+        known = [*members, *sorted(self.group.pending)]
+        one_of_us = known[move.who % len(known)] if known else MemberId("ghost")
+        anybody = [*known, MemberId("ghost")][move.who % (len(known) + 1)]
+        askew = Generation(self.group.generation + (0, 0, 0, 0, -1, 1, 0, 0)[move.flavour])
+        match move.kind:
+            case "new" | "new with id":
+                yield self.join(MemberId(""), move, knows_ids=move.kind == "new with id")
+            case "rejoin" | "join as anybody":
+                yield self.join(one_of_us if move.kind == "rejoin" else anybody, move)
+            case "rejoin all":
+                for member_id in members:
+                    yield self.join(member_id, move)
+            case "sync":
+                yield self.sync(one_of_us, self.group.generation, move)
+            case "sync as anybody":
+                yield self.sync(anybody, askew, move)
+            case "sync all":
+                for member_id in members:
+                    yield self.sync(member_id, self.group.generation, move)
+            case "heartbeat":
+                yield Heartbeat(reply_to=self.reply_to(), member_id=one_of_us, generation=self.group.generation)
+            case "heartbeat as anybody":
+                yield Heartbeat(reply_to=self.reply_to(), member_id=anybody, generation=askew)
+            case "leave":
+                yield LeaveGroup(reply_to=self.reply_to(), member_ids=(anybody, one_of_us)[: move.flavour % 3])
             case _:
-                return event
+                yield from self.time_passes(move, anybody)
 
-    def fresh_id(self, number: int) -> MemberId:
-        free = [f"m{n}" for n in range(10) if f"m{n}" not in self.group.members.keys() | self.group.pending]
-        return MemberId(free[0] if free else f"more{number}")
+    def time_passes(self, move: Move, anybody: MemberId) -> Iterator[Event]:
+        deadlines = self.group.deadlines
+        if move.kind == "stray timer":
+            yield TimerFired(key=TIMERS[move.flavour % len(TIMERS)](anybody))
+        elif move.kind == "wait" or not deadlines:
+            self.now_ms += move.flavour * 700
+        else:
+            key, at_ms = min(deadlines.items(), key=lambda item: item[1])
+            if move.kind == "join phase over" and JoinPhaseTimer() in deadlines:
+                key, at_ms = JoinPhaseTimer(), deadlines[JoinPhaseTimer()]
+            elif move.kind == "join phase over":
+                return
+            self.now_ms = max(self.now_ms, at_ms)
+            yield TimerFired(key=key)
+
+    def reply_to(self) -> ReplyTo:
+        self.asked.append(ReplyTo(len(self.asked)))
+        return self.asked[-1]
+
+    def join(self, member_id: MemberId, move: Move, *, knows_ids: bool = False) -> JoinGroup:
+        reply_to = self.reply_to()
+        return JoinGroup(
+            reply_to=reply_to,
+            member_id=member_id,
+            fresh_member_id=MemberId(f"m{reply_to}"),
+            requires_known_member_id=knows_ids,
+            client_id="c",
+            client_host="/h",
+            session_timeout_ms=5_999 if move.flavour == 7 else 10_000,
+            rebalance_timeout_ms=(60_000, 6_000)[move.who % 2],
+            protocol_type="consumer" if move.flavour == 6 and move.who > 3 else "connect",
+            protocols=tuple(MemberProtocol(name=name.lower(), metadata=name.encode()) for name in OFFERS[move.flavour]),
+        )
+
+    def sync(self, member_id: MemberId, generation: Generation, move: Move) -> SyncGroup:
+        return SyncGroup(
+            reply_to=self.reply_to(),
+            member_id=member_id,
+            generation=generation,
+            protocol=(None, None, self.group.protocol, "z")[move.flavour % 4],
+            assignments=tuple((other, other.encode()) for other in list(self.group.members)[move.who :]),
+        )
+
+
+def test_histories_reach_every_phase() -> None:
+    seen: set[Phase] = set()
+
+    @given(histories)
+    @settings(max_examples=100, database=None, derandomize=True)
+    def play(history: list[Move]) -> None:
+        seen.update(Story(history).phases)
+
+    play()
+    assert seen == set(Phase) - {Phase.DEAD}
 
 
 @given(histories)
 @settings(max_examples=300)
 def test_replaying_the_records_gives_the_live_state_and_stable_members_notice_nothing(
-    history: list[tuple[int, Event]],
+    history: list[Move],
 ) -> None:
     story = Story(history)
     replayed = Group(GroupId("fleet"), LIMITS)
@@ -186,12 +219,12 @@ def test_replaying_the_records_gives_the_live_state_and_stable_members_notice_no
 
 
 @given(histories)
-def test_the_same_events_give_the_same_outputs(history: list[tuple[int, Event]]) -> None:
+def test_the_same_events_give_the_same_outputs(history: list[Move]) -> None:
     assert Story(history).lines == Story(history).lines
 
 
 @given(histories)
-def test_a_group_that_is_left_alone_loses_everybody_and_becomes_empty(history: list[tuple[int, Event]]) -> None:
+def test_a_group_that_is_left_alone_loses_everybody_and_becomes_empty(history: list[Move]) -> None:
     story = Story(history)
     group, now_ms = story.group, story.now_ms
     while group.deadlines:
