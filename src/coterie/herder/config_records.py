@@ -1,0 +1,179 @@
+"""The lines of the config topic: Kafka Connect's keys and JSON to the byte, and an incarnation that Connect ignores."""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from coterie.engine.log import NewLine
+from coterie.nouns.ids import Incarnation
+from coterie.nouns.jobs import ConnectorName, ConnectorTaskId
+from coterie.nouns.states import TargetState
+
+# -- what a line says -------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConnectorWritten:
+    """``connector-<name>``: a new or updated config; None means deleted."""
+
+    connector: ConnectorName
+    config: Mapping[str, str] | None
+    incarnation: Incarnation | None = None
+    """None when Connect's own tools wrote the line."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TaskWritten:
+    """``task-<name>-<i>``: one task's config, which counts only once a commit has followed."""
+
+    task: ConnectorTaskId
+    config: Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TasksCommitted:
+    """``commit-<name>``: the configs of the tasks 0 … ``tasks`` - 1 take effect together."""
+
+    connector: ConnectorName
+    tasks: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TargetStateWritten:
+    """``target-state-<name>``; None means removed, which reads as STARTED."""
+
+    connector: ConnectorName
+    target_state: TargetState | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NotForUs:
+    """A line that changes nothing here. With a ``remark``, it should not be there; without, others need it."""
+
+    remark: str | None = None
+
+
+ConfigRecord: TypeAlias = ConnectorWritten | TaskWritten | TasksCommitted | TargetStateWritten | NotForUs
+
+_OTHERS_KEYS = ("restart-connector-", "tasks-fencing-", "session-key", "logger-cluster-")
+"""Keys of Connect that this worker has no use for yet; matched after ours, as Connect does."""
+
+
+# -- reading ----------------------------------------------------------------------------------------------------------
+
+
+def parse(key: bytes | None, value: bytes | None) -> ConfigRecord:
+    """What one line of the config topic says. Prefixes are tried in Connect's order; nothing is ever raised."""
+    name = key.decode(errors="replace") if key is not None else ""
+    body = _object(value)
+    if value is not None and body is None:
+        return NotForUs(remark=f"Ignoring the value of config key {name!r}: it is not a JSON object")
+    if name.startswith("target-state-"):
+        return _target_state(ConnectorName(name.removeprefix("target-state-")), body)
+    if name.startswith("connector-"):
+        return _connector(ConnectorName(name.removeprefix("connector-")), body)
+    if name.startswith("task-"):
+        return _task(name.removeprefix("task-"), body)
+    if name.startswith("commit-"):
+        return _commit(ConnectorName(name.removeprefix("commit-")), body)
+    if name.startswith(_OTHERS_KEYS):
+        return NotForUs()
+    return NotForUs(remark=f"Ignoring config key {name!r}: nobody knows what it means")
+
+
+def _target_state(connector: ConnectorName, body: Mapping[str, object] | None) -> ConfigRecord:
+    if body is None:
+        return TargetStateWritten(connector=connector, target_state=None)
+    # `state.v2` knows STOPPED; `state` is what workers before KIP-875 read, and says PAUSED then.
+    for field in ("state.v2", "state"):
+        if (state := body.get(field)) in (*TargetState,):
+            return TargetStateWritten(connector=connector, target_state=TargetState(str(state)))
+    return NotForUs(remark=f"Ignoring the target state of connector {connector}: {dict(body)!r} names none")
+
+
+def _connector(connector: ConnectorName, body: Mapping[str, object] | None) -> ConfigRecord:
+    if body is None:
+        return ConnectorWritten(connector=connector, config=None)
+    config = _strings(body.get("properties"))
+    if config is None:
+        return NotForUs(remark=f"Ignoring the config of connector {connector}: its properties are not strings")
+    incarnation = body.get("incarnation")
+    known = Incarnation(incarnation) if isinstance(incarnation, str) and incarnation else None
+    return ConnectorWritten(connector=connector, config=config, incarnation=known)
+
+
+def _task(name: str, body: Mapping[str, object] | None) -> ConfigRecord:
+    try:
+        task = ConnectorTaskId.parse(name)
+    except ValueError as error:
+        return NotForUs(remark=f"Ignoring a task's config: {error}")
+    if body is None:
+        return NotForUs()
+    config = _strings(body.get("properties"))
+    if config is None:
+        return NotForUs(remark=f"Ignoring the config of task {task}: its properties are not strings")
+    return TaskWritten(task=task, config=config)
+
+
+def _commit(connector: ConnectorName, body: Mapping[str, object] | None) -> ConfigRecord:
+    if body is None:
+        return NotForUs()
+    tasks = body.get("tasks")
+    if not isinstance(tasks, int) or isinstance(tasks, bool) or tasks < 0:
+        return NotForUs(remark=f"Ignoring a commit of connector {connector}: {tasks!r} is no count of tasks")
+    return TasksCommitted(connector=connector, tasks=tasks)
+
+
+# -- writing ----------------------------------------------------------------------------------------------------------
+
+
+def connector_line(connector: ConnectorName, config: Mapping[str, str], incarnation: Incarnation) -> NewLine:
+    return _line(f"connector-{connector}", {"properties": dict(config), "incarnation": incarnation})
+
+
+def deletion_lines(connector: ConnectorName) -> tuple[NewLine, ...]:
+    """The config's tombstone, then the target state's: the order in which Connect writes them."""
+    return (_line(f"connector-{connector}", None), _line(f"target-state-{connector}", None))
+
+
+def task_config_lines(connector: ConnectorName, configs: Sequence[Mapping[str, str]]) -> tuple[NewLine, ...]:
+    """Each task's config, then the commit that makes them count."""
+    tasks = (
+        _line(f"task-{ConnectorTaskId(connector, i)}", {"properties": dict(config)}) for i, config in enumerate(configs)
+    )
+    return (*tasks, _line(f"commit-{connector}", {"tasks": len(configs)}))
+
+
+def target_state_line(connector: ConnectorName, target_state: TargetState) -> NewLine:
+    # Workers older than KIP-875 know no STOPPED: they are told to pause.
+    older = TargetState.PAUSED if target_state is TargetState.STOPPED else target_state
+    return _line(f"target-state-{connector}", {"state": older.value, "state.v2": target_state.value})
+
+
+# -- small hands ------------------------------------------------------------------------------------------------------
+
+
+def _line(key: str, value: Mapping[str, object] | None) -> NewLine:
+    return NewLine(key=key.encode(), value=None if value is None else dump(value))
+
+
+def dump(value: object) -> bytes:
+    """JSON as Connect's JsonConverter writes it: no blanks, UTF-8 as it is."""
+    return json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode()
+
+
+def _object(value: bytes | None) -> Mapping[str, object] | None:
+    if value is None:
+        return None
+    try:
+        parsed = json.loads(value)
+    except (ValueError, RecursionError):
+        return None
+    return parsed if isinstance(parsed, dict) else None
+
+
+def _strings(value: object) -> Mapping[str, str] | None:
+    if not isinstance(value, dict) or not all(isinstance(item, str) for item in value.values()):
+        return None
+    return value

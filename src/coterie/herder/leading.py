@@ -1,0 +1,92 @@
+"""What the leader does for its group: deals the jobs out in each round, and asks for a round when there are others."""
+
+from coterie.assignors import cooperative
+from coterie.herder.messages import CancelTimer, Install, Rejoin, Say, SetTimer
+from coterie.herder.seams import AssignmentWanted
+from coterie.herder.state import Turn
+from coterie.nouns.ids import ConfigOffset, Generation
+from coterie.nouns.jobs import NO_JOBS
+from coterie.wire.connect import AssignmentError, WorkerAssignment
+
+
+def on_wanted(turn: Turn, event: AssignmentWanted) -> None:
+    herder = turn.herder
+    herder.wanted = event
+    if not herder.has_read(_furthest(event)):
+        turn.order(SetTimer(timer="assign", at_ms=turn.now_ms + herder.settings.sync_timeout_ms))
+
+
+def advance(turn: Turn) -> None:
+    """Deal out as soon as this leader knows all that its members know."""
+    wanted = turn.herder.wanted
+    if wanted is not None and turn.herder.has_read(_furthest(wanted)):
+        turn.order(CancelTimer(timer="assign"))
+        _assign(turn, wanted)
+
+
+def on_patience_over(turn: Turn) -> None:
+    """This leader knows less of the configs than a member: nobody gets anything, and it asks again when it knows."""
+    herder, wanted = turn.herder, turn.herder.wanted
+    if wanted is None:
+        return
+    furthest = _furthest(wanted)
+    turn.order(Say(text=f"Nothing is assigned: the config log is read to {herder.config.offset} of {furthest}"))
+    none = WorkerAssignment(
+        error=AssignmentError.CONFIG_MISMATCH,
+        leader=wanted.member_id,
+        leader_url=herder.settings.url,
+        config_offset=furthest,
+    )
+    herder.wanted = None
+    turn.order(Install(generation=wanted.generation, assignments=dict.fromkeys(sorted(wanted.members), none)))
+
+
+def _assign(turn: Turn, wanted: AssignmentWanted) -> None:
+    herder = turn.herder
+    deferred_until_ms = herder.deferred_until_ms
+    round_ = cooperative.assign(
+        herder.memory,
+        configured=herder.config.jobs(),
+        members={
+            member: metadata.allocation.assigned if metadata.allocation is not None else NO_JOBS
+            for member, metadata in wanted.members.items()
+        },
+        generation=wanted.generation,
+        last_completed_generation=Generation(-1) if herder.lost else herder.generation,
+        now_ms=turn.now_ms,
+        max_delay_ms=herder.settings.rebalance_delay_max_ms,
+        known_delay_ms=max(deferred_until_ms - turn.now_ms, 0) if deferred_until_ms is not None else 0,
+    )
+    herder.wanted = None
+    herder.memory = round_.memory
+    herder.assigned_for = herder.config.jobs()
+    assignments = {
+        member: WorkerAssignment(
+            leader=wanted.member_id,
+            leader_url=herder.settings.url,
+            config_offset=herder.config.offset,
+            assigned=one.assigned,
+            revoked=one.revoked,
+            delay_ms=round_.delay_ms,
+        )
+        for member, one in round_.assignments.items()
+    }
+    turn.order(Install(generation=wanted.generation, assignments=assignments))
+
+
+def ask_for_changed_jobs(turn: Turn) -> None:
+    """Connectors or tasks that come or go need a round; a config that only changes does not.
+
+    The leader alone asks: it knows what it dealt out, and its joining always makes a round.
+    """
+    herder = turn.herder
+    if herder.is_leader and not herder.rejoin_asked and herder.assigned_for is not None and herder.leaving is None:
+        configured = herder.config.jobs()
+        if configured != herder.assigned_for:
+            more, fewer = len(configured - herder.assigned_for), len(herder.assigned_for - configured)
+            herder.rejoin_asked = True
+            turn.order(Rejoin(reason=f"the set of jobs has changed: {more} more, {fewer} fewer"))
+
+
+def _furthest(wanted: AssignmentWanted) -> ConfigOffset:
+    return max(metadata.config_offset for metadata in wanted.members.values())

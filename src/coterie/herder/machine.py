@@ -1,0 +1,236 @@
+"""A herder's turn: what one worker decides, as a pure machine.
+
+    config log ──┐                       ┌─► start and stop tasks, split connectors
+    status log ──┤                       ├─► append to the two logs
+    membership ──┼──► step(herder, …) ───┼─► subscribe, rejoin, install, leave
+    tasks ───────┤                       ├─► replies
+    REST, timers ┘                       └─► timers
+
+Events change what the herder *knows*; then the same few reconcilers compare what is with what should be, and order
+what is missing. That is why most handlers are a line or two: none of them asks "and what follows from this?".
+
+The herder keeps no log of its own. What it wants to be remembered it appends to the config or the status log, and
+believes it when the line comes back; so a leader, its followers, and a worker that starts tomorrow all learn the same
+thing in the same way. All effects that take time are chores, whose results are events: whatever blocks in a plug-in
+holds up one chore of one connector, never the step.
+"""
+
+from coterie.herder import (
+    connectors,
+    leading,
+    leaving,
+    membership,
+    reads,
+    statuses,
+    tasks,
+    writes,
+)
+from coterie.herder.messages import (
+    ConfigAppended,
+    ConfigAppendFailed,
+    ConfigEndFound,
+    ConfigLinesRead,
+    ConfigValidated,
+    ConnectorSplit,
+    Event,
+    GroupLeft,
+    Reply,
+    RequestArrived,
+    RequestDue,
+    RetryDue,
+    Say,
+    ShutdownOrdered,
+    SplitFailed,
+    StatusesAppended,
+    StatusLinesRead,
+    TaskConfigsPublished,
+    TaskStarted,
+    TaskStartFailed,
+    TaskStopped,
+    Timer,
+    TimerFired,
+)
+from coterie.herder.requests import (
+    DeleteConnector,
+    Problem,
+    PutConnector,
+    PutTaskConfigs,
+    Refused,
+    SetTargetState,
+)
+from coterie.herder.seams import (
+    AssignmentReceived,
+    AssignmentWanted,
+    HeartbeatAnswered,
+    MembershipEvent,
+    MembershipLost,
+    RebalanceStarted,
+    RuntimeDied,
+    TaskFailed,
+    TaskProgressed,
+    TaskTaken,
+)
+from coterie.herder.state import Herder, HerderOutput, Turn
+
+RUNTIME_DIED_GRACE_MS = 1_000
+"""There is hardly anything left to stop."""
+
+
+def step(herder: Herder, event: Event, *, now_ms: int) -> HerderOutput:
+    turn = Turn(herder, now_ms)
+    match event:
+        case ConfigLinesRead() | StatusLinesRead():
+            _on_lines(turn, event)
+        case HeartbeatAnswered() | RebalanceStarted() | AssignmentWanted() | AssignmentReceived() | MembershipLost():
+            _on_membership(turn, event)
+        case TaskProgressed() | TaskFailed() | TaskTaken() | TaskStarted() | TaskStartFailed() | TaskStopped():
+            _on_task(turn, event)
+        case ConnectorSplit() | SplitFailed() | TaskConfigsPublished():
+            _on_connector(turn, event)
+        case ConfigValidated() | ConfigEndFound() | ConfigAppended() | ConfigAppendFailed():
+            _on_request_came_on(turn, event)
+        case StatusesAppended():
+            statuses.on_appended(turn, event)
+        case RequestArrived():
+            _on_request(turn, event)
+        case TimerFired(timer=timer):
+            _on_timer(turn, timer)
+        case ShutdownOrdered(reason=reason):
+            leaving.leave(turn, reason, code=0, grace_ms=herder.settings.stop_grace_ms)
+        case RuntimeDied(reason=reason):
+            leaving.leave(turn, reason, code=1, grace_ms=RUNTIME_DIED_GRACE_MS)
+        case GroupLeft():
+            leaving.on_left(turn)
+    _reconcile(turn)
+    check(herder)
+    return turn.output()
+
+
+# -- routes -----------------------------------------------------------------------------------------------------------
+
+
+def _on_lines(turn: Turn, event: ConfigLinesRead | StatusLinesRead) -> None:
+    match event:
+        case ConfigLinesRead(lines=lines):
+            for line in lines:
+                if (remark := turn.herder.config.apply(line)) is not None:
+                    turn.order(Say(text=remark))
+        case StatusLinesRead(lines=lines):
+            for line in lines:
+                turn.herder.statuses.apply(line)
+
+
+def _on_membership(turn: Turn, event: MembershipEvent) -> None:
+    match event:
+        case HeartbeatAnswered():
+            tasks.on_heartbeat(turn, event)
+        case RebalanceStarted():
+            membership.on_rebalance(turn)
+        case AssignmentWanted():
+            leading.on_wanted(turn, event)
+        case AssignmentReceived():
+            membership.on_assignment(turn, event)
+        case MembershipLost():
+            membership.on_lost(turn, event)
+
+
+def _on_task(
+    turn: Turn, event: TaskProgressed | TaskFailed | TaskTaken | TaskStarted | TaskStartFailed | TaskStopped
+) -> None:
+    match event:
+        case TaskProgressed():
+            tasks.on_progress(turn, event)
+        case TaskFailed():
+            tasks.on_failed(turn, event)
+        case TaskTaken():
+            tasks.on_taken(turn, event)
+        case TaskStarted():
+            tasks.on_started(turn, event)
+        case TaskStartFailed():
+            tasks.on_start_failed(turn, event)
+        case TaskStopped():
+            tasks.on_stopped(turn, event)
+
+
+def _on_connector(turn: Turn, event: ConnectorSplit | SplitFailed | TaskConfigsPublished) -> None:
+    match event:
+        case ConnectorSplit():
+            connectors.on_split(turn, event)
+        case SplitFailed():
+            connectors.on_split_failed(turn, event)
+        case TaskConfigsPublished():
+            connectors.on_published(turn, event)
+
+
+def _on_request_came_on(
+    turn: Turn, event: ConfigValidated | ConfigEndFound | ConfigAppended | ConfigAppendFailed
+) -> None:
+    match event:
+        case ConfigValidated():
+            writes.on_validated(turn, event)
+        case ConfigEndFound():
+            reads.on_end_found(turn, event)
+            writes.on_end_found(turn, event)
+        case ConfigAppended():
+            writes.on_appended(turn, event)
+        case ConfigAppendFailed():
+            writes.on_append_failed(turn, event)
+
+
+def _on_request(turn: Turn, event: RequestArrived) -> None:
+    if turn.herder.leaving is not None:
+        refusal = Refused(problem=Problem.SHUTTING_DOWN, message="Worker is shutting down")
+        turn.order(Reply(id=event.id, answer=refusal))
+        return
+    match event.request:
+        case PutConnector() | DeleteConnector() | SetTargetState() | PutTaskConfigs() as request:
+            writes.on_request(turn, event, request)
+        case request:
+            reads.on_request(turn, event, request)
+
+
+def _on_timer(turn: Turn, timer: Timer) -> None:
+    match timer:
+        case RequestDue(id=id_):
+            reads.on_due(turn, id_)
+            writes.on_due(turn, id_)
+        case RetryDue():
+            connectors.on_retry(turn, timer)
+        case "assign":
+            leading.on_patience_over(turn)
+        case "delay over":
+            membership.on_delay_over(turn)
+        case "statuses":
+            statuses.on_retry(turn)
+        case "shutdown":
+            leaving.on_patience_over(turn)
+
+
+def _reconcile(turn: Turn) -> None:
+    tasks.reconcile(turn)
+    leading.advance(turn)
+    # A connector's split may become a write of the leader's own, whose refusal is the connector's business again.
+    connectors.reconcile(turn)
+    writes.advance(turn)
+    while turn.own_answers:
+        request, answer = turn.own_answers.pop(0)
+        assert isinstance(request, PutTaskConfigs)
+        connectors.on_own_answer(turn, request, answer)
+        connectors.reconcile(turn)
+        writes.advance(turn)
+    reads.advance(turn)
+    membership.advance(turn)
+    leading.ask_for_changed_jobs(turn)
+    statuses.flush(turn)
+    leaving.advance(turn)
+
+
+def check(herder: Herder) -> None:
+    """What is always true, of all that is in memory."""
+    under_way = [write for write in herder.writes.values() if write.stage > write.stage.VALID]
+    assert len(under_way) <= 1, "two writes at the head of the line"
+    for task, run in herder.runs.items():
+        assert not (run.starting and run.stopping), f"two chores of {task} at once"
+        assert run.active or task in herder.assigned, f"{task} is kept though nothing of it is here"
+        assert run.start is not None or not run.active, f"{task} runs and nobody started it"
+    assert herder.leaving is None or not herder.assigned, "a worker that leaves has work"

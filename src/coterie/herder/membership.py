@@ -1,0 +1,90 @@
+"""This worker's place in the group: what it is given, gives back, and says at its next join."""
+
+from coterie.herder import statuses
+from coterie.herder.messages import CancelTimer, Rejoin, Say, SetTimer, Subscribe
+from coterie.herder.seams import AssignmentReceived, MembershipLost
+from coterie.herder.state import Turn
+from coterie.nouns.ids import MemberId, WorkerUrl
+from coterie.nouns.jobs import NO_JOBS
+from coterie.wire.connect import AssignmentError
+
+
+def on_rebalance(turn: Turn) -> None:
+    turn.herder.settled = False
+
+
+def on_assignment(turn: Turn, event: AssignmentReceived) -> None:
+    herder, assignment = turn.herder, event.assignment
+    herder.member_id, herder.generation = event.member_id, event.generation
+    herder.leader, herder.leader_url = assignment.leader, assignment.leader_url
+    herder.lost = herder.rejoin_asked = False
+    herder.wanted = None
+    if herder.leader != herder.member_id:
+        herder.assigned_for = None
+    if assignment.error is not AssignmentError.NO_ERROR:
+        # All keep what they have. Whoever lags asks for another round once it has caught up.
+        herder.catch_up_to = assignment.config_offset if not herder.has_read(assignment.config_offset) else None
+        return
+    herder.settled = True
+    herder.catch_up_to = None
+    herder.assignment_offset = assignment.config_offset
+    if herder.leaving is None:
+        herder.assigned = (herder.assigned - assignment.revoked) | assignment.assigned
+        herder.owes_rejoin = herder.owes_rejoin or bool(assignment.revoked)
+    _set_delay(turn, assignment.delay_ms)
+    if herder.is_leader:
+        statuses.forget_the_deleted(turn)
+
+
+def on_lost(turn: Turn, event: MembershipLost) -> None:
+    """Stop everything. The membership joins again, as a worker without work, when all has stopped."""
+    herder = turn.herder
+    turn.order(Say(text=f"The membership is lost, everything here stops: {event.reason}"))
+    herder.settled = False
+    herder.lost = True
+    herder.member_id = herder.leader = MemberId("")
+    herder.leader_url = WorkerUrl("")
+    herder.assigned = NO_JOBS
+    herder.assigned_for = herder.wanted = herder.catch_up_to = None
+    herder.owes_rejoin = herder.rejoin_asked = False
+    _set_delay(turn, 0)
+
+
+def on_delay_over(turn: Turn) -> None:
+    herder = turn.herder
+    # While a round is under way its end will say anew how long to wait.
+    if herder.settled and herder.deferred_until_ms is not None and turn.now_ms >= herder.deferred_until_ms:
+        herder.deferred_until_ms = None
+        _rejoin(turn, "the scheduled rebalance delay is over")
+
+
+def advance(turn: Turn) -> None:
+    """Say what has changed about this worker, then ask for the rounds that it owes."""
+    herder = turn.herder
+    now = (herder.config.offset, herder.owned)
+    if now != herder.subscribed:
+        herder.subscribed = now
+        turn.order(Subscribe(config_offset=now[0], owned=now[1]))
+    # Not while a round is under way: its join may have been sent when something of what was revoked still ran, and
+    # then the leader thinks that this worker keeps it. The round after it puts that right.
+    if herder.owes_rejoin and herder.settled and herder.owned == herder.assigned:
+        herder.owes_rejoin = False
+        _rejoin(turn, "what was revoked has been released")
+    if herder.catch_up_to is not None and herder.has_read(herder.catch_up_to):
+        herder.catch_up_to = None
+        _rejoin(turn, "the config log is read")
+
+
+def _rejoin(turn: Turn, reason: str) -> None:
+    if turn.herder.leaving is None:
+        turn.order(Rejoin(reason=reason))
+
+
+def _set_delay(turn: Turn, delay_ms: int) -> None:
+    herder = turn.herder
+    if delay_ms > 0:
+        herder.deferred_until_ms = turn.now_ms + delay_ms
+        turn.order(SetTimer(timer="delay over", at_ms=herder.deferred_until_ms))
+    elif herder.deferred_until_ms is not None:
+        herder.deferred_until_ms = None
+        turn.order(CancelTimer(timer="delay over"))

@@ -1,0 +1,306 @@
+"""Everything that can come into a herder, and everything that can go out."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal, NewType, TypeAlias
+
+from coterie.engine.log import Line, NewLine
+from coterie.herder.requests import Answer, Request
+from coterie.herder.seams import MembershipEvent, TaskEvent, TaskStart
+from coterie.nouns.ids import ConfigOffset, Generation, Incarnation, MemberId, WorkerUrl
+from coterie.nouns.jobs import ConnectorName, ConnectorTaskId, Jobs
+from coterie.wire.connect import WorkerAssignment
+
+RequestId = NewType("RequestId", int)
+"""Which question an answer belongs to. The shell counts upwards from 0; the herder's own questions downwards."""
+
+# -- events: past facts -----------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConfigLinesRead:
+    lines: Sequence[Line]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StatusLinesRead:
+    lines: Sequence[Line]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RequestArrived:
+    id: RequestId
+    request: Request
+    fresh_incarnation: Incarnation
+    """Used if the request brings a connector to life."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TimerFired:
+    timer: "Timer"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ShutdownOrdered:
+    reason: str
+
+
+# Results of chores.
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TaskStarted:
+    task: ConnectorTaskId
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TaskStartFailed:
+    task: ConnectorTaskId
+    trace: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TaskStopped:
+    task: ConnectorTaskId
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConnectorSplit:
+    connector: ConnectorName
+    written_at: int
+    """Which config was split (:attr:`Connector.written_at`)."""
+    configs: Sequence[Mapping[str, str]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SplitFailed:
+    connector: ConnectorName
+    written_at: int
+    trace: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TaskConfigsPublished:
+    connector: ConnectorName
+    written_at: int
+    refusal: str | None = None
+    """Why the leader did not take them; None when it did."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConfigValidated:
+    id: RequestId
+    errors: Mapping[str, Sequence[str]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConfigEndFound:
+    id: RequestId
+    end: ConfigOffset | None
+    """The offset after the last durable line; None when the log could not be reached."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConfigAppended:
+    id: RequestId
+    end: ConfigOffset
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConfigAppendFailed:
+    id: RequestId
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StatusesAppended:
+    failure: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupLeft:
+    """Whether anybody heard the farewell or not."""
+
+
+ChoreResult: TypeAlias = (
+    TaskStarted
+    | TaskStartFailed
+    | TaskStopped
+    | ConnectorSplit
+    | SplitFailed
+    | TaskConfigsPublished
+    | ConfigValidated
+    | ConfigEndFound
+    | ConfigAppended
+    | ConfigAppendFailed
+    | StatusesAppended
+    | GroupLeft
+)
+Event: TypeAlias = (
+    ConfigLinesRead
+    | StatusLinesRead
+    | RequestArrived
+    | TimerFired
+    | ShutdownOrdered
+    | ChoreResult
+    | MembershipEvent
+    | TaskEvent
+)
+
+# -- timers: what each stands for -------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RequestDue:
+    """A request has waited long enough."""
+
+    id: RequestId
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RetryDue:
+    """Publish a connector's task configs again."""
+
+    connector: ConnectorName
+
+
+HerderTimer: TypeAlias = Literal["assign", "delay over", "statuses", "shutdown"]
+"""``assign``: assign though the config log lags · ``delay over``: the scheduled rebalance delay has ended ·
+``statuses``: write them again · ``shutdown``: leave though not all has stopped."""
+Timer: TypeAlias = RequestDue | RetryDue | HerderTimer
+
+# -- effects: orders. Those that take time are chores, each answered by the event named -------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reply:
+    id: RequestId
+    answer: Answer
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SetTimer:
+    timer: Timer
+    at_ms: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CancelTimer:
+    timer: Timer
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Say:
+    """One line for the process's log."""
+
+    text: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Subscribe:
+    config_offset: ConfigOffset
+    owned: Jobs
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rejoin:
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Install:
+    generation: Generation
+    assignments: Mapping[MemberId, WorkerAssignment]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Exit:
+    """The end: close everything and end the process with ``code``."""
+
+    code: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StartTask:
+    """→ TaskStarted | TaskStartFailed"""
+
+    start: TaskStart
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StopTask:
+    """→ TaskStopped"""
+
+    task: ConnectorTaskId
+    grace_ms: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SplitConnector:
+    """→ ConnectorSplit | SplitFailed"""
+
+    connector: ConnectorName
+    config: Mapping[str, str]
+    written_at: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PublishTaskConfigs:
+    """To another worker, the leader → TaskConfigsPublished"""
+
+    leader_url: WorkerUrl
+    connector: ConnectorName
+    written_at: int
+    configs: Sequence[Mapping[str, str]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ValidateConfig:
+    """→ ConfigValidated"""
+
+    id: RequestId
+    config: Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FindConfigEnd:
+    """→ ConfigEndFound"""
+
+    id: RequestId
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AppendConfig:
+    """→ ConfigAppended | ConfigAppendFailed"""
+
+    id: RequestId
+    lines: tuple[NewLine, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AppendStatuses:
+    """→ StatusesAppended"""
+
+    lines: tuple[NewLine, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LeaveGroup:
+    """→ GroupLeft"""
+
+    reason: str
+
+
+Chore: TypeAlias = (
+    StartTask
+    | StopTask
+    | SplitConnector
+    | PublishTaskConfigs
+    | ValidateConfig
+    | FindConfigEnd
+    | AppendConfig
+    | AppendStatuses
+    | LeaveGroup
+)
+Effect: TypeAlias = Reply | SetTimer | CancelTimer | Say | Subscribe | Rejoin | Install | Exit | Chore

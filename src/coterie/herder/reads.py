@@ -1,0 +1,186 @@
+"""Answers to reads: what the logs say, as far as they were written when the read came in.
+
+A read never fails because of a rebalance: it waits until the config log is read to the end that it had, and when
+that takes too long, or the log cannot be reached, what is known is the answer.
+"""
+
+from collections.abc import Mapping
+
+from coterie.herder.messages import (
+    CancelTimer,
+    ConfigEndFound,
+    FindConfigEnd,
+    Reply,
+    RequestArrived,
+    RequestDue,
+    RequestId,
+    SetTimer,
+)
+from coterie.herder.requests import (
+    Answer,
+    ConnectorInfo,
+    ConnectorList,
+    ConnectorStatus,
+    DescribeConnector,
+    DescribeStatus,
+    DescribeTasks,
+    DescribeTaskStatus,
+    DescribeWorker,
+    ListConnectors,
+    Problem,
+    Read,
+    Refused,
+    TaskConfigs,
+    TaskStatus,
+    TaskView,
+    WorkerView,
+)
+from coterie.herder.state import Herder, ReadWait, Run, Turn
+from coterie.nouns.jobs import ConnectorName, ConnectorTaskId
+
+
+def on_request(turn: Turn, event: RequestArrived, request: Read) -> None:
+    if isinstance(request, DescribeWorker):
+        turn.order(Reply(id=event.id, answer=_worker_view(turn.herder)))
+        return
+    turn.herder.reads[event.id] = ReadWait(request)
+    turn.order(SetTimer(timer=RequestDue(id=event.id), at_ms=turn.now_ms + turn.herder.settings.sync_timeout_ms))
+    turn.order(FindConfigEnd(id=event.id))
+
+
+def on_end_found(turn: Turn, event: ConfigEndFound) -> None:
+    wait = turn.herder.reads.get(event.id)
+    if wait is None:
+        return
+    if event.end is None:
+        _answer(turn, event.id, wait)
+    else:
+        wait.end = event.end
+
+
+def on_due(turn: Turn, id_: RequestId) -> None:
+    wait = turn.herder.reads.get(id_)
+    if wait is not None:
+        _answer(turn, id_, wait)
+
+
+def advance(turn: Turn) -> None:
+    herder = turn.herder
+    for id_, wait in list(herder.reads.items()):
+        if wait.end is not None and herder.has_read(wait.end):
+            _answer(turn, id_, wait)
+
+
+def refuse_all(turn: Turn, problem: Problem, message: str) -> None:
+    for id_ in list(turn.herder.reads):
+        del turn.herder.reads[id_]
+        turn.order(Reply(id=id_, answer=Refused(problem=problem, message=message)))
+
+
+def _answer(turn: Turn, id_: RequestId, wait: ReadWait) -> None:
+    del turn.herder.reads[id_]
+    turn.order(CancelTimer(timer=RequestDue(id=id_)))
+    turn.order(Reply(id=id_, answer=answer(turn.herder, wait.request)))
+
+
+# -- views ------------------------------------------------------------------------------------------------------------
+
+
+def answer(herder: Herder, request: Read) -> Answer:
+    """What is known now. The wording of what is not is Connect's."""
+    match request:
+        case ListConnectors():
+            return _list(herder)
+        case DescribeConnector(connector=name):
+            return describe(herder, name)
+        case DescribeTasks(connector=name):
+            connector = herder.config.connector(name)
+            if connector is None:
+                return _not_found(f"Connector {name} not found")
+            return TaskConfigs(tasks=tuple(zip(herder.config.tasks(name), connector.task_configs, strict=True)))
+        case DescribeStatus(connector=name):
+            return _status(herder, name) or _not_found(f"No status found for connector {name}")
+        case DescribeTaskStatus(task=task):
+            status = herder.statuses.get(task) if herder.config.task_config(task) is not None else None
+            if status is None:
+                return _not_found(f"No status found for task {task}")
+            return TaskStatus(task=task, status=status)
+        case DescribeWorker():
+            return _worker_view(herder)
+
+
+def describe(
+    herder: Herder, name: ConnectorName, *, config: Mapping[str, str] | None = None, created: bool = False
+) -> ConnectorInfo | Refused:
+    """``config``, when given, is shown in place of what is configured: the answer to a write shows what it wrote."""
+    connector = herder.config.connector(name)
+    shown = config if config is not None else connector.config if connector is not None else None
+    if shown is None:
+        return _not_found(f"Connector {name} not found")
+    return ConnectorInfo(
+        connector=name,
+        config=shown,
+        tasks=herder.config.tasks(name),
+        type=herder.settings.connector_type(shown),
+        created=created,
+    )
+
+
+def _list(herder: Herder) -> ConnectorList:
+    infos = (describe(herder, name) for name in herder.config.names())
+    return ConnectorList(
+        connectors=tuple((info, _status(herder, info.connector)) for info in infos if isinstance(info, ConnectorInfo))
+    )
+
+
+def _status(herder: Herder, name: ConnectorName) -> ConnectorStatus | None:
+    connector = herder.config.connector(name)
+    status = herder.statuses.get(name)
+    if connector is None or status is None:
+        return None
+    told = ((task, herder.statuses.get(task)) for task in herder.config.tasks(name))
+    return ConnectorStatus(
+        connector=name,
+        status=status,
+        tasks=tuple((task, status) for task, status in told if status is not None),
+        type=herder.settings.connector_type(connector.config),
+    )
+
+
+def _worker_view(herder: Herder) -> WorkerView:
+    return WorkerView(
+        worker_id=herder.settings.worker_id,
+        url=herder.settings.url,
+        member_id=herder.member_id,
+        generation=herder.generation,
+        settled=herder.settled,
+        leader=herder.leader,
+        leader_url=herder.leader_url,
+        config_offset=herder.config.offset,
+        assigned=herder.assigned,
+        tasks=tuple(_task_view(task, herder.runs[task]) for task in sorted(herder.runs)),
+        deferred_until_ms=herder.deferred_until_ms,
+    )
+
+
+def _task_view(task: ConnectorTaskId, run: Run) -> TaskView:
+    phases = {
+        "stopping": run.stopping,
+        "starting": run.starting,
+        "failed": run.trace is not None,
+        "taken": run.taken_at_ms is not None,
+        "running": run.running and run.progressed,
+        "waiting": run.running,
+        "stopped": True,
+    }
+    return TaskView(
+        task=task,
+        phase=next(phase for phase, holds in phases.items() if holds),
+        batch_id=run.batch_id,
+        input_rows=run.input_rows,
+        starts=run.starts,
+    )
+
+
+def _not_found(message: str) -> Refused:
+    return Refused(problem=Problem.NOT_FOUND, message=message)

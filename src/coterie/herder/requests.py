@@ -1,0 +1,199 @@
+"""What users ask of a herder through REST, and what it answers."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum, auto
+from typing import TypeAlias
+
+from coterie.herder.status_records import Status
+from coterie.nouns.ids import ConfigOffset, Generation, MemberId, WorkerId, WorkerUrl
+from coterie.nouns.jobs import ConnectorName, ConnectorTaskId, Jobs
+from coterie.nouns.states import TargetState
+
+# -- reads: any worker answers them, also while the group rebalances --------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ListConnectors:
+    """All connectors; answered with :class:`ConnectorList`."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DescribeConnector:
+    """One connector; answered with :class:`ConnectorInfo`."""
+
+    connector: ConnectorName
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DescribeTasks:
+    """The configs of a connector's tasks; answered with :class:`TaskConfigs`."""
+
+    connector: ConnectorName
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DescribeStatus:
+    """What is true of a connector and its tasks; answered with :class:`ConnectorStatus`."""
+
+    connector: ConnectorName
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DescribeTaskStatus:
+    """What is true of one task; answered with :class:`TaskStatus`."""
+
+    task: ConnectorTaskId
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DescribeWorker:
+    """This worker's own view; answered with :class:`WorkerView`, at once."""
+
+
+Read: TypeAlias = (
+    ListConnectors | DescribeConnector | DescribeTasks | DescribeStatus | DescribeTaskStatus | DescribeWorker
+)
+
+# -- writes: they wait for the group to settle ------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PutConnector:
+    """Create a connector, or, when ``replace``, give it another config. Answered with :class:`ConnectorInfo`."""
+
+    connector: ConnectorName
+    config: Mapping[str, str]
+    replace: bool
+    initial_state: TargetState | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeleteConnector:
+    """Answered with :class:`Done`."""
+
+    connector: ConnectorName
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SetTargetState:
+    """Pause, resume or stop. Answered with :class:`Done`."""
+
+    connector: ConnectorName
+    target_state: TargetState
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PutTaskConfigs:
+    """A connector's owner has split it anew (the internal endpoint). Answered with :class:`Done`."""
+
+    connector: ConnectorName
+    configs: Sequence[Mapping[str, str]]
+
+
+Write: TypeAlias = PutConnector | DeleteConnector | SetTargetState | PutTaskConfigs
+Request: TypeAlias = Read | Write
+
+# -- answers ----------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConnectorInfo:
+    connector: ConnectorName
+    config: Mapping[str, str]
+    """Exactly what was put: nothing added, hidden or resolved."""
+    tasks: tuple[ConnectorTaskId, ...]
+    type: str
+    """``source``, ``sink`` or ``unknown``."""
+    created: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConnectorStatus:
+    connector: ConnectorName
+    status: Status
+    tasks: tuple[tuple[ConnectorTaskId, Status], ...]
+    """Those that have a status, by number."""
+    type: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConnectorList:
+    connectors: tuple[tuple[ConnectorInfo, ConnectorStatus | None], ...]
+    """By name; without a status right after the creation."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TaskConfigs:
+    tasks: tuple[tuple[ConnectorTaskId, Mapping[str, str]], ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TaskStatus:
+    task: ConnectorTaskId
+    status: Status
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TaskView:
+    """One task as its worker sees it."""
+
+    task: ConnectorTaskId
+    phase: str
+    """``waiting``, ``starting``, ``running``, ``stopping``, ``stopped``, ``failed`` or ``taken``."""
+    batch_id: int | None
+    """The last batch that was seen committed."""
+    input_rows: int
+    """Rows read by the batches seen since this worker got the task."""
+    starts: int
+    """How often this worker has started it since it got it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerView:
+    worker_id: WorkerId
+    url: WorkerUrl
+    member_id: MemberId
+    generation: Generation
+    settled: bool
+    """False from the moment this worker joins until it has its assignment."""
+    leader: MemberId
+    leader_url: WorkerUrl
+    config_offset: ConfigOffset
+    assigned: Jobs
+    tasks: tuple[TaskView, ...]
+    deferred_until_ms: int | None
+    """End of the scheduled rebalance delay on this worker's clock, when one runs."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Done:
+    """It is written, and this worker has read it back."""
+
+
+class Problem(StrEnum):
+    """Why a request is refused; `rest.problems` has the status code of each."""
+
+    NOT_FOUND = auto()
+    ALREADY_EXISTS = auto()
+    BAD_REQUEST = auto()
+    NOT_LEADER = auto()
+    NO_LEADER = auto()
+    STARTING = auto()
+    SHUTTING_DOWN = auto()
+    BUSY = auto()
+    TIMED_OUT = auto()
+    LOG_FAILED = auto()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Refused:
+    problem: Problem
+    message: str
+    leader_url: WorkerUrl | None = None
+    """With NOT_LEADER: who can do it."""
+
+
+Answer: TypeAlias = (
+    ConnectorInfo | ConnectorStatus | ConnectorList | TaskConfigs | TaskStatus | WorkerView | Done | Refused
+)

@@ -1,0 +1,217 @@
+"""What a herder knows, and one step's working set.
+
+*Read* from the logs: what is configured (`ConfigState`) and what workers say of jobs (`StatusState`). These are the
+only hard state, and the logs' lines alone write them: a herder that wants something written orders an append, and
+knows it when the line comes back. All else is *gone after a restart*, and is meant to be: a worker that starts again
+owns nothing.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from enum import IntEnum
+
+from coterie.assignors.cooperative import Memory
+from coterie.engine.output import Output
+from coterie.herder.config_state import UNREAD, ConfigState
+from coterie.herder.messages import Effect, RequestId
+from coterie.herder.requests import Answer, Read, Write
+from coterie.herder.seams import AssignmentWanted, TaskStart
+from coterie.herder.status_records import Status, StatusState
+from coterie.nouns.ids import ConfigOffset, Generation, Incarnation, MemberId, WorkerId, WorkerUrl
+from coterie.nouns.jobs import NO_JOBS, ConnectorName, ConnectorTaskId, Job, Jobs
+from coterie.nouns.states import State
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HerderSettings:
+    """Who this worker is, and its patience."""
+
+    worker_id: WorkerId
+    url: WorkerUrl
+    version: str
+    """Told with every status (KIP-891); all plug-ins are of this version."""
+    connector_type: Callable[[Mapping[str, str]], str]
+    """``source``, ``sink`` or ``unknown``, by a connector's config."""
+    session_timeout_ms: int = 10_000
+    sync_timeout_ms: int = 3_000
+    """``worker.sync.timeout.ms``: how long to wait for the config log's end."""
+    stop_grace_ms: int = 5_000
+    """``task.shutdown.graceful.timeout.ms``"""
+    rebalance_delay_max_ms: int = 300_000
+    """``scheduled.rebalance.max.delay.ms``"""
+    request_timeout_ms: int = 90_000
+    """As in Connect, no setting."""
+
+    @property
+    def hurried_grace_ms(self) -> int:
+        """Grace once the membership is lost: the last third of the session is left, and stopping itself takes time."""
+        return min(self.stop_grace_ms, self.session_timeout_ms // 5)
+
+
+class Run:
+    """A task that this worker has, or still runs. It has at most one chore under way."""
+
+    def __init__(self) -> None:
+        self.start: TaskStart | None = None
+        """What was last ordered to start."""
+        self.starting = False
+        self.stopping = False
+        self.running = False
+        self.progressed = False
+        """A batch was seen since the start: only then it is shown as RUNNING."""
+        self.trace: str | None = None
+        """Why ``start`` failed: the same start is not tried again."""
+        self.taken_at_ms: int | None = None
+        """When another worker took its checkpoint; None when it may start."""
+        self.batch_id: int | None = None
+        self.input_rows = 0
+        self.starts = 0
+
+    @property
+    def active(self) -> bool:
+        """Something of it runs here, or may."""
+        return self.running or self.starting or self.stopping
+
+
+class Split:
+    """A connector instance that this worker has: its config, dealt out to tasks."""
+
+    def __init__(self) -> None:
+        self.written_at: int | None = None
+        """Which config was ordered to be split; None when none is."""
+        self.splitting = False
+        self.configs: tuple[Mapping[str, str], ...] | None = None
+        """The configs of its tasks, once split."""
+        self.trace: str | None = None
+        self.publishing = False
+        self.published = False
+        self.attempts = 0
+        self.retry_at_ms: int | None = None
+
+
+class Stage(IntEnum):
+    """How far a write has come. Up to LOOKING it can still be given up; one write at a time goes beyond VALID."""
+
+    ARRIVED = 0
+    VALIDATING = 1
+    VALID = 2
+    LOOKING = 3
+    CATCHING_UP = 4
+    APPENDING = 5
+    WRITTEN = 6
+
+
+class WriteTurn:
+    """A write on its way to the config log."""
+
+    def __init__(self, id_: RequestId, request: Write, fresh_incarnation: Incarnation) -> None:
+        self.id = id_
+        self.request = request
+        self.fresh_incarnation = fresh_incarnation
+        self.stage = Stage.ARRIVED
+        self.end = UNREAD
+        """How far the log has to be read before the next stage."""
+        self.created = False
+        self.answered = False
+        """It timed out after it had begun: nobody waits any more, but others wait behind it."""
+
+
+class ReadWait:
+    """A read that waits until the log is read as far as it was when the read came in."""
+
+    def __init__(self, request: Read) -> None:
+        self.request = request
+        self.end: ConfigOffset | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Leaving:
+    """The worker is on its way out."""
+
+    code: int
+    reason: str
+    said: bool = False
+    """LeaveGroup is under way, or done."""
+
+
+class Herder:
+    """The state of one worker's herder."""
+
+    def __init__(self, settings: HerderSettings) -> None:
+        self.settings = settings
+        # Hard: what the logs say.
+        self.config = ConfigState()
+        self.statuses = StatusState()
+        # Soft: the place in the group.
+        self.member_id = MemberId("")
+        self.generation = Generation(-1)
+        self.leader = MemberId("")
+        self.leader_url = WorkerUrl("")
+        self.settled = False
+        self.lost = False
+        self.assigned: Jobs = NO_JOBS
+        self.assignment_offset = UNREAD
+        self.owes_rejoin = False
+        """It was told to release something: when all that is done, it rejoins."""
+        self.catch_up_to: ConfigOffset | None = None
+        self.rejoin_asked = False
+        self.deferred_until_ms: int | None = None
+        self.subscribed: tuple[ConfigOffset, Jobs] | None = None
+        # Soft: the leader's.
+        self.wanted: AssignmentWanted | None = None
+        """A round waits for this leader, which waits for its config log."""
+        self.memory = Memory()
+        """What the assignor remembers of the rounds computed here."""
+        self.assigned_for: Jobs | None = None
+        """What was configured when this leader last assigned."""
+        # Soft: the work.
+        self.runs: dict[ConnectorTaskId, Run] = {}
+        self.splits: dict[ConnectorName, Split] = {}
+        self.shown: dict[Job, tuple[State, str | None] | None] = {}
+        """What this worker last said of a job it has; None when it said that there is none."""
+        self.unwritten: dict[Job, Status | None] = {}
+        self.writing: dict[Job, Status | None] = {}
+        # Soft: the requests.
+        self.reads: dict[RequestId, ReadWait] = {}
+        self.writes: dict[RequestId, WriteTurn] = {}
+        self.own_requests = 0
+        self.leaving: Leaving | None = None
+
+    @property
+    def is_leader(self) -> bool:
+        return self.settled and self.leader == self.member_id
+
+    @property
+    def owned(self) -> Jobs:
+        """What the next join says: all that is assigned, and all that still runs though it is not."""
+        return self.assigned | Jobs(tasks=frozenset(task for task, run in self.runs.items() if run.active))
+
+    def has_read(self, end: ConfigOffset) -> bool:
+        """The config log is read up to ``end``; an empty log always is."""
+        return max(self.config.offset, 0) >= end
+
+    @property
+    def caught_up(self) -> bool:
+        """The config log is read as far as it was when the work was dealt out: work may start."""
+        return self.has_read(self.assignment_offset)
+
+
+class Turn:
+    """One step's working set."""
+
+    def __init__(self, herder: Herder, now_ms: int) -> None:
+        self.herder = herder
+        self.now_ms = now_ms
+        self.effects: list[Effect] = []
+        self.own_answers: list[tuple[Write, Answer]] = []
+        """What the herder's own writes have come to."""
+
+    def order(self, effect: Effect) -> None:
+        self.effects.append(effect)
+
+    def output(self) -> "HerderOutput":
+        return Output(effects=tuple(self.effects))
+
+
+HerderOutput = Output[None, Effect]
+"""A herder appends by effects: it has two logs, and neither is its own alone."""

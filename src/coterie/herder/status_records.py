@@ -1,0 +1,114 @@
+"""The lines of the status topic, in Kafka Connect's JSON, and the topic as state: what is true of each job."""
+
+import json
+from dataclasses import dataclass
+
+from coterie.engine.log import Line, NewLine
+from coterie.herder.config_records import dump
+from coterie.nouns.ids import Generation, WorkerId
+from coterie.nouns.jobs import ConnectorName, ConnectorTaskId, Job, Jobs
+from coterie.nouns.states import State
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Status:
+    """What one worker last said of a job."""
+
+    state: State
+    worker_id: WorkerId
+    generation: Generation
+    """The group's generation when it was said."""
+    trace: str | None = None
+    version: str | None = None
+    """The plug-in's version (Connect 4.1, KIP-891)."""
+
+
+def key_of(job: Job) -> bytes:
+    kind = "task" if isinstance(job, ConnectorTaskId) else "connector"
+    return f"status-{kind}-{job}".encode()
+
+
+def line_of(job: Job, status: Status | None) -> NewLine:
+    """The line for ``status``; None, or DESTROYED, is written as a tombstone."""
+    if status is None or status.state is State.DESTROYED:
+        return NewLine(key=key_of(job), value=None)
+    fields = {
+        "state": status.state.value,
+        "trace": status.trace,
+        "worker_id": status.worker_id,
+        "generation": status.generation,
+        "version": status.version,
+    }
+    return NewLine(key=key_of(job), value=dump(fields))
+
+
+def job_of(key: bytes | None) -> Job | None:
+    """The job that a line is about; None for lines about other things (topics that a connector uses)."""
+    name = key.decode(errors="replace") if key is not None else ""
+    if name.startswith("status-connector-"):
+        return ConnectorName(name.removeprefix("status-connector-"))
+    if name.startswith("status-task-"):
+        try:
+            return ConnectorTaskId.parse(name.removeprefix("status-task-"))
+        except ValueError:
+            return None
+    return None
+
+
+def status_of(value: bytes) -> Status | None:
+    """The status in a line's value; None when it is none."""
+    try:
+        body = json.loads(value)
+        state, worker_id, generation = body["state"], body["worker_id"], body["generation"]
+        trace, version = body.get("trace"), body.get("version")
+        if not (isinstance(worker_id, str) and isinstance(generation, int)):
+            return None
+        return Status(
+            state=State(state),
+            worker_id=WorkerId(worker_id),
+            generation=Generation(generation),
+            trace=trace if isinstance(trace, str) else None,
+            version=version if isinstance(version, str) else None,
+        )
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
+        return None
+
+
+class StatusState:
+    """The latest status of each job, as far as the log has been read. Written only by :meth:`apply`."""
+
+    def __init__(self) -> None:
+        self._statuses: dict[Job, Status] = {}
+
+    def apply(self, line: Line) -> None:
+        job = job_of(line.key)
+        if job is None:
+            return
+        if line.value is None:
+            self._statuses.pop(job, None)
+            return
+        status = status_of(line.value)
+        if status is not None and not _is_late_farewell(self._statuses.get(job), status):
+            self._statuses[job] = status
+
+    def get(self, job: Job) -> Status | None:
+        return self._statuses.get(job)
+
+    def jobs(self) -> Jobs:
+        return Jobs.of(self._statuses)
+
+    def may_say_safely(self, job: Job, status: Status) -> bool:
+        """Connect's ``putSafe``, for FAILED and UNASSIGNED: not over what a newer owner has said."""
+        stored = self._statuses.get(job)
+        return stored is None or stored.worker_id == status.worker_id or status.generation >= stored.generation
+
+
+def _is_late_farewell(stored: Status | None, status: Status) -> bool:
+    """UNASSIGNED of a former owner that arrives after the next one runs (KAFKA-12525)."""
+    return (
+        stored is not None
+        and stored.state is State.RUNNING
+        and status.state is State.UNASSIGNED
+        and stored.worker_id != status.worker_id
+        and stored.generation >= status.generation
+    )

@@ -1,0 +1,84 @@
+"""What a worker tells the status topic of the jobs it has."""
+
+from coterie.herder.messages import AppendStatuses, Say, SetTimer, StatusesAppended
+from coterie.herder.state import Turn
+from coterie.herder.status_records import Status, line_of
+from coterie.nouns.jobs import ConnectorTaskId, Job
+from coterie.nouns.states import State
+
+RETRY_MS = 1_000
+
+
+def show(turn: Turn, job: Job, state: State, trace: str | None = None) -> None:
+    """Say that ``job`` is in ``state``, unless that was the last thing said."""
+    herder = turn.herder
+    if herder.shown.get(job) == (state, trace):
+        return
+    status = Status(
+        state=state,
+        worker_id=herder.settings.worker_id,
+        generation=herder.generation,
+        trace=trace,
+        version=herder.settings.version,
+    )
+    herder.shown[job] = (state, trace)
+    if state not in (State.FAILED, State.UNASSIGNED) or herder.statuses.may_say_safely(job, status):
+        herder.unwritten[job] = status
+
+
+def forget(turn: Turn, job: Job) -> None:
+    """Say that there is no such job any more."""
+    if turn.herder.shown.get(job, job) is not None:
+        turn.herder.shown[job] = None
+        turn.herder.unwritten[job] = None
+
+
+def part(turn: Turn, job: Job) -> None:
+    """``job`` has been released: the last word about it from here."""
+    herder = turn.herder
+    if is_configured(turn, job):
+        show(turn, job, State.UNASSIGNED)
+    else:
+        forget(turn, job)
+    herder.shown.pop(job, None)
+
+
+def forget_the_deleted(turn: Turn) -> None:
+    """The leader's duty after each round: no status outlives its job."""
+    gone = turn.herder.statuses.jobs() - turn.herder.config.jobs()
+    for job in gone:
+        # Who still has it says so when it has released it.
+        if job not in turn.herder.shown:
+            turn.herder.unwritten[job] = None
+
+
+def flush(turn: Turn) -> None:
+    """Order what is unwritten to be written; one append is under way at a time, and takes all that gathered."""
+    herder = turn.herder
+    if herder.writing or not herder.unwritten:
+        return
+    herder.writing, herder.unwritten = herder.unwritten, {}
+    turn.order(AppendStatuses(lines=tuple(line_of(job, status) for job, status in herder.writing.items())))
+
+
+def on_appended(turn: Turn, event: StatusesAppended) -> None:
+    herder = turn.herder
+    if event.failure is None:
+        herder.writing = {}
+        return
+    turn.order(Say(text=f"Statuses could not be written, and will be in {RETRY_MS} ms: {event.failure}"))
+    # What was said of a job meanwhile counts more than what was on its way.
+    turn.order(SetTimer(timer="statuses", at_ms=turn.now_ms + RETRY_MS))
+
+
+def on_retry(turn: Turn) -> None:
+    herder = turn.herder
+    herder.unwritten = {**herder.writing, **herder.unwritten}
+    herder.writing = {}
+
+
+def is_configured(turn: Turn, job: Job) -> bool:
+    config = turn.herder.config
+    if isinstance(job, ConnectorTaskId):
+        return config.task_config(job) is not None
+    return config.connector(job) is not None

@@ -1,0 +1,285 @@
+"""Writes to the config log, one after the other.
+
+A write waits until the group has settled, is refused unless this worker leads (pausing and resuming any worker may
+do), has its config validated, and stands in line. At the head of the line the log is read to its end, so that what
+it is checked against is the truth; then its lines are appended; and when they have come back it is answered, so that
+whoever asks next sees them. Validation is outside the line: a plug-in that blocks in it blocks nobody else.
+"""
+
+from collections.abc import Mapping, Sequence
+
+from coterie.engine.log import NewLine
+from coterie.herder import config_records
+from coterie.herder.messages import (
+    AppendConfig,
+    CancelTimer,
+    ConfigAppended,
+    ConfigAppendFailed,
+    ConfigEndFound,
+    ConfigValidated,
+    FindConfigEnd,
+    Reply,
+    RequestArrived,
+    RequestDue,
+    RequestId,
+    SetTimer,
+    ValidateConfig,
+)
+from coterie.herder.reads import describe
+from coterie.herder.requests import (
+    Answer,
+    DeleteConnector,
+    Done,
+    Problem,
+    PutConnector,
+    PutTaskConfigs,
+    Refused,
+    SetTargetState,
+    Write,
+)
+from coterie.herder.state import Herder, Stage, Turn, WriteTurn
+from coterie.nouns.ids import Incarnation
+from coterie.nouns.jobs import ConnectorName
+from coterie.nouns.states import TargetState
+
+
+def on_request(turn: Turn, event: RequestArrived, request: Write) -> None:
+    herder = turn.herder
+    herder.writes[event.id] = WriteTurn(event.id, request, event.fresh_incarnation)
+    turn.order(SetTimer(timer=RequestDue(id=event.id), at_ms=turn.now_ms + herder.settings.request_timeout_ms))
+
+
+def own_write(turn: Turn, request: PutTaskConfigs) -> None:
+    """A write that this leader asks of itself; what it comes to is found in ``turn.own_answers``."""
+    herder = turn.herder
+    herder.own_requests += 1
+    id_ = RequestId(-herder.own_requests)
+    herder.writes[id_] = WriteTurn(id_, request, Incarnation(""))
+
+
+def advance(turn: Turn) -> None:
+    """Bring each write as far as it can come now."""
+    herder = turn.herder
+    for write in list(herder.writes.values()):
+        if write.stage is Stage.ARRIVED:
+            _begin(turn, write)
+    while (head := _head(herder)) is not None and _advance_head(turn, head):
+        pass
+
+
+def _begin(turn: Turn, write: WriteTurn) -> None:
+    herder = turn.herder
+    if _needs_leader(write.request):
+        if not herder.settled:
+            return
+        if not herder.is_leader:
+            _refuse_unless_leader(turn, write)
+            return
+    if isinstance(write.request, PutConnector):
+        write.stage = Stage.VALIDATING
+        turn.order(ValidateConfig(id=write.id, config=write.request.config))
+    else:
+        write.stage = Stage.VALID
+
+
+def _head(herder: Herder) -> WriteTurn | None:
+    under_way = (write for write in herder.writes.values() if write.stage > Stage.VALID)
+    in_line = (write for write in herder.writes.values() if write.stage is Stage.VALID)
+    return next(under_way, None) or next(in_line, None)
+
+
+def _advance_head(turn: Turn, write: WriteTurn) -> bool:
+    """One step; False when it has to wait for something."""
+    match write.stage:
+        case Stage.VALID:
+            write.stage = Stage.LOOKING
+            turn.order(FindConfigEnd(id=write.id))
+            return False
+        case Stage.CATCHING_UP if turn.herder.has_read(write.end):
+            return _append(turn, write)
+        case Stage.WRITTEN if turn.herder.has_read(write.end):
+            _answer(turn, write, _result(turn, write))
+            return True
+        case _:
+            return False
+
+
+def _append(turn: Turn, write: WriteTurn) -> bool:
+    herder = turn.herder
+    if _needs_leader(write.request) and not herder.is_leader:
+        if not herder.settled:
+            return False
+        _refuse_unless_leader(turn, write)
+        return True
+    refusal = _refusal(herder, write.request)
+    if refusal is not None:
+        _answer(turn, write, refusal)
+        return True
+    write.stage = Stage.APPENDING
+    turn.order(AppendConfig(id=write.id, lines=_lines(herder, write)))
+    return False
+
+
+# -- what it is checked against, and what is written ----------------------------------------------------------------
+
+
+def _refusal(herder: Herder, request: Write) -> Refused | None:
+    known = herder.config.connector(request.connector)
+    match request:
+        case PutConnector(connector=name, replace=False) if known is not None:
+            return Refused(problem=Problem.ALREADY_EXISTS, message=f"Connector {name} already exists")
+        case PutConnector():
+            return None
+        case SetTargetState(connector=name) if known is None:
+            return Refused(problem=Problem.NOT_FOUND, message=f"Unknown connector {name}")
+        case DeleteConnector(connector=name) | PutTaskConfigs(connector=name) if known is None:
+            return Refused(problem=Problem.NOT_FOUND, message=f"Connector {name} not found")
+        case PutTaskConfigs(connector=name, configs=configs):
+            if configs and herder.config.target_state(name) is TargetState.STOPPED:
+                message = f"Cannot submit non-empty set of task configs for stopped connector {name}"
+                return Refused(problem=Problem.BAD_REQUEST, message=message)
+            return None
+        case SetTargetState() | DeleteConnector():
+            return None
+
+
+def _lines(herder: Herder, write: WriteTurn) -> tuple[NewLine, ...]:
+    match write.request:
+        case PutConnector(connector=name, config=config, initial_state=initial_state):
+            known = herder.config.connector(name)
+            write.created = known is None
+            line = config_records.connector_line(
+                name, config, known.incarnation if known is not None else write.fresh_incarnation
+            )
+            # The target state comes first, so that no reader ever sees the connector without it (KIP-980).
+            first = () if initial_state is None else (config_records.target_state_line(name, initial_state),)
+            return (*first, line)
+        case DeleteConnector(connector=name):
+            return config_records.deletion_lines(name)
+        case SetTargetState(connector=name, target_state=TargetState.STOPPED):
+            # No tasks from here on, then the state: as Connect writes it (KIP-875).
+            none = config_records.task_config_lines(name, ())
+            return (*none, config_records.target_state_line(name, TargetState.STOPPED))
+        case SetTargetState(connector=name, target_state=target_state):
+            return (config_records.target_state_line(name, target_state),)
+        case PutTaskConfigs(connector=name, configs=configs):
+            return config_records.task_config_lines(name, configs)
+
+
+def _result(turn: Turn, write: WriteTurn) -> Answer:
+    match write.request:
+        case PutConnector(connector=name, config=config):
+            return describe(turn.herder, name, config=config, created=write.created)
+        case DeleteConnector() | SetTargetState() | PutTaskConfigs():
+            return Done()
+
+
+# -- what happens to writes -------------------------------------------------------------------------------------------
+
+
+def on_validated(turn: Turn, event: ConfigValidated) -> None:
+    write = turn.herder.writes.get(event.id)
+    if write is None:
+        return
+    if event.errors:
+        _answer(turn, write, Refused(problem=Problem.BAD_REQUEST, message=invalid_config_message(event.errors)))
+    else:
+        write.stage = Stage.VALID
+
+
+def on_end_found(turn: Turn, event: ConfigEndFound) -> None:
+    write = turn.herder.writes.get(event.id)
+    if write is None or write.stage is not Stage.LOOKING:
+        return
+    if event.end is None:
+        message = "The config topic cannot be reached; nothing was written"
+        _answer(turn, write, Refused(problem=Problem.LOG_FAILED, message=message))
+        return
+    write.stage = Stage.CATCHING_UP
+    write.end = event.end
+
+
+def on_appended(turn: Turn, event: ConfigAppended) -> None:
+    write = turn.herder.writes[event.id]
+    write.stage = Stage.WRITTEN
+    write.end = event.end
+
+
+def on_append_failed(turn: Turn, event: ConfigAppendFailed) -> None:
+    message = f"Failed to write to the config topic: {event.reason}"
+    _answer(turn, turn.herder.writes[event.id], Refused(problem=Problem.LOG_FAILED, message=message))
+
+
+def on_due(turn: Turn, id_: RequestId) -> None:
+    """Nobody waits longer than this. What has not begun is given up; what has, is done all the same."""
+    write = turn.herder.writes.get(id_)
+    if write is None or write.answered:
+        return
+    refusal = Refused(problem=Problem.TIMED_OUT, message=f"Request timed out. {_stage_summary(turn.herder, write)}")
+    if write.stage < Stage.APPENDING:
+        _answer(turn, write, refusal)
+    else:
+        turn.order(Reply(id=id_, answer=refusal))
+        write.answered = True
+
+
+def refuse_all(turn: Turn, problem: Problem, message: str) -> None:
+    for write in list(turn.herder.writes.values()):
+        _answer(turn, write, Refused(problem=problem, message=message))
+
+
+def _refuse_unless_leader(turn: Turn, write: WriteTurn) -> None:
+    herder = turn.herder
+    if herder.leader_url:
+        message = "Cannot complete request because this worker is not the leader"
+        refusal = Refused(problem=Problem.NOT_LEADER, message=message, leader_url=herder.leader_url)
+    else:
+        message = (
+            "Cannot complete request momentarily due to no known leader URL, likely because a rebalance was underway."
+        )
+        refusal = Refused(problem=Problem.NO_LEADER, message=message)
+    _answer(turn, write, refusal)
+
+
+def _answer(turn: Turn, write: WriteTurn, answer: Answer) -> None:
+    del turn.herder.writes[write.id]
+    if write.id < 0:
+        turn.own_answers.append((write.request, answer))
+    elif not write.answered:
+        turn.order(CancelTimer(timer=RequestDue(id=write.id)))
+        turn.order(Reply(id=write.id, answer=answer))
+
+
+# -- small hands ------------------------------------------------------------------------------------------------------
+
+
+def _needs_leader(request: Write) -> bool:
+    # Connect lets any worker pause and resume; stopping also writes task configs, which only a leader may.
+    return not (isinstance(request, SetTargetState) and request.target_state is not TargetState.STOPPED)
+
+
+def _stage_summary(herder: Herder, write: WriteTurn) -> str:
+    name: ConnectorName = write.request.connector
+    match write.stage:
+        case Stage.ARRIVED:
+            doing = "ensuring membership in the cluster"
+        case Stage.VALIDATING:
+            doing = f"performing multi-property validation for the connector {name}"
+        case Stage.VALID | Stage.LOOKING | Stage.CATCHING_UP:
+            doing = "reading to the end of the config topic"
+        case Stage.APPENDING | Stage.WRITTEN:
+            doing = f"writing a config for connector {name} to the config topic"
+    return f"The worker is currently {doing}"
+
+
+def invalid_config_message(errors: Mapping[str, Sequence[str]]) -> str:
+    """Connect's text, with every error on a line of its own."""
+    sentences = [sentence for key in errors for sentence in errors[key]]
+    return "\n".join(
+        (
+            f"Connector configuration is invalid and contains the following {len(sentences)} error(s):",
+            *sentences,
+            "You can also find the above list of errors at the endpoint "
+            "`/connector-plugins/{connectorType}/config/validate`",
+        )
+    )

@@ -1,0 +1,252 @@
+"""Connect's HTTP API of one worker. A handler parses, asks the herder, and shows what it answered."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import TypeVar
+from urllib.parse import quote
+
+import httpx
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import Route
+
+from coterie import __version__
+from coterie.herder.requests import (
+    Answer,
+    ConnectorInfo,
+    ConnectorList,
+    ConnectorStatus,
+    DeleteConnector,
+    DescribeConnector,
+    DescribeStatus,
+    DescribeTasks,
+    DescribeTaskStatus,
+    DescribeWorker,
+    Done,
+    ListConnectors,
+    Problem,
+    PutConnector,
+    PutTaskConfigs,
+    Refused,
+    SetTargetState,
+    TaskConfigs,
+    TaskStatus,
+    WorkerView,
+)
+from coterie.herder.requests import (
+    Request as HerderRequest,
+)
+from coterie.nouns.jobs import ConnectorName, ConnectorTaskId
+from coterie.nouns.states import TargetState
+from coterie.rest import bodies, problems, views
+from coterie.rest.leader import forward
+from coterie.worker.worker import Phase, Worker
+
+CONNECT_VERSION = "4.3.1"
+"""The Kafka Connect whose API this is: clients switch features on by it."""
+HEALTH_TIMEOUT_S = 10.0
+
+AnswerT = TypeVar("AnswerT", bound=Answer)
+
+
+def create_app(worker: Worker, client: httpx.AsyncClient, *, cluster_id: str) -> Starlette:
+    """``client`` reaches other workers; ``cluster_id`` is what the brokers call their cluster."""
+    api = Api(worker, client, cluster_id)
+    app = Starlette(routes=api.routes(), exception_handlers=dict.fromkeys(problems.KINDS, problems.answer))
+    app.router.redirect_slashes = False
+    return app
+
+
+class Api:
+    """The handlers of one worker."""
+
+    def __init__(self, worker: Worker, client: httpx.AsyncClient, cluster_id: str) -> None:
+        self._worker = worker
+        self._client = client
+        self._cluster_id = cluster_id
+
+    def routes(self) -> list[Route]:
+        connector, task = "/connectors/{connector}", "/connectors/{connector}/tasks/{task}"
+        table: list[tuple[str, str, Callable[[Request], Awaitable[Response]]]] = [
+            ("GET", "/", self.root),
+            ("GET", "/health", self.health),
+            ("GET", "/connectors", self.list_connectors),
+            ("POST", "/connectors", self.create_connector),
+            ("GET", connector, self.describe_connector),
+            ("DELETE", connector, self.delete_connector),
+            ("GET", f"{connector}/config", self.describe_config),
+            ("PUT", f"{connector}/config", self.put_config),
+            ("GET", f"{connector}/status", self.describe_status),
+            ("GET", f"{connector}/tasks", self.describe_tasks),
+            ("POST", f"{connector}/tasks", self.put_task_configs),
+            ("GET", f"{task}/status", self.describe_task_status),
+            ("PUT", f"{connector}/pause", self.pause),
+            ("PUT", f"{connector}/resume", self.resume),
+            ("PUT", f"{connector}/stop", self.stop),
+            ("GET", "/coterie/worker", self.describe_worker),
+        ]
+        by_path: dict[str, dict[str, Callable[[Request], Awaitable[Response]]]] = {}
+        for method, path, handler in table:
+            by_path.setdefault(path, {})[method] = handler
+        return [Route(path, _by_method(handlers), methods=list(handlers)) for path, handlers in by_path.items()]
+
+    # -- root and health ----------------------------------------------------------------------------------------------
+
+    async def root(self, _: Request) -> Response:
+        return JSONResponse(
+            {
+                "version": CONNECT_VERSION,
+                "commit": "unknown",
+                "kafka_cluster_id": self._cluster_id,
+                "coterie_version": __version__,
+            }
+        )
+
+    async def health(self, _: Request) -> Response:
+        """KIP-1017; a worker is healthy when its herder still takes steps."""
+        if self._worker.phase is Phase.STARTING:
+            return _health(503, "starting", f"Worker is still starting up. {self._worker.stage}")
+        try:
+            async with asyncio.timeout(HEALTH_TIMEOUT_S):
+                alive = isinstance(await self._worker.ask(DescribeWorker()), WorkerView)
+        except TimeoutError:
+            alive = False
+        if alive:
+            return _health(200, "healthy", "Worker has completed startup and is ready to handle requests.")
+        message = "Worker was unable to handle this request and may be unable to handle other requests."
+        return _health(500, "unhealthy", message)
+
+    # -- reads --------------------------------------------------------------------------------------------------------
+
+    async def list_connectors(self, request: Request) -> Response:
+        connectors = await self._read(ListConnectors(), ConnectorList)
+        expansions = frozenset(request.query_params.getlist("expand"))
+        if expansions & {"info", "status"}:
+            return JSONResponse(views.expanded(connectors, expansions))
+        return JSONResponse([info.connector for info, _ in connectors.connectors])
+
+    async def describe_connector(self, request: Request) -> Response:
+        info = await self._read(DescribeConnector(connector=_name(request)), ConnectorInfo)
+        return JSONResponse(views.info(info))
+
+    async def describe_config(self, request: Request) -> Response:
+        info = await self._read(DescribeConnector(connector=_name(request)), ConnectorInfo)
+        return JSONResponse(dict(info.config))
+
+    async def describe_status(self, request: Request) -> Response:
+        status = await self._read(DescribeStatus(connector=_name(request)), ConnectorStatus)
+        return JSONResponse(views.status(status))
+
+    async def describe_tasks(self, request: Request) -> Response:
+        configs = await self._read(DescribeTasks(connector=_name(request)), TaskConfigs)
+        return JSONResponse(views.tasks(configs))
+
+    async def describe_task_status(self, request: Request) -> Response:
+        status = await self._read(DescribeTaskStatus(task=_task(request)), TaskStatus)
+        return JSONResponse(views.task_status(status))
+
+    async def describe_worker(self, _: Request) -> Response:
+        view = await self._read(DescribeWorker(), WorkerView)
+        stall_ms = self._worker.stall.longest_ms
+        return JSONResponse(views.worker(view, now_ms=self._worker.now_ms(), version=__version__, stall_ms=stall_ms))
+
+    # -- writes -------------------------------------------------------------------------------------------------------
+
+    async def create_connector(self, request: Request) -> Response:
+        body = await bodies.read(request)
+        new = bodies.new_connector(body)
+        config = bodies.named(new.config, new.name)
+        asked = PutConnector(
+            connector=ConnectorName(new.name), config=config, replace=False, initial_state=new.initial_state
+        )
+        return await self._write(request, body, asked, _written)
+
+    async def put_config(self, request: Request) -> Response:
+        body = await bodies.read(request)
+        name = _name(request)
+        asked = PutConnector(connector=name, config=bodies.named(bodies.config(body), name), replace=True)
+        return await self._write(request, body, asked, _written)
+
+    async def delete_connector(self, request: Request) -> Response:
+        return await self._write(request, b"", DeleteConnector(connector=_name(request)), _done(204))
+
+    async def put_task_configs(self, request: Request) -> Response:
+        body = await bodies.read(request)
+        asked = PutTaskConfigs(connector=_name(request), configs=bodies.task_configs(body))
+        return await self._write(request, body, asked, _done(204))
+
+    async def pause(self, request: Request) -> Response:
+        asked = SetTargetState(connector=_name(request), target_state=TargetState.PAUSED)
+        return await self._write(request, b"", asked, _done(202))
+
+    async def resume(self, request: Request) -> Response:
+        asked = SetTargetState(connector=_name(request), target_state=TargetState.STARTED)
+        return await self._write(request, b"", asked, _done(202))
+
+    async def stop(self, request: Request) -> Response:
+        asked = SetTargetState(connector=_name(request), target_state=TargetState.STOPPED)
+        return await self._write(request, b"", asked, _done(204))
+
+    # -- small hands --------------------------------------------------------------------------------------------------
+
+    async def _read(self, asked: HerderRequest, kind: type[AnswerT]) -> AnswerT:
+        answer = await self._worker.ask(asked)
+        if isinstance(answer, Refused):
+            raise problems.RefusedError(answer)
+        assert isinstance(answer, kind), f"{asked} was answered with {answer}"
+        return answer
+
+    async def _write(
+        self, request: Request, body: bytes, asked: HerderRequest, show: Callable[[Answer], Response]
+    ) -> Response:
+        """Have it done here, or by the leader."""
+        answer = await self._worker.ask(asked)
+        match answer:
+            case Refused(problem=Problem.NOT_LEADER):
+                return await forward(self._client, request, body, answer)
+            case Refused():
+                raise problems.RefusedError(answer)
+            case _:
+                return show(answer)
+
+
+def _by_method(
+    handlers: dict[str, Callable[[Request], Awaitable[Response]]],
+) -> Callable[[Request], Awaitable[Response]]:
+    async def endpoint(request: Request) -> Response:
+        return await handlers["GET" if request.method == "HEAD" else request.method](request)
+
+    return endpoint
+
+
+def _name(request: Request) -> ConnectorName:
+    return ConnectorName(request.path_params["connector"])
+
+
+def _task(request: Request) -> ConnectorTaskId:
+    number: str = request.path_params["task"]
+    if not (number.isascii() and number.isdigit()):
+        raise HTTPException(404)  # As Connect's router says it of a path whose number is none.
+    return ConnectorTaskId(_name(request), int(number))
+
+
+def _written(answer: Answer) -> Response:
+    assert isinstance(answer, ConnectorInfo)
+    if not answer.created:
+        return JSONResponse(views.info(answer))
+    location = f"/connectors/{quote(answer.connector, safe='')}"
+    return JSONResponse(views.info(answer), status_code=201, headers={"Location": location})
+
+
+def _done(status: int) -> Callable[[Answer], Response]:
+    def show(answer: Answer) -> Response:
+        assert isinstance(answer, Done)
+        return Response(status_code=status)
+
+    return show
+
+
+def _health(status: int, word: str, message: str) -> Response:
+    return JSONResponse({"status": word, "message": message}, status_code=status)

@@ -1,0 +1,81 @@
+"""The way to the leader: requests that it alone can serve are handed on, and task configs are sent to it."""
+
+from collections.abc import Mapping, Sequence
+from urllib.parse import quote
+
+import httpx
+from starlette.requests import Request
+from starlette.responses import Response
+
+from coterie.herder.requests import Refused
+from coterie.nouns.errors import WorldError
+from coterie.nouns.ids import WorkerUrl
+from coterie.nouns.jobs import ConnectorName
+from coterie.rest.problems import RefusedError
+
+TIMEOUT_S = 95.0
+"""A little more than the leader itself lets a request wait."""
+
+
+def open_client() -> httpx.AsyncClient:
+    """For requests between workers: never through a proxy of the environment. Close it at the end."""
+    return httpx.AsyncClient(
+        timeout=httpx.Timeout(TIMEOUT_S, connect=5.0),
+        limits=httpx.Limits(max_connections=64, max_keepalive_connections=8),
+        headers={"User-Agent": "coterie"},
+        trust_env=False,
+    )
+
+
+class HttpLeaderClient:
+    """`LeaderClient` over HTTP."""
+
+    def __init__(self, client: httpx.AsyncClient) -> None:
+        self._client = client
+
+    async def publish_task_configs(
+        self, leader_url: WorkerUrl, connector: ConnectorName, configs: Sequence[Mapping[str, str]]
+    ) -> None:
+        """``POST /connectors/{connector}/tasks``.
+
+        :raises WorldError: when the leader cannot be reached or refuses; the message says why.
+        """
+        url = f"{leader_url.rstrip('/')}/connectors/{quote(connector, safe='')}/tasks"
+        try:
+            response = await self._client.post(url, json=[dict(config) for config in configs])
+        except httpx.HTTPError as error:
+            raise WorldError(f"The leader at {leader_url} cannot be reached: {_words(error)}") from error
+        if response.is_error:
+            raise WorldError(f"The leader at {leader_url} answered {response.status_code}: {response.text[:500]}")
+
+
+async def forward(client: httpx.AsyncClient, request: Request, body: bytes, refused: Refused) -> Response:
+    """Let the leader answer ``request``.
+
+    ``forward`` in the query says how often it may still be handed on, as in Connect: absent, then ``true``, then
+    ``false``. While the group is settled one hop is enough.
+
+    :raises RefusedError: on the last hop.
+    :raises WorldError: when the leader cannot be reached.
+    """
+    hop = request.query_params.get("forward")
+    if refused.leader_url is None or hop == "false":
+        raise RefusedError(refused)
+    query = [(key, value) for key, value in request.query_params.multi_items() if key != "forward"]
+    query.append(("forward", "true" if hop is None else "false"))
+    raw_path = request.scope.get("raw_path") or request.url.path.encode()
+    url = httpx.URL(refused.leader_url.rstrip("/") + raw_path.decode(), params=query)
+    headers = {"Content-Type": "application/json"}
+    if (authorization := request.headers.get("authorization")) is not None:
+        headers["Authorization"] = authorization
+    try:
+        response = await client.request(request.method, url, content=body, headers=headers)
+    except httpx.HTTPError as error:
+        raise WorldError(f"IO Error trying to forward REST request: {_words(error)}") from error
+    kept = {name: value for name in ("content-type", "location") if (value := response.headers.get(name)) is not None}
+    return Response(response.content, status_code=response.status_code, headers=kept)
+
+
+def _words(error: httpx.HTTPError) -> str:
+    """Some of them have no text of their own."""
+    return str(error) or type(error).__name__

@@ -1,0 +1,62 @@
+"""Serves a worker's API over HTTP for as long as some work goes on."""
+
+import asyncio
+import contextlib
+import errno
+import socket
+from collections.abc import Awaitable, Generator
+from typing import TypeVar
+
+import uvicorn
+from starlette.applications import Starlette
+
+from coterie.nouns.errors import WorldError
+
+ResultT = TypeVar("ResultT")
+
+
+def bind(host: str, port: int) -> socket.socket:
+    """A listening socket; port 0 is any free one. An empty ``host`` means every interface.
+
+    :raises WorldError: names the port that is taken, or what else is wrong with the address.
+    """
+    shown = f"{host or '*'}:{port}"
+    try:
+        return socket.create_server((host, port), backlog=256)
+    except OSError as error:
+        if error.errno == errno.EADDRINUSE:
+            raise WorldError(f"Port {port} ({shown}) is taken: stop who has it, or set another in listeners") from None
+        raise WorldError(f"Cannot listen at {shown}: {error.strerror or error}") from None
+
+
+async def serve_while(app: Starlette, listener: socket.socket, work: Awaitable[ResultT]) -> ResultT:
+    """Serve ``app`` until ``work`` has ended; return what it came to. Closes ``listener``."""
+    config = uvicorn.Config(
+        app,
+        http="h11",
+        ws="none",
+        lifespan="off",
+        log_config=None,
+        access_log=False,
+        server_header=False,
+        limit_concurrency=512,
+        timeout_keep_alive=30,
+        timeout_graceful_shutdown=2,
+    )
+    server = _Server(config)
+    async with asyncio.TaskGroup() as group:
+        serving = group.create_task(server.serve(sockets=[listener]))
+        try:
+            return await work
+        finally:
+            # Awaited here, so that open connections are closed also when the work was cancelled.
+            server.should_exit = True
+            await serving
+
+
+class _Server(uvicorn.Server):
+    """Leaves the process's signals alone: who starts a worker says what SIGTERM means."""
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Generator[None, None, None]:
+        yield

@@ -1,0 +1,112 @@
+"""The herder's answers as JSON, field by field as Connect shows them."""
+
+from collections.abc import Mapping
+
+from coterie.herder.requests import (
+    ConnectorInfo,
+    ConnectorList,
+    ConnectorStatus,
+    TaskConfigs,
+    TaskStatus,
+    TaskView,
+    WorkerView,
+)
+from coterie.herder.status_records import Status
+from coterie.nouns.jobs import ConnectorTaskId, Jobs
+
+Json = dict[str, object]
+
+
+def info(connector: ConnectorInfo) -> Json:
+    return {
+        "name": connector.connector,
+        "config": dict(connector.config),
+        "tasks": [_task_id(task) for task in connector.tasks],
+        "type": connector.type,
+    }
+
+
+def status(connector: ConnectorStatus) -> Json:
+    return {
+        "name": connector.connector,
+        "connector": _status(connector.status),
+        "tasks": [{"id": task.task, **_status(status)} for task, status in connector.tasks],
+        "type": connector.type,
+    }
+
+
+def expanded(connectors: ConnectorList, expansions: frozenset[str]) -> Json:
+    """``?expand=info&expand=status``. A connector that has no status yet is left out when statuses are asked for,
+    as in Connect: clients decode every entry whole."""
+    shown: Json = {}
+    for connector, its_status in connectors.connectors:
+        entry: Json = {}
+        if "status" in expansions:
+            if its_status is None:
+                continue
+            entry["status"] = status(its_status)
+        if "info" in expansions:
+            entry["info"] = info(connector)
+        shown[connector.connector] = entry
+    return shown
+
+
+def tasks(configs: TaskConfigs) -> list[Json]:
+    return [{"id": _task_id(task), "config": dict(config)} for task, config in configs.tasks]
+
+
+def task_status(one: TaskStatus) -> Json:
+    return {"id": one.task.task, **_status(one.status)}
+
+
+def worker(view: WorkerView, *, now_ms: int, version: str, stall_ms: float) -> Json:
+    """What only Coterie shows: one worker's own view of itself and its tasks."""
+    deferred = view.deferred_until_ms
+    return {
+        "worker_id": view.worker_id,
+        "url": view.url,
+        "coterie_version": version,
+        "group": {
+            "member_id": view.member_id,
+            "generation": view.generation,
+            "settled": view.settled,
+            "leader": view.leader,
+            "leader_url": view.leader_url,
+            "is_leader": view.settled and view.leader == view.member_id,
+            "config_offset": view.config_offset,
+            "delay_left_ms": 0 if deferred is None else max(deferred - now_ms, 0),
+        },
+        "assigned": jobs(view.assigned),
+        "tasks": [_task_view(task) for task in view.tasks],
+        "event_loop": {"longest_stall_ms": round(stall_ms, 1)},
+    }
+
+
+def jobs(some: Jobs) -> Json:
+    return {"connectors": sorted(some.connectors), "tasks": [_task_id(task) for task in sorted(some.tasks)]}
+
+
+# -- small hands ------------------------------------------------------------------------------------------------------
+
+
+def _task_id(task: ConnectorTaskId) -> Json:
+    return {"connector": task.connector, "task": task.task}
+
+
+def _task_view(view: TaskView) -> Json:
+    return {
+        **_task_id(view.task),
+        "phase": view.phase,
+        "last_batch_id": view.batch_id,
+        "input_rows": view.input_rows,
+        "starts": view.starts,
+    }
+
+
+def _status(status: Status) -> Mapping[str, object]:
+    shown: Json = {"state": status.state.value, "worker_id": status.worker_id}
+    if status.version is not None:
+        shown["version"] = status.version
+    if status.trace:
+        shown["trace"] = status.trace
+    return shown

@@ -1,0 +1,152 @@
+"""What takes time: each of a herder's chores, done, and told as the event that ends it.
+
+Here the world's failures become events. Plug-ins may raise anything; whatever it is fails their own job, with its
+trace, and never the worker.
+"""
+
+import logging
+import traceback
+
+from coterie.engine.log import Log
+from coterie.herder.messages import (
+    AppendConfig,
+    AppendStatuses,
+    Chore,
+    ChoreResult,
+    ConfigAppended,
+    ConfigAppendFailed,
+    ConfigEndFound,
+    ConfigValidated,
+    ConnectorSplit,
+    FindConfigEnd,
+    GroupLeft,
+    LeaveGroup,
+    PublishTaskConfigs,
+    SplitConnector,
+    SplitFailed,
+    StartTask,
+    StatusesAppended,
+    StopTask,
+    TaskConfigsPublished,
+    TaskStarted,
+    TaskStartFailed,
+    TaskStopped,
+    ValidateConfig,
+)
+from coterie.herder.seams import LeaderClient, Membership, TaskRuntime
+from coterie.nouns.errors import CoterieError, WorldError
+from coterie.nouns.ids import ConfigOffset
+
+logger = logging.getLogger(__name__)
+
+
+class Chores:
+    """Does chores with the shells that a worker was handed."""
+
+    def __init__(
+        self,
+        *,
+        config_log: Log,
+        status_log: Log,
+        membership: Membership,
+        runtime: TaskRuntime,
+        leader_client: LeaderClient,
+    ) -> None:
+        self._config_log = config_log
+        self._status_log = status_log
+        self._membership = membership
+        self._runtime = runtime
+        self._leader_client = leader_client
+
+    async def result(self, chore: Chore) -> ChoreResult:
+        """Do ``chore``; raises nothing but our own bugs."""
+        match chore:
+            case StartTask():
+                return await self._start(chore)
+            case StopTask():
+                return await self._stop(chore)
+            case SplitConnector():
+                return await self._split(chore)
+            case ValidateConfig():
+                return await self._validate(chore)
+            case PublishTaskConfigs():
+                return await self._publish(chore)
+            case FindConfigEnd():
+                return await self._find_config_end(chore)
+            case AppendConfig():
+                return await self._append_config(chore)
+            case AppendStatuses():
+                return await self._append_statuses(chore)
+            case LeaveGroup(reason=reason):
+                await self._membership.leave(reason)
+                return GroupLeft()
+
+    # -- the runtime's ------------------------------------------------------------------------------------------------
+
+    async def _start(self, chore: StartTask) -> TaskStarted | TaskStartFailed:
+        task = chore.start.task
+        try:
+            await self._runtime.start(chore.start)
+        except Exception as error:  # noqa: BLE001
+            return TaskStartFailed(task=task, trace=_trace_of(error))
+        return TaskStarted(task=task)
+
+    async def _stop(self, chore: StopTask) -> TaskStopped:
+        try:
+            await self._runtime.stop(chore.task, grace_ms=chore.grace_ms)
+        except Exception:
+            # Nothing more can be done about it here; who holds its checkpoint next is safe from what is left of it.
+            logger.exception("Stopping task %s failed", chore.task)
+        return TaskStopped(task=chore.task)
+
+    async def _split(self, chore: SplitConnector) -> ConnectorSplit | SplitFailed:
+        name, written_at = chore.connector, chore.written_at
+        try:
+            configs = await self._runtime.split(name, chore.config)
+        except Exception as error:  # noqa: BLE001
+            return SplitFailed(connector=name, written_at=written_at, trace=_trace_of(error))
+        return ConnectorSplit(connector=name, written_at=written_at, configs=configs)
+
+    async def _validate(self, chore: ValidateConfig) -> ConfigValidated:
+        try:
+            errors = await self._runtime.validate(chore.config)
+        except Exception as error:
+            logger.exception("Validating a config failed")
+            key = "connector.class"
+            errors = {key: [f"Invalid value {chore.config.get(key)} for configuration {key}: {error}"]}
+        return ConfigValidated(id=chore.id, errors=errors)
+
+    # -- the leader's and the logs' -----------------------------------------------------------------------------------
+
+    async def _publish(self, chore: PublishTaskConfigs) -> TaskConfigsPublished:
+        refusal = None
+        try:
+            await self._leader_client.publish_task_configs(chore.leader_url, chore.connector, chore.configs)
+        except WorldError as error:
+            refusal = str(error)
+        return TaskConfigsPublished(connector=chore.connector, written_at=chore.written_at, refusal=refusal)
+
+    async def _find_config_end(self, chore: FindConfigEnd) -> ConfigEndFound:
+        try:
+            return ConfigEndFound(id=chore.id, end=ConfigOffset(await self._config_log.end_offset()))
+        except WorldError as error:
+            logger.warning("The end of the config log is unknown: %s", error)
+            return ConfigEndFound(id=chore.id, end=None)
+
+    async def _append_config(self, chore: AppendConfig) -> ConfigAppended | ConfigAppendFailed:
+        try:
+            return ConfigAppended(id=chore.id, end=ConfigOffset(await self._config_log.append(chore.lines)))
+        except WorldError as error:
+            return ConfigAppendFailed(id=chore.id, reason=str(error))
+
+    async def _append_statuses(self, chore: AppendStatuses) -> StatusesAppended:
+        try:
+            await self._status_log.append(chore.lines)
+        except WorldError as error:
+            return StatusesAppended(failure=str(error))
+        return StatusesAppended()
+
+
+def _trace_of(error: Exception) -> str:
+    """Our own errors say all in their message; of others the way to them is worth more."""
+    return str(error) if isinstance(error, CoterieError) else "".join(traceback.format_exception(error))

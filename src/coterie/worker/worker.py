@@ -1,0 +1,266 @@
+"""One worker: the loop around its herder, and the hands that carry out what the herder orders.
+
+    inbox ──► step ──► perform: replies, timers, membership    at once
+      ▲                      └► chores: logs, tasks, plug-ins  each an asyncio task of its own
+      └── results, lines, membership events, task events ◄──┘
+
+It decides nothing. It starts in this order: the loop runs, so that REST can say "starting"; both logs are read to their
+ends; the runtime opens and warms up; only then does the worker join its group, because whoever is assigned work has to
+be able to do it.
+"""
+
+import asyncio
+import logging
+import uuid
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import dataclass
+from enum import StrEnum, auto
+
+from coterie.engine.log import Line, Log
+from coterie.engine.timers import Timers
+from coterie.engine.trace import Trace
+from coterie.herder.machine import step
+from coterie.herder.messages import (
+    CancelTimer,
+    Chore,
+    ConfigLinesRead,
+    Effect,
+    Event,
+    Exit,
+    Install,
+    Rejoin,
+    Reply,
+    RequestArrived,
+    RequestId,
+    Say,
+    SetTimer,
+    ShutdownOrdered,
+    StatusLinesRead,
+    Subscribe,
+    Timer,
+    TimerFired,
+)
+from coterie.herder.requests import Answer, Problem, Refused, Request
+from coterie.herder.seams import HeartbeatAnswered, LeaderClient, Membership, TaskRuntime
+from coterie.herder.state import Herder, HerderSettings
+from coterie.nouns.errors import ConfigError, WorldError
+from coterie.nouns.ids import Incarnation
+from coterie.worker.chores import Chores
+from coterie.worker.stall import StallMeter
+
+INBOX_MAX = 4096
+"""Full, it holds the feeders up, and refuses requests."""
+
+logger = logging.getLogger(__name__)
+
+
+class Phase(StrEnum):
+    STARTING = auto()
+    RUNNING = auto()
+    ENDED = auto()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ended:
+    """How a worker ended: the process's exit code, and why."""
+
+    code: int
+    reason: str
+
+
+class _Exited(Exception):
+    """No error: the way out of the task group."""
+
+
+class Worker:
+    """Runs one worker from its start to its end. The shells are handed in; it closes the runtime and no other."""
+
+    def __init__(
+        self,
+        *,
+        settings: HerderSettings,
+        config_log: Log,
+        status_log: Log,
+        membership: Membership,
+        runtime: TaskRuntime,
+        leader_client: LeaderClient,
+    ) -> None:
+        self.settings = settings
+        self.stall = StallMeter()
+        self.phase = Phase.STARTING
+        self.stage = "awaiting startup"
+        """What it is doing while it starts, in Connect's words where it has some."""
+        self._herder = Herder(settings)
+        self._config_log = config_log
+        self._status_log = status_log
+        self._membership = membership
+        self._runtime = runtime
+        self._chores = Chores(
+            config_log=config_log,
+            status_log=status_log,
+            membership=membership,
+            runtime=runtime,
+            leader_client=leader_client,
+        )
+        self._inbox: asyncio.Queue[Event] = asyncio.Queue(INBOX_MAX)
+        self._timers: Timers[Timer] = Timers()
+        self._trace = Trace()
+        self._replies: dict[RequestId, asyncio.Future[Answer]] = {}
+        self._requests = 0
+        self._ended: Ended | None = None
+
+    # -- for others of this process -----------------------------------------------------------------------------------
+
+    async def ask(self, request: Request) -> Answer:
+        """Put ``request`` to the herder and await its answer. Who stops waiting is forgotten, the request is not."""
+        id_ = RequestId(self._requests)
+        self._requests += 1
+        event = RequestArrived(id=id_, request=request, fresh_incarnation=Incarnation(uuid.uuid4().hex[:12]))
+        if self.phase is Phase.STARTING:
+            return Refused(problem=Problem.STARTING, message=f"Worker is still starting up. {self.stage}")
+        if self.phase is Phase.ENDED:
+            return Refused(problem=Problem.SHUTTING_DOWN, message="Worker is shutting down")
+        future: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
+        self._replies[id_] = future
+        try:
+            self._inbox.put_nowait(event)
+            return await future
+        except asyncio.QueueFull:
+            return Refused(problem=Problem.BUSY, message="The worker has too much to do; ask again")
+        finally:
+            self._replies.pop(id_, None)
+
+    def order_shutdown(self, reason: str) -> None:
+        """Stop all tasks, leave the group, end: what SIGTERM means. Safe to call again."""
+        try:
+            self._inbox.put_nowait(ShutdownOrdered(reason=reason))
+        except asyncio.QueueFull:
+            logger.warning("The inbox is full; the order to shut down was dropped. Send it again.")
+
+    async def run(self) -> Ended:
+        """Start, work, end. Returns why; whatever was begun here has ended then.
+
+        :raises ExceptionGroup: for a bug of ours, after its story has been logged.
+        """
+        try:
+            async with asyncio.TaskGroup() as group:
+                group.create_task(self.stall.watch())
+                group.create_task(self._start(group))
+                await self._loop(group)
+        except* _Exited:
+            pass
+        finally:
+            self.phase = Phase.ENDED
+            for future in self._replies.values():
+                if not future.done():
+                    future.set_result(Refused(problem=Problem.SHUTTING_DOWN, message="Worker is shutting down"))
+            await self._runtime.close()
+            logger.info("The event loop's longest stall was %.0f ms", self.stall.longest_ms)
+        assert self._ended is not None
+        return self._ended
+
+    # -- the start ----------------------------------------------------------------------------------------------------
+
+    async def _start(self, group: asyncio.TaskGroup) -> None:
+        self.stage = "initializing and reading to the end of internal topics"
+        config_read, status_read = asyncio.Event(), asyncio.Event()
+        group.create_task(self._feed_config(self._config_log.follow(), config_read))
+        group.create_task(self._feed_statuses(self._status_log.follow(), status_read))
+        await config_read.wait()
+        await status_read.wait()
+        self.stage = "starting the task runtime"
+        try:
+            await self._runtime.open()
+        except (ConfigError, WorldError) as error:
+            self._end(Ended(code=1, reason=str(error)))
+        self.stage = "ensuring membership in the cluster"
+        group.create_task(self._feed_task_events())
+        group.create_task(self._feed_membership_events())
+        self.phase = Phase.RUNNING
+
+    async def _feed_config(self, follow: AsyncIterator[Sequence[Line]], read: asyncio.Event) -> None:
+        async for lines in follow:
+            if lines:
+                await self._inbox.put(ConfigLinesRead(lines=lines))
+            else:
+                read.set()
+
+    async def _feed_statuses(self, follow: AsyncIterator[Sequence[Line]], read: asyncio.Event) -> None:
+        async for lines in follow:
+            if lines:
+                await self._inbox.put(StatusLinesRead(lines=lines))
+            else:
+                read.set()
+
+    async def _feed_task_events(self) -> None:
+        while True:
+            await self._inbox.put(await self._runtime.next_event())
+
+    async def _feed_membership_events(self) -> None:
+        while True:
+            await self._inbox.put(await self._membership.next_event())
+
+    # -- the loop -----------------------------------------------------------------------------------------------------
+
+    async def _loop(self, group: asyncio.TaskGroup) -> None:
+        while True:
+            event = await self._next_event()
+            now_ms = self.now_ms()
+            if not isinstance(event, HeartbeatAnswered | ConfigLinesRead | StatusLinesRead):
+                self._trace.add(now_ms, repr(event))
+            try:
+                output = step(self._herder, event, now_ms=now_ms)
+            except AssertionError:
+                logger.critical("The herder is broken. What it did lately:\n%s", self._trace.story())
+                raise
+            for effect in output.effects:
+                self._perform(effect, group)
+
+    async def _next_event(self) -> Event:
+        while True:
+            if (timer := self._timers.pop_due(self.now_ms())) is not None:
+                return TimerFired(timer=timer)
+            next_at_ms = self._timers.next_at_ms()
+            wait_s = None if next_at_ms is None else max(next_at_ms - self.now_ms(), 0) / 1000
+            try:
+                async with asyncio.timeout(wait_s):
+                    return await self._inbox.get()
+            except TimeoutError:
+                continue
+
+    @staticmethod
+    def now_ms() -> int:
+        """The one clock of a worker, its membership's too: monotonic, for it is compared and never shown."""
+        return int(asyncio.get_running_loop().time() * 1000)
+
+    def _end(self, ended: Ended) -> None:
+        self._ended = ended
+        raise _Exited
+
+    # -- hands --------------------------------------------------------------------------------------------------------
+
+    def _perform(self, effect: Effect, group: asyncio.TaskGroup) -> None:
+        match effect:
+            case Reply(id=id_, answer=answer):
+                future = self._replies.get(id_)
+                if future is not None and not future.done():
+                    future.set_result(answer)
+            case SetTimer(timer=timer, at_ms=at_ms):
+                self._timers.set(timer, at_ms)
+            case CancelTimer(timer=timer):
+                self._timers.cancel(timer)
+            case Say(text=text):
+                logger.info("%s", text)
+            case Subscribe(config_offset=config_offset, owned=owned):
+                self._membership.subscribe(config_offset=config_offset, owned=owned)
+            case Rejoin(reason=reason):
+                self._membership.rejoin(reason)
+            case Install(generation=generation, assignments=assignments):
+                self._membership.install(generation, assignments)
+            case Exit(code=code, reason=reason):
+                self._end(Ended(code=code, reason=reason))
+            case _:
+                group.create_task(self._do(effect))
+
+    async def _do(self, chore: Chore) -> None:
+        await self._inbox.put(await self._chores.result(chore))
