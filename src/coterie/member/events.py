@@ -1,0 +1,156 @@
+"""All that can come in to a classic member, and all that can go out: events and effects."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal, NewType, TypeAlias
+
+from coterie.member.messages import Request, Response
+from coterie.nouns.ids import ConfigOffset, Generation, MemberId
+from coterie.nouns.jobs import Jobs
+from coterie.wire.connect import WorkerAssignment, WorkerMetadata
+
+RequestId = NewType("RequestId", int)
+"""Which request an answer belongs to; counts upwards and is never used twice."""
+
+Timer: TypeAlias = Literal["heartbeat", "lease", "answer", "retry", "leave"]
+"""``heartbeat``: send the next · ``lease``: nobody has answered for too long · ``answer``: a join or sync was waited
+for long enough · ``retry``: ask again · ``leave``: go without an answer."""
+
+# -- events -----------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Subscribed:
+    """What the next join will say. The first one makes the member join; after a loss, one that owns nothing does."""
+
+    config_offset: ConfigOffset
+    owned: Jobs
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RejoinWanted:
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Installed:
+    """The leader's answer to :class:`ComputeAssignment`."""
+
+    generation: Generation
+    assignments: Mapping[MemberId, WorkerAssignment]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LeaveWanted:
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Answered:
+    id: RequestId
+    response: Response
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Failed:
+    """The coordinator could not be asked, or nobody knows whether it was."""
+
+    id: RequestId
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TimerFired:
+    """A claim to check: the timer may have been moved or cancelled meanwhile."""
+
+    timer: Timer
+
+
+Event: TypeAlias = Subscribed | RejoinWanted | Installed | LeaveWanted | Answered | Failed | TimerFired
+
+# -- effects: orders to whoever drives the member ---------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Send:
+    """Ask the coordinator → Answered | Failed. A heartbeat must not wait behind a join that is parked there."""
+
+    id: RequestId
+    request: Request
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SetTimer:
+    """Fire ``timer`` at ``at_ms``; if it is set already, move it."""
+
+    timer: Timer
+    at_ms: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CancelTimer:
+    timer: Timer
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Say:
+    """One line for the process's log."""
+
+    text: str
+
+
+# What the herder is told; the shell hands it over as the herder's own words.
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RebalanceStarted:
+    """This worker is joining; its work goes on."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ComputeAssignment:
+    """This worker leads ``generation`` → Installed"""
+
+    generation: Generation
+    member_id: MemberId
+    members: Mapping[MemberId, WorkerMetadata]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AssignmentDelivered:
+    generation: Generation
+    member_id: MemberId
+    assignment: WorkerAssignment
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HeartbeatAnswered:
+    """The coordinator still counted this worker in when it answered what was sent at ``sent_at_ms``."""
+
+    sent_at_ms: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Lost:
+    """Everything has to stop here. Once the member hears that nothing is owned any more, it joins again."""
+
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Left:
+    """The member has left the group, whether anybody heard it or not. Nothing follows."""
+
+
+Effect: TypeAlias = (
+    Send
+    | SetTimer
+    | CancelTimer
+    | Say
+    | RebalanceStarted
+    | ComputeAssignment
+    | AssignmentDelivered
+    | HeartbeatAnswered
+    | Lost
+    | Left
+)

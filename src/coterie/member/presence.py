@@ -1,0 +1,112 @@
+"""How a member proves that it is there, and how it ends: heartbeats, the lease, loss, leaving, asking again."""
+
+from coterie.member.events import CancelTimer, HeartbeatAnswered, Left, Lost, Say, SetTimer, Timer
+from coterie.member.messages import HeartbeatRequest, HeartbeatResponse, LeaveRequest
+from coterie.member.state import NO_GENERATION, NO_MEMBER, InFlight
+from coterie.member.turn import Turn
+from coterie.wire.errors import ErrorCode
+
+LEAVE_PATIENCE_MS = 1_000
+"""How long the farewell waits for its answer: the group learns of it by the session timeout, too."""
+
+_ALL_TIMERS: tuple[Timer, ...] = ("heartbeat", "lease", "answer", "retry", "leave")
+
+
+# -- heartbeats and the lease -----------------------------------------------------------------------------------------
+
+
+def send_heartbeat(turn: Turn) -> None:
+    member = turn.member
+    if member.generation < 0 or member.stopping or member.leaving is not None:
+        return
+    turn.order(SetTimer(timer="heartbeat", at_ms=turn.now_ms + member.settings.heartbeat_interval_ms))
+    if member.heartbeat is not None and turn.now_ms - member.heartbeat.sent_at_ms < member.settings.lease_ms // 2:
+        return  # it may still be answered; after that another one has to try, as long as there is time for it
+    member.heartbeat = turn.send(
+        HeartbeatRequest(group_id=member.settings.group_id, member_id=member.member_id, generation=member.generation)
+    )
+
+
+def on_heartbeat(turn: Turn, asked: InFlight, response: HeartbeatResponse) -> None:
+    member = turn.member
+    assert isinstance(asked.request, HeartbeatRequest)
+    match response.error:
+        case ErrorCode.none:
+            renew_lease(turn, asked)
+        case ErrorCode.rebalance_in_progress | ErrorCode.illegal_generation as error:
+            renew_lease(turn, asked)  # both are said to members only
+            # A join or sync that is out will bring the same news. So will the answer to a newer heartbeat.
+            if asked.request.generation == member.generation and (member.completed or member.computing):
+                member.computing = False
+                member.rejoin_reason = member.rejoin_reason or f"the coordinator answers {error.name}"
+        case ErrorCode.unknown_member_id:
+            on_unknown(turn)
+        case error:
+            turn.order(Say(text=f"The group's coordinator answers a heartbeat with {error.name}"))
+
+
+def renew_lease(turn: Turn, asked: InFlight) -> None:
+    member = turn.member
+    if member.leased_at_ms is None or asked.sent_at_ms > member.leased_at_ms:
+        member.leased_at_ms = asked.sent_at_ms
+        turn.order(SetTimer(timer="lease", at_ms=asked.sent_at_ms + member.settings.lease_ms))
+        turn.order(HeartbeatAnswered(sent_at_ms=asked.sent_at_ms))
+
+
+def retry_later(turn: Turn) -> None:
+    member = turn.member
+    settings = member.settings
+    backoff_ms = min(settings.retry_backoff_ms * 2 ** min(member.retries, 16), settings.retry_backoff_max_ms)
+    member.retries += 1
+    member.retry_at_ms = turn.now_ms + backoff_ms
+    turn.order(SetTimer(timer="retry", at_ms=member.retry_at_ms))
+
+
+# -- endings ----------------------------------------------------------------------------------------------------------
+
+
+def on_unknown(turn: Turn) -> None:
+    member = turn.member
+    if member.generation >= 0:
+        lose(turn, "the coordinator does not know this member any more")
+    else:
+        retry_later(turn)
+    member.member_id = NO_MEMBER
+
+
+def lose(turn: Turn, reason: str) -> None:
+    """Everything is to stop; whatever is still answered belongs to the past."""
+    member = turn.member
+    member.generation = NO_GENERATION
+    member.completed = member.computing = False
+    member.asking = member.heartbeat = member.rejoin_reason = None
+    member.leased_at_ms = member.retry_at_ms = member.told = None
+    member.stopping = True
+    for timer in _ALL_TIMERS:
+        turn.order(CancelTimer(timer=timer))
+    turn.order(Lost(reason=reason))
+
+
+def on_leave(turn: Turn, reason: str) -> None:
+    member = turn.member
+    if member.leaving is not None:
+        return
+    member.leaving = reason
+    member.computing = False
+    member.asking = member.heartbeat = member.leased_at_ms = None
+    for timer in _ALL_TIMERS:
+        turn.order(CancelTimer(timer=timer))
+    if not member.member_id:
+        leave(turn)
+        return
+    member.asking = turn.send(
+        LeaveRequest(group_id=member.settings.group_id, member_id=member.member_id, reason=reason)
+    )
+    turn.order(SetTimer(timer="leave", at_ms=turn.now_ms + LEAVE_PATIENCE_MS))
+
+
+def leave(turn: Turn) -> None:
+    turn.member.left = True
+    turn.member.asking = None
+    turn.order(CancelTimer(timer="leave"))
+    turn.order(Left())

@@ -1,0 +1,165 @@
+"""One round of a member: it joins, computes if it leads, syncs."""
+
+from collections.abc import Mapping
+
+from coterie.member.events import (
+    AssignmentDelivered,
+    ComputeAssignment,
+    Installed,
+    RebalanceStarted,
+    Say,
+    SetTimer,
+)
+from coterie.member.messages import (
+    JoinRequest,
+    JoinResponse,
+    SyncRequest,
+    SyncResponse,
+)
+from coterie.member.presence import (
+    on_unknown,
+    renew_lease,
+    retry_later,
+)
+from coterie.member.state import NO_MEMBER, InFlight
+from coterie.member.turn import Turn
+from coterie.nouns.errors import WireError
+from coterie.nouns.ids import ConfigOffset, MemberId, WorkerUrl
+from coterie.nouns.jobs import NO_JOBS
+from coterie.wire.connect import PROTOCOL_TYPE, WorkerAssignment, WorkerMetadata
+from coterie.wire.connect_bytes import decode_assignment, decode_metadata, encode_assignment, encode_metadata
+from coterie.wire.errors import ErrorCode
+
+# -- joining ----------------------------------------------------------------------------------------------------------
+
+
+def join_if_due(turn: Turn) -> None:
+    """Begin a round, if one is needed and nothing stands in its way."""
+    member = turn.member
+    if member.owned is None or member.leaving is not None or member.asking or member.computing:
+        return
+    if member.stopping and member.owned:
+        return
+    if member.retry_at_ms is not None or (member.completed and member.rejoin_reason is None):
+        return
+    member.stopping = False
+    settings, owned = member.settings, member.owned
+    told = member.told or WorkerAssignment(
+        leader=NO_MEMBER, leader_url=WorkerUrl(""), config_offset=member.config_offset
+    )
+    allocation = WorkerAssignment(
+        leader=told.leader, leader_url=told.leader_url, config_offset=told.config_offset, assigned=owned
+    )
+    metadata = WorkerMetadata(
+        url=settings.url, config_offset=member.config_offset, allocation=allocation if owned else None
+    )
+    turn.order(RebalanceStarted())
+    request = JoinRequest(
+        group_id=settings.group_id,
+        member_id=member.member_id,
+        session_timeout_ms=settings.session_timeout_ms,
+        rebalance_timeout_ms=settings.rebalance_timeout_ms,
+        protocol_type=PROTOCOL_TYPE,
+        protocols=tuple((offered.wire_name, encode_metadata(offered, metadata)) for offered in settings.protocols),
+        reason=member.rejoin_reason or "",
+    )
+    member.rejoin_reason = None
+    member.completed = False
+    ask(turn, request)
+
+
+def ask(turn: Turn, request: JoinRequest | SyncRequest) -> None:
+    turn.member.asking = turn.send(request)
+    turn.order(SetTimer(timer="answer", at_ms=turn.now_ms + turn.member.settings.answer_timeout_ms))
+
+
+def on_joined(turn: Turn, asked: InFlight, response: JoinResponse) -> None:
+    member = turn.member
+    match response.error:
+        case ErrorCode.none if response.member_id and response.generation >= 0:
+            was_in = member.generation >= 0
+            member.member_id, member.generation = response.member_id, response.generation
+            member.protocol = response.protocol
+            if was_in:
+                renew_lease(turn, asked)
+            turn.order(SetTimer(timer="heartbeat", at_ms=turn.now_ms + member.settings.heartbeat_interval_ms))
+            if response.leader == response.member_id:
+                member.computing = True
+                members = {other: read_metadata(turn, other, data) for other, data in (response.members or {}).items()}
+                turn.order(ComputeAssignment(generation=member.generation, member_id=member.member_id, members=members))
+            else:
+                sync(turn, {})
+        case ErrorCode.member_id_required:
+            member.member_id = response.member_id
+        case ErrorCode.unknown_member_id:
+            on_unknown(turn)
+        case ErrorCode.rebalance_in_progress | ErrorCode.illegal_generation:
+            retry_later(turn)
+        case error:
+            turn.order(Say(text=f"The group's coordinator answers {error.name}; joining again"))
+            retry_later(turn)
+
+
+def read_metadata(turn: Turn, other: MemberId, data: bytes) -> WorkerMetadata:
+    """One member's nonsense is not the group's: whoever cannot be understood counts as one that runs nothing."""
+    try:
+        return decode_metadata(data)[1]
+    except WireError as error:
+        turn.order(Say(text=f"What member {other} says of itself is malformed, it counts as empty: {error}"))
+        return WorkerMetadata(url=WorkerUrl(""), config_offset=ConfigOffset(-1))
+
+
+# -- syncing ----------------------------------------------------------------------------------------------------------
+
+
+def on_installed(turn: Turn, event: Installed) -> None:
+    member = turn.member
+    if member.computing and event.generation == member.generation:
+        member.computing = False
+        sync(turn, event.assignments)
+
+
+def sync(turn: Turn, assignments: Mapping[MemberId, WorkerAssignment]) -> None:
+    member = turn.member
+    spoken = next((offered for offered in member.settings.protocols if offered.wire_name == member.protocol), None)
+    if spoken is None:
+        turn.order(Say(text=f"The group has chosen {member.protocol!r}, which this worker never offered"))
+        retry_later(turn)
+        return
+    ask(
+        turn,
+        SyncRequest(
+            group_id=member.settings.group_id,
+            member_id=member.member_id,
+            generation=member.generation,
+            protocol_type=PROTOCOL_TYPE,
+            protocol=member.protocol,
+            assignments=tuple((other, encode_assignment(spoken, assignments[other])) for other in sorted(assignments)),
+        ),
+    )
+
+
+def on_synced(turn: Turn, asked: InFlight, response: SyncResponse) -> None:
+    member = turn.member
+    match response.error:
+        case ErrorCode.none:
+            renew_lease(turn, asked)
+            try:
+                _, assignment = decode_assignment(response.assignment)
+            except WireError as error:
+                turn.order(Say(text=f"The assignment is malformed, joining again: {error}"))
+                retry_later(turn)
+                return
+            member.completed, member.retries, member.told = True, 0, assignment
+            # Until the herder says otherwise: should the place be lost now, all of this has to stop first.
+            member.owned = (member.owned or NO_JOBS) | assignment.assigned
+            turn.order(
+                AssignmentDelivered(generation=member.generation, member_id=member.member_id, assignment=assignment)
+            )
+        case ErrorCode.unknown_member_id:
+            on_unknown(turn)
+        case ErrorCode.rebalance_in_progress | ErrorCode.illegal_generation:
+            pass  # the group has moved on: join at once
+        case error:
+            turn.order(Say(text=f"The group's coordinator answers {error.name}; joining again"))
+            retry_later(turn)

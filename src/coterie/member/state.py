@@ -1,0 +1,104 @@
+"""What a classic member knows of its place in the group, and what must be true of it at any time."""
+
+from dataclasses import dataclass
+from itertools import count
+
+from coterie.member.events import RequestId
+from coterie.member.messages import HeartbeatRequest, JoinRequest, LeaveRequest, Request, SyncRequest
+from coterie.nouns.ids import ConfigOffset, Generation, GroupId, MemberId, WorkerUrl
+from coterie.nouns.jobs import Jobs
+from coterie.wire.connect import ConnectProtocol, WorkerAssignment
+
+NO_GENERATION = Generation(-1)
+NO_MEMBER = MemberId("")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MemberSettings:
+    group_id: GroupId
+    url: WorkerUrl
+    """Where this worker's REST listens: leaders tell it to everybody."""
+    protocols: tuple[ConnectProtocol, ...] = (ConnectProtocol.COMPATIBLE,)
+    """What this worker offers, the preferred one first."""
+    session_timeout_ms: int = 10_000
+    rebalance_timeout_ms: int = 60_000
+    heartbeat_interval_ms: int = 3_000
+    retry_backoff_ms: int = 100
+    retry_backoff_max_ms: int = 1_000
+
+    @property
+    def lease_ms(self) -> int:
+        """For how long an answer proves that this worker may run what it has: two thirds of the session."""
+        return self.session_timeout_ms * 2 // 3
+
+    @property
+    def answer_timeout_ms(self) -> int:
+        """Joins and syncs are parked by the coordinator, for a rebalance timeout at most (Kafka's clients add 5 s)."""
+        return self.rebalance_timeout_ms + 5_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InFlight:
+    """A request that is not answered yet."""
+
+    id: RequestId
+    request: Request
+    sent_at_ms: int
+
+
+class Member:
+    """All of it is soft: a worker that starts again is another member."""
+
+    def __init__(self, settings: MemberSettings) -> None:
+        self.settings = settings
+        self.request_ids = map(RequestId, count(1))
+
+        # What this worker says of itself.
+        self.config_offset = ConfigOffset(-1)
+        self.owned: Jobs | None = None
+        """What the next join will say that it runs; None before the herder has said anything."""
+        self.told: WorkerAssignment | None = None
+        """The last assignment: who leads."""
+
+        # Its place.
+        self.member_id = NO_MEMBER
+        self.generation = NO_GENERATION
+        """Of the last join that was answered."""
+        self.protocol = ""
+        self.completed = False
+        """Whether that generation's assignment has been received."""
+        self.computing = False
+        """It leads ``generation``, and the herder has not said yet who gets what."""
+
+        # What is under way.
+        self.asking: InFlight | None = None
+        """The one join or sync (or, at the end, leave) that is out."""
+        self.heartbeat: InFlight | None = None
+        self.retry_at_ms: int | None = None
+        self.retries = 0
+        self.rejoin_reason: str | None = None
+
+        # What ends.
+        self.leased_at_ms: int | None = None
+        """When the last request was sent that the coordinator answered as one to a member; None when there is none."""
+        self.stopping = False
+        """The membership is lost, and not all has stopped yet."""
+        self.leaving: str | None = None
+        self.left = False
+
+
+def check(member: Member) -> None:
+    """What is always true, after every step."""
+    asking, heartbeat = member.asking, member.heartbeat
+    assert asking is None or isinstance(asking.request, JoinRequest | SyncRequest | LeaveRequest)
+    if heartbeat is not None:
+        assert isinstance(heartbeat.request, HeartbeatRequest)
+        assert heartbeat.request.generation >= 0, "a heartbeat names a generation"
+        assert heartbeat.request.member_id == member.member_id, "whoever forgets its id forgets its heartbeat"
+    if asking is not None and isinstance(asking.request, SyncRequest):
+        assert asking.request.generation == member.generation, "a sync is of the last join"
+        assert not member.completed
+    assert not (member.completed and member.generation < 0), "what is completed has a number"
+    assert not (member.computing and asking is not None), "a leader that computes asks for nothing"
+    assert not (member.stopping and asking is not None) or member.leaving is not None, "no join before all has stopped"
+    assert member.generation < 0 or member.member_id, "only a member has a generation"
