@@ -1,0 +1,365 @@
+"""A world for workers without Spark and without a broker: logs in memory, tasks that only say that they run, a group.
+
+The group is the smallest one that keeps the promises of `Membership`: rounds with everybody's metadata, the first
+member leads, an assignment for each. Coordinators and their failures are tested where they are written.
+"""
+
+import asyncio
+import inspect
+from collections import Counter
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+from coterie.engine.log import Line, NewLine
+from coterie.herder.requests import Answer, DescribeWorker, PutConnector, PutTaskConfigs, Refused, WorkerView
+from coterie.herder.seams import (
+    AssignmentReceived,
+    AssignmentWanted,
+    HeartbeatAnswered,
+    MembershipEvent,
+    MembershipLost,
+    RebalanceStarted,
+    TaskEvent,
+    TaskProgressed,
+    TaskStart,
+)
+from coterie.herder.state import HerderSettings
+from coterie.nouns.errors import WorldError
+from coterie.nouns.ids import ConfigOffset, Generation, MemberId, WorkerId, WorkerUrl
+from coterie.nouns.jobs import NO_JOBS, ConnectorName, ConnectorTaskId, Jobs
+from coterie.wire.connect import WorkerAssignment, WorkerMetadata
+from coterie.worker.worker import Ended, Worker
+
+
+class MemoryLog:
+    """`Log` of one partition in memory; any number may follow it."""
+
+    def __init__(self) -> None:
+        self.lines: list[Line] = []
+        self.broken = False
+        self._grown = asyncio.Event()
+
+    async def append(self, lines: Sequence[NewLine]) -> int:
+        if self.broken:
+            raise WorldError("the log is broken")
+        for line in lines:
+            self.lines.append(Line(partition=0, offset=len(self.lines), timestamp_ms=0, key=line.key, value=line.value))
+        self._grown.set()
+        self._grown = asyncio.Event()
+        return len(self.lines)
+
+    async def end_offset(self) -> int:
+        if self.broken:
+            raise WorldError("the log is broken")
+        return len(self.lines)
+
+    async def follow(self) -> AsyncIterator[Sequence[Line]]:
+        read = len(self.lines)
+        if read:
+            yield tuple(self.lines[:read])
+        yield ()
+        while True:
+            grown = self._grown
+            if read < len(self.lines):
+                lines = tuple(self.lines[read:])
+                read += len(lines)
+                yield lines
+            else:
+                await grown.wait()
+
+    def latest(self) -> dict[bytes | None, bytes | None]:
+        """What compaction would keep, tombstones included."""
+        return {line.key: line.value for line in self.lines}
+
+    def keys(self) -> list[str]:
+        return [(line.key or b"").decode() for line in self.lines]
+
+
+class SimulatedRuntime:
+    """`TaskRuntime` whose tasks run at once. A connector is split into ``tasks.max`` tasks."""
+
+    def __init__(self) -> None:
+        self.running: dict[ConnectorTaskId, TaskStart] = {}
+        self.starts: list[ConnectorTaskId] = []
+        self.stops: list[ConnectorTaskId] = []
+        self.blocked: dict[str, asyncio.Event] = {}
+        """By ``validate``, ``split``, ``start`` or ``stop`` and a connector: held up until set."""
+        self.progressing = True
+        self.opened = asyncio.Event()
+        self.opens = asyncio.Event()
+        self.opens.set()
+        self.closed = False
+        self.failure: str | None = None
+        """When set, opening fails with it."""
+        self._events: asyncio.Queue[TaskEvent] = asyncio.Queue()
+
+    async def open(self) -> None:
+        await self.opens.wait()
+        if self.failure is not None:
+            raise WorldError(self.failure)
+        self.opened.set()
+
+    async def close(self) -> None:
+        self.running.clear()
+        self.closed = True
+
+    async def validate(self, config: Mapping[str, str]) -> Mapping[str, Sequence[str]]:
+        await self._pass("validate", config.get("name", ""))
+        if "connector.class" not in config:
+            missing = 'Missing required configuration "connector.class" which has no default value.'
+            return {"connector.class": [missing]}
+        if config.get("tasks.max") == "0":
+            return {"tasks.max": ["Invalid value 0 for configuration tasks.max: Value must be at least 1"]}
+        return {}
+
+    def connector_type(self, config: Mapping[str, str]) -> str:
+        return "sink" if "Sink" in config.get("connector.class", "") else "source"
+
+    async def split(self, connector: ConnectorName, config: Mapping[str, str]) -> Sequence[Mapping[str, str]]:
+        await self._pass("split", connector)
+        if "unsplittable" in config:
+            raise WorldError(config["unsplittable"])
+        count = int(config.get("tasks.max", "1"))
+        return [{**config, "share": f"{number} of {count}"} for number in range(count)]
+
+    async def start(self, start: TaskStart) -> None:
+        await self._pass("start", start.task.connector)
+        if "unstartable" in start.config:
+            raise WorldError(start.config["unstartable"])
+        assert start.task not in self.running, f"{start.task} is started twice"
+        self.starts.append(start.task)
+        self.running[start.task] = start
+        if self.progressing:
+            self.say(TaskProgressed(task=start.task, batch_id=0, input_rows=10))
+
+    async def stop(self, task: ConnectorTaskId, *, grace_ms: int) -> None:
+        await self._pass("stop", task.connector)
+        if self.running.pop(task, None) is not None:
+            self.stops.append(task)
+
+    async def next_event(self) -> TaskEvent:
+        return await self._events.get()
+
+    def say(self, event: TaskEvent) -> None:
+        self._events.put_nowait(event)
+
+    async def _pass(self, what: str, connector: str) -> None:
+        if (gate := self.blocked.get(f"{what} {connector}")) is not None:
+            await gate.wait()
+
+
+class SimulatedGroup:
+    """A group's coordinator, and all of its members' sides."""
+
+    def __init__(self) -> None:
+        self.members: dict[MemberId, SimulatedMembership] = {}
+        self.generation = Generation(0)
+        self.rounds = 0
+        self._count = 0
+
+    def join(self, url: WorkerUrl) -> "SimulatedMembership":
+        self._count += 1
+        return SimulatedMembership(self, MemberId(f"member-{self._count}"), url)
+
+    def begin_round(self) -> None:
+        """Everybody joins with what it said last; the first member leads."""
+        if not self.members:
+            return
+        self.generation = Generation(self.generation + 1)
+        self.rounds += 1
+        for member in self.members.values():
+            member.say(RebalanceStarted())
+        leader = next(iter(self.members))
+        metadata = {id_: member.metadata(leader) for id_, member in self.members.items()}
+        self.members[leader].say(AssignmentWanted(generation=self.generation, member_id=leader, members=metadata))
+
+    def install(self, generation: Generation, assignments: Mapping[MemberId, WorkerAssignment]) -> None:
+        if generation != self.generation:
+            return
+        for id_, assignment in assignments.items():
+            if id_ in self.members:
+                self.members[id_].say(AssignmentReceived(generation=generation, member_id=id_, assignment=assignment))
+
+
+class SimulatedMembership:
+    """`Membership` in a :class:`SimulatedGroup`."""
+
+    def __init__(self, group: SimulatedGroup, id_: MemberId, url: WorkerUrl) -> None:
+        self.id = id_
+        self.left = False
+        self._group = group
+        self._url = url
+        self._config_offset = ConfigOffset(-1)
+        self._owned: Jobs = NO_JOBS
+        self._events: asyncio.Queue[MembershipEvent] = asyncio.Queue()
+        self._has_begun = False
+        self._rejoins_without_work = False
+
+    def metadata(self, leader: MemberId) -> WorkerMetadata:
+        allocation = WorkerAssignment(
+            leader=leader, leader_url=self._url, config_offset=self._config_offset, assigned=self._owned
+        )
+        return WorkerMetadata(url=self._url, config_offset=self._config_offset, allocation=allocation)
+
+    def subscribe(self, *, config_offset: ConfigOffset, owned: Jobs) -> None:
+        self._config_offset, self._owned = config_offset, owned
+        if self._rejoins_without_work and not owned:
+            self._rejoins_without_work = False
+            self._enter()
+
+    def rejoin(self, reason: str) -> None:
+        if self.id in self._group.members:
+            self._group.begin_round()
+
+    def install(self, generation: Generation, assignments: Mapping[MemberId, WorkerAssignment]) -> None:
+        self._group.install(generation, assignments)
+
+    async def leave(self, reason: str) -> None:
+        self.left = True
+        self._group.members.pop(self.id, None)
+        self._group.begin_round()
+
+    async def next_event(self) -> MembershipEvent:
+        if not self._has_begun:
+            self._has_begun = True
+            self._enter()
+        return await self._events.get()
+
+    def say(self, event: MembershipEvent) -> None:
+        self._events.put_nowait(event)
+
+    def answer_heartbeat(self, sent_at_ms: int) -> None:
+        self.say(HeartbeatAnswered(sent_at_ms=sent_at_ms))
+
+    def lose(self, reason: str) -> None:
+        """The coordinator removes the member; it joins again as soon as it owns nothing."""
+        self._group.members.pop(self.id, None)
+        self.say(MembershipLost(reason=reason))
+        self._rejoins_without_work = True
+        self._group.begin_round()
+
+    def _enter(self) -> None:
+        self._group.members[self.id] = self
+        self._group.begin_round()
+
+
+# -- workers in it ----------------------------------------------------------------------------------------------------
+
+
+async def until(condition: Callable[[], object | Awaitable[object]], *, within_s: float = 30.0) -> None:
+    """Wait until ``condition``, or what it returns once awaited, holds; generous, for machines are noisy."""
+    async with asyncio.timeout(within_s):
+        while True:
+            holds = condition()
+            if await holds if inspect.isawaitable(holds) else holds:
+                return
+            await asyncio.sleep(0.005)
+
+
+class LocalLeaderClient:
+    """`LeaderClient` that finds the leader in its own process."""
+
+    def __init__(self, workers: Mapping[WorkerUrl, Worker]) -> None:
+        self._workers = workers
+
+    async def publish_task_configs(
+        self, leader_url: WorkerUrl, connector: ConnectorName, configs: Sequence[Mapping[str, str]]
+    ) -> None:
+        answer = await self._workers[leader_url].ask(PutTaskConfigs(connector=connector, configs=configs))
+        if isinstance(answer, Refused):
+            raise WorldError(answer.message)
+
+
+@dataclass
+class Running:
+    """One worker and its shells."""
+
+    worker: Worker
+    runtime: SimulatedRuntime
+    membership: SimulatedMembership
+    run: asyncio.Task[Ended]
+
+
+class Cluster:
+    """Workers that share two logs and a group. Make workers with :meth:`start`; end it as a context manager."""
+
+    def __init__(self, *, rebalance_delay_max_ms: int = 0) -> None:
+        self.config_log = MemoryLog()
+        self.status_log = MemoryLog()
+        self.group = SimulatedGroup()
+        self.workers: list[Running] = []
+        self._by_url: dict[WorkerUrl, Worker] = {}
+        self._delay_max_ms = rebalance_delay_max_ms
+
+    async def __aenter__(self) -> "Cluster":
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        for running in self.workers:
+            running.worker.order_shutdown("the test is over")
+        for running in self.workers:
+            async with asyncio.timeout(30):
+                await running.run
+
+    async def start(self, *, runtime: SimulatedRuntime | None = None, wait: bool = True, port: int = 0) -> Running:
+        """A worker; returned when it has its first assignment, unless not to ``wait``."""
+        number = len(self.workers) + 1
+        host = f"127.0.0.1:{port or 8082 + number}"
+        url = WorkerUrl(f"http://{host}/")
+        runtime = runtime or SimulatedRuntime()
+        membership = self.group.join(url)
+        settings = HerderSettings(
+            worker_id=WorkerId(host),
+            url=url,
+            version="0.1.0",
+            connector_type=runtime.connector_type,
+            rebalance_delay_max_ms=self._delay_max_ms,
+        )
+        worker = Worker(
+            settings=settings,
+            config_log=self.config_log,
+            status_log=self.status_log,
+            membership=membership,
+            runtime=runtime,
+            leader_client=LocalLeaderClient(self._by_url),
+        )
+        self._by_url[url] = worker
+        running = Running(worker=worker, runtime=runtime, membership=membership, run=asyncio.create_task(worker.run()))
+        self.workers.append(running)
+        if wait:
+            await self.settle()
+        return running
+
+    async def settle(self) -> None:
+        """Until all living workers are in one generation and run exactly what they have."""
+        await until(self._is_settled)
+
+    async def _is_settled(self) -> bool:
+        living = [running for running in self.workers if not running.run.done()]
+        views = [await running.worker.ask(DescribeWorker()) for running in living]
+        return all(
+            isinstance(view, WorkerView)
+            and view.settled
+            and view.generation == self.group.generation
+            and view.config_offset >= max(len(self.config_log.lines), -1) - (not self.config_log.lines)
+            for view in views
+        )
+
+    async def create(self, name: str, *, tasks: int = 1, **config: str) -> Answer:
+        """Ask the leader for a connector."""
+        body = {"connector.class": "SimulatedSource", "tasks.max": str(tasks), **config, "name": name}
+        return await self.leader.worker.ask(
+            PutConnector(connector=ConnectorName(name), config=body, replace=bool(config))
+        )
+
+    @property
+    def leader(self) -> Running:
+        leader = next(iter(self.group.members.values()))
+        return next(running for running in self.workers if running.membership is leader)
+
+    def running_tasks(self) -> list[str]:
+        """All tasks that run anywhere, once for each worker that runs it."""
+        return sorted(str(task) for one in self.workers for task in one.runtime.running)
+
+    def starts(self) -> Counter[str]:
+        return Counter(str(task) for one in self.workers for task in one.runtime.starts)
