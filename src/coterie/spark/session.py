@@ -1,0 +1,173 @@
+"""The one Spark session of a worker: its fast settings, its JVM's birth, quiet life and noticed death."""
+
+import logging
+import os
+import subprocess
+import threading
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from pyspark import SparkConf, SparkContext
+from pyspark.errors import PySparkException
+from pyspark.java_gateway import launch_gateway
+from pyspark.sql import SparkSession
+
+from coterie.nouns.errors import WorldError
+from coterie.spark.java import find_java_home
+
+log = logging.getLogger(__name__)
+
+FAST = {
+    # Hadoop's local file system forks a chmod for every file; the raw one with this manager does not, which is worth
+    # half of a small batch (30 queries at 1 s: from 14-20 batches/s to the full 30).
+    "spark.hadoop.fs.file.impl": "org.apache.hadoop.fs.RawLocalFileSystem",
+    "spark.sql.streaming.checkpointFileManagerClass": (
+        "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
+    ),
+    "spark.ui.enabled": "false",
+    "spark.ui.showConsoleProgress": "false",
+    "spark.driver.memory": "1g",
+    "spark.sql.shuffle.partitions": "2",
+    "spark.sql.adaptive.enabled": "false",
+    "spark.sql.catalogImplementation": "in-memory",
+    "spark.sql.session.timeZone": "UTC",
+    # Small files are packed into one partition, and so into one output file, until there are 32 MB of them.
+    "spark.sql.files.minPartitionNum": "1",
+    "spark.sql.files.openCostInBytes": "65536",
+    "spark.sql.files.maxPartitionBytes": "32m",
+    # Listing the files of a batch stays in the driver; as a Spark job it costs more than it saves on one machine.
+    "spark.sql.sources.parallelPartitionDiscovery.threshold": "10000",
+    # A query with nothing to read says so this often: an idle look is progress too.
+    "spark.sql.streaming.noDataProgressEventInterval": "2s",
+    "spark.sql.streaming.stopTimeout": "30s",
+    # Output is written aside and put in place by our own rename: the cheap committer is enough.
+    "spark.hadoop.mapreduce.fileoutputcommitter.algorithm.version": "2",
+    "spark.hadoop.mapreduce.fileoutputcommitter.marksuccessfuljobs": "false",
+}
+LOOPBACK = {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
+
+_launching = threading.Lock()
+
+
+def settings_for(settings: Mapping[str, str], *, scratch: Path, stop_at_c1: bool) -> dict[str, str]:
+    """Our settings with the user's ``spark.*`` on top; a key that the user sets is the user's alone."""
+    java_options = [f"-Djava.io.tmpdir={scratch}", "-Dderby.system.home=" + str(scratch)]
+    if stop_at_c1:
+        # Halves the CPU of small batches and costs heavy queries.
+        java_options.append("-XX:TieredStopAtLevel=1")
+    ours = {
+        **FAST,
+        "spark.master": "local[*]",
+        "spark.app.name": "coterie",
+        "spark.local.dir": str(scratch),
+        "spark.sql.warehouse.dir": str(scratch / "warehouse"),
+        "spark.driver.extraJavaOptions": " ".join(java_options),
+    }
+    if settings.get("spark.master", "local").startswith("local"):
+        ours |= LOOPBACK
+    return {**ours, **settings}
+
+
+class Session:
+    """A SparkSession in this process, and the JVM behind it."""
+
+    def __init__(self, spark: SparkSession, gateway: Any, log_file: Path) -> None:
+        self.spark = spark
+        self.log_file = log_file
+        self._gateway = gateway
+        self._jvm: subprocess.Popen[bytes] = gateway.proc
+        self._closing = threading.Event()
+        self._watcher: threading.Thread | None = None
+
+    @property
+    def jvm_pid(self) -> int:
+        return self._jvm.pid
+
+    @property
+    def alive(self) -> bool:
+        return self._jvm.poll() is None
+
+    def on_death(self, say: Callable[[str], None]) -> None:
+        """Call ``say(reason)``, on a thread of our own, when the JVM ends without having been closed."""
+
+        def watch() -> None:
+            code = self._jvm.wait()
+            if not self._closing.is_set():
+                ended = f"was killed by signal {-code}" if code < 0 else f"exited with {code}"
+                say(f"Spark's JVM (process {self.jvm_pid}) {ended}; its log is {self.log_file}")
+
+        self._watcher = threading.Thread(target=watch, name="coterie-jvm-watch", daemon=True)
+        self._watcher.start()
+
+    def close(self) -> None:
+        """Stop Spark and wait until the JVM is gone."""
+        self._closing.set()
+        try:
+            if self.alive:
+                self.spark.stop()
+        except Exception as error:  # noqa: BLE001 - the door for a world that failed: the JVM is ended below all the same
+            log.warning("Spark did not stop in order: %s", error)
+        _end(self._gateway)
+        if self._watcher is not None:
+            self._watcher.join()
+
+
+def open_session(settings: Mapping[str, str], *, scratch: Path, log_file: Path, stop_at_c1: bool = True) -> Session:
+    """Start a JVM and a session in it; what the JVM prints goes to ``log_file``.
+
+    :raises WorldError: when there is no Java, or Spark does not start; it says what to do.
+    """
+    scratch.mkdir(parents=True, exist_ok=True)
+    log_file.parent.mkdir(parents=True, exist_ok=True)
+    java_home = find_java_home(scratch, os.environ)
+    config = SparkConf(loadDefaults=False)
+    config.setAll(list(settings_for(settings, scratch=scratch, stop_at_c1=stop_at_c1).items()))
+    with _launching, log_file.open("ab") as printed:
+        if SparkContext._active_spark_context is not None:
+            raise WorldError("This process already runs a Spark session; one worker has one")
+        try:
+            gateway = _launch(config, java_home, printed)
+        except (PySparkException, OSError) as error:
+            raise WorldError(f"Spark's JVM did not start ({java_home}); see {log_file}: {error}") from error
+        try:
+            context = SparkContext(gateway=gateway, conf=config)
+            context.setLogLevel("WARN")
+            return Session(SparkSession(context), gateway, log_file)
+        except Exception as error:
+            _end(gateway)
+            raise WorldError(f"Spark did not start; see {log_file}: {error}") from error
+
+
+def _launch(config: SparkConf, java_home: Path, printed: Any) -> Any:
+    """PySpark's own launcher; it takes the JVM's environment from ours, so that ours differs for this moment."""
+    before = os.environ.get("JAVA_HOME")
+    os.environ["JAVA_HOME"] = str(java_home)
+    try:
+        return launch_gateway(config, {"stdout": printed, "stderr": printed})
+    finally:
+        if before is None:
+            del os.environ["JAVA_HOME"]
+        else:
+            os.environ["JAVA_HOME"] = before
+
+
+def _end(gateway: Any) -> None:
+    """End the JVM and forget it, so that this process could start another."""
+    jvm: subprocess.Popen[bytes] = gateway.proc
+    try:
+        gateway.shutdown()
+    except Exception as error:  # noqa: BLE001 - py4j raises what it likes when the other side is gone
+        log.debug("The gateway did not shut down in order: %s", error)
+    if jvm.stdin is not None:
+        # The JVM ends when this pipe closes, also when this process is killed.
+        jvm.stdin.close()
+    try:
+        jvm.wait(timeout=10)
+    except subprocess.TimeoutExpired:
+        jvm.kill()
+        jvm.wait()
+    SparkContext._active_spark_context = None
+    SparkContext._gateway = None
+    SparkContext._jvm = None
+    SparkSession._instantiatedSession = None

@@ -1,0 +1,137 @@
+"""Who holds a checkpoint: claims, exchanges, the fallback, and many processes at once."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from coterie.nouns.errors import WorldError
+from coterie.nouns.ids import Incarnation
+from coterie.nouns.jobs import ConnectorName, ConnectorTaskId
+from coterie.spark import checkpoint
+from coterie.spark.checkpoint import NoExchangeError, exchange, is_taken, safe_name, starts_of, take_over, task_folder
+
+WAYS = pytest.mark.parametrize("exchange_allowed", [True, False], ids=["exchange", "rename"])
+
+
+@WAYS
+def test_the_first_start_makes_the_checkpoint_and_the_next_takes_it(tmp_path: Path, exchange_allowed: bool) -> None:
+    first = take_over(tmp_path / "task", exchange_allowed=exchange_allowed)
+    assert first.starts == 1
+    assert first.batch_in_flight is None
+    assert not is_taken(first.path)
+    (first.path / "offsets").mkdir()
+    (first.path / "offsets" / "0").write_text("plan")
+    (first.path / "offsets" / ".1.tmp").write_text("half a plan")
+
+    second = take_over(tmp_path / "task", exchange_allowed=exchange_allowed)
+    assert second.starts == 2
+    assert second.lineage == first.lineage
+    assert second.batch_in_flight == 0
+    assert is_taken(first.path)
+    assert first.path.is_file()
+    assert os.listdir(second.path / "offsets") == ["0"]
+
+
+def test_a_checkpoint_that_starts_from_nothing_has_a_lineage_of_its_own(tmp_path: Path) -> None:
+    assert take_over(tmp_path / "0").lineage != take_over(tmp_path / "1").lineage
+
+
+def test_a_writer_at_a_taken_path_is_stopped(tmp_path: Path) -> None:
+    first = take_over(tmp_path)
+    take_over(tmp_path)
+    with pytest.raises(NotADirectoryError):
+        (first.path / "offsets").mkdir(parents=True)
+
+
+def test_without_exchange_what_the_old_query_wrote_between_the_two_steps_is_taken_in(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = take_over(tmp_path)
+    rename = Path.rename
+    writes: list[int] = []
+
+    def rename_and_let_the_old_query_write(self: Path, target: Path) -> Path:
+        moved = rename(self, target)
+        if self == first.path and len(writes) < 2:
+            writes.append(len(writes) + 7)
+            (first.path / "commits").mkdir(parents=True)
+            (first.path / "commits" / str(writes[-1])).write_text("committed")
+        return moved
+
+    monkeypatch.setattr(Path, "rename", rename_and_let_the_old_query_write)
+    # The old query writes once more after its folder was moved aside, and the file still comes to stand.
+    second = take_over(tmp_path, exchange_allowed=False)
+    assert sorted(os.listdir(second.path / "commits")) == ["7", "8"]
+    assert first.path.is_file()
+
+
+def test_a_contender_that_died_after_its_rename_leaves_an_order_that_the_next_one_fulfils(tmp_path: Path) -> None:
+    first = take_over(tmp_path)
+    dead = tmp_path / "2-dead"
+    (tmp_path / f".close-{first.path.name}").touch()
+    first.path.rename(dead)
+    (first.path / "commits").mkdir(parents=True)
+    (first.path / "commits" / "3").write_text("committed by the old query")
+
+    third = take_over(tmp_path, exchange_allowed=False)
+    assert third.lineage == first.lineage
+    assert (third.path / "commits" / "3").exists()
+    assert first.path.is_file()
+    assert dead.is_file()
+
+
+def test_a_folder_whose_directory_was_deleted_is_refused_with_what_to_do(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    held = take_over(tmp_path)
+    (held.path / "lineage").unlink()
+    held.path.rmdir()
+    monkeypatch.setattr(checkpoint, "PATIENCE_MS", 50)
+    with pytest.raises(WorldError, match="delete the folder"):
+        take_over(tmp_path)
+
+
+def test_exchanging_with_nothing_says_so(tmp_path: Path) -> None:
+    (tmp_path / "one").touch()
+    with pytest.raises(FileNotFoundError):
+        exchange(tmp_path / "one", tmp_path / "other")
+
+
+@pytest.mark.parametrize("name", ["plain", "with space", "ä/b", "..", "_hidden", "a=b", "{x}*?[y]\\", "%41", "~"])
+def test_odd_names_become_safe_and_distinct_folders(name: str) -> None:
+    safe = safe_name(name)
+    assert not set(safe) & set(" /{}*?[]\\=:~")
+    assert safe[0] not in "._"
+    assert safe == name or safe != safe_name(safe)
+
+
+def test_the_folder_of_a_task_tells_connector_incarnation_and_number(tmp_path: Path) -> None:
+    task = ConnectorTaskId(ConnectorName("my connector"), 3)
+    assert task_folder(tmp_path, task, Incarnation("abc")) == tmp_path / "my%20connector-abc" / "3"
+
+
+# -- many at once -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("way", ["exchange", "rename"])
+def test_many_processes_take_over_at_once_and_one_checkpoint_is_left(tmp_path: Path, way: str) -> None:
+    first = take_over(tmp_path)
+    command = [sys.executable, str(Path(__file__).with_name("contender.py")), str(tmp_path), "40", way]
+    contenders = [subprocess.Popen(command, stdout=subprocess.PIPE, text=True) for _ in range(5)]
+    taken = [name for contender in contenders for name in contender.communicate(timeout=100)[0].split()]
+    assert [contender.returncode for contender in contenders] == [0] * 5
+
+    assert len(taken) == len(set(taken)) == 200
+    assert sorted(starts_of(Path(name)) for name in taken) == list(range(2, 202))
+    last = take_over(tmp_path, exchange_allowed=way == "exchange")
+    assert last.lineage == first.lineage
+    assert [path for path in tmp_path.iterdir() if path.is_dir()] == [last.path]
+
+
+def test_only_a_kernel_that_cannot_exchange_leads_to_the_fallback() -> None:
+    with pytest.raises(OSError, match="No such file"):
+        exchange(Path("/nowhere/one"), Path("/nowhere/other"))
+    assert not issubclass(NoExchangeError, OSError)
