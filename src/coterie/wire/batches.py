@@ -1,0 +1,250 @@
+"""Record batches of magic 2 (KIP-98): the head that a broker reads and the offset it puts in; records in and out.
+
+A broker keeps producers' batches as they came, compressed or not. It checks the head and the CRC, and writes the base
+offset and the leader epoch in place: both stand before the bytes that the CRC covers.
+"""
+
+import struct
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+
+from crc32c import crc32c
+
+from coterie.nouns.errors import WireError
+from coterie.wire.primitives import Reader, Writer
+
+_HEAD = struct.Struct(">qiibIhiqqqhii")
+HEAD_SIZE = _HEAD.size
+"""61 bytes stand before the first record."""
+_LENGTH_END = 12
+"""The length counts what comes after itself."""
+_CRC_END = 21
+"""The CRC covers what comes after itself."""
+_BASE_OFFSET = struct.Struct(">q")
+_LEADER_EPOCH = struct.Struct(">i")
+
+_COMPRESSION_MASK = 0x07
+_LOG_APPEND_TIME = 0x08
+_TRANSACTIONAL = 0x10
+_CONTROL = 0x20
+_RECORD_SIZE_MIN = 7
+"""Length, attributes, timestamp delta, offset delta, key, value and headers take at least a byte each."""
+
+NO_TIMESTAMP = -1
+NO_PRODUCER_ID = -1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BatchHead:
+    """The head of one batch; ``size_bytes`` is that of the whole batch."""
+
+    base_offset: int
+    size_bytes: int
+    attributes: int
+    last_offset_delta: int
+    base_timestamp_ms: int
+    max_timestamp_ms: int
+    producer_id: int
+    producer_epoch: int
+    base_sequence: int
+    record_count: int
+
+    @property
+    def last_offset(self) -> int:
+        return self.base_offset + self.last_offset_delta
+
+    @property
+    def is_compressed(self) -> bool:
+        return bool(self.attributes & _COMPRESSION_MASK)
+
+    @property
+    def is_transactional(self) -> bool:
+        return bool(self.attributes & _TRANSACTIONAL)
+
+    @property
+    def is_control(self) -> bool:
+        return bool(self.attributes & _CONTROL)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Record:
+    """One record of a batch. ``value`` None is a tombstone."""
+
+    offset: int
+    timestamp_ms: int
+    key: bytes | None
+    value: bytes | None
+    headers: tuple[tuple[str, bytes | None], ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NewRecord:
+    """One record to write."""
+
+    key: bytes | None
+    value: bytes | None
+    headers: Sequence[tuple[str, bytes | None]] = field(default=())
+
+
+def read_head(data: bytes | memoryview, at: int = 0) -> BatchHead:
+    """The head of the batch at ``at``; that the whole batch is there has been checked, its CRC not.
+
+    :raises WireError: when the batch is cut off, is not of magic 2, or its numbers contradict each other.
+    """
+    left = len(data) - at
+    if left < HEAD_SIZE:
+        raise WireError(f"a batch of {left} bytes has no head")
+    (
+        base_offset, length, _, magic, _, attributes, last_offset_delta, base_timestamp_ms, max_timestamp_ms,
+        producer_id, producer_epoch, base_sequence, record_count,
+    ) = _HEAD.unpack_from(data, at)  # fmt: skip
+    size_bytes = length + _LENGTH_END
+    if magic != 2:
+        raise WireError(f"a batch of magic {magic}")
+    if not HEAD_SIZE <= size_bytes <= left:
+        raise WireError(f"a batch tells {size_bytes} bytes, {left} are there")
+    if last_offset_delta < 0 or record_count < 0:
+        raise WireError(f"a batch of {record_count} records up to the offset delta {last_offset_delta}")
+    return BatchHead(
+        base_offset=base_offset,
+        size_bytes=size_bytes,
+        attributes=attributes,
+        last_offset_delta=last_offset_delta,
+        base_timestamp_ms=base_timestamp_ms,
+        max_timestamp_ms=max_timestamp_ms,
+        producer_id=producer_id,
+        producer_epoch=producer_epoch,
+        base_sequence=base_sequence,
+        record_count=record_count,
+    )
+
+
+def check_crc(data: bytes | memoryview, at: int, head: BatchHead) -> None:
+    """:raises WireError: when the batch at ``at`` was damaged on its way."""
+    (expected,) = struct.unpack_from(">I", data, at + _CRC_END - 4)
+    if crc32c(memoryview(data)[at + _CRC_END : at + head.size_bytes]) != expected:
+        raise WireError("the CRC of a batch does not match its bytes")
+
+
+def check_produced(data: bytes | memoryview) -> BatchHead:
+    """The head of what a producer wants appended to one partition: exactly one sound batch.
+
+    :raises WireError: when it is anything else.
+    """
+    head = read_head(data)
+    if head.size_bytes != len(data):
+        raise WireError(f"{len(data) - head.size_bytes} bytes stand behind the one batch that a producer may send")
+    if head.record_count != head.last_offset_delta + 1:
+        raise WireError(f"a batch of {head.record_count} records ends at the offset delta {head.last_offset_delta}")
+    if not head.is_compressed and head.record_count * _RECORD_SIZE_MIN > head.size_bytes - HEAD_SIZE:
+        raise WireError(f"a batch of {head.size_bytes} bytes tells {head.record_count} records")
+    check_crc(data, 0, head)
+    return head
+
+
+def with_base_offset(data: bytes | memoryview, base_offset: int, *, leader_epoch: int = 0) -> bytes:
+    """The batch with its place in the log written in."""
+    return b"".join((_BASE_OFFSET.pack(base_offset), data[8:_LENGTH_END], _LEADER_EPOCH.pack(leader_epoch), data[16:]))
+
+
+def iter_heads(data: bytes | memoryview) -> Iterator[tuple[int, BatchHead]]:
+    """The place and head of each whole batch in a row; a batch cut off at the end, as in a fetch's answer, is left out.
+
+    :raises WireError: when a batch in the row is malformed.
+    """
+    at = 0
+    while len(data) - at >= HEAD_SIZE:
+        (length,) = struct.unpack_from(">i", data, at + 8)
+        if length + _LENGTH_END > len(data) - at:
+            return
+        head = read_head(data, at)
+        yield at, head
+        at += head.size_bytes
+
+
+def encode_batch(
+    records: Iterable[NewRecord], *, timestamp_ms: int, base_offset: int = 0, leader_epoch: int = 0
+) -> bytes:
+    """One uncompressed batch of at least one record, all of ``timestamp_ms``, from nobody's producer id."""
+    body = Writer()
+    count = 0
+    for count, record in enumerate(records, start=1):
+        _write_record(body, count - 1, record)
+    assert count, "a batch holds at least one record"
+    covered = struct.pack(
+        ">hiqqqhii", 0, count - 1, timestamp_ms, timestamp_ms, NO_PRODUCER_ID, -1, -1, count
+    ) + body.getvalue()  # fmt: skip
+    length = len(covered) + _CRC_END - _LENGTH_END
+    return struct.pack(">qiibI", base_offset, length, leader_epoch, 2, crc32c(covered)) + covered
+
+
+def decode_records(data: bytes | memoryview) -> list[Record]:
+    """The records of the whole batches in ``data``, CRC checked.
+
+    :raises WireError: when a batch is malformed, damaged, or compressed: we read only batches that we wrote.
+    """
+    records: list[Record] = []
+    for at, head in iter_heads(data):
+        check_crc(data, at, head)
+        if head.is_compressed:
+            raise WireError("the records of a compressed batch are not read here")
+        if not head.is_control:
+            records.extend(_read_records(data, at, head))
+    return records
+
+
+# -- small hands ------------------------------------------------------------------------------------------------------
+
+
+def _write_record(writer: Writer, offset_delta: int, record: NewRecord) -> None:
+    body = Writer()
+    body.int8(0)
+    body.varint(0)
+    body.varint(offset_delta)
+    body.varint_bytes(record.key)
+    body.varint_bytes(record.value)
+    body.varint(len(record.headers))
+    for name, value in record.headers:
+        body.varint_bytes(name.encode())
+        body.varint_bytes(value)
+    writer.varint(len(body))
+    writer.raw(body.getvalue())
+
+
+def _read_records(data: bytes | memoryview, at: int, head: BatchHead) -> Iterator[Record]:
+    reader = Reader(data, at + HEAD_SIZE, at + head.size_bytes)
+    if head.record_count * _RECORD_SIZE_MIN > reader.left:
+        raise WireError(f"a batch of {head.size_bytes} bytes tells {head.record_count} records")
+    for _ in range(head.record_count):
+        size = reader.varint()
+        end = reader.at + size
+        reader.int8()
+        timestamp_delta = reader.varlong()
+        yield Record(
+            timestamp_ms=(
+                head.max_timestamp_ms
+                if head.attributes & _LOG_APPEND_TIME
+                else head.base_timestamp_ms + timestamp_delta
+            ),
+            offset=head.base_offset + reader.varint(),
+            key=reader.varint_bytes(),
+            value=reader.varint_bytes(),
+            headers=_read_headers(reader),
+        )
+        if reader.at != end:
+            raise WireError(f"a record has not the {size} bytes it tells")
+    reader.expect_end()
+
+
+def _read_headers(reader: Reader) -> tuple[tuple[str, bytes | None], ...]:
+    count = reader.varint()
+    if not 0 <= count * 2 <= reader.left:
+        raise WireError(f"a record announces {count} headers, {reader.left} bytes are left")
+    return tuple((_header_name(reader), reader.varint_bytes()) for _ in range(count))
+
+
+def _header_name(reader: Reader) -> str:
+    raw = reader.varint_bytes()
+    if raw is None:
+        raise WireError("a record's header has no name")
+    return raw.decode(errors="replace")

@@ -1,0 +1,170 @@
+"""Frames: a header and one Kafka message, as the broker reads requests and clients read responses.
+
+A frame here has no length before it; :func:`framed` puts it there. Messages are kio's entities of one API version;
+`shapes` makes them from values that know no version.
+"""
+
+import io
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+from kio.index import KioIndexError, load_request_schema, load_response_schema
+from kio.serial import entity_reader, entity_writer
+from kio.serial.errors import SerialError
+
+from coterie.nouns.errors import WireError
+from coterie.wire.guard import checked_message
+from coterie.wire.primitives import Reader, Writer
+
+LENGTH_SIZE = 4
+"""Every frame travels behind its length, an int32."""
+
+API_VERSIONS = 18
+
+
+class UnknownApiError(WireError):
+    """The frame's API, or this version of it, means nothing to us; its header was read."""
+
+    def __init__(self, header: "RequestHeader") -> None:
+        super().__init__(f"no API {header.api_key} of version {header.api_version}")
+        self.header = header
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RequestHeader:
+    """What stands before every request. Its own version follows from the API's."""
+
+    api_key: int
+    api_version: int
+    correlation_id: int
+    client_id: str | None = None
+
+
+def framed(frame: bytes) -> bytes:
+    """``frame`` behind its length."""
+    return len(frame).to_bytes(LENGTH_SIZE, signed=True) + frame
+
+
+# -- the broker's side ------------------------------------------------------------------------------------------------
+
+
+def decode_header(frame: bytes) -> RequestHeader:
+    """Who asks for what; the same in every version of the header.
+
+    :raises WireError: when the frame is too short for it.
+    """
+    return _read_header(Reader(frame))
+
+
+def decode_request(frame: bytes) -> tuple[RequestHeader, Any]:
+    """The header and kio's entity of the request.
+
+    :raises UnknownApiError: when there is no such API or version.
+    :raises WireError: when the frame is malformed.
+    """
+    reader = Reader(frame)
+    header = _read_header(reader)
+    schema = _schema(header, response=False)
+    if _header_version(schema) == 2:
+        reader.skip_tagged_fields()
+    return header, _decode(frame, reader.at, schema)
+
+
+def encode_response(header: RequestHeader, response: Any) -> bytes:
+    """The answer to the request of ``header``; kio's response entity, of any version, tells how it is written."""
+    writer = Writer()
+    writer.int32(header.correlation_id)
+    if _header_version(type(response)) == 1:
+        writer.no_tagged_fields()
+    return writer.getvalue() + _encode(response)
+
+
+# -- the client's side ------------------------------------------------------------------------------------------------
+
+
+def encode_request(request: Any, *, correlation_id: int, client_id: str | None) -> tuple[RequestHeader, bytes]:
+    """A frame with kio's request entity, and its header: what :func:`decode_response` needs for the answer."""
+    header = RequestHeader(
+        api_key=request.__api_key__,
+        api_version=request.__version__,
+        correlation_id=correlation_id,
+        client_id=client_id,
+    )
+    writer = Writer()
+    writer.int16(header.api_key)
+    writer.int16(header.api_version)
+    writer.int32(correlation_id)
+    # Never compact, also in the flexible header: a broker must be able to read it whatever the version means to it.
+    writer.nullable_string(client_id)
+    if _header_version(type(request)) == 2:
+        writer.no_tagged_fields()
+    return header, writer.getvalue() + _encode(request)
+
+
+def decode_response(frame: bytes, header: RequestHeader) -> Any:
+    """Kio's entity of the answer to the request of ``header``.
+
+    :raises UnknownApiError: when ``header`` is of no API known here.
+    :raises WireError: when the frame is malformed or answers another request.
+    """
+    schema = _schema(header, response=True)
+    reader = Reader(frame)
+    correlation_id = reader.int32()
+    if correlation_id != header.correlation_id:
+        raise WireError(f"an answer to {correlation_id} where one to {header.correlation_id} was due")
+    if (
+        header.api_key == API_VERSIONS
+        and header.api_version > 0
+        and reader.left >= 2
+        and Reader(frame, reader.at).int16() == 35
+    ):
+        # UNSUPPORTED_VERSION: a broker that does not know our version answers in version 0 (KIP-511).
+        schema = load_response_schema(API_VERSIONS, 0)
+    if _header_version(schema) == 1:
+        reader.skip_tagged_fields()
+    return _decode(frame, reader.at, schema)
+
+
+# -- small hands ------------------------------------------------------------------------------------------------------
+
+
+def _read_header(reader: Reader) -> RequestHeader:
+    return RequestHeader(
+        api_key=reader.int16(),
+        api_version=reader.int16(),
+        correlation_id=reader.int32(),
+        client_id=reader.nullable_string(),
+    )
+
+
+def _schema(header: RequestHeader, *, response: bool) -> type[Any]:
+    try:
+        return _load_schema(header.api_key, header.api_version, response)
+    except KioIndexError as error:
+        raise UnknownApiError(header) from error
+
+
+@cache
+def _load_schema(api_key: int, api_version: int, response: bool) -> type[Any]:
+    return load_response_schema(api_key, api_version) if response else load_request_schema(api_key, api_version)
+
+
+def _header_version(schema: type[Any]) -> int:
+    """Kio knows for each message which header stands before it, and so also that ApiVersions is answered with v0."""
+    return int(schema.__header_schema__.__version__)
+
+
+def _decode(frame: bytes, at: int, schema: Any) -> Any:
+    checked = checked_message(frame, at, schema)
+    try:
+        entity, _ = entity_reader(schema)(checked, at)
+    except (SerialError, ValueError, OverflowError) as error:
+        raise WireError(f"no {schema.__name__} v{schema.__version__}: {error}") from error
+    return entity
+
+
+def _encode(entity: Any) -> bytes:
+    buffer = io.BytesIO()
+    entity_writer(type(entity))(buffer, entity)
+    return buffer.getvalue()

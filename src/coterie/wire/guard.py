@@ -1,0 +1,267 @@
+"""Walks a message of a peer before kio parses it, so that no count or length in it asks for more than it brings.
+
+kio's native parser reserves room for as many elements as an array announces; for `ff ff ff ff 0f` protocols of a
+JoinGroup v6 that is more memory than there is, and the process is aborted. So each message is first walked by its
+schema (the `kafka_type` of kio's fields, flexible or not, tagged fields) and every count and length is compared with
+the bytes left. The walk of each kind of message is put together once.
+
+On the way it takes out the tagged fields that kio does not know: a newer peer may send them and must be understood
+(KIP-482), but kio refuses them.
+"""
+
+from collections.abc import Callable
+from dataclasses import Field, dataclass, fields, is_dataclass
+from functools import cache
+from types import NoneType
+from typing import Any, TypeAlias, get_args, get_origin
+
+from coterie.nouns.errors import WireError
+from coterie.wire.primitives import Writer
+
+ELEMENTS_MAX = 500_000
+"""The most array elements and tagged fields in one message, nested ones included.
+
+A frame's size is limited by the shells, but an element of 3 bytes becomes some 100 bytes of objects, and each takes
+its time on the event loop. No client of ours comes near: a fetch of 100,000 partitions would.
+"""
+
+_FIXED_SIZES = {
+    "bool": 1, "int8": 1, "uint8": 1,
+    "int16": 2, "uint16": 2, "error_code": 2,
+    "int32": 4, "uint32": 4, "timedelta_i32": 4,
+    "int64": 8, "uint64": 8, "float64": 8, "timedelta_i64": 8, "datetime_i64": 8,
+    "uuid": 16,
+}  # fmt: skip
+
+
+class _Message:
+    """The bytes that are walked, and how many more elements they may hold."""
+
+    __slots__ = ("data", "elements_left", "end", "rewritten")
+
+    def __init__(self, data: bytes) -> None:
+        self.data = data
+        self.end = len(data)
+        self.elements_left = ELEMENTS_MAX
+        self.rewritten: list[tuple[int, int, bytes]] = []
+        """From where to where which bytes stand instead, in order: tagged fields less those that kio does not know."""
+
+    def without_unknown(self) -> bytes:
+        if not self.rewritten:
+            return self.data
+        parts: list[bytes] = []
+        at = 0
+        for start, end, instead in self.rewritten:
+            parts += (self.data[at:start], instead)
+            at = end
+        return b"".join((*parts, self.data[at:]))
+
+    def skip(self, at: int, size: int) -> int:
+        if size < 0 or size > self.end - at:
+            raise WireError(f"{size} bytes are wanted at {at}, {self.end - at} are left")
+        return at + size
+
+    def count(self, at: int, count: int, size_min: int) -> int:
+        if count < 0 or count * size_min > self.end - at:
+            raise WireError(f"{count} elements are announced at {at}, {self.end - at} bytes are left")
+        self.elements_left -= count
+        if self.elements_left < 0:
+            raise WireError(f"a message of more than {ELEMENTS_MAX} elements")
+        return count
+
+    def number(self, at: int, size: int) -> int:
+        return int.from_bytes(self.data[at : self.skip(at, size)], signed=True)
+
+    def uvarint(self, at: int) -> tuple[int, int]:
+        """The number and the place after it."""
+        value = 0
+        for shift in range(0, 35, 7):
+            if at >= self.end:
+                break
+            byte = self.data[at]
+            at += 1
+            value |= (byte & 0x7F) << shift
+            if byte < 0x80:
+                return value, at
+        raise WireError(f"a varint is cut off or too long before {at}")
+
+
+_Walk: TypeAlias = Callable[[_Message, int], int]
+"""Walks one value of a message that begins at a place; returns the place after it."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Shape:
+    walk: _Walk
+    size_min: int
+    """The fewest bytes of one value."""
+    fixed: bool = False
+    """Whether every value has ``size_min`` bytes."""
+
+
+def checked_message(data: bytes, at: int, entity_type: Any) -> bytes:
+    """Walk the message of kio's ``entity_type`` that begins at ``at`` and ends with ``data``; return ``data``, less the
+    tagged fields that kio does not know.
+
+    :raises WireError: when a count or a length passes the end, or bytes are left over.
+    """
+    message = _Message(data)
+    end = _entity(entity_type).walk(message, at)
+    if end != message.end:
+        raise WireError(f"{message.end - end} bytes are left over")
+    return message.without_unknown()
+
+
+# -- shapes, put together once a type ----------------------------------------------------------------------------------
+
+
+@cache
+def _entity(entity_type: Any) -> _Shape:
+    flexible: bool = entity_type.__flexible__
+    plain: list[_Shape] = []
+    tagged: dict[int, _Walk] = {}
+    for field in fields(entity_type):
+        tag = field.metadata.get("tag")
+        if tag is None:
+            plain.append(_field(field, flexible=flexible, nullable=_is_nullable(field.type)))
+        else:
+            # A tagged field is null by being absent, so kio reads it without a mark.
+            tagged[tag] = _field(field, flexible=flexible, nullable=False).walk
+    walks = tuple(_joined(plain))
+    size_min = sum(shape.size_min for shape in plain) + flexible
+
+    def walk(message: _Message, at: int) -> int:
+        for step in walks:
+            at = step(message, at)
+        return _walk_tagged(message, at, tagged) if flexible else at
+
+    return _Shape(walk, size_min)
+
+
+def _joined(shapes: list[_Shape]) -> list[_Walk]:
+    """The walks of fields in a row; neighbours of fixed size make one step."""
+    walks: list[_Walk] = []
+    size = 0
+    for shape in shapes:
+        if shape.fixed:
+            size += shape.size_min
+            continue
+        if size:
+            walks.append(_fixed(size).walk)
+            size = 0
+        walks.append(shape.walk)
+    if size:
+        walks.append(_fixed(size).walk)
+    return walks
+
+
+def _field(field: Field[Any], *, flexible: bool, nullable: bool) -> _Shape:
+    inner: Any = _not_none(field.type)
+    is_array = get_origin(inner) is tuple
+    if is_array:
+        inner = _not_none(get_args(inner)[0])
+    is_entity = is_dataclass(inner)
+    element = _entity(inner) if is_entity else _primitive(field.metadata["kafka_type"], flexible=flexible)
+    if is_array:
+        assert element.size_min > 0, f"{field.name} has elements without bytes: nothing would limit their number"
+        return _array(element, flexible=flexible)
+    return _nullable_entity(element) if nullable and is_entity else element
+
+
+def _primitive(kafka_type: str, *, flexible: bool) -> _Shape:
+    if kafka_type in _FIXED_SIZES:
+        return _fixed(_FIXED_SIZES[kafka_type])
+    if kafka_type not in ("string", "bytes", "records"):
+        raise NotImplementedError(f"kio knows a type that the guard does not: {kafka_type}")
+    return _compact_bytes() if flexible else _sized_bytes(2 if kafka_type == "string" else 4)
+
+
+def _fixed(size: int) -> _Shape:
+    return _Shape(lambda message, at: message.skip(at, size), size, fixed=True)
+
+
+def _compact_bytes() -> _Shape:
+    def walk(message: _Message, at: int) -> int:
+        size, at = message.uvarint(at)
+        return message.skip(at, size - 1) if size else at
+
+    return _Shape(walk, 1)
+
+
+def _sized_bytes(length_size: int) -> _Shape:
+    def walk(message: _Message, at: int) -> int:
+        size = message.number(at, length_size)
+        at += length_size
+        return message.skip(at, size) if size != -1 else at
+
+    return _Shape(walk, length_size)
+
+
+def _array(element: _Shape, *, flexible: bool) -> _Shape:
+    def walk(message: _Message, at: int) -> int:
+        if flexible:
+            announced, at = message.uvarint(at)
+            count = announced - 1
+        else:
+            count = message.number(at, 4)
+            at += 4
+        if count == -1:
+            return at
+        count = message.count(at, count, element.size_min)
+        if element.fixed:
+            return message.skip(at, count * element.size_min)
+        for _ in range(count):
+            at = element.walk(message, at)
+        return at
+
+    return _Shape(walk, 1 if flexible else 4)
+
+
+def _nullable_entity(entity: _Shape) -> _Shape:
+    """One byte before a struct that may be null: -1 for null (KIP-893)."""
+
+    def walk(message: _Message, at: int) -> int:
+        return at + 1 if message.number(at, 1) < 0 else entity.walk(message, at + 1)
+
+    return _Shape(walk, 1)
+
+
+def _walk_tagged(message: _Message, at: int, tagged: dict[int, _Walk]) -> int:
+    start = at
+    count, at = message.uvarint(at)
+    known: list[tuple[int, int]] = []
+    last_tag = -1
+    for _ in range(message.count(at, count, 2)):
+        field_start = at
+        tag, at = message.uvarint(at)
+        if tag <= last_tag:
+            raise WireError(f"the tagged field {tag} comes after {last_tag} at {at}")
+        last_tag = tag
+        size, at = message.uvarint(at)
+        end = message.skip(at, size)
+        if tag in tagged:
+            known.append((field_start, end))
+            if tagged[tag](message, at) != end:
+                raise WireError(f"the tagged field {tag} has not the size {size} it tells at {at}")
+        at = end
+    if len(known) < count:
+        _take_out_unknown(message, start, at, known)
+    return at
+
+
+def _take_out_unknown(message: _Message, start: int, end: int, known: list[tuple[int, int]]) -> None:
+    """Have the tagged fields from ``start`` to ``end`` replaced by the ``known`` ones, counted anew."""
+    if message.rewritten and message.rewritten[-1][0] > start:
+        raise WireError(f"unknown tagged fields inside of tagged fields at {start}")
+    head = Writer()
+    head.uvarint(len(known))
+    message.rewritten.append((start, end, head.getvalue() + b"".join(message.data[a:b] for a, b in known)))
+
+
+def _is_nullable(type_: Any) -> bool:
+    return NoneType in get_args(type_)
+
+
+def _not_none(type_: Any) -> Any:
+    """``X`` of ``X | None``."""
+    return next(arg for arg in get_args(type_) if arg is not NoneType) if _is_nullable(type_) else type_

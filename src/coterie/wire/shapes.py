@@ -1,0 +1,61 @@
+"""Between kio's entities, one class a version, and values that know no version.
+
+A handler says everything that the newest version can say, in plain mappings; :func:`build` keeps what the asked
+version has a place for. Durations are int milliseconds on our side and `timedelta` on kio's.
+"""
+
+from collections.abc import Mapping
+from dataclasses import fields, is_dataclass
+from datetime import UTC, datetime, timedelta
+from functools import cache
+from types import NoneType
+from typing import Any, get_args, get_origin
+
+from kio.index import load_request_schema, load_response_schema
+
+Values = Mapping[str, Any]
+"""Values by kio's field name; a struct is again such a mapping, an array a sequence."""
+
+
+def build_response(api_key: int, version: int, values: Values) -> Any:
+    """Kio's response entity of ``version``; fields it does not know are dropped, fields not given take defaults."""
+    return build(load_response_schema(api_key, version), values)
+
+
+def build_request(api_key: int, version: int, values: Values) -> Any:
+    """Kio's request entity of ``version``, likewise."""
+    return build(load_request_schema(api_key, version), values)
+
+
+def build(schema: Any, values: Values) -> Any:
+    """An entity of ``schema``.
+
+    :raises TypeError: when a field without default is missing: our own bug.
+    """
+    return schema(**{name: convert(values[name]) for name, convert in _converters(schema) if name in values})
+
+
+def milliseconds(duration: timedelta) -> int:
+    """Kio's duration as int milliseconds."""
+    return round(duration / timedelta(milliseconds=1))
+
+
+@cache
+def _converters(schema: Any) -> tuple[tuple[str, Any], ...]:
+    return tuple((field.name, _converter(field.type, field.metadata.get("kafka_type"))) for field in fields(schema))
+
+
+def _converter(type_: Any, kafka_type: str | None) -> Any:
+    inner: Any = type_
+    if NoneType in get_args(type_):
+        inner = next(arg for arg in get_args(type_) if arg is not NoneType)
+    if get_origin(inner) is tuple:
+        element = _converter(get_args(inner)[0], kafka_type)
+        return lambda values: None if values is None else tuple(element(value) for value in values)
+    if is_dataclass(inner):
+        return lambda values: None if values is None else build(inner, values)
+    if kafka_type in ("timedelta_i32", "timedelta_i64"):
+        return lambda value_ms: timedelta(milliseconds=value_ms)
+    if kafka_type == "datetime_i64":
+        return lambda value_ms: None if value_ms < 0 else datetime.fromtimestamp(value_ms / 1000, UTC)
+    return lambda value: value

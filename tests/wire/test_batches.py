@@ -1,0 +1,94 @@
+"""Record batches: written and read here, compared with kio's reader, and damaged."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from kio.records.readers import read_batch
+
+from coterie.nouns.errors import WireError
+from coterie.wire.batches import (
+    HEAD_SIZE,
+    NewRecord,
+    check_produced,
+    decode_records,
+    encode_batch,
+    iter_heads,
+    with_base_offset,
+)
+
+NOW_MS = 1_700_000_000_000
+THREE = encode_batch([NewRecord(key=b"k%d" % i, value=b"v" * i) for i in range(3)], timestamp_ms=NOW_MS)
+
+keys = st.none() | st.binary(max_size=40)
+new_records = st.lists(
+    st.builds(NewRecord, key=keys, value=keys, headers=st.lists(st.tuples(st.text(max_size=5), keys), max_size=3)),
+    min_size=1,
+    max_size=20,
+)
+
+
+@given(new_records, st.integers(0, 2**62), st.integers(0, 2**41))
+def test_records_survive_the_wire(records: list[NewRecord], base_offset: int, timestamp_ms: int) -> None:
+    batch = with_base_offset(encode_batch(records, timestamp_ms=timestamp_ms), base_offset)
+    check_produced(batch)
+    read = decode_records(batch)
+    assert [(r.key, r.value, list(r.headers)) for r in read] == [(r.key, r.value, list(r.headers)) for r in records]
+    assert [r.offset for r in read] == list(range(base_offset, base_offset + len(records)))
+    assert {r.timestamp_ms for r in read} == {timestamp_ms}
+
+
+def test_another_implementation_reads_our_batches() -> None:
+    batch, size = read_batch(with_base_offset(THREE, 40, leader_epoch=2), 0)
+    assert size == len(THREE)
+    assert (batch.base_offset, batch.partition_leader_epoch, batch.last_offset_delta) == (40, 2, 2)
+    assert [record.key for record in batch.records] == [b"k0", b"k1", b"k2"]
+
+
+def test_the_offset_is_put_in_without_touching_what_the_crc_covers() -> None:
+    placed = with_base_offset(THREE, 1000, leader_epoch=3)
+    assert placed[21:] == THREE[21:]
+    head = check_produced(placed)
+    assert (head.base_offset, head.last_offset, head.max_timestamp_ms) == (1000, 1002, NOW_MS)
+
+
+def test_a_batch_cut_off_at_the_end_of_a_fetch_is_left_out() -> None:
+    row = THREE + with_base_offset(THREE, 3)
+    assert [head.base_offset for _, head in iter_heads(row)] == [0, 3]
+    assert [head.base_offset for _, head in iter_heads(row[:-1])] == [0]
+    assert len(decode_records(row[:-1])) == 3
+    assert list(iter_heads(row[: HEAD_SIZE - 1])) == []
+
+
+def edited(at: int, raw: bytes) -> bytes:
+    return THREE[:at] + raw + THREE[at + len(raw) :]
+
+
+@pytest.mark.parametrize(
+    ("batch", "why"),
+    [
+        (b"", "no head"),
+        (THREE[:60], "no head"),
+        (THREE[:-1], "are there"),
+        (THREE + b"\0", "behind the one batch"),
+        (THREE + THREE, "behind the one batch"),
+        (edited(8, b"\x7f\xff\xff\xff"), "are there"),
+        (edited(8, b"\xff\xff\xff\xff"), "are there"),
+        (edited(16, b"\x01"), "magic 1"),
+        (edited(70, b"\xee"), "CRC"),
+        (edited(57, b"\x7f\xff\xff\xff"), "offset delta"),
+        (edited(23, b"\x7f\xff\xff\xfe") [:57] + b"\x7f\xff\xff\xff" + THREE[61:], "records"),
+        (edited(57, b"\xff\xff\xff\xff"), "records"),
+    ],
+)  # fmt: skip
+def test_an_unsound_batch_is_refused(batch: bytes, why: str) -> None:
+    with pytest.raises(WireError, match=why):
+        check_produced(batch)
+
+
+@given(st.binary(max_size=200))
+def test_any_bytes_are_read_or_refused(data: bytes) -> None:
+    for read in (check_produced, decode_records):
+        try:
+            read(data)
+        except WireError:
+            continue

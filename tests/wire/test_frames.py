@@ -1,0 +1,112 @@
+"""Frames against those that an unmodified Connect exchanged with an unmodified broker."""
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from coterie.nouns.errors import WireError
+from coterie.wire.connect_bytes import decode_metadata
+from coterie.wire.errors import ErrorCode
+from coterie.wire.frames import (
+    RequestHeader,
+    UnknownApiError,
+    decode_header,
+    decode_request,
+    decode_response,
+    encode_request,
+    encode_response,
+    framed,
+)
+from coterie.wire.shapes import build_request, build_response, milliseconds
+
+RECORDED: Mapping[str, Any] = json.loads((Path(__file__).parent / "vectors" / "connect-wire.json").read_text())
+KEYS = {"FindCoordinator": 10, "JoinGroup": 11, "Heartbeat": 12, "LeaveGroup": 13, "SyncGroup": 14}
+FRAMES = [(what, bytes.fromhex(frame["hex"])) for what, frames in RECORDED["raw_frames"].items() for frame in frames]
+
+
+@pytest.mark.parametrize(("what", "frame"), [pair for pair in FRAMES if " req" in pair[0]])
+def test_recorded_requests_are_read_and_written_alike(what: str, frame: bytes) -> None:
+    header, request = decode_request(frame)
+    api, version, *_ = what.split()
+    assert (header.api_key, f"v{header.api_version}") == (KEYS[api], version)
+    again, written = encode_request(request, correlation_id=header.correlation_id, client_id=header.client_id)
+    assert (again, written) == (header, frame)
+
+
+@pytest.mark.parametrize(("what", "frame"), [pair for pair in FRAMES if " resp" in pair[0]])
+def test_recorded_responses_are_read_and_written_alike(what: str, frame: bytes) -> None:
+    api, version, *_ = what.split()
+    header = RequestHeader(api_key=KEYS[api], api_version=int(version[1:]), correlation_id=int.from_bytes(frame[:4]))
+    response = decode_response(frame, header)
+    assert encode_response(header, response) == frame
+
+
+def test_what_connect_embeds_in_a_join_is_read() -> None:
+    frame = next(frame for what, frame in FRAMES if what.startswith("JoinGroup v9 req"))
+    _, join = decode_request(frame)
+    assert join.protocol_type == "connect"
+    assert milliseconds(join.session_timeout) == 6000
+    assert decode_metadata(join.protocols[0].metadata)[1].url.startswith("http://")
+
+
+def test_api_versions_is_answered_with_a_header_that_every_client_can_read() -> None:
+    header = RequestHeader(api_key=18, api_version=3, correlation_id=9)
+    response = build_response(18, 3, {"error_code": ErrorCode.none, "api_keys": [], "throttle_time": 0})
+    frame = encode_response(header, response)
+    assert frame == bytes.fromhex("00000009 0000 01 00000000 00")
+    assert decode_response(frame, header) == response
+
+
+def test_a_broker_that_does_not_know_the_version_of_api_versions_is_understood() -> None:
+    asked = RequestHeader(api_key=18, api_version=4, correlation_id=1)
+    answer = build_response(
+        18,
+        0,
+        {
+            "error_code": ErrorCode.unsupported_version,
+            "api_keys": [{"api_key": 18, "min_version": 0, "max_version": 2}],
+        },
+    )
+    assert decode_response(encode_response(asked, answer), asked) == answer
+
+
+def test_an_unknown_api_or_version_tells_its_header() -> None:
+    for key, version in ((11, 99), (11, -1), (999, 0), (-3, 0)):
+        frame = key.to_bytes(2, signed=True) + version.to_bytes(2, signed=True) + bytes.fromhex("0000000f 0001 63")
+        with pytest.raises(UnknownApiError) as raised:
+            decode_request(frame)
+        assert raised.value.header.correlation_id == 15
+        assert decode_header(frame).client_id == "c"
+
+
+@pytest.mark.parametrize("frame", [b"", b"\x00\x0b", bytes.fromhex("000b0006000000010005")])
+def test_half_a_header_is_refused(frame: bytes) -> None:
+    with pytest.raises(WireError):
+        decode_request(frame)
+
+
+def test_an_answer_to_another_request_is_refused() -> None:
+    header = RequestHeader(api_key=12, api_version=4, correlation_id=1)
+    frame = encode_response(header, build_response(12, 4, {"throttle_time": 0, "error_code": ErrorCode.none}))
+    with pytest.raises(WireError, match="where one to 2"):
+        decode_response(frame, RequestHeader(api_key=12, api_version=4, correlation_id=2))
+
+
+def test_values_without_version_find_their_place_in_every_version() -> None:
+    values = {
+        "group_id": "g", "session_timeout": 6000, "rebalance_timeout": 60_000, "member_id": "m",
+        "group_instance_id": None, "protocol_type": "connect", "reason": None,
+        "protocols": [{"name": "default", "metadata": b"x"}],
+    }  # fmt: skip
+    for version in range(10):
+        _, frame = encode_request(build_request(11, version, values), correlation_id=1, client_id=None)
+        _, join = decode_request(frame)
+        assert milliseconds(join.session_timeout) == 6000
+        assert join.protocols[0].metadata == b"x"
+
+
+def test_a_frame_travels_behind_its_length() -> None:
+    assert framed(b"abc") == b"\0\0\0\x03abc"

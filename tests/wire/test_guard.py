@@ -1,0 +1,174 @@
+"""What a hostile peer sends never reaches kio's native parser."""
+
+import subprocess
+import sys
+import textwrap
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from kio.index import load_request_schema, load_response_schema
+from kio.schema.index import api_key_map, schema_name_map
+
+from coterie.nouns.errors import WireError
+from coterie.wire.errors import ErrorCode
+from coterie.wire.frames import RequestHeader, decode_request, decode_response, encode_request, encode_response
+from coterie.wire.guard import ELEMENTS_MAX, checked_message
+from coterie.wire.primitives import Writer
+from coterie.wire.shapes import build_request, build_response
+
+MADE_HERE = [0, 1, 2, 3, 10, 11, 12, 13, 14, 18, 19, 22]
+EVERY_VERSION = [(key, version) for key in MADE_HERE for version in sorted(schema_name_map[api_key_map[key]])]
+
+
+def test_a_hostile_count_is_refused_where_kio_would_abort_the_process() -> None:
+    """JoinGroup v6 that announces 2**35 - 1 protocols, decoded with little memory to spare, in a process of its own."""
+    program = textwrap.dedent(
+        """
+        import resource
+        from coterie.nouns.errors import WireError
+        from coterie.wire.frames import decode_request
+
+        resource.setrlimit(resource.RLIMIT_AS, (1 << 30, 1 << 30))
+        header = bytes.fromhex("000b0006 00000001 0001 61 00")
+        body = bytes.fromhex("02 67 00001770 00001770 01 00 02 63")
+        for count in ("ffffffff0f", "ffffffff07", "ffff7f"):
+            try:
+                decode_request(header + body + bytes.fromhex(count) + b"\\0" * 40)
+            except WireError as error:
+                print("refused", error)
+        """
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.count("refused") == 3
+
+
+@pytest.mark.parametrize(("api_key", "version"), EVERY_VERSION)
+def test_a_guard_exists_for_every_message_of_ours(api_key: int, version: int) -> None:
+    for schema in (load_request_schema(api_key, version), load_response_schema(api_key, version)):
+        with pytest.raises(WireError):
+            checked_message(b"\x7f", 0, schema)
+
+
+def test_more_elements_than_any_client_needs_are_refused_before_they_are_made() -> None:
+    writer = Writer()
+    for value in (11, 6):
+        writer.int16(value)
+    writer.int32(1)
+    writer.nullable_string(None)
+    writer.no_tagged_fields()
+    writer.compact_string("g")
+    writer.int32(6000)
+    writer.int32(6000)
+    writer.compact_string("")
+    writer.compact_nullable_string(None)
+    writer.compact_string("c")
+    writer.compact_count(ELEMENTS_MAX + 1)
+    writer.raw(b"\x01\x01\x00" * (ELEMENTS_MAX + 1))
+    writer.no_tagged_fields()
+    with pytest.raises(WireError, match="elements"):
+        decode_request(writer.getvalue())
+
+
+HEARTBEAT = {"group_id": "g", "generation_id": 1, "member_id": "m", "group_instance_id": None}
+FETCHED: dict[str, Any] = {
+    "throttle_time": 0,
+    "error_code": ErrorCode.none,
+    "session_id": 0,
+    "responses": [],
+}
+
+
+def test_bytes_left_over_are_refused() -> None:
+    _, frame = encode_request(build_request(12, 4, HEARTBEAT), correlation_id=1, client_id="c")
+    assert decode_request(frame)[1].member_id == "m"
+    with pytest.raises(WireError, match="left over"):
+        decode_request(frame + b"\0")
+
+
+@pytest.mark.parametrize(
+    "tags",
+    ["ffffffff0f", "020000", "02 0001 00 0000", "01 00 ffffffff0f", "01ffffffffff"],
+    ids=["count", "the same twice", "falling", "size", "endless varint"],
+)
+def test_malformed_tagged_fields_are_refused(tags: str) -> None:
+    _, frame = encode_request(build_request(12, 4, HEARTBEAT), correlation_id=1, client_id="c")
+    with pytest.raises(WireError):
+        decode_request(frame[:-1] + bytes.fromhex(tags))
+
+
+def test_an_unknown_tagged_field_is_passed_over() -> None:
+    _, frame = encode_request(build_request(12, 4, HEARTBEAT), correlation_id=1, client_id="c")
+    assert decode_request(frame[:-1] + bytes.fromhex("01 63 03 aabbcc"))[1].generation_id == 1
+
+
+@given(st.sampled_from(EVERY_VERSION), st.binary(max_size=120))
+@settings(max_examples=400)
+def test_any_request_bytes_are_read_or_refused(api: tuple[int, int], body: bytes) -> None:
+    header = Writer()
+    header.int16(api[0])
+    header.int16(api[1])
+    header.int32(7)
+    header.nullable_string(None)
+    try:
+        decode_request(header.getvalue() + body)
+    except WireError:
+        return
+
+
+@given(st.sampled_from(EVERY_VERSION), st.binary(max_size=120))
+@settings(max_examples=400)
+def test_any_response_bytes_are_read_or_refused(api: tuple[int, int], body: bytes) -> None:
+    header = RequestHeader(api_key=api[0], api_version=api[1], correlation_id=7)
+    try:
+        decode_response(b"\0\0\0\x07" + body, header)
+    except WireError:
+        return
+
+
+JOIN = {
+    "group_id": "g",
+    "session_timeout": 6000,
+    "rebalance_timeout": 6000,
+    "member_id": "",
+    "group_instance_id": None,
+    "protocol_type": "connect",
+    "protocols": [{"name": "default", "metadata": b"abc"}, {"name": "compatible", "metadata": b""}],
+    "reason": "why",
+}
+
+
+@given(st.data())
+@settings(max_examples=300, suppress_health_check=[HealthCheck.too_slow])
+def test_a_damaged_request_is_read_or_refused(data: st.DataObject) -> None:
+    version = data.draw(st.integers(0, 9))
+    _, frame = encode_request(build_request(11, version, JOIN), correlation_id=1, client_id="c")
+    damaged = bytearray(frame)
+    for _ in range(data.draw(st.integers(1, 4))):
+        damaged[data.draw(st.integers(4, len(frame) - 1))] = data.draw(st.integers(0, 255))
+    cut = data.draw(st.integers(8, len(frame)))
+    try:
+        decode_request(bytes(damaged[:cut]))
+    except WireError:
+        return
+
+
+def test_a_fetch_response_with_tagged_structs_passes_the_guard() -> None:
+    header = RequestHeader(api_key=1, api_version=18, correlation_id=3)
+    partition = {
+        "partition_index": 0,
+        "error_code": ErrorCode.none,
+        "high_watermark": 5,
+        "current_leader": {"leader_id": 1, "leader_epoch": 4},
+        "aborted_transactions": None,
+        "records": b"xyz",
+    }
+    values = FETCHED | {
+        "responses": [{"topic_id": None, "partitions": [partition]}],
+        "node_endpoints": [{"node_id": 1, "host": "h", "port": 2, "rack": None}],
+    }
+    response = decode_response(encode_response(header, build_response(1, 18, values)), header)
+    assert response.responses[0].partitions[0].current_leader.leader_epoch == 4
+    assert response.node_endpoints[0].host == "h"
