@@ -203,8 +203,8 @@ class SimulatedMembership:
 
     def subscribe(self, *, config_offset: ConfigOffset, owned: Jobs) -> None:
         self._config_offset, self._owned = config_offset, owned
-        if self._rejoins_without_work and not owned:
-            self._rejoins_without_work = False
+        if not self._has_begun or (self._rejoins_without_work and not owned):
+            self._has_begun, self._rejoins_without_work = True, False
             self._enter()
 
     def rejoin(self, reason: str) -> None:
@@ -220,9 +220,6 @@ class SimulatedMembership:
         self._group.begin_round()
 
     async def next_event(self) -> MembershipEvent:
-        if not self._has_begun:
-            self._has_begun = True
-            self._enter()
         return await self._events.get()
 
     def say(self, event: MembershipEvent) -> None:

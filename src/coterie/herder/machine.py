@@ -38,6 +38,7 @@ from coterie.herder.messages import (
     RequestArrived,
     RequestDue,
     RetryDue,
+    RuntimeOpened,
     Say,
     ShutdownOrdered,
     SplitFailed,
@@ -95,12 +96,8 @@ def step(herder: Herder, event: Event, *, now_ms: int) -> HerderOutput:
             _on_request(turn, event)
         case TimerFired(timer=timer):
             _on_timer(turn, timer)
-        case ShutdownOrdered(reason=reason):
-            leaving.leave(turn, reason, code=0, grace_ms=herder.settings.stop_grace_ms)
-        case RuntimeDied(reason=reason):
-            leaving.leave(turn, reason, code=1, grace_ms=RUNTIME_DIED_GRACE_MS)
-        case GroupLeft():
-            leaving.on_left(turn)
+        case RuntimeOpened() | RuntimeDied() | ShutdownOrdered() | GroupLeft():
+            _on_life(turn, event)
     _reconcile(turn)
     check(herder)
     return turn.output()
@@ -118,6 +115,18 @@ def _on_lines(turn: Turn, event: ConfigLinesRead | StatusLinesRead) -> None:
         case StatusLinesRead(lines=lines):
             for line in lines:
                 turn.herder.statuses.apply(line)
+
+
+def _on_life(turn: Turn, event: RuntimeOpened | RuntimeDied | ShutdownOrdered | GroupLeft) -> None:
+    match event:
+        case RuntimeOpened():
+            turn.herder.may_join = True
+        case RuntimeDied(reason=reason):
+            leaving.leave(turn, reason, code=1, grace_ms=RUNTIME_DIED_GRACE_MS)
+        case ShutdownOrdered(reason=reason):
+            leaving.leave(turn, reason, code=0, grace_ms=turn.herder.settings.stop_grace_ms)
+        case GroupLeft():
+            leaving.on_left(turn)
 
 
 def _on_membership(turn: Turn, event: MembershipEvent) -> None:

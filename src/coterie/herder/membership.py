@@ -11,6 +11,7 @@ from coterie.wire.connect import AssignmentError
 
 def on_rebalance(turn: Turn) -> None:
     turn.herder.settled = False
+    turn.herder.wanted = None
 
 
 def on_assignment(turn: Turn, event: AssignmentReceived) -> None:
@@ -47,6 +48,7 @@ def on_lost(turn: Turn, event: MembershipLost) -> None:
     herder.assigned = NO_JOBS
     herder.assigned_for = herder.wanted = herder.catch_up_to = None
     herder.owes_rejoin = herder.rejoin_asked = False
+    herder.subscribed = None  # Said again also when it is the same: the membership waits to hear it.
     _set_delay(turn, 0)
 
 
@@ -62,7 +64,7 @@ def advance(turn: Turn) -> None:
     """Say what has changed about this worker, then ask for the rounds that it owes."""
     herder = turn.herder
     now = (herder.config.offset, herder.owned)
-    if now != herder.subscribed:
+    if herder.may_join and now != herder.subscribed:
         herder.subscribed = now
         turn.order(Subscribe(config_offset=now[0], owned=now[1]))
     # Not while a round is under way: its join may have been sent when something of what was revoked still ran, and

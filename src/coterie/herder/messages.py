@@ -41,6 +41,11 @@ class TimerFired:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class RuntimeOpened:
+    """Both logs are read to their ends and tasks can start at once: this worker may join its group."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ShutdownOrdered:
     reason: str
 
@@ -141,6 +146,7 @@ Event: TypeAlias = (
     | StatusLinesRead
     | RequestArrived
     | TimerFired
+    | RuntimeOpened
     | ShutdownOrdered
     | ChoreResult
     | MembershipEvent

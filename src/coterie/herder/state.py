@@ -143,6 +143,8 @@ class Herder:
         self.config = ConfigState()
         self.statuses = StatusState()
         # Soft: the place in the group.
+        self.may_join = False
+        """The runtime is open; before, nothing is said to the membership, which joins when it is told something."""
         self.member_id = MemberId("")
         self.generation = Generation(-1)
         self.leader = MemberId("")

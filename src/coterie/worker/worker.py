@@ -32,6 +32,7 @@ from coterie.herder.messages import (
     Reply,
     RequestArrived,
     RequestId,
+    RuntimeOpened,
     Say,
     SetTimer,
     ShutdownOrdered,
@@ -176,6 +177,7 @@ class Worker:
         self.stage = "ensuring membership in the cluster"
         group.create_task(self._feed_task_events())
         group.create_task(self._feed_membership_events())
+        await self._inbox.put(RuntimeOpened())
         self.phase = Phase.RUNNING
 
     async def _feed_config(self, follow: AsyncIterator[Sequence[Line]], read: asyncio.Event) -> None:

@@ -1,0 +1,103 @@
+"""The config topic's lines, beside those that a real Kafka Connect 4.3.1 wrote."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from coterie.engine.log import NewLine
+from coterie.herder import config_records
+from coterie.herder.config_records import ConnectorWritten, NotForUs, TargetStateWritten, TasksCommitted, TaskWritten
+from coterie.nouns.ids import Incarnation
+from coterie.nouns.jobs import ConnectorName, ConnectorTaskId
+from coterie.nouns.states import TargetState
+
+VECTORS = json.loads((Path(__file__).parent / "vectors" / "connect-topics.json").read_text())
+RECORDED: list[dict[str, Any]] = [
+    record for step in VECTORS["topics"] for record in step["records"] if record["topic"] == "configs"
+]
+LIFE = Incarnation("5f3a")
+
+
+def written_again(record: config_records.ConfigRecord) -> list[NewLine]:
+    """The same thing, said by us."""
+    match record:
+        case ConnectorWritten(connector=name, config=None):
+            return [config_records.deletion_lines(name)[0]]
+        case ConnectorWritten(connector=name, config=config) if config is not None:
+            return [config_records.connector_line(name, config, LIFE)]
+        case TaskWritten(task=task, config=config):
+            return [config_records.task_config_lines(task.connector, [config] * (task.task + 1))[task.task]]
+        case TasksCommitted(connector=name, tasks=tasks):
+            return [config_records.task_config_lines(name, [{}] * tasks)[-1]]
+        case TargetStateWritten(connector=name, target_state=None):
+            return [config_records.deletion_lines(name)[1]]
+        case TargetStateWritten(connector=name, target_state=target_state) if target_state is not None:
+            return [config_records.target_state_line(name, target_state)]
+    return []
+
+
+@pytest.mark.parametrize("recorded", RECORDED, ids=lambda record: f"{record['o']}-{record['key']}")
+def test_what_connect_wrote_is_written_again_to_the_byte(recorded: dict[str, Any]) -> None:
+    value = recorded["value"]
+    parsed = config_records.parse(recorded["key"].encode(), None if value is None else value.encode())
+    if isinstance(parsed, NotForUs):
+        assert parsed.remark is None, "a key of Connect's own is no surprise"
+        assert recorded["key"].startswith(("session-key", "restart-connector-", "logger-cluster-"))
+        return
+    (line,) = written_again(parsed)
+    ours = line.value and line.value.replace(b',"incarnation":"5f3a"', b"")
+    assert (line.key.decode(), ours and ours.decode()) == (recorded["key"], value)
+
+
+def test_a_connectors_line_has_its_incarnation_beside_the_properties() -> None:
+    line = config_records.connector_line(ConnectorName("orders"), {"name": "orders", "größe": "8"}, LIFE)
+    assert line.value == '{"properties":{"name":"orders","größe":"8"},"incarnation":"5f3a"}'.encode()
+
+
+def test_a_task_is_split_from_its_connector_at_the_last_dash() -> None:
+    parsed = config_records.parse(b"task-a-b-1-12", b'{"properties":{}}')
+    assert parsed == TaskWritten(task=ConnectorTaskId(ConnectorName("a-b-1"), 12), config={})
+
+
+def test_the_newer_target_state_counts_and_an_unknown_one_falls_back() -> None:
+    parsed = config_records.parse(b"target-state-a", b'{"state":"PAUSED","state.v2":"STOPPED"}')
+    assert parsed == TargetStateWritten(connector=ConnectorName("a"), target_state=TargetState.STOPPED)
+    parsed = config_records.parse(b"target-state-a", b'{"state":"PAUSED","state.v2":"HIBERNATING"}')
+    assert parsed == TargetStateWritten(connector=ConnectorName("a"), target_state=TargetState.PAUSED)
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        (b"what-is-this", b"{}"),
+        (b"connector-a", b"{"),
+        (b"connector-a", b'{"properties":{"a":1}}'),
+        (b"connector-a", b"[" * 100_000),
+        (b"task-a-x", b'{"properties":{}}'),
+        (b"commit-a", b'{"tasks":-1}'),
+        (b"commit-a", b'{"tasks":true}'),
+        (b"target-state-a", b'{"state":["x"]}'),
+        (None, b"{}"),
+    ],
+)
+def test_a_line_that_means_nothing_is_remarked_on_and_ignored(key: bytes | None, value: bytes) -> None:
+    parsed = config_records.parse(key, value)
+    assert isinstance(parsed, NotForUs)
+    assert parsed.remark
+
+
+@given(st.binary(max_size=40), st.none() | st.binary(max_size=200))
+def test_no_line_is_ever_a_reason_to_fail(key: bytes, value: bytes | None) -> None:
+    for prefix in (b"", b"connector-", b"task-", b"commit-", b"target-state-"):
+        config_records.parse(prefix + key, value)
+
+
+@given(st.dictionaries(st.text(max_size=20), st.text(max_size=20), max_size=6), st.text(min_size=1, max_size=30))
+def test_any_config_comes_back_as_it_was_put(config: dict[str, str], name: str) -> None:
+    line = config_records.connector_line(ConnectorName(name), config, LIFE)
+    parsed = config_records.parse(line.key, line.value)
+    assert parsed == ConnectorWritten(connector=ConnectorName(name), config=config, incarnation=LIFE)
