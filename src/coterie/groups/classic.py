@@ -11,7 +11,9 @@ the initial delay, KIP-394 for known member ids, KIP-559 for the protocol in Syn
 
 - the generation is written when the join phase ends, too (see `GenerationWritten`);
 - a leader that is gone is followed by the member that rejoined first;
-- a parked request whose member asks again is answered REBALANCE_IN_PROGRESS; Kafka forgets it without an answer.
+- a parked request whose member asks again is answered REBALANCE_IN_PROGRESS; Kafka forgets it without an answer;
+- a join or sync that is answered at once gives a full session, as a heartbeat does. Kafka leaves the session's end
+  where it was, so that a member can begin to work on an answer that it got when its session was nearly over.
 """
 
 from coterie.engine.output import Output
@@ -129,26 +131,25 @@ def on_join(turn: Turn, request: JoinGroup) -> None:
 
 def on_rejoin(turn: Turn, request: JoinGroup, member: Member) -> None:
     group = turn.group
-    is_leader = request.member_id == group.leader
+    phase = group.phase
     unchanged = member.protocols == request.protocols
-    match group.phase:
-        case Phase.COMPLETING_REBALANCE if unchanged:
-            # It may have missed the answer to its join: tell it again.
-            turn.reply(request.reply_to, joined(group, request.member_id))
-        case Phase.STABLE if unchanged and not is_leader:
-            turn.reply(request.reply_to, joined(group, request.member_id))
-        case _:
-            # In STABLE a leader's join always rebalances: that is how it asks for a round.
-            member.protocols = request.protocols
-            member.session_timeout_ms = request.session_timeout_ms
-            member.rebalance_timeout_ms = request.rebalance_timeout_ms
-            park_join(turn, request.member_id, request.reply_to)
-            rebalance(turn)
+    # In STABLE a leader's join always rebalances: that is how it asks for a round.
+    tell_again = phase is Phase.COMPLETING_REBALANCE or (phase is Phase.STABLE and request.member_id != group.leader)
+    if unchanged and tell_again:
+        # It may have missed the answer to its join.
+        turn.arm_session(member)
+        turn.reply(request.reply_to, joined(group, request.member_id))
+    else:
+        member.protocols = request.protocols
+        member.session_timeout_ms = request.session_timeout_ms
+        member.rebalance_timeout_ms = request.rebalance_timeout_ms
+        park_join(turn, request.member_id, request.reply_to)
+        rebalance(turn)
 
 
 def on_sync(turn: Turn, request: SyncGroup) -> None:
     group = turn.group
-    check_member(group, request.member_id)
+    member = check_member(group, request.member_id)
     check_generation(group, request.generation)
     if request.protocol_type not in (None, group.protocol_type) or request.protocol not in (None, group.protocol):
         raise Refusal(ErrorCode.inconsistent_group_protocol)
@@ -159,6 +160,7 @@ def on_sync(turn: Turn, request: SyncGroup) -> None:
     if not group.unsynced:
         turn.cancel_timer(SyncTimer())
     if phase is Phase.STABLE:
+        turn.arm_session(member)
         turn.reply(request.reply_to, synced(group, request.member_id))
         return
     replaced = group.syncs.get(request.member_id)
