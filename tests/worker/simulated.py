@@ -7,7 +7,7 @@ member leads, an assignment for each. Coordinators and their failures are tested
 import asyncio
 import inspect
 from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass
 
 from coterie.engine.log import Line, NewLine
@@ -16,6 +16,7 @@ from coterie.herder.seams import (
     AssignmentReceived,
     AssignmentWanted,
     HeartbeatAnswered,
+    LeaderClient,
     MembershipEvent,
     MembershipLost,
     RebalanceStarted,
@@ -205,7 +206,7 @@ class SimulatedMembership:
         self._config_offset, self._owned = config_offset, owned
         if not self._has_begun or (self._rejoins_without_work and not owned):
             self._has_begun, self._rejoins_without_work = True, False
-            self._enter()
+            self.enter()
 
     def rejoin(self, reason: str) -> None:
         if self.id in self._group.members:
@@ -218,6 +219,9 @@ class SimulatedMembership:
         self.left = True
         self._group.members.pop(self.id, None)
         self._group.begin_round()
+
+    async def run(self) -> None:
+        await asyncio.Event().wait()
 
     async def next_event(self) -> MembershipEvent:
         return await self._events.get()
@@ -235,9 +239,20 @@ class SimulatedMembership:
         self._rejoins_without_work = True
         self._group.begin_round()
 
-    def _enter(self) -> None:
+    def enter(self) -> None:
         self._group.members[self.id] = self
         self._group.begin_round()
+
+    def begin_silent_round(self) -> None:
+        """A round that nobody ends."""
+        self.say(RebalanceStarted())
+
+    def mislead(self, leader_url: str) -> None:
+        """An assignment that changes nothing, but for where the leader is said to be."""
+        assignment = WorkerAssignment(
+            leader=MemberId("elsewhere"), leader_url=WorkerUrl(leader_url), config_offset=ConfigOffset(-1)
+        )
+        self.say(AssignmentReceived(generation=self._group.generation, member_id=self.id, assignment=assignment))
 
 
 # -- workers in it ----------------------------------------------------------------------------------------------------
@@ -298,8 +313,15 @@ class Cluster:
             async with asyncio.timeout(30):
                 await running.run
 
-    async def start(self, *, runtime: SimulatedRuntime | None = None, wait: bool = True, port: int = 0) -> Running:
-        """A worker; returned when it has its first assignment, unless not to ``wait``."""
+    async def start(
+        self,
+        *,
+        runtime: SimulatedRuntime | None = None,
+        wait: bool = True,
+        port: int = 0,
+        run: Callable[[Worker], Coroutine[object, object, Ended]] = Worker.run,
+    ) -> Running:
+        """A worker that does ``run``; returned when it has its first assignment, unless not to ``wait``."""
         number = len(self.workers) + 1
         host = f"127.0.0.1:{port or 8082 + number}"
         url = WorkerUrl(f"http://{host}/")
@@ -318,14 +340,17 @@ class Cluster:
             status_log=self.status_log,
             membership=membership,
             runtime=runtime,
-            leader_client=LocalLeaderClient(self._by_url),
+            leader_client=self.leader_client(),
         )
         self._by_url[url] = worker
-        running = Running(worker=worker, runtime=runtime, membership=membership, run=asyncio.create_task(worker.run()))
+        running = Running(worker=worker, runtime=runtime, membership=membership, run=asyncio.create_task(run(worker)))
         self.workers.append(running)
         if wait:
             await self.settle()
         return running
+
+    def leader_client(self) -> LeaderClient:
+        return LocalLeaderClient(self._by_url)
 
     async def settle(self) -> None:
         """Until all living workers are in one generation and run exactly what they have."""

@@ -54,7 +54,11 @@ MembershipEvent: TypeAlias = (
 
 
 class Membership(Protocol):
-    """A worker's place in its group."""
+    """A worker's place in its group. It begins when it is first told what this worker owns."""
+
+    async def run(self) -> None:
+        """Take part until the worker has left; all other methods need it to run."""
+        ...
 
     def subscribe(self, *, config_offset: ConfigOffset, owned: Jobs) -> None:
         """What the next join will say. Told again whenever it changes; never blocks."""

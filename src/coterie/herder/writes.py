@@ -181,8 +181,9 @@ def on_validated(turn: Turn, event: ConfigValidated) -> None:
     write = turn.herder.writes.get(event.id)
     if write is None:
         return
-    if event.errors:
-        _answer(turn, write, Refused(problem=Problem.BAD_REQUEST, message=invalid_config_message(event.errors)))
+    errors = {**_name_errors(write.request.connector), **event.errors}
+    if errors:
+        _answer(turn, write, Refused(problem=Problem.BAD_REQUEST, message=invalid_config_message(errors)))
     else:
         write.stage = Stage.VALID
 
@@ -256,6 +257,15 @@ def _answer(turn: Turn, write: WriteTurn, answer: Answer) -> None:
 def _needs_leader(request: Write) -> bool:
     # Connect lets any worker pause and resume; stopping also writes task configs, which only a leader may.
     return not (isinstance(request, SetTargetState) and request.target_state is not TargetState.STOPPED)
+
+
+def _name_errors(name: ConnectorName) -> dict[str, list[str]]:
+    if not name.strip():
+        return {"name": ["Invalid value  for configuration name: String may not be empty"]}
+    if not name.isprintable() or "/" in name:
+        # A name with a slash could be created, as in Connect, and then be reached by no path.
+        return {"name": [f"Invalid value {name!r} for configuration name: it holds a slash or control characters"]}
+    return {}
 
 
 def _stage_summary(herder: Herder, write: WriteTurn) -> str:

@@ -146,6 +146,7 @@ class Worker:
         try:
             async with asyncio.TaskGroup() as group:
                 group.create_task(self.stall.watch())
+                group.create_task(self._membership.run())
                 group.create_task(self._start(group))
                 await self._loop(group)
         except* _Exited:

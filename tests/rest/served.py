@@ -1,0 +1,53 @@
+"""Simulated workers whose REST API is served on real ports."""
+
+import httpx
+
+from coterie.herder.seams import LeaderClient
+from coterie.rest.app import create_app
+from coterie.rest.leader import HttpLeaderClient, open_client
+from coterie.rest.server import bind, serve_while
+from coterie.worker.worker import Ended, Worker
+from tests.worker.simulated import Cluster, Running, SimulatedRuntime
+
+
+class ServedCluster(Cluster):
+    """Workers reach each other, and tests reach them, over HTTP."""
+
+    async def __aenter__(self) -> "ServedCluster":
+        self.client = open_client()
+        return self
+
+    async def __aexit__(self, *exception: object) -> None:
+        await super().__aexit__(*exception)
+        await self.client.aclose()
+
+    async def serve(self, *, runtime: SimulatedRuntime | None = None, wait: bool = True) -> "Served":
+        listener = bind("127.0.0.1", 0)
+        port: int = listener.getsockname()[1]
+
+        async def run(worker: Worker) -> Ended:
+            app = create_app(worker, self.client, cluster_id="simulated")
+            return await serve_while(app, listener, worker.run())
+
+        running = await self.start(runtime=runtime, wait=wait, port=port, run=run)
+        return Served(running, self.client, f"http://127.0.0.1:{port}")
+
+    def leader_client(self) -> LeaderClient:
+        return HttpLeaderClient(self.client)
+
+
+class Served:
+    """One worker, asked over HTTP."""
+
+    def __init__(self, running: Running, client: httpx.AsyncClient, url: str) -> None:
+        self.running = running
+        self.url = url
+        self._client = client
+
+    async def ask(self, method: str, path: str, body: object = None, *, raw: bytes | None = None) -> httpx.Response:
+        if raw is not None:
+            return await self._client.request(method, self.url + path, content=raw)
+        return await self._client.request(method, self.url + path, json=body)
+
+    async def get(self, path: str) -> httpx.Response:
+        return await self.ask("GET", path)
