@@ -1,0 +1,234 @@
+"""The way to a classic group's coordinator: finds it among the brokers and speaks Kafka's group APIs with it.
+
+A broker takes the requests of one connection in turn, and parks a JoinGroup until everybody has joined. Kafka's own
+clients have one connection to their coordinator and send no heartbeats meanwhile. Ours do (see `member.classic`), so
+there are two *lanes*, each with its own connection: one for heartbeats, one for all that may be parked.
+"""
+
+import asyncio
+from collections.abc import Sequence
+from typing import Any
+
+from coterie.kafka.connection import (
+    FIND_COORDINATOR,
+    HEARTBEAT,
+    JOIN_GROUP,
+    LEAVE_GROUP,
+    SYNC_GROUP,
+    Address,
+    Api,
+    Connection,
+)
+from coterie.member.messages import (
+    HeartbeatRequest,
+    HeartbeatResponse,
+    JoinRequest,
+    JoinResponse,
+    LeaveRequest,
+    LeaveResponse,
+    Request,
+    Response,
+    SyncRequest,
+    SyncResponse,
+)
+from coterie.nouns.errors import WorldError
+from coterie.nouns.ids import Generation, GroupId, MemberId
+from coterie.wire.errors import ErrorCode
+from coterie.wire.shapes import Values
+
+PARKED_GRACE_MS = 5_000
+"""How much longer than the rebalance timeout a parked request is waited for, as in Kafka's clients."""
+_GROUP_KEY = 0
+"""FindCoordinator's key type for groups."""
+_MOVED = (ErrorCode.not_coordinator, ErrorCode.coordinator_not_available)
+
+
+class KafkaCoordinator:
+    """Matches `member.messages.Coordinator`. Asks once: whether and when to ask again is the member's business."""
+
+    def __init__(
+        self, bootstrap_servers: Sequence[str], *, client_id: str, request_timeout_ms: int, rebalance_timeout_ms: int
+    ) -> None:
+        """``request_timeout_ms`` is for what is answered at once: a third of the session timeout lets a member try
+        anew in time when a connection has silently died."""
+        self._finder = _Finder(bootstrap_servers, client_id)
+        self._request_timeout_s = request_timeout_ms / 1000
+        self._parked_timeout_s = (rebalance_timeout_ms + PARKED_GRACE_MS) / 1000
+        self._heartbeats = _Lane(self._finder, self._request_timeout_s)
+        self._rounds = _Lane(self._finder, self._request_timeout_s)
+        self._closed = False
+
+    async def ask(self, request: Request) -> Response:
+        """Send ``request`` and await its answer. A request that is cancelled may have been heard all the same.
+
+        :raises WorldError: when no broker answers, the coordinator cannot be reached or the connection broke. The
+            next request finds the coordinator anew.
+        """
+        if self._closed:
+            raise WorldError("the way to the group's coordinator is closed")
+        lane = self._heartbeats if isinstance(request, HeartbeatRequest) else self._rounds
+        match request:
+            case HeartbeatRequest():
+                answer = await lane.ask(HEARTBEAT, request.group_id, _heartbeat(request), self._request_timeout_s)
+                return HeartbeatResponse(error=_error(answer))
+            case JoinRequest():
+                answer = await lane.ask(JOIN_GROUP, request.group_id, _join(request), self._parked_timeout_s)
+                return _joined(answer)
+            case SyncRequest():
+                answer = await lane.ask(SYNC_GROUP, request.group_id, _sync(request), self._parked_timeout_s)
+                if isinstance(answer, ErrorCode):
+                    return SyncResponse(error=answer)
+                return SyncResponse(error=answer.error_code, assignment=answer.assignment)
+            case LeaveRequest():
+                answer = await lane.ask(LEAVE_GROUP, request.group_id, _leave(request), self._request_timeout_s)
+                return LeaveResponse(error=_left(answer))
+
+    async def close(self) -> None:
+        """Drop both connections; what is still asked fails. Safe to call twice."""
+        self._closed = True
+        self._heartbeats.drop()
+        self._rounds.drop()
+        await asyncio.sleep(0)
+
+
+class _Finder:
+    """Knows some brokers, of which one at least should tell which broker is a group's coordinator."""
+
+    def __init__(self, bootstrap_servers: Sequence[str], client_id: str) -> None:
+        self.client_id = client_id
+        self._servers = [Address.parse(server) for server in bootstrap_servers]
+
+    async def find(self, group_id: GroupId, timeout_s: float) -> Address | ErrorCode:
+        """The coordinator, or why there is none yet.
+
+        :raises WorldError: when no broker answers; the message tells the reason of each.
+        """
+        reasons: list[str] = []
+        for server in list(self._servers):
+            try:
+                async with asyncio.timeout(timeout_s):
+                    return await self._ask(server, group_id)
+            except TimeoutError:
+                reasons.append(f"the broker at {server} did not answer in {timeout_s:g} s")
+            except WorldError as error:
+                reasons.append(str(error))
+            # Next time the others first.
+            self._servers.append(self._servers.pop(0))
+        raise WorldError("; ".join(reasons))
+
+    async def _ask(self, server: Address, group_id: GroupId) -> Address | ErrorCode:
+        connection = await Connection.open(server, client_id=self.client_id)
+        try:
+            # Up to version 3 one key is asked for and answered at the top, since 4 there is a list of them.
+            values = {"key": group_id, "key_type": _GROUP_KEY, "coordinator_keys": (group_id,)}
+            answer = await connection.ask(FIND_COORDINATOR, values)
+        finally:
+            connection.close()
+        found = answer.coordinators[0] if getattr(answer, "coordinators", ()) else answer
+        error: ErrorCode = found.error_code
+        return Address(found.host, found.port) if error == ErrorCode.none else error
+
+
+class _Lane:
+    """One connection to the coordinator, opened when it is needed; its requests go one after the other."""
+
+    def __init__(self, finder: _Finder, open_timeout_s: float) -> None:
+        self._finder = finder
+        self._open_timeout_s = open_timeout_s
+        self._turn = asyncio.Lock()
+        self._connection: Connection | None = None
+
+    async def ask(self, api: Api, group_id: GroupId, values: Values, timeout_s: float) -> Any:
+        """Kio's response entity; or the error with which a broker said that there is no coordinator yet."""
+        async with self._turn:
+            try:
+                if self._connection is None:
+                    coordinator = await self._finder.find(group_id, self._open_timeout_s)
+                    if isinstance(coordinator, ErrorCode):
+                        return coordinator
+                    async with asyncio.timeout(self._open_timeout_s):
+                        self._connection = await Connection.open(coordinator, client_id=self._finder.client_id)
+                async with asyncio.timeout(timeout_s):
+                    answer = await self._connection.ask(api, values)
+            except TimeoutError:
+                self.drop()
+                raise WorldError(f"the group's coordinator did not answer {api.name} in time") from None
+            except BaseException:
+                # Broken, or (cancelled) with an answer under way that the next request would take for its own.
+                self.drop()
+                raise
+            if answer.error_code in _MOVED:
+                self.drop()
+            return answer
+
+    def drop(self) -> None:
+        if self._connection is not None:
+            self._connection.close()
+            self._connection = None
+
+
+# -- requests and answers, in values that know no version -----------------------------------------------------------
+
+
+def _join(request: JoinRequest) -> Values:
+    return {
+        "group_id": request.group_id,
+        "session_timeout": request.session_timeout_ms,
+        "rebalance_timeout": request.rebalance_timeout_ms,
+        "member_id": request.member_id,
+        "protocol_type": request.protocol_type,
+        "protocols": tuple({"name": name, "metadata": metadata} for name, metadata in request.protocols),
+        "reason": request.reason or None,
+    }
+
+
+def _joined(answer: Any) -> JoinResponse:
+    if isinstance(answer, ErrorCode):
+        return JoinResponse(error=answer)
+    leads = answer.error_code == ErrorCode.none and answer.leader == answer.member_id
+    members = {MemberId(member.member_id): member.metadata for member in answer.members}
+    return JoinResponse(
+        error=answer.error_code,
+        generation=Generation(answer.generation_id),
+        protocol=answer.protocol_name or "",
+        leader=MemberId(answer.leader),
+        member_id=MemberId(answer.member_id),
+        members=members if leads else None,
+    )
+
+
+def _sync(request: SyncRequest) -> Values:
+    return {
+        "group_id": request.group_id,
+        "generation_id": request.generation,
+        "member_id": request.member_id,
+        "protocol_type": request.protocol_type,
+        "protocol_name": request.protocol,
+        "assignments": tuple({"member_id": id_, "assignment": bytes_} for id_, bytes_ in request.assignments),
+    }
+
+
+def _heartbeat(request: HeartbeatRequest) -> Values:
+    return {
+        "group_id": request.group_id,
+        "generation_id": request.generation,
+        "member_id": request.member_id,
+    }
+
+
+def _leave(request: LeaveRequest) -> Values:
+    leaving = {"member_id": request.member_id, "group_instance_id": None, "reason": request.reason or None}
+    return {"group_id": request.group_id, "members": (leaving,)}
+
+
+def _left(answer: Any) -> ErrorCode:
+    """The error at the top concerns the group, that of the one member the member."""
+    error = _error(answer)
+    if error == ErrorCode.none and answer.members:
+        error = answer.members[0].error_code
+    return error
+
+
+def _error(answer: Any) -> ErrorCode:
+    error: ErrorCode = answer if isinstance(answer, ErrorCode) else answer.error_code
+    return error

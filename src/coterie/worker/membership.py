@@ -1,0 +1,213 @@
+"""Drives a classic member: the herder's membership, over whatever coordinator it is handed.
+
+inbox ──► step ──► perform: timers, the herder's events      at once
+  ▲                   └──► Send: a chore that asks the coordinator
+  └────── Answered | Failed ◄──┘
+"""
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Mapping
+from typing import Literal, TypeAlias
+
+from coterie.engine.timers import Timers
+from coterie.engine.trace import Trace
+from coterie.herder.seams import (
+    AssignmentReceived,
+    AssignmentWanted,
+    HeartbeatAnswered,
+    MembershipEvent,
+    MembershipLost,
+    RebalanceStarted,
+)
+from coterie.member import events as member_events
+from coterie.member.classic import step
+from coterie.member.events import (
+    Answered,
+    AssignmentDelivered,
+    CancelTimer,
+    ComputeAssignment,
+    Effect,
+    Event,
+    Failed,
+    Installed,
+    LeaveWanted,
+    Left,
+    Lost,
+    RejoinWanted,
+    Say,
+    Send,
+    SetTimer,
+    Subscribed,
+    Timer,
+    TimerFired,
+)
+from coterie.member.messages import Coordinator, HeartbeatRequest
+from coterie.member.state import Member, MemberSettings
+from coterie.nouns.errors import WorldError
+from coterie.nouns.ids import ConfigOffset, Generation, MemberId
+from coterie.nouns.jobs import Jobs
+from coterie.wire.connect import WorkerAssignment
+
+logger = logging.getLogger(__name__)
+
+INBOX_MAX = 1_000
+"""Only a loop that has stood still lets so many gather."""
+EVENTS_MAX = 1_000
+"""Events that the herder has not taken. A herder so far behind is stuck: the member waits for it, so its heartbeats
+cease and it loses its place."""
+
+_Kind: TypeAlias = Literal["heartbeat", "round"]
+
+
+class ClassicMembership:
+    """Matches `herder.seams.Membership`. Alive while :meth:`run` runs."""
+
+    def __init__(self, settings: MemberSettings, coordinator: Coordinator) -> None:
+        self._member = Member(settings)
+        self._coordinator = coordinator
+        self._inbox: asyncio.Queue[Event] = asyncio.Queue(INBOX_MAX)
+        self._timers: Timers[Timer] = Timers()
+        self._trace = Trace()
+        self._asking: dict[_Kind, asyncio.Task[None]] = {}
+        self._events: deque[MembershipEvent] = deque()
+        self._changed = asyncio.Condition()
+        self._ended = asyncio.Event()
+
+    # -- for the herder ----------------------------------------------------------------------------------------------
+
+    def subscribe(self, *, config_offset: ConfigOffset, owned: Jobs) -> None:
+        self._inbox.put_nowait(Subscribed(config_offset=config_offset, owned=owned))
+
+    def rejoin(self, reason: str) -> None:
+        self._inbox.put_nowait(RejoinWanted(reason=reason))
+
+    def install(self, generation: Generation, assignments: Mapping[MemberId, WorkerAssignment]) -> None:
+        self._inbox.put_nowait(Installed(generation=generation, assignments=assignments))
+
+    async def leave(self, reason: str) -> None:
+        if not self._ended.is_set():
+            self._inbox.put_nowait(LeaveWanted(reason=reason))
+        await self._ended.wait()
+
+    async def next_event(self) -> MembershipEvent:
+        async with self._changed:
+            await self._changed.wait_for(lambda: bool(self._events))
+            event = self._events.popleft()
+            self._changed.notify_all()
+            return event
+
+    # -- the loop ----------------------------------------------------------------------------------------------------
+
+    async def run(self) -> None:
+        """Take part in the group until the member has left it; closes the coordinator at the end.
+
+        Cancelled, it goes without a farewell: the group finds out by the session timeout.
+
+        :raises ExceptionGroup: for a bug of ours, after the member's story has been logged.
+        """
+        try:
+            async with asyncio.TaskGroup() as group:
+                while not self._member.left:
+                    await self._take(await self._next_event(), group)
+                for asking in self._asking.values():
+                    asking.cancel()
+        finally:
+            self._ended.set()
+            await self._coordinator.close()
+
+    async def _take(self, event: Event, group: asyncio.TaskGroup) -> None:
+        now_ms = self.now_ms()
+        self._trace.add(now_ms, repr(event))
+        try:
+            output = step(self._member, event, now_ms=now_ms)
+        except AssertionError:
+            logger.critical("The group member is broken. What it did lately:\n%s", self._trace.story())
+            raise
+        for effect in output.effects:
+            await self._perform(effect, group)
+
+    async def _next_event(self) -> Event:
+        while True:
+            if (timer := self._timers.pop_due(self.now_ms())) is not None:
+                return TimerFired(timer=timer)
+            next_at_ms = self._timers.next_at_ms()
+            wait_s = None if next_at_ms is None else max(next_at_ms - self.now_ms(), 0) / 1000
+            try:
+                async with asyncio.timeout(wait_s):
+                    return await self._inbox.get()
+            except TimeoutError:
+                continue
+
+    @staticmethod
+    def now_ms() -> int:
+        """The worker's one clock, which the herder compares heartbeats with."""
+        return int(asyncio.get_running_loop().time() * 1000)
+
+    # -- hands -------------------------------------------------------------------------------------------------------
+
+    async def _perform(self, effect: Effect, group: asyncio.TaskGroup) -> None:
+        match effect:
+            case Send():
+                self._send(effect, group)
+            case SetTimer(timer=timer, at_ms=at_ms):
+                self._timers.set(timer, at_ms)
+            case CancelTimer(timer=timer):
+                self._timers.cancel(timer)
+            case Say(text=text):
+                logger.info("%s", text)
+            case Left():
+                logger.info("Left the group")
+            case _:
+                await self._tell(_in_the_herders_words(effect))
+
+    def _send(self, send: Send, group: asyncio.TaskGroup) -> None:
+        """Ask the coordinator. A member that sends a request has given up the one of its kind before it."""
+        kind: _Kind = "heartbeat" if isinstance(send.request, HeartbeatRequest) else "round"
+        if (given_up := self._asking.get(kind)) is not None:
+            given_up.cancel()
+        self._asking[kind] = group.create_task(self._ask(send))
+
+    async def _ask(self, send: Send) -> None:
+        result: Answered | Failed
+        try:
+            result = Answered(id=send.id, response=await self._coordinator.ask(send.request))
+        except WorldError as error:
+            result = Failed(id=send.id, reason=str(error))
+        await self._inbox.put(result)
+
+    async def _tell(self, event: MembershipEvent) -> None:
+        async with self._changed:
+            if (
+                isinstance(event, HeartbeatAnswered)
+                and self._events
+                and isinstance(self._events[-1], HeartbeatAnswered)
+            ):
+                self._events[-1] = event  # the newer one says it all
+            else:
+                await self._changed.wait_for(lambda: len(self._events) < EVENTS_MAX)
+                self._events.append(event)
+            self._changed.notify_all()
+
+
+def _in_the_herders_words(
+    effect: member_events.RebalanceStarted
+    | ComputeAssignment
+    | AssignmentDelivered
+    | member_events.HeartbeatAnswered
+    | Lost,
+) -> MembershipEvent:
+    match effect:
+        case member_events.RebalanceStarted():
+            return RebalanceStarted()
+        case ComputeAssignment():
+            return AssignmentWanted(generation=effect.generation, member_id=effect.member_id, members=effect.members)
+        case AssignmentDelivered():
+            return AssignmentReceived(
+                generation=effect.generation, member_id=effect.member_id, assignment=effect.assignment
+            )
+        case member_events.HeartbeatAnswered(sent_at_ms=sent_at_ms):
+            return HeartbeatAnswered(sent_at_ms=sent_at_ms)
+        case Lost(reason=reason):
+            return MembershipLost(reason=reason)

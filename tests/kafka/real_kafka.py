@@ -1,0 +1,182 @@
+"""A real Apache Kafka broker for tests: its jars fetched once into the user's cache folder, started on free ports.
+
+PySpark carries Apache Ivy, so a Java runtime is all that is needed. Java takes proxies and mirrors from its own
+settings (the environment's ``JAVA_TOOL_OPTIONS``, Ivy's ``~/.ivy2``), not from the environment's ``https_proxy``.
+"""
+
+import fcntl
+import importlib.util
+import os
+import shutil
+import socket
+import subprocess
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from xml.sax.saxutils import quoteattr
+
+VERSION = "4.3.1"
+MODULES = (
+    ("org.apache.kafka", "kafka_2.13", VERSION),
+    ("org.apache.logging.log4j", "log4j-slf4j-impl", "2.25.3"),
+)
+FETCH_TIMEOUT_S = 900
+START_TIMEOUT_S = 90
+
+# Ends the broker when the pipe at its standard input closes, so that it never outlives whoever started it.
+TIED_TO_ITS_PARENT = 'exec 3<&0 </dev/null; "$@" 3<&- & broker=$!; cat <&3 >/dev/null; kill -9 $broker'
+
+PROPERTIES = """\
+process.roles=broker,controller
+node.id=1
+controller.quorum.voters=1@127.0.0.1:{controller_port}
+listeners=PLAINTEXT://127.0.0.1:{port},CONTROLLER://127.0.0.1:{controller_port}
+advertised.listeners=PLAINTEXT://127.0.0.1:{port}
+listener.security.protocol.map=PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT
+controller.listener.names=CONTROLLER
+log.dirs={data}
+auto.create.topics.enable=false
+offsets.topic.num.partitions=1
+offsets.topic.replication.factor=1
+transaction.state.log.num.partitions=1
+transaction.state.log.replication.factor=1
+transaction.state.log.min.isr=1
+share.coordinator.state.topic.num.partitions=1
+share.coordinator.state.topic.replication.factor=1
+share.coordinator.state.topic.min.isr=1
+group.initial.rebalance.delay.ms=300
+group.min.session.timeout.ms=1000
+"""
+
+
+class NotToBeHad(Exception):
+    """Real Kafka cannot run here; the message is one sentence that says why."""
+
+
+def fetch(say: Callable[[str], None]) -> Path:
+    """The folder with Kafka's jars; the first call on a machine fetches them and says so.
+
+    :raises NotToBeHad: when there is no Java, or the jars cannot be fetched.
+    """
+    java = _java()
+    folder = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "coterie"
+    jars = folder / f"kafka-{VERSION}"
+    folder.mkdir(parents=True, exist_ok=True)
+    with (folder / f"kafka-{VERSION}.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if jars.is_dir():
+            return jars
+        say(f"Fetching Apache Kafka {VERSION} (55 MB, once, a minute or two) into {jars} ...")
+        started_s = time.monotonic()
+        with tempfile.TemporaryDirectory(dir=folder) as partial:
+            _resolve(java, Path(partial))
+            # Renamed in only when whole: a fetch that was cut off leaves nothing that looks like the jars.
+            (Path(partial) / "jars").rename(jars)
+        say(f"Fetched {len(list(jars.iterdir()))} jars in {time.monotonic() - started_s:.0f} s.")
+    return jars
+
+
+class RealKafka:
+    """One broker (KRaft, combined mode) with its data in ``folder``."""
+
+    def __init__(self, jars: Path, folder: Path) -> None:
+        self._jars = jars
+        self._folder = folder
+        self._process: subprocess.Popen[bytes] | None = None
+        self.port = 0
+
+    @property
+    def bootstrap_servers(self) -> str:
+        return f"127.0.0.1:{self.port}"
+
+    def start(self) -> None:
+        """:raises NotToBeHad: when it does not answer in time; its log's last lines are in the message."""
+        properties = self._folder / "server.properties"
+        # The listeners cannot ask for port 0, so another process may take a port between choosing and binding.
+        for attempt in range(3):
+            data = self._folder / f"data-{attempt}"
+            self.port, controller_port = _free_ports(2)
+            properties.write_text(PROPERTIES.format(port=self.port, controller_port=controller_port, data=data))
+            storage_tool = self._java("kafka.tools.StorageTool", "format", "-t", _CLUSTER_ID, "-c", str(properties))
+            subprocess.run(storage_tool, check=True, capture_output=True, timeout=START_TIMEOUT_S)
+            with (self._folder / "broker.log").open("wb") as log:
+                command = ["sh", "-c", TIED_TO_ITS_PARENT, "sh", *self._java("kafka.Kafka", str(properties))]
+                self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=log, stderr=log)
+            if self._answers():
+                return
+            self.stop()
+        raise NotToBeHad(f"Apache Kafka {VERSION} did not start: {self._log()[-2000:]}")
+
+    def stop(self) -> None:
+        if self._process is not None:
+            assert self._process.stdin is not None
+            self._process.stdin.close()
+            self._process.wait(timeout=START_TIMEOUT_S)
+            self._process = None
+
+    def _answers(self) -> bool:
+        deadline_s = time.monotonic() + START_TIMEOUT_S
+        while time.monotonic() < deadline_s:
+            log = self._log()
+            if "Kafka Server started" in log:
+                return True
+            if "Address already in use" in log or "Exiting Kafka" in log:
+                return False
+            time.sleep(0.1)
+        return False
+
+    def _log(self) -> str:
+        return (self._folder / "broker.log").read_text(errors="replace")
+
+    def _java(self, *arguments: str) -> list[str]:
+        return [_java(), "-Xmx512m", "-XX:TieredStopAtLevel=1", *_LOGGING, "-cp", f"{self._jars}/*", *arguments]
+
+
+# -- small hands ----------------------------------------------------------------------------------------------------
+
+_CLUSTER_ID = "Y290ZXJpZS10ZXN0cy0wMQ"
+_LOGGING = ("-Dlog4j2.level=INFO", "-Dlog4j2.statusLoggerLevel=OFF")
+
+
+def _java() -> str:
+    home = os.environ.get("JAVA_HOME")
+    java = shutil.which("java", path=f"{home}/bin" if home else None)
+    if java is None:
+        raise NotToBeHad("a real Kafka broker needs Java 17 or newer: install it or set JAVA_HOME")
+    return java
+
+
+def _resolve(java: str, folder: Path) -> None:
+    """Put the jars of ``MODULES`` and of all that they need into ``folder``/jars."""
+    pyspark = importlib.util.find_spec("pyspark")
+    assert pyspark is not None
+    assert pyspark.origin is not None
+    (ivy,) = (Path(pyspark.origin).parent / "jars").glob("ivy-*.jar")
+    dependencies = "".join(
+        f"<dependency org={quoteattr(org)} name={quoteattr(name)} rev={quoteattr(rev)} conf='default->default'/>"
+        for org, name, rev in MODULES
+    )
+    (folder / "ivy.xml").write_text(
+        "<ivy-module version='2.0'><info organisation='coterie' module='real-kafka'/>"
+        "<configurations><conf name='default'/></configurations>"
+        f"<dependencies>{dependencies}</dependencies></ivy-module>"
+    )
+    command = [java, "-jar", str(ivy), "-cache", str(folder / "cache"), "-ivy", str(folder / "ivy.xml")]
+    command += ["-retrieve", f"{folder}/jars/[artifact]-[revision](-[classifier]).[ext]"]
+    # Some of them are packed as bundles: without that type they would be left out in silence.
+    command += ["-types", "jar", "bundle", "-confs", "default"]
+    try:
+        ended = subprocess.run(command, capture_output=True, text=True, timeout=FETCH_TIMEOUT_S, check=False)
+    except subprocess.TimeoutExpired:
+        raise NotToBeHad(f"Apache Kafka's jars did not arrive within {FETCH_TIMEOUT_S} s") from None
+    if ended.returncode != 0 or "unresolved dependencies" in ended.stdout.lower():
+        raise NotToBeHad(f"Apache Kafka's jars cannot be fetched from Maven Central: {ended.stdout[-500:]}")
+
+
+def _free_ports(count: int) -> list[int]:
+    sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
+    ports = [taken.getsockname()[1] for taken in sockets]
+    for taken in sockets:
+        taken.close()
+    return ports
