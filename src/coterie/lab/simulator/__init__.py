@@ -1,0 +1,11 @@
+"""The simulator: the real machines on a virtual clock, in a world that loses, delays, stops and kills.
+
+world        the clock, the one source of chance, the trace
+network      how messages travel, and how they do not
+coordinator  the real `groups` machine, with an outbox, timers and a disk that may forget its tail
+config_log   the config topic that all workers read
+worker       one worker process: the real `herder` and `member` machines, and tasks that take time
+weather      what goes wrong, and when
+watch        the named invariants
+run          one seed from birth to verdict
+"""

@@ -1,0 +1,97 @@
+"""How messages travel between a worker and the broker: slowly, out of order, late, or not at all."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from coterie.lab.simulator.world import World
+
+
+class Way(StrEnum):
+    TO_BROKER = "to broker"
+    TO_WORKER = "to worker"
+
+
+@dataclass(slots=True)
+class Link:
+    """What a worker's way to the broker is like at the moment."""
+
+    cut: bool = False
+    loss: float = 0.0
+    """The share of messages that get lost."""
+    breaks: float = 0.0
+    """The share of calls whose connection breaks while the message goes on: it arrives late, at a stranger's."""
+    clogged_until_ms: dict[Way, int] = field(default_factory=dict)
+
+
+class Network:
+    """Links by the worker's name: they outlive the worker's processes."""
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+        self._links: dict[str, Link] = {}
+
+    def link(self, worker: str) -> Link:
+        return self._links.setdefault(worker, Link())
+
+    def heal(self) -> None:
+        self._links.clear()
+
+    def call(
+        self,
+        worker: str,
+        serve: "Callable[[Call], None]",
+        *,
+        answered: Callable[[object], None],
+        failed: Callable[[str], None],
+    ) -> None:
+        """Ask the broker something: one of ``answered`` and ``failed`` comes, once, unless the worker dies first."""
+        call = Call(self._world, self, worker, answered, failed)
+        if self.link(worker).breaks and self._world.chance(self.link(worker).breaks):
+            call.fail("the connection broke", within_ms=300)
+        self.send(worker, Way.TO_BROKER, lambda: serve(call), lost=lambda: call.fail("no answer", within_ms=4_000))
+
+    def send(self, worker: str, way: Way, arrive: Callable[[], None], *, lost: Callable[[], None]) -> None:
+        link, rng, now_ms = self.link(worker), self._world.rng, self._world.now_ms
+        if link.cut or (link.loss and self._world.chance(link.loss)):
+            lost()
+            return
+        at_ms = max(now_ms, link.clogged_until_ms.get(way, 0)) + rng.randint(0, 4)
+        if self._world.chance(0.02):
+            at_ms += rng.randint(10, 800)
+        self._world.at(at_ms, arrive)
+
+
+class Call:
+    """One outstanding question. It ends once: what comes later finds nobody."""
+
+    def __init__(
+        self,
+        world: World,
+        network: Network,
+        worker: str,
+        answered: Callable[[object], None],
+        failed: Callable[[str], None],
+    ) -> None:
+        self._world = world
+        self._network = network
+        self.worker = worker
+        self._answered = answered
+        self._failed = failed
+        self._over = False
+
+    def answer(self, response: object) -> None:
+        self._network.send(
+            self.worker,
+            Way.TO_WORKER,
+            lambda: self._end(lambda: self._answered(response)),
+            lost=lambda: self.fail("the answer was lost", within_ms=4_000),
+        )
+
+    def fail(self, reason: str, *, within_ms: int) -> None:
+        self._world.after(self._world.rng.randint(1, within_ms), lambda: self._end(lambda: self._failed(reason)))
+
+    def _end(self, then: Callable[[], None]) -> None:
+        if not self._over:
+            self._over = True
+            then()

@@ -1,0 +1,134 @@
+"""One seed from birth to verdict: weather, then calm, then everything alive must have settled."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from coterie.groups.state import Limits
+from coterie.herder.connectors import RETRY_MAX_MS
+from coterie.lab.simulator.config_log import ConfigLog
+from coterie.lab.simulator.coordinator import SimCoordinator
+from coterie.lab.simulator.network import Network
+from coterie.lab.simulator.watch import Invariant, Violation, Watch, told
+from coterie.lab.simulator.weather import Weather
+from coterie.lab.simulator.worker import (
+    DELAY_MAX_MS,
+    GROUP,
+    HEARTBEAT_INTERVAL_MS,
+    REBALANCE_TIMEOUT_MS,
+    SESSION_TIMEOUT_MS,
+    Cluster,
+)
+from coterie.lab.simulator.world import World
+from coterie.nouns.jobs import Jobs
+
+WEATHER_MS = 8 * 60_000
+SETTLE_MS = RETRY_MAX_MS + 2 * SESSION_TIMEOUT_MS + 2 * DELAY_MAX_MS + 2 * REBALANCE_TIMEOUT_MS
+"""Task configs reach the leader, silent members go, a delay runs out, two rounds wait for their slowest member."""
+QUIET_MS = 3 * DELAY_MAX_MS
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome:
+    """What became of a seed; ``violation`` None means that everything held."""
+
+    seed: int
+    digest: str
+    virtual_ms: int
+    events: int
+    generations: int
+    violation: Violation | None
+    story: str
+    """The last lines of the trace."""
+
+
+def simulate(seed: int, *, weather_ms: int = WEATHER_MS, story_lines: int = 15) -> Outcome:
+    """Play one seed. Raises nothing but bugs of the simulator itself, or of a machine that crashes."""
+    world = World(seed)
+    config_log = ConfigLog()
+    watch = Watch(world, config_log, session_timeout_ms=SESSION_TIMEOUT_MS)
+    network = Network(world)
+    coordinator = SimCoordinator(world, watch, group_id=GROUP, limits=Limits(initial_rebalance_delay_ms=1_000))
+    cluster = Cluster(world, watch, network, coordinator, config_log)
+    watch.processes = cluster.processes
+    violation = None
+    try:
+        weather = Weather(cluster)
+        weather.begin()
+        world.run_until(weather_ms)
+        weather.end()
+        _settle(cluster)
+    except Violation as broken:
+        world.say(f"VIOLATION {broken}")
+        violation = broken
+    return Outcome(
+        seed=seed,
+        digest=world.digest,
+        virtual_ms=world.now_ms,
+        events=world.events,
+        generations=coordinator.group.generation,
+        violation=violation,
+        story=world.story(story_lines),
+    )
+
+
+def _settle(cluster: Cluster) -> None:
+    world = cluster.world
+    until_ms = world.now_ms + SETTLE_MS
+    while (unsettled := _unsettled(cluster)) is not None:
+        if world.now_ms >= until_ms:
+            raise Violation(Invariant.SETTLES, f"{SETTLE_MS} ms after the last fault {unsettled}")
+        world.run_until(world.now_ms + HEARTBEAT_INTERVAL_MS)
+    _check_balance(cluster)
+    generation, starts = cluster.coordinator.group.generation, _starts(cluster)
+    world.say(f"settled in generation {generation}")
+    world.run_until(world.now_ms + QUIET_MS)
+    if (cluster.coordinator.group.generation, _starts(cluster)) != (generation, starts):
+        raise Violation(
+            Invariant.QUIET, f"settled in generation {generation}, then came {cluster.coordinator.group.generation}"
+        )
+    if (unsettled := _unsettled(cluster)) is not None:
+        raise Violation(Invariant.QUIET, f"settled in generation {generation}, then {unsettled}")
+    cluster.watch.on_crash(cluster.coordinator.group)
+
+
+def _unsettled(cluster: Cluster) -> str | None:
+    """What is still missing; None when everything alive has settled."""
+    group, configured = cluster.coordinator.group, cluster.config_log.jobs_at(cluster.config_log.end)
+    if unpublished := cluster.config_log.unpublished():
+        return f"task configs are not written of {unpublished}"
+    if not cluster.coordinator.is_stable:
+        return f"the group is {group.phase}"
+    processes = [cluster.processes[name] for name in sorted(cluster.processes)]
+    if {process.member.member_id for process in processes} != group.members.keys():
+        return f"members are {sorted(group.members)}, workers are {sorted(cluster.processes)}"
+    owned = Jobs()
+    for process in processes:
+        if not process.herder.settled or process.herder.generation != group.generation:
+            return f"{process.name} is in generation {process.herder.generation}, the group in {group.generation}"
+        if process.herder.assigned.tasks != process.active:
+            return f"{process.name} runs {sorted(map(str, process.active))}, has {told(process.herder.assigned)}"
+        if process.herder.assigned & owned:
+            return f"{told(process.herder.assigned & owned)} belongs to two workers"
+        owned |= process.herder.assigned
+    if owned != configured:
+        return f"nobody has {told(configured - owned)}, too much is {told(owned - configured)}"
+    if any(process.herder.deferred_until_ms is not None for process in processes):
+        return "a delay runs"
+    return None
+
+
+def _check_balance(cluster: Cluster) -> None:
+    loads = [process.herder.assigned for process in cluster.processes.values()]
+    kinds: dict[str, Callable[[Jobs], int]] = {
+        "connectors": lambda jobs: len(jobs.connectors),
+        "tasks": lambda jobs: len(jobs.tasks),
+        "jobs": len,
+    }
+    for kind, count in kinds.items():
+        counts = sorted(map(count, loads))
+        if counts[-1] - counts[0] > 1:
+            raise Violation(Invariant.BALANCED, f"{kind} by worker are {counts}")
+
+
+def _starts(cluster: Cluster) -> int:
+    return sum(run.starts for process in cluster.processes.values() for run in process.herder.runs.values())

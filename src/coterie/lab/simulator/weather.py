@@ -1,0 +1,196 @@
+"""What goes wrong, and when: faults come at random, each heals by itself, and at the end all of them stop."""
+
+from collections.abc import Callable
+from functools import partial
+
+from coterie.herder.config_records import connector_line, deletion_lines
+from coterie.lab.simulator.network import Way
+from coterie.lab.simulator.worker import Cluster, Process
+from coterie.nouns.ids import Incarnation
+from coterie.nouns.jobs import ConnectorName
+
+NAMES = ("w1", "w2", "w3", "w4", "w5")
+CONNECTORS = ("alpha", "beta", "gamma", "delta")
+
+
+class Weather:
+    def __init__(self, cluster: Cluster) -> None:
+        self._cluster = cluster
+        self._world = cluster.world
+        self._rng = cluster.world.rng
+        self._workers = NAMES[: self._rng.randint(2, len(NAMES))]
+        self._gone_for_good: set[str] = set()
+        self._over = False
+        self._incarnations = 0
+        faults: dict[Callable[[], None], int] = {
+            self._crash_coordinator: 3,
+            self._pause: 4,
+            self._kill: 4,
+            self._shut_down: 2,
+            self._bury: 1,
+            self._cut: 3,
+            self._clog: 3,
+            self._lose: 3,
+            self._break_connections: 2,
+            self._slow_disk: 2,
+            self._write_connector: 3,
+            self._delete_connector: 1,
+        }
+        self._faults = [fault for fault, weight in faults.items() for _ in range(weight)]
+        # Some seeds are wild, some are nearly calm, so that one fault is also seen alone.
+        self._pause_between_ms = self._rng.choice((2_000, 6_000, 15_000, 40_000))
+
+    def begin(self) -> None:
+        for connector in CONNECTORS[: self._rng.randint(1, len(CONNECTORS))]:
+            self._write(connector)
+        for name in self._workers:
+            self._world.after(self._rng.randint(0, 4_000), partial(self._start, name))
+        self._next()
+
+    def end(self) -> None:
+        """The faults stop: everything heals, whoever was to come back is back, and the coordinator dies once more."""
+        self._world.say("the faults stop")
+        self._over = True
+        self._cluster.network.heal()
+        self._cluster.coordinator.disk.slow = False
+        for name in self._workers:
+            process = self._cluster.processes.get(name)
+            if process is not None:
+                self._resume(process)
+            elif name not in self._gone_for_good:
+                self._start(name)
+        if self._cluster.coordinator.up:
+            self._crash_coordinator()
+
+    # -- faults ------------------------------------------------------------------------------------------------------
+
+    def _next(self) -> None:
+        self._world.after(1 + int(self._rng.expovariate(1 / self._pause_between_ms)), self._strike)
+
+    def _strike(self) -> None:
+        if not self._over:
+            self._rng.choice(self._faults)()
+            self._next()
+
+    def _someone(self) -> Process | None:
+        alive = sorted(self._cluster.processes)
+        return self._cluster.processes[self._rng.choice(alive)] if alive else None
+
+    def _crash_coordinator(self) -> None:
+        coordinator = self._cluster.coordinator
+        if coordinator.up:
+            coordinator.crash()
+            self._world.after(self._rng.choice((50, 500, 2_000, 9_000)), coordinator.start)
+
+    def _pause(self) -> None:
+        process = self._someone()
+        if process is not None and not process.paused:
+            process.pause()
+            self._world.after(self._rng.choice((300, 2_000, 5_000, 8_000, 20_000)), lambda: self._resume(process))
+
+    def _resume(self, process: Process) -> None:
+        if process.alive and process.paused:
+            self._cluster.watch.on_resumed(process)
+            process.resume()
+
+    def _kill(self) -> None:
+        process = self._someone()
+        if process is not None:
+            process.kill("is killed")
+            self._come_back(process.name)
+
+    def _shut_down(self) -> None:
+        process = self._someone()
+        if process is not None and not process.paused:
+            process.shut_down()
+            self._come_back(process.name)
+
+    def _bury(self) -> None:
+        process = self._someone()
+        if process is not None and len(self._workers) - len(self._gone_for_good) > 1:
+            self._gone_for_good.add(process.name)
+            process.kill("dies for good")
+
+    def _come_back(self, name: str) -> None:
+        self._world.after(self._rng.choice((1_000, 4_000, 9_000, 30_000)), lambda: self._start(name))
+
+    def _start(self, name: str) -> None:
+        if name in self._gone_for_good:
+            return
+        if name in self._cluster.processes:
+            # Its former process has not ended yet (or another return was quicker).
+            if self._cluster.processes[name].herder.leaving is not None:
+                self._world.after(500, lambda: self._start(name))
+            return
+        Process(self._cluster, name)
+
+    def _cut(self) -> None:
+        name = self._rng.choice(self._workers)
+        link = self._cluster.network.link(name)
+        link.cut = True
+        self._world.say(f"{name} is cut off")
+
+        def heal() -> None:
+            self._world.say(f"{name} is connected again")
+            link.cut = False
+
+        self._world.after(self._rng.choice((500, 3_000, 7_000, 20_000)), heal)
+
+    def _clog(self) -> None:
+        name, way = self._rng.choice(self._workers), self._rng.choice(list(Way))
+        ms = self._rng.choice((300, 2_000, 5_000, 10_000))
+        self._cluster.network.link(name).clogged_until_ms[way] = self._world.now_ms + ms
+        self._world.say(f"nothing goes {way} for {ms} ms at {name}")
+
+    def _lose(self) -> None:
+        name = self._rng.choice(self._workers)
+        link = self._cluster.network.link(name)
+        link.loss = self._rng.choice((0.05, 0.2, 0.5))
+        self._world.say(f"{link.loss:.0%} of messages are lost at {name}")
+
+        def heal() -> None:
+            link.loss = 0.0
+
+        self._world.after(self._rng.randint(1_000, 20_000), heal)
+
+    def _break_connections(self) -> None:
+        name = self._rng.choice(self._workers)
+        link = self._cluster.network.link(name)
+        link.breaks = 0.3
+
+        def heal() -> None:
+            link.breaks = 0.0
+
+        self._world.after(self._rng.randint(1_000, 20_000), heal)
+
+    def _slow_disk(self) -> None:
+        disk = self._cluster.coordinator.disk
+        disk.slow = True
+
+        def heal() -> None:
+            disk.slow = False
+
+        self._world.after(self._rng.randint(1_000, 10_000), heal)
+
+    # -- what the user does ------------------------------------------------------------------------------------------
+
+    def _write_connector(self) -> None:
+        self._write(self._rng.choice(CONNECTORS))
+
+    def _delete_connector(self) -> None:
+        name = ConnectorName(self._rng.choice(CONNECTORS))
+        if self._cluster.config_log.incarnation(name) is not None:
+            self._world.say(f"connector {name} is deleted")
+            self._cluster.config_log.append(deletion_lines(name), self._world.now_ms)
+            self._cluster.read_config()
+
+    def _write(self, connector: str) -> None:
+        name, tasks_max = ConnectorName(connector), self._rng.randint(1, 6)
+        self._world.say(f"connector {name} gets {tasks_max} tasks")
+        incarnation = self._cluster.config_log.incarnation(name)
+        if incarnation is None:
+            self._incarnations += 1
+            incarnation = Incarnation(f"life-{self._incarnations}")
+        line = connector_line(name, {"connector.class": "Simulated", "tasks.max": str(tasks_max)}, incarnation)
+        self._cluster.config_log.append([line], self._world.now_ms)
+        self._cluster.read_config()
