@@ -100,7 +100,7 @@ class Worker:
 
     def heard(self, kind: type[EffectT]) -> list[EffectT]:
         """Everything of ``kind`` told since the last call; the rest is forgotten."""
-        found = [effect for effect in self.told if isinstance(effect, kind)]
+        found: list[EffectT] = [effect for effect in self.told if isinstance(effect, kind)]
         self.told.clear()
         return found
 

@@ -1,0 +1,369 @@
+"""The stage: a real coordinator and real members, over a perfect network and a clock that stands until it is told.
+
+Everything that is said is a line in K415's own words and notation: ``AC0`` is the connector A, ``AT1`` its task 1,
+``W1(delay: 0, assigned: [AC0, AT1], revoked: [])`` what W1 runs after a round and what it has to give back in it.
+"""
+
+from collections import deque
+from collections.abc import Callable, Iterable
+from functools import partial
+from itertools import count
+
+from coterie.assignors.cooperative import Memory, Round, assign
+from coterie.assignors.target import fewest_moves_bound
+from coterie.engine.timers import Timers
+from coterie.groups import classic as coordinator
+from coterie.groups import messages as said
+from coterie.groups.state import Group, Limits, Phase, check_whole
+from coterie.member import classic as member_machine
+from coterie.member.events import (
+    Answered,
+    AssignmentDelivered,
+    CancelTimer,
+    ComputeAssignment,
+    Event,
+    Installed,
+    LeaveWanted,
+    Left,
+    Lost,
+    RejoinWanted,
+    RequestId,
+    Send,
+    SetTimer,
+    Subscribed,
+    Timer,
+    TimerFired,
+)
+from coterie.member.messages import (
+    HeartbeatRequest,
+    HeartbeatResponse,
+    JoinRequest,
+    JoinResponse,
+    LeaveRequest,
+    LeaveResponse,
+    Request,
+    Response,
+    SyncRequest,
+    SyncResponse,
+)
+from coterie.member.state import Member, MemberSettings
+from coterie.nouns.ids import ConfigOffset, Generation, GroupId, MemberId, WorkerUrl
+from coterie.nouns.jobs import NO_JOBS, ConnectorName, ConnectorTaskId, Job, Jobs
+from coterie.wire.connect import WorkerAssignment
+from coterie.wire.connect_bytes import decode_metadata
+
+MAX_DELAY_MS = 300_000
+"""K415's default of ``scheduled.rebalance.max.delay.ms``: its ``d``."""
+
+GROUP = GroupId("fleet")
+RELEASED = "what was revoked has been released"
+
+
+def parse_jobs(text: str) -> Jobs:
+    """Read K415's notation, with or without commas.
+
+    :raises ValueError: when a word is no job.
+    """
+    jobs: list[Job] = []
+    for word in text.replace(",", " ").split():
+        name, kind, number = ConnectorName(word[0]), word[1:2], word[2:]
+        if kind not in ("C", "T") or not number.isdigit():
+            raise ValueError(f"{word!r} is no job")
+        jobs.append(name if kind == "C" else ConnectorTaskId(name, int(number)))
+    return Jobs.of(jobs)
+
+
+def show_jobs(jobs: Iterable[Job]) -> str:
+    words = [f"{job.connector}T{job.task}" if isinstance(job, ConnectorTaskId) else f"{job}C0" for job in jobs]
+    return f"[{', '.join(sorted(words))}]"
+
+
+class Worker:
+    """A member and the little of a herder that a scenario needs: it runs what it is given, and stops at once."""
+
+    def __init__(self, stage: "Stage", name: str) -> None:
+        self.stage = stage
+        self.name = name
+        self.member = Member(MemberSettings(group_id=GROUP, url=WorkerUrl(f"http://{name}:8083/")))
+        self.timers = Timers[Timer]()
+        self.owned = NO_JOBS
+        self.memory = Memory()
+        self.completed = Generation(-1)
+        self.deferred_until_ms: int | None = None
+        """When the scheduled rebalance delay is over."""
+
+    def feed(self, event: Event) -> None:
+        for effect in member_machine.step(self.member, event, now_ms=self.stage.now_ms).effects:
+            match effect:
+                case Send(id=id_, request=request):
+                    self.stage.ask(self, id_, request)
+                case SetTimer(timer=timer, at_ms=at_ms):
+                    self.timers.set(timer, at_ms)
+                case CancelTimer(timer=timer):
+                    self.timers.cancel(timer)
+                case ComputeAssignment():
+                    self.stage.soon(partial(self.compute, effect))
+                case AssignmentDelivered():
+                    self.stage.soon(partial(self.take, effect))
+                case Lost():
+                    self.stage.soon(self.lose)
+                case Left():
+                    self.stage.workers.pop(self.name, None)
+                case _:
+                    pass  # what is said to the process's log and to the herder's clock
+
+    def subscribe(self) -> None:
+        self.feed(Subscribed(config_offset=ConfigOffset(1), owned=self.owned))
+
+    def compute(self, wanted: ComputeAssignment) -> None:
+        now_ms, deferred_until_ms = self.stage.now_ms, self.deferred_until_ms
+        members = {
+            other: metadata.allocation.assigned if metadata.allocation else NO_JOBS
+            for other, metadata in wanted.members.items()
+        }
+        outcome = assign(
+            self.memory,
+            configured=self.stage.configured,
+            members=members,
+            generation=wanted.generation,
+            last_completed_generation=self.completed,
+            now_ms=now_ms,
+            max_delay_ms=MAX_DELAY_MS,
+            known_delay_ms=max(0, deferred_until_ms - now_ms) if deferred_until_ms is not None else 0,
+        )
+        self.memory = outcome.memory
+        self.stage.tell_round(self, outcome, members)
+        assignments = {
+            other: WorkerAssignment(
+                leader=wanted.member_id,
+                leader_url=self.member.settings.url,
+                config_offset=ConfigOffset(1),
+                assigned=one.assigned,
+                revoked=one.revoked,
+                delay_ms=outcome.delay_ms,
+            )
+            for other, one in outcome.assignments.items()
+        }
+        self.feed(Installed(generation=wanted.generation, assignments=assignments))
+
+    def take(self, delivered: AssignmentDelivered) -> None:
+        assignment = delivered.assignment
+        self.completed = delivered.generation
+        self.owned = (self.owned - assignment.revoked) | assignment.assigned
+        self.deferred_until_ms = self.stage.now_ms + assignment.delay_ms if assignment.delay_ms else None
+        self.subscribe()
+        if assignment.revoked:
+            self.stage.say(f"{self.name} stops revoked resources")
+            self.feed(RejoinWanted(reason=RELEASED))
+
+    def lose(self) -> None:
+        self.owned, self.memory, self.completed, self.deferred_until_ms = NO_JOBS, Memory(), Generation(-1), None
+        self.subscribe()
+
+    def next_at_ms(self) -> int | None:
+        return min(
+            (at_ms for at_ms in (self.timers.next_at_ms(), self.deferred_until_ms) if at_ms is not None), default=None
+        )
+
+    def fire_due(self) -> bool:
+        now_ms = self.stage.now_ms
+        if self.deferred_until_ms is not None and self.deferred_until_ms <= now_ms:
+            self.deferred_until_ms = None
+            self.feed(RejoinWanted(reason="the scheduled rebalance delay is over"))
+            return True
+        timer = self.timers.pop_due(now_ms)
+        if timer is not None:
+            self.feed(TimerFired(timer=timer))
+        return timer is not None
+
+
+class Stage:
+    """One group, its workers, and what they say."""
+
+    def __init__(self) -> None:
+        self.now_ms = 0
+        self.configured = NO_JOBS
+        self.workers: dict[str, Worker] = {}
+        self.lines: list[str] = []
+        self._group = Group(GROUP, Limits(initial_rebalance_delay_ms=0))  # K415: "start rebalancing immediately"
+        self._timers = Timers[said.TimerKey]()
+        self._reply_to = map(said.ReplyTo, count(1))
+        self._waiting: dict[said.ReplyTo, Callable[[said.Response], None]] = {}
+        self._queue: deque[Callable[[], None]] = deque()
+        self._lives: dict[str, int] = {}
+        self._had_leader: str | None = None
+
+    # -- what a script may do -----------------------------------------------------------------------------------------
+
+    def start(self, name: str) -> None:
+        if name in self.workers:
+            raise ValueError(f"{name} is here already")
+        self._lives[name] = self._lives.get(name, 0) + 1
+        self.workers[name] = Worker(self, name)
+        self.workers[name].subscribe()
+        self.settle()
+
+    def stop(self, name: str) -> None:
+        """Stop a worker as SIGTERM does: its jobs first, then it says farewell."""
+        is_leader = self._group.leader is not None and self._name_of(self._group.leader) == name
+        self.say(f"{name}, which is the leader, leaves" if is_leader else f"{name} leaves")
+        self.workers[name].feed(LeaveWanted(reason="shutdown"))
+        self.settle()
+
+    def rejoin(self, name: str) -> None:
+        self.workers[name].feed(RejoinWanted(reason="a wish"))
+        self.settle()
+
+    def wait(self, ms: int) -> None:
+        until_ms = self.now_ms + ms
+        while (at_ms := self._next_at_ms()) is not None and at_ms <= until_ms:
+            self.now_ms = max(self.now_ms, at_ms)
+            self.settle()
+        self.now_ms = until_ms
+
+    @property
+    def delay_ends_at_ms(self) -> int | None:
+        ends = [worker.deferred_until_ms for worker in self.workers.values() if worker.deferred_until_ms is not None]
+        return min(ends, default=None)
+
+    def show(self) -> None:
+        runs = ", ".join(f"{name}({show_jobs(worker.owned)})" for name, worker in sorted(self.workers.items()))
+        self.say(f"Initial group and assignment: {runs}".rstrip())
+        self.say(f"Config topic contains: {show_jobs(self.configured)[1:-1]}")
+        if self._group.leader is not None:
+            self.say(f"{self._name_of(self._group.leader)} is current leader")
+
+    # -- what the machines do -----------------------------------------------------------------------------------------
+
+    def say(self, line: str) -> None:
+        self.lines.append(line)
+
+    def soon(self, act: Callable[[], None]) -> None:
+        self._queue.append(act)
+
+    def settle(self) -> None:
+        """Let everything happen that happens now."""
+        while True:
+            if self._queue:
+                self._queue.popleft()()
+            elif (key := self._timers.pop_due(self.now_ms)) is not None:
+                self._coordinate(said.TimerFired(key=key))
+            elif not any(self.workers[name].fire_due() for name in sorted(self.workers)):
+                return
+
+    def ask(self, worker: Worker, id_: RequestId, request: Request) -> None:
+        reply_to = next(self._reply_to)
+
+        def answer(response: said.Response) -> None:
+            self.soon(lambda: worker.feed(Answered(id=id_, response=translated(response))))
+
+        self._waiting[reply_to] = answer
+        self.soon(lambda: self._hear(worker, reply_to, request))
+
+    def tell_round(self, leader: Worker, outcome: Round, members: dict[MemberId, Jobs]) -> None:
+        self.say(f"{leader.name} computes and sends assignments:")
+        for member in sorted(outcome.assignments):
+            one = outcome.assignments[member]
+            runs, gives = show_jobs(one.whole), show_jobs(one.revoked)
+            name = self._name_of(member)
+            self.say(f"  {name}(delay: {outcome.delay_ms}, assigned: {runs}, revoked: {gives})")
+        moves = sum(len(one.revoked & self.configured) for one in outcome.assignments.values())
+        bound = fewest_moves_bound([len(jobs & self.configured) for jobs in members.values()], len(self.configured))
+        later = ", not before the delay is over" if outcome.delay_ms and bound else ""
+        self.say(f"  moves: {moves}, M*: {bound}{later}")
+
+    # -- the coordinator's side ---------------------------------------------------------------------------------------
+
+    def _hear(self, worker: Worker, reply_to: said.ReplyTo, request: Request) -> None:
+        match request:
+            case JoinRequest():
+                fresh = worker.name + "'" * (self._lives[worker.name] - 1)
+                if request.member_id:
+                    self._tell_join(worker, request)
+                event: said.Event = said.JoinGroup(
+                    reply_to=reply_to,
+                    member_id=request.member_id,
+                    fresh_member_id=MemberId(fresh),
+                    requires_known_member_id=True,
+                    client_id=worker.name,
+                    client_host="/127.0.0.1",
+                    session_timeout_ms=request.session_timeout_ms,
+                    rebalance_timeout_ms=request.rebalance_timeout_ms,
+                    protocol_type=request.protocol_type,
+                    protocols=tuple(said.MemberProtocol(name=name, metadata=data) for name, data in request.protocols),
+                )
+            case SyncRequest():
+                event = said.SyncGroup(
+                    reply_to=reply_to,
+                    member_id=request.member_id,
+                    generation=request.generation,
+                    protocol_type=request.protocol_type,
+                    protocol=request.protocol,
+                    assignments=request.assignments,
+                )
+            case HeartbeatRequest():
+                event = said.Heartbeat(reply_to=reply_to, member_id=request.member_id, generation=request.generation)
+            case LeaveRequest():
+                event = said.LeaveGroup(reply_to=reply_to, member_ids=(request.member_id,))
+        self._coordinate(event)
+
+    def _coordinate(self, event: said.Event) -> None:
+        was_open = self._group.phase is Phase.PREPARING_REBALANCE
+        output = coordinator.step(self._group, event, now_ms=self.now_ms)
+        check_whole(self._group)
+        begun = [record for record in output.records if record.protocol is None and record.members]
+        if not was_open and (begun or self._group.phase is Phase.PREPARING_REBALANCE):
+            self.say("Rebalance is triggered")
+        for record in begun:
+            self._tell_leader(record)
+        for effect in output.effects:
+            match effect:
+                case said.Reply(to=to, response=response):
+                    self._waiting.pop(to)(response)
+                case said.SetTimer(key=key, at_ms=at_ms):
+                    self._timers.set(key, at_ms)
+                case said.CancelTimer(key=key):
+                    self._timers.cancel(key)
+
+    def _tell_join(self, worker: Worker, request: JoinRequest) -> None:
+        allocation = decode_metadata(request.protocols[0][1])[1].allocation
+        verb = "rejoins" if request.reason == RELEASED else "joins"
+        if request.member_id not in self._group.members and self._group.phase is Phase.PREPARING_REBALANCE:
+            verb += " while rebalance is still active"
+        self.say(f"{worker.name} {verb} with assignment: {show_jobs(allocation.assigned if allocation else NO_JOBS)}")
+
+    def _tell_leader(self, record: said.GenerationWritten) -> None:
+        assert record.leader is not None
+        name = self._name_of(record.leader)
+        self.say(f"{name} becomes leader (generation {record.generation})")
+        if self._had_leader not in (None, name):
+            delay = self.workers[name].deferred_until_ms
+            self.say("No delay is in progress." if delay is None else "There's an active delay in progress.")
+        self._had_leader = name
+
+    def _name_of(self, member_id: MemberId) -> str:
+        return member_id.rstrip("'")
+
+    def _next_at_ms(self) -> int | None:
+        deadlines = [self._timers.next_at_ms(), *(worker.next_at_ms() for worker in self.workers.values())]
+        return min((at_ms for at_ms in deadlines if at_ms is not None), default=None)
+
+
+def translated(response: said.Response) -> Response:
+    """The coordinator's answer, as a member's client reads it off the wire."""
+    match response:
+        case said.JoinGroupResponse():
+            return JoinResponse(
+                error=response.error,
+                generation=response.generation,
+                protocol=response.protocol or "",
+                leader=response.leader,
+                member_id=response.member_id,
+                members=dict(response.members) or None,
+            )
+        case said.SyncGroupResponse():
+            return SyncResponse(error=response.error, assignment=response.assignment)
+        case said.HeartbeatResponse():
+            return HeartbeatResponse(error=response.error)
+        case said.LeaveGroupResponse():
+            return LeaveResponse(error=response.error)

@@ -1,0 +1,131 @@
+"""A transcript: a script with its answers, in one text.
+
+    # A line of narration; `# K415 …` quotes the document.
+    > a command
+    everything that was said because of it
+
+The commands:
+
+    > config AC0 AT1 AT2      what the config topic contains
+    > play other.txt          first, unheard, the commands of another transcript
+    > show                    who runs what, what is configured, who leads
+    > W1 joins                a worker starts
+    > W1 leaves               a worker is stopped in good order
+    > W1 rejoins              a worker does not wait for its next heartbeat to tell it
+    > wait 3 s                time passes (heartbeats go every 3 s; who is asked to rejoin hears of it by them)
+    > wait until the delay is over
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+
+from coterie.lab.scenario.stage import Stage, parse_jobs
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Block:
+    """One command, or none at the top of a text: the remarks above the answers, and the answers."""
+
+    command: str | None
+    remarks: tuple[str, ...] = field(default=())
+    """Lines with ``#``, and blank ones, as they stand. Those after the answers belong to the next block's ``above``."""
+    answers: tuple[str, ...] = field(default=())
+    above: tuple[str, ...] = field(default=())
+    """Remarks before the command."""
+
+
+def parse(text: str) -> list[Block]:
+    """The blocks of a transcript; what stands at its end without a command is the last one's.
+
+    :raises ValueError: when answers stand before the first command.
+    """
+    blocks: list[Block] = []
+    loose: list[str] = []
+    current: Block | None = None
+    for line in text.splitlines():
+        if line.startswith("> "):
+            if current is not None:
+                blocks.append(current)
+            current = Block(command=line[2:].strip(), above=tuple(loose))
+            loose = []
+        elif line.startswith("#") or not line.strip():
+            if current is not None and not current.answers and not loose and line.startswith("#"):
+                current = replace(current, remarks=(*current.remarks, line))
+            else:
+                loose.append(line)
+        elif current is None or loose:
+            raise ValueError(f"an answer without a command: {line!r}")
+        else:
+            current = replace(current, answers=(*current.answers, line))
+    if current is not None:
+        blocks.append(current)
+    if loose:
+        blocks.append(Block(command=None, above=tuple(loose)))
+    return blocks
+
+
+def render(blocks: list[Block]) -> str:
+    lines: list[str] = []
+    for block in blocks:
+        lines += block.above
+        if block.command is not None:
+            lines += [f"> {block.command}", *block.remarks, *block.answers]
+    return "\n".join(lines) + "\n"
+
+
+def play(blocks: list[Block], read: Callable[[str], str]) -> list[Block]:
+    """The same script with the answers that the machines give now; ``read`` gives the text of another transcript.
+
+    :raises ValueError: when a command means nothing.
+    """
+    stage = Stage()
+    return [_played(stage, block, read) for block in blocks]
+
+
+def _played(stage: Stage, block: Block, read: Callable[[str], str]) -> Block:
+    if block.command is None:
+        return block
+    stage.lines.clear()
+    _perform(stage, block.command, read)
+    return replace(block, answers=tuple(stage.lines))
+
+
+def _perform(stage: Stage, command: str, read: Callable[[str], str]) -> None:
+    match command.split():
+        case ["config", *jobs]:
+            stage.configured = parse_jobs(" ".join(jobs))
+        case ["play", name]:
+            for block in parse(read(name)):
+                if block.command is not None:
+                    _perform(stage, block.command, read)
+            stage.lines.clear()
+        case ["show"]:
+            stage.show()
+        case [worker, "joins"]:
+            stage.start(worker)
+        case [worker, "leaves"]:
+            stage.stop(worker)
+        case [worker, "rejoins"]:
+            stage.rejoin(worker)
+        case ["wait", *how_long]:
+            _wait(stage, how_long)
+        case _:
+            raise ValueError(f"unknown command: {command}")
+
+
+def _wait(stage: Stage, how_long: list[str]) -> None:
+    match how_long:
+        case ["until", "the", "delay", "is", "over"]:
+            ends_at_ms = stage.delay_ends_at_ms
+            if ends_at_ms is None:
+                raise ValueError("no delay is in progress")
+            left_ms = ends_at_ms - stage.now_ms
+            stage.say(f"After delay {left_ms}:")
+            stage.wait(left_ms)
+        case [seconds, "s"]:
+            stage.wait(int(seconds) * 1000)
+            ends_at_ms = stage.delay_ends_at_ms
+            if ends_at_ms is not None and not stage.lines:
+                stage.say(f"Before delay {ends_at_ms - stage.now_ms} expires:")
+        case _:
+            raise ValueError(f"unknown time: {' '.join(how_long)}")
