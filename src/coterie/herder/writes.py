@@ -201,14 +201,17 @@ def on_end_found(turn: Turn, event: ConfigEndFound) -> None:
 
 
 def on_appended(turn: Turn, event: ConfigAppended) -> None:
-    write = turn.herder.writes[event.id]
-    write.stage = Stage.WRITTEN
-    write.end = event.end
+    write = turn.herder.writes.get(event.id)
+    if write is not None:  # Otherwise it was refused meanwhile, because this worker is leaving.
+        write.stage = Stage.WRITTEN
+        write.end = event.end
 
 
 def on_append_failed(turn: Turn, event: ConfigAppendFailed) -> None:
-    message = f"Failed to write to the config topic: {event.reason}"
-    _answer(turn, turn.herder.writes[event.id], Refused(problem=Problem.LOG_FAILED, message=message))
+    write = turn.herder.writes.get(event.id)
+    if write is not None:
+        message = f"Failed to write to the config topic: {event.reason}"
+        _answer(turn, write, Refused(problem=Problem.LOG_FAILED, message=message))
 
 
 def on_due(turn: Turn, id_: RequestId) -> None:

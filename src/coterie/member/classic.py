@@ -48,7 +48,15 @@ from coterie.member.messages import (
     SyncRequest,
     SyncResponse,
 )
-from coterie.member.presence import LEAVE_PATIENCE_MS, leave, lose, on_heartbeat, on_leave, retry_later, send_heartbeat
+from coterie.member.presence import (
+    LEAVE_PATIENCE_MS,
+    end_lease_if_over,
+    leave,
+    on_heartbeat,
+    on_leave,
+    retry_later,
+    send_heartbeat,
+)
 from coterie.member.rounds import join_if_due, on_installed, on_joined, on_synced
 from coterie.member.state import InFlight, Member, check
 from coterie.member.turn import Turn
@@ -135,9 +143,7 @@ def on_timer(turn: Turn, timer: Timer) -> None:
         case "heartbeat":
             send_heartbeat(turn)
         case "lease":
-            if member.leased_at_ms is not None and now_ms >= member.leased_at_ms + member.settings.lease_ms:
-                waited_ms = now_ms - member.leased_at_ms
-                lose(turn, f"the coordinator has answered nothing that was sent in the last {waited_ms} ms")
+            end_lease_if_over(turn)
         case "answer":
             asked = member.asking
             if asked is not None and now_ms >= asked.sent_at_ms + member.settings.answer_timeout_ms:

@@ -34,7 +34,8 @@ def on_heartbeat(turn: Turn, asked: InFlight, response: HeartbeatResponse) -> No
         case ErrorCode.none:
             renew_lease(turn, asked)
         case ErrorCode.rebalance_in_progress | ErrorCode.illegal_generation as error:
-            renew_lease(turn, asked)  # both are said to members only
+            if error is ErrorCode.rebalance_in_progress:
+                renew_lease(turn, asked)  # the other is said to members only, too, but prolongs no session
             # A join or sync that is out will bring the same news. So will the answer to a newer heartbeat.
             if asked.request.generation == member.generation and (member.completed or member.computing):
                 member.computing = False
@@ -51,6 +52,16 @@ def renew_lease(turn: Turn, asked: InFlight) -> None:
         member.leased_at_ms = asked.sent_at_ms
         turn.order(SetTimer(timer="lease", at_ms=asked.sent_at_ms + member.settings.lease_ms))
         turn.order(HeartbeatAnswered(sent_at_ms=asked.sent_at_ms))
+
+
+def end_lease_if_over(turn: Turn) -> bool:
+    """Whether nothing proves any more that this worker is counted in; then its place is lost."""
+    member = turn.member
+    if member.leased_at_ms is None or turn.now_ms < member.leased_at_ms + member.settings.lease_ms:
+        return False
+    waited_ms = turn.now_ms - member.leased_at_ms
+    lose(turn, f"the coordinator has answered nothing that was sent in the last {waited_ms} ms")
+    return True
 
 
 def retry_later(turn: Turn) -> None:

@@ -17,6 +17,7 @@ from coterie.member.messages import (
     SyncResponse,
 )
 from coterie.member.presence import (
+    end_lease_if_over,
     on_unknown,
     renew_lease,
     retry_later,
@@ -144,6 +145,8 @@ def on_synced(turn: Turn, asked: InFlight, response: SyncResponse) -> None:
     match response.error:
         case ErrorCode.none:
             renew_lease(turn, asked)
+            if end_lease_if_over(turn):
+                return  # it lay in the socket while this process was paused: others have the work by now
             try:
                 _, assignment = decode_assignment(response.assignment)
             except WireError as error:
