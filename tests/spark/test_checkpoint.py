@@ -125,7 +125,8 @@ def test_many_processes_take_over_at_once_and_one_checkpoint_is_left(tmp_path: P
     assert [contender.returncode for contender in contenders] == [0] * 5
 
     assert len(taken) == len(set(taken)) == 200
-    assert sorted(starts_of(Path(name)) for name in taken) == list(range(2, 202))
+    if way == "exchange":
+        assert sorted(starts_of(Path(name)) for name in taken) == list(range(2, 202))
     last = take_over(tmp_path, exchange_allowed=way == "exchange")
     assert last.lineage == first.lineage
     assert [path for path in tmp_path.iterdir() if path.is_dir()] == [last.path]

@@ -1,9 +1,10 @@
 """Who holds a task's checkpoint: taken over by one atomic step on the file system, asked for by one look at a path.
 
-Theory of operation. A task's folder, ``LOCATION/<connector>-<incarnation>/<task>/``, holds one directory, the checkpoint,
-and for every start that ever was a plain file or that directory, named ``<number>-<fresh id>``. To take over, a
-contender puts a plain file there under the next free number, finds the directory and *exchanges* the two names in one
-system call. It holds the checkpoint if its own name is a directory now; otherwise another was quicker, and it looks again.
+Theory of operation. A task's folder, ``LOCATION/<connector>-<incarnation>/<task>/``, holds one directory, the
+checkpoint, and for every start that ever was a plain file or that directory, named ``<number>-<fresh id>``. To take
+over, a contender puts a plain file there under the next free number, finds the directory and *exchanges* the two names
+in one system call. It holds the checkpoint if its own name is a directory now; otherwise another was quicker, and it
+looks again.
 
 Why an exchange and not a rename: a query that finds nothing at its path makes the folder anew and runs on for ever. A
 plain file at its path stops it at its next write, whatever it wants to write, and stays there.
@@ -19,6 +20,7 @@ folder anew between the two; what it wrote there is taken in, and the file is pu
 
 import ctypes
 import errno
+import fcntl
 import os
 import re
 import shutil
@@ -189,7 +191,7 @@ def _exchange_until_held(folder: Path, mine: Path, *, exchange_allowed: bool) ->
                     raise NoExchangeError
                 exchange(mine, holder)
             except NoExchangeError:
-                _rename_instead(folder, mine, holder)
+                _rename_instead(folder, mine)
             except FileNotFoundError:
                 continue
             if not is_taken(mine):
@@ -229,46 +231,37 @@ def exchange(one: Path, other: Path) -> None:
 # -- without exchange -------------------------------------------------------------------------------------------------
 
 
-def _rename_instead(folder: Path, mine: Path, holder: Path) -> None:
+def _rename_instead(folder: Path, mine: Path) -> None:
     """Rename the directory, then put a plain file at its old path until it stands.
 
-    The order is written down first: whoever comes after a contender that died in between closes the old path for it.
+    Contenders do this one at a time, under a lock that the kernel gives back when its process dies. The order to close
+    the old path is written down first: whoever comes after a contender that died in between closes it in its stead.
+    For a moment our own name is free, so that here two starts at once can get the same number; their ids still differ.
     """
-    order = folder / f".close-{holder.name}"
-    order.touch()
-    mine.unlink(missing_ok=True)
-    try:
+    with (folder / ".lock").open("a") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        holder = _find_directory(folder)
+        if holder is None:
+            return
+        (folder / f".close-{holder.name}").touch()
+        mine.unlink(missing_ok=True)
         holder.rename(mine)
-    except (FileNotFoundError, NotADirectoryError):
-        # Another was quicker. Our name has to stay occupied: a name that is free could be made anew.
-        mine.touch()
-        return
-    for waiting in folder.glob(".close-*"):
-        closed = folder / waiting.name.removeprefix(".close-")
-        # The checkpoint itself may have gone on to this name, and its next taker be about to rename it: leave it alone.
-        if closed != mine and is_taken(closed):
-            _close(closed, into=mine)
-            waiting.unlink(missing_ok=True)
+        for order in folder.glob(".close-*"):
+            old = folder / order.name.removeprefix(".close-")
+            if is_taken(old):
+                _close(old, into=mine)
+                order.unlink()
 
 
 def _close(path: Path, *, into: Path) -> None:
-    while True:
+    while not path.is_file():
         try:
             path.touch(exist_ok=False)
         except FileExistsError:
-            if not path.is_dir():
-                return
             aside = path.with_name(f".aside-{uuid.uuid4().hex}")
-            try:
-                path.rename(aside)
-            except FileNotFoundError:
-                continue
-            if aside.is_dir():
-                _take_in(aside, into)
-                shutil.rmtree(aside)
-            else:
-                # Another contender has put the file there since we looked, and we took it away: put it there again.
-                aside.unlink()
+            path.rename(aside)
+            _take_in(aside, into)
+            shutil.rmtree(aside)
 
 
 def _take_in(aside: Path, into: Path) -> None:

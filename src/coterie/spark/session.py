@@ -144,7 +144,7 @@ def _launch(config: SparkConf, java_home: Path, printed: Any) -> Any:
     before = os.environ.get("JAVA_HOME")
     os.environ["JAVA_HOME"] = str(java_home)
     try:
-        return launch_gateway(config, {"stdout": printed, "stderr": printed})
+        return launch_gateway(config, {"stdout": printed, "stderr": printed})  # type: ignore[no-untyped-call]
     finally:
         if before is None:
             del os.environ["JAVA_HOME"]

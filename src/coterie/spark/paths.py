@@ -1,0 +1,18 @@
+"""Small words that sources and sinks share about paths and options."""
+
+from collections.abc import Mapping
+
+
+def local_file_path(value: str) -> str | None:
+    """A check: sources and sinks of files look at them through this machine's file system."""
+    if not value.strip():
+        return "String must be non-empty"
+    scheme, colon, rest = value.partition(":")
+    if colon and "/" not in scheme and not (scheme == "file" and rest.startswith("///")):
+        return "Only paths of this machine's file system can be read and written (/folder or file:///folder)"
+    return None
+
+
+def option_values(config: Mapping[str, str], prefix: str) -> dict[str, str]:
+    """The options under ``prefix``, without it."""
+    return {key.removeprefix(prefix): value for key, value in config.items() if key.startswith(prefix)}

@@ -1,0 +1,148 @@
+"""One run of one task: its checkpoint taken over, its query started, stopped at a batch boundary, or fenced off."""
+
+import logging
+import threading
+import time
+from collections.abc import Mapping
+from typing import Any
+
+import pyspark
+from py4j.protocol import Py4JError
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.streaming.query import StreamingQuery
+
+from coterie.nouns.errors import ConfigError, WorldError
+from coterie.nouns.jobs import ConnectorTaskId
+from coterie.spark.checkpoint import Held, is_taken, last_batch
+from coterie.spark.plugins import find_plugin
+from coterie.spark.sinks import Fence, FencedError, FileSink
+from coterie.spark.transforms import transform
+
+log = logging.getLogger(__name__)
+
+
+class TaskQuery:
+    """Runs a task on a checkpoint that it holds. All methods block: they are called on threads."""
+
+    def __init__(self, spark: SparkSession, task: ConnectorTaskId, config: Mapping[str, str], held: Held) -> None:
+        plugin = find_plugin(config.get("task.class", ""))
+        if plugin is None:
+            raise ConfigError({"task.class": [f"No such connector: {config.get('task.class')}"]})
+        self.task = task
+        self.held = held
+        self.fence = Fence()
+        self.refusal: str | None = None
+        """Why a batch was refused; starting again would refuse it again."""
+        self._spark = spark
+        self._config = config
+        self._plugin = plugin
+        self._sink = FileSink.of(config, task, held.lineage, self.fence)
+        self._query: StreamingQuery | None = None
+        self._starting = threading.Lock()
+
+    def start(self, *, once: bool = False) -> None:
+        """Start the query, also after it has died.
+
+        :raises ConfigError, PySparkException, Py4JError: when Spark does not start it.
+        :raises FencedError: when the task was stopped meanwhile.
+        """
+        rows = transform(self._plugin.read(self._spark, self._config), self._config)
+        writer = rows.writeStream.foreachBatch(self._effect).option("checkpointLocation", str(self.held.path))
+        interval_ms = int(self._config.get("trigger.interval.ms", "1000"))
+        trigger = writer.trigger(availableNow=True) if once else writer.trigger(processingTime=f"{interval_ms} milliseconds")
+        self._sink.sweep()
+        with self._starting:
+            if self.fence.closed:
+                raise FencedError
+            self._query = trigger.start()
+
+    def run_once(self) -> None:
+        """Process what is there now and end.
+
+        :raises PySparkException: when a batch fails.
+        """
+        self.start(once=True)
+        assert self._query is not None
+        self._query.awaitTermination()
+
+    @property
+    def taken(self) -> bool:
+        return is_taken(self.held.path)
+
+    def active(self) -> bool:
+        return self._query is not None and self._query.isActive
+
+    def progress(self) -> tuple[int, int, str] | None:
+        """Batch number, rows read and moment of the last look for input; None before the first."""
+        if self._query is None:
+            return None
+        last = self._query._jsq.lastProgress()
+        return None if last is None else (int(last.batchId()), int(last.numInputRows()), str(last.timestamp()))
+
+    def trace(self) -> str:
+        """What the query died of."""
+        if self.refusal is not None:
+            return self.refusal
+        failure = self._query.exception() if self._query is not None else None
+        return "The query ended without an error" if failure is None else str(failure)
+
+    def stop(self, *, grace_ms: int) -> None:
+        """Let the running batch commit within ``grace_ms``, else interrupt it. No effect comes from here afterwards."""
+        started = time.monotonic()
+        try:
+            if self._query is not None and grace_ms > 0 and not self.fence.closed:
+                _end_at_boundary(self._query, grace_ms)
+        except (PySparkException, Py4JError) as error:
+            log.debug("%s: no graceful end: %s", self.task, error)
+        finally:
+            self.fence.close()
+        try:
+            # A start that is under way ends first; one that comes later finds the fence closed.
+            with self._starting:
+                if self._query is not None:
+                    self._query.stop()
+        except (PySparkException, Py4JError) as error:
+            log.warning("%s: the query did not stop in order; it is fenced: %s", self.task, error)
+        planned, committed = (last_batch(self.held.path / name) for name in ("offsets", "commits"))
+        state = "at a batch boundary" if planned == committed else f"in batch {planned}, which will be replayed"
+        log.info("%s: stopped %s after %d ms", self.task, state, (time.monotonic() - started) * 1000)
+
+    def _effect(self, batch: DataFrame, batch_id: int) -> None:
+        """What foreachBatch calls: check, write aside, check again, put in place."""
+        try:
+            self._plugin.check_plan(self.held.path, batch_id)
+            with self.fence.passing():
+                pass
+            staged = self._sink.stage(batch)
+            try:
+                self._plugin.check_read(batch.sparkSession, self._config, self.held.path, batch_id)
+                staged.put_in_place(batch_id)
+            finally:
+                staged.drop()
+        except WorldError as error:
+            self.refusal = str(error)
+            raise
+        except FencedError:
+            log.info("%s: batch %d was not put in place: the task is no longer ours", self.task, batch_id)
+            raise
+
+
+def _end_at_boundary(query: StreamingQuery, grace_ms: int) -> None:
+    """Let no further batch begin and wait for the running one.
+
+    The only place that reaches into Spark's internals: the loop over batches goes on while its state is not TERMINATED.
+    """
+    if not pyspark.__version__.startswith(("4.2.", "4.3.")):
+        return
+    inner: Any = query._jsq
+    module = inner.getClass().getClassLoader().loadClass("org.apache.spark.sql.execution.streaming.runtime.TERMINATED$")
+    terminated = module.getField("MODULE$").get(None)
+    inner.streamingQuery().state().set(terminated)
+    deadline = time.monotonic() + grace_ms / 1000
+    quiet = 0
+    # Between two moments of one batch the trigger can read as inactive: believe it when it says so twice.
+    while quiet < 2 and time.monotonic() < deadline:
+        if inner.awaitTermination(20):
+            return
+        quiet = 0 if inner.status().isTriggerActive() else quiet + 1

@@ -1,0 +1,123 @@
+"""Transforms: what a connector does to its rows, as column expressions that run in the JVM."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
+
+from coterie.config.definition import Check, Definition, Importance, Key, Type, as_list, not_blank, one_of
+from coterie.nouns.errors import ConfigError
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Kind:
+    """One type of transform: its one key, and what it does with the key's value."""
+
+    key: str
+    documentation: str
+    check: Check
+    apply: Callable[[DataFrame, str], DataFrame]
+
+
+def filter_rows(rows: DataFrame, condition: str) -> DataFrame:
+    """Keep the rows for which the SQL ``condition`` is true; null is not true."""
+    return rows.where(F.expr(condition))
+
+
+def cast_columns(rows: DataFrame, spec: str) -> DataFrame:
+    """``col:type,col:type``: give columns other types; their order and names stay."""
+    types = parse_cast(spec)
+    unknown = sorted(set(types) - set(rows.columns))
+    if unknown:
+        raise ValueError(f"no such column: {', '.join(unknown)}; there are {', '.join(rows.columns)}")
+    return rows.withColumns({column: rows[f"`{column}`"].cast(type_) for column, type_ in types.items()})
+
+
+def parse_cast(spec: str) -> dict[str, str]:
+    """Type by column. A comma inside parentheses belongs to a type: ``price:decimal(10,2),distance:double``.
+
+    :raises ValueError: with what is wrong.
+    """
+    items, depth = [""], 0
+    for character in spec:
+        depth += (character in "(<") - (character in ")>")
+        if character == "," and depth == 0:
+            items.append("")
+        else:
+            items[-1] += character
+    types: dict[str, str] = {}
+    for item in items:
+        column, colon, type_ = (part.strip() for part in item.partition(":"))
+        if not (column and colon and type_):
+            raise ValueError(f"{item.strip()!r} is not column:type")
+        if column in types:
+            raise ValueError(f"column {column} is named twice")
+        types[column] = type_
+    return types
+
+
+def _well_formed_cast(spec: str) -> str | None:
+    try:
+        parse_cast(spec)
+    except ValueError as error:
+        return str(error)
+    return None
+
+
+KINDS: Mapping[str, Kind] = {
+    "Filter": Kind(
+        key="condition",
+        documentation="SQL condition; rows for which it is true are kept.",
+        check=not_blank,
+        apply=filter_rows,
+    ),
+    "Cast": Kind(
+        key="spec",
+        documentation="Columns and the types they get: column:type,column:type.",
+        check=_well_formed_cast,
+        apply=cast_columns,
+    ),
+}
+
+
+def definition(config: Mapping[str, str]) -> Definition:
+    """The keys of the transforms that ``config`` names."""
+    keys: list[Key] = []
+    for alias in as_list(config.get("transforms", "")):
+        name = f"transforms.{alias}.type"
+        keys.append(
+            Key(
+                name=name,
+                type=Type.CLASS,
+                documentation=f"Type of the transform {alias}.",
+                importance=Importance.HIGH,
+                check=one_of(KINDS),
+            )
+        )
+        if kind := KINDS.get(config.get(name, "")):
+            key = f"transforms.{alias}.{kind.key}"
+            keys.append(Key(name=key, type=Type.STRING, documentation=kind.documentation, check=kind.check))
+    return Definition(tuple(keys))
+
+
+def transform(rows: DataFrame, config: Mapping[str, str]) -> DataFrame:
+    """``rows`` through all transforms of ``config``, in their order.
+
+    :raises ConfigError: when one does not fit the columns that reach it; names its key.
+    """
+    for alias in as_list(config.get("transforms", "")):
+        kind = KINDS[config[f"transforms.{alias}.type"]]
+        key = f"transforms.{alias}.{kind.key}"
+        try:
+            rows = kind.apply(rows, config[key])
+        except (PySparkException, ValueError) as error:
+            sentence = first_sentence(error)
+            raise ConfigError({key: [f"Invalid value {config[key]} for configuration {key}: {sentence}"]}) from error
+    return rows
+
+
+def first_sentence(error: Exception) -> str:
+    """What Spark says of a wrong expression, without the plan or the position that it adds on further lines."""
+    return str(error).strip().splitlines()[0]

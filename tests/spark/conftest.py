@@ -1,0 +1,110 @@
+"""One real runtime, warm, for all tests of this process that need one; and small builders of input and config."""
+
+import asyncio
+import csv
+import json
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from pathlib import Path
+
+import pyarrow.parquet
+import pytest
+import pytest_asyncio
+
+from coterie.herder.seams import RuntimeDied, TaskEvent, TaskFailed, TaskRuntime, TaskStart, TaskTaken
+from coterie.nouns.ids import Incarnation
+from coterie.nouns.jobs import ConnectorName, ConnectorTaskId
+from coterie.spark.runtime import SparkConfig, SparkTaskRuntime
+
+SCHEMA = "row BIGINT, delay DOUBLE, distance INT"
+
+
+def write_file(folder: Path, name: str, rows: list[tuple[int, float | None, int]]) -> Path:
+    """A CSV file, written aside and renamed in."""
+    folder.mkdir(parents=True, exist_ok=True)
+    aside = folder / f".{name}"
+    with aside.open("w", newline="") as file:
+        writer = csv.writer(file)
+        writer.writerow(["row", "delay", "distance"])
+        writer.writerows(rows)
+    return aside.rename(folder / name)
+
+
+def rows_of(out: Path) -> list[int]:
+    """The row numbers that a reader finds, without Spark: all but what a reader skips."""
+    found: list[int] = []
+    for path in sorted(out.rglob("part-*")):
+        if any(part.startswith(("_", ".")) for part in path.relative_to(out).parts):
+            continue
+        if ".parquet" in path.name:
+            found += pyarrow.parquet.ParquetFile(path).read(columns=["row"])["row"].to_pylist()
+        else:
+            found += [json.loads(line)["row"] for line in path.read_text().splitlines()]
+    return sorted(found)
+
+
+class Rig:
+    """A runtime and what the tests ask of it."""
+
+    def __init__(self, runtime: SparkTaskRuntime) -> None:
+        self.spark_runtime = runtime
+        self.runtime: TaskRuntime = runtime
+
+    def config(self, folder: Path, **keys: str) -> dict[str, str]:
+        (folder / "in").mkdir(parents=True, exist_ok=True)
+        return {
+            "connector.class": "FileSource",
+            "tasks.max": "1",
+            "trigger.interval.ms": "0",
+            "source.format": "csv",
+            "source.path": str(folder / "in"),
+            "source.schema": SCHEMA,
+            "source.option.header": "true",
+            "sink.format": "json",
+            "sink.path": str(folder / "out"),
+        } | {key.replace("__", "."): value for key, value in keys.items()}
+
+    async def start(self, config: Mapping[str, str], name: str = "c", index: int = 0) -> TaskStart:
+        """Split and start task ``index`` of a connector of this name."""
+        tasks = await self.runtime.split(ConnectorName(name), config)
+        task = ConnectorTaskId(ConnectorName(name), index)
+        start = TaskStart(task=task, incarnation=Incarnation("i"), config=tasks[index])
+        await self.runtime.start(start)
+        return start
+
+    async def end_of(self, task: ConnectorTaskId) -> TaskFailed | TaskTaken:
+        """The event with which ``task`` ends."""
+        while True:
+            event: TaskEvent = await asyncio.wait_for(self.runtime.next_event(), 60)
+            assert not isinstance(event, RuntimeDied), event
+            if event.task == task and isinstance(event, TaskFailed | TaskTaken):
+                return event
+
+    async def wait_until(self, true: Callable[[], bool]) -> None:
+        async with asyncio.timeout(60):
+            while not true():  # noqa: ASYNC110 - what is awaited are files that another process writes
+                await asyncio.sleep(0.05)
+
+
+@pytest.fixture(scope="session")
+def open_runtime(tmp_path_factory: pytest.TempPathFactory) -> Callable[[], Awaitable[SparkTaskRuntime]]:
+    async def opened() -> SparkTaskRuntime:
+        folder = tmp_path_factory.mktemp("runtime")
+        runtime = SparkTaskRuntime(
+            SparkConfig(
+                checkpoint_location=folder / "checkpoints",
+                scratch=folder / "scratch",
+                log_file=folder / "spark.log",
+                settings={"spark.master": "local[2]"},
+            )
+        )
+        await runtime.open()
+        return runtime
+
+    return opened
+
+
+@pytest_asyncio.fixture(scope="session", loop_scope="session")
+async def rig(open_runtime: Callable[[], Awaitable[SparkTaskRuntime]]) -> AsyncIterator[Rig]:
+    runtime = await open_runtime()
+    yield Rig(runtime)
+    await runtime.close()

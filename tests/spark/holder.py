@@ -1,0 +1,69 @@
+"""A worker in small, as a process: one runtime, one task; does what it is told on stdin and says what happened.
+
+Commands, one a line: ``start`` (take the checkpoint over and run), ``who`` (do we hold it? ``yes`` or ``no``), ``quit``.
+It says ``ready <jvm pid>``, then for every start ``holds <starts> <batch in flight or ->``, or ``lost`` when another
+took it from us at once; and ``taken``, ``failed <trace>`` or ``died <reason>`` when that happens.
+"""
+
+import asyncio
+import json
+import sys
+from pathlib import Path
+
+from coterie.herder.seams import RuntimeDied, TaskFailed, TaskStart, TaskTaken
+from coterie.nouns.ids import Incarnation
+from coterie.nouns.jobs import ConnectorName, ConnectorTaskId
+from coterie.spark.runtime import SparkConfig, SparkTaskRuntime
+
+TASK = ConnectorTaskId(ConnectorName("fight"), 0)
+
+
+def say(line: str) -> None:
+    sys.stdout.write(line + "\n")
+    sys.stdout.flush()
+
+
+async def tell(runtime: SparkTaskRuntime) -> None:
+    while True:
+        match await runtime.next_event():
+            case TaskTaken():
+                say("taken")
+            case TaskFailed(trace=trace):
+                say("failed " + trace.replace("\n", " | "))
+            case RuntimeDied(reason=reason):
+                say("died " + reason)
+
+
+async def main(checkpoints: Path, scratch: Path, config: dict[str, str]) -> None:
+    runtime = SparkTaskRuntime(
+        SparkConfig(
+            checkpoint_location=checkpoints,
+            scratch=scratch,
+            log_file=scratch / "spark.log",
+            settings={"spark.master": "local[2]", "spark.driver.memory": "512m"},
+        )
+    )
+    await runtime.open()
+    telling = asyncio.create_task(tell(runtime))
+    say(f"ready {runtime.jvm_pid}")
+    try:
+        while command := (await asyncio.to_thread(sys.stdin.readline)).strip():
+            if command == "start":
+                await runtime.start(TaskStart(task=TASK, incarnation=Incarnation("i"), config=config))
+                held = runtime.held(TASK)
+                if held is None:
+                    say("lost")
+                else:
+                    in_flight = "-" if held.batch_in_flight is None else held.batch_in_flight
+                    say(f"holds {held.starts} {in_flight}")
+            elif command == "who":
+                say("no" if runtime.held(TASK) is None else "yes")
+            else:
+                break
+    finally:
+        telling.cancel()
+        await runtime.close()
+
+
+if __name__ == "__main__":
+    asyncio.run(main(Path(sys.argv[1]), Path(sys.argv[2]), json.loads(sys.argv[3])))

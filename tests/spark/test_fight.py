@@ -1,0 +1,220 @@
+"""Two processes fight for one checkpoint; stopped ones come back from the dead. Nothing is lost, nothing doubled."""
+
+import contextlib
+import json
+import os
+import queue
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from coterie.spark.checkpoint import is_taken
+from tests.spark.conftest import SCHEMA, rows_of, write_file
+
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(240)]
+
+ROUNDS = 10
+FILES = 400
+ROWS = 25
+DEADLINE_S = 90
+
+
+class Holder:
+    """One process of ``holder.py``, in a process group of its own."""
+
+    def __init__(self, folder: Path, name: str, config: dict[str, str]) -> None:
+        command = [
+            sys.executable,
+            str(Path(__file__).with_name("holder.py")),
+            str(folder / "checkpoints"),
+            str(folder / name),
+            json.dumps(config),
+        ]
+        self.process = subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, start_new_session=True, bufsize=1
+        )
+        self._lines: queue.Queue[str] = queue.Queue()
+        self._reader = threading.Thread(target=self._read)
+        self._reader.start()
+        self.jvm = 0
+
+    def _read(self) -> None:
+        assert self.process.stdout is not None
+        for line in self.process.stdout:
+            self._lines.put(line.strip())
+
+    def tell(self, command: str) -> None:
+        assert self.process.stdin is not None
+        self.process.stdin.write(command + "\n")
+
+    def hear(self, first: str) -> str:
+        """Wait for a line that begins so; anything else that is said before is a failure."""
+        line = self._lines.get(timeout=DEADLINE_S)
+        assert line.startswith(first), line
+        return line
+
+    def hear_of(self, *answers: str) -> str:
+        """Wait for one of these answers; a run may be told as taken before it."""
+        while (line := self._lines.get(timeout=DEADLINE_S)) == "taken":
+            pass
+        assert line.startswith(answers), line
+        return line
+
+    def ask(self, command: str, *answers: str) -> str:
+        self.tell(command)
+        return self.hear_of(*answers)
+
+    def said(self) -> list[str]:
+        lines = []
+        while not self._lines.empty():
+            lines.append(self._lines.get())
+        return lines
+
+    def end(self) -> None:
+        for pid in (self.process.pid, self.jvm):
+            if pid:
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+        self.process.wait()
+        self._reader.join()
+        assert self.process.stdin is not None
+        assert self.process.stdout is not None
+        self.process.stdin.close()
+        self.process.stdout.close()
+
+
+def wait_until(true: Callable[[], bool], what: str) -> None:
+    deadline = time.monotonic() + DEADLINE_S
+    while not true():
+        assert time.monotonic() < deadline, f"waited in vain until {what}"
+        time.sleep(0.02)
+
+
+def write_input(folder: Path, first: int, count: int) -> None:
+    for number in range(first, first + count):
+        write_file(folder / "in", f"{number}.csv", [(number * ROWS + i, 1.0, i) for i in range(ROWS)])
+
+
+def folder_of_task(folder: Path) -> Path:
+    return folder / "checkpoints" / "fight-i" / "0"
+
+
+def all_rows(folder: Path, files: int) -> bool:
+    return len(rows_of(folder / "out")) >= files * ROWS
+
+
+def check_rows(folder: Path, files: int) -> None:
+    counted = Counter(rows_of(folder / "out"))
+    assert sorted(set(range(files * ROWS)) - set(counted)) == [], "lost"
+    assert sorted(row for row, count in counted.items() if count > 1) == [], "doubled"
+    assert len(counted) == files * ROWS
+
+
+@pytest.fixture
+def two(tmp_path: Path) -> Iterator[tuple[Holder, Holder]]:
+    """Two warm workers; the only two cold starts of a test."""
+    config = {
+        "task.class": "FileSource",
+        "task.index": "0",
+        "task.count": "1",
+        "trigger.interval.ms": "0",
+        "source.format": "csv",
+        "source.path": str(tmp_path / "in"),
+        "source.schema": SCHEMA,
+        "source.option.header": "true",
+        "source.max.files.per.trigger": "1",
+        "sink.format": "parquet",
+        "sink.path": str(tmp_path / "out"),
+    }
+    (tmp_path / "in").mkdir()
+    holders = (Holder(tmp_path, "one", config), Holder(tmp_path, "two", config))
+    try:
+        for holder in holders:
+            holder.jvm = int(holder.hear("ready").split()[1])
+        yield holders
+    finally:
+        for holder in holders:
+            holder.end()
+
+
+def test_two_processes_fight_for_one_checkpoint_and_one_wins_each_time(
+    tmp_path: Path, two: tuple[Holder, Holder]
+) -> None:
+    write_input(tmp_path, 0, FILES)
+    two[0].tell("start")
+    two[0].hear("holds")
+    in_flight = fights = 0
+    for _ in range(ROUNDS):
+        before = len(rows_of(tmp_path / "out"))
+        wait_until(lambda before=before: len(rows_of(tmp_path / "out")) > before, "the holder gets on")  # type: ignore[misc]
+        # The barrier: both are waiting, and are told in the same breath.
+        for holder in two:
+            holder.tell("start")
+        for holder in two:
+            answer = holder.hear_of("holds", "lost").split()
+            if answer[0] == "holds":
+                fights += 1
+                in_flight += answer[2] != "-"
+        wait_until(
+            lambda: sorted(holder.ask("who", "yes", "no") for holder in two) == ["no", "yes"], "one of them holds it"
+        )
+        assert len([path for path in folder_of_task(tmp_path).iterdir() if path.is_dir()]) == 1
+    sys.stdout.write(f"\nA batch was in flight at {in_flight} of {fights} take-overs in {ROUNDS} rounds\n")
+    assert in_flight * 2 >= fights
+    wait_until(lambda: all_rows(tmp_path, FILES), "all rows have come")
+    check_rows(tmp_path, FILES)
+
+
+@pytest.mark.parametrize("jvm_too", [True, False], ids=["python-and-jvm", "python-alone"])
+def test_a_stopped_holder_that_comes_back_is_dead_at_its_next_batch_and_stays_so(
+    tmp_path: Path, two: tuple[Holder, Holder], jvm_too: bool
+) -> None:
+    old, new = two
+    write_input(tmp_path, 0, 120)
+    old.tell("start")
+    old.hear("holds 1 ")
+    held = next(path for path in folder_of_task(tmp_path).iterdir() if path.is_dir())
+    wait_until(lambda: len(rows_of(tmp_path / "out")) > 0, "the first batch is there")
+    stopped = [old.process.pid, old.jvm] if jvm_too else [old.process.pid]
+    for pid in stopped:
+        os.kill(pid, signal.SIGSTOP)
+    new.tell("start")
+    new.hear("holds 2 ")
+    before = len(rows_of(tmp_path / "out"))
+    wait_until(lambda: len(rows_of(tmp_path / "out")) > before, "the new owner gets on")
+    for pid in reversed(stopped):
+        os.kill(pid, signal.SIGCONT)
+    old.hear("taken")
+    assert is_taken(held)
+    write_input(tmp_path, 120, 20)
+    wait_until(lambda: all_rows(tmp_path, 140), "all rows have come")
+    check_rows(tmp_path, 140)
+    assert held.is_file()
+    assert old.said() == []
+    assert new.said() == []
+
+
+def test_python_killed_takes_its_jvm_along_and_a_killed_jvm_is_told(two: tuple[Holder, Holder]) -> None:
+    one, other = two
+    os.kill(one.process.pid, signal.SIGKILL)
+    one.process.wait()
+    wait_until(lambda: not _lives(one.jvm), "the JVM of a killed Python is gone")
+    one.jvm = 0
+    os.kill(other.jvm, signal.SIGKILL)
+    assert "killed by signal 9" in other.hear("died")
+    other.tell("quit")
+    assert other.process.wait(timeout=DEADLINE_S) == 0
+
+
+def _lives(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except (FileNotFoundError, ProcessLookupError):
+        return False
