@@ -63,7 +63,6 @@ from coterie.herder.seams import (
     AssignmentReceived,
     AssignmentWanted,
     HeartbeatAnswered,
-    MembershipEvent,
     MembershipLost,
     RebalanceStarted,
     RuntimeDied,
@@ -71,7 +70,7 @@ from coterie.herder.seams import (
     TaskProgressed,
     TaskTaken,
 )
-from coterie.herder.state import Herder, HerderOutput, Turn
+from coterie.herder.state import Herder, HerderOutput, Stage, Turn
 
 RUNTIME_DIED_GRACE_MS = 1_000
 """There is hardly anything left to stop."""
@@ -80,11 +79,16 @@ RUNTIME_DIED_GRACE_MS = 1_000
 def step(herder: Herder, event: Event, *, now_ms: int) -> HerderOutput:
     turn = Turn(herder, now_ms)
     match event:
-        case ConfigLinesRead() | StatusLinesRead():
-            _on_lines(turn, event)
-        case HeartbeatAnswered() | RebalanceStarted() | AssignmentWanted() | AssignmentReceived() | MembershipLost():
+        case TaskProgressed() | HeartbeatAnswered() | StatusLinesRead():
+            # The many; what they change concerns one task, or nothing: no comparison of all that is here.
+            _on_news(turn, event)
+            statuses.flush(turn)
+            return turn.output()
+        case ConfigLinesRead():
+            _on_config_lines(turn, event)
+        case RebalanceStarted() | AssignmentWanted() | AssignmentReceived() | MembershipLost():
             _on_membership(turn, event)
-        case TaskProgressed() | TaskFailed() | TaskTaken() | TaskStarted() | TaskStartFailed() | TaskStopped():
+        case TaskFailed() | TaskTaken() | TaskStarted() | TaskStartFailed() | TaskStopped():
             _on_task(turn, event)
         case ConnectorSplit() | SplitFailed() | TaskConfigsPublished():
             _on_connector(turn, event)
@@ -106,15 +110,21 @@ def step(herder: Herder, event: Event, *, now_ms: int) -> HerderOutput:
 # -- routes -----------------------------------------------------------------------------------------------------------
 
 
-def _on_lines(turn: Turn, event: ConfigLinesRead | StatusLinesRead) -> None:
+def _on_news(turn: Turn, event: TaskProgressed | HeartbeatAnswered | StatusLinesRead) -> None:
     match event:
-        case ConfigLinesRead(lines=lines):
-            for line in lines:
-                if (remark := turn.herder.config.apply(line)) is not None:
-                    turn.order(Say(text=remark))
+        case TaskProgressed():
+            tasks.on_progress(turn, event)
+        case HeartbeatAnswered():
+            tasks.on_heartbeat(turn, event)
         case StatusLinesRead(lines=lines):
             for line in lines:
                 turn.herder.statuses.apply(line)
+
+
+def _on_config_lines(turn: Turn, event: ConfigLinesRead) -> None:
+    for line in event.lines:
+        if (remark := turn.herder.config.apply(line)) is not None:
+            turn.order(Say(text=remark))
 
 
 def _on_life(turn: Turn, event: RuntimeOpened | RuntimeDied | ShutdownOrdered | GroupLeft) -> None:
@@ -129,10 +139,10 @@ def _on_life(turn: Turn, event: RuntimeOpened | RuntimeDied | ShutdownOrdered | 
             leaving.on_left(turn)
 
 
-def _on_membership(turn: Turn, event: MembershipEvent) -> None:
+def _on_membership(
+    turn: Turn, event: RebalanceStarted | AssignmentWanted | AssignmentReceived | MembershipLost
+) -> None:
     match event:
-        case HeartbeatAnswered():
-            tasks.on_heartbeat(turn, event)
         case RebalanceStarted():
             membership.on_rebalance(turn)
         case AssignmentWanted():
@@ -143,12 +153,8 @@ def _on_membership(turn: Turn, event: MembershipEvent) -> None:
             membership.on_lost(turn, event)
 
 
-def _on_task(
-    turn: Turn, event: TaskProgressed | TaskFailed | TaskTaken | TaskStarted | TaskStartFailed | TaskStopped
-) -> None:
+def _on_task(turn: Turn, event: TaskFailed | TaskTaken | TaskStarted | TaskStartFailed | TaskStopped) -> None:
     match event:
-        case TaskProgressed():
-            tasks.on_progress(turn, event)
         case TaskFailed():
             tasks.on_failed(turn, event)
         case TaskTaken():
@@ -235,11 +241,19 @@ def _reconcile(turn: Turn) -> None:
 
 
 def check(herder: Herder) -> None:
-    """What is always true, of all that is in memory."""
-    under_way = [write for write in herder.writes.values() if write.stage > write.stage.VALID]
+    """What is always true, as far as it costs nothing to look."""
+    assert herder.leaving is None or not herder.assigned, "a worker that leaves has work"
+    assert not (herder.lost and herder.settled), "a lost membership has settled"
+    assert not herder.unwritten or herder.writing, "statuses wait and nobody writes them"
+
+
+def check_all(herder: Herder) -> None:
+    """What is always true, of all that is in memory: for tests and the simulator."""
+    check(herder)
+    under_way = [write for write in herder.writes.values() if write.stage > Stage.VALID]
     assert len(under_way) <= 1, "two writes at the head of the line"
     for task, run in herder.runs.items():
         assert not (run.starting and run.stopping), f"two chores of {task} at once"
         assert run.active or task in herder.assigned, f"{task} is kept though nothing of it is here"
         assert run.start is not None or not run.active, f"{task} runs and nobody started it"
-    assert herder.leaving is None or not herder.assigned, "a worker that leaves has work"
+    assert herder.runs.keys() >= herder.assigned.tasks, "a task is assigned and nobody looks after it"

@@ -110,6 +110,7 @@ def on_progress(turn: Turn, event: TaskProgressed) -> None:
         run.progressed = True
         run.batch_id = event.batch_id
         run.input_rows += event.input_rows
+        _show(turn, event.task, run)
 
 
 def on_failed(turn: Turn, event: TaskFailed) -> None:
@@ -137,6 +138,7 @@ def on_heartbeat(turn: Turn, event: HeartbeatAnswered) -> None:
 
     An answer from before may have waited in the socket while this worker was the one that was paused.
     """
-    for run in turn.herder.runs.values():
+    for task, run in list(turn.herder.runs.items()):
         if run.taken_at_ms is not None and event.sent_at_ms > run.taken_at_ms:
             run.taken_at_ms = None
+            _reconcile_one(turn, task, run)

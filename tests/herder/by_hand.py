@@ -1,0 +1,151 @@
+"""A herder driven by hand: events in, orders out, and a little world that obeys."""
+
+from collections.abc import Sequence
+from typing import TypeAlias, TypeVar
+
+from coterie.engine.log import Line, NewLine
+from coterie.herder.machine import check_all, step
+from coterie.herder.messages import (
+    AppendConfig,
+    AppendStatuses,
+    ConfigAppended,
+    ConfigEndFound,
+    ConfigLinesRead,
+    ConfigValidated,
+    ConnectorSplit,
+    Effect,
+    Event,
+    FindConfigEnd,
+    Reply,
+    RequestArrived,
+    RequestId,
+    RuntimeOpened,
+    SplitConnector,
+    StartTask,
+    StatusesAppended,
+    StatusLinesRead,
+    StopTask,
+    TaskStarted,
+    TaskStopped,
+    ValidateConfig,
+)
+from coterie.herder.requests import Answer, Request
+from coterie.herder.seams import AssignmentReceived
+from coterie.herder.state import Herder, HerderSettings
+from coterie.nouns.ids import ConfigOffset, Generation, Incarnation, MemberId, WorkerId, WorkerUrl
+from coterie.nouns.jobs import NO_JOBS, Jobs
+from coterie.wire.connect import WorkerAssignment
+
+ME, OTHER = MemberId("me"), MemberId("other")
+EffectT = TypeVar("EffectT")
+Doable: TypeAlias = (
+    StartTask | StopTask | SplitConnector | FindConfigEnd | ValidateConfig | AppendConfig | AppendStatuses
+)
+
+
+class ByHand:
+    """A herder and its two logs. :meth:`tell` gives it an event; what it orders gathers in ``orders``."""
+
+    def __init__(self) -> None:
+        url = WorkerUrl("http://here:8083/")
+        self.herder = Herder(
+            HerderSettings(worker_id=WorkerId("here:8083"), url=url, version="1", connector_type=lambda _: "source")
+        )
+        self.now_ms = 1_000
+        self.orders: list[Effect] = []
+        self.config: list[NewLine] = []
+        self.statuses: list[NewLine] = []
+        self._requests = 0
+        self._generation = 0
+
+    def tell(self, event: Event) -> None:
+        self.orders += step(self.herder, event, now_ms=self.now_ms).effects
+        check_all(self.herder)
+
+    def take(self, kind: type[EffectT]) -> list[EffectT]:
+        """The orders of one kind, which are now somebody's business."""
+        taken: list[EffectT] = []
+        others: list[Effect] = []
+        for order in self.orders:
+            (taken if isinstance(order, kind) else others).append(order)  # type: ignore[arg-type]
+        self.orders = others
+        return taken
+
+    def begin(self) -> None:
+        self.tell(RuntimeOpened())
+
+    def assign(
+        self, *, assigned: Jobs = NO_JOBS, revoked: Jobs = NO_JOBS, leader: MemberId = OTHER, delay_ms: int = 0
+    ) -> None:
+        """A round ends."""
+        self._generation += 1
+        assignment = WorkerAssignment(
+            leader=leader,
+            leader_url=WorkerUrl("http://leader:8083/"),
+            config_offset=ConfigOffset(len(self.config) or -1),
+            assigned=assigned,
+            revoked=revoked,
+            delay_ms=delay_ms,
+        )
+        self.tell(AssignmentReceived(generation=Generation(self._generation), member_id=ME, assignment=assignment))
+
+    def write(self, *lines: NewLine, read: bool = True) -> None:
+        """Somebody appends to the config log; this herder reads it, unless it is not to yet."""
+        begin = len(self.config)
+        self.config += lines
+        if read:
+            self.tell(ConfigLinesRead(lines=_lines(lines, begin)))
+
+    def ask(self, request: Request) -> RequestId:
+        id_ = RequestId(self._requests)
+        self._requests += 1
+        self.tell(RequestArrived(id=id_, request=request, fresh_incarnation=Incarnation(f"life-{id_}")))
+        return id_
+
+    def answer(self, id_: RequestId) -> Answer | None:
+        """What ``id_`` was answered, once."""
+        answers = [order.answer for order in self.orders if isinstance(order, Reply) and order.id == id_]
+        assert len(answers) <= 1, "answered twice"
+        return answers[0] if answers else None
+
+    def obey(self) -> None:
+        """Do every chore at once, and what comes of it, until nothing is left to do."""
+        while chores := self.chores():
+            for chore in chores:
+                self.do(chore)
+
+    def chores(self) -> list[Doable]:
+        """Take all the orders that :meth:`do` knows how to do."""
+        taken = [order for order in self.orders if isinstance(order, Doable)]
+        self.orders = [order for order in self.orders if not isinstance(order, Doable)]
+        return taken
+
+    def do(self, chore: Doable) -> None:
+        match chore:
+            case StartTask(start=start):
+                self.tell(TaskStarted(task=start.task))
+            case StopTask(task=task):
+                self.tell(TaskStopped(task=task))
+            case SplitConnector(connector=name, config=config, written_at=written_at):
+                count = int(config.get("tasks.max", "1"))
+                configs = [{"share": f"{number}/{count}"} for number in range(count)]
+                self.tell(ConnectorSplit(connector=name, written_at=written_at, configs=configs))
+            case FindConfigEnd(id=id_):
+                self.tell(ConfigEndFound(id=id_, end=ConfigOffset(len(self.config))))
+            case ValidateConfig(id=id_):
+                self.tell(ConfigValidated(id=id_, errors={}))
+            case AppendConfig(id=id_, lines=lines):
+                self.write(*lines)
+                self.tell(ConfigAppended(id=id_, end=ConfigOffset(len(self.config))))
+            case AppendStatuses(lines=lines):
+                begin = len(self.statuses)
+                self.statuses += lines
+                self.tell(StatusLinesRead(lines=_lines(lines, begin)))
+                self.tell(StatusesAppended())
+
+
+def _lines(lines: Sequence[NewLine], begin: int) -> list[Line]:
+    return [
+        Line(partition=0, offset=begin + i, timestamp_ms=0, key=line.key, value=line.value)
+        for i, line in enumerate(lines)
+    ]
