@@ -1,0 +1,63 @@
+"""A leader that plays rounds, each on what it said before; jobs in K415's notation."""
+
+from collections.abc import Mapping
+
+from coterie.assignors.cooperative import Memory, Round, assign
+from coterie.nouns.ids import Generation, MemberId
+from coterie.nouns.jobs import ConnectorName, ConnectorTaskId, Jobs
+
+
+def parse_jobs(text: str) -> Jobs:
+    """K415's notation: ``AC0`` is the connector A, ``AT1`` its task 1."""
+    connectors, tasks = set(), set()
+    for word in text.split():
+        name, kind, number = ConnectorName(word[0]), word[1], int(word[2:])
+        if kind == "C":
+            connectors.add(name)
+        else:
+            tasks.add(ConnectorTaskId(name, number))
+    return Jobs(frozenset(connectors), frozenset(tasks))
+
+
+class Leader:
+    """Plays rounds as a leader does, each on top of the memory of the one before."""
+
+    def __init__(self, configured: str, max_delay_ms: int = 300) -> None:
+        self.configured = parse_jobs(configured)
+        self.max_delay_ms = max_delay_ms
+        self.memory = Memory()
+        self.generation = 0
+        self.last_completed_generation = -1
+        self.known_delay_ms = 0
+
+    def round(self, now_ms: int = 0, *, delivered: bool = True, **members: str) -> Round:
+        return self.play({MemberId(member): parse_jobs(jobs) for member, jobs in members.items()}, now_ms, delivered)
+
+    def play(self, members: Mapping[MemberId, Jobs], now_ms: int = 0, delivered: bool = True) -> Round:
+        self.generation += 1
+        outcome = assign(
+            self.memory,
+            configured=self.configured,
+            members=members,
+            generation=Generation(self.generation),
+            last_completed_generation=Generation(self.last_completed_generation),
+            now_ms=now_ms,
+            max_delay_ms=self.max_delay_ms,
+            known_delay_ms=self.known_delay_ms,
+        )
+        self.memory = outcome.memory
+        if delivered:
+            self.last_completed_generation = self.generation
+        return outcome
+
+    def settle(self, members: Mapping[MemberId, Jobs], now_ms: int = 0) -> tuple[Mapping[MemberId, Jobs], int, int]:
+        """Play rounds until nobody is told anything new; what each runs then, the jobs stopped, the rounds."""
+        stopped, rounds = 0, 0
+        while True:
+            outcome = self.play(members, now_ms)
+            members = {member: one.whole for member, one in outcome.assignments.items()}
+            if not any(one.revoked or one.assigned for one in outcome.assignments.values()):
+                return members, stopped, rounds
+            stopped += sum(len(one.revoked) for one in outcome.assignments.values())
+            rounds += 1
+            assert rounds < 10, "the group does not settle"
