@@ -44,10 +44,13 @@ class ConfigState:
         self._connectors: dict[ConnectorName, Connector] = {}
         self._target_states: dict[ConnectorName, TargetState] = {}
         self._deferred: dict[ConnectorName, dict[int, Mapping[str, str]]] = {}
+        self._jobs: Jobs | None = None
+        """Derived, and kept for as long as no line is read: it is asked for far more often."""
 
     def apply(self, line: Line) -> str | None:
         """Take one line in; return a remark when it should not be there. A line is never a reason to fail."""
         self.offset = ConfigOffset(line.offset + 1)
+        self._jobs = None
         match config_records.parse(line.key, line.value):
             case NotForUs(remark=remark):
                 return remark
@@ -128,4 +131,7 @@ class ConfigState:
 
     def jobs(self) -> Jobs:
         """All that there is to assign: every connector, and every task that is committed."""
-        return Jobs.of([*self._connectors, *(task for name in self._connectors for task in self.tasks(name))])
+        if self._jobs is None:
+            tasks = (task for name in self._connectors for task in self.tasks(name))
+            self._jobs = Jobs(frozenset(self._connectors), frozenset(tasks))
+        return self._jobs

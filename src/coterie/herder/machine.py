@@ -79,38 +79,62 @@ RUNTIME_DIED_GRACE_MS = 1_000
 def step(herder: Herder, event: Event, *, now_ms: int) -> HerderOutput:
     turn = Turn(herder, now_ms)
     match event:
-        case TaskProgressed() | HeartbeatAnswered() | StatusLinesRead():
-            # The many; what they change concerns one task, or nothing: no comparison of all that is here.
+        case TaskProgressed() | HeartbeatAnswered() | StatusLinesRead() | StatusesAppended():
+            # The many; each concerns one task, or none.
             _on_news(turn, event)
-            statuses.flush(turn)
-            return turn.output()
+        case RequestArrived() | ConfigValidated() | ConfigEndFound() | ConfigAppended() | ConfigAppendFailed():
+            _on_request(turn, event)
+            _advance_requests(turn)
         case ConfigLinesRead():
             _on_config_lines(turn, event)
+            _reconcile(turn)
         case RebalanceStarted() | AssignmentWanted() | AssignmentReceived() | MembershipLost():
             _on_membership(turn, event)
+            _reconcile(turn)
         case TaskFailed() | TaskTaken() | TaskStarted() | TaskStartFailed() | TaskStopped():
             _on_task(turn, event)
+            _reconcile(turn)
         case ConnectorSplit() | SplitFailed() | TaskConfigsPublished():
             _on_connector(turn, event)
-        case ConfigValidated() | ConfigEndFound() | ConfigAppended() | ConfigAppendFailed():
-            _on_request_came_on(turn, event)
-        case StatusesAppended():
-            statuses.on_appended(turn, event)
-        case RequestArrived():
-            _on_request(turn, event)
+            _reconcile(turn)
         case TimerFired(timer=timer):
             _on_timer(turn, timer)
+            _reconcile(turn)
         case RuntimeOpened() | RuntimeDied() | ShutdownOrdered() | GroupLeft():
             _on_life(turn, event)
-    _reconcile(turn)
+            _reconcile(turn)
+    statuses.flush(turn)
+    leaving.advance(turn)
     check(herder)
     return turn.output()
+
+
+def _reconcile(turn: Turn) -> None:
+    """Compare all that is here with what should be."""
+    tasks.reconcile(turn)
+    leading.advance(turn)
+    connectors.reconcile(turn)
+    _advance_requests(turn)
+    membership.advance(turn)
+    leading.ask_for_changed_jobs(turn)
+
+
+def _advance_requests(turn: Turn) -> None:
+    writes.advance(turn)
+    while turn.own_answers:
+        # A split became a write of the leader's own; what the write came to is the connector's business again.
+        request, answer = turn.own_answers.pop(0)
+        assert isinstance(request, PutTaskConfigs)
+        connectors.on_own_answer(turn, request, answer)
+        connectors.reconcile(turn)
+        writes.advance(turn)
+    reads.advance(turn)
 
 
 # -- routes -----------------------------------------------------------------------------------------------------------
 
 
-def _on_news(turn: Turn, event: TaskProgressed | HeartbeatAnswered | StatusLinesRead) -> None:
+def _on_news(turn: Turn, event: TaskProgressed | HeartbeatAnswered | StatusLinesRead | StatusesAppended) -> None:
     match event:
         case TaskProgressed():
             tasks.on_progress(turn, event)
@@ -119,6 +143,8 @@ def _on_news(turn: Turn, event: TaskProgressed | HeartbeatAnswered | StatusLines
         case StatusLinesRead(lines=lines):
             for line in lines:
                 turn.herder.statuses.apply(line)
+        case StatusesAppended():
+            statuses.on_appended(turn, event)
 
 
 def _on_config_lines(turn: Turn, event: ConfigLinesRead) -> None:
@@ -177,10 +203,12 @@ def _on_connector(turn: Turn, event: ConnectorSplit | SplitFailed | TaskConfigsP
             connectors.on_published(turn, event)
 
 
-def _on_request_came_on(
-    turn: Turn, event: ConfigValidated | ConfigEndFound | ConfigAppended | ConfigAppendFailed
+def _on_request(
+    turn: Turn, event: RequestArrived | ConfigValidated | ConfigEndFound | ConfigAppended | ConfigAppendFailed
 ) -> None:
     match event:
+        case RequestArrived():
+            _on_arrival(turn, event)
         case ConfigValidated():
             writes.on_validated(turn, event)
         case ConfigEndFound():
@@ -192,7 +220,7 @@ def _on_request_came_on(
             writes.on_append_failed(turn, event)
 
 
-def _on_request(turn: Turn, event: RequestArrived) -> None:
+def _on_arrival(turn: Turn, event: RequestArrived) -> None:
     if turn.herder.leaving is not None:
         refusal = Refused(problem=Problem.SHUTTING_DOWN, message="Worker is shutting down")
         turn.order(Reply(id=event.id, answer=refusal))
@@ -219,25 +247,6 @@ def _on_timer(turn: Turn, timer: Timer) -> None:
             statuses.on_retry(turn)
         case "shutdown":
             leaving.on_patience_over(turn)
-
-
-def _reconcile(turn: Turn) -> None:
-    tasks.reconcile(turn)
-    leading.advance(turn)
-    # A connector's split may become a write of the leader's own, whose refusal is the connector's business again.
-    connectors.reconcile(turn)
-    writes.advance(turn)
-    while turn.own_answers:
-        request, answer = turn.own_answers.pop(0)
-        assert isinstance(request, PutTaskConfigs)
-        connectors.on_own_answer(turn, request, answer)
-        connectors.reconcile(turn)
-        writes.advance(turn)
-    reads.advance(turn)
-    membership.advance(turn)
-    leading.ask_for_changed_jobs(turn)
-    statuses.flush(turn)
-    leaving.advance(turn)
 
 
 def check(herder: Herder) -> None:
