@@ -2,11 +2,13 @@
 
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
 import pytest
+from confluent_kafka.admin import AdminClient
 
+from coterie.kafka.topics import Topics
 from tests.kafka.real_kafka import NotToBeHad, RealKafka, fetch
 
 
@@ -30,3 +32,30 @@ def real_kafka(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPath
         pytest.skip(str(reason))
     yield kafka
     kafka.stop()
+
+
+@pytest.fixture(params=["kafka"])
+def bootstrap(request: pytest.FixtureRequest) -> str:
+    """``host:port`` of a broker: every test of the room that asks for it runs against each kind."""
+    kafka: RealKafka = request.getfixturevalue("real_kafka")
+    return kafka.bootstrap_servers
+
+
+@pytest.fixture
+async def topics(bootstrap: str) -> AsyncIterator[Topics]:
+    topics = Topics([bootstrap], client_id="tests")
+    yield topics
+    await topics.close()
+
+
+@pytest.fixture
+async def real_kafka_topics(real_kafka: RealKafka) -> AsyncIterator[Topics]:
+    topics = Topics([real_kafka.bootstrap_servers], client_id="tests")
+    yield topics
+    await topics.close()
+
+
+@pytest.fixture
+def admin(real_kafka: RealKafka) -> AdminClient:
+    """Confluent's own client, for what Coterie never does."""
+    return AdminClient({"bootstrap.servers": real_kafka.bootstrap_servers})

@@ -7,7 +7,7 @@ itself only makes calls that return at once.
 
 import asyncio
 import threading
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, TypeVar
 
@@ -278,7 +278,7 @@ class TopicLog:
         """
         return max((await self._topics.end_offsets(self._topic, self._partitions)).values())
 
-    async def follow(self) -> AsyncIterator[Sequence[Line]]:
+    async def follow(self) -> AsyncGenerator[Sequence[Line], None]:
         """Every line from the beginning, then every line as it comes; an empty sequence once, at the end as it was.
 
         :raises WorldError: when lines vanished from the topic, or the log was closed.

@@ -1,0 +1,210 @@
+import asyncio
+import uuid
+from collections.abc import AsyncIterator, Callable
+
+import pytest
+
+from coterie.kafka.coordinator import KafkaCoordinator
+from coterie.member.messages import (
+    HeartbeatRequest,
+    HeartbeatResponse,
+    JoinRequest,
+    JoinResponse,
+    LeaveRequest,
+    LeaveResponse,
+    Request,
+    Response,
+    SyncRequest,
+    SyncResponse,
+)
+from coterie.nouns.errors import WorldError
+from coterie.nouns.ids import Generation, GroupId, MemberId
+from coterie.wire.errors import ErrorCode
+
+DEADLINE_S = 40
+NOBODY = MemberId("")
+
+
+@pytest.fixture
+async def coordinator_of(bootstrap: str) -> AsyncIterator[Callable[[], KafkaCoordinator]]:
+    """Makes one member's way to the coordinator; all are closed at the end."""
+    made: list[KafkaCoordinator] = []
+
+    def make() -> KafkaCoordinator:
+        # The first server is not there: one that is will do.
+        servers = ["127.0.0.1:1", bootstrap]
+        made.append(
+            KafkaCoordinator(servers, client_id="tests", request_timeout_ms=10_000, rebalance_timeout_ms=20_000)
+        )
+        return made[-1]
+
+    yield make
+    for coordinator in made:
+        await coordinator.close()
+
+
+Make = Callable[[], KafkaCoordinator]
+_NOT_YET = (
+    ErrorCode.coordinator_not_available,
+    ErrorCode.not_coordinator,
+    ErrorCode.coordinator_load_in_progress,
+)
+
+
+async def ask(coordinator: KafkaCoordinator, request: Request) -> Response:
+    """As a member asks: again, while the coordinator is young."""
+    async with asyncio.timeout(DEADLINE_S):
+        while True:
+            response = await coordinator.ask(request)
+            if response.error not in _NOT_YET:
+                return response
+            await asyncio.sleep(0.1)
+
+
+def fresh_group() -> GroupId:
+    return GroupId(f"group-{uuid.uuid4().hex[:8]}")
+
+
+def join(group: GroupId, member: MemberId, metadata: bytes = b"metadata") -> JoinRequest:
+    return JoinRequest(
+        group_id=group,
+        member_id=member,
+        session_timeout_ms=10_000,
+        rebalance_timeout_ms=20_000,
+        protocol_type="connect",
+        protocols=(("compatible", metadata), ("default", b"old")),
+        reason="a test",
+    )
+
+
+async def joined(coordinator: KafkaCoordinator, request: JoinRequest) -> JoinResponse:
+    response = await ask(coordinator, request)
+    assert isinstance(response, JoinResponse)
+    return response
+
+
+async def new_member(coordinator: KafkaCoordinator, group: GroupId) -> MemberId:
+    asked = await joined(coordinator, join(group, NOBODY))
+    assert asked.error is ErrorCode.member_id_required
+    assert asked.member_id
+    return asked.member_id
+
+
+def sync(group: GroupId, mine: JoinResponse, assignments: dict[MemberId, bytes] | None = None) -> SyncRequest:
+    return SyncRequest(
+        group_id=group,
+        member_id=mine.member_id,
+        generation=mine.generation,
+        protocol_type="connect",
+        protocol=mine.protocol,
+        assignments=tuple((assignments or {}).items()),
+    )
+
+
+def heartbeat(group: GroupId, mine: JoinResponse) -> HeartbeatRequest:
+    return HeartbeatRequest(group_id=group, member_id=mine.member_id, generation=mine.generation)
+
+
+async def test_one_member_joins_syncs_beats_and_leaves(coordinator_of: Make) -> None:
+    coordinator, group = coordinator_of(), fresh_group()
+    member = await new_member(coordinator, group)
+    mine = await joined(coordinator, join(group, member))
+    assert (mine.error, mine.protocol, mine.leader) == (ErrorCode.none, "compatible", member)
+    assert mine.generation == 1
+    assert mine.members == {member: b"metadata"}
+    synced = await ask(coordinator, sync(group, mine, {member: b"work"}))
+    assert synced == SyncResponse(error=ErrorCode.none, assignment=b"work")
+    assert await ask(coordinator, heartbeat(group, mine)) == HeartbeatResponse(error=ErrorCode.none)
+    left = await ask(coordinator, LeaveRequest(group_id=group, member_id=member, reason="done"))
+    assert left == LeaveResponse(error=ErrorCode.none)
+    assert (await ask(coordinator, heartbeat(group, mine))).error is ErrorCode.unknown_member_id
+
+
+async def test_heartbeats_are_answered_while_a_join_is_parked(coordinator_of: Make) -> None:
+    first, second, group = coordinator_of(), coordinator_of(), fresh_group()
+    one = await joined(first, join(group, await new_member(first, group)))
+    assert (await ask(first, sync(group, one, {one.member_id: b"all"}))).error is ErrorCode.none
+
+    # The second member's join is parked until the first has joined again.
+    newcomer = await new_member(second, group)
+    async with asyncio.timeout(DEADLINE_S), asyncio.TaskGroup() as tasks:
+        parked = tasks.create_task(joined(second, join(group, newcomer)))
+        while (await ask(first, heartbeat(group, one))).error is not ErrorCode.rebalance_in_progress:
+            assert not parked.done()
+        assert not parked.done()
+        again = await joined(first, join(group, one.member_id))
+        two = await parked
+    assert again.generation == two.generation == 2
+    assert again.leader == two.leader
+    leads, follows, leader, follower = (
+        (again, two, first, second) if again.leader == again.member_id else (two, again, second, first)
+    )
+    assert leads.members is not None
+    assert set(leads.members) == {again.member_id, two.member_id}
+    assert follows.members is None
+
+    # The follower's sync is parked until the leader's has come; its heartbeats are answered meanwhile.
+    async with asyncio.timeout(DEADLINE_S), asyncio.TaskGroup() as tasks:
+        waiting = tasks.create_task(ask(follower, sync(group, follows)))
+        assert (await ask(follower, heartbeat(group, follows))).error is ErrorCode.none
+        assert not waiting.done()
+        work = {leads.member_id: b"leader's", follows.member_id: b"follower's"}
+        assert await ask(leader, sync(group, leads, work)) == SyncResponse(error=ErrorCode.none, assignment=b"leader's")
+        assert await waiting == SyncResponse(error=ErrorCode.none, assignment=b"follower's")
+
+    # A stale generation is refused, and one that leaves makes the other one join again.
+    stale = HeartbeatRequest(group_id=group, member_id=two.member_id, generation=Generation(1))
+    assert (await ask(second, stale)).error is ErrorCode.illegal_generation
+    left = await ask(second, LeaveRequest(group_id=group, member_id=two.member_id))
+    assert left.error is ErrorCode.none
+    assert (await ask(first, heartbeat(group, again))).error is ErrorCode.rebalance_in_progress
+
+
+async def test_members_with_no_protocol_in_common_do_not_meet(coordinator_of: Make) -> None:
+    first, second, group = coordinator_of(), coordinator_of(), fresh_group()
+    one = await joined(first, join(group, await new_member(first, group)))
+    assert (await ask(first, sync(group, one, {one.member_id: b""}))).error is ErrorCode.none
+    other = JoinRequest(
+        group_id=group,
+        member_id=NOBODY,
+        session_timeout_ms=10_000,
+        rebalance_timeout_ms=20_000,
+        protocol_type="connect",
+        protocols=(("another", b""),),
+    )
+    assert (await joined(second, other)).error is ErrorCode.inconsistent_group_protocol
+
+
+async def test_a_member_that_nobody_knows_is_told_so(coordinator_of: Make) -> None:
+    coordinator, group = coordinator_of(), fresh_group()
+    stranger = JoinResponse(error=ErrorCode.none, generation=Generation(3), member_id=MemberId("stranger"))
+    assert (await ask(coordinator, heartbeat(group, stranger))).error is ErrorCode.unknown_member_id
+    assert (await ask(coordinator, sync(group, stranger))).error is ErrorCode.unknown_member_id
+    leave = LeaveRequest(group_id=group, member_id=stranger.member_id)
+    assert (await ask(coordinator, leave)).error is ErrorCode.unknown_member_id
+
+
+async def test_a_request_that_is_given_up_spoils_none_after_it(coordinator_of: Make) -> None:
+    first, second, group = coordinator_of(), coordinator_of(), fresh_group()
+    one = await joined(first, join(group, await new_member(first, group)))
+    assert (await ask(first, sync(group, one, {one.member_id: b""}))).error is ErrorCode.none
+    newcomer = await new_member(second, group)
+    parked = asyncio.ensure_future(second.ask(join(group, newcomer)))
+    async with asyncio.timeout(DEADLINE_S):
+        while (await ask(first, heartbeat(group, one))).error is not ErrorCode.rebalance_in_progress:
+            pass
+    parked.cancel()
+    # It goes over another connection, so it does not wait behind the parked join.
+    left = await ask(second, LeaveRequest(group_id=group, member_id=newcomer))
+    assert left.error is ErrorCode.none
+
+
+async def test_with_no_broker_the_reason_names_every_server() -> None:
+    coordinator = KafkaCoordinator(
+        ["127.0.0.1:1", "localhost:2"], client_id="tests", request_timeout_ms=1_000, rebalance_timeout_ms=1_000
+    )
+    with pytest.raises(WorldError, match=r"127\.0\.0\.1:1: .*localhost:2: "):
+        await coordinator.ask(join(fresh_group(), NOBODY))
+    await coordinator.close()
+    with pytest.raises(WorldError, match="closed"):
+        await coordinator.ask(join(fresh_group(), NOBODY))

@@ -1,0 +1,202 @@
+import asyncio
+import contextlib
+import os
+import threading
+import time
+import uuid
+
+import pytest
+from confluent_kafka.admin import AdminClient, NewTopic
+
+from coterie.engine.log import Line, NewLine
+from coterie.kafka.topics import TopicLog, Topics
+from coterie.nouns.errors import WorldError
+
+DEADLINE_S = 30
+KEY = "config.storage.topic"
+
+
+def fresh_name() -> str:
+    return f"topic-{uuid.uuid4().hex[:8]}"
+
+
+async def open_log(topics: Topics, topic: str, *, partitions: int = 1) -> TopicLog:
+    return await topics.open(topic, partitions=partitions, replication=1, key=KEY)
+
+
+def line(key: str, value: str | None = "value") -> NewLine:
+    return NewLine(key=key.encode(), value=None if value is None else value.encode())
+
+
+async def to_end(log: TopicLog) -> list[Line]:
+    """All lines up to the mark that says that the end was reached."""
+    lines: list[Line] = []
+    async with asyncio.timeout(DEADLINE_S), contextlib.aclosing(log.follow()) as follow:
+        async for some in follow:
+            if not some:
+                return lines
+            lines.extend(some)
+    raise AssertionError("following ended by itself")
+
+
+def system_threads(*, at_most: int) -> int:
+    """How many there are; waits for librdkafka's own, which end a moment after its handles."""
+    deadline_s = time.monotonic() + DEADLINE_S
+    while (count := len(os.listdir("/proc/self/task"))) > at_most and time.monotonic() < deadline_s:
+        time.sleep(0.01)
+    return count
+
+
+async def test_a_new_topic_is_read_to_its_end_at_once(topics: Topics) -> None:
+    log = await open_log(topics, fresh_name())
+    assert await log.end_offset() == 0
+    assert await to_end(log) == []
+
+
+async def test_what_was_appended_is_read_in_order_with_its_tombstones(topics: Topics) -> None:
+    log = await open_log(topics, fresh_name())
+    assert await log.append([line("a", "1"), line("b", "2"), line("a", None)]) == 3
+    assert await log.append([line("c", "")]) == 4
+    assert await log.end_offset() == 4
+    lines = await to_end(log)
+    assert [(one.offset, one.key, one.value) for one in lines] == [
+        (0, b"a", b"1"),
+        (1, b"b", b"2"),
+        (2, b"a", None),
+        (3, b"c", b""),
+    ]
+    assert all(one.timestamp_ms > 0 for one in lines)
+
+
+async def test_to_append_nothing_is_no_offence(topics: Topics) -> None:
+    log = await open_log(topics, fresh_name())
+    assert await log.append([]) == 0
+
+
+async def test_a_follower_sees_lines_as_they_come(topics: Topics) -> None:
+    log = await open_log(topics, fresh_name())
+    await log.append([line("before")])
+    seen: list[Line] = []
+    ends = 0
+    async with asyncio.timeout(DEADLINE_S), contextlib.aclosing(log.follow()) as follow:
+        async for lines in follow:
+            seen.extend(lines)
+            if not lines:
+                ends += 1
+                for number in range(5):
+                    await log.append([line(f"after-{number}")])
+            if len(seen) == 6:
+                break
+    assert [one.key for one in seen] == [b"before", *(f"after-{number}".encode() for number in range(5))]
+    assert ends == 1
+
+
+async def test_a_key_of_a_topic_with_several_partitions_stays_in_order(topics: Topics) -> None:
+    log = await open_log(topics, fresh_name(), partitions=5)
+    keys = [f"key-{number}" for number in range(20)]
+    for value in ("1", "2", "3"):
+        await log.append([line(key, value) for key in keys])
+    lines = await to_end(log)
+    assert len({one.partition for one in lines}) > 1
+    for key in keys:
+        assert [one.value for one in lines if one.key == key.encode()] == [b"1", b"2", b"3"]
+        assert len({one.partition for one in lines if one.key == key.encode()}) == 1
+    assert await log.end_offset() == max(one.offset for one in lines) + 1
+
+
+async def test_another_client_finds_all_that_was_written(topics: Topics, bootstrap: str) -> None:
+    name = fresh_name()
+    log = await open_log(topics, name)
+    await log.append([line("a")])
+    later = Topics([bootstrap], client_id="later")
+    try:
+        again = await open_log(later, name)
+        await again.append([line("b")])
+        assert [one.key for one in await to_end(again)] == [b"a", b"b"]
+    finally:
+        await later.close()
+
+
+async def test_many_appends_at_once_lose_nothing_and_keep_each_ones_order(topics: Topics) -> None:
+    log = await open_log(topics, fresh_name())
+    async with asyncio.TaskGroup() as group:
+        for writer in range(50):
+            group.create_task(log.append([line(f"{writer}-{number}") for number in range(4)]))
+    keys = [one.key for one in await to_end(log)]
+    assert len(keys) == 200
+    for writer in range(50):
+        mine = [f"{writer}-{number}".encode() for number in range(4)]
+        assert [key for key in keys if key in mine] == mine
+
+
+async def test_followers_read_apart_from_one_another(topics: Topics) -> None:
+    log = await open_log(topics, fresh_name())
+    await log.append([line(str(number)) for number in range(1_200)])
+    first, second = await asyncio.gather(to_end(log), to_end(log))
+    assert first == second
+    assert [one.offset for one in first] == list(range(1_200))
+
+
+async def test_a_topic_with_too_many_partitions_is_refused_with_what_to_do(topics: Topics) -> None:
+    name = fresh_name()
+    await open_log(topics, name, partitions=3)
+    with pytest.raises(WorldError, match=r"has 3 partitions.* 1 partition, or name another topic as config"):
+        await open_log(topics, name)
+
+
+async def test_a_topic_that_deletes_lines_is_refused_with_what_to_do(
+    real_kafka_topics: Topics, admin: AdminClient
+) -> None:
+    name = fresh_name()
+    created = admin.create_topics([NewTopic(name, 1, 1, config={"cleanup.policy": "delete"})])
+    await asyncio.wrap_future(created[name])
+    with pytest.raises(WorldError, match=r"cleanup\.policy=delete.* set it to compact"):
+        await open_log(real_kafka_topics, name)
+
+
+async def test_more_replicas_than_brokers_are_refused_with_what_to_do(topics: Topics) -> None:
+    with pytest.raises(WorldError, match=r"set config\.storage\.replication\.factor to at most"):
+        await topics.open(fresh_name(), partitions=1, replication=3, key=KEY)
+
+
+async def test_the_cluster_has_an_id(topics: Topics) -> None:
+    assert await topics.cluster_id()
+
+
+async def test_a_broker_that_is_not_there_is_told_with_its_address() -> None:
+    topics = Topics(["127.0.0.1:1"], client_id="tests", request_timeout_ms=300)
+    try:
+        with pytest.raises(WorldError, match=r"bootstrap\.servers=127\.0\.0\.1:1 are up"):
+            await open_log(topics, "nowhere")
+        with pytest.raises(WorldError, match=r"127\.0\.0\.1:1"):
+            await topics.cluster_id()
+    finally:
+        await topics.close()
+
+
+async def test_a_closed_cluster_leaves_no_thread_and_ends_its_followers(bootstrap: str) -> None:
+    threads_before, system_before = threading.active_count(), len(os.listdir("/proc/self/task"))
+    topics = Topics([bootstrap], client_id="tests")
+    log = await open_log(topics, fresh_name())
+    await log.append([line("a")])
+    follow = log.follow()
+    assert await anext(follow)
+    await topics.close()
+    await topics.close()
+    with pytest.raises(WorldError, match="is closed"):
+        async for _ in follow:
+            pass
+    with pytest.raises(WorldError, match="is closed"):
+        await log.append([line("b")])
+    assert threading.active_count() == threads_before
+    assert system_threads(at_most=system_before) <= system_before
+
+
+async def test_whoever_stops_waiting_for_an_append_harms_nobody(topics: Topics) -> None:
+    log = await open_log(topics, fresh_name())
+    given_up = asyncio.ensure_future(log.append([line(str(number)) for number in range(100)]))
+    await asyncio.sleep(0)
+    given_up.cancel()
+    end = await log.append([line("last")])
+    assert [one.key for one in await to_end(log)][-1] == b"last"
+    assert await log.end_offset() == end
