@@ -1,5 +1,6 @@
 """This worker's place in the group: what it is given, gives back, and says at its next join."""
 
+from coterie.assignors.cooperative import Memory
 from coterie.herder import statuses
 from coterie.herder.messages import CancelTimer, Rejoin, Say, SetTimer, Subscribe
 from coterie.herder.seams import AssignmentReceived, MembershipLost
