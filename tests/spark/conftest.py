@@ -3,6 +3,7 @@
 import asyncio
 import csv
 import json
+import os
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from pathlib import Path
 
@@ -32,13 +33,13 @@ def write_file(folder: Path, name: str, rows: list[tuple[int, float | None, int]
 def rows_of(out: Path) -> list[int]:
     """The row numbers that a reader finds, without Spark: all but what a reader skips."""
     found: list[int] = []
-    for path in sorted(out.rglob("part-*")):
-        if any(part.startswith(("_", ".")) for part in path.relative_to(out).parts):
-            continue
-        if ".parquet" in path.name:
-            found += pyarrow.parquet.ParquetFile(path).read(columns=["row"])["row"].to_pylist()
-        else:
-            found += [json.loads(line)["row"] for line in path.read_text().splitlines()]
+    for folder, folders, names in os.walk(out):
+        folders[:] = [name for name in folders if not name.startswith(("_", "."))]
+        for path in (Path(folder, name) for name in names if name.startswith("part-")):
+            if ".parquet" in path.name:
+                found += pyarrow.parquet.ParquetFile(path).read(columns=["row"])["row"].to_pylist()
+            else:
+                found += [json.loads(line)["row"] for line in path.read_text().splitlines()]
     return sorted(found)
 
 

@@ -1,6 +1,6 @@
 """A worker in small, as a process: one runtime, one task; does what it is told on stdin and says what happened.
 
-Commands, one a line: ``start`` (take the checkpoint over and run), ``who`` (do we hold it? ``yes`` or ``no``), ``quit``.
+Commands, one a line: ``start`` (take the checkpoint over and run), ``who`` (is it ours: ``yes``, ``no``), ``quit``.
 It says ``ready <jvm pid>``, then for every start ``holds <starts> <batch in flight or ->``, or ``lost`` when another
 took it from us at once; and ``taken``, ``failed <trace>`` or ``died <reason>`` when that happens.
 """
@@ -10,7 +10,7 @@ import json
 import sys
 from pathlib import Path
 
-from coterie.herder.seams import RuntimeDied, TaskFailed, TaskStart, TaskTaken
+from coterie.herder.seams import RuntimeDied, TaskFailed, TaskProgressed, TaskStart, TaskTaken
 from coterie.nouns.ids import Incarnation
 from coterie.nouns.jobs import ConnectorName, ConnectorTaskId
 from coterie.spark.runtime import SparkConfig, SparkTaskRuntime
@@ -26,6 +26,8 @@ def say(line: str) -> None:
 async def tell(runtime: SparkTaskRuntime) -> None:
     while True:
         match await runtime.next_event():
+            case TaskProgressed():
+                pass
             case TaskTaken():
                 say("taken")
             case TaskFailed(trace=trace):

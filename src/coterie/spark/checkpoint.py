@@ -117,10 +117,10 @@ def starts_of(path: Path) -> int:
 
 
 def last_batch(log: Path) -> int | None:
-    """The highest batch number in a checkpoint's ``offsets`` or ``commits``, None when there is none."""
+    """The highest batch number in a checkpoint's ``offsets`` or ``commits``, None when there is none (any more)."""
     try:
         return max((int(name) for name in os.listdir(log) if name.isdigit()), default=None)
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         return None
 
 

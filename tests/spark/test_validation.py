@@ -1,0 +1,56 @@
+"""A bad config is told by key, before anything runs."""
+
+from pathlib import Path
+
+import pytest
+
+from tests.spark.conftest import Rig
+
+pytestmark = [pytest.mark.spark, pytest.mark.asyncio(loop_scope="session"), pytest.mark.timeout(120)]
+
+FILTER = {"transforms": "f", "transforms.f.type": "Filter", "transforms.f.condition": "delay > 0"}
+CAST = {"transforms": "c", "transforms.c.type": "Cast", "transforms.c.spec": "row:int,delay:decimal(10,2)"}
+
+WRONG: list[tuple[dict[str, str | None], set[str]]] = [
+    ({}, set()),
+    ({**FILTER}, set()),
+    ({**CAST}, set()),
+    ({"source.path": None, "sink.format": "csv"}, {"source.path", "sink.format"}),
+    ({"connector.class": "Nothing"}, {"connector.class"}),
+    ({"tasks.max": "0", "trigger.interval.ms": "soon"}, {"tasks.max", "trigger.interval.ms"}),
+    ({"source.schema": "row BIGINTT"}, {"source.schema"}),
+    ({"source.schemas": "x"}, {"source.schemas"}),
+    ({"sink.pth": "x"}, {"sink.pth"}),
+    ({"source.option.heaader": "true"}, {"source.option.heaader"}),
+    ({"source.option.maxFileAge": "1d"}, {"source.option.maxFileAge"}),
+    ({"source.option.cleanSource": "delete"}, {"source.option.cleanSource"}),
+    ({"sink.option.compresion": "gzip"}, {"sink.option.compresion"}),
+    ({"source.path": "s3://bucket/x"}, {"source.path"}),
+    ({"source.max.files.per.trigger": "0"}, {"source.max.files.per.trigger"}),
+    ({**FILTER, "transforms.f.condition": "dleay > 0"}, {"transforms.f.condition"}),
+    ({**FILTER, "transforms.f.condition": "delay >"}, {"transforms.f.condition"}),
+    ({**FILTER, "transforms.f.condition": "delay"}, {"transforms.f.condition"}),
+    ({**FILTER, "transforms.f.condition": None}, {"transforms.f.condition"}),
+    ({**FILTER, "transforms.f.type": "Flter"}, {"transforms.f.type", "transforms.f.condition"}),
+    ({**FILTER, "transforms": "g"}, {"transforms.g.type", "transforms.f.type", "transforms.f.condition"}),
+    ({**FILTER, "transforms": "f,f"}, {"transforms"}),
+    ({**CAST, "transforms.c.spec": "row:itn"}, {"transforms.c.spec"}),
+    ({**CAST, "transforms.c.spec": "nothing:int"}, {"transforms.c.spec"}),
+    ({**CAST, "transforms.c.spec": "row"}, {"transforms.c.spec"}),
+]
+
+
+@pytest.mark.parametrize(("changes", "keys"), WRONG)
+async def test_each_wrong_key_is_named(
+    rig: Rig, tmp_path: Path, changes: dict[str, str | None], keys: set[str]
+) -> None:
+    config = {key: value for key, value in (rig.config(tmp_path) | changes).items() if value is not None}
+    errors = await rig.runtime.validate(config)
+    assert set(errors) == keys
+    assert all(sentence for sentences in errors.values() for sentence in sentences)
+
+
+async def test_the_type_of_a_connector_is_its_plug_ins(rig: Rig) -> None:
+    assert rig.runtime.connector_type({"connector.class": "FileSource"}) == "source"
+    assert rig.runtime.connector_type({"connector.class": "coterie.spark.files.FileSource"}) == "source"
+    assert rig.runtime.connector_type({}) == "unknown"
