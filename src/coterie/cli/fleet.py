@@ -1,0 +1,187 @@
+"""A cluster on one machine: the embedded broker and some workers as child processes, tended while they live."""
+
+import socket
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import httpx
+
+from coterie.cli.processes import Child, Children
+from coterie.nouns.errors import WorldError
+
+HOST = "127.0.0.1"
+GROUP = "coterie"
+_SOON_S = 3.0
+"""A broker that lives for less has not really started."""
+_QUICK_DEATHS_MAX = 3
+_BROKER_READY_S = 30.0
+_WORKER_GRACE_S = 12.0
+_BROKER_GRACE_S = 5.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """Where a fleet lives and how its workers are set, beyond what all fleets share."""
+
+    data: Path
+    broker_port: int
+    rest_port: int
+    settings: Mapping[str, str] = field(default_factory=dict)
+    initial_delay_ms: int = 3_000
+    """How long the group waits for more workers before its first round."""
+
+    def rest_url(self, number: int) -> str:
+        return f"http://{HOST}:{self.rest_port + number}"
+
+
+class Fleet:
+    """The broker and the workers, by number. It restarts a dead broker, and never a dead worker."""
+
+    def __init__(self, plan: Plan, children: Children, say: Callable[[str], None]) -> None:
+        self.plan = plan
+        self.workers: dict[int, Child] = {}
+        self.gone: list[str] = []
+        """Names of workers that died without being asked to, in order."""
+        self._children = children
+        self._say = say
+        self._broker: Child | None = None
+        self._quick_deaths = 0
+
+    # -- starting -----------------------------------------------------------------------------------------------------
+
+    def check_ports(self, workers: int) -> None:
+        """:raises WorldError: names the port that is taken, and the option that moves it."""
+        wanted = [(self.plan.broker_port, "the broker", "--broker-port")]
+        wanted += [(self.plan.rest_port + i, f"worker-{i}'s REST", "--rest-port") for i in range(workers)]
+        for port, who, option in wanted:
+            if port > 65535:
+                raise WorldError(f"There is no port {port} for {who}: choose a lower one with {option}.")
+            if not is_free(port):
+                raise WorldError(f"Port {port}, which {who} needs, is taken: choose another with {option}.")
+
+    def start_broker(self) -> None:
+        """Returns when it accepts connections.
+
+        :raises WorldError: with the end of its log, when it does not.
+        """
+        self._broker = self._run_broker()
+        deadline = time.monotonic() + _BROKER_READY_S
+        while not _answers(self.plan.broker_port):
+            self.tend()
+            if time.monotonic() > deadline:
+                raise WorldError(f"The broker has not opened its port within {_BROKER_READY_S:.0f} s.{self._end_of()}")
+            time.sleep(0.05)
+
+    def start_worker(self, number: int) -> Child:
+        """Start worker ``number``, or a replacement for it."""
+        name = f"worker-{number}"
+        file = self.plan.data / "workers" / f"{name}.properties"
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text("".join(f"{key}={_escaped(value)}\n" for key, value in self._settings(number, name).items()))
+        self.workers[number] = self._run(name, "worker", "-c", str(file))
+        return self.workers[number]
+
+    def is_ready(self, number: int) -> bool:
+        """Whether a worker has done all that comes before work."""
+        try:
+            return httpx.get(f"{self.plan.rest_url(number)}/health", timeout=2, trust_env=False).is_success
+        except httpx.HTTPError:
+            return False
+
+    # -- while it lives -----------------------------------------------------------------------------------------------
+
+    def tend(self) -> None:
+        """Look after the children once: restart a dead broker, tell of a worker that is dead.
+
+        :raises WorldError: when the broker does not live, or no worker is left.
+        """
+        if self._broker is not None and (code := self._broker.exit_code) is not None:
+            self._say(f"The broker died ({_how(code)}); it is started again on the same port and data.")
+            self._quick_deaths = self._quick_deaths + 1 if self._broker.age_s < _SOON_S else 1
+            if self._quick_deaths >= _QUICK_DEATHS_MAX:
+                raise WorldError(f"The broker does not live.{self._end_of()}")
+            self._broker = self._run_broker()
+        for number, child in sorted(self.workers.items()):
+            if (code := child.exit_code) is not None:
+                del self.workers[number]
+                self.gone.append(child.name)
+                self._say(
+                    f"{child.name} died ({_how(code)}); its group goes on without it. "
+                    f"The end of {child.log}:\n{child.tail()}"
+                )
+                if not self.workers:
+                    raise WorldError("No worker is left.")
+
+    def forget(self, number: int) -> None:
+        """Worker ``number`` was killed on purpose: nothing is told of it."""
+        del self.workers[number]
+
+    def close(self) -> None:
+        """Workers first: they stop their tasks and leave their group; then the broker."""
+        self._children.end(list(self.workers.values()), grace_s=_WORKER_GRACE_S)
+        self.workers.clear()
+        if self._broker is not None:
+            self._children.end([self._broker], grace_s=_BROKER_GRACE_S)
+            self._broker = None
+
+    # -- small hands --------------------------------------------------------------------------------------------------
+
+    def _run_broker(self) -> Child:
+        listen, data = f"{HOST}:{self.plan.broker_port}", str(self.plan.data / "broker")
+        delay_ms = str(self.plan.initial_delay_ms)
+        return self._run("broker", "broker", "--listen", listen, "--data", data, "--initial-delay-ms", delay_ms)
+
+    def _run(self, name: str, *arguments: str) -> Child:
+        # Whatever a child that is killed leaves behind lies in the data folder, too.
+        temporary = self.plan.data / "tmp"
+        temporary.mkdir(parents=True, exist_ok=True)
+        return self._children.start(name, ["-m", "coterie", *arguments], environment={"TMPDIR": str(temporary)})
+
+    def _end_of(self) -> str:
+        assert self._broker is not None
+        return f" The end of {self._broker.log}:\n{self._broker.tail()}"
+
+    def _settings(self, number: int, name: str) -> dict[str, str]:
+        return {
+            "bootstrap.servers": f"{HOST}:{self.plan.broker_port}",
+            "group.id": GROUP,
+            "worker.name": name,
+            "client.id": name,
+            "listeners": self.plan.rest_url(number),
+            "config.storage.topic": f"{GROUP}-configs",
+            "config.storage.replication.factor": "1",
+            "offset.storage.topic": f"{GROUP}-offsets",
+            "offset.storage.replication.factor": "1",
+            "status.storage.topic": f"{GROUP}-status",
+            "status.storage.replication.factor": "1",
+            "log.jvm.file": str(self.plan.data / "logs" / f"{name}.jvm.log"),
+            "checkpoint.location": str(self.plan.data / "checkpoints"),
+            **self.plan.settings,
+        }
+
+
+def is_free(port: int) -> bool:
+    """Whether a server could listen on ``port`` now."""
+    try:
+        socket.create_server((HOST, port)).close()
+    except OSError:
+        return False
+    return True
+
+
+def _answers(port: int) -> bool:
+    try:
+        socket.create_connection((HOST, port), timeout=1).close()
+    except OSError:
+        return False
+    return True
+
+
+def _how(code: int) -> str:
+    return f"signal {-code}" if code < 0 else f"exit code {code}"
+
+
+def _escaped(value: str) -> str:
+    return value.replace("\\", "\\\\")

@@ -1,0 +1,171 @@
+"""Child processes that never outlive their parent: each leads a process group, and two watch over its end.
+
+A child ends when the parent's pipe closes (`parent`); the guard ends the groups of those that cannot see it (`guard`).
+A group is ended before its leader is reaped: until then nobody else can be given its number.
+"""
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from coterie.cli import guard
+from coterie.cli.parent import PIPE_VARIABLE
+
+_TAIL_LINES = 15
+
+
+class Child:
+    """One child process, the leader of its own process group, with a log file for all that it prints."""
+
+    def __init__(self, name: str, process: "subprocess.Popen[bytes]", log: Path) -> None:
+        self.name = name
+        self.log = log
+        self._started_at = time.monotonic()
+        self._process = process
+
+    @property
+    def pid(self) -> int:
+        """The number of the process, and of its group."""
+        return self._process.pid
+
+    @property
+    def exit_code(self) -> int | None:
+        """None while it runs; the negative number of the signal that ended it."""
+        if self._process.returncode is not None:
+            return self._process.returncode
+        # Looked at without reaping, so that what is left of its group can still be addressed.
+        seen = os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+        if seen is None:
+            return None
+        self._signal_group(signal.SIGKILL)
+        return self._process.wait()
+
+    @property
+    def is_running(self) -> bool:
+        return self.exit_code is None
+
+    @property
+    def age_s(self) -> float:
+        """How long ago it was started."""
+        return time.monotonic() - self._started_at
+
+    def terminate(self) -> None:
+        """Ask the leader to end; it takes its group along."""
+        if self.is_running:
+            os.kill(self.pid, signal.SIGTERM)
+
+    def stop(self) -> None:
+        """SIGSTOP for the whole group."""
+        if self.is_running:
+            self._signal_group(signal.SIGSTOP)
+
+    def go_on(self) -> None:
+        """SIGCONT for the whole group."""
+        if self.is_running:
+            self._signal_group(signal.SIGCONT)
+
+    def kill(self) -> None:
+        """SIGKILL for the whole group, the JVM included; returns when the leader is reaped."""
+        if self.is_running:
+            self._signal_group(signal.SIGKILL)
+            self._process.wait()
+
+    def wait(self, timeout_s: float) -> bool:
+        """Whether it ended in time."""
+        deadline = time.monotonic() + timeout_s
+        while self.is_running:
+            if time.monotonic() >= deadline:
+                return False
+            time.sleep(0.02)
+        return True
+
+    def tail(self) -> str:
+        """The last lines of its log."""
+        if not self.log.exists():
+            return ""
+        return "\n".join(self.log.read_text(errors="replace").splitlines()[-_TAIL_LINES:])
+
+    def _signal_group(self, number: signal.Signals) -> None:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self.pid, number)
+
+
+class Children:
+    """All children of this process; as a context manager it leaves none behind."""
+
+    def __init__(self, logs: Path) -> None:
+        self._logs = logs
+        self._all: list[Child] = []
+        self._read_end, self._write_end = os.pipe()
+        self._guard = subprocess.Popen(
+            [sys.executable, "-I", "-S", str(Path(guard.__file__))],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.DEVNULL,
+            text=True,
+            process_group=0,
+        )
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def start(self, name: str, arguments: Sequence[str], *, environment: Mapping[str, str] | None = None) -> Child:
+        """Run ``python`` with ``arguments``; what it prints goes to ``<logs>/<name>.log``."""
+        self._logs.mkdir(parents=True, exist_ok=True)
+        log = self._logs / f"{name}.log"
+        with log.open("ab") as output:
+            process = subprocess.Popen(
+                [sys.executable, *arguments],
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                env={**os.environ, **(environment or {}), PIPE_VARIABLE: str(self._read_end), "PYTHONUNBUFFERED": "1"},
+                pass_fds=(self._read_end,),
+                process_group=0,
+            )
+        child = Child(name, process, log)
+        self._all.append(child)
+        self._tell_guard(f"+{child.pid}")
+        return child
+
+    def end(self, children: Sequence[Child], *, grace_s: float) -> None:
+        """SIGTERM for each, and SIGKILL for the groups of those that have not ended in time."""
+        for child in children:
+            child.terminate()
+        deadline = time.monotonic() + grace_s
+        while any(child.is_running for child in children) and time.monotonic() < deadline:
+            time.sleep(0.02)
+        for child in children:
+            child.kill()
+            if child in self._all:
+                self._all.remove(child)
+                self._tell_guard(f"-{child.pid}")
+
+    def close(self) -> None:
+        """End whatever is left, at once. A second Ctrl-C in here changes nothing: the pipe closes anyway."""
+        try:
+            self.end(list(self._all), grace_s=0.0)
+        finally:
+            for descriptor in (self._read_end, self._write_end):
+                with contextlib.suppress(OSError):
+                    os.close(descriptor)
+            if self._guard.stdin is not None:
+                with contextlib.suppress(BrokenPipeError):
+                    self._guard.stdin.close()
+            self._guard.wait()
+
+    def _tell_guard(self, line: str) -> None:
+        assert self._guard.stdin is not None
+        with contextlib.suppress(BrokenPipeError):
+            print(line, file=self._guard.stdin, flush=True)

@@ -1,0 +1,44 @@
+"""`coterie up`: a cluster on this machine until Ctrl-C."""
+
+import time
+from pathlib import Path
+from typing import NoReturn
+
+import typer
+
+from coterie.cli.fleet import Fleet, Plan
+from coterie.cli.processes import Children
+
+
+def run(*, workers: int, data: Path, broker_port: int, rest_port: int) -> int:
+    """Returns the exit code; raises what keeps the cluster from living."""
+    plan = Plan(data=data.absolute(), broker_port=broker_port, rest_port=rest_port)
+    try:
+        with Children(plan.data / "logs") as children:
+            fleet = Fleet(plan, children, say=typer.echo)
+            fleet.check_ports(workers)
+            typer.echo(f"Starting the broker and {workers} workers; data in {plan.data}, logs in {plan.data / 'logs'}")
+            fleet.start_broker()
+            typer.echo(f"The broker is up at 127.0.0.1:{broker_port}")
+            try:
+                for number in range(workers):
+                    fleet.start_worker(number)
+                _tend_for_ever(fleet)
+            finally:
+                typer.echo("Stopping: workers finish their batches, then the broker ends")
+                fleet.close()
+    except KeyboardInterrupt:
+        return 0
+
+
+def _tend_for_ever(fleet: Fleet) -> NoReturn:
+    starting = set(fleet.workers)
+    while True:
+        fleet.tend()
+        for number in sorted(starting & fleet.workers.keys()):
+            if fleet.is_ready(number):
+                starting.discard(number)
+                typer.echo(f"worker-{number} is up at {fleet.plan.rest_url(number)}")
+                if not starting:
+                    typer.echo("All workers are up. Ctrl-C stops everything.")
+        time.sleep(0.2)

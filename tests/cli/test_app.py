@@ -1,0 +1,95 @@
+"""The command line as a stranger meets it: help, refusals, exit codes. Each run is a process of its own."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+
+def coterie(*arguments: str, check: int | None = 0) -> "subprocess.CompletedProcess[str]":
+    run = subprocess.run(
+        [sys.executable, "-m", "coterie", *arguments],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+        env={**os.environ, "COLUMNS": "100", "NO_COLOR": "1", "TERM": "dumb"},
+    )
+    assert check is None or run.returncode == check, run.stderr
+    return run
+
+
+@pytest.mark.parametrize(
+    ("command", "mentions"),
+    [
+        ([], ["up", "demo", "broker", "worker", "connectors"]),
+        (["up"], ["--workers", "--data", "--broker-port", "--rest-port", "Ctrl-C"]),
+        (["demo"], ["--data", "--broker-port", "--rest-port", "killed"]),
+        (["broker"], ["--listen", "HOST:PORT", "--data", "Kafka"]),
+        (["worker"], ["--config", "-c", "FILE", "SIGTERM"]),
+        (["connectors"], ["list", "create", "status", "pause", "resume", "delete"]),
+        (["connectors", "list"], ["--url"]),
+        (["connectors", "create"], ["--url", "FILE", "JSON"]),
+        (["connectors", "status"], ["--url", "NAME"]),
+        (["connectors", "pause"], ["--url", "NAME"]),
+        (["connectors", "resume"], ["--url", "NAME"]),
+        (["connectors", "delete"], ["--url", "NAME"]),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, list) else None,
+)
+def test_help_names_every_option(command: list[str], mentions: list[str]) -> None:
+    said = coterie(*command, "--help").stdout
+    assert [word for word in mentions if word not in said] == []
+
+
+def test_help_loads_nothing_heavy() -> None:
+    look = (
+        "import sys; from coterie.cli import app, connectors; "
+        "print([name for name in ('pyspark', 'confluent_kafka', 'pyarrow', 'uvicorn') if name in sys.modules])"
+    )
+    assert subprocess.check_output([sys.executable, "-c", look], text=True, timeout=60).strip() == "[]"
+
+
+def test_a_wrong_worker_file_is_one_line_for_each_wrong_key(tmp_path: Path) -> None:
+    file = tmp_path / "worker.properties"
+    file.write_text("group.id=g\nconfig.storage.topic=c\noffset.storage.topic=o\nconnect.protocol=static\n")
+    run = coterie("worker", "-c", str(file), check=1)
+    assert run.stdout == ""
+    lines = run.stderr.splitlines()
+    assert len(lines) == 3
+    assert all(line.startswith("coterie: ") for line in lines)
+    assert [
+        key for key in ("status.storage.topic", "checkpoint.location", "connect.protocol") if key in run.stderr
+    ] == [
+        "status.storage.topic",
+        "checkpoint.location",
+        "connect.protocol",
+    ]
+
+
+def test_a_missing_worker_file_is_one_line(tmp_path: Path) -> None:
+    run = coterie("worker", "-c", str(tmp_path / "none"), check=1)
+    assert run.stderr == f"coterie: {tmp_path / 'none'} cannot be read: No such file or directory\n"
+
+
+@pytest.mark.parametrize("listen", ["9092", "host:", "host:port", "host:70000"])
+def test_a_wrong_listen_address_is_one_line(listen: str, tmp_path: Path) -> None:
+    run = coterie("broker", "--listen", listen, "--data", str(tmp_path), check=1)
+    assert run.stderr == f"coterie: --listen {listen} is not HOST:PORT\n"
+
+
+def test_without_a_worker_connectors_say_what_to_do() -> None:
+    run = coterie("connectors", "list", "--url", "http://127.0.0.1:1", check=1)
+    assert "No worker answers at http://127.0.0.1:1" in run.stderr
+    assert "coterie up" in run.stderr
+    assert run.stderr.count("\n") == 1
+
+
+def test_a_connector_file_that_is_no_json_is_one_line(tmp_path: Path) -> None:
+    file = tmp_path / "c.json"
+    file.write_text("{name")
+    run = coterie("connectors", "create", str(file), check=1)
+    assert run.stderr.startswith(f"coterie: {file} is no JSON: ")
+    assert run.stderr.count("\n") == 1

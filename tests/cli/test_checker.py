@@ -1,0 +1,130 @@
+"""The checker on outputs made by hand: what is right passes, and each kind of wrong is named with its rows."""
+
+import json
+import zipfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet
+import pytest
+
+from coterie.cli.demo import checker, flights
+
+Rows = list[dict[str, Any]]
+ROWS = 40
+
+
+@pytest.fixture
+def archive(tmp_path: Path) -> Path:
+    """Forty flights; every fourth never left."""
+    lines = [",".join(flights.COLUMNS)]
+    for number in range(1, ROWS + 1):
+        values = dict.fromkeys(flights.COLUMNS, str(number))
+        if number % 4 == 0:
+            values |= {"dep_delay": "NA", "tailnum": "NA"}
+        lines.append(",".join(values.values()))
+    path = tmp_path / "flights.csv.zip"
+    with zipfile.ZipFile(path, "w") as made:
+        made.writestr(flights.MEMBER, "\n".join(lines))
+    return path
+
+
+@pytest.fixture
+def out(tmp_path: Path, archive: Path) -> Path:
+    """What two perfect connectors write."""
+    package = checker.package_rows(archive)
+    for connector, write in ((flights.PARQUET, write_parquet), (flights.JSON, write_json)):
+        rows = checker.expected_rows(connector, package).to_pylist()
+        write(tmp_path / "out" / connector / "0-a" / "0", rows[:10])
+        write(tmp_path / "out" / connector / "0-a" / "1", rows[10:20])
+        write(tmp_path / "out" / connector / "1-b" / "0", rows[20:])
+    return tmp_path / "out"
+
+
+def write_parquet(batch: Path, rows: Rows) -> None:
+    batch.mkdir(parents=True, exist_ok=True)
+    fields = [("row", pa.int64())]
+    fields += [(name, pa.int32() if type_ == "INT" else pa.string()) for name, type_ in flights.COLUMNS.items()]
+    schema = pa.schema([(name, pa.float64() if name == "distance" else type_) for name, type_ in fields])
+    pa.parquet.write_table(pa.Table.from_pylist(rows, schema), batch / f"part-{len(list(batch.iterdir()))}.parquet")
+
+
+def write_json(batch: Path, rows: Rows) -> None:
+    batch.mkdir(parents=True, exist_ok=True)
+    lines = [json.dumps({name: value for name, value in row.items() if value is not None}) + "\n" for row in rows]
+    (batch / f"part-{len(list(batch.iterdir()))}.json").write_text("".join(lines))
+
+
+def verdicts(archive: Path, out: Path) -> dict[str, checker.Verdict]:
+    return {verdict.connector: verdict for verdict in checker.check(archive, out)}
+
+
+def read_json(batch: Path) -> Rows:
+    return [json.loads(line) for file in batch.iterdir() for line in file.read_text().splitlines()]
+
+
+def test_a_right_output_passes_with_both_counts(archive: Path, out: Path) -> None:
+    found = verdicts(archive, out)
+    assert {name: (v.is_right, v.expected, v.found) for name, v in found.items()} == {
+        flights.PARQUET: (True, 30, 30),
+        flights.JSON: (True, 40, 40),
+    }
+    assert str(found[flights.JSON]).startswith("flights-json: 40 rows expected, 40 found: nothing lost")
+
+
+def test_staging_hidden_and_empty_files_are_not_output(archive: Path, out: Path) -> None:
+    for connector in flights.CONNECTORS:
+        write_json(out / connector / "_staging" / "7", [{"row": 1}])
+        (out / connector / "0-a" / "0" / "_SUCCESS").touch()
+        (out / connector / "0-a" / "0" / ".part.crc").touch()
+    (out / flights.JSON / "0-a" / "0" / "part-9.json").touch()
+    assert all(verdict.is_right for verdict in verdicts(archive, out).values())
+
+
+def test_a_lost_file_is_named_by_its_rows(archive: Path, out: Path) -> None:
+    (batch,) = (out / flights.JSON / "0-a" / "1").iterdir()
+    batch.unlink()
+    verdict = verdicts(archive, out)[flights.JSON]
+    assert (verdict.is_right, verdict.lost, verdict.doubled) == (False, tuple(range(11, 21)), ())
+    assert "10 lost (rows 11, 12, 13, 14, 15, …)" in str(verdict)
+
+
+@pytest.mark.parametrize("connector", flights.CONNECTORS)
+def test_a_doubled_batch_is_named_by_its_rows(archive: Path, out: Path, connector: str) -> None:
+    write = write_parquet if connector == flights.PARQUET else write_json
+    rows = checker.expected_rows(connector, checker.package_rows(archive)).to_pylist()[:2]
+    write(out / connector / "0-z" / "5", rows)
+    verdict = verdicts(archive, out)[connector]
+    assert (verdict.is_right, verdict.doubled, verdict.lost) == (False, tuple(row["row"] for row in rows), ())
+
+
+@pytest.mark.parametrize(
+    ("change", "expected"),
+    [
+        pytest.param(lambda row: row | {"dest": "elsewhere"}, [(3, "dest")], id="another value"),
+        pytest.param(lambda row: {k: v for k, v in row.items() if k != "arr_time"}, [(3, "arr_time")], id="a null"),
+        pytest.param(lambda row: row | {"hour": 0, "minute": 0}, [(3, "hour"), (3, "minute")], id="two values"),
+    ],
+)
+def test_a_wrong_value_is_named_by_row_and_column(
+    archive: Path, out: Path, change: Callable[[dict[str, Any]], dict[str, Any]], expected: list[tuple[int, str]]
+) -> None:
+    (file,) = (out / flights.JSON / "0-a" / "0").iterdir()
+    rows = [change(row) if row["row"] == 3 else row for row in read_json(file.parent)]
+    file.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    verdict = verdicts(archive, out)[flights.JSON]
+    assert (verdict.is_right, list(verdict.wrong), verdict.lost) == (False, expected, ())
+
+
+def test_a_row_that_the_filter_drops_is_strange(archive: Path, out: Path) -> None:
+    rows = checker.package_rows(archive).to_pylist()
+    write_parquet(out / flights.PARQUET / "1-b" / "9", [row for row in rows if row["row"] == 4])
+    verdict = verdicts(archive, out)[flights.PARQUET]
+    assert (verdict.is_right, verdict.strange, verdict.lost) == (False, (4,), ())
+
+
+def test_no_output_at_all_is_all_lost(archive: Path, tmp_path: Path) -> None:
+    verdict = verdicts(archive, tmp_path / "nowhere")[flights.PARQUET]
+    assert (verdict.found, len(verdict.lost)) == (0, 30)

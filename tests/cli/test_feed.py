@@ -1,0 +1,71 @@
+import csv
+import threading
+import zipfile
+from pathlib import Path
+
+import pytest
+
+from coterie.cli.demo import feed, flights
+from coterie.nouns.errors import WorldError
+
+HEADER = ",".join(flights.COLUMNS)
+
+
+def row(number: int) -> str:
+    return ",".join(str(number) for _ in flights.COLUMNS)
+
+
+@pytest.mark.parametrize(("rows", "files"), [(10, 3), (12, 3), (1, 5), (7, 7), (100, 9)])
+def test_every_row_stands_once_with_its_number(rows: int, files: int) -> None:
+    texts = [text for _, text in feed.numbered_files(HEADER, [row(n) for n in range(rows)], files=files)]
+    read = [line for text in texts for line in csv.DictReader(text.splitlines())]
+    assert len(texts) <= files
+    assert [int(line["row"]) for line in read] == list(range(1, rows + 1))
+    assert [int(line["year"]) for line in read] == list(range(rows))
+
+
+def test_files_appear_whole(tmp_path: Path) -> None:
+    folder = tmp_path / "flights"
+    folder.mkdir()
+    whole = "x" * 200_000
+    laid = threading.Event()
+
+    def lay_many() -> None:
+        for number in range(100):
+            feed.lay(folder, f"{number}.csv", whole)
+        laid.set()
+
+    thread = threading.Thread(target=lay_many)
+    thread.start()
+    sizes: set[int] = set()
+    while not laid.is_set():
+        sizes |= {file.stat().st_size for file in folder.iterdir()}
+    thread.join()
+    assert sizes <= {len(whole)}
+    assert len(list(folder.iterdir())) == 100
+    assert list((tmp_path / "flights.aside").iterdir()) == []
+
+
+def test_all_files_of_an_archive_are_laid_in_order(tmp_path: Path) -> None:
+    archive = tmp_path / "flights.csv.zip"
+    with zipfile.ZipFile(archive, "w") as made:
+        made.writestr(flights.MEMBER, "\n".join([HEADER, *(row(n) for n in range(50))]))
+    feed.feed(archive, tmp_path / "flights", files=8, per_second=1000)
+    files = sorted((tmp_path / "flights").iterdir())
+    assert [file.name for file in files] == [f"flights-{n:04}.csv" for n in range(len(files))]
+    times = [file.stat().st_mtime_ns for file in files]
+    assert times == sorted(times)
+
+
+def test_an_archive_with_other_columns_is_refused(tmp_path: Path) -> None:
+    archive = tmp_path / "flights.csv.zip"
+    with zipfile.ZipFile(archive, "w") as made:
+        made.writestr(flights.MEMBER, "a,b\n1,2")
+    with pytest.raises(WorldError, match="other columns"):
+        flights.lines(archive)
+
+
+def test_the_package_holds_its_flights() -> None:
+    header, rows = flights.lines(flights.archive())
+    assert header == HEADER
+    assert len(rows) == 336_776

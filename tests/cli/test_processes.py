@@ -1,0 +1,122 @@
+"""Children end with their parent, however it ends; each test starts real processes and sees all of them gone."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from coterie.cli.processes import Children
+
+pytestmark = pytest.mark.processes
+
+# A child as Coterie's are: it watches its parent and has a child of its own (the JVM's part), which ignores SIGTERM.
+CHILD = """
+import subprocess, sys, time
+from coterie.cli import parent
+parent.end_with_it()
+grandchild = subprocess.Popen([sys.executable, "-c", "import signal, time; signal.signal(15, 1); time.sleep(600)"])
+open(sys.argv[1], "w").write(str(grandchild.pid))
+time.sleep(600)
+"""
+# A parent that starts one such child, and is then at the test's mercy.
+PARENT = f"""
+import sys, time
+from pathlib import Path
+from coterie.cli.processes import Children
+folder = Path(sys.argv[1])
+with Children(folder) as children:
+    child = children.start("child", ["-c", {CHILD!r}, str(folder / "grandchild")])
+    (folder / "child").write_text(str(child.pid))
+    if sys.argv[2] == "stopped":
+        while not (folder / "grandchild").exists():
+            time.sleep(0.01)
+        child.stop()
+    (folder / "ready").touch()
+    time.sleep(600)
+"""
+
+
+def wait_until(condition: Callable[[], bool], what: str) -> None:
+    deadline = time.monotonic() + 30
+    while not condition():
+        assert time.monotonic() < deadline, f"still not: {what}"
+        time.sleep(0.01)
+
+
+def is_alive(pid: int) -> bool:
+    try:
+        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+    return state != "Z"
+
+
+def read_pid(file: Path) -> int:
+    wait_until(lambda: file.exists() and file.read_text() != "", f"{file.name} is written")
+    return int(file.read_text())
+
+
+def start_parent(folder: Path, how: str) -> "subprocess.Popen[bytes]":
+    parent = subprocess.Popen([sys.executable, "-c", PARENT, str(folder), how], process_group=0)
+    wait_until((folder / "ready").exists, "the parent is ready")
+    return parent
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGINT], ids=["SIGKILL", "Ctrl-C"])
+def test_children_and_theirs_end_with_their_parent(tmp_path: Path, number: signal.Signals) -> None:
+    parent = start_parent(tmp_path, "running")
+    pids = [read_pid(tmp_path / "child"), read_pid(tmp_path / "grandchild")]
+    os.kill(parent.pid, number)
+    parent.wait(timeout=30)
+    wait_until(lambda: not any(map(is_alive, pids)), "all are gone")
+
+
+def test_a_stopped_group_ends_with_its_parent(tmp_path: Path) -> None:
+    parent = start_parent(tmp_path, "stopped")
+    pids = [read_pid(tmp_path / "child"), read_pid(tmp_path / "grandchild")]
+    assert all(map(is_alive, pids))
+    parent.kill()
+    parent.wait(timeout=30)
+    wait_until(lambda: not any(map(is_alive, pids)), "all are gone")
+
+
+def test_a_child_whose_parent_dies_at_once_ends_too(tmp_path: Path) -> None:
+    for _ in range(5):
+        parent = start_parent(tmp_path, "running")
+        parent.kill()  # the child is still importing, or has not even begun
+        parent.wait(timeout=30)
+        child = read_pid(tmp_path / "child")
+        wait_until(lambda child=child: not is_alive(child), "the child is gone")  # type: ignore[misc]
+        (tmp_path / "ready").unlink()
+
+
+def test_what_a_dead_child_leaves_behind_is_ended(tmp_path: Path) -> None:
+    with Children(tmp_path) as children:
+        child = children.start("child", ["-c", CHILD, str(tmp_path / "grandchild")])
+        grandchild = read_pid(tmp_path / "grandchild")
+        os.kill(child.pid, signal.SIGKILL)
+        wait_until(lambda: child.exit_code == -signal.SIGKILL, "the child's end is seen")
+        wait_until(lambda: not is_alive(grandchild), "the grandchild is gone")
+
+
+def test_the_end_of_a_childs_log_can_be_shown(tmp_path: Path) -> None:
+    with Children(tmp_path) as children:
+        child = children.start("child", ["-c", "import sys; print(*range(100), sep='\\n'); sys.exit(3)"])
+        assert child.wait(30)
+        assert child.exit_code == 3
+        assert child.tail().splitlines()[-1] == "99"
+        assert len(child.tail().splitlines()) == 15
+
+
+def test_a_child_that_will_not_end_is_killed_after_its_grace(tmp_path: Path) -> None:
+    deaf = "import signal, sys, time; signal.signal(15, 1); open(sys.argv[1], 'w').write('1'); time.sleep(600)"
+    with Children(tmp_path) as children:
+        child = children.start("child", ["-c", deaf, str(tmp_path / "deaf")])
+        read_pid(tmp_path / "deaf")
+        children.end([child], grace_s=0.1)
+        assert child.exit_code == -signal.SIGKILL
