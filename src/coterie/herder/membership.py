@@ -48,6 +48,8 @@ def on_lost(turn: Turn, event: MembershipLost) -> None:
     herder.leader_url = WorkerUrl("")
     herder.assigned = NO_JOBS
     herder.assigned_for = herder.wanted = herder.catch_up_to = None
+    # A group that its coordinator forgot counts its generations anew: an old memory would pass for a fresh one.
+    herder.memory = Memory()
     herder.owes_rejoin = herder.rejoin_asked = False
     herder.subscribed = None  # Said again also when it is the same: the membership waits to hear it.
     _set_delay(turn, 0)
