@@ -24,7 +24,7 @@ from coterie.rest.leader import HttpLeaderClient, open_client
 from coterie.rest.server import bind, serve_while
 from coterie.spark.runtime import SparkConfig, SparkTaskRuntime
 from coterie.worker.membership import ClassicMembership
-from coterie.worker.worker import Ended, Worker
+from coterie.worker.worker import Worker
 
 logger = logging.getLogger(__name__)
 
@@ -89,16 +89,7 @@ async def _run_worker(settings: WorkerSettings, listener: socket.socket) -> int:
             for number in (signal.SIGTERM, signal.SIGINT):
                 loop.add_signal_handler(number, worker.order_shutdown, signal.Signals(number).name)
             app = create_app(worker, client, cluster_id=await topics.cluster_id())
-
-            async def work() -> Ended:
-                async with asyncio.TaskGroup() as group:
-                    taking_part = group.create_task(membership.run())
-                    ended = await worker.run()
-                    # It has left by now, unless it ended before it had ever joined.
-                    taking_part.cancel()
-                return ended
-
-            ended = await serve_while(app, listener, work())
+            ended = await serve_while(app, listener, worker.run())
     logger.log(logging.ERROR if ended.code else logging.INFO, "%s has ended: %s", name, ended.reason)
     return ended.code
 
