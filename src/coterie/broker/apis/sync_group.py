@@ -1,0 +1,38 @@
+"""SyncGroup: v0-5 · takes the leader's assignments, gives each member its own · static members (KIP-345): a later
+issue."""
+
+from coterie.broker.apis.static_members import is_static
+from coterie.broker.node import Node, Request
+from coterie.groups.messages import SyncGroup, SyncGroupResponse
+from coterie.nouns.ids import Generation, GroupId, MemberId
+from coterie.wire.errors import ErrorCode
+from coterie.wire.shapes import Values
+
+
+async def handle(node: Node, request: Request) -> Values:
+    body = request.body
+    if is_static(request):
+        return _answer(SyncGroupResponse(error=ErrorCode.unsupported_version))
+    response = await node.groups.ask(
+        GroupId(body.group_id),
+        lambda reply_to: SyncGroup(
+            reply_to=reply_to,
+            member_id=MemberId(body.member_id),
+            generation=Generation(body.generation_id),
+            protocol_type=request.told("protocol_type", None),
+            protocol=request.told("protocol_name", None),
+            assignments=tuple((MemberId(one.member_id), one.assignment) for one in body.assignments),
+        ),
+    )
+    assert isinstance(response, SyncGroupResponse)
+    return _answer(response)
+
+
+def _answer(response: SyncGroupResponse) -> Values:
+    return {
+        "throttle_time": 0,
+        "error_code": response.error,
+        "protocol_type": response.protocol_type,
+        "protocol_name": response.protocol,
+        "assignment": response.assignment,
+    }

@@ -1,0 +1,79 @@
+"""Which APIs there are: what ApiVersions advertises and what requests are matched with."""
+
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
+
+from coterie.broker.apis import (
+    create_topics,
+    fetch,
+    find_coordinator,
+    heartbeat,
+    init_producer_id,
+    join_group,
+    leave_group,
+    list_offsets,
+    metadata,
+    produce,
+    sync_group,
+)
+from coterie.broker.node import Node, Request
+from coterie.wire.errors import ErrorCode
+from coterie.wire.frames import API_VERSIONS
+from coterie.wire.shapes import Values
+
+Handler = Callable[[Node, Request], Awaitable[Values | None]]
+"""Answers with values that know no version; None where the client awaits no answer."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Api:
+    """One API: the versions that work, and what answers."""
+
+    key: int
+    versions: range
+    handle: Handler
+    advertised_min: int | None = None
+    """Where it is not the first version that works."""
+
+
+# ApiVersions: v0-4 · what works here; a version from the future is answered in v0 with UNSUPPORTED_VERSION (KIP-511) ·
+# features (KIP-584) are not told: there are none.
+async def api_versions(node: Node, request: Request) -> Values:
+    return supported_versions(ErrorCode.none)
+
+
+APIS: Mapping[int, Api] = {
+    api.key: api
+    for api in (
+        # Produce v0-2 work as little as in Kafka 4, and are advertised as there: librdkafka before 2.11 compresses
+        # nothing for a broker that does not name them (KAFKA-18659).
+        Api(key=0, versions=range(3, 14), handle=produce.handle, advertised_min=0),
+        Api(key=1, versions=range(4, 19), handle=fetch.handle),
+        Api(key=2, versions=range(1, 12), handle=list_offsets.handle),
+        Api(key=3, versions=range(14), handle=metadata.handle),
+        Api(key=10, versions=range(7), handle=find_coordinator.handle),
+        Api(key=11, versions=range(10), handle=join_group.handle),
+        Api(key=12, versions=range(5), handle=heartbeat.handle),
+        Api(key=13, versions=range(6), handle=leave_group.handle),
+        Api(key=14, versions=range(6), handle=sync_group.handle),
+        Api(key=API_VERSIONS, versions=range(5), handle=api_versions),
+        Api(key=19, versions=range(2, 8), handle=create_topics.handle),
+        Api(key=22, versions=range(6), handle=init_producer_id.handle),
+    )
+}
+
+
+def supported_versions(error: ErrorCode) -> Values:
+    """The values of ApiVersions' answer."""
+    return {
+        "error_code": error,
+        "api_keys": [
+            {
+                "api_key": api.key,
+                "min_version": api.versions.start if api.advertised_min is None else api.advertised_min,
+                "max_version": api.versions.stop - 1,
+            }
+            for api in sorted(APIS.values(), key=lambda api: api.key)
+        ],
+        "throttle_time": 0,
+    }

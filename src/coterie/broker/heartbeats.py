@@ -1,0 +1,61 @@
+"""How regularly members were heard of: what tells a worker whose event loop stalls from one that does well."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from coterie.nouns.ids import GroupId, MemberId
+
+_MEMBERS_MAX = 10_000
+"""Members are remembered after they left; of more than this many the one first seen is forgotten."""
+
+
+@dataclass(slots=True, kw_only=True)
+class _Heard:
+    at_ms: int | None
+    heartbeats: int = 0
+    largest_gap_ms: int = 0
+
+
+class HeartbeatGaps:
+    """The largest time between two signs of life, for each member.
+
+    A sign is any request of the member's. While its JoinGroup or SyncGroup is parked it cannot send heartbeats, so
+    its time runs from the answer. What it does after it left is no gap.
+    """
+
+    def __init__(self) -> None:
+        self._heard: dict[tuple[GroupId, MemberId], _Heard] = {}
+
+    def asked(self, group_id: GroupId, member_id: MemberId, now_ms: int, *, is_heartbeat: bool) -> None:
+        """The member sent a request."""
+        heard = self._of(group_id, member_id)
+        if heard.at_ms is not None:
+            heard.largest_gap_ms = max(heard.largest_gap_ms, now_ms - heard.at_ms)
+        heard.at_ms = now_ms
+        heard.heartbeats += is_heartbeat
+
+    def answered(self, group_id: GroupId, member_id: MemberId, now_ms: int) -> None:
+        """The member's JoinGroup or SyncGroup was answered."""
+        self._of(group_id, member_id).at_ms = now_ms
+
+    def left(self, group_id: GroupId, member_id: MemberId) -> None:
+        self._of(group_id, member_id).at_ms = None
+
+    def stats(self) -> Mapping[str, Mapping[str, Mapping[str, int]]]:
+        """``{group: {member: {"heartbeats": number, "largest_gap_ms": milliseconds}}}``."""
+        groups: dict[str, dict[str, Mapping[str, int]]] = {}
+        for (group_id, member_id), heard in sorted(self._heard.items()):
+            groups.setdefault(group_id, {})[member_id] = {
+                "heartbeats": heard.heartbeats,
+                "largest_gap_ms": heard.largest_gap_ms,
+            }
+        return groups
+
+    def _of(self, group_id: GroupId, member_id: MemberId) -> _Heard:
+        key = (group_id, member_id)
+        heard = self._heard.get(key)
+        if heard is None:
+            if len(self._heard) >= _MEMBERS_MAX:
+                del self._heard[next(iter(self._heard))]
+            heard = self._heard[key] = _Heard(at_ms=None)
+        return heard

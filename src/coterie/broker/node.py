@@ -1,0 +1,52 @@
+"""What the APIs work on: this broker as clients see it, its log and its groups."""
+
+from dataclasses import dataclass
+from typing import Any
+
+from coterie.broker.groups import Groups
+from coterie.broker.log import BrokerLog, Topic
+from coterie.broker.settings import BrokerSettings
+from coterie.wire.frames import RequestHeader
+
+NODE_ID = 1
+"""The one broker of its cluster."""
+LEADER_EPOCH = 0
+"""Nobody else ever leads a partition."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Node:
+    """The broker, as every request of every connection sees it."""
+
+    settings: BrokerSettings
+    host: str
+    port: int
+    """Where clients reach it."""
+    log: BrokerLog
+    groups: Groups
+
+    @property
+    def address(self) -> dict[str, Any]:
+        """As several answers tell it."""
+        return {"node_id": NODE_ID, "host": self.host, "port": self.port}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Request:
+    """One request of one connection; ``body`` is kio's entity of the asked version."""
+
+    header: RequestHeader
+    body: Any
+    peer_host: str
+
+    def told(self, field: str, default: Any) -> Any:
+        """A field that older versions lack."""
+        return getattr(self.body, field, default)
+
+
+def topic_of(node: Node, entity: Any, name_field: str = "name") -> Topic | None:
+    """The topic that ``entity`` means: by name, or by id in the versions that name none (KIP-516)."""
+    name = getattr(entity, name_field, None)
+    if name is not None:
+        return node.log.topics.get(name)
+    return node.log.topics_by_id.get(entity.topic_id)

@@ -1,0 +1,122 @@
+"""The broker as a whole: opens the log, loads the groups, listens, and ends without leaving anything behind."""
+
+import asyncio
+import json
+import logging
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import asynccontextmanager
+
+from coterie.broker.connection import Connection
+from coterie.broker.group_log import GroupLog
+from coterie.broker.groups import Groups
+from coterie.broker.log import open_log
+from coterie.broker.node import Node
+from coterie.broker.settings import BrokerSettings
+from coterie.nouns.errors import WorldError
+
+logger = logging.getLogger(__name__)
+
+_READ_AHEAD_SIZE = 1024 * 1024
+"""How much of a peer's bytes is taken from its socket before somebody wants them."""
+
+
+class Broker:
+    """A broker that listens. Made by :func:`running`."""
+
+    def __init__(self, node: Node) -> None:
+        self._node = node
+        self.host = node.host
+        self.port = node.port
+
+    def stats(self) -> Mapping[str, object]:
+        """What the coordinator saw: ``{"groups": {group: {member: {"heartbeats", "largest_gap_ms"}}}}``."""
+        return {"groups": self._node.groups.stats()}
+
+
+async def serve(settings: BrokerSettings, *, ready: Callable[[str, int], None]) -> None:
+    """Run a broker until this is cancelled; ``ready`` is called with host and port once it answers.
+
+    :raises WorldError: when the data directory or the port cannot be had.
+    """
+    async with running(settings) as broker:
+        ready(broker.host, broker.port)
+        await asyncio.get_running_loop().create_future()
+
+
+@asynccontextmanager
+async def running(settings: BrokerSettings) -> AsyncIterator[Broker]:
+    """A broker for as long as the block runs.
+
+    :raises WorldError: when the data directory or the port cannot be had.
+    """
+    async with open_log(settings.log_path, settings.lock_path) as log, asyncio.TaskGroup() as tasks:
+        groups = Groups(await GroupLog.open(log), settings.limits, tasks)
+        await groups.load()
+        connections = _Connections(settings, tasks)
+        server = await _listen(settings, connections)
+        host, port = server.sockets[0].getsockname()[:2]
+        node = Node(settings=settings, host=settings.advertised_host or host, port=port, log=log, groups=groups)
+        broker = Broker(node)
+        connections.node = node
+        await server.start_serving()
+        try:
+            yield broker
+        finally:
+            server.close()
+            await _tell_stats(settings, broker)
+            connections.close()
+            groups.close()
+
+
+class _Connections:
+    """Takes connections in, and counts them."""
+
+    def __init__(self, settings: BrokerSettings, tasks: asyncio.TaskGroup) -> None:
+        self.node: Node | None = None
+        """Known once the port is, until the broker ends; nobody is served without it."""
+        self.running: set[asyncio.Task[None]] = set()
+        self._settings = settings
+        self._tasks = tasks
+
+    def accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        if self.node is None:
+            writer.transport.abort()
+            return
+        connection = Connection(self.node, reader, writer)
+        if len(self.running) >= self._settings.connections_max:
+            logger.warning("connection of %s refused: %d are open", connection.peer, len(self.running))
+            connection.abort()
+            return
+        task = self._tasks.create_task(connection.run(), name=f"connection {connection.peer}")
+        self.running.add(task)
+        task.add_done_callback(lambda task: self._ended(task, connection))
+
+    def close(self) -> None:
+        """End every connection, and take none of those that the system had already accepted."""
+        self.node = None
+        for task in self.running:
+            task.cancel()
+
+    def _ended(self, task: asyncio.Task[None], connection: Connection) -> None:
+        self.running.discard(task)
+        # Here and not in the task: one that is cancelled before its first step runs nothing of its own.
+        connection.abort()
+
+
+async def _listen(settings: BrokerSettings, connections: _Connections) -> asyncio.Server:
+    try:
+        return await asyncio.start_server(
+            connections.accept, settings.host, settings.port, limit=_READ_AHEAD_SIZE, backlog=512, start_serving=False
+        )
+    except OSError as error:
+        raise WorldError(
+            f"the broker cannot listen on {settings.host}:{settings.port}: {error.strerror};"
+            " choose another port, or stop what listens there"
+        ) from error
+
+
+async def _tell_stats(settings: BrokerSettings, broker: Broker) -> None:
+    line = json.dumps(broker.stats(), sort_keys=True)
+    logger.info("broker stats %s", line)
+    if settings.stats_path is not None:
+        await asyncio.to_thread(settings.stats_path.write_text, line + "\n")
