@@ -43,6 +43,11 @@ class HerderSettings:
     """As in Connect, no setting."""
 
     @property
+    def lease_ms(self) -> int:
+        """For how long an answered heartbeat proves, from its sending on, that this worker is counted in."""
+        return self.session_timeout_ms * 2 // 3
+
+    @property
     def hurried_grace_ms(self) -> int:
         """Grace once the membership is lost: the last third of the session is left, and stopping itself takes time."""
         return min(self.stop_grace_ms, self.session_timeout_ms // 5)
@@ -151,6 +156,8 @@ class Herder:
         self.leader_url = WorkerUrl("")
         self.settled = False
         self.lost = False
+        self.answered_at_ms: int | None = None
+        """When the last heartbeat was sent that the coordinator has answered; None before the first."""
         self.assigned: Jobs = NO_JOBS
         self.assignment_offset = UNREAD
         self.owes_rejoin = False
@@ -187,6 +194,10 @@ class Herder:
     def owned(self) -> Jobs:
         """What the next join says: all that is assigned, and all that still runs though it is not."""
         return self.assigned | Jobs(tasks=frozenset(task for task, run in self.runs.items() if run.active))
+
+    def is_counted_in(self, now_ms: int) -> bool:
+        """Whether its place was proved lately. After a pause other news may come before that of its loss."""
+        return self.answered_at_ms is None or now_ms < self.answered_at_ms + self.settings.lease_ms
 
     def has_read(self, end: ConfigOffset) -> bool:
         """The config log is read up to ``end``; an empty log always is."""

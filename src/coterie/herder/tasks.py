@@ -47,7 +47,7 @@ def _reconcile_one(turn: Turn, task: ConnectorTaskId, run: Run) -> None:
             grace_ms = herder.settings.hurried_grace_ms if herder.lost else herder.settings.stop_grace_ms
             run.stopping = True
             turn.order(StopTask(task=task, grace_ms=grace_ms))
-        elif wanted is not None and not run.running and _may_start(herder, run, wanted):
+        elif wanted is not None and not run.running and _may_start(turn, run, wanted):
             run.start = wanted
             run.starting = True
             run.progressed = False
@@ -61,9 +61,12 @@ def _reconcile_one(turn: Turn, task: ConnectorTaskId, run: Run) -> None:
         _show(turn, task, run)
 
 
-def _may_start(herder: Herder, run: Run, wanted: TaskStart) -> bool:
+def _may_start(turn: Turn, run: Run, wanted: TaskStart) -> bool:
+    herder = turn.herder
+    if not (herder.caught_up and herder.is_counted_in(turn.now_ms)) or herder.leaving is not None:
+        return False
     failed_so = run.trace is not None and run.start == wanted
-    return herder.caught_up and herder.leaving is None and not failed_so and run.taken_at_ms is None
+    return not failed_so and run.taken_at_ms is None
 
 
 def _show(turn: Turn, task: ConnectorTaskId, run: Run) -> None:
@@ -138,7 +141,12 @@ def on_heartbeat(turn: Turn, event: HeartbeatAnswered) -> None:
 
     An answer from before may have waited in the socket while this worker was the one that was paused.
     """
-    for task, run in list(turn.herder.runs.items()):
+    herder = turn.herder
+    held_back = not herder.is_counted_in(turn.now_ms)
+    herder.answered_at_ms = max(event.sent_at_ms, herder.answered_at_ms or 0)
+    if held_back:
+        reconcile(turn)
+    for task, run in list(herder.runs.items()):
         if run.taken_at_ms is not None and event.sent_at_ms > run.taken_at_ms:
             run.taken_at_ms = None
             _reconcile_one(turn, task, run)
