@@ -97,26 +97,21 @@ def _quota(loads: Sequence[Load], all_connectors: int, free_tasks: int) -> _Quot
     many_connectors = [load.connectors > connectors_floor for load in loads]
     over = frozenset(worker for worker in workers if held[worker] > tasks_floor)
 
-    # Who holds much of one kind alone comes first, then who holds much of both, then who holds much of neither.
-    def wish(worker: int) -> tuple[bool, bool, int]:
-        return (not many_connectors[worker], (worker in over), worker)
-
-    ranked = sorted(workers, key=wish)
-    crowded = connector_extras + task_extras > len(loads)
-    if crowded:
-        # Nobody may have neither, so the workers without a connector's extra must have a task's. They are the last of
-        # the ranking turned round: first those for whom only the task's extra saves a stop.
-        without = sorted(workers, key=lambda worker: (many_connectors[worker], worker not in over, -worker))
-        must = frozenset(without[: len(loads) - connector_extras])
-        must_not: frozenset[int] = frozenset()
-        with_connector = frozenset(workers) - must
-        under_free = len(loads) - len(over | must)
-        extras_over = len(over) - max(0, len(loads) - task_extras - under_free)
-    else:
-        must = frozenset()
-        with_connector = frozenset(ranked[:connector_extras])
-        must_not = with_connector
+    must: frozenset[int] = frozenset()
+    must_not: frozenset[int] = frozenset()
+    if connector_extras + task_extras <= len(loads):
+        # Nobody may have both. Connectors' extras go first to workers that hold many connectors alone, then to those
+        # that hold much of both (there either extra saves one stop), then to those for whom none saves any.
+        ranked = sorted(workers, key=lambda worker: (not many_connectors[worker], worker in over, worker))
+        must_not = with_connector = frozenset(ranked[:connector_extras])
         extras_over = min(task_extras, len(over - must_not))
+    else:
+        # Nobody may have neither: who gets no connector's extra must have a task's. The same ranking, turned round.
+        ranked = sorted(workers, key=lambda worker: (many_connectors[worker], worker not in over, -worker))
+        must = frozenset(ranked[: len(loads) - connector_extras])
+        with_connector = frozenset(workers) - must
+        without_tasks_extra = len(loads) - task_extras
+        extras_over = len(over) - max(0, without_tasks_extra - len(loads) + len(over | must))
     return _Quota(
         connectors=[connectors_floor + (worker in with_connector) for worker in workers],
         tasks_floor=tasks_floor,
