@@ -44,6 +44,7 @@ from coterie.herder.requests import (
     SetTargetState,
 )
 from coterie.herder.seams import (
+    AssignmentReceived,
     AssignmentWanted,
     HeartbeatAnswered,
     MembershipLost,
@@ -226,6 +227,19 @@ def test_a_leader_that_lags_waits_for_its_log_and_then_says_that_nobody_gets_any
     herder.write(BORN)
     (installed,) = herder.take(Install)
     assert {one.error for one in installed.assignments.values()} == {AssignmentError.NO_ERROR}
+
+
+def test_a_leader_that_caught_up_too_late_asks_for_another_round_at_once() -> None:
+    herder = ByHand()
+    herder.begin()
+    there = WorkerMetadata(url=WorkerUrl("http://there:8083/"), config_offset=ConfigOffset(1))
+    herder.tell(AssignmentWanted(generation=Generation(1), member_id=ME, members={ME: there}))
+    herder.tell(TimerFired(timer="assign"))
+    (installed,) = herder.take(Install)
+    herder.write(BORN)  # Between its answer and the end of the round.
+    assert not herder.take(Rejoin)
+    herder.tell(AssignmentReceived(generation=Generation(1), member_id=ME, assignment=installed.assignments[ME]))
+    assert len(herder.take(Rejoin)) == 1
 
 
 def test_a_lost_membership_stops_all_and_is_told_when_nothing_is_left() -> None:

@@ -24,8 +24,10 @@ def on_assignment(turn: Turn, event: AssignmentReceived) -> None:
     if herder.leader != herder.member_id:
         herder.assigned_for = None
     if assignment.error is not AssignmentError.NO_ERROR:
-        # All keep what they have. Whoever lags asks for another round once it has caught up.
-        herder.catch_up_to = assignment.config_offset if not herder.has_read(assignment.config_offset) else None
+        # All keep what they have. Whoever lagged asks for another round once it has caught up; the leader did lag, even
+        # if it has caught up meanwhile.
+        lagged = herder.leader == herder.member_id or not herder.has_read(assignment.config_offset)
+        herder.catch_up_to = assignment.config_offset if lagged else None
         return
     herder.settled = True
     herder.catch_up_to = None

@@ -1,0 +1,17 @@
+"""The event loop's longest stall."""
+
+import asyncio
+import time
+
+from coterie.worker.stall import StallMeter
+from tests.worker.simulated import until
+
+
+async def test_a_loop_that_is_held_up_is_measured() -> None:
+    meter = StallMeter()
+    watching = asyncio.create_task(meter.watch())
+    await asyncio.sleep(0)
+    time.sleep(0.2)  # noqa: ASYNC251 - the very thing that nobody may do
+    await until(lambda: meter.longest_ms)
+    assert meter.longest_ms >= 150
+    watching.cancel()
