@@ -9,6 +9,7 @@ import pytest
 from confluent_kafka.admin import AdminClient
 
 from coterie.kafka.topics import Topics
+from tests.kafka.embedded_broker import EmbeddedBroker
 from tests.kafka.real_kafka import NotToBeHad, RealKafka, fetch
 
 
@@ -34,11 +35,32 @@ def real_kafka(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPath
     kafka.stop()
 
 
-@pytest.fixture(params=["kafka"])
+@pytest.fixture(scope="session")
+def embedded_broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedBroker]:
+    """Coterie's own broker, the same for all tests of the session: nobody kills this one."""
+    broker = EmbeddedBroker(tmp_path_factory.mktemp("embedded") / "data")
+    broker.start()
+    yield broker
+    broker.kill()
+
+
+@pytest.fixture
+def mortal_broker(tmp_path: Path) -> Iterator[EmbeddedBroker]:
+    """A broker of the test's own."""
+    broker = EmbeddedBroker(tmp_path / "data")
+    broker.start()
+    yield broker
+    broker.kill()
+
+
+@pytest.fixture(
+    params=[pytest.param("embedded", marks=pytest.mark.processes), pytest.param("kafka", marks=pytest.mark.kafka)]
+)
 def bootstrap(request: pytest.FixtureRequest) -> str:
-    """``host:port`` of a broker: every test of the room that asks for it runs against each kind."""
-    kafka: RealKafka = request.getfixturevalue("real_kafka")
-    return kafka.bootstrap_servers
+    """``host:port`` of a broker: every test that asks for it runs against each kind."""
+    fixture = {"embedded": "embedded_broker", "kafka": "real_kafka"}[request.param]
+    broker: EmbeddedBroker | RealKafka = request.getfixturevalue(fixture)
+    return broker.bootstrap_servers
 
 
 @pytest.fixture

@@ -144,6 +144,7 @@ async def test_a_topic_with_too_many_partitions_is_refused_with_what_to_do(topic
         await open_log(topics, name)
 
 
+@pytest.mark.kafka
 async def test_a_topic_that_deletes_lines_is_refused_with_what_to_do(
     real_kafka_topics: Topics, admin: AdminClient
 ) -> None:

@@ -1,0 +1,58 @@
+"""Coterie's own broker as a process that can be killed and started again on the same port and data."""
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+PROGRAM = """
+import asyncio, os, sys, threading
+from pathlib import Path
+from coterie.broker.server import serve
+from coterie.broker.settings import BrokerSettings
+from coterie.groups.state import Limits
+
+def end_with_parent():
+    sys.stdin.read()
+    os._exit(0)
+
+threading.Thread(target=end_with_parent, daemon=True).start()
+limits = Limits(initial_rebalance_delay_ms=300, session_timeout_min_ms=1_000)
+settings = BrokerSettings(data_path=Path(sys.argv[1]), port=int(sys.argv[2]), limits=limits)
+asyncio.run(serve(settings, ready=lambda host, port: print(port, flush=True)))
+"""
+START_TIMEOUT_S = 60
+
+
+class EmbeddedBroker:
+    def __init__(self, data: Path) -> None:
+        self._data = data
+        self._process: subprocess.Popen[str] | None = None
+        self.port = 0
+
+    @property
+    def bootstrap_servers(self) -> str:
+        return f"127.0.0.1:{self.port}"
+
+    def start(self) -> None:
+        """Start, or start again; returns when it listens."""
+        command = [sys.executable, "-c", PROGRAM, str(self._data), str(self.port)]
+        with (self._data.parent / f"{self._data.name}.log").open("ab") as log:
+            self._process = subprocess.Popen(
+                command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log, text=True
+            )
+        assert self._process.stdout is not None
+        port = self._process.stdout.readline()
+        assert port, f"the broker did not start; see {log.name}: {Path(log.name).read_text()[-2000:]}"
+        self.port = int(port)
+
+    def kill(self) -> None:
+        """As when the machine loses its power, but for the disk."""
+        if self._process is not None:
+            os.kill(self._process.pid, signal.SIGKILL)
+            self._process.wait(START_TIMEOUT_S)
+            for pipe in (self._process.stdin, self._process.stdout):
+                assert pipe is not None
+                pipe.close()
+            self._process = None
