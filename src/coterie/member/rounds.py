@@ -77,7 +77,7 @@ def ask(turn: Turn, request: JoinRequest | SyncRequest) -> None:
 def on_joined(turn: Turn, asked: InFlight, response: JoinResponse) -> None:
     member = turn.member
     match response.error:
-        case ErrorCode.none if response.member_id and response.generation >= 0:
+        case ErrorCode.none if is_about(asked, response.member_id) and response.generation >= 0:
             was_in = member.generation >= 0
             member.member_id, member.generation = response.member_id, response.generation
             member.protocol = response.protocol
@@ -90,7 +90,7 @@ def on_joined(turn: Turn, asked: InFlight, response: JoinResponse) -> None:
                 turn.order(ComputeAssignment(generation=member.generation, member_id=member.member_id, members=members))
             else:
                 sync(turn, {})
-        case ErrorCode.member_id_required:
+        case ErrorCode.member_id_required if is_about(asked, response.member_id):
             member.member_id = response.member_id
         case ErrorCode.unknown_member_id:
             on_unknown(turn)
@@ -99,6 +99,12 @@ def on_joined(turn: Turn, asked: InFlight, response: JoinResponse) -> None:
         case error:
             turn.order(Say(text=f"The group's coordinator answers {error.name}; joining again"))
             retry_later(turn)
+
+
+def is_about(asked: InFlight, member_id: MemberId) -> bool:
+    """Whether an answer speaks of the member that asked, or gives one without an id its id."""
+    assert isinstance(asked.request, JoinRequest)
+    return bool(member_id) and asked.request.member_id in (NO_MEMBER, member_id)
 
 
 def read_metadata(turn: Turn, other: MemberId, data: bytes) -> WorkerMetadata:
