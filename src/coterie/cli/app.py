@@ -93,6 +93,9 @@ def demo(
     right.
     """
     _interrupt_on_signals()
+    from coterie.cli.demo import script
+
+    sys.exit(script.run(data=data, broker_port=broker_port, rest_port=rest_port))
 
 
 # -- one process ------------------------------------------------------------------------------------------------------

@@ -1,0 +1,71 @@
+"""What the demo shows: bars and a table on a terminal, plain lines elsewhere."""
+
+import os
+import time
+from collections.abc import Mapping, Sequence
+from types import TracebackType
+from typing import Self
+
+from rich.console import Console, Group
+from rich.live import Live
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn
+from rich.table import Table
+
+_PLAIN_EVERY_S = 5.0
+
+
+class Display:
+    """Bars of what has come how far, and who owns what; above them, lines that stay."""
+
+    def __init__(self, totals: Mapping[str, int]) -> None:
+        self._console = Console(highlight=False, soft_wrap=True)
+        self._started = time.monotonic()
+        self._totals = totals
+        self._progress = Progress(
+            TextColumn("{task.description:>16}"), BarColumn(bar_width=40), MofNCompleteColumn(), console=self._console
+        )
+        self._bars: dict[str, TaskID] = {
+            name: self._progress.add_task(name, total=total) for name, total in totals.items()
+        }
+        self._owners = Table(box=None)
+        self._live: Live | None = None
+        if self._console.is_terminal and not os.environ.get("CI"):
+            self._live = Live(console=self._console, get_renderable=self._render, refresh_per_second=4, transient=True)
+        self._plain_at = 0.0
+
+    def __enter__(self) -> Self:
+        if self._live is not None:
+            self._live.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._live is not None:
+            self._live.stop()
+
+    @property
+    def elapsed_s(self) -> float:
+        return time.monotonic() - self._started
+
+    def say(self, text: str) -> None:
+        """A line that stays, with the seconds since the start before it."""
+        self._console.print(f"{self.elapsed_s:6.1f} s  {text}", markup=False)
+
+    def show(self, done: Mapping[str, int], owners: Mapping[str, Sequence[str]]) -> None:
+        """How far each bar is, and the tasks of each worker."""
+        for name, count in done.items():
+            self._progress.update(self._bars[name], completed=count)
+        table = Table(box=None, header_style="bold", title_justify="left")
+        table.add_column("worker")
+        table.add_column("owns")
+        for worker, tasks in owners.items():
+            table.add_row(worker, "  ".join(tasks) or "-")
+        self._owners = table
+        if self._live is None and time.monotonic() - self._plain_at >= _PLAIN_EVERY_S:
+            self._plain_at = time.monotonic()
+            bars = ", ".join(f"{name} {count:,}/{self._totals[name]:,}" for name, count in done.items())
+            self.say(f"{bars} | " + ", ".join(f"{worker}: {len(tasks)}" for worker, tasks in owners.items()))
+
+    def _render(self) -> Group:
+        return Group(self._progress.get_renderable(), self._owners)

@@ -1,0 +1,128 @@
+"""The kill: a worker dies with its JVM while a batch is planned and not committed, and this is proven.
+
+The worker's process group is stopped (SIGSTOP), so that nothing moves while its tasks' checkpoints are looked at. Where
+a batch stands with ``offsets/N`` and no ``commits/N``, the group is killed as it is; otherwise it goes on, and a moment
+later it is tried again.
+"""
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from coterie.cli.demo.observe import Checkpoints
+from coterie.cli.processes import Child
+from coterie.nouns.errors import WorldError
+from coterie.nouns.jobs import ConnectorTaskId
+from coterie.spark.checkpoint import batch_in_flight, last_batch, starts_of
+
+_PAUSE_S = 0.05
+_STOPPED_WITHIN_S = 2.0
+_GONE_WITHIN_S = 10.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InFlight:
+    """A batch that was planned and not committed when its worker died."""
+
+    task: ConnectorTaskId
+    batch: int
+    plan: bytes
+    """What ``offsets/N`` held."""
+    starts: int
+    """The number of the start that left it."""
+
+
+def kill_in_mid_batch(
+    child: Child,
+    tasks: Sequence[ConnectorTaskId],
+    checkpoints: Checkpoints,
+    *,
+    deadline_s: float,
+    meanwhile: Callable[[], None],
+) -> list[InFlight]:
+    """Kill ``child`` and its group in the middle of a batch; the batches of ``tasks`` that this cut off.
+
+    :raises WorldError: when there is no such moment in time, or the kill turns out not to have been in mid-batch.
+    """
+    deadline = time.monotonic() + deadline_s
+    while True:
+        child.stop()
+        wait_until_stopped(child.pid)
+        cut = [found for task in tasks if (found := _in_flight(checkpoints.holder(task), task)) is not None]
+        if cut:
+            child.kill()
+            _wait_until_gone(child.pid)
+            _assert_uncommitted(cut, checkpoints)
+            return cut
+        child.go_on()
+        if time.monotonic() > deadline:
+            raise WorldError(f"No batch of {child.name} was in flight at any look within {deadline_s:.0f} s.")
+        meanwhile()
+        time.sleep(_PAUSE_S)
+
+
+def assert_continued(cut: Sequence[InFlight], checkpoints: Checkpoints) -> bool:
+    """Whether each batch that was cut off has been run and committed by a new owner, as its first one.
+
+    :raises WorldError: when a new owner planned another batch in its place, or went past it.
+    """
+    for one in cut:
+        holder = checkpoints.holder(one.task)
+        if holder is None or starts_of(holder) == one.starts:
+            return False
+        committed = last_batch(holder / "commits")
+        if committed is None or committed < one.batch:
+            return False
+        if (holder / "offsets" / str(one.batch)).read_bytes() != one.plan:
+            raise WorldError(f"The new owner of {one.task} has planned batch {one.batch} anew instead of repeating it.")
+        later = [path for path in (holder / "commits").iterdir() if path.name.isdigit() and int(path.name) > one.batch]
+        at_ns = (holder / "commits" / str(one.batch)).stat().st_mtime_ns
+        if any(path.stat().st_mtime_ns < at_ns for path in later):
+            raise WorldError(f"Batch {one.batch} was not the first one of {one.task}'s new owner.")
+    return True
+
+
+# -- small hands ------------------------------------------------------------------------------------------------------
+
+
+def _in_flight(holder: Path | None, task: ConnectorTaskId) -> InFlight | None:
+    if holder is None or (batch := batch_in_flight(holder)) is None:
+        return None
+    plan = (holder / "offsets" / str(batch)).read_bytes()
+    return InFlight(task=task, batch=batch, plan=plan, starts=starts_of(holder))
+
+
+def _assert_uncommitted(cut: Sequence[InFlight], checkpoints: Checkpoints) -> None:
+    for one in cut:
+        holder = checkpoints.holder(one.task)
+        if holder is None or (holder / "commits" / str(one.batch)).exists():
+            raise WorldError(f"Batch {one.batch} of {one.task} was committed after its worker had been stopped.")
+
+
+def wait_until_stopped(group: int) -> None:
+    """Until every process of the group is: SIGSTOP takes a moment to reach all threads."""
+    deadline = time.monotonic() + _STOPPED_WITHIN_S
+    while any(state not in "TtZX" for state in states(group)) and time.monotonic() < deadline:
+        time.sleep(0.002)
+
+
+def _wait_until_gone(group: int) -> None:
+    deadline = time.monotonic() + _GONE_WITHIN_S
+    while any(state not in "ZX" for state in states(group)):
+        if time.monotonic() > deadline:
+            raise WorldError(f"Process group {group} is still there {_GONE_WITHIN_S:.0f} s after SIGKILL.")
+        time.sleep(0.01)
+
+
+def states(group: int) -> list[str]:
+    """The states of all processes of a group, as the kernel writes them (R, S, T, Z, …)."""
+    found = []
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            fields = stat.read_text().rpartition(")")[2].split()
+        except OSError:
+            continue  # it has just ended
+        if int(fields[2]) == group:
+            found.append(fields[0])
+    return found

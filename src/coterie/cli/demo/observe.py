@@ -1,0 +1,133 @@
+"""What the demo sees of its cluster: over REST, and in the folders that all workers share."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pyarrow.parquet
+
+from coterie.cli.demo.checker import batches
+from coterie.cli.demo.flights import CONNECTORS, TASKS
+from coterie.nouns.jobs import ConnectorName, ConnectorTaskId
+from coterie.spark.checkpoint import LINEAGE, last_batch, safe_name, starts_of
+
+ALL_TASKS = tuple(ConnectorTaskId(ConnectorName(name), number) for name in CONNECTORS for number in range(TASKS))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Placement:
+    """Who runs what, as the group's own statuses say; workers by their ``worker_id``."""
+
+    owners: Mapping[ConnectorTaskId, str] = field(default_factory=dict)
+    """Of the tasks that are RUNNING."""
+    failed: Mapping[ConnectorTaskId, str] = field(default_factory=dict)
+    """The traces of those that FAILED."""
+
+    @property
+    def is_whole(self) -> bool:
+        return self.owners.keys() == set(ALL_TASKS)
+
+    def tasks_of(self, worker_id: str) -> list[ConnectorTaskId]:
+        return sorted(task for task, owner in self.owners.items() if owner == worker_id)
+
+
+def placement(urls: Sequence[str]) -> Placement | None:
+    """The placement as the first worker that answers tells it; None when nobody does."""
+    for url in urls:
+        shown = _get(f"{url}/connectors?expand=status")
+        if shown is None:
+            continue
+        owners, failed = {}, {}
+        for name, expanded in shown.items():
+            for status in expanded["status"]["tasks"]:
+                task = ConnectorTaskId(ConnectorName(name), int(status["id"]))
+                if status["state"] == "RUNNING":
+                    owners[task] = status["worker_id"]
+                elif status["state"] == "FAILED":
+                    failed[task] = status.get("trace", "")
+        return Placement(owners=owners, failed=failed)
+    return None
+
+
+def is_leader(url: str) -> bool:
+    """Whether the worker at ``url`` says that it leads its group."""
+    shown = _get(f"{url}/coterie/worker")
+    return shown is not None and bool(shown["group"]["is_leader"])
+
+
+def is_settled(urls: Sequence[str]) -> bool:
+    """Whether all these workers are in one generation, with nothing deferred."""
+    groups = [shown["group"] if (shown := _get(f"{url}/coterie/worker")) else None for url in urls]
+    return all(group is not None and group["settled"] and not group["delay_left_ms"] for group in groups) and (
+        len({group["generation"] for group in groups if group is not None}) == 1
+    )
+
+
+class Checkpoints:
+    """The tasks' checkpoints: ``LOCATION/<connector>-<incarnation>/<task>/<start>-<id>/``."""
+
+    def __init__(self, location: Path) -> None:
+        self._location = location
+
+    def holder(self, task: ConnectorTaskId) -> Path | None:
+        """The directory that holds the task's checkpoint now; None when there is none, or it just changes hands."""
+        folders = self._location.glob(f"{safe_name(task.connector)}-*/{task.task}/*")
+        return next((path for path in folders if path.name[:1].isdigit() and (path / LINEAGE).is_file()), None)
+
+    def starts(self) -> dict[ConnectorTaskId, int]:
+        """How often each task was started, over all workers; tasks that never were are left out."""
+        holders = {task: self.holder(task) for task in ALL_TASKS}
+        return {task: starts_of(path) for task, path in holders.items() if path is not None}
+
+
+class Progress:
+    """Counts the rows of committed batches: those that stand in the output and in their task's ``commits``."""
+
+    def __init__(self, checkpoints: Checkpoints, out: Path) -> None:
+        self._checkpoints = checkpoints
+        self._out = out
+        # A batch in place never changes, so it is counted once.
+        self._rows: dict[Path, int] = {}
+
+    def committed(self, connector: str) -> int:
+        """Rows of one connector that are committed now."""
+        last: dict[str, int] = {}
+        for number in range(TASKS):
+            holder = self._checkpoints.holder(ConnectorTaskId(ConnectorName(connector), number))
+            if holder is not None and (batch := last_batch(holder / "commits")) is not None:
+                last[str(number)] = batch
+        return sum(
+            self._count(batch)
+            for batch in batches(self._out, connector)
+            if int(batch.name) <= last.get(batch.parent.name.partition("-")[0], -1)
+        )
+
+    def _count(self, batch: Path) -> int:
+        if batch not in self._rows:
+            self._rows[batch] = sum(_rows_in(file) for file in sorted(batch.iterdir()))
+        return self._rows[batch]
+
+
+# -- small hands ------------------------------------------------------------------------------------------------------
+
+
+def _rows_in(file: Path) -> int:
+    match file.suffix:
+        case ".parquet":
+            rows: int = pyarrow.parquet.read_metadata(file).num_rows
+            return rows
+        case ".json":
+            return file.read_bytes().count(b"\n")
+        case _:
+            return 0
+
+
+def _get(url: str) -> Any:
+    """The JSON at ``url``; None when nobody answers, or not with that."""
+    try:
+        response = httpx.get(url, timeout=2, trust_env=False)
+        return response.json() if response.is_success else None
+    except (httpx.HTTPError, ValueError):
+        return None

@@ -1,0 +1,50 @@
+"""Tells of each rebalance what it did: who moved, what stopped, what did not."""
+
+from collections.abc import Callable, Mapping, Sequence
+
+from coterie.nouns.jobs import ConnectorTaskId
+
+Owners = Mapping[ConnectorTaskId, str]
+Starts = Mapping[ConnectorTaskId, int]
+
+
+class Rebalances:
+    """Compares one settled placement with the next."""
+
+    def __init__(self, say: Callable[[str], None]) -> None:
+        self._say = say
+        self._owners: Owners = {}
+        self._starts: Starts = {}
+
+    def settled(self, owners: Owners, starts: Starts) -> None:
+        """Every task runs again; ``owners`` by name. Says nothing when nothing happened."""
+        if owners == self._owners and starts == self._starts:
+            return
+        self._say(f"Rebalance: {describe(self._owners, owners, self._starts, starts)}")
+        self._owners, self._starts = dict(owners), dict(starts)
+
+
+def describe(before: Owners, after: Owners, starts_before: Starts, starts_after: Starts) -> str:
+    """One sentence on the way from one placement to the next."""
+    if not before:
+        workers = sorted(set(after.values()))
+        shares = [
+            f"{worker} {_listed([task for task in sorted(after) if after[task] == worker])}" for worker in workers
+        ]
+        return "the first tasks are dealt out: " + "; ".join(shares)
+    moved = [task for task in sorted(after) if after[task] != before.get(task)]
+    stopped = [task for task in sorted(after) if starts_after.get(task, 0) > starts_before.get(task, 0)]
+    again = [task for task in stopped if task not in moved]
+    kept = [task for task in sorted(after) if task not in stopped]
+    parts = [f"{task} {before.get(task, 'nobody')} → {after[task]}" for task in moved]
+    return "; ".join(
+        [
+            "moved: " + (", ".join(parts) or "nothing"),
+            *(["stopped and started where they were: " + _listed(again)] if again else []),
+            f"not stopped: {_listed(kept)}",
+        ]
+    )
+
+
+def _listed(tasks: Sequence[ConnectorTaskId]) -> str:
+    return ", ".join(map(str, tasks)) or "nothing"

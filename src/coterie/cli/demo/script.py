@@ -1,0 +1,297 @@
+"""The demo's story, from the first process to the verdict. Each wait has a deadline, and ends with the reason."""
+
+import shutil
+import socket
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import httpx
+
+from coterie.cli.demo import checker, flights
+from coterie.cli.demo.display import Display
+from coterie.cli.demo.feed import FILES
+from coterie.cli.demo.kill import InFlight, assert_continued, kill_in_mid_batch
+from coterie.cli.demo.observe import ALL_TASKS, Checkpoints, Placement, Progress, is_leader, is_settled, placement
+from coterie.cli.demo.rebalances import Rebalances
+from coterie.cli.fleet import HOST, Fleet, Plan, is_free
+from coterie.cli.processes import Child, Children
+from coterie.nouns.errors import CoterieError, WorldError
+from coterie.nouns.jobs import ConnectorTaskId
+
+WORKERS = 3
+TRIGGER_MS = 2_000
+SETTINGS = {
+    "session.timeout.ms": "6000",
+    "heartbeat.interval.ms": "500",
+    "rebalance.timeout.ms": "20000",
+    "scheduled.rebalance.max.delay.ms": "4000",
+    # Three sessions on one small machine: each a local master with two threads.
+    "spark.master": "local[2]",
+}
+INITIAL_DELAY_MS = 1_000
+KILL_FROM, KILL_UNTIL = 0.2, 0.4
+"""Between which shares of the rows committed the worker is killed."""
+UNTOUCHED_MIN = 3
+FED = "files fed"
+_LOOK_EVERY_S = 0.3
+_STANDSTILL_S = 45.0
+"""So long without a new row, with all files there, and the rows that are missing will not come."""
+
+
+def run(*, data: Path | None, broker_port: int | None, rest_port: int | None) -> int:
+    """Run the demo in ``data`` or a temporary folder; returns the exit code.
+
+    :raises WorldError: when it cannot even begin.
+    """
+    archive = flights.archive()
+    if data is not None and data.exists() and any(data.iterdir()):
+        raise WorldError(f"{data} is not empty: name a new folder with --data.")
+    folder = data.absolute() if data is not None else Path(tempfile.mkdtemp(prefix="coterie-demo-"))
+    plan = Plan(
+        data=folder,
+        broker_port=broker_port or _free_ports(1, preferred=9092),
+        rest_port=rest_port or _free_ports(WORKERS, preferred=8083),
+        settings=SETTINGS,
+        initial_delay_ms=INITIAL_DELAY_MS,
+    )
+    expected = {
+        name: checker.expected_rows(name, checker.package_rows(archive)).num_rows for name in flights.CONNECTORS
+    }
+    is_right, is_interrupted = False, False
+    with Display({FED: FILES, **expected}) as display:
+        try:
+            with Children(folder / "logs") as children:
+                is_right = Script(plan, children, display, archive, expected).play()
+        except CoterieError as error:
+            display.say(f"The demo has failed: {error}")
+        except KeyboardInterrupt:
+            is_interrupted = True
+    if is_interrupted or (is_right and data is None):
+        if data is None:
+            shutil.rmtree(folder, ignore_errors=True)
+        return 130 if is_interrupted else 0
+    display.say(f"Data and logs are kept in {folder}")
+    return 0 if is_right else 1
+
+
+class Script:
+    """One showing."""
+
+    def __init__(
+        self, plan: Plan, children: Children, display: Display, archive: Path, expected: dict[str, int]
+    ) -> None:
+        self._plan = plan
+        self._children = children
+        self._display = display
+        self._archive = archive
+        self._expected = expected
+        self._flights = plan.data / "flights"
+        self._out = plan.data / "out"
+        self._fleet = Fleet(plan, children, display.say)
+        self._checkpoints = Checkpoints(plan.data / "checkpoints")
+        self._progress = Progress(self._checkpoints, self._out)
+        self._rebalances = Rebalances(display.say)
+        self._placement = Placement()
+        self._done: dict[str, int] = {}
+        self._feed: Child | None = None
+        self._looked_at = 0.0
+
+    def play(self) -> bool:
+        """Whether the output is right.
+
+        :raises WorldError: when something that the demo promises does not come true.
+        """
+        say = self._display.say
+        self._fleet.check_ports(WORKERS)
+        say(f"Starting the broker (port {self._plan.broker_port}) and {WORKERS} workers, each with its own Spark")
+        self._fleet.start_broker()
+        try:
+            for number in range(WORKERS):
+                self._fleet.start_worker(number)
+            self._until(lambda: all(map(self._fleet.is_ready, self._fleet.workers)), 100, "all workers are ready")
+            say(f"The workers are ready; REST at {', '.join(map(self._plan.rest_url, range(WORKERS)))}")
+            self._post_connectors()
+            self._feed = self._children.start("feed", ["-m", "coterie.cli.demo.feed", str(self._flights)])
+            say(f"{FILES} files with 336,776 flights begin to arrive, five a second, whatever else happens")
+            self._until(lambda: self._placement.is_whole, 60, f"all {len(ALL_TASKS)} tasks run")
+            self._until(lambda: self._share() >= KILL_FROM, 90, f"{KILL_FROM:.0%} of the rows are committed")
+            killed, cut = self._kill()
+            self._await_survivors(cut)
+            say(f"A replacement joins: worker-{killed}")
+            self._fleet.start_worker(killed)
+            self._until(lambda: self._fleet.is_ready(killed), 60, "the replacement is ready")
+            self._until(lambda: self._owns(killed) and self._is_settled(), 60, "the replacement has its share of tasks")
+            self._await_all_rows()
+            self._check_untouched()
+        finally:
+            self._fleet.close()
+        say("Everything has ended; comparing the output with the package, row by row, without Spark")
+        verdicts = checker.check(self._archive, self._out)
+        for verdict in verdicts:
+            say(str(verdict))
+        is_right = all(verdict.is_right for verdict in verdicts)
+        say("Nothing was lost, nothing was doubled." if is_right else "The output is wrong.")
+        return is_right
+
+    # -- the acts -----------------------------------------------------------------------------------------------------
+
+    def _post_connectors(self) -> None:
+        configs = flights.connector_configs(flights=self._flights, out=self._out, trigger_ms=TRIGGER_MS)
+        self._flights.mkdir(parents=True, exist_ok=True)
+        for name, config in configs.items():
+            self._until(lambda name=name, config=config: self._post(name, config), 60, f"{name} is created")  # type: ignore[misc]
+            self._display.say(
+                f"Posted {name}: {config.get('transforms', 'no transforms')} into {config['sink.format']}"
+            )
+
+    def _post(self, name: str, config: dict[str, str]) -> bool:
+        """Whether the connector exists now; a broker or worker that is just not there is asked again."""
+        number = min(self._fleet.workers)
+        try:
+            response = httpx.post(
+                f"{self._plan.rest_url(number)}/connectors",
+                json={"name": name, "config": config},
+                timeout=20,
+                trust_env=False,
+            )
+        except httpx.HTTPError:
+            return False
+        if response.status_code == httpx.codes.BAD_REQUEST:
+            raise WorldError(f"{name} was refused: {response.text}")
+        # 409: an earlier attempt, whose answer was lost, has made it.
+        return response.status_code in (httpx.codes.CREATED, httpx.codes.CONFLICT)
+
+    def _kill(self) -> tuple[int, list[InFlight]]:
+        """Kill the worker, not the leader, that owns most tasks; its number, and the batches cut off."""
+        self._until(lambda: self._placement.is_whole, 60, "all tasks run before the kill")
+        leaders = {number for number in self._fleet.workers if is_leader(self._plan.rest_url(number))}
+        owned = {number: self._tasks_of(number) for number in self._fleet.workers if number not in leaders}
+        if not leaders or not owned:
+            raise WorldError("There is no worker to kill beside a leader.")
+        number = max(owned, key=lambda number: (len(owned[number]), -number))
+        child, tasks = self._fleet.workers[number], owned[number]
+        self._display.say(f"worker-{number} is to die: it owns most tasks ({_listed(tasks)}) and is not the leader")
+        cut = kill_in_mid_batch(child, tasks, self._checkpoints, deadline_s=30, meanwhile=self._look)
+        self._fleet.forget(number)
+        share = self._share()
+        at = ", ".join(f"N = {one.batch} of {one.task}" for one in cut)
+        self._display.say(
+            f"SIGKILL for worker-{number} and its JVM in the middle of a batch, at {share:.0%} of the rows: "
+            f"offsets/N stands and commits/N does not, for {at}; both processes are gone and it is still so"
+        )
+        if not KILL_FROM <= share <= KILL_UNTIL:
+            raise WorldError(f"The kill came at {share:.0%}, not between {KILL_FROM:.0%} and {KILL_UNTIL:.0%}.")
+        return number, cut
+
+    def _await_survivors(self, cut: list[InFlight]) -> None:
+        self._until(
+            lambda: assert_continued(cut, self._checkpoints) and self._lives_whole(),
+            60,
+            "the survivors have taken over and repeated the batches that were cut off",
+        )
+        for one in cut:
+            self._display.say(
+                f"{one.task}: the new owner's first batch was N = {one.batch}, planned as before the kill"
+            )
+
+    def _await_all_rows(self) -> None:
+        """Until all rows are committed, or until none has come for so long that the checker had better tell why."""
+        latest, since = -1, time.monotonic()
+
+        def is_over() -> bool:
+            nonlocal latest, since
+            count = sum(self._done.values())
+            if count != latest:
+                latest, since = count, time.monotonic()
+            return all(self._done.get(name, 0) >= rows for name, rows in self._expected.items()) or (
+                time.monotonic() - since > _STANDSTILL_S
+            )
+
+        self._until(is_over, 150, "all rows are committed")
+
+    def _check_untouched(self) -> None:
+        untouched = sorted(task for task, count in self._checkpoints.starts().items() if count == 1)
+        self._display.say(
+            f"Started once and never stopped: {len(untouched)} of {len(ALL_TASKS)} tasks ({_listed(untouched)})"
+        )
+        # A worker that somebody else has killed meanwhile takes its tasks along; then this is nobody's promise.
+        if len(untouched) < UNTOUCHED_MIN and not self._fleet.gone:
+            raise WorldError(f"Fewer than {UNTOUCHED_MIN} tasks were left alone.")
+
+    # -- looking ------------------------------------------------------------------------------------------------------
+
+    def _until(self, condition: Callable[[], bool], deadline_s: float, what: str) -> None:
+        """:raises WorldError: when ``condition`` does not come true in time, or a task failed."""
+        deadline = time.monotonic() + deadline_s
+        while True:
+            self._look()
+            if condition():
+                return
+            if time.monotonic() > deadline:
+                raise WorldError(
+                    f"Waited {deadline_s:.0f} s until {what}, in vain; the logs are in {self._plan.data}/logs"
+                )
+            time.sleep(0.1)
+
+    def _look(self) -> None:
+        """Tend the children and, now and then, see and show where things are."""
+        self._fleet.tend()
+        if self._feed is not None and self._feed.exit_code not in (None, 0):
+            raise WorldError(f"The feed has died. The end of its log:\n{self._feed.tail()}")
+        if time.monotonic() - self._looked_at < _LOOK_EVERY_S:
+            return
+        self._looked_at = time.monotonic()
+        self._done = {FED: len(list(self._flights.glob("*.csv")))}
+        self._done |= {name: self._progress.committed(name) for name in self._expected}
+        seen = placement([self._plan.rest_url(number) for number in sorted(self._fleet.workers)])
+        if seen is not None:
+            self._placement = seen
+            for task, trace in seen.failed.items():
+                raise WorldError(f"{task} has failed:\n{trace}")
+        if self._lives_whole():
+            names = {task: self._name(owner) for task, owner in self._placement.owners.items()}
+            self._rebalances.settled(names, self._checkpoints.starts())
+        owners = {f"worker-{number}": list(map(str, self._tasks_of(number))) for number in sorted(self._fleet.workers)}
+        self._display.show(self._done, owners)
+
+    def _share(self) -> float:
+        """Which part of all rows, over both connectors, is committed."""
+        return sum(self._done.get(name, 0) for name in self._expected) / sum(self._expected.values())
+
+    def _lives_whole(self) -> bool:
+        """Every task runs, on a worker that lives."""
+        living = {self._worker_id(number) for number in self._fleet.workers}
+        return self._placement.is_whole and set(self._placement.owners.values()) <= living
+
+    def _is_settled(self) -> bool:
+        return self._lives_whole() and is_settled([self._plan.rest_url(number) for number in self._fleet.workers])
+
+    def _owns(self, number: int) -> bool:
+        return bool(self._tasks_of(number))
+
+    def _tasks_of(self, number: int) -> list[ConnectorTaskId]:
+        return self._placement.tasks_of(self._worker_id(number))
+
+    def _worker_id(self, number: int) -> str:
+        return f"{HOST}:{self._plan.rest_port + number}"
+
+    def _name(self, worker_id: str) -> str:
+        return f"worker-{int(worker_id.rpartition(':')[2]) - self._plan.rest_port}"
+
+
+# -- small hands ------------------------------------------------------------------------------------------------------
+
+
+def _free_ports(count: int, *, preferred: int) -> int:
+    """The first of ``count`` free ports in a row: the preferred ones, or any."""
+    first = preferred
+    while not all(is_free(port) for port in range(first, first + count)):
+        with socket.create_server((HOST, 0)) as probe:
+            first = min(int(probe.getsockname()[1]), 65535 - count)
+    return first
+
+
+def _listed(tasks: list[ConnectorTaskId]) -> str:
+    return ", ".join(map(str, tasks))
