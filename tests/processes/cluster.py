@@ -1,0 +1,292 @@
+"""A cluster of real processes: one broker, some workers, each with its own JVM, and input that keeps coming."""
+
+import csv
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, TypeVar
+
+import httpx
+import pyarrow.json
+import pyarrow.parquet
+
+SESSION_MS = 6_000
+TASKS = 4
+ROWS_A_FILE = 400
+
+ValueT = TypeVar("ValueT")
+
+
+def until(look: Callable[[], ValueT | None], *, within_s: float, what: str) -> ValueT:
+    """Look again and again until there is something to see.
+
+    :raises AssertionError: when there is nothing within ``within_s``.
+    """
+    deadline = time.monotonic() + within_s
+    while True:
+        seen = look()
+        if seen is not None and seen is not False:
+            return seen
+        assert time.monotonic() < deadline, f"not within {within_s:.0f} s: {what}"
+        time.sleep(0.05)
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+@dataclass
+class Process:
+    """One process of ours with its process group, and its log."""
+
+    name: str
+    popen: subprocess.Popen[bytes]
+    log: Path
+
+    def kill_group(self, sign: signal.Signals = signal.SIGKILL) -> None:
+        os.killpg(self.popen.pid, sign)
+
+    def wait(self, *, within_s: float) -> int:
+        return self.popen.wait(within_s)
+
+    def group(self) -> list[int]:
+        """The living processes of its group, zombies left out."""
+        members = []
+        for entry in Path("/proc").iterdir():
+            if entry.name.isdigit():
+                try:
+                    stat = (entry / "stat").read_text().rpartition(")")[2].split()
+                except OSError:
+                    continue
+                if stat[2] == str(self.popen.pid) and stat[0] != "Z":
+                    members.append(int(entry.name))
+        return members
+
+    def wait_gone(self) -> None:
+        """Until nothing of its group is left."""
+        until(lambda: not self.group(), within_s=10, what=f"{self.name} and all its children are gone")
+
+    def jvm(self) -> int:
+        """The process id of this worker's JVM."""
+        return next(pid for pid in self.group() if Path(f"/proc/{pid}/comm").read_text().strip() == "java")
+
+    def tail(self) -> str:
+        return f"--- {self.name}\n" + "\n".join(self.log.read_text(errors="replace").splitlines()[-25:])
+
+
+@dataclass
+class WorkerProcess(Process):
+    url: str
+
+    def view(self) -> dict[str, Any] | None:
+        """``/coterie/worker``, or None when it does not answer."""
+        try:
+            answer = httpx.get(f"{self.url}/coterie/worker", timeout=2)
+        except httpx.HTTPError:
+            return None
+        return answer.json() if answer.status_code == 200 else None
+
+    def running(self) -> set[str]:
+        """The tasks that run here now, by their own worker's word."""
+        view = self.view()
+        return {f"{t['connector']}-{t['task']}" for t in view["tasks"] if t["phase"] == "running"} if view else set()
+
+    def is_leader(self) -> bool:
+        view = self.view()
+        return view is not None and bool(view["group"]["is_leader"])
+
+
+class Feed(threading.Thread):
+    """Writes files of numbered rows aside and renames them in, on a clock of its own, until told to stop."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(name="feed", daemon=True)
+        self.folder = folder
+        self.rows = 0
+        self._done = threading.Event()
+        folder.mkdir(parents=True)
+
+    def run(self) -> None:
+        number = 0
+        while not self._done.wait(0.25):
+            aside = self.folder.parent / f"{self.folder.name}.aside"
+            with aside.open("w", newline="") as file:
+                out = csv.writer(file)
+                out.writerow(["row", "half"])
+                out.writerows([row, row / 2] for row in range(self.rows, self.rows + ROWS_A_FILE))
+            aside.rename(self.folder / f"part-{number:06}.csv")
+            self.rows += ROWS_A_FILE
+            number += 1
+
+    def stop(self) -> int:
+        self._done.set()
+        self.join()
+        return self.rows
+
+
+@dataclass
+class Cluster:
+    """What a test starts, breaks and asks; everything it started is gone at its end."""
+
+    folder: Path
+    broker_port: int = field(default_factory=free_port)
+    processes: list[Process] = field(default_factory=list)
+    broker: Process | None = None
+    delay_ms: int = 2_000
+
+    @property
+    def checkpoints(self) -> Path:
+        return self.folder / "checkpoints"
+
+    @property
+    def out(self) -> Path:
+        return self.folder / "out"
+
+    def start_broker(self) -> Process:
+        self.broker = self._spawn(
+            "broker", "broker", "--listen", f"127.0.0.1:{self.broker_port}", "--data", str(self.folder / "broker")
+        )
+        until(lambda: self._listens(self.broker_port), within_s=30, what="the broker listens")
+        return self.broker
+
+    def start_worker(self, name: str, *, bootstrap_port: int | None = None) -> WorkerProcess:
+        """Start a worker; returns at once. See :meth:`wait_ready`."""
+        port = free_port()
+        properties = {
+            "bootstrap.servers": f"127.0.0.1:{bootstrap_port or self.broker_port}",
+            "group.id": "cluster",
+            "config.storage.topic": "configs",
+            "offset.storage.topic": "offsets",
+            "status.storage.topic": "statuses",
+            "config.storage.replication.factor": "1",
+            "offset.storage.replication.factor": "1",
+            "status.storage.replication.factor": "1",
+            "listeners": f"http://127.0.0.1:{port}",
+            "session.timeout.ms": str(SESSION_MS),
+            "heartbeat.interval.ms": "500",
+            "rebalance.timeout.ms": "20000",
+            "scheduled.rebalance.max.delay.ms": str(self.delay_ms),
+            "task.shutdown.graceful.timeout.ms": "2000",
+            "checkpoint.location": str(self.checkpoints),
+            "worker.name": name,
+        }
+        file = self.folder / f"{name}.properties"
+        file.write_text("".join(f"{key}={value}\n" for key, value in properties.items()))
+        process = self._spawn(name, "worker", "-c", str(file))
+        worker = WorkerProcess(name=name, popen=process.popen, log=process.log, url=f"http://127.0.0.1:{port}")
+        self.processes[-1] = worker
+        return worker
+
+    def wait_ready(self, *workers: WorkerProcess) -> None:
+        """Until each is in the group and all have settled in one generation."""
+
+        def settled() -> bool:
+            for worker in workers:
+                assert worker.popen.poll() is None, worker.tail()
+            views = [worker.view() for worker in workers]
+            groups = [view["group"] for view in views if view is not None]
+            one = len({group["generation"] for group in groups}) == 1
+            return one and len(groups) == len(workers) and all(group["settled"] for group in groups)
+
+        until(settled, within_s=90, what=f"{', '.join(worker.name for worker in workers)} settle in one generation")
+
+    def create(self, worker: WorkerProcess, name: str, source: Path, sink_format: str) -> None:
+        config = {
+            "connector.class": "FileSource",
+            "tasks.max": str(TASKS),
+            "trigger.interval.ms": "500",
+            "source.format": "csv",
+            "source.path": str(source),
+            "source.schema": "row BIGINT, half DOUBLE",
+            "source.option.header": "true",
+            "sink.format": sink_format,
+            "sink.path": str(self.out),
+        }
+        answer = httpx.post(f"{worker.url}/connectors", json={"name": name, "config": config}, timeout=60)
+        assert answer.status_code == 201, answer.text
+
+    def wait_running(self, workers: list[WorkerProcess], connector: str, *, within_s: float = 60) -> None:
+        """Until ``workers`` alone run every task of ``connector``, each once."""
+        wanted = {f"{connector}-{task}" for task in range(TASKS)}
+
+        def all_run() -> bool:
+            running = [task for worker in workers for task in worker.running() if task in wanted]
+            return sorted(running) == sorted(wanted)
+
+        until(all_run, within_s=within_s, what=f"{connector} runs on {[worker.name for worker in workers]}")
+
+    def starts(self, connector: str) -> dict[int, int]:
+        """How often each task of ``connector`` has been started, by the number in its checkpoint's name."""
+        counts: dict[int, int] = {}
+        for folder in self.checkpoints.glob(f"{connector}-*/*"):
+            counts[int(folder.name)] = max(
+                (int(held.name.partition("-")[0]) for held in folder.iterdir() if held.is_dir()), default=0
+            )
+        return counts
+
+    def committed(self, connector: str) -> int:
+        """Rows that a reader is told to read."""
+        return sum(self.rows(connector).values())
+
+    def rows(self, connector: str) -> Counter[int]:
+        """How often each row stands in what a reader is told to read, counted without Spark."""
+        seen: Counter[int] = Counter()
+        for path in (self.out / connector).glob("*/*/*"):
+            if path.name.startswith((".", "_")) or "_staging" in path.parts:
+                continue
+            if path.suffix == ".parquet":
+                seen.update(pyarrow.parquet.read_table(path, columns=["row"], partitioning=None)["row"].to_pylist())
+            else:
+                seen.update(json.loads(line)["row"] for line in path.read_text().splitlines())
+        return seen
+
+    def assert_exact(self, connector: str, rows: int, *, within_s: float = 60) -> None:
+        """Until all ``rows`` are there; then: none lost, none doubled."""
+        until(
+            lambda: len(self.rows(connector)) >= rows,
+            within_s=within_s,
+            what=f"all {rows} rows of {connector} arrive",
+        )
+        seen = self.rows(connector)
+        assert sorted(set(range(rows)) - seen.keys()) == []
+        assert [row for row, count in seen.items() if count > 1] == []
+        assert len(seen) == rows
+
+    def _spawn(self, name: str, *arguments: str) -> Process:
+        log = self.folder / f"{name}.log"
+        with log.open("ab") as out:
+            popen = subprocess.Popen(
+                [sys.executable, "-m", "coterie", *arguments],
+                stdin=subprocess.DEVNULL,
+                stdout=out,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+                cwd=self.folder,
+            )
+        process = Process(name=name, popen=popen, log=log)
+        self.processes.append(process)
+        return process
+
+    @staticmethod
+    def _listens(port: int) -> bool:
+        with socket.socket() as probe:
+            return probe.connect_ex(("127.0.0.1", port)) == 0
+
+    def end(self) -> None:
+        for process in self.processes:
+            if process.group():
+                process.kill_group()
+            process.wait(within_s=10)
+            process.wait_gone()

@@ -1,0 +1,29 @@
+"""A fresh cluster and its input for each test; whatever they started is gone at the end."""
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.processes.cluster import Cluster, Feed
+
+
+@pytest.fixture
+def cluster(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Cluster]:
+    cluster = Cluster(folder=tmp_path)
+    try:
+        yield cluster
+    finally:
+        cluster.end()
+        # Shown by pytest when the test fails.
+        for process in cluster.processes:
+            sys.stdout.write(process.tail() + "\n")
+
+
+@pytest.fixture
+def feed(tmp_path: Path) -> Iterator[Feed]:
+    feed = Feed(tmp_path / "in")
+    feed.start()
+    yield feed
+    feed.stop()

@@ -1,0 +1,131 @@
+"""A TCP proxy before one worker, which can be cut: the worker's only way to its broker.
+
+Kafka's clients go wherever the broker says it is, so the proxy puts its own address into what Metadata and
+FindCoordinator answer. All other bytes pass as they are.
+"""
+
+import asyncio
+import io
+import struct
+import threading
+from dataclasses import replace
+from typing import Any
+
+from kio.index import load_response_schema
+from kio.serial import entity_reader, entity_writer
+
+METADATA, FIND_COORDINATOR = 3, 10
+
+
+class Proxy:
+    """Runs in a thread of its own, between :meth:`start` and :meth:`stop`."""
+
+    def __init__(self, broker_port: int) -> None:
+        self.port = 0
+        self._broker_port = broker_port
+        self._open = True
+        self._writers: set[asyncio.StreamWriter] = set()
+        self._loop = asyncio.new_event_loop()
+        self._started = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="proxy", daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+        assert self._started.wait(10)
+
+    def cut(self) -> None:
+        """Break every connection, and refuse new ones until :meth:`heal`."""
+        asyncio.run_coroutine_threadsafe(self._cut(), self._loop).result(10)
+
+    def heal(self) -> None:
+        self._open = True
+
+    def stop(self) -> None:
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join(10)
+        self._loop.close()
+
+    def _run(self) -> None:
+        server = self._loop.run_until_complete(asyncio.start_server(self._serve, "127.0.0.1", 0))
+        self.port = server.sockets[0].getsockname()[1]
+        self._started.set()
+        self._loop.run_forever()
+        server.close()
+        self._loop.run_until_complete(self._cut())
+        tasks = asyncio.all_tasks(self._loop)
+        for task in tasks:
+            task.cancel()
+        self._loop.run_until_complete(asyncio.gather(*tasks, return_exceptions=True))
+
+    async def _cut(self) -> None:
+        self._open = False
+        for writer in list(self._writers):
+            writer.transport.abort()
+
+    async def _serve(self, client: asyncio.StreamReader, to_client: asyncio.StreamWriter) -> None:
+        if not self._open:
+            to_client.transport.abort()
+            return
+        try:
+            broker, to_broker = await asyncio.open_connection("127.0.0.1", self._broker_port)
+        except OSError:
+            to_client.transport.abort()
+            return
+        self._writers |= {to_client, to_broker}
+        asked: dict[int, tuple[int, int]] = {}
+        try:
+            async with asyncio.TaskGroup() as group:
+                group.create_task(self._pass_requests(client, to_broker, asked))
+                group.create_task(self._pass_responses(broker, to_client, asked))
+        except* (OSError, asyncio.IncompleteReadError):
+            pass
+        finally:
+            for writer in (to_client, to_broker):
+                writer.transport.abort()
+                self._writers.discard(writer)
+
+    async def _pass_requests(
+        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, asked: dict[int, tuple[int, int]]
+    ) -> None:
+        while True:
+            frame = await _frame(reader)
+            key, version, correlation = struct.unpack_from(">hhi", frame)
+            if key in (METADATA, FIND_COORDINATOR):
+                asked[correlation] = (key, version)
+            writer.write(struct.pack(">i", len(frame)) + frame)
+            await writer.drain()
+
+    async def _pass_responses(
+        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, asked: dict[int, tuple[int, int]]
+    ) -> None:
+        while True:
+            frame = await _frame(reader)
+            (correlation,) = struct.unpack_from(">i", frame)
+            if correlation in asked:
+                frame = self._with_our_address(frame, *asked.pop(correlation))
+            writer.write(struct.pack(">i", len(frame)) + frame)
+            await writer.drain()
+
+    def _with_our_address(self, frame: bytes, key: int, version: int) -> bytes:
+        schema: Any = load_response_schema(key, version)
+        header, size = entity_reader(schema.__header_schema__)(frame, 0)
+        payload: Any = entity_reader(schema)(frame, size)[0]
+        here = {"host": "127.0.0.1", "port": self.port}
+        if key == METADATA:
+            payload = replace(payload, brokers=tuple(replace(broker, **here) for broker in payload.brokers))
+        elif hasattr(payload, "coordinators"):
+            payload = replace(payload, coordinators=tuple(replace(one, **here) for one in payload.coordinators))
+        else:
+            payload = replace(payload, **here)
+        return b"".join(_written(entity) for entity in (header, payload))
+
+
+def _written(entity: Any) -> bytes:
+    buffer = io.BytesIO()
+    entity_writer(type(entity))(buffer, entity)
+    return buffer.getvalue()
+
+
+async def _frame(reader: asyncio.StreamReader) -> bytes:
+    (size,) = struct.unpack(">i", await reader.readexactly(4))
+    return await reader.readexactly(size)

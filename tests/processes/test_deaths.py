@@ -1,0 +1,53 @@
+"""Processes that die, one after the other, while data keeps coming: each loses its work to others, and nothing else."""
+
+import os
+import signal
+
+import pytest
+
+from tests.processes.cluster import TASKS, Cluster, Feed, WorkerProcess, until
+
+pytestmark = [pytest.mark.processes, pytest.mark.spark, pytest.mark.timeout(400)]
+
+
+def followers_first(workers: list[WorkerProcess]) -> list[WorkerProcess]:
+    return sorted(workers, key=lambda worker: worker.is_leader())
+
+
+def test_python_alone_then_a_jvm_alone_then_the_leader_die_and_no_row_is_lost_or_doubled(
+    cluster: Cluster, feed: Feed
+) -> None:
+    cluster.start_broker()
+    workers = [cluster.start_worker(f"w{number}") for number in range(3)]
+    cluster.wait_ready(*workers)
+    cluster.create(workers[0], "deaths", feed.folder, "parquet")
+    cluster.wait_running(workers, "deaths")
+    until(lambda: cluster.committed("deaths") > 0, within_s=60, what="rows are committed")
+
+    # Python alone: its JVM goes with it, and the others go on from its last batch.
+    first, second, leader = followers_first(workers)
+    assert leader.is_leader()
+    assert first.running(), "the worker that is killed runs nothing"
+    first.popen.kill()
+    first.wait(within_s=10)
+    first.wait_gone()
+    cluster.wait_running([second, leader], "deaths")
+
+    # The JVM alone: the worker says why, leaves, and exits with an error.
+    third = cluster.start_worker("w3")
+    cluster.wait_ready(second, leader, third)
+    cluster.wait_running([second, leader, third], "deaths")
+    assert second.running(), "the worker whose JVM is killed runs nothing"
+    os.kill(second.jvm(), signal.SIGKILL)
+    assert second.wait(within_s=60) != 0
+    assert "JVM" in second.log.read_text(), "it does not say why it ends"
+    cluster.wait_running([leader, third], "deaths")
+
+    # The leader: nobody remembers what it ran, so it is assigned at once, however long the delay is.
+    leader.kill_group()
+    leader.wait(within_s=10)
+    cluster.wait_running([third], "deaths")
+    assert third.is_leader()
+
+    cluster.assert_exact("deaths", feed.stop())
+    assert len(cluster.starts("deaths")) == TASKS
