@@ -1,0 +1,197 @@
+import asyncio
+from collections.abc import AsyncIterator
+
+import pytest
+
+from coterie.herder.seams import AssignmentReceived, AssignmentWanted, HeartbeatAnswered, MembershipEvent
+from coterie.member.messages import (
+    HeartbeatRequest,
+    HeartbeatResponse,
+    JoinRequest,
+    JoinResponse,
+    LeaveRequest,
+    LeaveResponse,
+    Request,
+    Response,
+    SyncRequest,
+    SyncResponse,
+)
+from coterie.member.state import MemberSettings
+from coterie.nouns.errors import WorldError
+from coterie.nouns.ids import ConfigOffset, Generation, GroupId, MemberId, WorkerUrl
+from coterie.nouns.jobs import NO_JOBS
+from coterie.wire.connect import WorkerAssignment
+from coterie.wire.errors import ErrorCode
+from coterie.worker.membership import ClassicMembership
+
+DEADLINE_S = 30
+ME = MemberId("worker-1")
+
+
+class LonelyCoordinator:
+    """A coordinator whose group has one member, its leader."""
+
+    def __init__(self) -> None:
+        self.asked: list[Request] = []
+        self.unreachable_times = 0
+        self.silent_to: tuple[type[Request], ...] = ()
+        self.given_up: list[Request] = []
+        self.closed = False
+        self.beats = asyncio.Semaphore(0)
+        """Released by each heartbeat."""
+
+    async def ask(self, request: Request) -> Response:
+        self.asked.append(request)
+        if self.unreachable_times > 0:
+            self.unreachable_times -= 1
+            raise WorldError("nobody is there")
+        if isinstance(request, self.silent_to):
+            try:
+                await asyncio.Event().wait()
+            except asyncio.CancelledError:
+                self.given_up.append(request)
+                raise
+        match request:
+            case JoinRequest(member_id=""):
+                return JoinResponse(error=ErrorCode.member_id_required, member_id=ME)
+            case JoinRequest():
+                return JoinResponse(
+                    error=ErrorCode.none,
+                    generation=Generation(1),
+                    protocol=request.protocols[0][0],
+                    leader=ME,
+                    member_id=ME,
+                    members={ME: request.protocols[0][1]},
+                )
+            case SyncRequest():
+                return SyncResponse(error=ErrorCode.none, assignment=dict(request.assignments)[ME])
+            case HeartbeatRequest():
+                self.beats.release()
+                return HeartbeatResponse(error=ErrorCode.none)
+            case LeaveRequest():
+                return LeaveResponse(error=ErrorCode.none)
+
+    async def close(self) -> None:
+        self.closed = True
+
+    def asked_of(self, kind: type[Request]) -> int:
+        return sum(isinstance(request, kind) for request in self.asked)
+
+
+@pytest.fixture
+def coordinator() -> LonelyCoordinator:
+    return LonelyCoordinator()
+
+
+@pytest.fixture
+async def membership(coordinator: LonelyCoordinator) -> AsyncIterator[ClassicMembership]:
+    settings = MemberSettings(
+        group_id=GroupId("group"),
+        url=WorkerUrl("http://worker-1:8083/"),
+        heartbeat_interval_ms=5,
+        session_timeout_ms=30_000,
+        retry_backoff_ms=1,
+    )
+    yield ClassicMembership(settings, coordinator)
+    assert coordinator.closed
+
+
+async def joined(membership: ClassicMembership) -> None:
+    membership.subscribe(config_offset=ConfigOffset(3), owned=NO_JOBS)
+    wanted = await until(membership, AssignmentWanted)
+    assert isinstance(wanted, AssignmentWanted)
+    mine = WorkerAssignment(leader=ME, leader_url=wanted.members[ME].url, config_offset=ConfigOffset(3))
+    membership.install(wanted.generation, {ME: mine})
+    await until(membership, AssignmentReceived)
+
+
+async def until(membership: ClassicMembership, kind: type[MembershipEvent]) -> MembershipEvent:
+    async with asyncio.timeout(DEADLINE_S):
+        while not isinstance(event := await membership.next_event(), kind):
+            pass
+        return event
+
+
+async def test_a_member_joins_beats_and_leaves(membership: ClassicMembership, coordinator: LonelyCoordinator) -> None:
+    async with asyncio.timeout(DEADLINE_S), asyncio.TaskGroup() as tasks:
+        tasks.create_task(membership.run())
+        await joined(membership)
+        await until(membership, HeartbeatAnswered)
+        await membership.leave("done")
+    assert isinstance(coordinator.asked[-1], LeaveRequest)
+
+
+async def test_whoever_joined_nothing_has_nothing_to_leave(
+    membership: ClassicMembership, coordinator: LonelyCoordinator
+) -> None:
+    async with asyncio.timeout(DEADLINE_S), asyncio.TaskGroup() as tasks:
+        tasks.create_task(membership.run())
+        await membership.leave("done")
+        await membership.leave("done twice")
+    assert coordinator.asked == []
+
+
+async def test_a_coordinator_out_of_reach_is_asked_again(
+    membership: ClassicMembership, coordinator: LonelyCoordinator
+) -> None:
+    coordinator.unreachable_times = 3
+    async with asyncio.timeout(DEADLINE_S), asyncio.TaskGroup() as tasks:
+        tasks.create_task(membership.run())
+        await joined(membership)
+        await membership.leave("done")
+    assert coordinator.asked_of(JoinRequest) == 5
+
+
+async def test_leaving_returns_though_nobody_answers(
+    membership: ClassicMembership, coordinator: LonelyCoordinator
+) -> None:
+    async with asyncio.timeout(DEADLINE_S), asyncio.TaskGroup() as tasks:
+        tasks.create_task(membership.run())
+        await joined(membership)
+        coordinator.silent_to = (HeartbeatRequest, LeaveRequest)
+        await membership.leave("done")
+    assert any(isinstance(request, LeaveRequest) for request in coordinator.given_up)
+
+
+async def test_leaving_gives_a_parked_join_up(membership: ClassicMembership, coordinator: LonelyCoordinator) -> None:
+    async with asyncio.timeout(DEADLINE_S), asyncio.TaskGroup() as tasks:
+        tasks.create_task(membership.run())
+        await joined(membership)
+        coordinator.silent_to = (JoinRequest,)
+        joins = coordinator.asked_of(JoinRequest)
+        membership.rejoin("a wish")
+        while coordinator.asked_of(JoinRequest) == joins:
+            await membership.next_event()
+        await membership.leave("done")
+    assert isinstance(coordinator.given_up[0], JoinRequest)
+    assert isinstance(coordinator.asked[-1], LeaveRequest)
+
+
+async def test_cancelled_it_leaves_nothing_behind(
+    membership: ClassicMembership, coordinator: LonelyCoordinator
+) -> None:
+    async with asyncio.timeout(DEADLINE_S):
+        before = asyncio.all_tasks()
+        running = asyncio.ensure_future(membership.run())
+        await joined(membership)
+        coordinator.silent_to = (HeartbeatRequest,)
+        running.cancel()
+        await asyncio.wait([running])
+        assert asyncio.all_tasks() == before
+        await membership.leave("nobody is there to hear it")
+
+
+async def test_of_heartbeats_that_nobody_took_only_the_last_is_told(
+    membership: ClassicMembership, coordinator: LonelyCoordinator
+) -> None:
+    async with asyncio.timeout(DEADLINE_S), asyncio.TaskGroup() as tasks:
+        tasks.create_task(membership.run())
+        await joined(membership)
+        first = await until(membership, HeartbeatAnswered)
+        assert isinstance(first, HeartbeatAnswered)
+        for _ in range(10):
+            await coordinator.beats.acquire()
+        latest = await until(membership, HeartbeatAnswered)
+        assert isinstance(latest, HeartbeatAnswered)
+        assert latest.sent_at_ms - first.sent_at_ms > 5 * 5
+        await membership.leave("done")
