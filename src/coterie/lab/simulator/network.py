@@ -44,19 +44,33 @@ class Network:
         *,
         answered: Callable[[object], None],
         failed: Callable[[str], None],
+        late_max_ms: int = 0,
     ) -> None:
-        """Ask the broker something: one of ``answered`` and ``failed`` comes, once, unless the worker dies first."""
+        """Ask the broker something: one of ``answered`` and ``failed`` comes, once, unless the worker dies first.
+
+        When the connection breaks, the question may still arrive, up to ``late_max_ms`` later.
+        """
         call = Call(self._world, self, worker, answered, failed)
+        late_ms = 0
         if self.link(worker).breaks and self._world.chance(self.link(worker).breaks):
             call.fail("the connection broke", within_ms=300)
-        self.send(worker, Way.TO_BROKER, lambda: serve(call), lost=lambda: call.fail("no answer", within_ms=4_000))
+            late_ms = self._world.rng.randint(0, late_max_ms)
+        self.send(
+            worker,
+            Way.TO_BROKER,
+            lambda: serve(call),
+            lost=lambda: call.fail("no answer", within_ms=4_000),
+            late_ms=late_ms,
+        )
 
-    def send(self, worker: str, way: Way, arrive: Callable[[], None], *, lost: Callable[[], None]) -> None:
+    def send(
+        self, worker: str, way: Way, arrive: Callable[[], None], *, lost: Callable[[], None], late_ms: int = 0
+    ) -> None:
         link, rng, now_ms = self.link(worker), self._world.rng, self._world.now_ms
         if link.cut or (link.loss and self._world.chance(link.loss)):
             lost()
             return
-        at_ms = max(now_ms, link.clogged_until_ms.get(way, 0)) + rng.randint(0, 4)
+        at_ms = max(now_ms, link.clogged_until_ms.get(way, 0)) + rng.randint(0, 4) + late_ms
         if self._world.chance(0.02):
             at_ms += rng.randint(10, 800)
         self._world.at(at_ms, arrive)

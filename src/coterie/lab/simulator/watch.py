@@ -44,7 +44,7 @@ class Invariant(StrEnum):
     ONE_OWNER = "one-owner"
     """No task is effective on two workers that both have their lease (I1 of the theory)."""
     STOPPED_WHEN_EXPIRED = "stopped-when-expired"
-    """When a member's session ends, its worker has stopped everything, unless it was paused itself (I6)."""
+    """When a member's session ends, its worker has stopped everything; one that was paused stops at once after (I6)."""
     RELEASED_FIRST = "released-first"
     """Nothing is assigned to one member that another one says it runs (K415: release before acquisition)."""
     DISJOINT = "disjoint"
@@ -232,16 +232,11 @@ class Watch:
             raise Violation(Invariant.NOTHING_LOST, f"after a crash the group is at generation {group.generation}")
 
     def on_expired(self, gone: set[MemberId], key: TimerKey) -> None:
-        if not isinstance(key, SessionTimer):
-            return
-        for name in sorted(self.processes):
-            process = self.processes[name]
-            was_paused = process.paused or process.resumed_at_ms + self._session_timeout_ms >= self._world.now_ms
-            if process.member.member_id in gone and process.active and not was_paused:
-                runs = sorted(map(str, process.active))
-                raise Violation(
-                    Invariant.STOPPED_WHEN_EXPIRED, f"{process.member.member_id} is removed and still runs {runs}"
-                )
+        if isinstance(key, SessionTimer):
+            for name in sorted(self.processes):
+                process = self.processes[name]
+                if process.member.member_id in gone and self._should_have_stopped(process):
+                    self._still_runs(process, "is removed")
 
     # -- workers ----------------------------------------------------------------------------------------------------
 
@@ -259,6 +254,24 @@ class Watch:
                     raise Violation(
                         Invariant.ONE_OWNER, f"{process.name} goes on with {sorted(map(str, both))}, {name} runs it"
                     )
+
+    def on_second(self) -> None:
+        """Looked at every second: whoever has heard nothing for a session has stopped by itself."""
+        for name in sorted(self.processes):
+            process = self.processes[name]
+            unheard = self._world.now_ms >= process.answered_sent_ms + self._session_timeout_ms
+            if unheard and self._should_have_stopped(process):
+                self._still_runs(process, f"has heard nothing for {self._session_timeout_ms} ms")
+
+    def _should_have_stopped(self, process: "Process") -> bool:
+        """A process that was paused could not stop meanwhile; it begins when it goes on, in whatever order it hears."""
+        patience_ms = process.herder.settings.stop_grace_ms + 300
+        return not process.paused and process.resumed_at_ms + patience_ms < self._world.now_ms
+
+    def _still_runs(self, process: "Process", what: str) -> None:
+        if process.active:
+            runs = sorted(map(str, process.active))
+            raise Violation(Invariant.STOPPED_WHEN_EXPIRED, f"{process.member.member_id} {what} and still runs {runs}")
 
     def _is_effective(self, process: "Process") -> bool:
         """It runs, and the coordinator may still count it in. Otherwise the checkpoint fences what it does."""

@@ -23,10 +23,11 @@ from coterie.lab.simulator.network import Call, Network
 from coterie.lab.simulator.watch import Watch, told
 from coterie.lab.simulator.world import Alarms, World
 from coterie.member import classic, events
-from coterie.member.messages import Response
+from coterie.member.messages import HeartbeatResponse, JoinRequest, Response
 from coterie.member.state import Member, MemberSettings
 from coterie.nouns.ids import ConfigOffset, GroupId, Incarnation, WorkerId, WorkerUrl
 from coterie.nouns.jobs import ConnectorTaskId
+from coterie.wire.errors import ErrorCode
 
 GROUP = GroupId("fleet")
 SESSION_TIMEOUT_MS = 6_000
@@ -35,6 +36,7 @@ HEARTBEAT_INTERVAL_MS = 1_000
 DELAY_MAX_MS = 20_000
 STOP_GRACE_MS = 2_000
 REQUEST_TIMEOUT_MS = 30_000
+LATE_MAX_MS = 8_000
 
 
 class Cluster:
@@ -333,7 +335,6 @@ class Process:
                 self.world.say(f"{self.name} in {generation}: +{told(assignment.assigned)} -{told(assignment.revoked)}")
                 self.tell(AssignmentReceived(generation=generation, member_id=member_id, assignment=assignment))
             case events.HeartbeatAnswered(sent_at_ms=sent_at_ms):
-                self.answered_sent_ms = max(self.answered_sent_ms, sent_at_ms)
                 self.tell(HeartbeatAnswered(sent_at_ms=sent_at_ms))
             case events.Lost(reason=reason):
                 self.tell(MembershipLost(reason=reason))
@@ -341,16 +342,31 @@ class Process:
                 self.tell(herder.GroupLeft())
 
     def _send(self, send: events.Send) -> None:
+        sent_at_ms = self.world.now_ms
+
         def answered(response: object) -> None:
-            self.soon(lambda: self.feed_member(events.Answered(id=send.id, response=_response(response))))
+            self.soon(lambda: self._hear(send.id, _response(response), sent_at_ms))
 
         def failed(reason: str) -> None:
             self.soon(lambda: self.feed_member(events.Failed(id=send.id, reason=reason)))
 
         coordinator = self.cluster.coordinator
+        # A JoinGroup names no generation, so whoever gets one late believes it, as Kafka does: a broker must not take
+        # it from a connection that is gone. All else may come as late as it likes.
+        late_max_ms = 0 if isinstance(send.request, JoinRequest) else LATE_MAX_MS
         self.cluster.network.call(
-            self.name, lambda call: coordinator.serve(call, send.request), answered=answered, failed=failed
+            self.name,
+            lambda call: coordinator.serve(call, send.request),
+            answered=answered,
+            failed=failed,
+            late_max_ms=late_max_ms,
         )
+
+    def _hear(self, id_: events.RequestId, response: Response, sent_at_ms: int) -> None:
+        beat_goes_on = isinstance(response, HeartbeatResponse) and response.error is ErrorCode.rebalance_in_progress
+        if beat_goes_on or response.error is ErrorCode.none:
+            self.answered_sent_ms = max(self.answered_sent_ms, sent_at_ms)
+        self.feed_member(events.Answered(id=id_, response=response))
 
 
 def _response(response: object) -> Response:

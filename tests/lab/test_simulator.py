@@ -1,0 +1,88 @@
+"""The real machines survive bad weather, and the simulator repeats itself to the letter."""
+
+import os
+import subprocess
+import sys
+from functools import partial
+
+import pytest
+
+from coterie.lab.simulator.__main__ import main, seeds
+from coterie.lab.simulator.coordinator import Disk
+from coterie.lab.simulator.run import simulate
+from coterie.lab.simulator.world import Alarms, World
+
+
+@pytest.mark.parametrize("seed", range(1, 41))
+def test_all_invariants_hold(seed: int) -> None:
+    outcome = simulate(seed)
+    assert outcome.violation is None, f"{outcome.violation}\n{outcome.story}"
+    assert outcome.generations > 1, "a seed in which nothing happens says nothing"
+
+
+def test_a_seed_gives_the_same_trace_whatever_strings_hash_to() -> None:
+    digests = set()
+    for hash_seed in ("1", "2"):
+        ended = subprocess.run(
+            [sys.executable, "-m", "coterie.lab.simulator", "--seeds", "5-7"],
+            env={**os.environ, "PYTHONHASHSEED": hash_seed},
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+        assert len(ended.stdout.splitlines()) == 3
+        digests.add(ended.stdout)
+    assert len(digests) == 1
+
+
+def test_different_seeds_give_different_traces() -> None:
+    assert simulate(1, weather_ms=60_000).digest != simulate(2, weather_ms=60_000).digest
+
+
+def test_seeds_are_told_one_by_one_or_as_a_range() -> None:
+    assert list(seeds("3 1-2,9")) == [3, 1, 2, 9]
+
+
+def test_the_command_prints_one_digest_a_seed(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--seeds", "1"]) == 0
+    assert simulate(1).digest in capsys.readouterr().out
+
+
+# -- the world itself -----------------------------------------------------------------------------------------------
+
+
+def test_what_is_planned_for_one_moment_happens_in_the_order_of_planning() -> None:
+    world, happened = World(0), list[int]()
+    for number in range(5):
+        world.after(10, partial(happened.append, number))
+    world.run_until(9)
+    assert happened == []
+    world.run_until(10)
+    assert happened == [0, 1, 2, 3, 4]
+
+
+def test_a_deadline_that_is_moved_fires_once_and_one_that_is_switched_off_never() -> None:
+    world, fired = World(0), list[tuple[int, str]]()
+    alarms = Alarms[str](world, lambda key: fired.append((world.now_ms, key)))
+    alarms.set("a", 10)
+    alarms.set("a", 20)
+    alarms.set("b", 15)
+    alarms.set("c", 30)
+    alarms.cancel("b")
+    world.run_until(25)
+    assert fired == [(20, "a")]
+    alarms.off()
+    world.run_until(100)
+    assert fired == [(20, "a")]
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_a_disk_keeps_all_that_it_has_acknowledged_and_no_more_than_it_was_given(seed: int) -> None:
+    world = World(seed)
+    disk, acknowledged = Disk(world), list[int]()
+    for number in range(20):
+        world.after(number, partial(disk.append, [bytes([number])], acknowledged.append))
+    world.run_until(world.rng.randint(0, 40))
+    disk.crash()
+    assert sum(acknowledged) <= len(disk.lines) <= 20
+    assert disk.lines == [bytes([number]) for number in range(len(disk.lines))]

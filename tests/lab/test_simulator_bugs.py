@@ -1,0 +1,57 @@
+"""A simulator that cannot find known bugs proves nothing; the long list runs by `tools/planted_bugs/run.py`."""
+
+import importlib.util
+import sys
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+RUN = Path(__file__).parents[2] / "tools" / "planted_bugs" / "run.py"
+
+
+@pytest.fixture(scope="module")
+def planted() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("planted_bugs_run", RUN)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_every_bug_of_the_list_can_still_be_planted(planted: ModuleType) -> None:
+    for bug in planted.read_bugs():
+        source = (planted.SOURCES / "coterie" / bug.file).read_text()
+        assert source.count(bug.search) == 1, f"{bug.name!r} no longer fits {bug.file}: mend bugs.toml"
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "effects leave before their records are durable",
+        "sessions are not armed again after a load",
+        "a new round has the generation of the one before",
+        "the leader forgets one member",
+        "the assignor hands out what another member runs",
+        "a worker says that it has released what it is still stopping",
+    ],
+)
+def test_a_planted_bug_breaks_an_invariant_that_it_names(planted: ModuleType, name: str) -> None:
+    bug = next(bug for bug in planted.read_bugs() if bug.name == name)
+    found, line = planted.told(bug, planted.try_bug(bug, "1-20"))
+    assert found, line
+
+
+def test_a_crash_does_not_count_as_found(planted: ModuleType) -> None:
+    bug = planted.Bug(
+        name="a typing error",
+        file="groups/classic.py",
+        search="turn = Turn(group, now_ms)",
+        replace="turn = Trun(group, now_ms)",
+        breaks=("settles",),
+    )
+    found, line = planted.told(bug, planted.try_bug(bug, "1"))
+    assert not found
+    assert "NameError" in line
