@@ -5,12 +5,7 @@ from dataclasses import dataclass
 
 from coterie.groups.state import Limits
 from coterie.herder.connectors import RETRY_MAX_MS
-from coterie.lab.simulator.config_log import ConfigLog
-from coterie.lab.simulator.coordinator import SimCoordinator
-from coterie.lab.simulator.network import Network
-from coterie.lab.simulator.watch import Invariant, Violation, Watch, told
-from coterie.lab.simulator.weather import Weather
-from coterie.lab.simulator.worker import (
+from coterie.lab.simulator.cluster import (
     DELAY_MAX_MS,
     GROUP,
     HEARTBEAT_INTERVAL_MS,
@@ -18,6 +13,11 @@ from coterie.lab.simulator.worker import (
     SESSION_TIMEOUT_MS,
     Cluster,
 )
+from coterie.lab.simulator.config_log import ConfigLog
+from coterie.lab.simulator.coordinator import SimCoordinator
+from coterie.lab.simulator.network import Network
+from coterie.lab.simulator.watch import Invariant, Violation, Watch, told
+from coterie.lab.simulator.weather import Weather
 from coterie.lab.simulator.world import World
 from coterie.nouns.jobs import Jobs
 

@@ -4,8 +4,9 @@ from collections.abc import Callable
 from functools import partial
 
 from coterie.herder.config_records import connector_line, deletion_lines
+from coterie.lab.simulator.cluster import Cluster
 from coterie.lab.simulator.network import Way
-from coterie.lab.simulator.worker import Cluster, Process
+from coterie.lab.simulator.worker import Process
 from coterie.nouns.ids import Incarnation
 from coterie.nouns.jobs import ConnectorName
 

@@ -17,49 +17,26 @@ from coterie.herder.seams import (
     RebalanceStarted,
 )
 from coterie.herder.state import Herder, HerderSettings
-from coterie.lab.simulator.config_log import ConfigLog
-from coterie.lab.simulator.coordinator import SimCoordinator
-from coterie.lab.simulator.network import Call, Network
-from coterie.lab.simulator.watch import Watch, told
-from coterie.lab.simulator.world import Alarms, World
+from coterie.lab.simulator.cluster import (
+    DELAY_MAX_MS,
+    GROUP,
+    HEARTBEAT_INTERVAL_MS,
+    LATE_MAX_MS,
+    REBALANCE_TIMEOUT_MS,
+    REQUEST_TIMEOUT_MS,
+    SESSION_TIMEOUT_MS,
+    STOP_GRACE_MS,
+    Cluster,
+)
+from coterie.lab.simulator.network import Call
+from coterie.lab.simulator.watch import told
+from coterie.lab.simulator.world import Alarms
 from coterie.member import classic, events
 from coterie.member.messages import HeartbeatResponse, JoinRequest, Response
 from coterie.member.state import Member, MemberSettings
-from coterie.nouns.ids import ConfigOffset, GroupId, Incarnation, WorkerId, WorkerUrl
+from coterie.nouns.ids import ConfigOffset, Incarnation, WorkerId, WorkerUrl
 from coterie.nouns.jobs import ConnectorTaskId
 from coterie.wire.errors import ErrorCode
-
-GROUP = GroupId("fleet")
-SESSION_TIMEOUT_MS = 6_000
-REBALANCE_TIMEOUT_MS = 30_000
-HEARTBEAT_INTERVAL_MS = 1_000
-DELAY_MAX_MS = 20_000
-STOP_GRACE_MS = 2_000
-REQUEST_TIMEOUT_MS = 30_000
-LATE_MAX_MS = 8_000
-
-
-class Cluster:
-    """What the processes share: the broker's two ends, the network, and each other's addresses."""
-
-    def __init__(
-        self, world: World, watch: Watch, network: Network, coordinator: SimCoordinator, config_log: ConfigLog
-    ) -> None:
-        self.world = world
-        self.watch = watch
-        self.network = network
-        self.coordinator = coordinator
-        self.config_log = config_log
-        self.processes: dict[str, Process] = {}
-        """The living process of each worker that has one, by the worker's name."""
-
-    def read_config(self) -> None:
-        """There is something new in the config log: everybody reads it, each in its own time."""
-        for name in sorted(self.processes):
-            self.processes[name].read_config_soon()
-
-    def by_url(self, url: WorkerUrl) -> "Process | None":
-        return self.processes.get(url.removeprefix("http://").removesuffix("/"))
 
 
 class Process:
