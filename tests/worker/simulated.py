@@ -38,6 +38,11 @@ class MemoryLog:
     def __init__(self) -> None:
         self.lines: list[Line] = []
         self.broken = False
+        """Nothing can be appended."""
+        self.away = False
+        """Its end cannot be asked for."""
+        self.looks = 0
+        """How often its end was asked for."""
         self._grown = asyncio.Event()
 
     async def append(self, lines: Sequence[NewLine]) -> int:
@@ -50,8 +55,9 @@ class MemoryLog:
         return len(self.lines)
 
     async def end_offset(self) -> int:
-        if self.broken:
-            raise WorldError("the log is broken")
+        self.looks += 1
+        if self.away:
+            raise WorldError("the log is away")
         return len(self.lines)
 
     async def follow(self) -> AsyncIterator[Sequence[Line]]:

@@ -204,6 +204,23 @@ async def test_two_workers_share_a_connector_and_one_continues_what_the_other_le
     assert all(fleet.starts()[str(task)] == 1 for task in kept), "what stayed was never touched"
 
 
+async def test_a_broker_that_is_soon_back_stops_nothing_and_has_forgotten_nothing(tmp_path: Path) -> None:
+    limits = Limits(initial_rebalance_delay_ms=300)
+    async with AsyncExitStack() as stack:
+        async with running(BrokerSettings(data_path=tmp_path, limits=limits)) as broker:
+            fleet = Fleet(broker.port, stack)
+            one, two = await fleet.start(), await fleet.start()
+            await until(lambda: one.worker.phase == two.worker.phase == "running", within_s=60)
+            await fleet.create(ORDERS, 4)
+            await until(lambda: len(one.runtime.running) == len(two.runtime.running) == 2, within_s=60)
+            await fleet.until_running(one, ORDERS, 4)
+        async with running(BrokerSettings(data_path=tmp_path, port=broker.port, limits=limits)):
+            await fleet.create(ConnectorName("stock"), 1)
+            await fleet.until_running(two, ConnectorName("stock"), 1)
+            assert set(fleet.starts().values()) == {1}
+            await fleet.stop()
+
+
 async def test_a_worker_that_is_cut_off_stops_within_its_session_and_another_continues(fleet: Fleet) -> None:
     clock = asyncio.get_running_loop().time
     one = await fleet.start()

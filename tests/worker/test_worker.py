@@ -309,14 +309,24 @@ async def test_a_write_that_the_log_refuses_says_so_and_the_next_one_succeeds() 
         assert isinstance(await cluster.create("orders"), ConnectorInfo)
 
 
+async def test_a_write_waits_for_a_log_that_is_soon_back() -> None:
+    async with Cluster() as cluster:
+        await cluster.start()
+        cluster.config_log.away = True
+        write = asyncio.create_task(cluster.create("orders"))
+        await until(lambda: cluster.config_log.looks > 1)
+        cluster.config_log.away = False
+        assert isinstance(await write, ConnectorInfo)
+
+
 async def test_reads_answer_with_what_is_known_when_the_log_cannot_be_reached() -> None:
     async with Cluster() as cluster:
         one = await cluster.start()
         await cluster.create("orders")
         await until_states(one, "RUNNING", ["RUNNING"])
-        cluster.config_log.broken = True
+        cluster.config_log.away = True
         assert isinstance(await one.worker.ask(DescribeConnector(connector=ORDERS)), ConnectorInfo)
-        cluster.config_log.broken = False
+        cluster.config_log.away = False
 
 
 async def test_every_worker_sees_a_write_as_soon_as_it_is_answered() -> None:

@@ -34,6 +34,7 @@ from coterie.herder.messages import (
     ConnectorSplit,
     Event,
     GroupLeft,
+    LookDue,
     Reply,
     RequestArrived,
     RequestDue,
@@ -237,6 +238,8 @@ def _on_timer(turn: Turn, timer: Timer) -> None:
         case RequestDue(id=id_):
             reads.on_due(turn, id_)
             writes.on_due(turn, id_)
+        case LookDue(id=id_):
+            writes.on_look_due(turn, id_)
         case RetryDue():
             connectors.on_retry(turn, timer)
         case "assign":

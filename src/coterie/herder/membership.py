@@ -23,6 +23,7 @@ def on_assignment(turn: Turn, event: AssignmentReceived) -> None:
     herder.wanted = None
     if herder.leader != herder.member_id:
         herder.assigned_for = None
+    turn.order(Say(text=_told(event)))
     if assignment.error is not AssignmentError.NO_ERROR:
         # All keep what they have. Whoever lagged asks for another round once it has caught up; the leader did lag, even
         # if it has caught up meanwhile.
@@ -80,6 +81,18 @@ def advance(turn: Turn) -> None:
     if herder.catch_up_to is not None and herder.has_read(herder.catch_up_to):
         herder.catch_up_to = None
         _rejoin(turn, "the config log is read")
+
+
+def _told(event: AssignmentReceived) -> str:
+    """One round as this worker saw it, for its log."""
+    assignment = event.assignment
+    given = ", ".join(map(str, assignment.assigned)) or "nothing"
+    back = ", ".join(map(str, assignment.revoked)) or "nothing"
+    waits = f"; lost jobs wait {assignment.delay_ms} ms" if assignment.delay_ms else ""
+    wrong = f"; {assignment.error.name}" if assignment.error else ""
+    return (
+        f"Generation {event.generation}, led by {assignment.leader_url}: new {given}; to give back {back}{waits}{wrong}"
+    )
 
 
 def _rejoin(turn: Turn, reason: str) -> None:

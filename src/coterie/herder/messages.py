@@ -170,10 +170,17 @@ class RetryDue:
     connector: ConnectorName
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LookDue:
+    """Look for the config log's end again, for a write that waits to be checked against it."""
+
+    id: RequestId
+
+
 HerderTimer: TypeAlias = Literal["assign", "delay over", "statuses", "shutdown"]
 """``assign``: assign though the config log lags · ``delay over``: the scheduled rebalance delay has ended ·
 ``statuses``: write them again · ``shutdown``: leave though not all has stopped."""
-Timer: TypeAlias = RequestDue | RetryDue | HerderTimer
+Timer: TypeAlias = RequestDue | RetryDue | LookDue | HerderTimer
 
 # -- effects: orders. Those that take time are chores, each answered by the event named -------------------------------
 

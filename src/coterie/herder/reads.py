@@ -170,7 +170,7 @@ def _task_view(task: ConnectorTaskId, run: Run) -> TaskView:
         "failed": run.trace is not None,
         "taken": run.taken_at_ms is not None,
         "running": run.running and run.progressed,
-        "waiting": run.running,
+        "started": run.running,
         "stopped": True,
     }
     return TaskView(

@@ -140,7 +140,7 @@ class TaskView:
 
     task: ConnectorTaskId
     phase: str
-    """``waiting``, ``starting``, ``running``, ``stopping``, ``stopped``, ``failed`` or ``taken``."""
+    """``starting``, ``started`` (no batch seen yet), ``running``, ``stopping``, ``stopped``, ``failed``, ``taken``."""
     batch_id: int | None
     """The last batch that was seen committed."""
     input_rows: int

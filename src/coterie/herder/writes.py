@@ -18,6 +18,7 @@ from coterie.herder.messages import (
     ConfigEndFound,
     ConfigValidated,
     FindConfigEnd,
+    LookDue,
     Reply,
     RequestArrived,
     RequestDue,
@@ -41,6 +42,9 @@ from coterie.herder.state import Herder, Stage, Turn, WriteTurn
 from coterie.nouns.ids import Incarnation
 from coterie.nouns.jobs import ConnectorName
 from coterie.nouns.states import TargetState
+
+LOOK_AGAIN_MS = 500
+"""How long to wait before asking once more for the end of a log that cannot be reached."""
 
 
 def on_request(turn: Turn, event: RequestArrived, request: Write) -> None:
@@ -193,11 +197,17 @@ def on_end_found(turn: Turn, event: ConfigEndFound) -> None:
     if write is None or write.stage is not Stage.LOOKING:
         return
     if event.end is None:
-        message = "The config topic cannot be reached; nothing was written"
-        _answer(turn, write, Refused(problem=Problem.LOG_FAILED, message=message))
+        # Nothing is written yet: a broker that is soon back costs the user no more than this wait.
+        turn.order(SetTimer(timer=LookDue(id=event.id), at_ms=turn.now_ms + LOOK_AGAIN_MS))
         return
     write.stage = Stage.CATCHING_UP
     write.end = event.end
+
+
+def on_look_due(turn: Turn, id_: RequestId) -> None:
+    write = turn.herder.writes.get(id_)
+    if write is not None and write.stage is Stage.LOOKING:
+        turn.order(FindConfigEnd(id=id_))
 
 
 def on_appended(turn: Turn, event: ConfigAppended) -> None:
