@@ -4,6 +4,7 @@ import logging
 import threading
 import time
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import pyspark
@@ -14,7 +15,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from coterie.nouns.errors import ConfigError, WorldError
 from coterie.nouns.jobs import ConnectorTaskId
-from coterie.spark.checkpoint import Held, is_taken, last_batch
+from coterie.spark.checkpoint import Held, batch_in_flight, is_taken, last_batch
 from coterie.spark.plugins import find_plugin
 from coterie.spark.sinks import Fence, FencedError, FileSink
 from coterie.spark.transforms import transform
@@ -93,7 +94,7 @@ class TaskQuery:
         started = time.monotonic()
         try:
             if self._query is not None and grace_ms > 0 and not self.fence.closed:
-                _end_at_boundary(self._query, grace_ms)
+                _end_at_boundary(self._query, self.held.path, grace_ms)
         except (PySparkException, Py4JError) as error:
             log.debug("%s: no graceful end: %s", self.task, error)
         finally:
@@ -129,7 +130,7 @@ class TaskQuery:
             raise
 
 
-def _end_at_boundary(query: StreamingQuery, grace_ms: int) -> None:
+def _end_at_boundary(query: StreamingQuery, checkpoint: Path, grace_ms: int) -> None:
     """Let no further batch begin and wait for the running one.
 
     The only place that reaches into Spark's internals: the loop over batches goes on while its state is not TERMINATED.
@@ -140,9 +141,12 @@ def _end_at_boundary(query: StreamingQuery, grace_ms: int) -> None:
     module = inner.getClass().getClassLoader().loadClass("org.apache.spark.sql.execution.streaming.runtime.TERMINATED$")
     terminated = module.getField("MODULE$").get(None)
     inner.streamingQuery().state().set(terminated)
+    thread = inner.streamingQuery().queryExecutionThread()
     deadline = time.monotonic() + grace_ms / 1000
     quiet = 0
-    # Between two moments of one batch the trigger can read as inactive: believe it when it says so twice.
-    while quiet < 2 and time.monotonic() < deadline:
+    # The loop ends at once, or sleeps until its next trigger. Between two moments of one batch the trigger can read as
+    # inactive: believe that only when it is said twice, and no batch is on its way.
+    while quiet < 2 and thread.isAlive() and time.monotonic() < deadline:
         time.sleep(0.02)
-        quiet = 0 if inner.status().isTriggerActive() else quiet + 1
+        idle = not inner.status().isTriggerActive() and batch_in_flight(checkpoint) is None
+        quiet = quiet + 1 if idle else 0
