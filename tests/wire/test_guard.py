@@ -3,6 +3,7 @@
 import subprocess
 import sys
 import textwrap
+from dataclasses import fields
 from typing import Any
 
 import pytest
@@ -48,6 +49,8 @@ def test_a_hostile_count_is_refused_where_kio_would_abort_the_process() -> None:
 @pytest.mark.parametrize(("api_key", "version"), EVERY_VERSION)
 def test_a_guard_exists_for_every_message_of_ours(api_key: int, version: int) -> None:
     for schema in (load_request_schema(api_key, version), load_response_schema(api_key, version)):
+        if not fields(schema):
+            continue  # the first ApiVersions requests have no body at all
         with pytest.raises(WireError):
             checked_message(b"\x7f", 0, schema)
 
@@ -81,11 +84,9 @@ FETCHED: dict[str, Any] = {
 }
 
 
-def test_bytes_left_over_are_refused() -> None:
+def test_bytes_left_over_are_ignored_as_kafka_ignores_them() -> None:
     _, frame = encode_request(build_request(12, 4, HEARTBEAT), correlation_id=1, client_id="c")
-    assert decode_request(frame)[1].member_id == "m"
-    with pytest.raises(WireError, match="left over"):
-        decode_request(frame + b"\0")
+    assert decode_request(frame + b"\0\1\2") == decode_request(frame)
 
 
 @pytest.mark.parametrize(
