@@ -82,6 +82,12 @@ class Process:
         """The process id of this worker's JVM."""
         return next(pid for pid in self.group() if Path(f"/proc/{pid}/comm").read_text().strip() == "java")
 
+    def told(self, mark: str) -> Any:
+        """The JSON behind ``mark`` in the last line of the log that holds it."""
+        lines = [line for line in self.log.read_text().splitlines() if mark in line]
+        assert lines, self.tail()
+        return json.loads(lines[-1].partition(mark)[2])
+
     def tail(self) -> str:
         return f"--- {self.name}\n" + "\n".join(self.log.read_text(errors="replace").splitlines()[-25:])
 
@@ -202,10 +208,10 @@ class Cluster:
 
         until(settled, within_s=90, what=f"{', '.join(worker.name for worker in workers)} settle in one generation")
 
-    def create(self, worker: WorkerProcess, name: str, source: Path, sink_format: str) -> None:
+    def create(self, worker: WorkerProcess, name: str, source: Path, sink_format: str, *, tasks: int = TASKS) -> None:
         config = {
             "connector.class": "FileSource",
-            "tasks.max": str(TASKS),
+            "tasks.max": str(tasks),
             "trigger.interval.ms": "500",
             "source.format": "csv",
             "source.path": str(source),
@@ -217,9 +223,11 @@ class Cluster:
         answer = httpx.post(f"{worker.url}/connectors", json={"name": name, "config": config}, timeout=60)
         assert answer.status_code == 201, answer.text
 
-    def wait_running(self, workers: list[WorkerProcess], connector: str, *, within_s: float = 60) -> None:
+    def wait_running(
+        self, workers: list[WorkerProcess], connector: str, *, tasks: int = TASKS, within_s: float = 60
+    ) -> None:
         """Until ``workers`` alone run every task of ``connector``, each once."""
-        wanted = {f"{connector}-{task}" for task in range(TASKS)}
+        wanted = {f"{connector}-{task}" for task in range(tasks)}
 
         def all_run() -> bool:
             running = [task for worker in workers for task in worker.running() if task in wanted]

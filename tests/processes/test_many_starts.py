@@ -1,0 +1,29 @@
+"""Many queries that start at once do not hold up the heartbeats of their worker."""
+
+import signal
+
+import pytest
+
+from tests.processes.cluster import SESSION_MS, Cluster, Feed
+
+pytestmark = [pytest.mark.processes, pytest.mark.spark, pytest.mark.timeout(300)]
+
+QUERIES = 30
+
+
+def test_while_thirty_queries_start_no_gap_between_heartbeats_passes_half_the_session_timeout(
+    cluster: Cluster, feed: Feed
+) -> None:
+    broker = cluster.start_broker()
+    worker = cluster.start_worker("w0")
+    cluster.wait_ready(worker)
+    cluster.create(worker, "many", feed.folder, "json", tasks=QUERIES)
+    cluster.wait_running([worker], "many", tasks=QUERIES, within_s=120)
+    stall_ms = worker.view()["event_loop"]["longest_stall_ms"]  # type: ignore[index]
+
+    broker.popen.send_signal(signal.SIGTERM)
+    assert broker.wait(within_s=20) == 0
+    (member,) = broker.told("broker stats ")["groups"]["cluster"].values()
+    print(f"heartbeats {member['heartbeats']}, largest gap {member['largest_gap_ms']} ms, longest stall {stall_ms} ms")  # noqa: T201
+    assert member["heartbeats"] > 0
+    assert member["largest_gap_ms"] < SESSION_MS / 2
