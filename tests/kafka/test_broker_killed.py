@@ -10,6 +10,7 @@ from tests.kafka.embedded_broker import EmbeddedBroker
 DEADLINE_S = 60
 KILLS = 3
 APPENDS_BETWEEN = 60
+LAST = b"last"
 
 pytestmark = pytest.mark.processes
 
@@ -23,10 +24,10 @@ async def test_what_was_acknowledged_outlives_the_broker_and_is_read_once_in_ord
         acknowledged: dict[int, int] = {}
         """Number by the offset of its line."""
         seen: list[Line] = []
-        another, done = asyncio.Semaphore(0), asyncio.Event()
+        another, enough = asyncio.Semaphore(0), asyncio.Event()
         async with asyncio.timeout(DEADLINE_S), asyncio.TaskGroup() as tasks:
-            tasks.create_task(_append(log, acknowledged, another, done))
-            tasks.create_task(_follow(log, seen, acknowledged, done))
+            appending = tasks.create_task(_append(log, acknowledged, another, enough))
+            tasks.create_task(_follow(log, seen))
             for _ in range(KILLS):
                 for _ in range(APPENDS_BETWEEN):
                     await another.acquire()
@@ -34,27 +35,31 @@ async def test_what_was_acknowledged_outlives_the_broker_and_is_read_once_in_ord
                 await asyncio.to_thread(mortal_broker.start)
             for _ in range(APPENDS_BETWEEN):
                 await another.acquire()
-            done.set()
+            enough.set()
+            await appending
+            await log.append([NewLine(key=LAST, value=None)])
     finally:
         await topics.close()
     assert [line.offset for line in seen] == list(range(len(seen)))
-    numbers = [int(line.key) for line in seen if line.key is not None]
+    numbers = [int(line.key) for line in seen if line.key not in (None, LAST)]
     assert {offset: numbers[offset] for offset in acknowledged} == acknowledged
     # A line whose answer died with the broker was sent again: it stands twice then, one after the other.
     assert [number for number, _ in itertools.groupby(numbers)] == list(range(numbers[-1] + 1))
 
 
-async def _append(log: TopicLog, acknowledged: dict[int, int], another: asyncio.Semaphore, done: asyncio.Event) -> None:
+async def _append(
+    log: TopicLog, acknowledged: dict[int, int], another: asyncio.Semaphore, enough: asyncio.Event
+) -> None:
     for number in itertools.count():
-        if done.is_set():
+        if enough.is_set():
             return
         end = await log.append([NewLine(key=str(number).encode(), value=b"value")])
         acknowledged[end - 1] = number
         another.release()
 
 
-async def _follow(log: TopicLog, seen: list[Line], acknowledged: dict[int, int], done: asyncio.Event) -> None:
+async def _follow(log: TopicLog, seen: list[Line]) -> None:
     async for lines in log.follow():
         seen.extend(lines)
-        if done.is_set() and seen[-1].offset >= max(acknowledged):
+        if seen and seen[-1].key == LAST:
             return
