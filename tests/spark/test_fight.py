@@ -21,7 +21,8 @@ from tests.spark.conftest import SCHEMA, rows_of, write_file
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(240)]
 
 ROUNDS = 10
-FILES = 200
+FIRST_FILES = 30
+FILES_A_ROUND = 8
 ROWS = 400
 DEADLINE_S = 90
 
@@ -147,11 +148,14 @@ def two(tmp_path: Path) -> Iterator[tuple[Holder, Holder]]:
 def test_two_processes_fight_for_one_checkpoint_and_one_wins_each_time(
     tmp_path: Path, two: tuple[Holder, Holder]
 ) -> None:
-    write_input(tmp_path, 0, FILES)
+    write_input(tmp_path, 0, FIRST_FILES)
+    files = FIRST_FILES
     two[0].tell("start")
     two[0].hear("holds")
     in_flight = fights = 0
     for _ in range(ROUNDS):
+        write_input(tmp_path, files, FILES_A_ROUND)
+        files += FILES_A_ROUND
         # A moment at which a batch has been planned; whether it still runs when it is taken, the taker sees.
         wait_until(lambda: _plans_a_batch(tmp_path), "the holder has planned a batch")
         # The barrier: both are waiting, and are told in the same breath.
@@ -170,8 +174,8 @@ def test_two_processes_fight_for_one_checkpoint_and_one_wins_each_time(
         assert len([path for path in folder_of_task(tmp_path).iterdir() if path.is_dir()]) == 1
     sys.stdout.write(f"\nA batch was in flight in {in_flight} of {ROUNDS} rounds, {fights} take-overs held\n")
     assert in_flight * 2 >= ROUNDS
-    wait_until(lambda: all_rows(tmp_path, FILES), "all rows have come")
-    check_rows(tmp_path, FILES)
+    wait_until(lambda: all_rows(tmp_path, files), "all rows have come")
+    check_rows(tmp_path, files)
 
 
 def _plans_a_batch(folder: Path) -> bool:
@@ -184,7 +188,7 @@ def test_a_stopped_holder_that_comes_back_is_dead_at_its_next_batch_and_stays_so
     tmp_path: Path, two: tuple[Holder, Holder], jvm_too: bool
 ) -> None:
     old, new = two
-    write_input(tmp_path, 0, 120)
+    write_input(tmp_path, 0, 40)
     old.tell("start")
     old.hear("holds 1 ")
     held = next(path for path in folder_of_task(tmp_path).iterdir() if path.is_dir())
@@ -200,9 +204,9 @@ def test_a_stopped_holder_that_comes_back_is_dead_at_its_next_batch_and_stays_so
         os.kill(pid, signal.SIGCONT)
     old.hear("taken")
     assert is_taken(held)
-    write_input(tmp_path, 120, 20)
-    wait_until(lambda: all_rows(tmp_path, 140), "all rows have come")
-    check_rows(tmp_path, 140)
+    write_input(tmp_path, 40, 5)
+    wait_until(lambda: all_rows(tmp_path, 45), "all rows have come")
+    check_rows(tmp_path, 45)
     assert held.is_file()
     assert old.said() == []
     assert new.said() == []
