@@ -54,6 +54,24 @@ def test_a_departed_workers_jobs_wait_and_nobody_else_is_touched() -> None:
     assert assigned(after, W1) | assigned(after, W3) == parse_jobs("AT2 BC0")
 
 
+@pytest.mark.parametrize("victim", [W1, W2, W3])
+def test_what_a_death_has_moved_moves_again_for_its_replacement_and_the_others_are_left_in_peace(
+    victim: MemberId,
+) -> None:
+    jobs = parse_jobs("AC0 AT0 AT1 AT2 AT3 BC0 BT0 BT1 BT2 BT3")
+    leader = Leader("")
+    leader.configured = jobs
+    members, _, _ = leader.settle({W1: NO_JOBS, W2: NO_JOBS, W3: NO_JOBS})
+    started_once = set(jobs.tasks - members[victim].tasks)
+    survivors = {member: held for member, held in members.items() if member != victim}
+    leader.play(survivors, 1_000)
+    survivors, _, _ = leader.settle(survivors, 1_300)
+    after, _, _ = leader.settle({**survivors, W4: NO_JOBS}, 2_000)
+    started_once -= after[W4].tasks
+    assert len(after[W4]) >= 3
+    assert len(started_once) >= 3
+
+
 def test_while_a_delay_runs_nothing_is_revoked_for_balance_but_new_jobs_are_assigned() -> None:
     leader = Leader("AC0 AT0 AT1 AT2 AT3")
     leader.round(W1="AC0 AT0 AT1 AT2", W2="AT3")

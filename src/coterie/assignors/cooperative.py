@@ -52,6 +52,8 @@ class Memory:
     waiting: tuple[Waiting, ...] = ()
     candidates: tuple[MemberId, ...] = ()
     """Members that joined without jobs while jobs were waiting, in order of arrival: perhaps departed ones, back."""
+    moved: Jobs = NO_JOBS
+    """What has been lost or given back before: among equals these move again, and the others are left in peace."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -99,21 +101,23 @@ def assign(
     newcomer = trusted.generation < 0
     owned, duplicates = _owned(configured, members, trusted)
     unaccounted = configured - _all(owned.values())
+    lost = _all(
+        part for member, held in trusted.members.items() if member not in members for part in (held.kept, held.given)
+    )
+    moved = (trusted.moved | lost) & configured
     if max_delay_ms <= 0:
         waiting: tuple[Waiting, ...] = ()
     elif newcomer:
         deadline_ms = now_ms + min(known_delay_ms, max_delay_ms)
         waiting = _awaited([Waiting(jobs=unaccounted, deadline_ms=deadline_ms)], unaccounted, now_ms)
     else:
-        departed = [held for member, held in trusted.members.items() if member not in members]
-        lost = _all(part for held in departed for part in (held.kept, held.given))
         fresh = Waiting(jobs=lost, deadline_ms=now_ms + max_delay_ms)
         waiting = _awaited([*trusted.waiting, fresh], unaccounted, now_ms)
     arrived = [member for member in sorted(members) if not members[member] and member not in trusted.members]
     candidates = _candidates(trusted.candidates, arrived if waiting else (), members)
     withheld = _all(one.jobs for one in waiting)
 
-    given, released = _toward_balance(owned, unaccounted, withheld, order=_in_turn(candidates, members))
+    given, released = _toward_balance(owned, unaccounted, withheld, moved, order=_in_turn(candidates, members))
     assignments = {}
     for member in sorted(members):
         revoked = (members[member] - configured) | duplicates[member]
@@ -130,6 +134,7 @@ def assign(
             },
             waiting=waiting,
             candidates=candidates if waiting else (),
+            moved=moved | (_all(one.revoked for one in assignments.values()) & configured),
         ),
         assignments=assignments,
         delay_ms=min((one.deadline_ms - now_ms for one in waiting), default=0),
@@ -220,7 +225,7 @@ def _in_turn(candidates: Sequence[MemberId], members: Mapping[MemberId, Jobs]) -
 
 
 def _toward_balance(
-    owned: Mapping[MemberId, Jobs], unaccounted: Jobs, withheld: Jobs, *, order: Sequence[MemberId]
+    owned: Mapping[MemberId, Jobs], unaccounted: Jobs, withheld: Jobs, moved: Jobs, *, order: Sequence[MemberId]
 ) -> tuple[dict[MemberId, Jobs], dict[MemberId, Jobs]]:
     """What each member gets now, and what it has to release, on the way to the balanced target.
 
@@ -245,17 +250,22 @@ def _toward_balance(
             there = free_tasks.get(connector, [])
             gains += [there.pop() for _ in range(min(count, len(there)))]
         given[member] = Jobs.of(gains)
-        released[member] = _surplus(owned[member], change)
+        released[member] = _surplus(owned[member], change, moved)
     return given, released
 
 
-def _surplus(owned: Jobs, change: Change) -> Jobs:
-    """The last connectors by name and the last tasks by number, as many as ``change`` takes away."""
+def _surplus(owned: Jobs, change: Change, moved: Jobs) -> Jobs:
+    """As many as ``change`` takes away: those that have moved before, then the last ones by name and number."""
     gives = {connector: -count for connector, count in change.tasks.items() if count < 0}
     tasks = _by_connector(task for task in owned.tasks if task.connector in gives)
+    connectors = sorted(owned.connectors, key=lambda connector: (connector in moved, connector))
     return Jobs(
-        frozenset(sorted(owned.connectors)[change.connectors :] if change.connectors < 0 else ()),
-        frozenset(task for connector, count in gives.items() for task in tasks[connector][-count:]),
+        frozenset(connectors[change.connectors :] if change.connectors < 0 else ()),
+        frozenset(
+            task
+            for connector, count in gives.items()
+            for task in sorted(tasks[connector], key=lambda task: (task in moved, task))[-count:]
+        ),
     )
 
 
