@@ -65,8 +65,8 @@ def test_what_a_death_has_moved_moves_again_for_its_replacement_and_the_others_a
     started_once = set(jobs.tasks - members[victim].tasks)
     survivors = {member: held for member, held in members.items() if member != victim}
     leader.play(survivors, 1_000)
-    survivors, _, _ = leader.settle(survivors, 1_300)
-    after, _, _ = leader.settle({**survivors, W4: NO_JOBS}, 2_000)
+    taken_over, _, _ = leader.settle(survivors, 1_300)
+    after, _, _ = leader.settle({**taken_over, W4: NO_JOBS}, 2_000)
     started_once -= after[W4].tasks
     assert len(after[W4]) >= 3
     assert len(started_once) >= 3

@@ -110,7 +110,7 @@ class Script:
         try:
             for number in range(WORKERS):
                 self._fleet.start_worker(number)
-            self._until(lambda: all(map(self._fleet.is_ready, self._fleet.workers)), 100, "all workers are ready")
+            self._until(lambda: all(map(self._fleet.is_ready, self._fleet.workers)), 150, "all workers are ready")
             say(f"The workers are ready; REST at {', '.join(map(self._plan.rest_url, range(WORKERS)))}")
             self._post_connectors()
             self._feed = self._children.start("feed", ["-m", "coterie.cli.demo.feed", str(self._flights)])
@@ -121,7 +121,7 @@ class Script:
             self._await_survivors(cut)
             say(f"A replacement joins: worker-{killed}")
             self._fleet.start_worker(killed)
-            self._until(lambda: self._fleet.is_ready(killed), 60, "the replacement is ready")
+            self._until(lambda: self._fleet.is_ready(killed), 100, "the replacement is ready")
             self._until(lambda: self._owns(killed) and self._is_settled(), 60, "the replacement has its share of tasks")
             self._await_all_rows()
             self._check_untouched()
