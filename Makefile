@@ -26,7 +26,7 @@ demo: .venv/run.stamp  ## broker, three workers, real data, one worker killed in
 	$(BIN)/coterie demo
 
 sim: .venv/dev.stamp  ## the simulator; SEEDS="1 2 3" or SEEDS=1-40
-	$(BIN)/python -m coterie.lab.simulator $(SEEDS)
+	$(BIN)/python -m coterie.lab.simulator $(if $(SEEDS),--seeds "$(SEEDS)")
 
 # `demo` needs what Coterie itself needs and no more; the tools come with the other words.
 .venv/run.stamp: pyproject.toml tools/setup.sh
