@@ -1,0 +1,183 @@
+"""Frames over TCP, good and hostile: what is wrong with one connection is nobody else's business."""
+
+import logging
+import socket
+import struct
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+from uuid import UUID
+
+import pytest
+
+from coterie.broker.settings import BrokerSettings
+from coterie.wire.batches import NewRecord, encode_batch
+from coterie.wire.errors import ErrorCode
+from coterie.wire.frames import RequestHeader, decode_response, framed
+from tests.broker.conftest import Connect, RawClient
+
+API_VERSIONS, METADATA, PRODUCE, FETCH, HEARTBEAT = 18, 3, 0, 1, 12
+HOSTILE_JOIN = bytes.fromhex("000b0006 00000001 0001 61 0002 67 00001770 00001770 01 00 02 63ffffffff0f") + b"\0" * 64
+
+
+@pytest.fixture
+def settings(tmp_path: Path) -> BrokerSettings:
+    return BrokerSettings(
+        data_path=tmp_path / "broker", frame_size_max=100_000, connections_max=4, in_flight_max=3, idle_timeout_ms=700
+    )
+
+
+@pytest.fixture
+def bystander(connect: Connect) -> Iterator[None]:
+    """Another connection, which must be served before and after whatever happens."""
+    client = connect()
+    assert client.ask(API_VERSIONS, 4, client_software_name="t", client_software_version="1").error_code == 0
+    yield
+    again = connect()
+    assert again.ask(API_VERSIONS, 4, client_software_name="t", client_software_version="1").error_code == 0
+
+
+def test_every_advertised_version_is_answered(connect: Connect) -> None:
+    client = connect()
+    for version in range(5):
+        answer = client.ask(API_VERSIONS, version, client_software_name="t", client_software_version="1")
+        assert answer.error_code is ErrorCode.none
+        assert {api.api_key for api in answer.api_keys} == {0, 1, 2, 3, 10, 11, 12, 13, 14, 18, 19, 22}
+
+
+def test_a_client_from_the_future_learns_what_there_is(connect: Connect) -> None:
+    client = connect()
+    client.socket.sendall(framed(bytes.fromhex("0012 0063 0000002a ffff 00") + b"whatever"))
+    answer = decode_response(client.receive_frame(), RequestHeader(api_key=18, api_version=0, correlation_id=42))
+    assert answer.error_code is ErrorCode.unsupported_version
+    assert any(api.api_key == API_VERSIONS and api.max_version == 4 for api in answer.api_keys)
+
+
+@pytest.mark.usefixtures("bystander")
+@pytest.mark.parametrize(
+    "hostile",
+    [
+        framed(HOSTILE_JOIN),
+        struct.pack(">i", 100_001) + b"x",
+        struct.pack(">i", -1),
+        struct.pack(">i", 0),
+        framed(b"\0"),
+        framed(bytes.fromhex("000b 0063 00000001 ffff")),
+        framed(bytes.fromhex("0000 0002 00000001 ffff 0001 000003e8 00000000")),
+        framed(bytes.fromhex("03e7 0000 00000001 ffff")),
+        b"GET / HTTP/1.1\r\nHost: x\r\n\r\n",
+        bytes.fromhex("16030100c8010000c40303"),
+    ],
+    ids=[
+        "hostile count", "too long", "negative", "empty", "half a header", "version 99", "produce v2", "no such api",
+        "http", "tls",
+    ],
+)  # fmt: skip
+def test_hostile_bytes_close_their_connection_with_one_line(
+    connect: Connect, hostile: bytes, caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level(logging.WARNING, logger="coterie.broker"):
+        client = connect()
+        client.socket.sendall(hostile)
+        client.socket.shutdown(socket.SHUT_WR)
+        assert client.is_closed()
+    assert len(caplog.records) <= 1, caplog.text
+    assert not any(record.exc_info for record in caplog.records)
+
+
+@pytest.mark.usefixtures("bystander")
+def test_a_connection_that_says_nothing_is_closed(connect: Connect) -> None:
+    client = connect()
+    client.socket.sendall(b"\0\0")
+    assert client.is_closed()
+
+
+def test_a_parked_request_keeps_its_connection_open(connect: Connect) -> None:
+    client = connect()
+    client.ask(METADATA, 4, topics=[{"name": "t"}], allow_auto_topic_creation=True)
+    # Longer than the idle timeout: it is the broker that lets the client wait.
+    assert fetch(client, offset=0, max_wait=1500).responses[0].partitions[0].records in (b"", None)
+
+
+def test_more_connections_than_allowed_are_refused(connect: Connect) -> None:
+    clients = [connect() for _ in range(6)]
+    assert sum(client.is_closed() for client in clients[4:]) == 2
+
+
+def produce(client: RawClient, *values: bytes, acks: int = -1, topic: str = "t") -> RequestHeader:
+    batch = encode_batch([NewRecord(key=None, value=value) for value in values], timestamp_ms=1)
+    return client.send(
+        PRODUCE,
+        9,
+        transactional_id=None,
+        acks=acks,
+        timeout=1000,
+        topic_data=[{"name": topic, "partition_data": [{"index": 0, "records": batch}]}],
+    )
+
+
+def fetch(client: RawClient, *, offset: int, max_wait: int = 0) -> Any:
+    return client.ask(
+        FETCH,
+        12,
+        max_wait=max_wait,
+        min_bytes=1,
+        max_bytes=10_000,
+        isolation_level=0,
+        session_id=0,
+        session_epoch=-1,
+        topics=[
+            {"topic": "t", "partitions": [{"partition": 0, "fetch_offset": offset, "partition_max_bytes": 10_000}]}
+        ],
+        forgotten_topics_data=(),
+    )
+
+
+def test_pipelined_requests_are_written_and_answered_in_their_order(connect: Connect) -> None:
+    client = connect()
+    client.ask(METADATA, 4, topics=[{"name": "t"}], allow_auto_topic_creation=True)
+    headers = [produce(client, b"%d" % number) for number in range(40)]
+    offsets = [client.receive(header).responses[0].partition_responses[0].base_offset for header in headers]
+    assert offsets == list(range(40))
+
+
+def test_what_nobody_awaits_an_answer_for_is_written_even_by_one_who_leaves(connect: Connect) -> None:
+    client = connect()
+    client.ask(METADATA, 4, topics=[{"name": "t"}], allow_auto_topic_creation=True)
+    leaver = connect()
+    for number in range(3):
+        produce(leaver, b"%d" % number, acks=0)
+    leaver.socket.close()
+    for already in range(3):
+        # Waits for the next one, as a consumer does.
+        assert fetch(client, offset=already, max_wait=30_000).responses[0].partitions[0].high_watermark > already
+
+
+def test_a_damaged_batch_is_refused_and_nothing_is_written(connect: Connect) -> None:
+    client = connect()
+    client.ask(METADATA, 4, topics=[{"name": "t"}], allow_auto_topic_creation=True)
+    good = encode_batch([NewRecord(key=None, value=b"v")], timestamp_ms=1)
+    for bad in (good[:-1] + b"x", good[:-1], b"", good + good):
+        answer = client.ask(
+            PRODUCE,
+            9,
+            transactional_id=None,
+            acks=-1,
+            timeout=1000,
+            topic_data=[{"name": "t", "partition_data": [{"index": 0, "records": bad}]}],
+        )
+        assert answer.responses[0].partition_responses[0].error_code is ErrorCode.corrupt_message
+    assert client.receive(produce(client, b"v")).responses[0].partition_responses[0].base_offset == 0
+
+
+def test_unknown_topics_have_their_codes_by_name_and_by_id(connect: Connect) -> None:
+    client = connect()
+    answer = client.receive(produce(client, b"v", topic="nowhere"))
+    assert answer.responses[0].partition_responses[0].error_code is ErrorCode.unknown_topic_or_partition
+    asked = {"include_topic_authorized_operations": False, "allow_auto_topic_creation": False}
+    by_name = client.ask(METADATA, 12, topics=[{"topic_id": None, "name": "no"}], **asked)
+    assert by_name.topics[0].error_code is ErrorCode.unknown_topic_or_partition
+    invalid = client.ask(METADATA, 12, topics=[{"topic_id": None, "name": "a b"}], **asked)
+    assert invalid.topics[0].error_code is ErrorCode.invalid_topic_exception
+    by_id = client.ask(METADATA, 12, topics=[{"topic_id": UUID(int=7), "name": None}], **asked)
+    assert by_id.topics[0].error_code is ErrorCode.unknown_topic_id
