@@ -1,6 +1,7 @@
 """A worker in small, as a process: one runtime, one task; does what it is told on stdin and says what happened.
 
-Commands, one a line: ``start`` (take the checkpoint over and run), ``who`` (is it ours: ``yes``, ``no``), ``quit``.
+Commands, one a line: ``start <incarnation> <config>`` (take over and run), ``who`` (is it ours: ``yes``, ``no``),
+``stop``, ``quit``.
 It says ``ready <jvm pid>``, then for every start ``holds <starts> <batch in flight or ->``, or ``lost`` when another
 took it from us at once; and ``taken``, ``failed <trace>`` or ``died <reason>`` when that happens.
 """
@@ -36,7 +37,7 @@ async def tell(runtime: SparkTaskRuntime) -> None:
                 say("died " + reason)
 
 
-async def main(checkpoints: Path, scratch: Path, config: dict[str, str]) -> None:
+async def main(checkpoints: Path, scratch: Path) -> None:
     runtime = SparkTaskRuntime(
         SparkConfig(
             checkpoint_location=checkpoints,
@@ -49,9 +50,11 @@ async def main(checkpoints: Path, scratch: Path, config: dict[str, str]) -> None
     telling = asyncio.create_task(tell(runtime))
     say(f"ready {runtime.jvm_pid}")
     try:
-        while command := (await asyncio.to_thread(sys.stdin.readline)).strip():
+        while line := (await asyncio.to_thread(sys.stdin.readline)).strip():
+            command, *words = line.split(" ", 2)
             if command == "start":
-                await runtime.start(TaskStart(task=TASK, incarnation=Incarnation("i"), config=config))
+                config = json.loads(words[1])
+                await runtime.start(TaskStart(task=TASK, incarnation=Incarnation(words[0]), config=config))
                 held = runtime.held(TASK)
                 if held is None:
                     say("lost")
@@ -60,6 +63,9 @@ async def main(checkpoints: Path, scratch: Path, config: dict[str, str]) -> None
                     say(f"holds {held.starts} {in_flight}")
             elif command == "who":
                 say("no" if runtime.held(TASK) is None else "yes")
+            elif command == "stop":
+                await runtime.stop(TASK, grace_ms=10_000)
+                say("stopped")
             else:
                 break
     finally:
@@ -68,4 +74,4 @@ async def main(checkpoints: Path, scratch: Path, config: dict[str, str]) -> None
 
 
 if __name__ == "__main__":
-    asyncio.run(main(Path(sys.argv[1]), Path(sys.argv[2]), json.loads(sys.argv[3])))
+    asyncio.run(main(Path(sys.argv[1]), Path(sys.argv[2])))

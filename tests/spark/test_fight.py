@@ -30,13 +30,12 @@ DEADLINE_S = 90
 class Holder:
     """One process of ``holder.py``, in a process group of its own."""
 
-    def __init__(self, folder: Path, name: str, config: dict[str, str]) -> None:
+    def __init__(self, folder: Path, name: str) -> None:
         command = [
             sys.executable,
             str(Path(__file__).with_name("holder.py")),
             str(folder / "checkpoints"),
             str(folder / name),
-            json.dumps(config),
         ]
         self.process = subprocess.Popen(
             command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, start_new_session=True, bufsize=1
@@ -45,6 +44,9 @@ class Holder:
         self._reader = threading.Thread(target=self._read)
         self._reader.start()
         self.jvm = 0
+        self.checkpoints = folder / "checkpoints"
+        self.start = ""
+        """The command that starts the task of the test that runs."""
 
     def _read(self) -> None:
         assert self.process.stdout is not None
@@ -103,8 +105,10 @@ def write_input(folder: Path, first: int, count: int) -> None:
         write_file(folder / "in", f"{number}.csv", [(number * ROWS + i, 1.0, i) for i in range(ROWS)])
 
 
-def folder_of_task(folder: Path) -> Path:
-    return folder / "checkpoints" / "fight-i" / "0"
+def directories(holder: Holder, folder: Path) -> list[Path]:
+    """The checkpoint of the test's task; there is to be one."""
+    task = holder.checkpoints / f"fight-{folder.name}" / "0"
+    return [path for path in task.iterdir() if path.is_dir() and not path.name.startswith(".")]
 
 
 def all_rows(folder: Path, files: int) -> bool:
@@ -118,9 +122,23 @@ def check_rows(folder: Path, files: int) -> None:
     assert len(counted) == files * ROWS
 
 
+@pytest.fixture(scope="module")
+def warm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Holder, Holder]]:
+    """Two warm workers for all tests here: the only two cold starts."""
+    folder = tmp_path_factory.mktemp("fight")
+    holders = (Holder(folder, "one"), Holder(folder, "two"))
+    try:
+        for holder in holders:
+            holder.jvm = int(holder.hear("ready").split()[1])
+        yield holders
+    finally:
+        for holder in holders:
+            holder.end()
+
+
 @pytest.fixture
-def two(tmp_path: Path) -> Iterator[tuple[Holder, Holder]]:
-    """Two warm workers; the only two cold starts of a test."""
+def two(tmp_path: Path, warm: tuple[Holder, Holder]) -> Iterator[tuple[Holder, Holder]]:
+    """Both workers with a task of their own for one test."""
     config = {
         "task.class": "FileSource",
         "task.index": "0",
@@ -135,14 +153,11 @@ def two(tmp_path: Path) -> Iterator[tuple[Holder, Holder]]:
         "sink.path": str(tmp_path / "out"),
     }
     (tmp_path / "in").mkdir()
-    holders = (Holder(tmp_path, "one", config), Holder(tmp_path, "two", config))
-    try:
-        for holder in holders:
-            holder.jvm = int(holder.hear("ready").split()[1])
-        yield holders
-    finally:
-        for holder in holders:
-            holder.end()
+    for holder in warm:
+        holder.start = f"start {tmp_path.name} {json.dumps(config)}"
+    yield warm
+    for holder in warm:
+        holder.ask("stop", "stopped")
 
 
 def test_two_processes_fight_for_one_checkpoint_and_one_wins_each_time(
@@ -150,17 +165,17 @@ def test_two_processes_fight_for_one_checkpoint_and_one_wins_each_time(
 ) -> None:
     write_input(tmp_path, 0, FIRST_FILES)
     files = FIRST_FILES
-    two[0].tell("start")
+    two[0].tell(two[0].start)
     two[0].hear("holds")
     in_flight = fights = 0
     for _ in range(ROUNDS):
         write_input(tmp_path, files, FILES_A_ROUND)
         files += FILES_A_ROUND
         # A moment at which a batch has been planned; whether it still runs when it is taken, the taker sees.
-        wait_until(lambda: _plans_a_batch(tmp_path), "the holder has planned a batch")
+        wait_until(lambda: _plans_a_batch(two[0], tmp_path), "the holder has planned a batch")
         # The barrier: both are waiting, and are told in the same breath.
         for holder in two:
-            holder.tell("start")
+            holder.tell(holder.start)
         caught = False
         for holder in two:
             answer = holder.hear_of("holds", "lost").split()
@@ -171,16 +186,15 @@ def test_two_processes_fight_for_one_checkpoint_and_one_wins_each_time(
         wait_until(
             lambda: sorted(holder.ask("who", "yes", "no") for holder in two) == ["no", "yes"], "one of them holds it"
         )
-        assert len([path for path in folder_of_task(tmp_path).iterdir() if path.is_dir()]) == 1
+        assert len(directories(two[0], tmp_path)) == 1
     sys.stdout.write(f"\nA batch was in flight in {in_flight} of {ROUNDS} rounds, {fights} take-overs held\n")
     assert in_flight * 2 >= ROUNDS
     wait_until(lambda: all_rows(tmp_path, files), "all rows have come")
     check_rows(tmp_path, files)
 
 
-def _plans_a_batch(folder: Path) -> bool:
-    path = next((path for path in folder_of_task(folder).iterdir() if path.is_dir()), None)
-    return path is not None and batch_in_flight(path) is not None
+def _plans_a_batch(holder: Holder, folder: Path) -> bool:
+    return any(batch_in_flight(path) is not None for path in directories(holder, folder))
 
 
 @pytest.mark.parametrize("jvm_too", [True, False], ids=["python-and-jvm", "python-alone"])
@@ -189,14 +203,14 @@ def test_a_stopped_holder_that_comes_back_is_dead_at_its_next_batch_and_stays_so
 ) -> None:
     old, new = two
     write_input(tmp_path, 0, 40)
-    old.tell("start")
+    old.tell(old.start)
     old.hear("holds 1 ")
-    held = next(path for path in folder_of_task(tmp_path).iterdir() if path.is_dir())
+    held = directories(old, tmp_path)[0]
     wait_until(lambda: len(rows_of(tmp_path / "out")) > 0, "the first batch is there")
     stopped = [old.process.pid, old.jvm] if jvm_too else [old.process.pid]
     for pid in stopped:
         os.kill(pid, signal.SIGSTOP)
-    new.tell("start")
+    new.tell(new.start)
     new.hear("holds 2 ")
     before = len(rows_of(tmp_path / "out"))
     wait_until(lambda: len(rows_of(tmp_path / "out")) > before, "the new owner gets on")
@@ -212,16 +226,23 @@ def test_a_stopped_holder_that_comes_back_is_dead_at_its_next_batch_and_stays_so
     assert new.said() == []
 
 
-def test_python_killed_takes_its_jvm_along_and_a_killed_jvm_is_told(two: tuple[Holder, Holder]) -> None:
-    one, other = two
-    os.kill(one.process.pid, signal.SIGKILL)
-    one.process.wait()
-    wait_until(lambda: not _lives(one.jvm), "the JVM of a killed Python is gone")
-    one.jvm = 0
-    os.kill(other.jvm, signal.SIGKILL)
-    assert "killed by signal 9" in other.hear("died")
-    other.tell("quit")
-    assert other.process.wait(timeout=DEADLINE_S) == 0
+def test_python_killed_takes_its_jvm_along_and_a_killed_jvm_is_told(tmp_path: Path) -> None:
+    one, other = Holder(tmp_path, "one"), Holder(tmp_path, "two")
+    try:
+        for holder in (one, other):
+            holder.jvm = int(holder.hear("ready").split()[1])
+        os.kill(one.process.pid, signal.SIGKILL)
+        one.process.wait()
+        wait_until(lambda: not _lives(one.jvm), "the JVM of a killed Python is gone")
+        one.jvm = 0
+        os.kill(other.jvm, signal.SIGKILL)
+        assert "killed by signal 9" in other.hear("died")
+        other.tell("quit")
+        assert other.process.wait(timeout=DEADLINE_S) == 0
+        other.jvm = 0
+    finally:
+        one.end()
+        other.end()
 
 
 def _lives(pid: int) -> bool:
