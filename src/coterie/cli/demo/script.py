@@ -31,8 +31,8 @@ SETTINGS = {
     "spark.master": "local[2]",
 }
 INITIAL_DELAY_MS = 1_000
-KILL_FROM, KILL_UNTIL = 0.2, 0.4
-"""Between which shares of the rows committed the worker is killed."""
+KILL_FROM, KILL_AT, KILL_UNTIL = 0.2, 0.22, 0.4
+"""Between which shares of the rows committed the worker is killed, and when it is first tried."""
 UNTOUCHED_MIN = 3
 FED = "files fed"
 _LOOK_EVERY_S = 0.3
@@ -116,7 +116,7 @@ class Script:
             self._feed = self._children.start("feed", ["-m", "coterie.cli.demo.feed", str(self._flights)])
             say(f"{FILES} files with 336,776 flights begin to arrive, five a second, whatever else happens")
             self._until(lambda: self._placement.is_whole, 60, f"all {len(ALL_TASKS)} tasks run")
-            self._until(lambda: self._share() >= KILL_FROM, 90, f"{KILL_FROM:.0%} of the rows are committed")
+            self._until(lambda: self._share() >= KILL_AT, 90, f"{KILL_AT:.0%} of the rows are committed")
             killed, cut = self._kill()
             self._await_survivors(cut)
             say(f"A replacement joins: worker-{killed}")
@@ -175,6 +175,7 @@ class Script:
         self._display.say(f"worker-{number} is to die: it owns most tasks ({_listed(tasks)}) and is not the leader")
         cut = kill_in_mid_batch(child, tasks, self._checkpoints, deadline_s=30, meanwhile=self._look)
         self._fleet.forget(number)
+        self._count()
         share = self._share()
         at = ", ".join(f"N = {one.batch} of {one.task}" for one in cut)
         self._display.say(
@@ -243,8 +244,7 @@ class Script:
         if time.monotonic() - self._looked_at < _LOOK_EVERY_S:
             return
         self._looked_at = time.monotonic()
-        self._done = {FED: len(list(self._flights.glob("*.csv")))}
-        self._done |= {name: self._progress.committed(name) for name in self._expected}
+        self._count()
         seen = placement([self._plan.rest_url(number) for number in sorted(self._fleet.workers)])
         if seen is not None:
             self._placement = seen
@@ -255,6 +255,10 @@ class Script:
             self._rebalances.settled(names, self._checkpoints.starts())
         owners = {f"worker-{number}": list(map(str, self._tasks_of(number))) for number in sorted(self._fleet.workers)}
         self._display.show(self._done, owners)
+
+    def _count(self) -> None:
+        self._done = {FED: len(list(self._flights.glob("*.csv")))}
+        self._done |= {name: self._progress.committed(name) for name in self._expected}
 
     def _share(self) -> float:
         """Which part of all rows, over both connectors, is committed."""
