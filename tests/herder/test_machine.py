@@ -258,6 +258,18 @@ def test_a_lost_membership_stops_all_and_is_told_when_nothing_is_left() -> None:
     assert herder.take(Subscribe)[-1].owned == NO_JOBS
 
 
+def test_a_stop_that_is_ordered_late_in_the_lease_still_ends_within_the_session() -> None:
+    herder = ByHand()
+    herder.begin()
+    herder.write(BORN, *DEALT)
+    herder.assign(assigned=only(ORDERS, *TASKS))
+    herder.obey()
+    herder.tell(HeartbeatAnswered(sent_at_ms=herder.now_ms))
+    herder.now_ms += 6_500
+    herder.assign(revoked=only(*TASKS))
+    assert {stop.grace_ms for stop in herder.take(StopTask)} == {2_166}, "13/15 of the session, counted from the answer"
+
+
 def test_a_shut_down_stops_writes_leaves_and_exits() -> None:
     herder = ByHand()
     herder.begin()

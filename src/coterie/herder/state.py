@@ -49,8 +49,8 @@ class HerderSettings:
 
     @property
     def hurried_grace_ms(self) -> int:
-        """Grace once the membership is lost: the last third of the session is left, and stopping itself takes time."""
-        return min(self.stop_grace_ms, self.session_timeout_ms // 5)
+        """Grace when the lease is over: the last third of the session is left, and stopping itself takes time."""
+        return self.session_timeout_ms // 5
 
 
 class Run:
@@ -198,6 +198,15 @@ class Herder:
     def is_counted_in(self, now_ms: int) -> bool:
         """Whether its place was proved lately. After a pause other news may come before that of its loss."""
         return self.answered_at_ms is None or now_ms < self.answered_at_ms + self.settings.lease_ms
+
+    def grace_ms(self, now_ms: int) -> int:
+        """How long a stop that is ordered now may take, so that it ends within the session should no answer follow."""
+        settings = self.settings
+        grace_ms = settings.stop_grace_ms
+        if self.answered_at_ms is not None:
+            latest_ms = self.answered_at_ms + settings.lease_ms + settings.hurried_grace_ms
+            grace_ms = min(grace_ms, max(latest_ms - now_ms, 0))
+        return min(grace_ms, settings.hurried_grace_ms) if self.lost else grace_ms
 
     def has_read(self, end: ConfigOffset) -> bool:
         """The config log is read up to ``end``; an empty log always is."""

@@ -44,9 +44,8 @@ def _reconcile_one(turn: Turn, task: ConnectorTaskId, run: Run) -> None:
     wanted = should_run(herder, task)
     if not (run.starting or run.stopping):
         if run.running and run.start != wanted:
-            grace_ms = herder.settings.hurried_grace_ms if herder.lost else herder.settings.stop_grace_ms
             run.stopping = True
-            turn.order(StopTask(task=task, grace_ms=grace_ms))
+            turn.order(StopTask(task=task, grace_ms=herder.grace_ms(turn.now_ms)))
         elif wanted is not None and not run.running and _may_start(turn, run, wanted):
             run.start = wanted
             run.starting = True

@@ -8,6 +8,7 @@ at once, because the JVM died. No exception of Spark's tells the second from the
 import asyncio
 import logging
 import threading
+import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -115,7 +116,9 @@ class SparkTaskRuntime:
         with self._lock:
             run = self._runs.pop(task, None)
         if run is not None:
-            await _on(self._stops, lambda: run.query.stop(grace_ms=grace_ms))
+            # Many stops wait for a thread together, and the grace is for all of them, as in Connect.
+            deadline = time.monotonic() + grace_ms / 1000
+            await _on(self._stops, lambda: run.query.stop(grace_ms=max(0, round((deadline - time.monotonic()) * 1000))))
         self._events.forget(task)
 
     async def next_event(self) -> TaskProgressed | TaskFailed | TaskTaken | RuntimeDied:
