@@ -1,8 +1,9 @@
 """Hosts of the groups' machines: one asyncio task owns one group, with an inbox and a loop of step, append, perform.
 
-An answer leaves only when the records of its step, and so of all steps before, are durable: the loop appends and waits
-before it takes the next event, and what gathers meanwhile waits in the inbox. When the log fails, or a machine breaks
-(our own bug), whoever waits for an answer is told NOT_COORDINATOR, the machine is dropped and loaded from its log.
+An answer leaves only when the records of its step, and of all steps before, are durable. The loop does not wait for
+that: it goes on with the next event, and the outbox holds the effects back until the log has told that it has written.
+When the log fails, or a machine breaks (our own bug), whoever waits for an answer is told NOT_COORDINATOR, the machine
+is dropped and loaded from its log.
 """
 
 import asyncio
@@ -15,6 +16,7 @@ from uuid import uuid4
 
 from coterie.broker.group_log import GroupLog
 from coterie.broker.heartbeats import HeartbeatGaps
+from coterie.engine.output import Outbox
 from coterie.engine.timers import Timers
 from coterie.engine.trace import Trace
 from coterie.groups.classic import refused, step
@@ -112,6 +114,14 @@ class _Outstanding:
     answer: "asyncio.Future[Response]"
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Appended:
+    """The log has written some records of this group, or has failed to."""
+
+    records: int
+    failure: WorldError | None = None
+
+
 class GroupHost:
     """One group's machine with its inbox, its timers and those who wait for its answers."""
 
@@ -121,7 +131,11 @@ class GroupHost:
         self._log = log
         self._now_ms = now_ms
         self._gaps = gaps
-        self._inbox: asyncio.Queue[Event] = asyncio.Queue(_INBOX_MAX)
+        self._inbox: asyncio.Queue[Request | _Appended] = asyncio.Queue()
+        self._room = asyncio.Semaphore(_INBOX_MAX)
+        self._outbox: Outbox[Effect] = Outbox()
+        self._appending: dict[asyncio.Future[int], int] = {}
+        """How many records each append holds that the log has not answered."""
         self._timers: Timers[TimerKey] = Timers()
         self._trace = Trace()
         self._numbers = count()
@@ -135,7 +149,8 @@ class GroupHost:
         answer: asyncio.Future[Response] = asyncio.get_running_loop().create_future()
         self._outstanding[reply_to] = _Outstanding(request=request, answer=answer)
         try:
-            await self._inbox.put(request)
+            await self._room.acquire()
+            self._inbox.put_nowait(request)
             return await answer
         finally:
             # A peer whose connection ended waits no more; its request may stay parked in the machine.
@@ -145,13 +160,13 @@ class GroupHost:
         """Until there is nothing left to remember of the group."""
         await self._take(GroupLoaded())
         while not self._is_forgettable:
-            await self._take(await self._next_event())
+            await self._take(await self._next())
 
     @property
     def _is_forgettable(self) -> bool:
-        return self._group.is_unheard_of and self._inbox.empty() and not self._outstanding
+        return self._group.is_unheard_of and self._inbox.empty() and not self._outstanding and not self._appending
 
-    async def _next_event(self) -> Event:
+    async def _next(self) -> Event | _Appended:
         """Requests first: who has spoken in time is not cut off because we were slow to listen."""
         while self._inbox.empty():
             due_ms = self._timers.next_at_ms()
@@ -167,14 +182,22 @@ class GroupHost:
                 continue
             try:
                 async with asyncio.timeout(None if due_ms is None else -late_ms / 1000):
-                    return await self._inbox.get()
+                    return self._taken(await self._inbox.get())
             except TimeoutError:
                 continue
-        return self._inbox.get_nowait()
+        return self._taken(self._inbox.get_nowait())
 
-    async def _take(self, event: Event) -> None:
+    def _taken(self, item: Request | _Appended) -> Request | _Appended:
+        if not isinstance(item, _Appended):
+            self._room.release()
+        return item
+
+    async def _take(self, item: Event | _Appended) -> None:
         try:
-            await self._step(event)
+            if isinstance(item, _Appended):
+                self._on_appended(item)
+            else:
+                self._step(item)
         except WorldError as error:
             logger.error("group %s is loaded again: %s", self.group_id, error)
             await self._reload()
@@ -182,13 +205,34 @@ class GroupHost:
             logger.exception("our own bug: group %s is loaded again\n%s", self.group_id, self._trace.story())
             await self._reload()
 
-    async def _step(self, event: Event) -> None:
+    def _step(self, event: Event) -> None:
         now_ms = self._now_ms()
         self._trace.add(now_ms, repr(event))
         output = step(self._group, event, now_ms=now_ms)
+        self._outbox.put(output)
         if output.records:
-            await self._log.append(self.group_id, output.records, now_ms=now_ms)
-        for effect in output.effects:
+            append = self._log.append(self.group_id, output.records, now_ms=now_ms)
+            self._appending[append] = len(output.records)
+            append.add_done_callback(self._tell_appended)
+        self._release()
+
+    def _tell_appended(self, append: "asyncio.Future[int]") -> None:
+        records = self._appending.pop(append, None)
+        if records is None or append.cancelled():
+            return  # of a machine that was dropped meanwhile
+        error = append.exception()
+        failure = error if error is None or isinstance(error, WorldError) else WorldError(repr(error))
+        self._inbox.put_nowait(_Appended(records=records, failure=failure))
+
+    def _on_appended(self, appended: _Appended) -> None:
+        """:raises WorldError: when the log has failed."""
+        if appended.failure is not None:
+            raise appended.failure
+        self._outbox.durable(appended.records)
+        self._release()
+
+    def _release(self) -> None:
+        for effect in self._outbox.release():
             self._perform(effect)
 
     def _perform(self, effect: Effect) -> None:
@@ -207,11 +251,13 @@ class GroupHost:
         """Drop the machine, tell whoever waits, and replay the log for as long as it takes to be read."""
         while True:
             self._answer_all()
+            await self._await_appends()
             try:
                 records = await self._log.load(self.group_id)
                 self._group = replayed(self.group_id, self._group.limits, records)
                 self._timers = Timers()
-                await self._step(GroupLoaded())
+                self._outbox = Outbox()
+                self._step(GroupLoaded())
                 return
             except WorldError as error:
                 logger.error("group %s cannot be loaded yet: %s", self.group_id, error)
@@ -219,9 +265,19 @@ class GroupHost:
                 logger.exception("our own bug: group %s cannot be loaded\n%s", self.group_id, self._trace.story())
             await asyncio.sleep(_RELOAD_DELAY_S)
 
+    async def _await_appends(self) -> None:
+        """What the dropped machine has under way must have come to rest, written or not, before the log is read."""
+        appending = list(self._appending)
+        self._appending.clear()
+        if appending:
+            await asyncio.wait(appending)
+        for append in appending:
+            if not append.cancelled():
+                append.exception()  # looked at; the reload has its own reason
+
     def _answer_all(self) -> None:
         while not self._inbox.empty():
-            self._inbox.get_nowait()
+            self._taken(self._inbox.get_nowait())
         for outstanding in self._outstanding.values():
             if not outstanding.answer.done():
                 outstanding.answer.set_result(refused(outstanding.request, ErrorCode.not_coordinator))
