@@ -206,3 +206,17 @@ def test_stats_are_written_at_the_end(broker: ThreadedBroker) -> None:
     broker.stop()
     assert broker.settings.stats_path is not None
     assert '"largest_gap_ms"' in broker.settings.stats_path.read_text()
+
+
+def test_a_group_whose_log_fails_is_loaded_again_and_goes_on(connect: Connect, broker: ThreadedBroker) -> None:
+    member = Member(connect())
+    member.join()
+    database = broker.broker._node.log._store._database
+    (pages,) = database.execute("PRAGMA page_count").fetchone()
+    database.execute(f"PRAGMA max_page_count = {pages}").fetchone()
+    assert member.sync((member.member_id, b"x" * 200_000)).error_code is ErrorCode.not_coordinator
+    database.execute("PRAGMA max_page_count = 1000000").fetchone()
+    # Nobody was assigned anything in that generation, so the group that was loaded asks for a new one.
+    member.join()
+    assert member.sync((member.member_id, b"work")).assignment == b"work"
+    assert member.beat() is ErrorCode.none

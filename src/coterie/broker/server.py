@@ -3,8 +3,8 @@
 import asyncio
 import json
 import logging
-from collections.abc import AsyncIterator, Callable, Mapping
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from contextlib import asynccontextmanager, contextmanager
 
 from coterie.broker.connection import Connection
 from coterie.broker.group_log import GroupLog
@@ -49,23 +49,31 @@ async def running(settings: BrokerSettings) -> AsyncIterator[Broker]:
 
     :raises WorldError: when the data directory or the port cannot be had.
     """
-    async with open_log(settings.log_path, settings.lock_path) as log, asyncio.TaskGroup() as tasks:
-        groups = Groups(await GroupLog.open(log), settings.limits, tasks)
-        await groups.load()
-        connections = _Connections(settings, tasks)
-        server = await _listen(settings, connections)
-        host, port = server.sockets[0].getsockname()[:2]
-        node = Node(settings=settings, host=settings.advertised_host or host, port=port, log=log, groups=groups)
-        broker = Broker(node)
-        connections.node = node
-        await server.start_serving()
-        try:
-            yield broker
-        finally:
-            server.close()
-            await _tell_stats(settings, broker)
-            connections.close()
-            groups.close()
+    try:
+        async with open_log(settings.log_path, settings.lock_path) as log, asyncio.TaskGroup() as tasks:
+            groups = Groups(await GroupLog.open(log), settings.limits, tasks)
+            await groups.load()
+            connections = _Connections(settings, tasks)
+            with _port_of(settings):
+                server = await _bound(settings, connections)
+                host, port = server.sockets[0].getsockname()[:2]
+                connections.node = Node(
+                    settings=settings, host=settings.advertised_host or host, port=port, log=log, groups=groups
+                )
+                await server.start_serving()
+            broker = Broker(connections.node)
+            try:
+                yield broker
+            finally:
+                server.close()
+                connections.close()
+                groups.close()
+                await _tell_stats(settings, broker)
+    except BaseExceptionGroup as failures:
+        # The tasks inside end by themselves: what is here is the one reason why the block has ended.
+        if len(failures.exceptions) == 1:
+            raise failures.exceptions[0] from None
+        raise
 
 
 class _Connections:
@@ -103,11 +111,17 @@ class _Connections:
         connection.abort()
 
 
-async def _listen(settings: BrokerSettings, connections: _Connections) -> asyncio.Server:
+async def _bound(settings: BrokerSettings, connections: _Connections) -> asyncio.Server:
+    return await asyncio.start_server(
+        connections.accept, settings.host, settings.port, limit=_READ_AHEAD_SIZE, backlog=512, start_serving=False
+    )
+
+
+@contextmanager
+def _port_of(settings: BrokerSettings) -> Iterator[None]:
+    """Says which port it is that cannot be had."""
     try:
-        return await asyncio.start_server(
-            connections.accept, settings.host, settings.port, limit=_READ_AHEAD_SIZE, backlog=512, start_serving=False
-        )
+        yield
     except OSError as error:
         raise WorldError(
             f"the broker cannot listen on {settings.host}:{settings.port}: {error.strerror};"
@@ -119,4 +133,7 @@ async def _tell_stats(settings: BrokerSettings, broker: Broker) -> None:
     line = json.dumps(broker.stats(), sort_keys=True)
     logger.info("broker stats %s", line)
     if settings.stats_path is not None:
-        await asyncio.to_thread(settings.stats_path.write_text, line + "\n")
+        try:
+            await asyncio.to_thread(settings.stats_path.write_text, line + "\n")
+        except OSError as error:
+            logger.warning("the broker's stats cannot be written to %s: %s", settings.stats_path, error.strerror)

@@ -1,0 +1,56 @@
+"""The broker as a whole: it starts or says why not, and leaves nothing behind."""
+
+import asyncio
+import socket
+import threading
+from pathlib import Path
+
+import pytest
+
+from coterie.broker.server import running, serve
+from coterie.broker.settings import BrokerSettings
+from coterie.nouns.errors import WorldError
+
+
+async def test_a_taken_port_is_a_failure_of_the_world(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        with pytest.raises(WorldError, match=f"cannot listen on 127.0.0.1:{port}"):
+            await serve(BrokerSettings(data_path=tmp_path, port=port), ready=lambda host, port: None)
+
+
+async def test_a_second_broker_on_the_same_data_is_refused(tmp_path: Path) -> None:
+    async with running(BrokerSettings(data_path=tmp_path)):
+        with pytest.raises(WorldError, match="another broker"):
+            async with running(BrokerSettings(data_path=tmp_path)):
+                pass
+
+
+async def test_a_data_directory_that_cannot_be_is_named(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(WorldError, match="cannot be used"):
+        async with running(BrokerSettings(data_path=tmp_path / "file" / "data")):
+            pass
+
+
+async def test_cancelling_leaves_no_task_and_no_thread(tmp_path: Path) -> None:
+    before = {thread.name for thread in threading.enumerate()}
+    ready: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+    serving = asyncio.create_task(
+        serve(BrokerSettings(data_path=tmp_path), ready=lambda host, port: ready.set_result(port))
+    )
+    reader, writer = await asyncio.open_connection("127.0.0.1", await ready)
+    serving.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await serving
+    assert await reader.read() == b""
+    writer.close()
+    assert asyncio.all_tasks() == {asyncio.current_task()}
+    after = {thread.name for thread in threading.enumerate()}
+    assert not any(name.startswith("broker-log") for name in after - before)
+
+
+async def test_an_error_of_the_block_comes_out_as_it_is(tmp_path: Path) -> None:
+    with pytest.raises(KeyError):
+        async with running(BrokerSettings(data_path=tmp_path)):
+            raise KeyError("mine")
