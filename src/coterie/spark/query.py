@@ -140,9 +140,14 @@ def _end_at_boundary(query: StreamingQuery, checkpoint: Path, grace_ms: int) -> 
     inner: Any = query._jsq
     module = inner.getClass().getClassLoader().loadClass("org.apache.spark.sql.execution.streaming.runtime.TERMINATED$")
     terminated = module.getField("MODULE$").get(None)
-    inner.streamingQuery().state().set(terminated)
     thread = inner.streamingQuery().queryExecutionThread()
     deadline = time.monotonic() + grace_ms / 1000
+    # A batch that is being planned would be dropped once planned: wait until it runs, or there is none.
+    while (status := inner.status()).isTriggerActive() and status.message() != "Processing new data":
+        if time.monotonic() > deadline or not thread.isAlive():
+            return
+        time.sleep(0.002)
+    inner.streamingQuery().state().set(terminated)
     quiet = 0
     # The loop ends at once, or sleeps until its next trigger. Between two moments of one batch the trigger can read as
     # inactive: believe that only when it is said twice, and no batch is on its way.
