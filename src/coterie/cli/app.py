@@ -32,7 +32,7 @@ app.add_typer(connectors_app, name="connectors")
 
 Data = Annotated[Path, typer.Option("--data", help="Folder for everything that is kept: logs, topics, checkpoints.")]
 Url = Annotated[str, typer.Option("--url", help="REST address of any worker of the group.")]
-Name = Annotated[str, typer.Argument(help="The connector's name.", show_default=False)]
+Name = Annotated[str, typer.Argument(metavar="NAME", help="The connector's name.", show_default=False)]
 DEFAULT_URL = "http://127.0.0.1:8083"
 
 
@@ -169,6 +169,7 @@ def create_connector(
     file: Annotated[
         Path,
         typer.Argument(
+            metavar="FILE",
             help='JSON file, {"name": …, "config": {…}} as in POST /connectors; - reads standard input.',
             show_default=False,
             allow_dash=True,

@@ -1,0 +1,80 @@
+"""The kill, on a worker of straw that writes `offsets/N` and `commits/N` as Spark does, and on checkpoints by hand."""
+
+import time
+from pathlib import Path
+
+import pytest
+
+from coterie.cli.demo.kill import InFlight, assert_continued, kill_in_mid_batch, states
+from coterie.cli.demo.observe import Checkpoints
+from coterie.cli.processes import Children
+from coterie.nouns.errors import WorldError
+from coterie.nouns.jobs import ConnectorTaskId
+from coterie.spark.checkpoint import batch_in_flight
+
+TASK = ConnectorTaskId.parse("a-0")
+
+# Plans and commits batch after batch; its child has no part in it but has to die, too.
+WORKER = """
+import itertools, subprocess, sys, time
+from pathlib import Path
+from coterie.cli import parent
+parent.end_with_it()
+subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
+for batch in itertools.count():
+    Path(sys.argv[1], "offsets", str(batch)).write_text(f"plan {batch}")
+    time.sleep(0.05)
+    Path(sys.argv[1], "commits", str(batch)).touch()
+    time.sleep(0.05)
+"""
+
+
+def make_checkpoint(location: Path, name: str) -> Path:
+    checkpoint = location / "a-incarnation" / "0" / name
+    for log in ("offsets", "commits"):
+        (checkpoint / log).mkdir(parents=True)
+    (checkpoint / "lineage").touch()
+    return checkpoint
+
+
+@pytest.mark.processes
+def test_a_worker_dies_with_a_batch_planned_and_not_committed(tmp_path: Path) -> None:
+    checkpoint = make_checkpoint(tmp_path, "1-aa")
+    with Children(tmp_path / "logs") as children:
+        child = children.start("worker", ["-c", WORKER, str(checkpoint)])
+        deadline = time.monotonic() + 30
+        while not (checkpoint / "commits" / "2").exists():
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
+        (cut,) = kill_in_mid_batch(child, [TASK], Checkpoints(tmp_path), deadline_s=30, meanwhile=lambda: None)
+        assert set(states(child.pid)) <= {"Z"}
+    assert batch_in_flight(checkpoint) == cut.batch
+    assert (cut.task, cut.starts, cut.plan) == (TASK, 1, f"plan {cut.batch}".encode())
+    assert not (checkpoint / "commits" / str(cut.batch)).exists()
+
+
+@pytest.mark.processes
+def test_without_a_batch_in_flight_nobody_is_killed(tmp_path: Path) -> None:
+    make_checkpoint(tmp_path, "1-aa")
+    with Children(tmp_path / "logs") as children:
+        child = children.start("worker", ["-c", "import time; time.sleep(600)"])
+        with pytest.raises(WorldError, match="No batch of worker was in flight"):
+            kill_in_mid_batch(child, [TASK], Checkpoints(tmp_path), deadline_s=0.2, meanwhile=lambda: None)
+        assert child.is_running
+
+
+def test_a_batch_counts_as_continued_when_its_new_owner_has_committed_it_as_planned(tmp_path: Path) -> None:
+    checkpoint = make_checkpoint(tmp_path, "1-aa")
+    (checkpoint / "offsets" / "7").write_text("plan")
+    cut = [InFlight(task=TASK, batch=7, plan=b"plan", starts=1)]
+    checkpoints = Checkpoints(tmp_path)
+    (checkpoint / "commits" / "7").touch()
+    assert not assert_continued(cut, checkpoints), "the old owner holds it still"
+    (checkpoint / "commits" / "7").unlink()
+    checkpoint = checkpoint.rename(checkpoint.with_name("2-bb"))
+    assert not assert_continued(cut, checkpoints), "not committed yet"
+    (checkpoint / "commits" / "7").touch()
+    assert assert_continued(cut, checkpoints)
+    (checkpoint / "offsets" / "7").write_text("another plan")
+    with pytest.raises(WorldError, match="planned batch 7 anew"):
+        assert_continued(cut, checkpoints)

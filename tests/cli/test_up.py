@@ -1,0 +1,138 @@
+"""`coterie up` as a real cluster: the broker comes back, and nothing stays, whenever it is interrupted."""
+
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+pytestmark = [pytest.mark.processes, pytest.mark.timeout(180)]
+
+
+def free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as probe:
+        port: int = probe.getsockname()[1]
+        return port
+
+
+def wait_until(condition: Callable[[], bool], what: str, within_s: float = 60) -> None:
+    deadline = time.monotonic() + within_s
+    while not condition():
+        assert time.monotonic() < deadline, f"still not: {what}"
+        time.sleep(0.02)
+
+
+def processes_of(data: Path) -> list[int]:
+    """Everything that runs with this data folder on its command line: broker, workers, JVMs."""
+    found = []
+    for entry in Path("/proc").glob("[0-9]*"):
+        try:
+            line = (entry / "cmdline").read_bytes().decode(errors="replace")
+        except OSError:
+            continue
+        if str(data) in line and int(entry.name) != os.getpid():
+            found.append(int(entry.name))
+    return found
+
+
+class Up:
+    """A running ``coterie up`` with one worker, and what it says."""
+
+    def __init__(self, folder: Path) -> None:
+        self.data = folder / "data"
+        self.broker_port, self.rest_port = free_port(), free_port()
+        self._said = folder / "said"
+        ports = ["--broker-port", str(self.broker_port), "--rest-port", str(self.rest_port)]
+        with self._said.open("wb") as said:
+            self.process = subprocess.Popen(
+                [sys.executable, "-m", "coterie", "up", "--workers", "1", "--data", str(self.data), *ports],
+                stdout=said,
+                stderr=subprocess.STDOUT,
+                process_group=0,
+            )
+
+    def said(self) -> str:
+        return self._said.read_text()
+
+    def wait_said(self, text: str) -> None:
+        wait_until(lambda: text in self.said(), f"up says {text!r}; it said {self.said()}", within_s=90)
+
+    def broker(self) -> int | None:
+        """The broker's process."""
+        for pid in processes_of(self.data):
+            try:
+                if b"\0broker\0--listen" in Path(f"/proc/{pid}/cmdline").read_bytes():
+                    return pid
+            except OSError:
+                continue
+        return None
+
+    def assert_nothing_is_left(self) -> None:
+        wait_until(lambda: not processes_of(self.data), f"all of {self.data} is gone")
+
+
+@pytest.fixture
+def up(tmp_path: Path) -> Iterator[Up]:
+    up = Up(tmp_path)
+    yield up
+    up.process.kill()
+    up.process.wait()
+    up.assert_nothing_is_left()
+
+
+def test_a_dead_broker_is_started_again_and_ctrl_c_ends_all(up: Up) -> None:
+    up.wait_said("The broker is up")
+    first = up.broker()
+    assert first is not None
+    os.kill(first, signal.SIGKILL)
+    up.wait_said("The broker died (signal 9); it is started again on the same port and data.")
+    wait_until(lambda: up.broker() not in (None, first), "another broker runs")
+    up.wait_said("All workers are up.")
+    os.kill(up.process.pid, signal.SIGINT)
+    assert up.process.wait(60) == 0
+    assert re.search(r"Stopping", up.said())
+    up.assert_nothing_is_left()
+
+
+def test_a_dead_worker_is_told_of_and_stays_dead(up: Up) -> None:
+    up.wait_said("The broker is up")
+    wait_until(lambda: len(processes_of(up.data)) > 1, "the worker runs")
+    (worker,) = [pid for pid in processes_of(up.data) if pid not in (up.process.pid, up.broker())][:1]
+    os.kill(worker, signal.SIGKILL)
+    assert up.process.wait(60) == 1
+    assert "worker-0 died (signal 9); its group goes on without it." in up.said()
+    assert up.said().endswith("coterie: No worker is left.\n")
+    up.assert_nothing_is_left()
+
+
+@pytest.mark.parametrize("moment", ["", "Starting the broker", "The broker is up"], ids=["at once", "early", "later"])
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL], ids=lambda number: number.name)
+def test_interrupted_while_it_starts_it_leaves_nothing(up: Up, moment: str, number: signal.Signals) -> None:
+    up.wait_said(moment)
+    os.kill(up.process.pid, number)
+    up.process.wait(60)
+    up.assert_nothing_is_left()
+
+
+def test_a_taken_port_is_named_with_the_option_that_moves_it(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        arguments = ["--workers", "1", "--data", str(tmp_path / "data")]
+        for option, other in (("--broker-port", "--rest-port"), ("--rest-port", "--broker-port")):
+            run = subprocess.run(
+                [sys.executable, "-m", "coterie", "up", *arguments, option, str(port), other, str(free_port())],
+                capture_output=True,
+                text=True,
+                timeout=60,
+                check=False,
+            )
+            assert run.returncode == 1
+            assert f"Port {port}, which " in run.stderr
+            assert f"is taken: choose another with {option}." in run.stderr
+    assert processes_of(tmp_path) == []
