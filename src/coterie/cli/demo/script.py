@@ -153,7 +153,7 @@ class Script:
             response = httpx.post(
                 f"{self._plan.rest_url(number)}/connectors",
                 json={"name": name, "config": config},
-                timeout=20,
+                timeout=5,  # meanwhile nobody tends the broker
                 trust_env=False,
             )
         except httpx.HTTPError:
