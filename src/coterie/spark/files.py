@@ -133,7 +133,8 @@ class FileSource:
         if odd := names_with_glob_characters(planned_files(checkpoint, batch_id)):
             raise WorldError(
                 f"Batch {batch_id} is refused: a file's name holds one of {{ }} [ ] * ? \\, and Spark reads "
-                f"other files twice then. Rename these, delete the connector and create it again: {_listed(odd)}"
+                "other files twice then. Rename these; the plan of this batch cannot be changed, so delete the "
+                f"connector and what it has written, and create it again: {_listed(odd)}"
             )
 
     def check_read(self, spark: SparkSession, config: Mapping[str, str], checkpoint: Path, batch_id: int) -> None:
