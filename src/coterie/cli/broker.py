@@ -28,13 +28,7 @@ def run(listen: str, data: Path, *, initial_delay_ms: int) -> int:
         limits=Limits(initial_rebalance_delay_ms=initial_delay_ms),
         stats_path=data / "stats.json",
     )
-    failures: list[str] = []
-    try:
-        asyncio.run(_serve(settings))
-    except* WorldError as group:
-        failures = [str(error) for error in _leaves(group)]
-    if failures:
-        raise WorldError("; ".join(failures))
+    asyncio.run(_serve(settings))
     return 0
 
 
@@ -48,9 +42,3 @@ async def _serve(settings: BrokerSettings) -> None:
     except asyncio.CancelledError:
         logger.info("The broker has ended")
 
-
-def _leaves(group: BaseExceptionGroup[WorldError]) -> list[WorldError]:
-    leaves: list[WorldError] = []
-    for error in group.exceptions:
-        leaves += _leaves(error) if isinstance(error, BaseExceptionGroup) else [error]
-    return leaves
