@@ -41,4 +41,3 @@ async def _serve(settings: BrokerSettings) -> None:
         await serve(settings, ready=lambda host, port: logger.info("The broker listens at %s:%d", host, port))
     except asyncio.CancelledError:
         logger.info("The broker has ended")
-
