@@ -1,6 +1,7 @@
 """Tasks on a real Spark session: from start to stop, what fails them, and what does not."""
 
 import asyncio
+import errno
 import os
 from collections import Counter
 from pathlib import Path
@@ -9,6 +10,7 @@ import pytest
 
 from coterie.herder.seams import TaskFailed, TaskProgressed, TaskTaken
 from coterie.spark.checkpoint import batch_in_flight, is_taken, last_batch, take_over
+from coterie.spark.sinks import FileSink
 from tests.spark.conftest import Rig, rows_of, write_file
 
 pytestmark = [pytest.mark.spark, pytest.mark.asyncio(loop_scope="session"), pytest.mark.timeout(180)]
@@ -98,6 +100,22 @@ async def test_a_query_that_dies_is_started_again_on_the_same_checkpoint(rig: Ri
     await rig.wait_until(lambda: (tmp_path / "out").is_dir() and rows_of(tmp_path / "out") == [1])
     assert rig.spark_runtime.held(start.task) == held
     await rig.runtime.stop(start.task, grace_ms=5_000)
+
+
+async def test_whatever_a_restart_raises_the_task_fails_with_it_and_is_not_left_for_dead(
+    rig: Rig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "out").write_text("in the way")
+    start = await rig.start(rig.config(tmp_path), "left-for-dead")
+
+    def stale(_: FileSink) -> None:
+        raise OSError(errno.ESTALE, "Stale file handle")
+
+    monkeypatch.setattr(FileSink, "sweep", stale)
+    write_file(tmp_path / "in", "a.csv", [(1, 1.0, 1)])
+    event = await rig.end_of(start.task)
+    assert isinstance(event, TaskFailed)
+    assert "Stale file handle" in event.trace
 
 
 # -- bad input --------------------------------------------------------------------------------------------------------

@@ -9,6 +9,7 @@ import asyncio
 import logging
 import threading
 import time
+import traceback
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -50,7 +51,11 @@ class SparkConfig:
     stop_at_c1: bool = True
     """Halve the CPU of small batches; heavy queries run slower (``-XX:TieredStopAtLevel=1``)."""
     starts_at_once: int = 4
-    """How many queries are started, and how many are stopped, at the same time."""
+    """How many queries are started at the same time; more only take turns on the same two or four cores."""
+    stops_at_once: int = 64
+    """How many are stopped at the same time: each may hang in Spark for a while, and none may wait for another."""
+    questions_at_once: int = 16
+    """How many connectors are validated or split at the same time; a plug-in may take as long as it likes."""
     look_every_ms: int = 300
     """How often the queries are asked for their progress."""
     restarts: int = 3
@@ -83,8 +88,8 @@ class SparkTaskRuntime:
         self._watcher: threading.Thread | None = None
         # Apart, so that a plug-in that blocks in one of them holds up neither of the others.
         self._starts = ThreadPoolExecutor(config.starts_at_once, thread_name_prefix="coterie-start")
-        self._stops = ThreadPoolExecutor(config.starts_at_once, thread_name_prefix="coterie-stop")
-        self._questions = ThreadPoolExecutor(2, thread_name_prefix="coterie-validate")
+        self._stops = ThreadPoolExecutor(config.stops_at_once, thread_name_prefix="coterie-stop")
+        self._questions = ThreadPoolExecutor(config.questions_at_once, thread_name_prefix="coterie-validate")
 
     async def open(self) -> None:
         """Start the session and warm it up.
@@ -141,6 +146,8 @@ class SparkTaskRuntime:
         self._session = open_session(
             config.settings, scratch=config.scratch, log_file=config.log_file, stop_at_c1=config.stop_at_c1
         )
+        if self._closing.is_set():
+            raise WorldError("Spark was closed while it started")
         self._session.on_death(self._died)
         try:
             warm_up(self._session.spark, config.scratch)
@@ -154,15 +161,19 @@ class SparkTaskRuntime:
             runs, self._runs = list(self._runs.values()), {}
         for run in runs:
             run.query.fence.close()
-        for pool in (self._starts, self._questions):
-            pool.shutdown(wait=False, cancel_futures=True)
+        # The watcher uses the pools, so it ends first.
         if self._watcher is not None:
             self._watcher.join()
+        for pool in (self._starts, self._questions):
+            pool.shutdown(wait=False, cancel_futures=True)
         # Ending the JVM ends its queries, and whatever thread of ours still waits for one of them.
         if self._session is not None:
             self._session.close()
         for pool in (self._starts, self._stops, self._questions):
             pool.shutdown(cancel_futures=True)
+        # An `open` that was under way had no session yet when we looked.
+        if self._session is not None:
+            self._session.close()
 
     def _died(self, reason: str) -> None:
         self._dead = reason
@@ -240,6 +251,10 @@ class SparkTaskRuntime:
                 except (PySparkException, Py4JError, OSError) as error:
                     # The JVM is going: the thread that waits for it will say so.
                     log.debug("%s: no look: %s", task, error)
+                except Exception:
+                    # Whatever it is, the others are still watched, and this task says that it is not.
+                    log.exception("%s cannot be watched", task)
+                    self._end(task, run, TaskFailed(task=task, trace=traceback.format_exc()))
 
     def _look(self, task: ConnectorTaskId, run: Run) -> None:
         if run.restarting:
@@ -259,23 +274,29 @@ class SparkTaskRuntime:
 
     def _restart(self, task: ConnectorTaskId, run: Run) -> None:
         """A query died: once more on the same folder, unless that cannot help."""
-        trace = run.query.trace()
-        if run.query.taken:
-            self._end(task, run, TaskTaken(task=task))
-            return
-        run.deaths += 1
-        if run.query.refusal is not None or run.deaths > self._config.restarts:
-            self._end(task, run, TaskFailed(task=task, trace=trace))
-            return
-        log.warning("%s: the query died and is started again (%d): %s", task, run.deaths, trace.splitlines()[0])
-        self._back_off(run.deaths - 1)
-        with self._lock:
-            current = self._runs.get(task) is run
-        if current:
-            try:
+        try:
+            trace = run.query.trace()
+            if run.query.taken:
+                self._end(task, run, TaskTaken(task=task))
+                return
+            run.deaths += 1
+            if run.query.refusal is not None or run.deaths > self._config.restarts:
+                self._end(task, run, TaskFailed(task=task, trace=trace))
+                return
+            log.warning("%s: the query died and is started again (%d): %.500s", task, run.deaths, trace)
+            self._back_off(run.deaths - 1)
+            with self._lock:
+                current = self._runs.get(task) is run
+            if current:
                 run.query.start()
-            except (PySparkException, Py4JError, ConfigError, FencedError) as error:
-                log.warning("%s: the query did not start again: %s", task, error)
+        except FencedError:
+            log.info("%s was stopped while it was started again", task)
+        except Exception as error:  # noqa: BLE001 - a plug-in's or a sink's; nobody looks at what this thread returns
+            # A start that fails is one more death, until it is one too many.
+            log.warning("%s: the query did not start again: %s", task, error)
+            if run.deaths >= self._config.restarts:
+                self._end(task, run, TaskFailed(task=task, trace=traceback.format_exc()))
+                return
         run.restarting = False
 
     def _back_off(self, attempt: int) -> None:

@@ -29,6 +29,8 @@ from coterie.spark.paths import local_file_path, option_values
 FORMATS = ("json", "parquet")
 STAGING = "_staging"
 """Readers of a folder skip names that start with an underscore."""
+SWEPT = "swept"
+"""How a folder in staging is called that is being removed."""
 OPTIONS = "sink.option."
 
 DEFINITION = Definition(
@@ -118,8 +120,10 @@ class FileSink:
         One of them may still be writing. So its folder goes away whole, by a rename, and its mark with it: whatever it
         writes afterwards is not put in place by it any more.
         """
+        for half_removed in self.path.glob(f"{STAGING}/{SWEPT}-*"):
+            shutil.rmtree(half_removed, ignore_errors=True)
         for left in self.path.glob(f"{STAGING}/{self._key}-*"):
-            doomed = left.with_name(f"swept-{uuid.uuid4().hex}")
+            doomed = left.with_name(f"{SWEPT}-{uuid.uuid4().hex}")
             try:
                 left.rename(doomed)
             except FileNotFoundError:
