@@ -165,13 +165,8 @@ class Script:
 
     def _kill(self) -> tuple[int, list[InFlight]]:
         """Kill the worker, not the leader, that owns most tasks; its number, and the batches cut off."""
-        self._until(lambda: self._placement.is_whole, 60, "all tasks run before the kill")
-        leaders = {number for number in self._fleet.workers if is_leader(self._plan.rest_url(number))}
-        owned = {number: self._tasks_of(number) for number in self._fleet.workers if number not in leaders}
-        if not leaders or not owned:
-            raise WorldError("There is no worker to kill beside a leader.")
-        number = max(owned, key=lambda number: (len(owned[number]), -number))
-        child, tasks = self._fleet.workers[number], owned[number]
+        number = self._choose_victim()
+        child, tasks = self._fleet.workers[number], self._tasks_of(number)
         self._display.say(f"worker-{number} is to die: it owns most tasks ({_listed(tasks)}) and is not the leader")
         cut = kill_in_mid_batch(child, tasks, self._checkpoints, deadline_s=30, meanwhile=self._look)
         self._fleet.forget(number)
@@ -185,6 +180,18 @@ class Script:
         if not KILL_FROM <= share <= KILL_UNTIL:
             raise WorldError(f"The kill came at {share:.0%}, not between {KILL_FROM:.0%} and {KILL_UNTIL:.0%}.")
         return number, cut
+
+    def _choose_victim(self) -> int:
+        """The worker, not the leader, that owns most tasks; waits until the group knows its leader."""
+        owners: list[int] = []
+
+        def is_known() -> bool:
+            leaders = [number for number in self._fleet.workers if is_leader(self._plan.rest_url(number))]
+            owners[:] = [number for number in self._fleet.workers if number not in leaders and self._owns(number)]
+            return self._lives_whole() and len(leaders) == 1 and bool(owners)
+
+        self._until(is_known, 60, "all tasks run and there is a worker to kill beside the leader")
+        return max(owners, key=lambda number: (len(self._tasks_of(number)), -number))
 
     def _await_survivors(self, cut: list[InFlight]) -> None:
         self._until(
