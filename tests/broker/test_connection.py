@@ -81,8 +81,10 @@ def test_hostile_bytes_close_their_connection_with_one_line(
         client.socket.sendall(hostile)
         client.socket.shutdown(socket.SHUT_WR)
         assert client.is_closed()
-    assert len(caplog.records) <= 1, caplog.text
-    assert not any(record.exc_info for record in caplog.records)
+    # Of ours: a slow machine makes asyncio's debug mode speak up, too.
+    ours = [record for record in caplog.records if record.name.startswith("coterie.")]
+    assert len(ours) <= 1, caplog.text
+    assert not any(record.exc_info for record in ours)
 
 
 @pytest.mark.usefixtures("bystander")

@@ -155,6 +155,7 @@ def test_topics_are_listed_and_refused_as_kafka_does(broker: ThreadedBroker) -> 
         (NewTopic("r", 1, 3), KafkaError.INVALID_REPLICATION_FACTOR),
         (NewTopic("c", 1, 1, config={"no.such.config": "1"}), KafkaError.INVALID_CONFIG),
         (NewTopic("c", 1, 1, config={"cleanup.policy": "burn"}), KafkaError.INVALID_CONFIG),
+        (NewTopic("c", 1, 1, config={"max.message.bytes": "abc"}), KafkaError.INVALID_CONFIG),
         (NewTopic("many", 1001, 1), KafkaError.INVALID_PARTITIONS),
     ):
         with pytest.raises(KafkaException) as raised:

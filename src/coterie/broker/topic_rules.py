@@ -3,6 +3,8 @@
 import re
 from collections.abc import Mapping
 
+from coterie.config.definition import Type, mistyped
+
 NAME_SIZE_MAX = 249
 _NAME = re.compile(r"[a-zA-Z0-9._-]+")
 
@@ -17,6 +19,9 @@ _CONFIGS = frozenset({
     "retention.ms", "segment.bytes", "segment.index.bytes", "segment.jitter.ms", "segment.ms",
     "unclean.leader.election.enable",
 })  # fmt: skip
+
+_WHOLE_NUMBERS = (".ms", ".bytes", ".messages", ".level", "min.insync.replicas")
+"""How the names of configs end whose values are whole numbers."""
 
 
 def name_error(name: str) -> str | None:
@@ -45,4 +50,6 @@ def config_error(configs: Mapping[str, str | None]) -> str | None:
             return f"Null value not supported for topic configs: {name}"
         if name == "cleanup.policy" and not {item.strip() for item in value.split(",")} <= {"compact", "delete"}:
             return f"Invalid value {value} for configuration cleanup.policy: must be one of [compact, delete]"
+        if name.endswith(_WHOLE_NUMBERS) and mistyped(Type.LONG, value):
+            return f"Invalid value {value} for configuration {name}: Not a number of type LONG"
     return None
