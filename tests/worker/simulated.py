@@ -41,6 +41,8 @@ class MemoryLog:
         """Nothing can be appended."""
         self.away = False
         """Its end cannot be asked for."""
+        self.truncated = False
+        """Lines that its followers have read are gone."""
         self.looks = 0
         """How often its end was asked for."""
         self._grown = asyncio.Event()
@@ -67,12 +69,18 @@ class MemoryLog:
         yield ()
         while True:
             grown = self._grown
+            if self.truncated:
+                raise WorldError("the log no longer has its first lines")
             if read < len(self.lines):
                 lines = tuple(self.lines[read:])
                 read += len(lines)
                 yield lines
             else:
                 await grown.wait()
+
+    def truncate(self) -> None:
+        self.truncated = True
+        self._grown.set()
 
     def latest(self) -> dict[bytes | None, bytes | None]:
         """What compaction would keep, tombstones included."""

@@ -273,6 +273,18 @@ async def test_a_dead_runtime_ends_the_worker_with_its_reason() -> None:
         assert one.membership.left
 
 
+async def test_a_log_that_cannot_be_read_on_ends_the_worker_in_order_with_the_reason() -> None:
+    async with Cluster() as cluster:
+        one = await cluster.start()
+        await cluster.create("orders", tasks=1)
+        await until_states(one, "RUNNING", ["RUNNING"])
+        cluster.config_log.truncate()
+        ended = await one.run
+        assert (ended.code, ended.reason) == (1, "the log no longer has its first lines")
+        assert one.membership.left
+        assert cluster.running_tasks() == []
+
+
 async def test_a_runtime_that_cannot_open_ends_the_worker_before_it_joins() -> None:
     async with Cluster() as cluster:
         runtime = SimulatedRuntime()

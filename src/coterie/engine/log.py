@@ -1,4 +1,4 @@
-"""The `Log` seam: an ordered, durable sequence of keyed lines (SQLite in the embedded broker | a Kafka topic)."""
+"""The `Log` seam: an ordered, durable sequence of keyed lines (a Kafka topic; in tests, a list)."""
 
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
@@ -49,6 +49,8 @@ class Log(Protocol):
         """Every line from the beginning, then every line as it comes; never ends by itself.
 
         Yields an empty sequence once, when all that was there at the call has been yielded ("read to end").
-        Failures of the world are retried inside, with a line in the process's log.
+        What passes by itself (a broker that is away) is retried inside, with a line in the process's log.
+
+        :raises WorldError: when it cannot go on: lines that follow those already read are gone.
         """
         ...

@@ -65,6 +65,7 @@ from coterie.herder.seams import (
     AssignmentWanted,
     HeartbeatAnswered,
     MembershipLost,
+    MembershipRefused,
     RebalanceStarted,
     RuntimeDied,
     TaskFailed,
@@ -89,7 +90,7 @@ def step(herder: Herder, event: Event, *, now_ms: int) -> HerderOutput:
         case ConfigLinesRead():
             _on_config_lines(turn, event)
             _reconcile(turn)
-        case RebalanceStarted() | AssignmentWanted() | AssignmentReceived() | MembershipLost():
+        case RebalanceStarted() | AssignmentWanted() | AssignmentReceived() | MembershipLost() | MembershipRefused():
             _on_membership(turn, event)
             _reconcile(turn)
         case TaskFailed() | TaskTaken() | TaskStarted() | TaskStartFailed() | TaskStopped():
@@ -160,14 +161,14 @@ def _on_life(turn: Turn, event: RuntimeOpened | RuntimeDied | ShutdownOrdered | 
             turn.herder.may_join = True
         case RuntimeDied(reason=reason):
             leaving.leave(turn, reason, code=1, grace_ms=RUNTIME_DIED_GRACE_MS)
-        case ShutdownOrdered(reason=reason):
-            leaving.leave(turn, reason, code=0, grace_ms=turn.herder.settings.stop_grace_ms)
+        case ShutdownOrdered(reason=reason, code=code):
+            leaving.leave(turn, reason, code=code, grace_ms=turn.herder.settings.stop_grace_ms)
         case GroupLeft():
             leaving.on_left(turn)
 
 
 def _on_membership(
-    turn: Turn, event: RebalanceStarted | AssignmentWanted | AssignmentReceived | MembershipLost
+    turn: Turn, event: RebalanceStarted | AssignmentWanted | AssignmentReceived | MembershipLost | MembershipRefused
 ) -> None:
     match event:
         case RebalanceStarted():
@@ -178,6 +179,8 @@ def _on_membership(
             membership.on_assignment(turn, event)
         case MembershipLost():
             membership.on_lost(turn, event)
+        case MembershipRefused(reason=reason):
+            leaving.leave(turn, reason, code=1, grace_ms=turn.herder.settings.stop_grace_ms)
 
 
 def _on_task(turn: Turn, event: TaskFailed | TaskTaken | TaskStarted | TaskStartFailed | TaskStopped) -> None:

@@ -47,7 +47,10 @@ class RuntimeOpened:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShutdownOrdered:
+    """By an operator, or because nothing works here without what has failed (then ``code`` is not 0)."""
+
     reason: str
+    code: int = 0
 
 
 # Results of chores.

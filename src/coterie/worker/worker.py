@@ -12,7 +12,7 @@ be able to do it.
 import asyncio
 import logging
 import uuid
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum, auto
 
@@ -108,6 +108,8 @@ class Worker:
         self._trace = Trace()
         self._replies: dict[RequestId, asyncio.Future[Answer]] = {}
         self._requests = 0
+        self._shutdown: ShutdownOrdered | None = None
+        """An order that found the inbox full."""
         self._ended: Ended | None = None
 
     # -- for others of this process -----------------------------------------------------------------------------------
@@ -133,10 +135,14 @@ class Worker:
 
     def order_shutdown(self, reason: str) -> None:
         """Stop all tasks, leave the group, end: what SIGTERM means. Safe to call again."""
+        self._order_shutdown(ShutdownOrdered(reason=reason))
+
+    def _order_shutdown(self, order: ShutdownOrdered) -> None:
         try:
-            self._inbox.put_nowait(ShutdownOrdered(reason=reason))
+            self._inbox.put_nowait(order)
         except asyncio.QueueFull:
-            logger.warning("The inbox is full; the order to shut down was dropped. Send it again.")
+            # The loop has much to do, so it comes by; and then this goes before all of that.
+            self._shutdown = self._shutdown or order
 
     async def run(self) -> Ended:
         """Start, work, end. Returns why; whatever was begun here has ended then.
@@ -166,8 +172,8 @@ class Worker:
     async def _start(self, group: asyncio.TaskGroup) -> None:
         self.stage = "initializing and reading to the end of internal topics"
         config_read, status_read = asyncio.Event(), asyncio.Event()
-        group.create_task(self._feed_config(self._config_log.follow(), config_read))
-        group.create_task(self._feed_statuses(self._status_log.follow(), status_read))
+        group.create_task(self._feed(self._config_log, lambda lines: ConfigLinesRead(lines=lines), config_read))
+        group.create_task(self._feed(self._status_log, lambda lines: StatusLinesRead(lines=lines), status_read))
         await config_read.wait()
         await status_read.wait()
         self.stage = "starting the task runtime"
@@ -181,19 +187,16 @@ class Worker:
         await self._inbox.put(RuntimeOpened())
         self.phase = Phase.RUNNING
 
-    async def _feed_config(self, follow: AsyncIterator[Sequence[Line]], read: asyncio.Event) -> None:
-        async for lines in follow:
-            if lines:
-                await self._inbox.put(ConfigLinesRead(lines=lines))
-            else:
-                read.set()
-
-    async def _feed_statuses(self, follow: AsyncIterator[Sequence[Line]], read: asyncio.Event) -> None:
-        async for lines in follow:
-            if lines:
-                await self._inbox.put(StatusLinesRead(lines=lines))
-            else:
-                read.set()
+    async def _feed(self, log: Log, event_of: Callable[[Sequence[Line]], Event], read: asyncio.Event) -> None:
+        try:
+            async for lines in log.follow():
+                if lines:
+                    await self._inbox.put(event_of(lines))
+                else:
+                    read.set()
+        except WorldError as error:
+            # What trying again could mend was tried again inside. A worker that cannot read on knows nothing more.
+            self._order_shutdown(ShutdownOrdered(reason=str(error), code=1))
 
     async def _feed_task_events(self) -> None:
         while True:
@@ -213,7 +216,7 @@ class Worker:
                 self._trace.add(now_ms, repr(event))
             try:
                 output = step(self._herder, event, now_ms=now_ms)
-            except AssertionError:
+            except Exception:
                 logger.critical("The herder is broken. What it did lately:\n%s", self._trace.story())
                 raise
             for effect in output.effects:
@@ -221,6 +224,9 @@ class Worker:
 
     async def _next_event(self) -> Event:
         while True:
+            if (order := self._shutdown) is not None:
+                self._shutdown = None
+                return order
             if (timer := self._timers.pop_due(self.now_ms())) is not None:
                 return TimerFired(timer=timer)
             next_at_ms = self._timers.next_at_ms()
