@@ -48,6 +48,7 @@ from coterie.herder.seams import (
     AssignmentWanted,
     HeartbeatAnswered,
     MembershipLost,
+    MembershipRefused,
     RebalanceStarted,
     TaskEvent,
     TaskFailed,
@@ -286,6 +287,27 @@ def test_a_shut_down_stops_writes_leaves_and_exits() -> None:
     assert herder.take(LeaveGroup) == [LeaveGroup(reason="SIGTERM")]
     herder.tell(GroupLeft())
     assert herder.take(Exit) == [Exit(code=0, reason="SIGTERM")]
+
+
+def test_a_worker_that_its_group_refuses_says_so_and_exits_with_an_error() -> None:
+    herder = ByHand()
+    herder.begin()
+    herder.tell(MembershipRefused(reason="set session.timeout.ms"))
+    assert herder.take(LeaveGroup) == [LeaveGroup(reason="set session.timeout.ms")]
+    herder.tell(GroupLeft())
+    assert herder.take(Exit) == [Exit(code=1, reason="set session.timeout.ms")]
+
+
+def test_a_worker_that_is_refused_later_stops_its_tasks_before_it_leaves() -> None:
+    herder = ByHand()
+    herder.begin()
+    herder.write(BORN, *DEALT)
+    herder.assign(assigned=only(*TASKS))
+    herder.obey()
+    herder.tell(MembershipRefused(reason="not authorized"))
+    assert not herder.take(LeaveGroup), "its tasks still run"
+    herder.obey()
+    assert herder.take(LeaveGroup)
 
 
 def test_a_task_that_does_not_stop_does_not_hold_up_the_end() -> None:

@@ -12,6 +12,7 @@ from coterie.member.events import (
     Left,
     Lost,
     RebalanceStarted,
+    Refused,
     RejoinWanted,
     RequestId,
 )
@@ -166,6 +167,69 @@ def test_a_coordinator_that_is_away_is_asked_again_by_the_same_member(worker: Wo
     assert again is not None
     assert again.member_id == "me"
     assert not worker.heard(Lost)
+
+
+@pytest.mark.parametrize(
+    ("error", "names"),
+    [
+        (ErrorCode.invalid_session_timeout, ["session.timeout.ms=9000", "group.min.session.timeout.ms"]),
+        (ErrorCode.inconsistent_group_protocol, ["connect.protocol compatible", "group.id"]),
+        (ErrorCode.invalid_group_id, ["group.id=fleet"]),
+        (ErrorCode.group_authorization_failed, ["authorized", "group.id"]),
+    ],
+)
+def test_an_answer_that_a_wrong_setting_brought_about_is_told_once_and_nothing_more_is_asked(
+    worker: Worker, error: ErrorCode, names: list[str]
+) -> None:
+    worker.subscribe()
+    worker.answer(JoinRequest, JoinResponse(error=error))
+    (refused,) = worker.heard(Refused)
+    assert all(name in refused.reason for name in names), refused.reason
+    worker.subscribe(SOME_WORK)
+    worker.feed(RejoinWanted(reason="a wish"))
+    worker.pass_time(60_000)
+    assert not worker.out
+    worker.feed(LeaveWanted(reason=refused.reason))
+    assert worker.heard(Left)
+
+
+def test_a_member_that_is_refused_later_keeps_its_place_until_it_leaves(worker: Worker) -> None:
+    settle(worker)
+    worker.feed(RejoinWanted(reason="a wish"))
+    worker.answer(JoinRequest, JoinResponse(error=ErrorCode.group_authorization_failed))
+    assert worker.heard(Refused)
+    worker.pass_time(1_000)
+    worker.answer(HeartbeatRequest, HeartbeatResponse(error=ErrorCode.rebalance_in_progress))
+    assert worker.heard(HeartbeatAnswered)
+    assert worker.sent(JoinRequest) is None
+    worker.feed(LeaveWanted(reason="refused"))
+    assert worker.sent(LeaveRequest) is not None
+
+
+def test_a_sync_can_be_refused_too(worker: Worker) -> None:
+    worker.subscribe()
+    worker.answer(JoinRequest, joined())
+    worker.answer(SyncRequest, SyncResponse(error=ErrorCode.group_authorization_failed))
+    assert worker.heard(Refused)
+    worker.pass_time(5_000)
+    assert worker.sent(JoinRequest) is None
+
+
+@pytest.mark.parametrize("error", [ErrorCode.inconsistent_group_protocol, ErrorCode.group_max_size_reached])
+def test_a_group_that_may_take_a_worker_back_later_is_asked_again(worker: Worker, error: ErrorCode) -> None:
+    settle(worker)
+    worker.feed(RejoinWanted(reason="a wish"))
+    worker.answer(JoinRequest, JoinResponse(error=error))
+    worker.pass_time(1_000)
+    assert worker.sent(JoinRequest) is not None
+    assert not worker.heard(Refused)
+
+
+def test_a_full_group_is_asked_again(worker: Worker) -> None:
+    worker.subscribe()
+    worker.answer(JoinRequest, JoinResponse(error=ErrorCode.group_max_size_reached))
+    worker.pass_time(1_000)
+    assert worker.sent(JoinRequest) is not None
 
 
 def test_a_join_that_is_never_answered_is_given_up_and_its_late_answer_ignored(worker: Worker) -> None:

@@ -1,9 +1,19 @@
 import asyncio
 from collections.abc import AsyncIterator
+from pathlib import Path
 
 import pytest
 
-from coterie.herder.seams import AssignmentReceived, AssignmentWanted, HeartbeatAnswered, MembershipEvent
+from coterie.broker.server import running
+from coterie.broker.settings import BrokerSettings
+from coterie.herder.seams import (
+    AssignmentReceived,
+    AssignmentWanted,
+    HeartbeatAnswered,
+    MembershipEvent,
+    MembershipRefused,
+)
+from coterie.kafka.coordinator import KafkaCoordinator
 from coterie.member.messages import (
     HeartbeatRequest,
     HeartbeatResponse,
@@ -195,3 +205,23 @@ async def test_of_heartbeats_that_nobody_took_only_the_last_is_told(
         assert isinstance(latest, HeartbeatAnswered)
         assert latest.sent_at_ms - first.sent_at_ms > 5 * 5
         await membership.leave("done")
+
+
+@pytest.mark.interop
+async def test_a_session_that_the_broker_does_not_accept_is_told_once_and_the_setting_named(tmp_path: Path) -> None:
+    settings = MemberSettings(
+        group_id=GroupId("group"), url=WorkerUrl("http://worker-1:8083/"), session_timeout_ms=3_000
+    )
+    async with running(BrokerSettings(data_path=tmp_path)) as broker, asyncio.timeout(DEADLINE_S):
+        coordinator = KafkaCoordinator(
+            [f"127.0.0.1:{broker.port}"], client_id="worker-1", request_timeout_ms=10_000, rebalance_timeout_ms=10_000
+        )
+        membership = ClassicMembership(settings, coordinator)
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(membership.run())
+            membership.subscribe(config_offset=ConfigOffset(3), owned=NO_JOBS)
+            refused = await until(membership, MembershipRefused)
+            assert isinstance(refused, MembershipRefused)
+            assert "session.timeout.ms=3000" in refused.reason
+            assert "group.min.session.timeout.ms" in refused.reason
+            await membership.leave(refused.reason)

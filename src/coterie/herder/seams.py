@@ -48,8 +48,16 @@ class MembershipLost:
     reason: str
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MembershipRefused:
+    """The group will never take this worker as it is set: it stops, leaves and exits with ``reason``, which says what
+    to set instead."""
+
+    reason: str
+
+
 MembershipEvent: TypeAlias = (
-    RebalanceStarted | AssignmentWanted | AssignmentReceived | HeartbeatAnswered | MembershipLost
+    RebalanceStarted | AssignmentWanted | AssignmentReceived | HeartbeatAnswered | MembershipLost | MembershipRefused
 )
 
 

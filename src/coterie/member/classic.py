@@ -15,7 +15,8 @@ Three things can end a place:
 
 The first two are a loss: the herder stops everything, and the member joins again when it says that nothing is owned.
 All else (coordinator gone, moving or loading; ILLEGAL_GENERATION; REBALANCE_IN_PROGRESS) is asked again, with the same
-id, while the work goes on. So a broker that is back within the lease stops nothing.
+id, while the work goes on. So a broker that is back within the lease stops nothing. But what a wrong setting brought
+about (see `member.refusals`) no asking cures: the member says so, once, and asks for nothing more until it is to leave.
 
 Heartbeats go on while a join or a sync is parked at the coordinator, which may be for longer than the session. There
 Kafka's clients pause them, since the coordinator spares whoever waits for it; but then a worker that was cut off

@@ -138,6 +138,13 @@ class Lost:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Refused:
+    """The group will never take this worker as it is set, so the member asks no more: it is to leave → LeaveWanted"""
+
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Left:
     """The member has left the group, whether anybody heard it or not. Nothing follows."""
 
@@ -152,5 +159,6 @@ Effect: TypeAlias = (
     | AssignmentDelivered
     | HeartbeatAnswered
     | Lost
+    | Refused
     | Left
 )

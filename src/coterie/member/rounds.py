@@ -7,6 +7,7 @@ from coterie.member.events import (
     ComputeAssignment,
     Installed,
     RebalanceStarted,
+    Refused,
     Say,
     SetTimer,
 )
@@ -22,6 +23,7 @@ from coterie.member.presence import (
     renew_lease,
     retry_later,
 )
+from coterie.member.refusals import refusal
 from coterie.member.state import NO_MEMBER, InFlight
 from coterie.member.turn import Turn
 from coterie.nouns.errors import WireError
@@ -37,7 +39,7 @@ from coterie.wire.errors import ErrorCode
 def join_if_due(turn: Turn) -> None:
     """Begin a round, if one is needed and nothing stands in its way."""
     member = turn.member
-    if member.owned is None or member.leaving is not None or member.asking or member.computing:
+    if member.owned is None or member.refused or member.leaving is not None or member.asking or member.computing:
         return
     if member.stopping and member.owned:
         return
@@ -79,6 +81,7 @@ def on_joined(turn: Turn, asked: InFlight, response: JoinResponse) -> None:
     match response.error:
         case ErrorCode.none if is_about(asked, response.member_id) and response.generation >= 0:
             was_in = member.generation >= 0
+            member.has_been_in = True
             member.member_id, member.generation = response.member_id, response.generation
             member.protocol = response.protocol
             if was_in:
@@ -97,8 +100,17 @@ def on_joined(turn: Turn, asked: InFlight, response: JoinResponse) -> None:
         case ErrorCode.rebalance_in_progress | ErrorCode.illegal_generation:
             retry_later(turn)
         case error:
-            turn.order(Say(text=f"The group's coordinator answers {error.name}; joining again"))
-            retry_later(turn)
+            on_error(turn, error)
+
+
+def on_error(turn: Turn, error: ErrorCode) -> None:
+    """An answer that says nothing of this member's place: to be asked again, unless that can never work."""
+    if (reason := refusal(turn.member, error)) is not None:
+        turn.member.refused = True
+        turn.order(Refused(reason=reason))
+    else:
+        turn.order(Say(text=f"The group's coordinator answers {error.name}; joining again"))
+        retry_later(turn)
 
 
 def is_about(asked: InFlight, member_id: MemberId) -> bool:
@@ -170,5 +182,4 @@ def on_synced(turn: Turn, asked: InFlight, response: SyncResponse) -> None:
         case ErrorCode.rebalance_in_progress | ErrorCode.illegal_generation:
             pass  # the group has moved on: join at once
         case error:
-            turn.order(Say(text=f"The group's coordinator answers {error.name}; joining again"))
-            retry_later(turn)
+            on_error(turn, error)

@@ -67,6 +67,8 @@ class Member:
         self.protocol = ""
         self.completed = False
         """Whether that generation's assignment has been received."""
+        self.has_been_in = False
+        """Whether the group has ever taken this worker."""
         self.computing = False
         """It leads ``generation``, and the herder has not said yet who gets what."""
 
@@ -83,6 +85,8 @@ class Member:
         """When the last request was sent that the coordinator answered as one to a member; None when there is none."""
         self.stopping = False
         """The membership is lost, and not all has stopped yet."""
+        self.refused = False
+        """The group will never take this worker as it is set: nothing is asked but to leave."""
         self.leaving: str | None = None
         self.left = False
 
@@ -101,4 +105,5 @@ def check(member: Member) -> None:
     assert not (member.completed and member.generation < 0), "what is completed has a number"
     assert not (member.computing and asking is not None), "a leader that computes asks for nothing"
     assert not (member.stopping and asking is not None) or member.leaving is not None, "no join before all has stopped"
+    assert not (member.refused and asking is not None) or member.leaving is not None, "whoever is refused asks no more"
     assert member.generation < 0 or member.member_id, "only a member has a generation"

@@ -19,6 +19,7 @@ from coterie.herder.seams import (
     HeartbeatAnswered,
     MembershipEvent,
     MembershipLost,
+    MembershipRefused,
     RebalanceStarted,
 )
 from coterie.member import events as member_events
@@ -35,6 +36,7 @@ from coterie.member.events import (
     LeaveWanted,
     Left,
     Lost,
+    Refused,
     RejoinWanted,
     Say,
     Send,
@@ -196,7 +198,8 @@ def _in_the_herders_words(
     | ComputeAssignment
     | AssignmentDelivered
     | member_events.HeartbeatAnswered
-    | Lost,
+    | Lost
+    | Refused,
 ) -> MembershipEvent:
     match effect:
         case member_events.RebalanceStarted():
@@ -211,3 +214,5 @@ def _in_the_herders_words(
             return HeartbeatAnswered(sent_at_ms=sent_at_ms)
         case Lost(reason=reason):
             return MembershipLost(reason=reason)
+        case Refused(reason=reason):
+            return MembershipRefused(reason=reason)

@@ -26,6 +26,7 @@ from coterie.member.events import (
     LeaveWanted,
     Left,
     Lost,
+    Refused,
     RejoinWanted,
     RequestId,
     Send,
@@ -109,6 +110,8 @@ class Worker:
                     self.stage.soon(self.lose)
                 case Left():
                     self.stage.workers.pop(self.name, None)
+                case Refused(reason=reason):
+                    raise AssertionError(f"the stage is set wrong: {reason}")
                 case _:
                     pass  # what is said to the process's log and to the herder's clock
 

@@ -14,6 +14,7 @@ from coterie.herder.seams import (
     AssignmentWanted,
     HeartbeatAnswered,
     MembershipLost,
+    MembershipRefused,
     RebalanceStarted,
 )
 from coterie.herder.state import Herder, HerderSettings
@@ -315,6 +316,8 @@ class Process:
                 self.tell(HeartbeatAnswered(sent_at_ms=sent_at_ms))
             case events.Lost(reason=reason):
                 self.tell(MembershipLost(reason=reason))
+            case events.Refused(reason=reason):
+                self.tell(MembershipRefused(reason=reason))
             case events.Left():
                 self.tell(herder.GroupLeft())
 
