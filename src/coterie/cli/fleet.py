@@ -1,5 +1,6 @@
 """A cluster on one machine: the embedded broker and some workers as child processes, tended while they live."""
 
+import fcntl
 import socket
 import time
 from collections.abc import Callable, Mapping
@@ -28,7 +29,8 @@ class Plan:
     data: Path
     broker_port: int
     rest_port: int
-    settings: Mapping[str, str] = field(default_factory=dict)
+    settings: Mapping[str, str] = field(default_factory=lambda: {"scheduled.rebalance.max.delay.ms": "10000"})
+    """Connect's delay of five minutes is for workers that something brings back; here nobody restarts a dead one."""
     initial_delay_ms: int = 3_000
     """How long the group waits for more workers before its first round."""
 
@@ -61,6 +63,19 @@ class Fleet:
             if not is_free(port):
                 raise WorldError(f"Port {port}, which {who} needs, is taken: choose another with {option}.")
 
+    def check_data(self) -> None:
+        """:raises WorldError: when another broker holds the data folder: it would see ours come and go in its log."""
+        lock = self.plan.data / "broker" / "lock"
+        if not lock.exists():
+            return
+        with lock.open("rb") as file:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError as error:
+                raise WorldError(
+                    f"Another cluster uses the data folder {self.plan.data}: stop it, or choose another with --data."
+                ) from error
+
     def start_broker(self) -> None:
         """Returns when it accepts connections.
 
@@ -77,7 +92,7 @@ class Fleet:
     def start_worker(self, number: int) -> Child:
         """Start worker ``number``, or a replacement for it."""
         name = f"worker-{number}"
-        file = self.plan.data / "workers" / f"{name}.properties"
+        file = self._file(name)
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_text("".join(f"{key}={_escaped(value)}\n" for key, value in self._settings(number, name).items()))
         self.workers[number] = self._run(name, "worker", "-c", str(file))
@@ -107,9 +122,11 @@ class Fleet:
             if (code := child.exit_code) is not None:
                 del self.workers[number]
                 self.gone.append(child.name)
+                # Whoever was killed had no time to say why: its log tells nothing of it.
+                why = f"Its log is {child.log}." if code < 0 else f"The end of {child.log}:\n{child.tail()}"
                 self._say(
-                    f"{child.name} died ({_how(code)}); its group goes on without it. "
-                    f"The end of {child.log}:\n{child.tail()}"
+                    f"{child.name} died ({_how(code)}). Its jobs wait {self._delay_s:g} s for it, then others take "
+                    f"them. To bring it back: coterie worker -c {self._file(child.name)}\n{why}"
                 )
                 if not self.workers:
                     raise WorldError("No worker is left.")
@@ -138,6 +155,13 @@ class Fleet:
         temporary = self.plan.data / "tmp"
         temporary.mkdir(parents=True, exist_ok=True)
         return self._children.start(name, ["-m", "coterie", *arguments], environment={"TMPDIR": str(temporary)})
+
+    @property
+    def _delay_s(self) -> float:
+        return int(self.plan.settings["scheduled.rebalance.max.delay.ms"]) / 1000
+
+    def _file(self, name: str) -> Path:
+        return self.plan.data / "workers" / f"{name}.properties"
 
     def _end_of(self) -> str:
         assert self._broker is not None

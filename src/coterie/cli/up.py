@@ -8,6 +8,7 @@ import typer
 
 from coterie.cli.fleet import Fleet, Plan
 from coterie.cli.processes import Children
+from coterie.nouns.errors import WorldError
 
 
 def run(*, workers: int, data: Path, broker_port: int, rest_port: int) -> int:
@@ -17,6 +18,7 @@ def run(*, workers: int, data: Path, broker_port: int, rest_port: int) -> int:
         with Children(plan.data / "logs") as children:
             fleet = Fleet(plan, children, say=typer.echo)
             fleet.check_ports(workers)
+            fleet.check_data()
             typer.echo(f"Starting the broker and {workers} workers; data in {plan.data}, logs in {plan.data / 'logs'}")
             fleet.start_broker()
             typer.echo(f"The broker is up at 127.0.0.1:{broker_port}")
@@ -29,6 +31,8 @@ def run(*, workers: int, data: Path, broker_port: int, rest_port: int) -> int:
                 fleet.close()
     except KeyboardInterrupt:
         return 0
+    except OSError as error:
+        raise WorldError(f"The data folder {plan.data} cannot be used: {error.strerror}.") from error
 
 
 def _tend_for_ever(fleet: Fleet) -> NoReturn:
