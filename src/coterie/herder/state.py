@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from enum import IntEnum
 
 from coterie.assignors.cooperative import Memory
+from coterie.engine.lease import lease_ms
 from coterie.engine.output import Output
 from coterie.herder.config_state import UNREAD, ConfigState
 from coterie.herder.messages import Effect, RequestId
@@ -45,7 +46,7 @@ class HerderSettings:
     @property
     def lease_ms(self) -> int:
         """For how long an answered heartbeat proves, from its sending on, that this worker is counted in."""
-        return self.session_timeout_ms * 2 // 3
+        return lease_ms(self.session_timeout_ms)
 
     @property
     def hurried_grace_ms(self) -> int:

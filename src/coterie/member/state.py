@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from itertools import count
 
+from coterie.engine.lease import lease_ms
 from coterie.member.events import RequestId
 from coterie.member.messages import HeartbeatRequest, JoinRequest, LeaveRequest, Request, SyncRequest
 from coterie.nouns.ids import ConfigOffset, Generation, GroupId, MemberId, WorkerUrl
@@ -28,8 +29,8 @@ class MemberSettings:
 
     @property
     def lease_ms(self) -> int:
-        """For how long an answer proves that this worker may run what it has: two thirds of the session."""
-        return self.session_timeout_ms * 2 // 3
+        """For how long an answer proves that this worker may run what it has."""
+        return lease_ms(self.session_timeout_ms)
 
     @property
     def answer_timeout_ms(self) -> int:
