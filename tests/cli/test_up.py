@@ -106,7 +106,9 @@ def test_a_dead_worker_is_told_of_and_stays_dead(up: Up) -> None:
     (worker,) = [pid for pid in processes_of(up.data) if pid not in (up.process.pid, up.broker())][:1]
     os.kill(worker, signal.SIGKILL)
     assert up.process.wait(60) == 1
-    assert "worker-0 died (signal 9); its group goes on without it." in up.said()
+    said = up.said()
+    assert "worker-0 died (signal 9). Its jobs wait 10 s for it, then others take them." in said
+    assert f"coterie worker -c {up.data / 'workers' / 'worker-0.properties'}" in said
     assert up.said().endswith("coterie: No worker is left.\n")
     up.assert_nothing_is_left()
 
@@ -136,3 +138,13 @@ def test_a_taken_port_is_named_with_the_option_that_moves_it(tmp_path: Path) -> 
             assert f"Port {port}, which " in run.stderr
             assert f"is taken: choose another with {option}." in run.stderr
     assert processes_of(tmp_path) == []
+
+
+def test_a_data_folder_that_cannot_be_used_is_one_clear_line(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    ports = ["--broker-port", str(free_port()), "--rest-port", str(free_port())]
+    command = [sys.executable, "-m", "coterie", "up", "--workers", "1", "--data", str(tmp_path / "file"), *ports]
+    ended = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+    assert ended.returncode == 1
+    assert "cannot be used" in ended.stderr
+    assert "Traceback" not in ended.stderr + ended.stdout
