@@ -54,7 +54,8 @@ class WorkerSettings(BaseModel):
     rebalance_timeout_ms: Milliseconds = 60_000
     """How long a round waits for a worker to rejoin."""
     worker_sync_timeout_ms: Milliseconds = 3_000
-    """How long to read the config topic to its end before a round goes on without."""
+    """How long to wait for the config topic's end. A round whose leader has not read as far as its members by then
+    gives nobody anything new, and another follows when it has; a GET answers what is known by then."""
     scheduled_rebalance_max_delay_ms: Annotated[int, Field(ge=0)] = 300_000
     """How long a lost worker's jobs wait for it before others get them; 0 means not at all."""
     connect_protocol: str = "compatible"

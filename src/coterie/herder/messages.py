@@ -181,8 +181,9 @@ class LookDue:
 
 
 HerderTimer: TypeAlias = Literal["assign", "delay over", "statuses", "shutdown"]
-"""``assign``: assign though the config log lags · ``delay over``: the scheduled rebalance delay has ended ·
-``statuses``: write them again · ``shutdown``: leave though not all has stopped."""
+"""``assign``: the leader's config log still lags, so nobody gets anything in this round (CONFIG_MISMATCH) ·
+``delay over``: the scheduled rebalance delay has ended · ``statuses``: write them again · ``shutdown``: leave though
+not all has stopped."""
 Timer: TypeAlias = RequestDue | RetryDue | LookDue | HerderTimer
 
 # -- effects: orders. Those that take time are chores, each answered by the event named -------------------------------
