@@ -4,8 +4,6 @@ from typing import NewType
 
 GroupId = NewType("GroupId", str)
 MemberId = NewType("MemberId", str)
-InstanceId = NewType("InstanceId", str)
-"""``group.instance.id``: the identity of a static member."""
 Generation = NewType("Generation", int)
 WorkerId = NewType("WorkerId", str)
 """``host:port`` of a worker's REST listener: what Connect shows as ``worker_id``."""
