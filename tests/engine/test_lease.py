@@ -1,3 +1,5 @@
+"""The last third of a session is for stopping."""
+
 import pytest
 
 from coterie.engine.lease import lease_ms
