@@ -78,3 +78,10 @@ def test_a_batch_counts_as_continued_when_its_new_owner_has_committed_it_as_plan
     (checkpoint / "offsets" / "7").write_text("another plan")
     with pytest.raises(WorldError, match="planned batch 7 anew"):
         assert_continued(cut, checkpoints)
+
+
+def test_a_checkpoint_that_changes_hands_while_it_is_looked_at_is_looked_at_again(tmp_path: Path) -> None:
+    checkpoint = make_checkpoint(tmp_path, "2-bb")
+    (checkpoint / "commits" / "7").touch()
+    # As it looks from the name that has just lost it: the commit was listed, the plan is not there any more.
+    assert not assert_continued([InFlight(task=TASK, batch=7, plan=b"plan", starts=1)], Checkpoints(tmp_path))

@@ -67,20 +67,10 @@ def assert_continued(cut: Sequence[InFlight], checkpoints: Checkpoints) -> bool:
 
     :raises WorldError: when a new owner planned another batch in its place, or went past it.
     """
-    for one in cut:
-        holder = checkpoints.holder(one.task)
-        if holder is None or starts_of(holder) == one.starts:
-            return False
-        committed = last_batch(holder / "commits")
-        if committed is None or committed < one.batch:
-            return False
-        if (holder / "offsets" / str(one.batch)).read_bytes() != one.plan:
-            raise WorldError(f"The new owner of {one.task} has planned batch {one.batch} anew instead of repeating it.")
-        later = [path for path in (holder / "commits").iterdir() if path.name.isdigit() and int(path.name) > one.batch]
-        at_ns = (holder / "commits" / str(one.batch)).stat().st_mtime_ns
-        if any(path.stat().st_mtime_ns < at_ns for path in later):
-            raise WorldError(f"Batch {one.batch} was not the first one of {one.task}'s new owner.")
-    return True
+    try:
+        return all(_is_continued(one, checkpoints.holder(one.task)) for one in cut)
+    except OSError:
+        return False  # taken over once more while it was looked at
 
 
 # -- small hands ------------------------------------------------------------------------------------------------------
@@ -89,8 +79,28 @@ def assert_continued(cut: Sequence[InFlight], checkpoints: Checkpoints) -> bool:
 def _in_flight(holder: Path | None, task: ConnectorTaskId) -> InFlight | None:
     if holder is None or (batch := batch_in_flight(holder)) is None:
         return None
-    plan = (holder / "offsets" / str(batch)).read_bytes()
+    try:
+        plan = (holder / "offsets" / str(batch)).read_bytes()
+    except OSError:
+        return None  # taken over while it was looked at
     return InFlight(task=task, batch=batch, plan=plan, starts=starts_of(holder))
+
+
+def _is_continued(one: InFlight, holder: Path | None) -> bool:
+    """:raises OSError: when ``holder`` loses the checkpoint meanwhile."""
+    if holder is None or starts_of(holder) == one.starts:
+        return False
+    offsets, commits = holder / "offsets", holder / "commits"
+    committed = last_batch(commits)
+    if committed is None or committed < one.batch:
+        return False
+    if (offsets / str(one.batch)).read_bytes() != one.plan:
+        raise WorldError(f"The new owner of {one.task} has planned batch {one.batch} anew instead of repeating it.")
+    later = [path for path in commits.iterdir() if path.name.isdigit() and int(path.name) > one.batch]
+    at_ns = (commits / str(one.batch)).stat().st_mtime_ns
+    if any(path.stat().st_mtime_ns < at_ns for path in later):
+        raise WorldError(f"Batch {one.batch} was not the first one of {one.task}'s new owner.")
+    return True
 
 
 def _assert_uncommitted(cut: Sequence[InFlight], checkpoints: Checkpoints) -> None:

@@ -46,8 +46,8 @@ def run(*, data: Path | None, broker_port: int | None, rest_port: int | None) ->
     :raises WorldError: when it cannot even begin.
     """
     archive = flights.archive()
-    if data is not None and data.exists() and any(data.iterdir()):
-        raise WorldError(f"{data} is not empty: name a new folder with --data.")
+    if data is not None and data.exists() and not (data.is_dir() and not any(data.iterdir())):
+        raise WorldError(f"{data} is not an empty folder: name a new one with --data.")
     folder = data.absolute() if data is not None else Path(tempfile.mkdtemp(prefix="coterie-demo-"))
     plan = Plan(
         data=folder,
@@ -64,7 +64,7 @@ def run(*, data: Path | None, broker_port: int | None, rest_port: int | None) ->
         try:
             with Children(folder / "logs") as children:
                 is_right = Script(plan, children, display, archive, expected).play()
-        except CoterieError as error:
+        except (CoterieError, OSError) as error:
             display.say(f"The demo has failed: {error}")
         except KeyboardInterrupt:
             is_interrupted = True
