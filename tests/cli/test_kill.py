@@ -1,5 +1,7 @@
 """The kill, on a worker of straw that writes `offsets/N` and `commits/N` as Spark does, and on checkpoints by hand."""
 
+import os
+import signal
 import time
 from pathlib import Path
 
@@ -61,6 +63,24 @@ def test_without_a_batch_in_flight_nobody_is_killed(tmp_path: Path) -> None:
         with pytest.raises(WorldError, match="No batch of worker was in flight"):
             kill_in_mid_batch(child, [TASK], Checkpoints(tmp_path), deadline_s=0.2, meanwhile=lambda: None)
         assert child.is_running
+
+
+@pytest.mark.processes
+def test_a_worker_that_somebody_else_has_killed_cuts_off_nothing(tmp_path: Path) -> None:
+    make_checkpoint(tmp_path, "1-aa")
+    with Children(tmp_path / "logs") as children:
+        child = children.start("worker", ["-c", "import time; time.sleep(600)"])
+        assert (
+            kill_in_mid_batch(
+                child,
+                [TASK],
+                Checkpoints(tmp_path),
+                deadline_s=30,
+                meanwhile=lambda: os.kill(child.pid, signal.SIGKILL),
+            )
+            == []
+        )
+        assert child.exit_code == -signal.SIGKILL
 
 
 def test_a_batch_counts_as_continued_when_its_new_owner_has_committed_it_as_planned(tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ from urllib.parse import quote
 
 import httpx
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 
 from coterie.nouns.errors import WorldError
@@ -17,18 +18,20 @@ _STYLES = {"RUNNING": "green", "FAILED": "red", "PAUSED": "yellow", "STOPPED": "
 
 
 def show_all(url: str) -> None:
-    connectors: dict[str, Any] = _ask(url, "GET", "/connectors?expand=info&expand=status").json()
+    # Apart, since Connect leaves out of `expand=status` whoever has no status yet: one that was just created.
+    connectors: dict[str, Any] = _ask(url, "GET", "/connectors?expand=info").json()
+    statuses: dict[str, Any] = _ask(url, "GET", "/connectors?expand=status").json()
     if not connectors:
         _console.print("There are no connectors yet; create one with `coterie connectors create FILE`.")
         return
     table = Table("connector", "type", "state", "worker", "tasks", box=None, header_style="bold")
     for name, shown in sorted(connectors.items()):
-        status = shown["status"]
+        status = statuses.get(name, {}).get("status", {"connector": {"state": "UNASSIGNED"}, "tasks": []})
         table.add_row(
-            name,
-            status.get("type", ""),
+            escape(name),
+            shown["info"].get("type", ""),
             _colored(status["connector"]["state"]),
-            status["connector"]["worker_id"],
+            status["connector"].get("worker_id", "-"),
             _counted([task["state"] for task in status["tasks"]]),
         )
     _console.print(table)
@@ -42,15 +45,16 @@ def create(url: str, file: Path) -> None:
     try:
         body = json.loads(text)
     except ValueError as error:
-        raise WorldError(f"{file} is no JSON: {error}") from error
+        raise WorldError(f"{'Standard input' if str(file) == '-' else file} is no JSON: {error}") from error
     created = _ask(url, "POST", "/connectors", body=body).json()
-    _console.print(f"Created {created['name']}; look at it with `coterie connectors status {created['name']}`.")
+    name = escape(created["name"])
+    _console.print(f"Created {name}; in some seconds look at it with `coterie connectors status {name} --url {url}`.")
 
 
 def show_status(url: str, name: str) -> None:
     status = _ask(url, "GET", _path(name, "/status")).json()
     connector = status["connector"]
-    _console.print(f"{status['name']}: {_colored(connector['state'])} on {connector['worker_id']}")
+    _console.print(f"{escape(status['name'])}: {_colored(connector['state'])} on {connector['worker_id']}")
     if connector.get("trace"):
         _console.print(connector["trace"], markup=False)
     for task in sorted(status["tasks"], key=lambda task: int(task["id"])):
@@ -61,17 +65,17 @@ def show_status(url: str, name: str) -> None:
 
 def pause(url: str, name: str) -> None:
     _ask(url, "PUT", _path(name, "/pause"))
-    _console.print(f"{name} is being paused.")
+    _console.print(f"{escape(name)} is being paused.")
 
 
 def resume(url: str, name: str) -> None:
     _ask(url, "PUT", _path(name, "/resume"))
-    _console.print(f"{name} is being resumed.")
+    _console.print(f"{escape(name)} is being resumed.")
 
 
 def delete(url: str, name: str) -> None:
     _ask(url, "DELETE", _path(name))
-    _console.print(f"{name} is deleted; what it has written stays.")
+    _console.print(f"{escape(name)} is deleted; what it has written stays.")
 
 
 # -- small hands ------------------------------------------------------------------------------------------------------

@@ -43,10 +43,12 @@ def kill_in_mid_batch(
 ) -> list[InFlight]:
     """Kill ``child`` and its group in the middle of a batch; the batches of ``tasks`` that this cut off.
 
+    None are returned when the child has died before, of something else.
+
     :raises WorldError: when there is no such moment in time, or the kill turns out not to have been in mid-batch.
     """
     deadline = time.monotonic() + deadline_s
-    while True:
+    while child.is_running:
         child.stop()
         wait_until_stopped(child.pid)
         cut = [found for task in tasks if (found := _in_flight(checkpoints.holder(task), task)) is not None]
@@ -60,6 +62,7 @@ def kill_in_mid_batch(
             raise WorldError(f"No batch of {child.name} was in flight at any look within {deadline_s:.0f} s.")
         meanwhile()
         time.sleep(_PAUSE_S)
+    return []
 
 
 def assert_continued(cut: Sequence[InFlight], checkpoints: Checkpoints) -> bool:
