@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from coterie.cli.processes import Children
+from coterie.cli.processes import Child, Children
 
 pytestmark = pytest.mark.processes
 
@@ -27,7 +27,7 @@ time.sleep(600)
 PARENT = f"""
 import sys, time
 from pathlib import Path
-from coterie.cli.processes import Children
+from coterie.cli.processes import Child, Children
 folder = Path(sys.argv[1])
 with Children(folder) as children:
     child = children.start("child", ["-c", {CHILD!r}, str(folder / "grandchild")])
@@ -120,3 +120,22 @@ def test_a_child_that_will_not_end_is_killed_after_its_grace(tmp_path: Path) -> 
         read_pid(tmp_path / "deaf")
         children.end([child], grace_s=0.1)
         assert child.exit_code == -signal.SIGKILL
+
+
+@pytest.mark.parametrize("how", ["killed", "ended"])
+def test_a_group_is_forgotten_before_its_number_is_free(tmp_path: Path, how: str) -> None:
+    forgotten: list[bool] = []
+    process = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"], process_group=0)
+
+    def forget(group: int) -> None:
+        assert group == process.pid
+        forgotten.append(Path(f"/proc/{group}").exists())
+
+    child = Child("child", process, tmp_path / "log", before_reaping=forget)
+    if how == "ended":
+        process.send_signal(signal.SIGKILL)
+        assert child.wait(30)
+    else:
+        child.kill()
+    assert child.exit_code == -signal.SIGKILL
+    assert forgotten == [True]

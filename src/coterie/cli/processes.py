@@ -10,7 +10,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -24,11 +24,15 @@ _TAIL_LINES = 15
 class Child:
     """One child process, the leader of its own process group, with a log file for all that it prints."""
 
-    def __init__(self, name: str, process: "subprocess.Popen[bytes]", log: Path) -> None:
+    def __init__(
+        self, name: str, process: "subprocess.Popen[bytes]", log: Path, *, before_reaping: Callable[[int], None]
+    ) -> None:
+        """``before_reaping`` is told the group's number while nobody else can have it yet."""
         self.name = name
         self.log = log
         self._started_at = time.monotonic()
         self._process = process
+        self._before_reaping = before_reaping
 
     @property
     def pid(self) -> int:
@@ -44,8 +48,7 @@ class Child:
         seen = os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
         if seen is None:
             return None
-        self._signal_group(signal.SIGKILL)
-        return self._process.wait()
+        return self._end_group()
 
     @property
     def is_running(self) -> bool:
@@ -74,8 +77,7 @@ class Child:
     def kill(self) -> None:
         """SIGKILL for the whole group, the JVM included; returns when the leader is reaped."""
         if self.is_running:
-            self._signal_group(signal.SIGKILL)
-            self._process.wait()
+            self._end_group()
 
     def wait(self, timeout_s: float) -> bool:
         """Whether it ended in time."""
@@ -91,6 +93,11 @@ class Child:
         if not self.log.exists():
             return ""
         return "\n".join(self.log.read_text(errors="replace").splitlines()[-_TAIL_LINES:])
+
+    def _end_group(self) -> int:
+        self._signal_group(signal.SIGKILL)
+        self._before_reaping(self.pid)
+        return self._process.wait()
 
     def _signal_group(self, number: signal.Signals) -> None:
         with contextlib.suppress(ProcessLookupError):
@@ -134,7 +141,7 @@ class Children:
                 pass_fds=(self._read_end,),
                 process_group=0,
             )
-        child = Child(name, process, log)
+        child = Child(name, process, log, before_reaping=lambda group: self._tell_guard(f"-{group}"))
         self._all.append(child)
         self._tell_guard(f"+{child.pid}")
         return child
@@ -150,7 +157,6 @@ class Children:
             child.kill()
             if child in self._all:
                 self._all.remove(child)
-                self._tell_guard(f"-{child.pid}")
 
     def close(self) -> None:
         """End whatever is left, at once. A second Ctrl-C in here changes nothing: the pipe closes anyway."""
