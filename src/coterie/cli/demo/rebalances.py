@@ -28,9 +28,7 @@ def describe(before: Owners, after: Owners, starts_before: Starts, starts_after:
     """One sentence on the way from one placement to the next."""
     if not before:
         workers = sorted(set(after.values()))
-        shares = [
-            f"{worker} {_listed([task for task in sorted(after) if after[task] == worker])}" for worker in workers
-        ]
+        shares = [f"{worker} {listed([task for task in sorted(after) if after[task] == worker])}" for worker in workers]
         return "the first tasks are dealt out: " + "; ".join(shares)
     moved = [task for task in sorted(after) if after[task] != before.get(task)]
     stopped = [task for task in sorted(after) if starts_after.get(task, 0) > starts_before.get(task, 0)]
@@ -40,11 +38,12 @@ def describe(before: Owners, after: Owners, starts_before: Starts, starts_after:
     return "; ".join(
         [
             "moved: " + (", ".join(parts) or "nothing"),
-            *(["stopped and started where they were: " + _listed(again)] if again else []),
-            f"not stopped: {_listed(kept)}",
+            *(["stopped and started where they were: " + listed(again)] if again else []),
+            f"not stopped: {listed(kept)}",
         ]
     )
 
 
-def _listed(tasks: Sequence[ConnectorTaskId]) -> str:
+def listed(tasks: Sequence[ConnectorTaskId]) -> str:
+    """The tasks in one line."""
     return ", ".join(map(str, tasks)) or "nothing"

@@ -14,7 +14,7 @@ from coterie.cli.demo.display import Display
 from coterie.cli.demo.feed import FILES
 from coterie.cli.demo.kill import InFlight, assert_continued, kill_in_mid_batch
 from coterie.cli.demo.observe import ALL_TASKS, Checkpoints, Placement, Progress, is_leader, is_settled, placement
-from coterie.cli.demo.rebalances import Rebalances
+from coterie.cli.demo.rebalances import Rebalances, listed
 from coterie.cli.fleet import HOST, Fleet, Plan, is_free
 from coterie.cli.processes import Child, Children
 from coterie.nouns.errors import CoterieError, WorldError
@@ -169,7 +169,7 @@ class Script:
         while not cut:
             number = self._choose_victim()
             child, tasks = self._fleet.workers[number], self._tasks_of(number)
-            self._display.say(f"{child.name} is to die: it owns most tasks ({_listed(tasks)}) and is not the leader")
+            self._display.say(f"{child.name} is to die: it owns most tasks ({listed(tasks)}) and is not the leader")
             cut = kill_in_mid_batch(child, tasks, self._checkpoints, deadline_s=30, meanwhile=self._look)
             if not cut:
                 self._display.say(f"Somebody else was quicker: {child.name} is dead already, so another one is chosen")
@@ -227,7 +227,7 @@ class Script:
     def _check_untouched(self) -> None:
         untouched = sorted(task for task, count in self._checkpoints.starts().items() if count == 1)
         self._display.say(
-            f"Started once and never stopped: {len(untouched)} of {len(ALL_TASKS)} tasks ({_listed(untouched)})"
+            f"Started once and never stopped: {len(untouched)} of {len(ALL_TASKS)} tasks ({listed(untouched)})"
         )
         # A worker that somebody else has killed meanwhile takes its tasks along; then this is nobody's promise.
         if len(untouched) < UNTOUCHED_MIN and not self._fleet.gone:
@@ -307,7 +307,3 @@ def _free_ports(count: int, *, preferred: int) -> int:
         with socket.create_server((HOST, 0)) as probe:
             first = min(int(probe.getsockname()[1]), 65535 - count)
     return first
-
-
-def _listed(tasks: list[ConnectorTaskId]) -> str:
-    return ", ".join(map(str, tasks))
