@@ -106,6 +106,15 @@ def broker(
     listen: Annotated[
         str, typer.Option("--listen", metavar="HOST:PORT", help="Where Kafka clients reach it.")
     ] = "127.0.0.1:9092",
+    advertise: Annotated[
+        str | None,
+        typer.Option(
+            "--advertise",
+            metavar="HOST",
+            help="The host that clients are told to connect to. Default: that of --listen; "
+            "for 0.0.0.0 and [::] the name of this machine.",
+        ),
+    ] = None,
     data: Data = Path("coterie-data/broker"),
     initial_delay_ms: Annotated[
         int,
@@ -121,7 +130,7 @@ def broker(
     _log_to_stderr("INFO")
     from coterie.cli import broker as broker_
 
-    sys.exit(broker_.run(listen, data, initial_delay_ms=initial_delay_ms))
+    sys.exit(broker_.run(listen, data, advertise=advertise, initial_delay_ms=initial_delay_ms))
 
 
 @app.command()

@@ -3,6 +3,7 @@
 import asyncio
 import logging
 import signal
+import socket
 from pathlib import Path
 
 from coterie.broker.server import serve
@@ -13,18 +14,25 @@ from coterie.nouns.errors import WorldError
 logger = logging.getLogger(__name__)
 
 
-def run(listen: str, data: Path, *, initial_delay_ms: int) -> int:
+def run(listen: str, data: Path, *, advertise: str | None, initial_delay_ms: int) -> int:
     """Run a broker until SIGTERM or Ctrl-C; returns the exit code.
+
+    ``advertise`` is the host that clients are told; by default that of ``listen``, or the machine's name where that
+    stands for all interfaces.
 
     :raises WorldError: for an address that is none, and when the data folder or the port cannot be had.
     """
     host, _, port = listen.rpartition(":")
     if not (host and port.isascii() and port.isdigit() and int(port) < 65536):
         raise WorldError(f"--listen {listen} is not HOST:PORT")
+    host = _unbracketed(host)
+    if advertise is None and host in ("0.0.0.0", "::"):
+        advertise = socket.gethostname()
     settings = BrokerSettings(
         data_path=data,
         host=host,
         port=int(port),
+        advertised_host=_unbracketed(advertise) if advertise else None,
         limits=Limits(initial_rebalance_delay_ms=initial_delay_ms),
         stats_path=data / "stats.json",
     )
@@ -41,3 +49,8 @@ async def _serve(settings: BrokerSettings) -> None:
         await serve(settings, ready=lambda host, port: logger.info("The broker listens at %s:%d", host, port))
     except asyncio.CancelledError:
         logger.info("The broker has ended")
+
+
+def _unbracketed(host: str) -> str:
+    """``[::1]`` is how an IPv6 address is written before a port."""
+    return host[1:-1] if host.startswith("[") and host.endswith("]") else host
