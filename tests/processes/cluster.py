@@ -272,6 +272,13 @@ class Cluster:
         assert [row for row, count in seen.items() if count > 1] == []
         assert len(seen) == rows
 
+    def cli(self, *arguments: str) -> str:
+        """What `coterie` prints for these arguments; it has to succeed."""
+        command = [sys.executable, "-m", "coterie", *arguments]
+        ended = subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
+        assert ended.returncode == 0, ended.stdout + ended.stderr
+        return ended.stdout
+
     def _spawn(self, name: str, *arguments: str) -> Process:
         log = self.folder / f"{name}.log"
         with log.open("ab") as out:

@@ -18,7 +18,15 @@ def test_while_thirty_queries_start_no_gap_between_heartbeats_passes_half_the_se
     worker = cluster.start_worker("w0")
     cluster.wait_ready(worker)
     cluster.create(worker, "many", feed.folder, "json", tasks=QUERIES)
+    cluster.create(worker, "odd[x]", feed.folder, "json", tasks=1)
     cluster.wait_running([worker], "many", tasks=QUERIES, within_s=120)
+    listed = cluster.cli("connectors", "list", "--url", worker.url)
+    assert "odd[x]" in listed, "its name is no markup"
+    (many,) = [line for line in listed.splitlines() if line.strip().startswith("many")]
+    assert f"{QUERIES} RUNNING" in many
+    assert cluster.cli("connectors", "status", "many", "--url", worker.url).count("RUNNING") == QUERIES + 1
+    assert "being paused" in cluster.cli("connectors", "pause", "odd[x]", "--url", worker.url)
+    assert "is deleted" in cluster.cli("connectors", "delete", "odd[x]", "--url", worker.url)
     stall_ms = worker.view()["event_loop"]["longest_stall_ms"]  # type: ignore[index]
 
     broker.popen.send_signal(signal.SIGTERM)
