@@ -27,7 +27,7 @@ def coterie(*arguments: str, check: int | None = 0) -> "subprocess.CompletedProc
         ([], ["up", "demo", "broker", "worker", "connectors"]),
         (["up"], ["--workers", "--data", "--broker-port", "--rest-port", "Ctrl-C"]),
         (["demo"], ["--data", "--broker-port", "--rest-port", "killed"]),
-        (["broker"], ["--listen", "HOST:PORT", "--advertise", "--data", "Kafka"]),
+        (["broker"], ["--listen", "HOST:PORT", "--advertise", "--data", "--connections-max", "Kafka"]),
         (["worker"], ["--config", "-c", "FILE", "SIGTERM"]),
         (["connectors"], ["list", "create", "status", "pause", "resume", "delete"]),
         (["connectors", "list"], ["--url"]),

@@ -1,12 +1,10 @@
 """`coterie broker`: which address it takes and which one its clients are told."""
 
-import asyncio
 import socket
 from pathlib import Path
 
 import pytest
 
-from coterie.broker.settings import BrokerSettings
 from coterie.cli import broker
 
 
@@ -22,14 +20,16 @@ from coterie.cli import broker
     ],
 )
 def test_clients_are_told_a_host_that_they_can_reach(
-    listen: str, advertise: str | None, host: str, told: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    listen: str, advertise: str | None, host: str, told: str | None, tmp_path: Path
 ) -> None:
-    served: list[BrokerSettings] = []
-
-    async def serve(settings: BrokerSettings) -> None:
-        await asyncio.sleep(0)
-        served.append(settings)
-
-    monkeypatch.setattr(broker, "_serve", serve)
-    assert broker.run(listen, tmp_path, advertise=advertise, initial_delay_ms=0) == 0
-    assert [(one.host, one.port, one.advertised_host) for one in served] == [(host, 9092, told)]
+    settings = broker.settings(
+        listen,
+        tmp_path,
+        advertise=advertise,
+        initial_delay_ms=0,
+        frame_size_max=2_048,
+        connections_max=3,
+        in_flight_max=4,
+    )
+    assert (settings.host, settings.port, settings.advertised_host) == (host, 9092, told)
+    assert (settings.frame_size_max, settings.connections_max, settings.in_flight_max) == (2_048, 3, 4)

@@ -122,15 +122,36 @@ def broker(
             "--initial-delay-ms", min=0, help="How long an empty group waits for more members before its first round."
         ),
     ] = 3_000,
+    frame_size_max: Annotated[
+        int, typer.Option("--frame-size-max", min=1_024, help="Largest request in bytes; a larger one is refused.")
+    ] = 104_857_600,
+    connections_max: Annotated[
+        int, typer.Option("--connections-max", min=1, help="How many connections may be open.")
+    ] = 2_000,
+    in_flight_max: Annotated[
+        int,
+        typer.Option(
+            "--in-flight-max", min=1, help="How many requests of one connection are taken before the first is answered."
+        ),
+    ] = 32,
 ) -> None:
-    """Run the embedded broker: topics and groups over Kafka's own protocol, for any Kafka client.
+    """Run the embedded broker: topics, and classic groups of dynamic members, over Kafka's own protocol.
 
     It is for one machine; in a real cluster workers use Kafka brokers.
     """
     _log_to_stderr("INFO")
     from coterie.cli import broker as broker_
 
-    sys.exit(broker_.run(listen, data, advertise=advertise, initial_delay_ms=initial_delay_ms))
+    settings = broker_.settings(
+        listen,
+        data,
+        advertise=advertise,
+        initial_delay_ms=initial_delay_ms,
+        frame_size_max=frame_size_max,
+        connections_max=connections_max,
+        in_flight_max=in_flight_max,
+    )
+    sys.exit(broker_.run(settings))
 
 
 @app.command()

@@ -14,13 +14,22 @@ from coterie.nouns.errors import WorldError
 logger = logging.getLogger(__name__)
 
 
-def run(listen: str, data: Path, *, advertise: str | None, initial_delay_ms: int) -> int:
-    """Run a broker until SIGTERM or Ctrl-C; returns the exit code.
+def settings(
+    listen: str,
+    data: Path,
+    *,
+    advertise: str | None,
+    initial_delay_ms: int,
+    frame_size_max: int,
+    connections_max: int,
+    in_flight_max: int,
+) -> BrokerSettings:
+    """The broker's settings from the command line's words.
 
     ``advertise`` is the host that clients are told; by default that of ``listen``, or the machine's name where that
     stands for all interfaces.
 
-    :raises WorldError: for an address that is none, and when the data folder or the port cannot be had.
+    :raises WorldError: for an address that is none.
     """
     host, _, port = listen.rpartition(":")
     if not (host and port.isascii() and port.isdigit() and int(port) < 65536):
@@ -28,14 +37,24 @@ def run(listen: str, data: Path, *, advertise: str | None, initial_delay_ms: int
     host = _unbracketed(host)
     if advertise is None and host in ("0.0.0.0", "::"):
         advertise = socket.gethostname()
-    settings = BrokerSettings(
+    return BrokerSettings(
         data_path=data,
         host=host,
         port=int(port),
         advertised_host=_unbracketed(advertise) if advertise else None,
         limits=Limits(initial_rebalance_delay_ms=initial_delay_ms),
         stats_path=data / "stats.json",
+        frame_size_max=frame_size_max,
+        connections_max=connections_max,
+        in_flight_max=in_flight_max,
     )
+
+
+def run(settings: BrokerSettings) -> int:
+    """Run a broker until SIGTERM or Ctrl-C; returns the exit code.
+
+    :raises WorldError: when the data folder or the port cannot be had.
+    """
     asyncio.run(_serve(settings))
     return 0
 
