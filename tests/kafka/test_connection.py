@@ -16,10 +16,14 @@ async def peer(answer: Callable[[bytes], bytes]) -> AsyncIterator[Address]:
     """Somebody who answers the first request with ``answer`` of its frame, and hangs up."""
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        (size,) = struct.unpack(">i", await reader.readexactly(4))
-        writer.write(answer(await reader.readexactly(size)))
-        await writer.drain()
-        writer.close()
+        try:
+            (size,) = struct.unpack(">i", await reader.readexactly(4))
+            writer.write(answer(await reader.readexactly(size)))
+            await writer.drain()
+        except (asyncio.IncompleteReadError, ConnectionError):
+            pass  # the client went first
+        finally:
+            writer.close()
 
     server = await asyncio.start_server(serve, "127.0.0.1", 0)
     async with server:
