@@ -65,7 +65,11 @@ class Link:
         if self.is_cut:
             writer.transport.abort()
             return
-        there_reader, there_writer = await asyncio.open_connection("127.0.0.1", self._target)
+        try:
+            there_reader, there_writer = await asyncio.open_connection("127.0.0.1", self._target)
+        except OSError:
+            writer.transport.abort()
+            return
         self._open |= {writer, there_writer}
         for source, sink in ((reader, there_writer), (there_reader, writer)):
             pump = asyncio.create_task(_pump(source, sink))
