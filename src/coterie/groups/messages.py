@@ -6,13 +6,11 @@ so no event names its group. What a machine may not make itself (a fresh member 
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import NewType, TypeAlias
+from typing import TypeAlias
 
 from coterie.nouns.ids import Generation, MemberId
+from coterie.nouns.ids import ReplyTo as ReplyTo
 from coterie.wire.errors import ErrorCode
-
-ReplyTo = NewType("ReplyTo", int)
-"""Whom to answer: the shell's own number for one outstanding request."""
 
 NO_GENERATION = Generation(-1)
 NO_MEMBER = MemberId("")

@@ -5,6 +5,8 @@ from typing import NewType
 GroupId = NewType("GroupId", str)
 MemberId = NewType("MemberId", str)
 Generation = NewType("Generation", int)
+ReplyTo = NewType("ReplyTo", int)
+"""Whom a coordinator answers: its shell's own number for one outstanding request."""
 WorkerId = NewType("WorkerId", str)
 """``host:port`` of a worker's REST listener: what Connect shows as ``worker_id``."""
 WorkerUrl = NewType("WorkerUrl", str)
