@@ -1,6 +1,7 @@
 """The broker as a whole: it starts or says why not, and leaves nothing behind."""
 
 import asyncio
+import gc
 import socket
 import threading
 from pathlib import Path
@@ -54,3 +55,20 @@ async def test_an_error_of_the_block_comes_out_as_it_is(tmp_path: Path) -> None:
     with pytest.raises(KeyError):
         async with running(BrokerSettings(data_path=tmp_path)):
             raise KeyError("mine")
+
+
+@pytest.mark.parametrize("turns", range(5))
+async def test_whoever_is_accepted_as_the_broker_ends_is_closed(tmp_path: Path, turns: int) -> None:
+    """However many turns the loop had since they came; a socket left open would be a ResourceWarning."""
+    peers = [socket.socket() for _ in range(3)]
+    try:
+        async with running(BrokerSettings(data_path=tmp_path)) as broker:
+            for peer in peers:
+                # Blocking: over loopback, the kernel alone answers.
+                peer.connect((broker.host, broker.port))
+            for _ in range(turns):
+                await asyncio.sleep(0)
+        gc.collect()
+    finally:
+        for peer in peers:
+            peer.close()

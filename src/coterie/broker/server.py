@@ -65,9 +65,9 @@ async def running(settings: BrokerSettings) -> AsyncIterator[Broker]:
             try:
                 yield broker
             finally:
-                server.close()
                 connections.close()
                 groups.close()
+                await _stop_listening(server)
                 await _tell_stats(settings, broker)
     except BaseExceptionGroup as failures:
         # The tasks inside end by themselves: what is here is the one reason why the block has ended.
@@ -115,6 +115,18 @@ async def _bound(settings: BrokerSettings, connections: _Connections) -> asyncio
     return await asyncio.start_server(
         connections.accept, settings.host, settings.port, limit=_READ_AHEAD_SIZE, backlog=512, start_serving=False
     )
+
+
+async def _stop_listening(server: asyncio.Server) -> None:
+    """Close the server, and leave no socket that it has accepted behind."""
+    try:
+        # One that was accepted a moment ago gets its transport in the loop's next turn. Were the server closed by then,
+        # asyncio (3.11) would trip over its own assertion, and drop the socket unclosed.
+        for listening in server.sockets:
+            asyncio.get_running_loop().remove_reader(listening.fileno())
+        await asyncio.sleep(0)
+    finally:
+        server.close()
 
 
 @contextmanager
