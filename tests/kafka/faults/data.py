@@ -1,0 +1,93 @@
+"""Faults of requests that write, read and look up messages."""
+
+from functools import partial
+from typing import Any
+
+from coterie.wire.batches import NewRecord, encode_batch
+from coterie.wire.errors import ErrorCode as E
+from tests.kafka.faults.row import CLOSED, Fields, Row
+
+BATCH = encode_batch([NewRecord(key=b"k", value=b"v")], timestamp_ms=1_600_000_000_000)
+LATEST = -1
+
+
+def produce(topic: str, *, partition: int = 0, acks: int = -1, records: bytes | None = BATCH) -> Fields:
+    """In the versions that name topics; those of v13 have ids."""
+    data = {"index": partition, "records": records}
+    return {
+        "transactional_id": None,
+        "acks": acks,
+        "timeout": 30_000,
+        "topic_data": [{"name": topic, "partition_data": [data]}],
+    }
+
+
+def fetch(topic: str, **wrong: Any) -> Fields:
+    """In the versions that name topics; ``wrong`` of the partition."""
+    partition = {"partition": 0, "fetch_offset": 0, "partition_max_bytes": 1_000_000} | wrong
+    return FETCH | {"topics": [{"topic": topic, "partitions": [partition]}]}
+
+
+FETCH: Fields = {
+    "replica_id": -1,
+    "max_wait": 0,
+    "min_bytes": 0,
+    "max_bytes": 1_000_000,
+    "isolation_level": 0,
+    "session_id": 0,
+    "session_epoch": -1,
+    "forgotten_topics_data": (),
+    "rack_id": "",
+}
+
+
+def offsets(topic: str, **wrong: Any) -> Fields:
+    partition = {"partition_index": 0, "current_leader_epoch": -1, "timestamp": LATEST} | wrong
+    return {
+        "replica_id": -1,
+        "isolation_level": 0,
+        "topics": [{"name": topic, "partitions": [partition]}],
+        "timeout": 30_000,
+    }
+
+
+_produce = partial(Row, "Produce", 12)
+_fetch = partial(Row, "Fetch", 12)
+_offsets = partial(Row, "ListOffsets", 10)
+
+PRODUCE = (
+    _produce("of one batch", E.none, lambda scene: produce(scene.topic())),
+    _produce("to no topic", E.unknown_topic_or_partition, lambda scene: produce(scene.name())),
+    _produce("to no partition", E.unknown_topic_or_partition, lambda scene: produce(scene.topic(), partition=7)),
+    _produce(
+        "to a partition below 0", E.unknown_topic_or_partition, lambda scene: produce(scene.topic(), partition=-1)
+    ),
+    _produce("with acks 2", E.invalid_required_acks, lambda scene: produce(scene.topic(), acks=2)),
+    _produce("of a torn byte", E.corrupt_message, lambda scene: produce(scene.topic(), records=BATCH[:-1] + b"?")),
+    _produce("to no topic with acks 0", CLOSED, lambda scene: produce(scene.name(), acks=0)),
+)
+
+FETCHES = (
+    _fetch("of an empty partition", E.none, lambda scene: fetch(scene.topic())),
+    _fetch("of no topic", E.unknown_topic_or_partition, lambda scene: fetch(scene.name())),
+    _fetch("of no partition", E.unknown_topic_or_partition, lambda scene: fetch(scene.topic(), partition=7)),
+    _fetch("beyond the end", E.offset_out_of_range, lambda scene: fetch(scene.topic(), fetch_offset=1)),
+    _fetch("before the start", E.offset_out_of_range, lambda scene: fetch(scene.topic(), fetch_offset=-1)),
+    _fetch("of an epoch to come", E.unknown_leader_epoch, lambda scene: fetch(scene.topic(), current_leader_epoch=9)),
+    _fetch(
+        "of no session",
+        E.fetch_session_id_not_found,
+        lambda scene: fetch(scene.topic()) | {"session_id": 7, "session_epoch": 1},
+    ),
+)
+
+OFFSETS = (
+    _offsets("of the end", E.none, lambda scene: offsets(scene.topic())),
+    _offsets("of no topic", E.unknown_topic_or_partition, lambda scene: offsets(scene.name())),
+    _offsets("of no partition", E.unknown_topic_or_partition, lambda scene: offsets(scene.topic(), partition_index=7)),
+    _offsets(
+        "of an epoch to come", E.unknown_leader_epoch, lambda scene: offsets(scene.topic(), current_leader_epoch=9)
+    ),
+)
+
+ROWS = PRODUCE + FETCHES + OFFSETS
