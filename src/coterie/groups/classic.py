@@ -17,6 +17,7 @@ the initial delay, KIP-394 for known member ids, KIP-559 for the protocol in Syn
 """
 
 from coterie.engine.output import Output
+from coterie.groups.guards import check_generation, check_group, check_member
 from coterie.groups.messages import (
     Effect,
     Event,
@@ -57,7 +58,7 @@ from coterie.groups.rounds import (
 )
 from coterie.groups.state import Group, Member, Phase, check
 from coterie.groups.turn import Refusal, Turn
-from coterie.nouns.ids import Generation, MemberId
+from coterie.nouns.ids import MemberId
 from coterie.wire.errors import ErrorCode
 
 
@@ -285,25 +286,6 @@ def on_unloaded(turn: Turn) -> None:
 
 
 # -- guards: they refuse before anything is written ---------------------------------------------------------------
-
-
-def check_group(group: Group) -> None:
-    if not group.group_id:
-        raise Refusal(ErrorCode.invalid_group_id)
-    if group.dead:
-        raise Refusal(ErrorCode.coordinator_not_available)
-
-
-def check_member(group: Group, member_id: MemberId) -> Member:
-    member = group.members.get(member_id)
-    if member is None:
-        raise Refusal(ErrorCode.unknown_member_id)
-    return member
-
-
-def check_generation(group: Group, generation: Generation) -> None:
-    if generation != group.generation:
-        raise Refusal(ErrorCode.illegal_generation)
 
 
 def check_protocols(group: Group, request: JoinGroup) -> None:
