@@ -10,6 +10,8 @@ from typing import Annotated
 import typer
 
 from coterie.cli import parent
+from coterie.cli.broker_app import broker_app
+from coterie.cli.stderr import complain, log_to_stderr
 from coterie.nouns.errors import ConfigError, CoterieError
 
 app = typer.Typer(
@@ -28,6 +30,7 @@ connectors_app = typer.Typer(
     no_args_is_help=True,
     help="List, create, pause, resume and delete connectors, through the REST API of any worker.",
 )
+app.add_typer(broker_app, name="broker")
 app.add_typer(connectors_app, name="connectors")
 
 Data = Annotated[Path, typer.Option("--data", help="Folder for everything that is kept: logs, topics, checkpoints.")]
@@ -43,10 +46,10 @@ def main() -> None:
         app()
     except ConfigError as error:
         for sentences in error.errors.values():
-            _complain(*sentences)
+            complain(*sentences)
         sys.exit(1)
     except CoterieError as error:
-        _complain(str(error))
+        complain(str(error))
         sys.exit(1)
     except KeyboardInterrupt:
         sys.exit(130)
@@ -102,59 +105,6 @@ def demo(
 
 
 @app.command()
-def broker(
-    listen: Annotated[
-        str, typer.Option("--listen", metavar="HOST:PORT", help="Where Kafka clients reach it.")
-    ] = "127.0.0.1:9092",
-    advertise: Annotated[
-        str | None,
-        typer.Option(
-            "--advertise",
-            metavar="HOST",
-            help="The host that clients are told to connect to. Default: that of --listen; "
-            "for 0.0.0.0 and [::] the name of this machine.",
-        ),
-    ] = None,
-    data: Data = Path("coterie-data/broker"),
-    initial_delay_ms: Annotated[
-        int,
-        typer.Option(
-            "--initial-delay-ms", min=0, help="How long an empty group waits for more members before its first round."
-        ),
-    ] = 3_000,
-    frame_size_max: Annotated[
-        int, typer.Option("--frame-size-max", min=1_024, help="Largest request in bytes; a larger one is refused.")
-    ] = 104_857_600,
-    connections_max: Annotated[
-        int, typer.Option("--connections-max", min=1, help="How many connections may be open.")
-    ] = 2_000,
-    in_flight_max: Annotated[
-        int,
-        typer.Option(
-            "--in-flight-max", min=1, help="How many requests of one connection are taken before the first is answered."
-        ),
-    ] = 32,
-) -> None:
-    """Run the embedded broker: topics, and classic groups of dynamic members, over Kafka's own protocol.
-
-    It is for one machine; in a real cluster workers use Kafka brokers.
-    """
-    _log_to_stderr("INFO")
-    from coterie.cli import broker as broker_
-
-    settings = broker_.settings(
-        listen,
-        data,
-        advertise=advertise,
-        initial_delay_ms=initial_delay_ms,
-        frame_size_max=frame_size_max,
-        connections_max=connections_max,
-        in_flight_max=in_flight_max,
-    )
-    sys.exit(broker_.run(settings))
-
-
-@app.command()
 def worker(
     config: Annotated[
         Path,
@@ -175,7 +125,7 @@ def worker(
     from coterie.cli import worker_file
 
     settings, unknown = worker_file.read(config)
-    _log_to_stderr(settings.log_level)
+    log_to_stderr(settings.log_level)
     for key in unknown:
         logging.getLogger(__name__).warning("%s: the key %s means nothing to a worker; it is ignored", config, key)
     from coterie.cli import compose
@@ -246,17 +196,6 @@ def delete_connector(name: Name, url: Url = DEFAULT_URL) -> None:
 
 
 # -- small hands ------------------------------------------------------------------------------------------------------
-
-
-def _complain(*sentences: str) -> None:
-    for sentence in sentences:
-        typer.echo(f"coterie: {sentence}", err=True)
-
-
-def _log_to_stderr(level: str) -> None:
-    logging.basicConfig(level=level, format="%(asctime)s %(levelname)-7s %(name)s: %(message)s")
-    for chatty in ("httpx", "httpcore", "py4j", "uvicorn"):
-        logging.getLogger(chatty).setLevel(logging.WARNING)
 
 
 def _interrupt_on_signals() -> None:
