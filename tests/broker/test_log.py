@@ -57,12 +57,12 @@ async def test_a_full_disk_fails_what_could_not_be_written_and_nothing_else(tmp_
     async with open_log(tmp_path / "log", tmp_path / "lock") as log:
         partition = (await log.create_topic("t", 1, {})).partitions[0]
         await append(log, batch(b"before"))
-        (pages,) = log._store._database.execute("PRAGMA page_count").fetchone()
-        log._store._database.execute(f"PRAGMA max_page_count = {pages + 2}").fetchone()
+        (pages,) = log._store.database.execute("PRAGMA page_count").fetchone()
+        log._store.database.execute(f"PRAGMA max_page_count = {pages + 2}").fetchone()
         with pytest.raises(WorldError, match="full"):
             await append(log, batch(b"x" * 500_000))
         assert partition.end_offset == 1
-        log._store._database.execute("PRAGMA max_page_count = 1000000").fetchone()
+        log._store.database.execute("PRAGMA max_page_count = 1000000").fetchone()
         assert await append(log, batch(b"after")) == 1
         assert [record.value for record in decode_records(await log.read(partition, 0, 10**6))] == [b"before", b"after"]
 

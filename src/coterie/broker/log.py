@@ -1,53 +1,63 @@
 """Topics and partitions over the store: appends that return when they are durable, reads, and waiting for more.
 
-One thread writes. It takes whatever gathered while its last fsync ran, writes it in one transaction and commits once
-(group commit); a failure of the world fails all of that transaction and nothing before or after it. Another thread
-reads. The event loop never waits for the disk. A partition's ``end_offset`` is the durable end: readers see no further.
+One thread writes (`writer`), another reads. The event loop never waits for the disk. A partition's ``end_offset`` is
+the durable end: readers see no further. What stands before its ``start_offset`` is gone for readers, though its rows
+may still be on their way out.
 """
 
 import asyncio
 import fcntl
-import logging
 import os
 import sqlite3
-import threading
 from collections.abc import AsyncIterator, Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from pathlib import Path
-from queue import Empty, SimpleQueue
-from typing import Any, TypeVar
+from typing import TypeVar
 from uuid import UUID
 
-from coterie.broker.store import Store, StoredTopic, StoreReader
-from coterie.nouns.errors import CoterieError, WorldError
+from coterie.broker.store import Store, StoredPartition, StoredTopic
+from coterie.broker.store_reader import StoreReader
+from coterie.broker.writer import Writer
+from coterie.nouns.errors import WorldError
 from coterie.wire.batches import BatchHead
-
-logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
-_Write = tuple[Callable[[Store], Any], Callable[[Any], None], "asyncio.Future[Any]"]
+GROUP_CONFIGS = "group configs"
+"""The kind of what `BrokerLog.keep` remembers for IncrementalAlterConfigs on a group."""
 
 
 class Partition:
-    """One partition: its durable end, and who waits for it to grow."""
+    """One partition: its ends, and who waits for it to grow."""
 
-    __slots__ = ("_waiting", "end_offset", "id", "number")
+    __slots__ = ("_waiting", "end_offset", "id", "number", "open_offset", "start_offset")
 
-    def __init__(self, partition_id: int, number: int, end_offset: int) -> None:
-        self.id = partition_id
+    def __init__(self, stored: StoredPartition, number: int) -> None:
+        self.id = stored.id
         self.number = number
-        self.end_offset = end_offset
+        self.start_offset = stored.start_offset
+        self.end_offset = stored.end_offset
+        self.open_offset: int | None = None
+        """Where the first transaction begins that is neither committed nor aborted; None: there is none."""
         self._waiting: set[asyncio.Event] = set()
+
+    @property
+    def stable_offset(self) -> int:
+        """The last stable offset (LSO): what stands before it is decided. Compaction goes no further."""
+        return self.end_offset if self.open_offset is None else min(self.open_offset, self.end_offset)
 
     def grew(self, end_offset: int) -> None:
         self.end_offset = max(self.end_offset, end_offset)
+        self.wake()
+
+    def wake(self) -> None:
+        """Have whoever waits look again."""
         for event in self._waiting:
             event.set()
 
     def watch(self, event: asyncio.Event) -> None:
-        """``event`` is set whenever the partition grows, until `unwatch`."""
+        """``event`` is set whenever the partition grows or is deleted, until `unwatch`."""
         self._waiting.add(event)
 
     def unwatch(self, event: asyncio.Event) -> None:
@@ -59,14 +69,12 @@ class Topic:
 
     __slots__ = ("configs", "name", "partitions", "topic_id")
 
-    def __init__(self, stored: StoredTopic, ends: Mapping[int, int]) -> None:
+    def __init__(self, stored: StoredTopic) -> None:
         self.name = stored.name
         self.topic_id = stored.topic_id
         self.configs = stored.configs
-        self.partitions = tuple(
-            Partition(partition_id, number, ends.get(partition_id, 0))
-            for number, partition_id in enumerate(stored.partition_ids)
-        )
+        """Its own, as they were set: no defaults."""
+        self.partitions = tuple(Partition(partition, number) for number, partition in enumerate(stored.partitions))
 
     def partition(self, number: int) -> Partition | None:
         return self.partitions[number] if 0 <= number < len(self.partitions) else None
@@ -80,14 +88,11 @@ class BrokerLog:
         self._reader = reader
         self._loop = loop
         self._read_thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="broker-log-read")
-        # Unbounded, and yet limited: each entry is a request in flight, and every connection has few of those.
-        self._writes: SimpleQueue[_Write | None] = SimpleQueue()
-        self._write_thread = threading.Thread(target=self._write_for_ever, name="broker-log-write", daemon=True)
-        self._write_thread.start()
-        ends = store.ends()
         self.cluster_id = store.cluster_id
-        self.topics = {stored.name: Topic(stored, ends) for stored in store.topics()}
+        self.topics = {stored.name: Topic(stored) for stored in store.topics()}
         self.topics_by_id: dict[UUID, Topic] = {topic.topic_id: topic for topic in self.topics.values()}
+        self._kept = store.kept()
+        self._writer = Writer(store, loop)
 
     @property
     def partition_count(self) -> int:
@@ -95,35 +100,112 @@ class BrokerLog:
 
     # -- writing ----------------------------------------------------------------------------------------------------
 
-    def append(self, partition: Partition, data: bytes, head: BatchHead) -> "asyncio.Future[int]":
-        """Queue a batch that was checked. The future has its base offset once it is durable, or a `WorldError`.
+    def write(
+        self, write: Callable[[Store], T], when_durable: Callable[[T], None] = lambda _: None
+    ) -> "asyncio.Future[T]":
+        """Queue ``write``: it runs on the log's thread, in the order of these calls, and shares its transaction with
+        others. It refuses with a `CoterieError` before it writes anything. The future has its result once that is
+        durable, or the refusal, or a `WorldError`; before that ``when_durable`` is called on the loop."""
+        return self._writer.put(write, when_durable)
 
-        Appends are written in the order of these calls.
+    def append(
+        self,
+        partition: Partition,
+        data: bytes,
+        head: BatchHead,
+        *,
+        beside: Callable[[Store, int], None] = lambda _store, _base_offset: None,
+    ) -> "asyncio.Future[int]":
+        """Queue a batch that was checked. The future has its base offset once it is durable, or a `WorldError`
+        (`TopicGoneError` when the topic was deleted meanwhile).
+
+        Appends are written in the order of these calls. ``beside`` is called with the base offset that the batch is
+        about to get, and writes with it or not at all; it may refuse, with a `CoterieError`, before it writes.
         """
         records = head.last_offset_delta + 1
-        return self._write(
-            lambda store: store.append(partition.id, data, head),
-            lambda base_offset: partition.grew(base_offset + records),
-        )
+
+        def write(store: Store) -> int:
+            beside(store, store.end_offset(partition.id))
+            return store.append(partition.id, data, head)
+
+        return self.write(write, lambda base_offset: partition.grew(base_offset + records))
 
     async def create_topic(self, name: str, partitions: int, configs: Mapping[str, str]) -> Topic:
         """:raises TopicExistsError, WorldError: when it could not be created."""
-        await self._write(lambda store: store.create_topic(name, partitions, configs), self._add_topic)
+        await self.write(lambda store: store.create_topic(name, partitions, configs), self._add_topic)
         return self.topics[name]
+
+    async def create_partitions(self, topic: Topic, count: int) -> None:
+        """Give ``topic`` the partitions that it lacks to ``count``.
+
+        :raises WorldError: `TopicGoneError` when it was deleted meanwhile.
+        """
+        await self.write(
+            lambda store: store.create_partitions(topic.topic_id, count), lambda stored: _add_partitions(topic, stored)
+        )
+
+    async def delete_topic(self, topic: Topic) -> None:
+        """Its name is free when this returns; its rows go later, step by step.
+
+        :raises WorldError: `TopicGoneError` when somebody else was faster.
+        """
+        await self.write(lambda store: store.delete_topic(topic.topic_id), lambda _: self._drop_topic(topic))
+
+    async def set_topic_configs(self, topic: Topic, configs: Mapping[str, str]) -> None:
+        """``configs`` take the place of all that the topic had.
+
+        :raises WorldError: `TopicGoneError` when it was deleted meanwhile.
+        """
+
+        def set_configs(_: None) -> None:
+            topic.configs = dict(configs)
+
+        await self.write(lambda store: store.set_topic_configs(topic.topic_id, configs), set_configs)
+
+    async def delete_records(self, partition: Partition, offset: int) -> int:
+        """Hide what stands before ``offset``, at most all that is there; returns the partition's start offset.
+
+        :raises WorldError: `TopicGoneError` when its topic was deleted meanwhile.
+        """
+
+        def set_start(start_offset: int) -> None:
+            partition.start_offset = max(partition.start_offset, start_offset)
+
+        return await self.write(lambda store: store.raise_start(partition.id, offset), set_start)
 
     async def next_number(self, name: str) -> int:
         """:raises WorldError: when the log cannot be written."""
-        return await self._write(lambda store: store.next_number(name), lambda _: None)
+        return await self.write(lambda store: store.next_number(name))
 
-    def _add_topic(self, stored: StoredTopic) -> None:
-        topic = Topic(stored, {})
-        self.topics[topic.name] = topic
-        self.topics_by_id[topic.topic_id] = topic
+    # -- small things -------------------------------------------------------------------------------------------------
 
-    def _write(self, write: Callable[[Store], T], when_durable: Callable[[T], None]) -> "asyncio.Future[T]":
-        future: asyncio.Future[T] = self._loop.create_future()
-        self._writes.put((write, when_durable, future))
-        return future
+    def kept(self, kind: str) -> Mapping[str, Mapping[str, str]]:
+        """What `keep` remembers of one kind, by name."""
+        return self._kept.get(kind, {})
+
+    async def keep(self, kind: str, name: str, entries: Mapping[str, str] | None) -> None:
+        """Remember ``entries`` in the place of what was kept under that name; None forgets it.
+
+        :raises WorldError: when the log cannot be written.
+        """
+
+        def remember(_: None) -> None:
+            if entries is None:
+                self._kept.get(kind, {}).pop(name, None)
+            else:
+                self._kept.setdefault(kind, {})[name] = dict(entries)
+
+        await self.write(lambda store: store.keep(kind, name, entries), remember)
+
+    def group_configs(self, group_id: str) -> Mapping[str, str]:
+        return self.kept(GROUP_CONFIGS).get(group_id, {})
+
+    async def set_group_configs(self, group_id: str, configs: Mapping[str, str]) -> None:
+        """``configs`` take the place of all that the group had.
+
+        :raises WorldError: when the log cannot be written.
+        """
+        await self.keep(GROUP_CONFIGS, group_id, configs or None)
 
     # -- reading ----------------------------------------------------------------------------------------------------
 
@@ -139,13 +221,13 @@ class BrokerLog:
 
     async def batch_since(self, partition: Partition, timestamp_ms: int) -> bytes | None:
         """The first batch with a record of ``timestamp_ms`` or later."""
-        end_offset = partition.end_offset
-        return await self._read(lambda reader: reader.batch_since(partition.id, timestamp_ms, end_offset))
+        start_offset, end_offset = partition.start_offset, partition.end_offset
+        return await self._read(lambda reader: reader.batch_since(partition.id, timestamp_ms, start_offset, end_offset))
 
     async def latest_batch(self, partition: Partition) -> bytes | None:
         """The batch with the greatest timestamp."""
-        end_offset = partition.end_offset
-        return await self._read(lambda reader: reader.latest_batch(partition.id, end_offset))
+        start_offset, end_offset = partition.start_offset, partition.end_offset
+        return await self._read(lambda reader: reader.latest_batch(partition.id, start_offset, end_offset))
 
     async def _read(self, read: Callable[[StoreReader], T]) -> T:
         try:
@@ -153,73 +235,30 @@ class BrokerLog:
         except sqlite3.Error as error:
             raise WorldError(f"the broker's log cannot be read: {error}") from error
 
-    # -- the thread that writes ---------------------------------------------------------------------------------------
-
-    def _write_for_ever(self) -> None:
-        while True:
-            writes, is_last = self._gather()
-            if writes:
-                outcomes = self._commit(writes)
-                self._loop.call_soon_threadsafe(_tell, outcomes)
-            if is_last:
-                return
-
-    def _gather(self) -> tuple[list[_Write], bool]:
-        """Wait for one write and take whatever stands behind it."""
-        writes: list[_Write] = []
-        write = self._writes.get()
-        while write is not None:
-            writes.append(write)
-            try:
-                write = self._writes.get_nowait()
-            except Empty:
-                return writes, False
-        return writes, True
-
-    def _commit(self, writes: list[_Write]) -> "list[tuple[_Write, Any, Exception | None]]":
-        outcomes: list[tuple[_Write, Any, Exception | None]] = []
-        try:
-            self._store.begin()
-            for write in writes:
-                try:
-                    outcomes.append((write, write[0](self._store), None))
-                except CoterieError as refused:
-                    # Refused before it wrote anything: the others of this transaction are not concerned.
-                    outcomes.append((write, None, refused))
-            self._store.commit()
-        except sqlite3.Error as error:
-            failure: Exception = WorldError(f"the broker's log cannot be written: {error}")
-        except Exception as error:  # noqa: BLE001 our own bug: whoever waits must hear of it, and the thread go on
-            failure = error
-        else:
-            return outcomes
-        try:
-            self._store.rollback()
-        except sqlite3.Error as error:
-            # The next transaction will not begin either, and says so: this thread has to live for that.
-            logger.error("the broker's log cannot be rolled back: %s", error)
-        return [(write, None, failure) for write in writes]
+    # -- small hands --------------------------------------------------------------------------------------------------
 
     def close(self) -> None:
         """End both threads; what was queued before is written. Blocks for as long as that takes."""
-        self._writes.put(None)
-        self._write_thread.join()
+        self._writer.close()
         self._read_thread.shutdown(wait=True)
         self._reader.close()
         self._store.close()
 
+    def _add_topic(self, stored: StoredTopic) -> None:
+        topic = Topic(stored)
+        self.topics[topic.name] = topic
+        self.topics_by_id[topic.topic_id] = topic
 
-def _tell(outcomes: list[tuple[_Write, Any, Exception | None]]) -> None:
-    for (_, when_durable, future), result, error in outcomes:
-        if error is None:
-            # Also when nobody waits any more: it is durable, so readers must see it.
-            when_durable(result)
-        if future.cancelled():
-            continue
-        if error is None:
-            future.set_result(result)
-        else:
-            future.set_exception(error)
+    def _drop_topic(self, topic: Topic) -> None:
+        del self.topics[topic.name]
+        del self.topics_by_id[topic.topic_id]
+        for partition in topic.partitions:
+            partition.wake()
+
+
+def _add_partitions(topic: Topic, stored: tuple[StoredPartition, ...]) -> None:
+    there = len(topic.partitions)
+    topic.partitions += tuple(Partition(partition, there + number) for number, partition in enumerate(stored))
 
 
 @asynccontextmanager

@@ -1,7 +1,7 @@
-"""The broker's log as SQLite keeps it: topics, partitions, record batches, and a few numbers.
+"""The broker's log as SQLite keeps it: topics, partitions, record batches, and a few small things beside them.
 
-Only the statements, all blocking: `log` runs them on threads. A batch is one row, with its bytes as they go to readers.
-The layout has a version (`user_version`); a file of another one is refused by name.
+Only the statements that write, all blocking: `writer` runs them on its thread. A batch is one row, with its bytes as
+they go to readers.
 """
 
 import json
@@ -12,66 +12,69 @@ from dataclasses import dataclass
 from pathlib import Path
 from uuid import UUID, uuid4
 
+from coterie.broker.layout import lay_out
 from coterie.nouns.errors import CoterieError, WorldError
 from coterie.wire.batches import BatchHead, with_base_offset
-
-LAYOUT = 1
-
-_SCHEMA = """
-CREATE TABLE numbers (name TEXT PRIMARY KEY, value) WITHOUT ROWID;
-CREATE TABLE topics (id INTEGER PRIMARY KEY, name TEXT NOT NULL UNIQUE, topic_id BLOB NOT NULL UNIQUE,
-                     partitions INTEGER NOT NULL, configs TEXT NOT NULL);
-CREATE TABLE partitions (id INTEGER PRIMARY KEY, topic INTEGER NOT NULL REFERENCES topics (id), number INTEGER NOT NULL,
-                         UNIQUE (topic, number));
-CREATE TABLE batches (id INTEGER PRIMARY KEY, partition INTEGER NOT NULL REFERENCES partitions (id),
-                      base_offset INTEGER NOT NULL, last_offset INTEGER NOT NULL, max_timestamp_ms INTEGER NOT NULL,
-                      size_bytes INTEGER NOT NULL, data BLOB NOT NULL);
-CREATE UNIQUE INDEX batches_by_offset ON batches (partition, last_offset);
-"""
 
 
 class TopicExistsError(CoterieError):
     """A topic of this name is there already."""
 
 
+class TopicGoneError(WorldError):
+    """The topic was deleted, perhaps while the request waited."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoredPartition:
+    """A partition: the store's own number for it, where it begins, and the offset after its last record."""
+
+    id: int
+    start_offset: int
+    end_offset: int
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoredTopic:
-    """One topic as it was created; ``partition_ids`` are the store's own numbers, by partition."""
+    """One topic; ``partitions`` by number."""
 
     name: str
     topic_id: UUID
     configs: Mapping[str, str]
-    partition_ids: tuple[int, ...]
+    partitions: tuple[StoredPartition, ...]
 
 
 class Store:
     """One connection that writes. Offsets of appends are given here, in the order in which they are written."""
 
     def __init__(self, path: Path) -> None:
-        self._path = path
-        self._database = _connect(path)
+        self.database = connect(path)
+        """For statements of other modules, inside the transaction in which they are called."""
         try:
-            self._database.execute("PRAGMA journal_mode = WAL")
-            self._database.execute("PRAGMA synchronous = FULL")
-            self._lay_out()
+            # The order counts: in WAL mode a new file would not take `auto_vacuum` any more.
+            lay_out(self.database, path)
+            self.database.execute("PRAGMA journal_mode = WAL")
+            self.database.execute("PRAGMA synchronous = FULL")
+            self.database.execute("PRAGMA secure_delete = OFF")
+            self.database.execute(f"PRAGMA journal_size_limit = {_WAL_SIZE_KEPT}")
             self._ends = self._read_ends()
         except BaseException:
-            self._database.close()
+            self.database.close()
             raise
         self._ends_before: dict[int, int | None] = {}
         """What `rollback` restores: the ends that the open transaction moved, as they were (None: new partitions)."""
 
     def close(self) -> None:
-        self._database.close()
+        self.database.close()
 
     # -- transactions -----------------------------------------------------------------------------------------------
 
     def begin(self) -> None:
-        self._database.execute("BEGIN IMMEDIATE")
+        self.database.execute("BEGIN IMMEDIATE")
 
     def commit(self) -> None:
         """What was written since `begin` is durable when this returns."""
-        self._database.execute("COMMIT")
+        self.database.execute("COMMIT")
         self._ends_before.clear()
 
     def rollback(self) -> None:
@@ -82,16 +85,19 @@ class Store:
             else:
                 self._ends[partition_id] = end_offset
         self._ends_before.clear()
-        if self._database.in_transaction:
-            self._database.execute("ROLLBACK")
+        if self.database.in_transaction:
+            self.database.execute("ROLLBACK")
 
-    # -- inside a transaction ---------------------------------------------------------------------------------------
+    # -- inside a transaction: batches ------------------------------------------------------------------------------
 
     def append(self, partition_id: int, data: bytes, head: BatchHead) -> int:
-        """Write one batch at the partition's end; returns its base offset."""
-        base_offset = self._ends[partition_id]
+        """Write one batch at the partition's end; returns its base offset.
+
+        :raises TopicGoneError: before anything is written.
+        """
+        base_offset = self.end_offset(partition_id)
         end_offset = base_offset + head.last_offset_delta + 1
-        self._database.execute(
+        self.database.execute(
             "INSERT INTO batches (partition, base_offset, last_offset, max_timestamp_ms, size_bytes, data)"
             " VALUES (?, ?, ?, ?, ?, ?)",
             (
@@ -107,36 +113,107 @@ class Store:
         self._ends[partition_id] = end_offset
         return base_offset
 
+    def end_offset(self, partition_id: int) -> int:
+        """The offset that the next record gets, with what this transaction has appended.
+
+        :raises TopicGoneError: when there is no such partition any more.
+        """
+        if partition_id not in self._ends:
+            raise TopicGoneError("This topic has been deleted.")
+        return self._ends[partition_id]
+
+    def raise_start(self, partition_id: int, offset: int) -> int:
+        """Hide what stands before ``offset``, at most everything; returns the partition's start offset.
+
+        :raises TopicGoneError: before anything is written.
+        """
+        offset = min(offset, self.end_offset(partition_id))
+        self.database.execute(
+            "UPDATE partitions SET start_offset = ? WHERE id = ? AND start_offset < ?", (offset, partition_id, offset)
+        )
+        (start_offset,) = self.database.execute(
+            "SELECT start_offset FROM partitions WHERE id = ?", (partition_id,)
+        ).fetchone()
+        return int(start_offset)
+
+    # -- inside a transaction: topics -------------------------------------------------------------------------------
+
     def create_topic(self, name: str, partitions: int, configs: Mapping[str, str]) -> StoredTopic:
         """:raises TopicExistsError: before anything is written."""
-        if self._database.execute("SELECT 1 FROM topics WHERE name = ?", (name,)).fetchone():
+        if self.database.execute("SELECT 1 FROM topics WHERE name = ?", (name,)).fetchone():
             raise TopicExistsError(f"Topic '{name}' already exists.")
         topic_id = uuid4()
-        topic = self._database.execute(
+        topic = self.database.execute(
             "INSERT INTO topics (name, topic_id, partitions, configs) VALUES (?, ?, ?, ?)",
-            (name, topic_id.bytes, partitions, json.dumps(dict(configs), sort_keys=True)),
+            (name, topic_id.bytes, partitions, _encoded(configs)),
         ).lastrowid
-        partition_ids: list[int] = []
-        for number in range(partitions):
-            row = self._database.execute("INSERT INTO partitions (topic, number) VALUES (?, ?)", (topic, number))
-            assert row.lastrowid is not None
-            partition_ids.append(row.lastrowid)
-            self._ends_before[row.lastrowid] = None
-            self._ends[row.lastrowid] = 0
-        return StoredTopic(name=name, topic_id=topic_id, configs=dict(configs), partition_ids=tuple(partition_ids))
+        assert topic is not None
+        return StoredTopic(
+            name=name,
+            topic_id=topic_id,
+            configs=dict(configs),
+            partitions=tuple(self._create_partition(topic, number) for number in range(partitions)),
+        )
+
+    def create_partitions(self, topic_id: UUID, count: int) -> tuple[StoredPartition, ...]:
+        """The partitions that the topic lacks to ``count``, created.
+
+        :raises TopicGoneError: before anything is written.
+        """
+        topic = self._topic(topic_id)
+        (there,) = self.database.execute("SELECT COUNT(*) FROM partitions WHERE topic = ?", (topic,)).fetchone()
+        self.database.execute("UPDATE topics SET partitions = MAX(partitions, ?) WHERE id = ?", (count, topic))
+        return tuple(self._create_partition(topic, number) for number in range(there, count))
+
+    def set_topic_configs(self, topic_id: UUID, configs: Mapping[str, str]) -> None:
+        """:raises TopicGoneError: before anything is written."""
+        self.database.execute("UPDATE topics SET configs = ? WHERE id = ?", (_encoded(configs), self._topic(topic_id)))
+
+    def delete_topic(self, topic_id: UUID) -> None:
+        """The name and the id are free at once; what the partitions hold is left to `remove_orphans`.
+
+        :raises TopicGoneError: before anything is written.
+        """
+        topic = self._topic(topic_id)
+        for (partition_id,) in self.database.execute("SELECT id FROM partitions WHERE topic = ?", (topic,)).fetchall():
+            self._ends_before.setdefault(partition_id, self._ends.pop(partition_id))
+        self.database.execute("UPDATE partitions SET topic = NULL WHERE topic = ?", (topic,))
+        self.database.execute("DELETE FROM topics WHERE id = ?", (topic,))
+
+    def _topic(self, topic_id: UUID) -> int:
+        row = self.database.execute("SELECT id FROM topics WHERE topic_id = ?", (topic_id.bytes,)).fetchone()
+        if row is None:
+            raise TopicGoneError("This topic has been deleted.")
+        return int(row[0])
+
+    def _create_partition(self, topic: int, number: int) -> StoredPartition:
+        row = self.database.execute("INSERT INTO partitions (topic, number) VALUES (?, ?)", (topic, number))
+        assert row.lastrowid is not None
+        self._ends_before[row.lastrowid] = None
+        self._ends[row.lastrowid] = 0
+        return StoredPartition(id=row.lastrowid, start_offset=0, end_offset=0)
+
+    # -- inside a transaction: small things -------------------------------------------------------------------------
 
     def next_number(self, name: str) -> int:
         """0, 1, 2, ...: each once, over all restarts."""
-        row = self._database.execute("SELECT value FROM numbers WHERE name = ?", (name,)).fetchone()
+        row = self.database.execute("SELECT value FROM numbers WHERE name = ?", (name,)).fetchone()
         number = int(row[0]) if row else 0
-        self._database.execute("INSERT OR REPLACE INTO numbers (name, value) VALUES (?, ?)", (name, number + 1))
+        self.database.execute("INSERT OR REPLACE INTO numbers (name, value) VALUES (?, ?)", (name, number + 1))
         return number
+
+    def keep(self, kind: str, name: str, entries: Mapping[str, str] | None) -> None:
+        """Remember ``entries`` in the place of what was kept under that name; None forgets it."""
+        if entries is None:
+            self.database.execute("DELETE FROM kept WHERE kind = ? AND name = ?", (kind, name))
+        else:
+            self.database.execute("INSERT OR REPLACE INTO kept VALUES (?, ?, ?)", (kind, name, _encoded(entries)))
 
     # -- at the start -----------------------------------------------------------------------------------------------
 
     @property
     def cluster_id(self) -> str:
-        (value,) = self._database.execute("SELECT value FROM numbers WHERE name = 'cluster id'").fetchone()
+        (value,) = self.database.execute("SELECT value FROM numbers WHERE name = 'cluster id'").fetchone()
         return str(value)
 
     def topics(self) -> list[StoredTopic]:
@@ -145,94 +222,43 @@ class Store:
                 name=name,
                 topic_id=UUID(bytes=topic_id),
                 configs=json.loads(configs),
-                partition_ids=tuple(
-                    row[0]
-                    for row in self._database.execute(
-                        "SELECT id FROM partitions WHERE topic = ? ORDER BY number", (topic,)
+                partitions=tuple(
+                    StoredPartition(id=partition_id, start_offset=start_offset, end_offset=self._ends[partition_id])
+                    for partition_id, start_offset in self.database.execute(
+                        "SELECT id, start_offset FROM partitions WHERE topic = ? ORDER BY number", (topic,)
                     )
                 ),
             )
-            for topic, name, topic_id, configs in self._database.execute(
+            for topic, name, topic_id, configs in self.database.execute(
                 "SELECT id, name, topic_id, configs FROM topics ORDER BY name"
             ).fetchall()
         ]
 
-    def ends(self) -> Mapping[int, int]:
-        """The offset after the last one, by the store's number of the partition."""
-        return self._ends
-
-    def _lay_out(self) -> None:
-        (layout,) = self._database.execute("PRAGMA user_version").fetchone()
-        if layout == 0:
-            cluster_id = uuid4().hex
-            self._database.executescript(
-                f"BEGIN; {_SCHEMA} INSERT INTO numbers VALUES ('cluster id', '{cluster_id}');"
-                f" PRAGMA user_version = {LAYOUT}; COMMIT;"
-            )
-        elif layout != LAYOUT:
-            raise WorldError(
-                f"{self._path} was written by another version of coterie (layout {layout}, known is {LAYOUT});"
-                " start the broker with another data directory"
-            )
+    def kept(self) -> dict[str, dict[str, Mapping[str, str]]]:
+        """Everything that `keep` remembers: entries by name, by kind."""
+        found: dict[str, dict[str, Mapping[str, str]]] = {}
+        for kind, name, entries in self.database.execute("SELECT kind, name, entries FROM kept"):
+            found.setdefault(kind, {})[name] = json.loads(entries)
+        return found
 
     def _read_ends(self) -> dict[int, int]:
+        # Where no batch is left the log ends where it begins.
         return dict(
-            self._database.execute(
-                "SELECT p.id, COALESCE((SELECT last_offset + 1 FROM batches WHERE partition = p.id"
-                " ORDER BY last_offset DESC LIMIT 1), 0) FROM partitions p"
+            self.database.execute(
+                "SELECT p.id, MAX(p.start_offset, COALESCE((SELECT last_offset + 1 FROM batches WHERE partition = p.id"
+                " ORDER BY last_offset DESC LIMIT 1), 0)) FROM partitions p WHERE p.topic IS NOT NULL"
             )
         )
 
 
-class StoreReader:
-    """One connection that reads what is committed, while the other writes."""
-
-    def __init__(self, path: Path) -> None:
-        self._database = _connect(path)
-        self._database.execute("PRAGMA query_only = ON")
-
-    def close(self) -> None:
-        self._database.close()
-
-    def batches(self, partition_id: int, offset: int, end_offset: int, size_max: int) -> bytes:
-        """Whole batches in a row: from the one that holds ``offset``, none that begins at ``end_offset`` or later, and
-        together no more than ``size_max`` bytes, but at least one batch (KIP-74)."""
-        found: list[bytes] = []
-        size = 0
-        rows = self._database.execute(
-            "SELECT size_bytes, data FROM batches WHERE partition = ? AND last_offset >= ? AND last_offset < ?"
-            " ORDER BY last_offset",
-            (partition_id, offset, end_offset),
-        )
-        for size_bytes, data in rows:
-            if found and size + size_bytes > size_max:
-                break
-            found.append(data)
-            size += size_bytes
-            if size >= size_max:
-                break
-        rows.close()
-        return b"".join(found)
-
-    def batch_since(self, partition_id: int, timestamp_ms: int, end_offset: int) -> bytes | None:
-        """The first batch with a record of ``timestamp_ms`` or later."""
-        row = self._database.execute(
-            "SELECT data FROM batches WHERE partition = ? AND last_offset < ? AND max_timestamp_ms >= ?"
-            " ORDER BY last_offset LIMIT 1",
-            (partition_id, end_offset, timestamp_ms),
-        ).fetchone()
-        return row[0] if row else None
-
-    def latest_batch(self, partition_id: int, end_offset: int) -> bytes | None:
-        """The batch with the greatest timestamp; the first of several."""
-        row = self._database.execute(
-            "SELECT data FROM batches WHERE partition = ? AND last_offset < ?"
-            " ORDER BY max_timestamp_ms DESC, last_offset LIMIT 1",
-            (partition_id, end_offset),
-        ).fetchone()
-        return row[0] if row else None
+_WAL_SIZE_KEPT = 64 * 1024 * 1024
+"""A write-ahead log that grew beyond this, under a long read, is cut when it has been written back."""
 
 
-def _connect(path: Path) -> sqlite3.Connection:
-    # Each connection is used by one thread at a time, though not by the one that opened it.
+def connect(path: Path) -> sqlite3.Connection:
+    """Each connection is used by one thread at a time, though not by the one that opened it."""
     return sqlite3.connect(os.fspath(path), isolation_level=None, check_same_thread=False)
+
+
+def _encoded(entries: Mapping[str, str]) -> str:
+    return json.dumps(dict(entries), sort_keys=True)

@@ -1,0 +1,106 @@
+"""How the log's file is laid out, and how a file of an older layout becomes one of this.
+
+A new layout gets the next number, its statements in `_STEPS`, and a file of the old one in the tests. Tables of other
+modules are named here, too, so that there is one list of what a file holds.
+"""
+
+import logging
+import shutil
+import sqlite3
+from collections.abc import Mapping
+from pathlib import Path
+from uuid import uuid4
+
+from coterie.nouns.errors import WorldError
+
+logger = logging.getLogger(__name__)
+
+LAYOUT = 2
+
+_NEW = """
+CREATE TABLE numbers (name TEXT PRIMARY KEY, value) WITHOUT ROWID;
+CREATE TABLE topics (id INTEGER PRIMARY KEY, name TEXT NOT NULL UNIQUE, topic_id BLOB NOT NULL UNIQUE,
+                     partitions INTEGER NOT NULL, configs TEXT NOT NULL);
+CREATE TABLE batches (id INTEGER PRIMARY KEY, partition INTEGER NOT NULL REFERENCES partitions (id),
+                      base_offset INTEGER NOT NULL, last_offset INTEGER NOT NULL, max_timestamp_ms INTEGER NOT NULL,
+                      size_bytes INTEGER NOT NULL, data BLOB NOT NULL);
+"""
+
+# A partition whose topic is NULL has lost it: its batches go step by step, then its row. Its id is nobody else's until
+# then. `cleaned_offset` is where the next compaction finds what it has not seen.
+_PARTITIONS = """
+CREATE TABLE {name} (id INTEGER PRIMARY KEY, topic INTEGER REFERENCES topics (id), number INTEGER NOT NULL,
+                     start_offset INTEGER NOT NULL DEFAULT 0, cleaned_offset INTEGER NOT NULL DEFAULT 0,
+                     UNIQUE (topic, number));
+"""
+
+# The index holds what retention and the search for a timestamp ask for, so that neither reads a batch's bytes. The
+# horizon is when the tombstones of a compacted batch may go (KIP-534).
+_LAYOUT_2 = """
+CREATE INDEX batches_by_offset ON batches (partition, last_offset, base_offset, max_timestamp_ms, size_bytes);
+ALTER TABLE batches ADD COLUMN delete_horizon_ms INTEGER;
+CREATE INDEX batches_by_horizon ON batches (partition, delete_horizon_ms) WHERE delete_horizon_ms IS NOT NULL;
+CREATE TABLE kept (kind TEXT NOT NULL, name TEXT NOT NULL, entries TEXT NOT NULL,
+                   PRIMARY KEY (kind, name)) WITHOUT ROWID;
+"""
+
+_STEPS: Mapping[int, str] = {
+    1: _PARTITIONS.format(name="new_partitions")
+    + """
+INSERT INTO new_partitions (id, topic, number) SELECT id, topic, number FROM partitions;
+DROP TABLE partitions;
+ALTER TABLE new_partitions RENAME TO partitions;
+DROP INDEX batches_by_offset;
+"""
+    + _LAYOUT_2,
+}
+"""What leads from each older layout to the next one."""
+
+
+def lay_out(database: sqlite3.Connection, path: Path) -> None:
+    """Make ``database``, which is ``path``, one of the known layout; a kill leaves the old layout or the new one.
+
+    :raises WorldError: when a newer coterie has written it.
+    """
+    # Only a file without tables takes this; `VACUUM` makes it true of others.
+    database.execute("PRAGMA auto_vacuum = INCREMENTAL")
+    (found,) = database.execute("PRAGMA user_version").fetchone()
+    if found == 0:
+        cluster_id = uuid4().hex
+        _run(
+            database,
+            _NEW
+            + _PARTITIONS.format(name="partitions")
+            + _LAYOUT_2
+            + f"INSERT INTO numbers VALUES ('cluster id', '{cluster_id}');",
+        )
+    elif found in _STEPS:
+        logger.info("%s is of layout %d and becomes one of layout %d", path, found, LAYOUT)
+        _run(database, "".join(_STEPS[layout] for layout in range(found, LAYOUT)))
+    elif found != LAYOUT:
+        raise WorldError(
+            f"{path} was written by another version of coterie (layout {found}, known is {LAYOUT});"
+            " start the broker with another data directory"
+        )
+    if database.execute("PRAGMA auto_vacuum").fetchone() == (0,):
+        _let_shrink(database, path)
+
+
+def _run(database: sqlite3.Connection, statements: str) -> None:
+    try:
+        database.executescript(f"BEGIN IMMEDIATE; {statements} PRAGMA user_version = {LAYOUT}; COMMIT;")
+    except sqlite3.Error:
+        if database.in_transaction:
+            database.execute("ROLLBACK")
+        raise
+
+
+def _let_shrink(database: sqlite3.Connection, path: Path) -> None:
+    """Rewrite a file that could only grow. Where there is no room for a second copy it stays so: its free pages are
+    used again, but not given back."""
+    size_bytes = path.stat().st_size
+    if shutil.disk_usage(path.parent).free < 2 * size_bytes + 64 * 1024 * 1024:
+        logger.warning("%s has no room beside it to be rewritten: what is deleted in it is not given back", path)
+        return
+    logger.info("%s is rewritten, so that it can give back what is deleted (%d MB)", path, size_bytes // 1_000_000)
+    database.execute("VACUUM")

@@ -1,0 +1,54 @@
+"""What is read from the log's file while it is written: one connection that sees what is committed, and only reads."""
+
+from pathlib import Path
+
+from coterie.broker.store import connect
+
+
+class StoreReader:
+    """All calls block. Every offset is given as ``start_offset <= offset < end_offset`` of the partition."""
+
+    def __init__(self, path: Path) -> None:
+        self._database = connect(path)
+        self._database.execute("PRAGMA query_only = ON")
+
+    def close(self) -> None:
+        self._database.close()
+
+    def batches(self, partition_id: int, offset: int, end_offset: int, size_max: int) -> bytes:
+        """Whole batches in a row: from the one that holds ``offset``, or the next where compaction has left a hole.
+        None begins at ``end_offset`` or later; together no more than ``size_max`` bytes, but at least one (KIP-74)."""
+        found: list[bytes] = []
+        size = 0
+        rows = self._database.execute(
+            "SELECT size_bytes, data FROM batches WHERE partition = ? AND last_offset >= ? AND last_offset < ?"
+            " ORDER BY last_offset",
+            (partition_id, offset, end_offset),
+        )
+        for size_bytes, data in rows:
+            if found and size + size_bytes > size_max:
+                break
+            found.append(data)
+            size += size_bytes
+            if size >= size_max:
+                break
+        rows.close()
+        return b"".join(found)
+
+    def batch_since(self, partition_id: int, timestamp_ms: int, start_offset: int, end_offset: int) -> bytes | None:
+        """The first batch with a record of ``timestamp_ms`` or later."""
+        row = self._database.execute(
+            "SELECT data FROM batches WHERE partition = ? AND last_offset >= ? AND last_offset < ?"
+            " AND max_timestamp_ms >= ? ORDER BY last_offset LIMIT 1",
+            (partition_id, start_offset, end_offset, timestamp_ms),
+        ).fetchone()
+        return row[0] if row else None
+
+    def latest_batch(self, partition_id: int, start_offset: int, end_offset: int) -> bytes | None:
+        """The batch with the greatest timestamp; the first of several."""
+        row = self._database.execute(
+            "SELECT data FROM batches WHERE id = (SELECT id FROM batches WHERE partition = ? AND last_offset >= ?"
+            " AND last_offset < ? ORDER BY max_timestamp_ms DESC, last_offset LIMIT 1)",
+            (partition_id, start_offset, end_offset),
+        ).fetchone()
+        return row[0] if row else None

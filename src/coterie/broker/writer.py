@@ -1,0 +1,119 @@
+"""The one thread that writes the log: it takes whatever gathered while its last fsync ran, writes that in one
+transaction and commits once (group commit). A failure of the world fails all of that transaction and nothing before or
+after it; the thread goes on, so that writing works again as soon as the disk does.
+"""
+
+import asyncio
+import logging
+import sqlite3
+import threading
+from collections.abc import Callable
+from queue import Empty, SimpleQueue
+from typing import Any, TypeVar
+
+from coterie.broker.store import Store
+from coterie.nouns.errors import CoterieError, WorldError
+
+logger = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+_Write = tuple[Callable[[Store], Any], Callable[[Any], None], "asyncio.Future[Any]"]
+
+
+class Writer:
+    """Runs writes in the order in which they are put, and tells their results on the event loop."""
+
+    def __init__(self, store: Store, loop: asyncio.AbstractEventLoop) -> None:
+        self._store = store
+        self._loop = loop
+        self._is_failing = False
+        # Unbounded, and yet limited: each entry is a request in flight, and every connection has few of those.
+        self._writes: SimpleQueue[_Write | None] = SimpleQueue()
+        self._thread = threading.Thread(target=self._run, name="broker-log-write", daemon=True)
+        self._thread.start()
+
+    def put(self, write: Callable[[Store], T], when_durable: Callable[[T], None]) -> "asyncio.Future[T]":
+        """The future has the result of ``write`` once it is durable, or its refusal, or a `WorldError`. On the loop
+        ``when_durable`` is called before that, also when nobody waits for the future any more."""
+        future: asyncio.Future[T] = self._loop.create_future()
+        self._writes.put((write, when_durable, future))
+        return future
+
+    def close(self) -> None:
+        """End the thread; what was put before is written. Blocks for as long as that takes."""
+        self._writes.put(None)
+        self._thread.join()
+
+    # -- on the thread ------------------------------------------------------------------------------------------------
+
+    def _run(self) -> None:
+        while True:
+            writes, is_last = self._gather()
+            if writes:
+                outcomes = self._commit(writes)
+                self._loop.call_soon_threadsafe(_tell, outcomes)
+            if is_last:
+                return
+
+    def _gather(self) -> tuple[list[_Write], bool]:
+        """Wait for one write and take whatever stands behind it."""
+        writes: list[_Write] = []
+        write = self._writes.get()
+        while write is not None:
+            writes.append(write)
+            try:
+                write = self._writes.get_nowait()
+            except Empty:
+                return writes, False
+        return writes, True
+
+    def _commit(self, writes: list[_Write]) -> "list[tuple[_Write, Any, Exception | None]]":
+        outcomes: list[tuple[_Write, Any, Exception | None]] = []
+        try:
+            self._store.begin()
+            for write in writes:
+                try:
+                    outcomes.append((write, write[0](self._store), None))
+                except CoterieError as refused:
+                    # Refused before it wrote anything: the others of this transaction are not concerned.
+                    outcomes.append((write, None, refused))
+            self._store.commit()
+        except sqlite3.Error as error:
+            self._note_failure(error)
+            failure: Exception = WorldError(f"the broker's log cannot be written: {error}")
+        except Exception as error:  # noqa: BLE001 our own bug: whoever waits must hear of it, and the thread go on
+            failure = error
+        else:
+            self._note_success()
+            return outcomes
+        try:
+            self._store.rollback()
+        except sqlite3.Error as error:
+            # The next transaction will not begin either, and says so: this thread has to live for that.
+            logger.error("the broker's log cannot be rolled back: %s", error)
+        return [(write, None, failure) for write in writes]
+
+    def _note_failure(self, error: sqlite3.Error) -> None:
+        """One line for a whole time of failing: a full disk is met by every producer, again and again."""
+        if not self._is_failing:
+            logger.error("the broker's log cannot be written, so producers are refused until it can: %s", error)
+        self._is_failing = True
+
+    def _note_success(self) -> None:
+        if self._is_failing:
+            logger.info("the broker's log can be written again")
+        self._is_failing = False
+
+
+def _tell(outcomes: list[tuple[_Write, Any, Exception | None]]) -> None:
+    for (_, when_durable, future), result, error in outcomes:
+        if error is None:
+            # Also when nobody waits any more: it is durable, so readers must see it.
+            when_durable(result)
+        if future.cancelled():
+            continue
+        if error is None:
+            future.set_result(result)
+        else:
+            future.set_exception(error)
