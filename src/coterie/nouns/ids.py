@@ -4,6 +4,8 @@ from typing import NewType
 
 GroupId = NewType("GroupId", str)
 MemberId = NewType("MemberId", str)
+InstanceId = NewType("InstanceId", str)
+"""``group.instance.id``: who a static member is, across restarts (KIP-345)."""
 Generation = NewType("Generation", int)
 ReplyTo = NewType("ReplyTo", int)
 """Whom a coordinator answers: its shell's own number for one outstanding request."""
