@@ -3,6 +3,7 @@
 import os
 import sys
 from collections.abc import AsyncIterator, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -11,11 +12,12 @@ from confluent_kafka.admin import AdminClient
 from coterie.kafka.topics import Topics
 from tests.kafka.embedded_broker import EmbeddedBroker
 from tests.kafka.real_kafka import NotToBeHad, RealKafka, fetch
+from tests.kafka.tools import Tools
 
 
 @pytest.fixture(scope="session")
-def real_kafka(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[RealKafka]:
-    """A real Apache Kafka broker, the same for all tests of the session."""
+def kafka_jars(request: pytest.FixtureRequest) -> Path:
+    """The folder with Kafka's jars."""
     capture = request.config.pluginmanager.getplugin("capturemanager")
     assert capture is not None
 
@@ -23,16 +25,34 @@ def real_kafka(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPath
         with capture.global_and_fixture_disabled():
             sys.stderr.write(f"\n{line}\n")
 
-    folder: Path = tmp_path_factory.mktemp("real-kafka")
-    try:
-        kafka = RealKafka(fetch(say), folder)
+    with _or_skipped():
+        return fetch(say)
+
+
+@pytest.fixture(scope="session")
+def real_kafka(kafka_jars: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[RealKafka]:
+    """A real Apache Kafka broker, the same for all tests of the session."""
+    kafka = RealKafka(kafka_jars, tmp_path_factory.mktemp("real-kafka"))
+    with _or_skipped():
         kafka.start()
+    yield kafka
+    kafka.stop()
+
+
+@pytest.fixture(scope="session")
+def tools(kafka_jars: Path) -> Tools:
+    """Kafka's own command-line tools."""
+    return Tools(kafka_jars)
+
+
+@contextmanager
+def _or_skipped() -> Iterator[None]:
+    try:
+        yield
     except NotToBeHad as reason:
         if os.environ.get("CI") == "true":
             pytest.fail(str(reason))
         pytest.skip(str(reason))
-    yield kafka
-    kafka.stop()
 
 
 @pytest.fixture(scope="session")

@@ -19,6 +19,7 @@ from xml.sax.saxutils import quoteattr
 VERSION = "4.3.1"
 MODULES = (
     ("org.apache.kafka", "kafka_2.13", VERSION),
+    ("org.apache.kafka", "kafka-tools", VERSION),
     ("org.apache.logging.log4j", "log4j-slf4j-impl", "2.25.3"),
 )
 FETCH_TIMEOUT_S = 900
@@ -59,11 +60,11 @@ def fetch(say: Callable[[str], None]) -> Path:
 
     :raises NotToBeHad: when there is no Java, or the jars cannot be fetched.
     """
-    java = _java()
+    java = java_path()
     folder = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "coterie"
-    jars = folder / f"kafka-{VERSION}"
+    jars = folder / f"kafka-{VERSION}-with-tools"
     folder.mkdir(parents=True, exist_ok=True)
-    with (folder / f"kafka-{VERSION}.lock").open("w") as lock:
+    with (folder / f"{jars.name}.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         if jars.is_dir():
             return jars
@@ -130,7 +131,7 @@ class RealKafka:
         return (self._folder / "broker.log").read_text(errors="replace")
 
     def _java(self, *arguments: str) -> list[str]:
-        return [_java(), "-Xmx512m", "-XX:TieredStopAtLevel=1", *_LOGGING, "-cp", f"{self._jars}/*", *arguments]
+        return [java_path(), "-Xmx512m", "-XX:TieredStopAtLevel=1", *_LOGGING, "-cp", f"{self._jars}/*", *arguments]
 
 
 # -- small hands ----------------------------------------------------------------------------------------------------
@@ -139,7 +140,7 @@ _CLUSTER_ID = "Y290ZXJpZS10ZXN0cy0wMQ"
 _LOGGING = ("-Dlog4j2.level=INFO", "-Dlog4j2.statusLoggerLevel=OFF")
 
 
-def _java() -> str:
+def java_path() -> str:
     home = os.environ.get("JAVA_HOME")
     java = shutil.which("java", path=f"{home}/bin" if home else None)
     if java is None:

@@ -1,0 +1,66 @@
+"""Kafka's own command-line tools, each run by a JVM of its own from Kafka's jars.
+
+A start costs seconds of CPU on a small machine, so tests ask each tool for as much as it can tell at once.
+"""
+
+import subprocess
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from tests.kafka.real_kafka import java_path
+
+RUN_TIMEOUT_S = 100
+
+CLASSES: Mapping[str, str] = {
+    "kafka-cluster": "org.apache.kafka.tools.ClusterTool",
+    "kafka-configs": "kafka.admin.ConfigCommand",
+    "kafka-console-consumer": "org.apache.kafka.tools.consumer.ConsoleConsumer",
+    "kafka-console-producer": "org.apache.kafka.tools.ConsoleProducer",
+    "kafka-consumer-groups": "org.apache.kafka.tools.consumer.group.ConsumerGroupCommand",
+    "kafka-consumer-perf-test": "org.apache.kafka.tools.ConsumerPerformance",
+    "kafka-delete-records": "org.apache.kafka.tools.DeleteRecordsCommand",
+    "kafka-get-offsets": "org.apache.kafka.tools.GetOffsetShell",
+    "kafka-log-dirs": "org.apache.kafka.tools.LogDirsCommand",
+    "kafka-producer-perf-test": "org.apache.kafka.tools.ProducerPerformance",
+    "kafka-topics": "org.apache.kafka.tools.TopicCommand",
+    "kafka-transactions": "org.apache.kafka.tools.TransactionsCommand",
+}
+"""By the name of the script that starts it in Kafka's own distribution."""
+
+# One collector thread and no optimizing compiler: what runs for a second is not worth more.
+_OPTIONS = ("-Xmx256m", "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-Dlog4j2.level=WARN")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ran:
+    """A tool's end: its exit code and what it printed."""
+
+    code: int
+    out: str
+    err: str
+
+
+class Tools:
+    """The tools of one folder of jars."""
+
+    def __init__(self, jars: Path) -> None:
+        self._jars = jars
+
+    def command(self, tool: str, *arguments: str) -> list[str]:
+        """How ``tool`` is started, for a test that talks to it while it runs."""
+        return [java_path(), *_OPTIONS, "-cp", f"{self._jars}/*", CLASSES[tool], *arguments]
+
+    def run(self, tool: str, *arguments: str, stdin: str = "", code: int | None = 0) -> Ran:
+        """Run ``tool`` to its end; it has to end with ``code``, unless that is None."""
+        ended = subprocess.run(
+            self.command(tool, *arguments),
+            input=stdin,
+            capture_output=True,
+            text=True,
+            timeout=RUN_TIMEOUT_S,
+            check=False,
+        )
+        ran = Ran(code=ended.returncode, out=ended.stdout, err=ended.stderr)
+        assert code is None or ran.code == code, f"{tool} {arguments} ended with {ran}"
+        return ran
