@@ -30,11 +30,11 @@ from coterie.herder.messages import (
     ValidateConfig,
 )
 from coterie.herder.requests import Answer, Request
-from coterie.herder.seams import AssignmentReceived
 from coterie.herder.state import Herder, HerderSettings
 from coterie.nouns.ids import ConfigOffset, Generation, Incarnation, MemberId, WorkerId, WorkerUrl
 from coterie.nouns.jobs import NO_JOBS, Jobs
 from coterie.wire.connect import WorkerAssignment
+from coterie.wire.connect_events import AssignmentReceived
 
 ME, OTHER = MemberId("me"), MemberId("other")
 EffectT = TypeVar("EffectT")

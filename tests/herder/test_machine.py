@@ -43,23 +43,19 @@ from coterie.herder.requests import (
     Request,
     SetTargetState,
 )
-from coterie.herder.seams import (
+from coterie.herder.seams import TaskEvent, TaskFailed, TaskProgressed, TaskStart, TaskTaken
+from coterie.nouns.ids import ConfigOffset, Generation, Incarnation, WorkerUrl
+from coterie.nouns.jobs import NO_JOBS, ConnectorName, ConnectorTaskId, Jobs
+from coterie.nouns.states import TargetState
+from coterie.wire.connect import AssignmentError, WorkerMetadata
+from coterie.wire.connect_events import (
     AssignmentReceived,
     AssignmentWanted,
     HeartbeatAnswered,
     MembershipLost,
     MembershipRefused,
     RebalanceStarted,
-    TaskEvent,
-    TaskFailed,
-    TaskProgressed,
-    TaskStart,
-    TaskTaken,
 )
-from coterie.nouns.ids import ConfigOffset, Generation, Incarnation, WorkerUrl
-from coterie.nouns.jobs import NO_JOBS, ConnectorName, ConnectorTaskId, Jobs
-from coterie.nouns.states import TargetState
-from coterie.wire.connect import AssignmentError, WorkerMetadata
 from tests.herder.by_hand import ME, OTHER, ByHand, Doable
 
 ORDERS = ConnectorName("orders")

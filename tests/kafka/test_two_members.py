@@ -7,20 +7,21 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from coterie.herder.seams import (
-    AssignmentReceived,
-    AssignmentWanted,
-    HeartbeatAnswered,
-    Membership,
-    MembershipEvent,
-    MembershipLost,
-    RebalanceStarted,
-)
+from coterie.herder.seams import Membership
 from coterie.kafka.coordinator import KafkaCoordinator
 from coterie.member.state import MemberSettings
 from coterie.nouns.ids import ConfigOffset, GroupId, WorkerUrl
 from coterie.nouns.jobs import NO_JOBS, ConnectorName, Jobs
 from coterie.wire.connect import WorkerAssignment
+from coterie.wire.connect_events import (
+    AssignmentReceived,
+    AssignmentWanted,
+    HeartbeatAnswered,
+    MembershipEvent,
+    MembershipLost,
+    RebalanceStarted,
+)
+from coterie.worker.inbox import now_ms
 from coterie.worker.membership import ClassicMembership
 from tests.kafka.embedded_broker import EmbeddedBroker
 
@@ -139,7 +140,7 @@ async def test_a_broker_killed_and_back_within_the_session_stops_nothing(
             only.events.clear()
             await asyncio.to_thread(mortal_broker.kill)
             await asyncio.to_thread(mortal_broker.start)
-            await only.until(_beat_after(ClassicMembership.now_ms()))
+            await only.until(_beat_after(now_ms()))
             assert all(isinstance(event, HeartbeatAnswered) for event in only.events), only.events
 
 

@@ -2,20 +2,7 @@
 
 import pytest
 
-from coterie.member.events import (
-    Answered,
-    AssignmentDelivered,
-    ComputeAssignment,
-    HeartbeatAnswered,
-    Installed,
-    LeaveWanted,
-    Left,
-    Lost,
-    RebalanceStarted,
-    Refused,
-    RejoinWanted,
-    RequestId,
-)
+from coterie.member.events import Answered, Installed, LeaveWanted, Left, RejoinWanted, RequestId
 from coterie.member.messages import (
     HeartbeatRequest,
     HeartbeatResponse,
@@ -29,6 +16,14 @@ from coterie.nouns.ids import Generation, MemberId, WorkerUrl
 from coterie.nouns.jobs import NO_JOBS, Jobs
 from coterie.wire.connect import ConnectProtocol, WorkerAssignment, WorkerMetadata
 from coterie.wire.connect_bytes import decode_metadata, encode_metadata
+from coterie.wire.connect_events import (
+    AssignmentReceived,
+    AssignmentWanted,
+    HeartbeatAnswered,
+    MembershipLost,
+    MembershipRefused,
+    RebalanceStarted,
+)
 from coterie.wire.errors import ErrorCode
 from tests.member.driving import SOME_WORK, Worker, joined, synced
 
@@ -76,7 +71,7 @@ def test_a_follower_syncs_at_once_and_hands_its_assignment_over(worker: Worker) 
     request = worker.answer(SyncRequest, synced(SOME_WORK, delay_ms=300))
     assert request.generation == 7
     assert request.assignments == ()
-    (delivered,) = worker.heard(AssignmentDelivered)
+    (delivered,) = worker.heard(AssignmentReceived)
     assert delivered.generation == 7
     assert delivered.assignment.assigned == SOME_WORK
     assert delivered.assignment.delay_ms == 300
@@ -89,7 +84,7 @@ def test_a_leader_syncs_what_its_herder_computed(worker: Worker) -> None:
     )
     worker.subscribe()
     worker.answer(JoinRequest, joined(3, leader="me", members={"me": metadata, "other": metadata}))
-    (wanted,) = worker.heard(ComputeAssignment)
+    (wanted,) = worker.heard(AssignmentWanted)
     assert sorted(wanted.members) == ["me", "other"]
     assert worker.sent(SyncRequest) is None
     assignment = WorkerAssignment(
@@ -107,7 +102,7 @@ def test_a_leader_syncs_what_its_herder_computed(worker: Worker) -> None:
 def test_one_members_malformed_metadata_does_not_kill_the_leaders_round(worker: Worker) -> None:
     worker.subscribe()
     worker.answer(JoinRequest, joined(leader="me", members={"me": b"\xff\xff", "other": b""}))
-    (wanted,) = worker.heard(ComputeAssignment)
+    (wanted,) = worker.heard(AssignmentWanted)
     assert all(metadata.allocation is None for metadata in wanted.members.values())
 
 
@@ -116,7 +111,7 @@ def test_a_malformed_assignment_is_asked_for_again(worker: Worker, nonsense: byt
     worker.subscribe()
     worker.answer(JoinRequest, joined())
     worker.answer(SyncRequest, SyncResponse(error=ErrorCode.none, assignment=nonsense))
-    assert not worker.heard(AssignmentDelivered)
+    assert not worker.heard(AssignmentReceived)
     assert worker.sent(JoinRequest) is None, "not at once"
     worker.pass_time(1_000)
     assert worker.sent(JoinRequest) is not None
@@ -131,7 +126,7 @@ def test_the_next_join_says_what_is_owned_and_the_work_goes_on(worker: Worker) -
     allocation = said(request).allocation
     assert allocation is not None
     assert allocation.assigned == SOME_WORK
-    assert not worker.heard(Lost)
+    assert not worker.heard(MembershipLost)
 
 
 def test_a_wish_that_comes_during_a_round_is_granted_after_it(worker: Worker) -> None:
@@ -153,7 +148,7 @@ def test_a_sync_of_a_round_that_is_over_leads_to_the_next_join(worker: Worker, e
     worker.answer(JoinRequest, joined(2))
     worker.answer(SyncRequest, SyncResponse(error=error))
     assert worker.sent(JoinRequest) is not None
-    assert not worker.heard(Lost)
+    assert not worker.heard(MembershipLost)
 
 
 @pytest.mark.parametrize("error", COORDINATOR_AWAY)
@@ -166,7 +161,7 @@ def test_a_coordinator_that_is_away_is_asked_again_by_the_same_member(worker: Wo
     again = worker.sent(JoinRequest)
     assert again is not None
     assert again.member_id == "me"
-    assert not worker.heard(Lost)
+    assert not worker.heard(MembershipLost)
 
 
 @pytest.mark.parametrize(
@@ -183,7 +178,7 @@ def test_an_answer_that_a_wrong_setting_brought_about_is_told_once_and_nothing_m
 ) -> None:
     worker.subscribe()
     worker.answer(JoinRequest, JoinResponse(error=error))
-    (refused,) = worker.heard(Refused)
+    (refused,) = worker.heard(MembershipRefused)
     assert all(name in refused.reason for name in names), refused.reason
     worker.subscribe(SOME_WORK)
     worker.feed(RejoinWanted(reason="a wish"))
@@ -197,7 +192,7 @@ def test_a_member_that_is_refused_later_keeps_its_place_until_it_leaves(worker: 
     settle(worker)
     worker.feed(RejoinWanted(reason="a wish"))
     worker.answer(JoinRequest, JoinResponse(error=ErrorCode.group_authorization_failed))
-    assert worker.heard(Refused)
+    assert worker.heard(MembershipRefused)
     worker.pass_time(1_000)
     worker.answer(HeartbeatRequest, HeartbeatResponse(error=ErrorCode.rebalance_in_progress))
     assert worker.heard(HeartbeatAnswered)
@@ -210,7 +205,7 @@ def test_a_sync_can_be_refused_too(worker: Worker) -> None:
     worker.subscribe()
     worker.answer(JoinRequest, joined())
     worker.answer(SyncRequest, SyncResponse(error=ErrorCode.group_authorization_failed))
-    assert worker.heard(Refused)
+    assert worker.heard(MembershipRefused)
     worker.pass_time(5_000)
     assert worker.sent(JoinRequest) is None
 
@@ -222,7 +217,7 @@ def test_a_group_that_may_take_a_worker_back_later_is_asked_again(worker: Worker
     worker.answer(JoinRequest, JoinResponse(error=error))
     worker.pass_time(1_000)
     assert worker.sent(JoinRequest) is not None
-    assert not worker.heard(Refused)
+    assert not worker.heard(MembershipRefused)
 
 
 def test_a_full_group_is_asked_again(worker: Worker) -> None:
@@ -261,7 +256,7 @@ def test_a_heartbeat_that_tells_of_a_rebalance_begins_a_round_and_stops_nothing(
     worker.answer(HeartbeatRequest, HeartbeatResponse(error=error))
     assert worker.sent(JoinRequest) is not None
     assert worker.heard(RebalanceStarted)
-    assert not worker.heard(Lost)
+    assert not worker.heard(MembershipLost)
 
 
 def test_heartbeats_go_on_while_a_join_is_parked_and_keep_the_lease(worker: Worker) -> None:
@@ -270,7 +265,7 @@ def test_heartbeats_go_on_while_a_join_is_parked_and_keep_the_lease(worker: Work
     for _ in range(30):
         worker.pass_time(1_000)
         worker.answer(HeartbeatRequest, HeartbeatResponse(error=ErrorCode.rebalance_in_progress))
-    assert not worker.heard(Lost)
+    assert not worker.heard(MembershipLost)
     assert sum(isinstance(send.request, JoinRequest) for send in worker.out) == 1
     worker.answer(JoinRequest, joined(2))
     assert worker.sent(SyncRequest) is not None
@@ -292,9 +287,9 @@ def test_the_lease_ends_at_two_thirds_of_the_session_from_the_sending_of_the_las
     worker.now_ms += 2_000  # the answer lay in the socket meanwhile
     worker.answer(HeartbeatRequest, HeartbeatResponse(error=ErrorCode.none))
     worker.pass_time(6_999 - worker.now_ms)
-    assert not worker.heard(Lost)
+    assert not worker.heard(MembershipLost)
     worker.pass_time(1)
-    assert worker.heard(Lost)
+    assert worker.heard(MembershipLost)
 
 
 def test_an_answer_that_comes_out_of_the_socket_after_a_pause_does_not_save_the_lease(worker: Worker) -> None:
@@ -303,7 +298,7 @@ def test_an_answer_that_comes_out_of_the_socket_after_a_pause_does_not_save_the_
     worker.now_ms += 60_000
     worker.answer(HeartbeatRequest, HeartbeatResponse(error=ErrorCode.none))
     worker.pass_time(0)
-    assert worker.heard(Lost)
+    assert worker.heard(MembershipLost)
 
 
 def test_a_broker_that_is_back_within_the_lease_stops_nothing(worker: Worker) -> None:
@@ -314,7 +309,7 @@ def test_a_broker_that_is_back_within_the_lease_stops_nothing(worker: Worker) ->
     worker.pass_time(1_000)
     worker.answer(HeartbeatRequest, HeartbeatResponse(error=ErrorCode.none))
     worker.pass_time(3_000)
-    assert not worker.heard(Lost)
+    assert not worker.heard(MembershipLost)
 
 
 def test_an_unanswered_heartbeat_is_tried_again_before_the_lease_is_over(worker: Worker) -> None:
@@ -330,7 +325,7 @@ def test_an_unknown_member_stops_everything_then_joins_as_a_new_one(worker: Work
     settle(worker)
     worker.pass_time(1_000)
     worker.answer(HeartbeatRequest, HeartbeatResponse(error=ErrorCode.unknown_member_id))
-    assert worker.heard(Lost)
+    assert worker.heard(MembershipLost)
     worker.pass_time(30_000)
     assert worker.sent(JoinRequest) is None, "what it ran has not stopped"
     worker.subscribe(NO_JOBS)
@@ -343,13 +338,13 @@ def test_an_unknown_member_stops_everything_then_joins_as_a_new_one(worker: Work
 def test_a_member_whose_lease_ran_out_joins_with_its_old_id(worker: Worker) -> None:
     settle(worker)
     worker.pass_time(6_000)
-    assert worker.heard(Lost)
+    assert worker.heard(MembershipLost)
     worker.subscribe(NO_JOBS)
     request = worker.sent(JoinRequest)
     assert request is not None
     assert request.member_id == "me"
     worker.answer(JoinRequest, JoinResponse(error=ErrorCode.unknown_member_id))
-    assert not worker.heard(Lost), "once is enough"
+    assert not worker.heard(MembershipLost), "once is enough"
     worker.pass_time(1_000)
     request = worker.sent(JoinRequest)
     assert request is not None
@@ -370,7 +365,7 @@ def test_a_late_answer_to_a_join_of_a_former_life_means_nothing(worker: Worker) 
     worker.feed(RejoinWanted(reason="a wish"))
     parked = worker.out[-1]
     worker.pass_time(6_000)
-    assert worker.heard(Lost)
+    assert worker.heard(MembershipLost)
     worker.feed(Answered(id=parked.id, response=joined(2)))
     assert worker.sent(SyncRequest) is None
 

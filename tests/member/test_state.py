@@ -5,14 +5,11 @@ from hypothesis import strategies as st
 
 from coterie.member.events import (
     Answered,
-    AssignmentDelivered,
     Event,
     Failed,
     Installed,
     LeaveWanted,
     Left,
-    Lost,
-    Refused,
     RejoinWanted,
     RequestId,
     Subscribed,
@@ -32,6 +29,7 @@ from coterie.member.messages import (
 )
 from coterie.nouns.ids import ConfigOffset, Generation, MemberId
 from coterie.nouns.jobs import NO_JOBS
+from coterie.wire.connect_events import AssignmentReceived, MembershipLost, MembershipRefused
 from coterie.wire.errors import ErrorCode
 from tests.member.driving import SOME_WORK, Worker, synced
 
@@ -115,8 +113,8 @@ def test_any_course_of_events_keeps_a_member_in_order(turns: list[object], data:
             assert len(worker.told) == before, "nothing is told after the farewell"
             assert len(worker.out) == sent, "and nothing is asked"
         for told in worker.told[before:]:
-            assert not (was_stopping and isinstance(told, AssignmentDelivered)), "no work before all has stopped"
-            assert not (was_stopping and isinstance(told, Lost)), "a loss is told once"
+            assert not (was_stopping and isinstance(told, AssignmentReceived)), "no work before all has stopped"
+            assert not (was_stopping and isinstance(told, MembershipLost)), "a loss is told once"
         for send in worker.out[sent:]:
             if isinstance(send.request, HeartbeatRequest):
                 assert send.request.generation >= 0
@@ -143,7 +141,7 @@ def test_once_the_coordinator_answers_every_member_that_was_not_refused_gets_its
                 if worker.out:
                     send = worker.out.pop()
                     worker.feed(Answered(id=send.id, response=answer_to(send.request, data)))
-    if worker.heard(Refused):
+    if worker.heard(MembershipRefused):
         return  # it waits for its end
     worker.subscribe(NO_JOBS)
     worker.feed(RejoinWanted(reason="let us see"))
@@ -151,7 +149,7 @@ def test_once_the_coordinator_answers_every_member_that_was_not_refused_gets_its
         while worker.out:
             send = worker.out.pop(0)
             worker.feed(Answered(id=send.id, response=honest(send.request)))
-        if any(isinstance(told, AssignmentDelivered) for told in worker.told):
+        if any(isinstance(told, AssignmentReceived) for told in worker.told):
             return
         worker.pass_time(500)
     raise AssertionError("the member does not find its way back")

@@ -12,23 +12,20 @@ from dataclasses import dataclass
 
 from coterie.engine.log import Line, NewLine
 from coterie.herder.requests import Answer, DescribeWorker, PutConnector, PutTaskConfigs, Refused, WorkerView
-from coterie.herder.seams import (
-    AssignmentReceived,
-    AssignmentWanted,
-    HeartbeatAnswered,
-    LeaderClient,
-    MembershipEvent,
-    MembershipLost,
-    RebalanceStarted,
-    TaskEvent,
-    TaskProgressed,
-    TaskStart,
-)
+from coterie.herder.seams import LeaderClient, TaskEvent, TaskProgressed, TaskStart
 from coterie.herder.state import HerderSettings
 from coterie.nouns.errors import WorldError
 from coterie.nouns.ids import ConfigOffset, Generation, MemberId, WorkerId, WorkerUrl
 from coterie.nouns.jobs import NO_JOBS, ConnectorName, ConnectorTaskId, Jobs
 from coterie.wire.connect import WorkerAssignment, WorkerMetadata
+from coterie.wire.connect_events import (
+    AssignmentReceived,
+    AssignmentWanted,
+    HeartbeatAnswered,
+    MembershipEvent,
+    MembershipLost,
+    RebalanceStarted,
+)
 from coterie.worker.worker import Ended, Worker
 
 

@@ -6,13 +6,6 @@ import pytest
 
 from coterie.broker.server import running
 from coterie.broker.settings import BrokerSettings
-from coterie.herder.seams import (
-    AssignmentReceived,
-    AssignmentWanted,
-    HeartbeatAnswered,
-    MembershipEvent,
-    MembershipRefused,
-)
 from coterie.kafka.coordinator import KafkaCoordinator
 from coterie.member.messages import (
     HeartbeatRequest,
@@ -31,6 +24,13 @@ from coterie.nouns.errors import WorldError
 from coterie.nouns.ids import ConfigOffset, Generation, GroupId, MemberId, WorkerUrl
 from coterie.nouns.jobs import NO_JOBS
 from coterie.wire.connect import WorkerAssignment
+from coterie.wire.connect_events import (
+    AssignmentReceived,
+    AssignmentWanted,
+    HeartbeatAnswered,
+    MembershipEvent,
+    MembershipRefused,
+)
 from coterie.wire.errors import ErrorCode
 from coterie.worker.membership import ClassicMembership
 

@@ -19,6 +19,7 @@ from coterie.herder.requests import (
 from coterie.herder.seams import RuntimeDied, TaskFailed, TaskTaken
 from coterie.nouns.jobs import ConnectorName, ConnectorTaskId
 from coterie.nouns.states import TargetState
+from coterie.worker.inbox import now_ms
 from coterie.worker.worker import Phase
 from tests.worker.simulated import Cluster, Running, SimulatedRuntime, until
 
@@ -181,15 +182,15 @@ async def test_a_taken_task_starts_again_only_after_a_heartbeat_sent_later() -> 
         await cluster.create("orders")
         await until_states(one, "RUNNING", ["RUNNING"])
         task = ConnectorTaskId(ORDERS, 0)
-        one.membership.answer_heartbeat(one.worker.now_ms())
+        one.membership.answer_heartbeat(now_ms())
         del one.runtime.running[task]
-        before_ms = one.worker.now_ms()
+        before_ms = now_ms()
         one.runtime.say(TaskTaken(task=task))
         await until_phase(one, "taken")
         one.membership.answer_heartbeat(before_ms - 1)
         await one.worker.ask(DescribeWorker())
         assert one.runtime.starts == [task], "an answer from before a pause says nothing"
-        one.membership.answer_heartbeat(one.worker.now_ms() + 1)
+        one.membership.answer_heartbeat(now_ms() + 1)
         await until(lambda: one.runtime.starts == [task, task])
 
 

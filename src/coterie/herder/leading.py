@@ -2,11 +2,11 @@
 
 from coterie.assignors import cooperative
 from coterie.herder.messages import CancelTimer, Install, Rejoin, Say, SetTimer
-from coterie.herder.seams import AssignmentWanted
 from coterie.herder.state import Turn
 from coterie.nouns.ids import ConfigOffset, Generation
 from coterie.nouns.jobs import NO_JOBS
 from coterie.wire.connect import AssignmentError, WorkerAssignment
+from coterie.wire.connect_events import AssignmentWanted
 
 
 def on_wanted(turn: Turn, event: AssignmentWanted) -> None:

@@ -60,19 +60,16 @@ from coterie.herder.requests import (
     Refused,
     SetTargetState,
 )
-from coterie.herder.seams import (
+from coterie.herder.seams import RuntimeDied, TaskFailed, TaskProgressed, TaskTaken
+from coterie.herder.state import Herder, HerderOutput, Stage, Turn
+from coterie.wire.connect_events import (
     AssignmentReceived,
     AssignmentWanted,
     HeartbeatAnswered,
     MembershipLost,
     MembershipRefused,
     RebalanceStarted,
-    RuntimeDied,
-    TaskFailed,
-    TaskProgressed,
-    TaskTaken,
 )
-from coterie.herder.state import Herder, HerderOutput, Stage, Turn
 
 RUNTIME_DIED_GRACE_MS = 1_000
 """There is hardly anything left to stop."""

@@ -3,11 +3,11 @@
 from coterie.assignors.cooperative import Memory
 from coterie.herder import statuses
 from coterie.herder.messages import CancelTimer, Rejoin, Say, SetTimer, Subscribe
-from coterie.herder.seams import AssignmentReceived, MembershipLost
 from coterie.herder.state import Turn
 from coterie.nouns.ids import MemberId, WorkerUrl
 from coterie.nouns.jobs import NO_JOBS
 from coterie.wire.connect import AssignmentError
+from coterie.wire.connect_events import AssignmentReceived, MembershipLost
 
 
 def on_rebalance(turn: Turn) -> None:

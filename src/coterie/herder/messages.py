@@ -6,10 +6,11 @@ from typing import Literal, NewType, TypeAlias
 
 from coterie.engine.log import Line, NewLine
 from coterie.herder.requests import Answer, Request
-from coterie.herder.seams import MembershipEvent, TaskEvent, TaskStart
+from coterie.herder.seams import TaskEvent, TaskStart
 from coterie.nouns.ids import ConfigOffset, Generation, Incarnation, MemberId, WorkerUrl
 from coterie.nouns.jobs import ConnectorName, ConnectorTaskId, Jobs
 from coterie.wire.connect import WorkerAssignment
+from coterie.wire.connect_events import MembershipEvent
 
 RequestId = NewType("RequestId", int)
 """Which question an answer belongs to. The shell counts upwards from 0; the herder's own questions downwards."""

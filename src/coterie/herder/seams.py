@@ -6,59 +6,10 @@ from typing import Protocol, TypeAlias
 
 from coterie.nouns.ids import ConfigOffset, Generation, Incarnation, MemberId, WorkerUrl
 from coterie.nouns.jobs import ConnectorName, ConnectorTaskId, Jobs
-from coterie.wire.connect import WorkerAssignment, WorkerMetadata
+from coterie.wire.connect import WorkerAssignment
+from coterie.wire.connect_events import MembershipEvent
 
 # -- membership: classic | connect ------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RebalanceStarted:
-    """This worker is joining: until the next assignment nobody is asked to start or stop anything."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AssignmentWanted:
-    """This worker is the leader of ``generation`` and has to answer with ``Membership.install``."""
-
-    generation: Generation
-    member_id: MemberId
-    members: Mapping[MemberId, WorkerMetadata]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AssignmentReceived:
-    """The round has ended: what is newly assigned to this worker and what it has to give back."""
-
-    generation: Generation
-    member_id: MemberId
-    assignment: WorkerAssignment
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class HeartbeatAnswered:
-    """The coordinator still counts this worker in, as of ``sent_at_ms``."""
-
-    sent_at_ms: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MembershipLost:
-    """This worker may no longer run anything: it was removed, or it cannot reach its coordinator in time."""
-
-    reason: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MembershipRefused:
-    """The group will never take this worker as it is set: it stops, leaves and exits with ``reason``, which says what
-    to set instead."""
-
-    reason: str
-
-
-MembershipEvent: TypeAlias = (
-    RebalanceStarted | AssignmentWanted | AssignmentReceived | HeartbeatAnswered | MembershipLost | MembershipRefused
-)
 
 
 class Membership(Protocol):
@@ -77,7 +28,7 @@ class Membership(Protocol):
         ...
 
     def install(self, generation: Generation, assignments: Mapping[MemberId, WorkerAssignment]) -> None:
-        """The leader's answer to :class:`AssignmentWanted`; dropped when the group has moved on."""
+        """The leader's answer to ``AssignmentWanted``; dropped when the group has moved on."""
         ...
 
     async def leave(self, reason: str) -> None:

@@ -16,11 +16,12 @@ from coterie.engine.output import Output
 from coterie.herder.config_state import UNREAD, ConfigState
 from coterie.herder.messages import Effect, RequestId
 from coterie.herder.requests import Answer, Read, Write
-from coterie.herder.seams import AssignmentWanted, TaskStart
+from coterie.herder.seams import TaskStart
 from coterie.herder.status_records import Status, StatusState
 from coterie.nouns.ids import ConfigOffset, Generation, Incarnation, MemberId, WorkerId, WorkerUrl
 from coterie.nouns.jobs import NO_JOBS, ConnectorName, ConnectorTaskId, Job, Jobs
 from coterie.nouns.states import State
+from coterie.wire.connect_events import AssignmentWanted
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

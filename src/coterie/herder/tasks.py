@@ -14,10 +14,11 @@ from coterie.herder.messages import (
     TaskStartFailed,
     TaskStopped,
 )
-from coterie.herder.seams import HeartbeatAnswered, TaskFailed, TaskProgressed, TaskStart, TaskTaken
+from coterie.herder.seams import TaskFailed, TaskProgressed, TaskStart, TaskTaken
 from coterie.herder.state import Herder, Run, Turn
 from coterie.nouns.jobs import ConnectorTaskId
 from coterie.nouns.states import State, TargetState
+from coterie.wire.connect_events import HeartbeatAnswered
 
 
 def should_run(herder: Herder, task: ConnectorTaskId) -> TaskStart | None:

@@ -7,7 +7,8 @@ from typing import Literal, NewType, TypeAlias
 from coterie.member.messages import Request, Response
 from coterie.nouns.ids import ConfigOffset, Generation, MemberId
 from coterie.nouns.jobs import Jobs
-from coterie.wire.connect import WorkerAssignment, WorkerMetadata
+from coterie.wire.connect import WorkerAssignment
+from coterie.wire.connect_events import MembershipEvent
 
 RequestId = NewType("RequestId", int)
 """Which request an answer belongs to; counts upwards and is never used twice."""
@@ -34,7 +35,7 @@ class RejoinWanted:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Installed:
-    """The leader's answer to :class:`ComputeAssignment`."""
+    """The leader's answer to ``AssignmentWanted``."""
 
     generation: Generation
     assignments: Mapping[MemberId, WorkerAssignment]
@@ -99,66 +100,9 @@ class Say:
     text: str
 
 
-# What the herder is told; the shell hands it over as the herder's own words.
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RebalanceStarted:
-    """This worker is joining; its work goes on."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ComputeAssignment:
-    """This worker leads ``generation`` → Installed"""
-
-    generation: Generation
-    member_id: MemberId
-    members: Mapping[MemberId, WorkerMetadata]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AssignmentDelivered:
-    generation: Generation
-    member_id: MemberId
-    assignment: WorkerAssignment
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class HeartbeatAnswered:
-    """The coordinator still counted this worker in when it answered what was sent at ``sent_at_ms``."""
-
-    sent_at_ms: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Lost:
-    """Everything has to stop here. Once the member hears that nothing is owned any more, it joins again."""
-
-    reason: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Refused:
-    """The group will never take this worker as it is set, so the member asks no more: it is to leave → LeaveWanted"""
-
-    reason: str
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Left:
     """The member has left the group, whether anybody heard it or not. Nothing follows."""
 
 
-Effect: TypeAlias = (
-    Send
-    | SetTimer
-    | CancelTimer
-    | Say
-    | RebalanceStarted
-    | ComputeAssignment
-    | AssignmentDelivered
-    | HeartbeatAnswered
-    | Lost
-    | Refused
-    | Left
-)
+Effect: TypeAlias = Send | SetTimer | CancelTimer | Say | MembershipEvent | Left

@@ -1,9 +1,10 @@
 """How a member proves that it is there, and how it ends: heartbeats, the lease, loss, leaving, asking again."""
 
-from coterie.member.events import CancelTimer, HeartbeatAnswered, Left, Lost, Say, SetTimer, Timer
+from coterie.member.events import CancelTimer, Left, Say, SetTimer, Timer
 from coterie.member.messages import HeartbeatRequest, HeartbeatResponse, LeaveRequest
 from coterie.member.state import NO_GENERATION, NO_MEMBER, InFlight
 from coterie.member.turn import Turn
+from coterie.wire.connect_events import HeartbeatAnswered, MembershipLost
 from coterie.wire.errors import ErrorCode
 
 LEAVE_PATIENCE_MS = 1_000
@@ -95,7 +96,7 @@ def lose(turn: Turn, reason: str) -> None:
     member.stopping = True
     for timer in _ALL_TIMERS:
         turn.order(CancelTimer(timer=timer))
-    turn.order(Lost(reason=reason))
+    turn.order(MembershipLost(reason=reason))
 
 
 def on_leave(turn: Turn, reason: str) -> None:

@@ -2,15 +2,7 @@
 
 from collections.abc import Mapping
 
-from coterie.member.events import (
-    AssignmentDelivered,
-    ComputeAssignment,
-    Installed,
-    RebalanceStarted,
-    Refused,
-    Say,
-    SetTimer,
-)
+from coterie.member.events import Installed, Say, SetTimer
 from coterie.member.messages import (
     JoinRequest,
     JoinResponse,
@@ -31,6 +23,7 @@ from coterie.nouns.ids import ConfigOffset, MemberId, WorkerUrl
 from coterie.nouns.jobs import NO_JOBS
 from coterie.wire.connect import PROTOCOL_TYPE, WorkerAssignment, WorkerMetadata
 from coterie.wire.connect_bytes import decode_assignment, decode_metadata, encode_assignment, encode_metadata
+from coterie.wire.connect_events import AssignmentReceived, AssignmentWanted, MembershipRefused, RebalanceStarted
 from coterie.wire.errors import ErrorCode
 
 # -- joining ----------------------------------------------------------------------------------------------------------
@@ -90,7 +83,7 @@ def on_joined(turn: Turn, asked: InFlight, response: JoinResponse) -> None:
             if response.leader == response.member_id:
                 member.computing = True
                 members = {other: read_metadata(turn, other, data) for other, data in (response.members or {}).items()}
-                turn.order(ComputeAssignment(generation=member.generation, member_id=member.member_id, members=members))
+                turn.order(AssignmentWanted(generation=member.generation, member_id=member.member_id, members=members))
             else:
                 sync(turn, {})
         case ErrorCode.member_id_required if is_about(asked, response.member_id):
@@ -107,7 +100,7 @@ def on_error(turn: Turn, error: ErrorCode) -> None:
     """An answer that says nothing of this member's place: to be asked again, unless that can never work."""
     if (reason := refusal(turn.member, error)) is not None:
         turn.member.refused = True
-        turn.order(Refused(reason=reason))
+        turn.order(MembershipRefused(reason=reason))
     else:
         turn.order(Say(text=f"The group's coordinator answers {error.name}; joining again"))
         retry_later(turn)
@@ -175,7 +168,7 @@ def on_synced(turn: Turn, asked: InFlight, response: SyncResponse) -> None:
             # Until the herder says otherwise: should the place be lost now, all of this has to stop first.
             member.owned = (member.owned or NO_JOBS) | assignment.assigned
             turn.order(
-                AssignmentDelivered(generation=member.generation, member_id=member.member_id, assignment=assignment)
+                AssignmentReceived(generation=member.generation, member_id=member.member_id, assignment=assignment)
             )
         case ErrorCode.unknown_member_id:
             on_unknown(turn)

@@ -42,6 +42,7 @@ from coterie.nouns.jobs import ConnectorName, ConnectorTaskId
 from coterie.nouns.states import TargetState
 from coterie.rest import bodies, problems, views
 from coterie.rest.leader import forward
+from coterie.worker.inbox import now_ms
 from coterie.worker.worker import Phase, Worker
 
 CONNECT_VERSION = "4.3.1"
@@ -150,7 +151,7 @@ class Api:
     async def describe_worker(self, _: Request) -> Response:
         view = await self._read(DescribeWorker(), WorkerView)
         stall_ms = self._worker.stall.longest_ms
-        return JSONResponse(views.worker(view, now_ms=self._worker.now_ms(), version=__version__, stall_ms=stall_ms))
+        return JSONResponse(views.worker(view, now_ms=now_ms(), version=__version__, stall_ms=stall_ms))
 
     # -- writes -------------------------------------------------------------------------------------------------------
 

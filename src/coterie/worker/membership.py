@@ -11,32 +11,17 @@ from collections import deque
 from collections.abc import Mapping
 from typing import Literal, TypeAlias
 
-from coterie.engine.timers import Timers
 from coterie.engine.trace import Trace
-from coterie.herder.seams import (
-    AssignmentReceived,
-    AssignmentWanted,
-    HeartbeatAnswered,
-    MembershipEvent,
-    MembershipLost,
-    MembershipRefused,
-    RebalanceStarted,
-)
-from coterie.member import events as member_events
 from coterie.member.classic import step
 from coterie.member.events import (
     Answered,
-    AssignmentDelivered,
     CancelTimer,
-    ComputeAssignment,
     Effect,
     Event,
     Failed,
     Installed,
     LeaveWanted,
     Left,
-    Lost,
-    Refused,
     RejoinWanted,
     Say,
     Send,
@@ -51,6 +36,11 @@ from coterie.nouns.errors import WorldError
 from coterie.nouns.ids import ConfigOffset, Generation, MemberId
 from coterie.nouns.jobs import Jobs
 from coterie.wire.connect import WorkerAssignment
+from coterie.wire.connect_events import (
+    HeartbeatAnswered,
+    MembershipEvent,
+)
+from coterie.worker.inbox import Inbox, now_ms
 
 logger = logging.getLogger(__name__)
 
@@ -69,8 +59,7 @@ class ClassicMembership:
     def __init__(self, settings: MemberSettings, coordinator: Coordinator) -> None:
         self._member = Member(settings)
         self._coordinator = coordinator
-        self._inbox: asyncio.Queue[Event] = asyncio.Queue(INBOX_MAX)
-        self._timers: Timers[Timer] = Timers()
+        self._inbox: Inbox[Event, Timer] = Inbox(INBOX_MAX, fired=lambda timer: TimerFired(timer=timer))
         self._trace = Trace()
         self._asking: dict[_Kind, asyncio.Task[None]] = {}
         self._events: deque[MembershipEvent] = deque()
@@ -112,7 +101,7 @@ class ClassicMembership:
         try:
             async with asyncio.TaskGroup() as group:
                 while not self._member.left:
-                    await self._take(await self._next_event(), group)
+                    await self._take(await self._inbox.next(), group)
                 for asking in self._asking.values():
                     asking.cancel()
         finally:
@@ -120,32 +109,15 @@ class ClassicMembership:
             await self._coordinator.close()
 
     async def _take(self, event: Event, group: asyncio.TaskGroup) -> None:
-        now_ms = self.now_ms()
-        self._trace.add(now_ms, repr(event))
+        at_ms = now_ms()
+        self._trace.add(at_ms, repr(event))
         try:
-            output = step(self._member, event, now_ms=now_ms)
+            output = step(self._member, event, now_ms=at_ms)
         except AssertionError:
             logger.critical("The group member is broken. What it did lately:\n%s", self._trace.story())
             raise
         for effect in output.effects:
             await self._perform(effect, group)
-
-    async def _next_event(self) -> Event:
-        while True:
-            if (timer := self._timers.pop_due(self.now_ms())) is not None:
-                return TimerFired(timer=timer)
-            next_at_ms = self._timers.next_at_ms()
-            wait_s = None if next_at_ms is None else max(next_at_ms - self.now_ms(), 0) / 1000
-            try:
-                async with asyncio.timeout(wait_s):
-                    return await self._inbox.get()
-            except TimeoutError:
-                continue
-
-    @staticmethod
-    def now_ms() -> int:
-        """The worker's one clock, which the herder compares heartbeats with."""
-        return int(asyncio.get_running_loop().time() * 1000)
 
     # -- hands -------------------------------------------------------------------------------------------------------
 
@@ -154,15 +126,15 @@ class ClassicMembership:
             case Send():
                 self._send(effect, group)
             case SetTimer(timer=timer, at_ms=at_ms):
-                self._timers.set(timer, at_ms)
+                self._inbox.timers.set(timer, at_ms)
             case CancelTimer(timer=timer):
-                self._timers.cancel(timer)
+                self._inbox.timers.cancel(timer)
             case Say(text=text):
                 logger.info("%s", text)
             case Left():
                 logger.info("Left the group")
             case _:
-                await self._tell(_in_the_herders_words(effect))
+                await self._tell(effect)
 
     def _send(self, send: Send, group: asyncio.TaskGroup) -> None:
         """Ask the coordinator. A member that sends a request has given up the one of its kind before it."""
@@ -191,28 +163,3 @@ class ClassicMembership:
                 await self._changed.wait_for(lambda: len(self._events) < EVENTS_MAX)
                 self._events.append(event)
             self._changed.notify_all()
-
-
-def _in_the_herders_words(
-    effect: member_events.RebalanceStarted
-    | ComputeAssignment
-    | AssignmentDelivered
-    | member_events.HeartbeatAnswered
-    | Lost
-    | Refused,
-) -> MembershipEvent:
-    match effect:
-        case member_events.RebalanceStarted():
-            return RebalanceStarted()
-        case ComputeAssignment():
-            return AssignmentWanted(generation=effect.generation, member_id=effect.member_id, members=effect.members)
-        case AssignmentDelivered():
-            return AssignmentReceived(
-                generation=effect.generation, member_id=effect.member_id, assignment=effect.assignment
-            )
-        case member_events.HeartbeatAnswered(sent_at_ms=sent_at_ms):
-            return HeartbeatAnswered(sent_at_ms=sent_at_ms)
-        case Lost(reason=reason):
-            return MembershipLost(reason=reason)
-        case Refused(reason=reason):
-            return MembershipRefused(reason=reason)

@@ -17,7 +17,6 @@ from dataclasses import dataclass
 from enum import StrEnum, auto
 
 from coterie.engine.log import Line, Log
-from coterie.engine.timers import Timers
 from coterie.engine.trace import Trace
 from coterie.herder.machine import step
 from coterie.herder.messages import (
@@ -42,11 +41,13 @@ from coterie.herder.messages import (
     TimerFired,
 )
 from coterie.herder.requests import Answer, Problem, Refused, Request
-from coterie.herder.seams import HeartbeatAnswered, LeaderClient, Membership, TaskRuntime
+from coterie.herder.seams import LeaderClient, Membership, TaskRuntime
 from coterie.herder.state import Herder, HerderSettings
 from coterie.nouns.errors import ConfigError, WorldError
 from coterie.nouns.ids import Incarnation
+from coterie.wire.connect_events import HeartbeatAnswered
 from coterie.worker.chores import Chores
+from coterie.worker.inbox import Inbox, now_ms
 from coterie.worker.stall import StallMeter
 
 INBOX_MAX = 4096
@@ -103,8 +104,7 @@ class Worker:
             runtime=runtime,
             leader_client=leader_client,
         )
-        self._inbox: asyncio.Queue[Event] = asyncio.Queue(INBOX_MAX)
-        self._timers: Timers[Timer] = Timers()
+        self._inbox: Inbox[Event, Timer] = Inbox(INBOX_MAX, fired=lambda timer: TimerFired(timer=timer))
         self._trace = Trace()
         self._replies: dict[RequestId, asyncio.Future[Answer]] = {}
         self._requests = 0
@@ -211,11 +211,11 @@ class Worker:
     async def _loop(self, group: asyncio.TaskGroup) -> None:
         while True:
             event = await self._next_event()
-            now_ms = self.now_ms()
+            at_ms = now_ms()
             if not isinstance(event, HeartbeatAnswered | ConfigLinesRead | StatusLinesRead):
-                self._trace.add(now_ms, repr(event))
+                self._trace.add(at_ms, repr(event))
             try:
-                output = step(self._herder, event, now_ms=now_ms)
+                output = step(self._herder, event, now_ms=at_ms)
             except Exception:
                 logger.critical("The herder is broken. What it did lately:\n%s", self._trace.story())
                 raise
@@ -223,24 +223,10 @@ class Worker:
                 self._perform(effect, group)
 
     async def _next_event(self) -> Event:
-        while True:
-            if (order := self._shutdown) is not None:
-                self._shutdown = None
-                return order
-            if (timer := self._timers.pop_due(self.now_ms())) is not None:
-                return TimerFired(timer=timer)
-            next_at_ms = self._timers.next_at_ms()
-            wait_s = None if next_at_ms is None else max(next_at_ms - self.now_ms(), 0) / 1000
-            try:
-                async with asyncio.timeout(wait_s):
-                    return await self._inbox.get()
-            except TimeoutError:
-                continue
-
-    @staticmethod
-    def now_ms() -> int:
-        """The one clock of a worker, its membership's too: monotonic, for it is compared and never shown."""
-        return int(asyncio.get_running_loop().time() * 1000)
+        if (order := self._shutdown) is not None:
+            self._shutdown = None
+            return order
+        return await self._inbox.next()
 
     def _end(self, ended: Ended) -> None:
         self._ended = ended
@@ -255,9 +241,9 @@ class Worker:
                 if future is not None and not future.done():
                     future.set_result(answer)
             case SetTimer(timer=timer, at_ms=at_ms):
-                self._timers.set(timer, at_ms)
+                self._inbox.timers.set(timer, at_ms)
             case CancelTimer(timer=timer):
-                self._timers.cancel(timer)
+                self._inbox.timers.cancel(timer)
             case Say(text=text):
                 logger.info("%s", text)
             case Subscribe(config_offset=config_offset, owned=owned):

@@ -18,15 +18,11 @@ from coterie.groups.state import Group, Limits, Phase, check_whole
 from coterie.member import classic as member_machine
 from coterie.member.events import (
     Answered,
-    AssignmentDelivered,
     CancelTimer,
-    ComputeAssignment,
     Event,
     Installed,
     LeaveWanted,
     Left,
-    Lost,
-    Refused,
     RejoinWanted,
     RequestId,
     Send,
@@ -52,6 +48,7 @@ from coterie.nouns.ids import ConfigOffset, Generation, GroupId, MemberId, Worke
 from coterie.nouns.jobs import NO_JOBS, ConnectorName, ConnectorTaskId, Job, Jobs
 from coterie.wire.connect import WorkerAssignment
 from coterie.wire.connect_bytes import decode_metadata
+from coterie.wire.connect_events import AssignmentReceived, AssignmentWanted, MembershipLost, MembershipRefused
 
 MAX_DELAY_MS = 300_000
 """K415's default of ``scheduled.rebalance.max.delay.ms``: its ``d``."""
@@ -102,15 +99,15 @@ class Worker:
                     self.timers.set(timer, at_ms)
                 case CancelTimer(timer=timer):
                     self.timers.cancel(timer)
-                case ComputeAssignment():
+                case AssignmentWanted():
                     self.stage.soon(partial(self.compute, effect))
-                case AssignmentDelivered():
+                case AssignmentReceived():
                     self.stage.soon(partial(self.take, effect))
-                case Lost():
+                case MembershipLost():
                     self.stage.soon(self.lose)
                 case Left():
                     self.stage.workers.pop(self.name, None)
-                case Refused(reason=reason):
+                case MembershipRefused(reason=reason):
                     raise AssertionError(f"the stage is set wrong: {reason}")
                 case _:
                     pass  # what is said to the process's log and to the herder's clock
@@ -118,7 +115,7 @@ class Worker:
     def subscribe(self) -> None:
         self.feed(Subscribed(config_offset=ConfigOffset(1), owned=self.owned))
 
-    def compute(self, wanted: ComputeAssignment) -> None:
+    def compute(self, wanted: AssignmentWanted) -> None:
         now_ms, deferred_until_ms = self.stage.now_ms, self.deferred_until_ms
         members = {
             other: metadata.allocation.assigned if metadata.allocation else NO_JOBS
@@ -149,7 +146,7 @@ class Worker:
         }
         self.feed(Installed(generation=wanted.generation, assignments=assignments))
 
-    def take(self, delivered: AssignmentDelivered) -> None:
+    def take(self, delivered: AssignmentReceived) -> None:
         assignment = delivered.assignment
         self.completed = delivered.generation
         self.owned = (self.owned - assignment.revoked) | assignment.assigned
@@ -307,7 +304,7 @@ class Stage:
             case HeartbeatRequest():
                 event = said.Heartbeat(reply_to=reply_to, member_id=request.member_id, generation=request.generation)
             case LeaveRequest():
-                event = said.LeaveGroup(reply_to=reply_to, member_ids=(request.member_id,))
+                event = said.LeaveGroup(reply_to=reply_to, members=(said.LeavingMember(member_id=request.member_id),))
         self._coordinate(event)
 
     def _coordinate(self, event: said.Event) -> None:
@@ -362,7 +359,7 @@ def translated(response: said.Response) -> Response:
                 protocol=response.protocol or "",
                 leader=response.leader,
                 member_id=response.member_id,
-                members=dict(response.members) or None,
+                members={one.member_id: one.metadata for one in response.members} or None,
             )
         case said.SyncGroupResponse():
             return SyncResponse(error=response.error, assignment=response.assignment)

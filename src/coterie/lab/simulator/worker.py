@@ -9,14 +9,6 @@ from collections.abc import Callable
 from coterie.herder import machine as herder_machine
 from coterie.herder import messages as herder
 from coterie.herder.requests import Answer, Done, PutTaskConfigs, Refused
-from coterie.herder.seams import (
-    AssignmentReceived,
-    AssignmentWanted,
-    HeartbeatAnswered,
-    MembershipLost,
-    MembershipRefused,
-    RebalanceStarted,
-)
 from coterie.herder.state import Herder, HerderSettings
 from coterie.lab.simulator.cluster import (
     DELAY_MAX_MS,
@@ -37,6 +29,7 @@ from coterie.member.messages import HeartbeatResponse, JoinRequest, Response
 from coterie.member.state import Member, MemberSettings
 from coterie.nouns.ids import ConfigOffset, Incarnation, WorkerId, WorkerUrl
 from coterie.nouns.jobs import ConnectorTaskId
+from coterie.wire.connect_events import AssignmentReceived
 from coterie.wire.errors import ErrorCode
 
 
@@ -305,21 +298,13 @@ class Process:
                 self.member_alarms.cancel(timer)
             case events.Say(text=text):
                 self.world.say(f"{self.name}: {text}")
-            case events.RebalanceStarted():
-                self.tell(RebalanceStarted())
-            case events.ComputeAssignment(generation=generation, member_id=member_id, members=members):
-                self.tell(AssignmentWanted(generation=generation, member_id=member_id, members=members))
-            case events.AssignmentDelivered(generation=generation, member_id=member_id, assignment=assignment):
+            case AssignmentReceived(generation=generation, assignment=assignment):
                 self.world.say(f"{self.name} in {generation}: +{told(assignment.assigned)} -{told(assignment.revoked)}")
-                self.tell(AssignmentReceived(generation=generation, member_id=member_id, assignment=assignment))
-            case events.HeartbeatAnswered(sent_at_ms=sent_at_ms):
-                self.tell(HeartbeatAnswered(sent_at_ms=sent_at_ms))
-            case events.Lost(reason=reason):
-                self.tell(MembershipLost(reason=reason))
-            case events.Refused(reason=reason):
-                self.tell(MembershipRefused(reason=reason))
+                self.tell(effect)
             case events.Left():
                 self.tell(herder.GroupLeft())
+            case news:
+                self.tell(news)
 
     def _send(self, send: events.Send) -> None:
         sent_at_ms = self.world.now_ms

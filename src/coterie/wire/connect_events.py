@@ -1,0 +1,64 @@
+"""What a worker's member tells its herder, in the values of the embedded Connect protocol.
+
+`member` says these, `herder` takes them, and neither room knows the other; whatever is between them hands them over as
+they are.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from coterie.nouns.ids import Generation, MemberId
+from coterie.wire.connect import WorkerAssignment, WorkerMetadata
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RebalanceStarted:
+    """This worker is joining, and its work goes on: until the next assignment nobody is asked to start or stop
+    anything."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AssignmentWanted:
+    """This worker is the leader of ``generation`` and has to answer with the assignments of all members."""
+
+    generation: Generation
+    member_id: MemberId
+    members: Mapping[MemberId, WorkerMetadata]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AssignmentReceived:
+    """The round has ended: what is newly assigned to this worker and what it has to give back."""
+
+    generation: Generation
+    member_id: MemberId
+    assignment: WorkerAssignment
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HeartbeatAnswered:
+    """The coordinator still counted this worker in when it answered what was sent at ``sent_at_ms``."""
+
+    sent_at_ms: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MembershipLost:
+    """This worker may no longer run anything: it was removed, or it cannot reach its coordinator in time. It joins
+    again when it says that nothing is owned any more."""
+
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MembershipRefused:
+    """The group will never take this worker as it is set: it stops, leaves and exits with ``reason``, which says what
+    to set instead. The member asks for nothing more."""
+
+    reason: str
+
+
+MembershipEvent: TypeAlias = (
+    RebalanceStarted | AssignmentWanted | AssignmentReceived | HeartbeatAnswered | MembershipLost | MembershipRefused
+)
