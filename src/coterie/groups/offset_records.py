@@ -1,0 +1,94 @@
+"""The bytes of a group's offsets in `__consumer_offsets`: OffsetCommit (key version 1, value versions 0 to 4).
+
+Written as Kafka 4.3 writes: value version 4, or 1 where a client asked for a retention of its own.
+"""
+
+from coterie.groups.offset_messages import CommittedOffset, TopicId, TopicPartition
+from coterie.nouns.errors import WireError
+from coterie.nouns.ids import GroupId
+from coterie.wire.primitives import Reader, Writer
+
+KEY_VERSIONS = (0, 1)
+"""Version 0 is of the brokers before 0.9, with the same bytes."""
+_WITH_EXPIRY, _FLEXIBLE = 1, 4
+_LEADER_EPOCH_SINCE = 3
+_TOPIC_ID_TAG, _TOPIC_ID_SIZE = 0, 16
+
+
+def encode_offset_key(group_id: GroupId, partition: TopicPartition) -> bytes:
+    writer = Writer()
+    writer.int16(KEY_VERSIONS[-1])
+    writer.string(group_id)
+    topic, number = partition
+    writer.string(topic)
+    writer.int32(number)
+    return writer.getvalue()
+
+
+def decode_offset_key(data: bytes) -> tuple[GroupId, TopicPartition]:
+    """:raises WireError: when it is malformed."""
+    reader = Reader(data)
+    version = reader.int16()
+    assert version in KEY_VERSIONS, "the caller has looked"
+    group_id = GroupId(reader.string())
+    partition = (reader.string(), reader.int32())
+    reader.expect_end()
+    return group_id, partition
+
+
+def encode_offset_value(committed: CommittedOffset) -> bytes:
+    writer = Writer()
+    if committed.expires_at_ms is not None:
+        writer.int16(_WITH_EXPIRY)
+        writer.int64(committed.offset)
+        writer.string(committed.metadata)
+        writer.int64(committed.committed_at_ms)
+        writer.int64(committed.expires_at_ms)
+        return writer.getvalue()
+    writer.int16(_FLEXIBLE)
+    writer.int64(committed.offset)
+    writer.int32(committed.leader_epoch)
+    writer.compact_string(committed.metadata)
+    writer.int64(committed.committed_at_ms)
+    if committed.topic_id is None:
+        writer.no_tagged_fields()
+    else:
+        writer.uvarint(1)
+        writer.uvarint(_TOPIC_ID_TAG)
+        writer.uvarint(_TOPIC_ID_SIZE)
+        writer.raw(committed.topic_id)
+    return writer.getvalue()
+
+
+def decode_offset_value(data: bytes) -> CommittedOffset:
+    """:raises WireError: when it is malformed or of a version that nobody has written yet."""
+    reader = Reader(data)
+    version = reader.int16()
+    if not 0 <= version <= _FLEXIBLE:
+        raise WireError(f"an offset's record has version {version}; known are 0 to {_FLEXIBLE}")
+    offset = reader.int64()
+    leader_epoch = reader.int32() if version >= _LEADER_EPOCH_SINCE else -1
+    metadata = reader.compact_string() if version == _FLEXIBLE else reader.string()
+    committed_at_ms = reader.int64()
+    expires_at_ms = reader.int64() if version == _WITH_EXPIRY else None
+    topic_id = _topic_id(reader) if version == _FLEXIBLE else None
+    reader.expect_end()
+    return CommittedOffset(
+        offset=offset,
+        leader_epoch=leader_epoch,
+        metadata=metadata,
+        committed_at_ms=committed_at_ms,
+        expires_at_ms=expires_at_ms,
+        topic_id=topic_id,
+    )
+
+
+def _topic_id(reader: Reader) -> TopicId | None:
+    topic_id = None
+    for _ in range(reader.uvarint()):
+        tag, data = reader.uvarint(), reader.raw(reader.uvarint())
+        if tag == _TOPIC_ID_TAG:
+            if len(data) != _TOPIC_ID_SIZE:
+                raise WireError(f"a topic's id of {len(data)} bytes")
+            topic_id = TopicId(data)
+    return topic_id
