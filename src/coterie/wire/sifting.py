@@ -1,0 +1,124 @@
+"""A record batch taken apart into its records' own bytes, and put together again with fewer of them.
+
+A record tells its offset and its timestamp as differences from the batch's head, so its bytes stay true as long as the
+head's base offset and base timestamp do. What is left keeps the base and the last offset of the batch, its producer and
+its sequence numbers; only compressed records are packed anew, with gzip, which every client has.
+"""
+
+import struct
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+from crc32c import crc32c
+
+from coterie.nouns.errors import WireError
+from coterie.wire.batches import HEAD_SIZE, BatchHead
+from coterie.wire.compression import GZIP, packed_gzip, unpacked
+
+_LENGTH_END = 12
+_CRC_END = 21
+_PRODUCER_AT = 43
+_COUNT_AT = 57
+"""Where things stand in a batch's head."""
+
+_CODEC_MASK = 0x07
+_LOG_APPEND_TIME = 0x08
+_UNPACKED_SIZE_MAX = 256 * 1024 * 1024
+"""No honest batch holds more: a producer's largest one has a megabyte before it is packed."""
+
+
+class Slice(NamedTuple):
+    """One record: what decides about it, and its own bytes with the length before them. A value None is a tombstone."""
+
+    offset: int
+    timestamp_ms: int
+    key: bytes | None
+    is_tombstone: bool
+    raw: bytes
+
+
+def slices(data: bytes, head: BatchHead) -> list[Slice]:
+    """The records of the one batch in ``data``.
+
+    :raises WireError: when they are malformed, or packed with a codec that is not known.
+    """
+    plain = unpacked(head.attributes & _CODEC_MASK, memoryview(data)[HEAD_SIZE:], size_max=_UNPACKED_SIZE_MAX)
+    try:
+        found = list(_slices(plain, head))
+    except IndexError as error:
+        raise WireError("a batch ends in the middle of a record") from error
+    if len(found) != head.record_count:
+        raise WireError(f"a batch of {head.record_count} records holds {len(found)}")
+    return found
+
+
+def sifted(data: bytes, head: BatchHead, kept: Sequence[Slice]) -> bytes:
+    """The batch in ``data`` with no records but ``kept``."""
+    body = b"".join(record.raw for record in kept)
+    attributes = head.attributes
+    if head.is_compressed:
+        attributes = attributes & ~_CODEC_MASK | GZIP
+        body = packed_gzip(body)
+    max_timestamp_ms = head.max_timestamp_ms
+    if kept and not attributes & _LOG_APPEND_TIME:
+        max_timestamp_ms = max(record.timestamp_ms for record in kept)
+    covered = (
+        struct.pack(">hiqq", attributes, head.last_offset_delta, head.base_timestamp_ms, max_timestamp_ms)
+        + data[_PRODUCER_AT:_COUNT_AT]
+        + struct.pack(">i", len(kept))
+        + body
+    )
+    length = struct.pack(">i", len(covered) + _CRC_END - _LENGTH_END)
+    return (
+        data[: _LENGTH_END - 4]
+        + length
+        + data[_LENGTH_END : _CRC_END - 4]
+        + struct.pack(">I", crc32c(covered))
+        + covered
+    )
+
+
+def _slices(plain: bytes, head: BatchHead) -> Iterator[Slice]:
+    """Written out by hand, with the one-byte varints first: a compaction reads every record of a log."""
+    at, end = 0, len(plain)
+    while at < end:
+        start = at
+        size, at = _varint(plain, at)
+        record_end = at + size
+        if size < 0 or record_end > end:
+            raise WireError(f"a record tells {size} bytes, {end - at} are left")
+        timestamp_delta, at = _varint(plain, at + 1)
+        offset_delta, at = _varint(plain, at)
+        key_size, at = _varint(plain, at)
+        key: bytes | None = None
+        if key_size >= 0:
+            key = plain[at : at + key_size]
+            at += key_size
+        value_size, at = _varint(plain, at)
+        if at + max(0, value_size) > record_end:
+            raise WireError(f"a record has not the {size} bytes it tells")
+        yield Slice(
+            head.base_offset + offset_delta,
+            head.max_timestamp_ms if head.attributes & _LOG_APPEND_TIME else head.base_timestamp_ms + timestamp_delta,
+            key,
+            value_size < 0,
+            plain[start:record_end],
+        )
+        at = record_end
+
+
+def _varint(data: bytes, at: int) -> tuple[int, int]:
+    """The zigzag varint at ``at``, and the place behind it."""
+    byte = data[at]
+    if byte < 0x80:
+        return (byte >> 1) ^ -(byte & 1), at + 1
+    value, shift = byte & 0x7F, 7
+    while True:
+        at += 1
+        byte = data[at]
+        value |= (byte & 0x7F) << shift
+        if byte < 0x80:
+            return (value >> 1) ^ -(value & 1), at + 1
+        shift += 7
+        if shift > 63:
+            raise WireError("a varint of more than ten bytes")
