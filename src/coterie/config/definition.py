@@ -1,5 +1,6 @@
 """What a configuration key is, and how a whole config is checked against its definition (Connect's ConfigDef)."""
 
+import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
@@ -15,6 +16,7 @@ class Type(StrEnum):
     LIST = "LIST"
     LONG = "LONG"
     PASSWORD = "PASSWORD"
+    SHORT = "SHORT"
     STRING = "STRING"
 
 
@@ -25,7 +27,10 @@ class Importance(StrEnum):
 
 
 Check = Callable[[str], str | None]
-"""Looks at a value that is present and well-typed; returns one sentence when it is wrong."""
+"""Looks at a value that is present, well-typed and trimmed; returns one sentence when it is wrong."""
+
+_BITS = {Type.SHORT: 16, Type.INT: 32, Type.LONG: 64}
+_WHOLE_NUMBER = re.compile(r"[+-]?[0-9]+")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,7 +68,7 @@ class Definition:
                 if key.required:
                     found[key.name] = [f'Missing required configuration "{key.name}" which has no default value.']
                 continue
-            sentence = mistyped(key.type, value) or (key.check(value) if key.check else None)
+            sentence = mistyped(key.type, value) or (key.check(value.strip()) if key.check else None)
             if sentence is not None:
                 found[key.name] = [f"Invalid value {value} for configuration {key.name}: {sentence}"]
         return found
@@ -76,8 +81,11 @@ class Definition:
 def mistyped(type_: Type, value: str) -> str | None:
     """One sentence when ``value`` is not of ``type_``."""
     match type_:
-        case Type.INT | Type.LONG:
-            return None if _parses(int, value) else "Not a number of type " + type_.value
+        case Type.SHORT | Type.INT | Type.LONG:
+            bound = 1 << (_BITS[type_] - 1)
+            # Python's own reading would take 1_000, too, and digits of any script.
+            is_one = _WHOLE_NUMBER.fullmatch(value.strip()) and -bound <= int(value) < bound
+            return None if is_one else "Not a number of type " + type_.value
         case Type.DOUBLE:
             return None if _parses(float, value) else "Not a number of type DOUBLE"
         case Type.BOOLEAN:
@@ -95,7 +103,14 @@ def as_list(value: str) -> list[str]:
 
 
 def at_least(minimum: int) -> Check:
-    return lambda value: None if int(value) >= minimum else f"Value must be at least {minimum}"
+    return lambda value: None if float(value) >= minimum else f"Value must be at least {minimum}"
+
+
+def between(minimum: int, maximum: int) -> Check:
+    """Both may be."""
+    return lambda value: (
+        at_least(minimum)(value) or (None if float(value) <= maximum else f"Value must be no more than {maximum}")
+    )
 
 
 def one_of(values: Iterable[str]) -> Check:
