@@ -1,27 +1,10 @@
-"""What a topic may be called and configured with: Kafka's rules."""
+"""What a topic may be called: Kafka's rules."""
 
 import re
-from collections.abc import Mapping
-
-from coterie.config.definition import Type, mistyped
+from collections.abc import Iterable
 
 NAME_SIZE_MAX = 249
 _NAME = re.compile(r"[a-zA-Z0-9._-]+")
-
-_CONFIGS = frozenset({
-    "cleanup.policy", "compression.gzip.level", "compression.lz4.level", "compression.type", "compression.zstd.level",
-    "delete.retention.ms", "file.delete.delay.ms", "flush.messages", "flush.ms",
-    "follower.replication.throttled.replicas", "index.interval.bytes", "leader.replication.throttled.replicas",
-    "local.retention.bytes", "local.retention.ms", "max.compaction.lag.ms", "max.message.bytes",
-    "message.timestamp.after.max.ms", "message.timestamp.before.max.ms", "message.timestamp.type",
-    "min.cleanable.dirty.ratio", "min.compaction.lag.ms", "min.insync.replicas", "preallocate",
-    "remote.log.copy.disable", "remote.log.delete.on.disable", "remote.storage.enable", "retention.bytes",
-    "retention.ms", "segment.bytes", "segment.index.bytes", "segment.jitter.ms", "segment.ms",
-    "unclean.leader.election.enable",
-})  # fmt: skip
-
-_WHOLE_NUMBERS = (".ms", ".bytes", ".messages", ".level", "min.insync.replicas")
-"""How the names of configs end whose values are whole numbers."""
 
 
 def name_error(name: str) -> str | None:
@@ -40,16 +23,10 @@ def name_error(name: str) -> str | None:
     return None
 
 
-def config_error(configs: Mapping[str, str | None]) -> str | None:
-    """One sentence when a topic cannot be configured so. Known configs are kept; retention, compaction and the
-    like are not done yet, so their values are only told back."""
-    for name, value in configs.items():
-        if name not in _CONFIGS:
-            return f"Unknown topic config name: {name}"
-        if value is None:
-            return f"Null value not supported for topic configs: {name}"
-        if name == "cleanup.policy" and not {item.strip() for item in value.split(",")} <= {"compact", "delete"}:
-            return f"Invalid value {value} for configuration cleanup.policy: must be one of [compact, delete]"
-        if name.endswith(_WHOLE_NUMBERS) and mistyped(Type.LONG, value):
-            return f"Invalid value {value} for configuration {name}: Not a number of type LONG"
-    return None
+def collision(name: str, others: Iterable[str]) -> str | None:
+    """The one of ``others`` that differs from ``name`` only in dots and underscores: metrics could not tell them
+    apart, so Kafka lets them not stand side by side."""
+    if not {*name} & {".", "_"}:
+        return None
+    alike = name.replace(".", "_")
+    return next((other for other in others if other != name and other.replace(".", "_") == alike), None)

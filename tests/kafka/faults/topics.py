@@ -76,7 +76,31 @@ CREATE = (
     _create("with a config that Kafka has not", E.invalid_config, config("no.such.config", "1")),
     _create("with a config of no value", E.invalid_config, config("retention.ms", None)),
     _create("with a number that is none", E.invalid_config, config("retention.ms", "soon")),
+    _create("with a number below its range", E.invalid_config, config("retention.ms", "-2")),
+    _create("with a number beyond an int", E.invalid_config, config("segment.bytes", "2147483648")),
+    _create("with a number beyond a long", E.invalid_config, config("retention.ms", str(2**63))),
+    _create("with a segment that is too small", E.invalid_config, config("segment.bytes", "1024")),
     _create("with a policy that is none", E.invalid_config, config("cleanup.policy", "burn")),
+    _create("with an empty policy", E.none, config("cleanup.policy", "")),
+    _create("with a policy twice", E.none, config("cleanup.policy", "compact,compact")),
+    _create("with a codec that is none", E.invalid_config, config("compression.type", "rar")),
+    _create("with a level beyond its range", E.invalid_config, config("compression.gzip.level", "10")),
+    _create("with the only level that is off", E.invalid_config, config("compression.gzip.level", "0")),
+    _create("with a timestamp type that is none", E.invalid_config, config("message.timestamp.type", "Yesterday")),
+    _create("with a yes that is no true", E.invalid_config, config("preallocate", "yes")),
+    _create("with a ratio above 1", E.invalid_config, config("min.cleanable.dirty.ratio", "1.1")),
+    _create("with a ratio that is none", E.invalid_config, config("min.cleanable.dirty.ratio", "half")),
+    _create("with 0 in-sync replicas", E.invalid_config, config("min.insync.replicas", "0")),
+    _create("with blanks around a number", E.none, config("retention.ms", " 1000 ")),
+    _create("with throttled replicas", E.none, config("leader.replication.throttled.replicas", "0:1,1:1")),
+    _create(
+        "with throttled replicas that are none", E.invalid_config, config("leader.replication.throttled.replicas", "x")
+    ),
+    _create(
+        "with lags that contradict",
+        E.invalid_config,
+        create({"name": "t", "configs": [pair("min.compaction.lag.ms", "2"), pair("max.compaction.lag.ms", "1")]}),
+    ),
 )
 
 ROWS = METADATA + CREATE

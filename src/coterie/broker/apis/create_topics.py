@@ -6,7 +6,8 @@ from typing import Any
 
 from coterie.broker.node import NODE_ID, Node, Request
 from coterie.broker.store import TopicExistsError
-from coterie.broker.topic_rules import config_error, name_error
+from coterie.broker.topic_configs import config_error
+from coterie.broker.topic_rules import collision, name_error
 from coterie.nouns.errors import CoterieError, WorldError
 from coterie.wire.errors import ErrorCode
 from coterie.wire.shapes import Values
@@ -72,6 +73,8 @@ def _check(node: Node, asked: Any, configs: dict[str, str | None]) -> int:
         raise _Refused(ErrorCode.invalid_topic_exception, sentence)
     if asked.name in node.log.topics:
         raise _Refused(ErrorCode.topic_already_exists, f"Topic '{asked.name}' already exists.")
+    if other := collision(asked.name, node.log.topics):
+        raise _Refused(ErrorCode.invalid_topic_exception, f"Topic '{asked.name}' collides with existing topic: {other}")
     partitions = _assigned_partitions(asked) if asked.assignments else _counted_partitions(node, asked)
     if partitions > node.settings.topic_partitions_max:
         raise _Refused(

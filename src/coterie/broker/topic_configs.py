@@ -1,0 +1,186 @@
+"""What a topic can be configured with: Kafka 4.3's keys, types, defaults and bounds, and how the broker reads them.
+
+A topic keeps only what was set. `text_of`, `number_of` and `items_of` fill in the default at every read, so that a
+change holds from the next request on.
+"""
+
+import re
+from collections.abc import Mapping
+
+from coterie.broker.settings import BrokerSettings
+from coterie.config.definition import Check, Definition, Key, Type, as_list, at_least, between, one_of
+
+_FOR_EVER = str(2**63 - 1)
+
+
+def _codec_level(value: str) -> str | None:
+    return None if value == "-1" or 1 <= int(value) <= 9 else "Value must be between 1 and 9 or equal to -1"
+
+
+def _policies(value: str) -> str | None:
+    items = as_list(value)
+    if "" in items:
+        return "values must not be empty"
+    return None if {*items} <= {"compact", "delete"} else "String must be one of: compact, delete"
+
+
+def _replicas(value: str) -> str | None:
+    if value == "*" or all(re.fullmatch(r"[0-9]+:[0-9]+", item) for item in as_list(value)):
+        return None
+    return "must be '*' or replicas, each as [partition]:[broker], between commas"
+
+
+def _no_tiers(value: str) -> str | None:
+    return None if value.lower() == "false" else "this broker keeps no log in remote storage"
+
+
+def _key(name: str, type_: Type, default: str, documentation: str, check: Check | None = None) -> Key:
+    return Key(name=name, type=type_, default=default, documentation=documentation, check=check)
+
+
+TOPIC = Definition((
+    _key("cleanup.policy", Type.LIST, "delete", "What becomes of old records: `delete` drops them by age and size,"
+         " `compact` keeps the last one of each key. Both, between commas, do both; none keeps everything.", _policies),
+    _key("compression.gzip.level", Type.INT, "-1", "How hard gzip tries where the broker compresses.", _codec_level),
+    _key("compression.lz4.level", Type.INT, "9", "How hard lz4 tries where the broker compresses.", between(1, 17)),
+    _key("compression.type", Type.STRING, "producer", "How batches are kept: as the producer compressed them, or with"
+         " one codec.", one_of(("uncompressed", "zstd", "lz4", "snappy", "gzip", "producer"))),
+    _key("compression.zstd.level", Type.INT, "3", "How hard zstd tries where the broker compresses.",
+         between(-131072, 22)),
+    _key("delete.retention.ms", Type.LONG, "86400000", "How long a compacted topic keeps a tombstone, so that slow"
+         " readers see it.", at_least(0)),
+    _key("file.delete.delay.ms", Type.LONG, "60000", "How long a file that is deleted stays on the disk; this broker"
+         " has no files of that kind.", at_least(0)),
+    _key("flush.messages", Type.LONG, _FOR_EVER, "After how many records the log is forced to the disk; this broker"
+         " does so before every answer.", at_least(1)),
+    _key("flush.ms", Type.LONG, _FOR_EVER, "After how long the log is forced to the disk; this broker does so before"
+         " every answer.", at_least(0)),
+    _key("follower.replication.throttled.replicas", Type.LIST, "", "Replicas whose followers are slowed down; there are"
+         " none on one broker.", _replicas),
+    _key("index.interval.bytes", Type.INT, "4096", "How dense the index of offsets is; this broker has every batch in"
+         " its index.", at_least(0)),
+    _key("leader.replication.throttled.replicas", Type.LIST, "", "Replicas whose leaders are slowed down; there are"
+         " none on one broker.", _replicas),
+    _key("local.retention.bytes", Type.LONG, "-2", "How much stays here of a topic with tiers; there are none.",
+         at_least(-2)),
+    _key("local.retention.ms", Type.LONG, "-2", "How long records stay here of a topic with tiers; there are none.",
+         at_least(-2)),
+    _key("max.compaction.lag.ms", Type.LONG, _FOR_EVER, "After how long at most a record is open to compaction.",
+         at_least(1)),
+    _key("max.message.bytes", Type.INT, "1048588", "How large a batch may be, as it is sent.", at_least(0)),
+    _key("message.timestamp.after.max.ms", Type.LONG, "3600000", "How far ahead of the broker's clock a record's own"
+         " time may be.", at_least(0)),
+    _key("message.timestamp.before.max.ms", Type.LONG, _FOR_EVER, "How far behind the broker's clock a record's own"
+         " time may be.", at_least(0)),
+    _key("message.timestamp.type", Type.STRING, "CreateTime", "Whose time a record has: its producer's, or that of its"
+         " arrival.", one_of(("CreateTime", "LogAppendTime"))),
+    _key("min.cleanable.dirty.ratio", Type.DOUBLE, "0.5", "Which share of the log has to be uncompacted before it is"
+         " worth compacting.", between(0, 1)),
+    _key("min.compaction.lag.ms", Type.LONG, "0", "For how long a record is safe from compaction.", at_least(0)),
+    _key("min.insync.replicas", Type.INT, "1", "How many replicas must have a record before `acks=all` is answered;"
+         " there is one.", at_least(1)),
+    _key("preallocate", Type.BOOLEAN, "false", "Whether a segment's file is given its full size at once; this broker"
+         " has no such files."),
+    _key("remote.log.copy.disable", Type.BOOLEAN, "false", "Whether nothing more is copied to remote storage; there is"
+         " none."),
+    _key("remote.log.delete.on.disable", Type.BOOLEAN, "false", "Whether remote data goes when tiers are turned off;"
+         " there is none."),
+    _key("remote.storage.enable", Type.BOOLEAN, "false", "Whether the topic has tiers; here it cannot.", _no_tiers),
+    _key("retention.bytes", Type.LONG, "-1", "How large a partition may become before its oldest records are dropped;"
+         " -1 for no limit."),
+    _key("retention.ms", Type.LONG, "604800000", "How old a record may become before it is dropped; -1 for no limit.",
+         at_least(-1)),
+    _key("segment.bytes", Type.INT, "1073741824", "How large a segment becomes; retention drops whole segments.",
+         at_least(1_048_576)),
+    _key("segment.index.bytes", Type.INT, "10485760", "How large a segment's index is; this broker has one index for"
+         " all.", at_least(4)),
+    _key("segment.jitter.ms", Type.LONG, "0", "How much chance there is in the age at which a segment ends.",
+         at_least(0)),
+    _key("segment.ms", Type.LONG, "604800000", "After how long a segment ends though it is not full.", at_least(1)),
+    _key("unclean.leader.election.enable", Type.BOOLEAN, "false", "Whether a replica that lags may become leader; there"
+         " is no other."),
+))  # fmt: skip
+
+BROKER_NAMES: Mapping[str, str] = {
+    "cleanup.policy": "log.cleanup.policy",
+    "compression.gzip.level": "compression.gzip.level",
+    "compression.lz4.level": "compression.lz4.level",
+    "compression.type": "compression.type",
+    "compression.zstd.level": "compression.zstd.level",
+    "delete.retention.ms": "log.cleaner.delete.retention.ms",
+    "file.delete.delay.ms": "log.segment.delete.delay.ms",
+    "flush.messages": "log.flush.interval.messages",
+    "index.interval.bytes": "log.index.interval.bytes",
+    "local.retention.bytes": "log.local.retention.bytes",
+    "local.retention.ms": "log.local.retention.ms",
+    "max.compaction.lag.ms": "log.cleaner.max.compaction.lag.ms",
+    "max.message.bytes": "message.max.bytes",
+    "message.timestamp.after.max.ms": "log.message.timestamp.after.max.ms",
+    "message.timestamp.before.max.ms": "log.message.timestamp.before.max.ms",
+    "message.timestamp.type": "log.message.timestamp.type",
+    "min.cleanable.dirty.ratio": "log.cleaner.min.cleanable.ratio",
+    "min.compaction.lag.ms": "log.cleaner.min.compaction.lag.ms",
+    "min.insync.replicas": "min.insync.replicas",
+    "preallocate": "log.preallocate",
+    "retention.bytes": "log.retention.bytes",
+    "segment.bytes": "log.segment.bytes",
+    "segment.index.bytes": "log.index.size.max.bytes",
+    "unclean.leader.election.enable": "unclean.leader.election.enable",
+}
+"""What the broker's own setting is called that a topic's key has its default from. The others have none in Kafka that
+is told: their broker settings have several units, or none were set."""
+
+_KEYS = {key.name: key for key in TOPIC.keys}
+
+
+# -- reading ----------------------------------------------------------------------------------------------------------
+
+
+def text_of(configs: Mapping[str, str], name: str) -> str:
+    """The value of key ``name`` in a topic's own ``configs``, or Kafka's default."""
+    value = configs.get(name)
+    if value is None:
+        value = _KEYS[name].default
+        assert value is not None
+    return value.strip()
+
+
+def number_of(configs: Mapping[str, str], name: str) -> int:
+    """Likewise of a key of whole numbers."""
+    return int(text_of(configs, name))
+
+
+def items_of(configs: Mapping[str, str], name: str) -> list[str]:
+    """Likewise of a list."""
+    return as_list(text_of(configs, name))
+
+
+def batch_size_max(configs: Mapping[str, str], settings: BrokerSettings) -> int:
+    """The one default that is a setting of this broker: `max.message.bytes`, in bytes."""
+    return number_of(configs, "max.message.bytes") if "max.message.bytes" in configs else settings.batch_size_max
+
+
+def has_append_time(configs: Mapping[str, str]) -> bool:
+    """Whether records get the time of their arrival in place of their producer's."""
+    return text_of(configs, "message.timestamp.type") == "LogAppendTime"
+
+
+# -- checking ---------------------------------------------------------------------------------------------------------
+
+
+def config_error(configs: Mapping[str, str | None]) -> str | None:
+    """One sentence when a topic cannot be configured so."""
+    given: dict[str, str] = {}
+    for name, value in configs.items():
+        if name not in _KEYS:
+            return f"Unknown topic config name: {name}"
+        if value is None:
+            return f"Null value not supported for topic configs: {name}"
+        given[name] = value
+    errors = TOPIC.errors(given)
+    if errors:
+        return next(iter(errors.values()))[0]
+    shortest, longest = (number_of(given, f"{end}.compaction.lag.ms") for end in ("min", "max"))
+    if shortest > longest:
+        return f"conflict topic config setting min.compaction.lag.ms ({shortest}) > max.compaction.lag.ms ({longest})"
+    return None
