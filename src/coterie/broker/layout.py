@@ -44,6 +44,24 @@ CREATE TABLE kept (kind TEXT NOT NULL, name TEXT NOT NULL, entries TEXT NOT NULL
                    PRIMARY KEY (kind, name)) WITHOUT ROWID;
 """
 
+# What `transaction_store` keeps. A partition's id may be given again: whatever hangs on it goes with it.
+_TRANSACTIONS = """
+CREATE TABLE transactions (transactional_id TEXT PRIMARY KEY, producer_id INTEGER NOT NULL, epoch INTEGER NOT NULL,
+                           previous_producer_id INTEGER NOT NULL, previous_epoch INTEGER NOT NULL,
+                           timeout_ms INTEGER NOT NULL, state TEXT NOT NULL, partitions TEXT NOT NULL,
+                           started_at_ms INTEGER NOT NULL, written_at_ms INTEGER NOT NULL) WITHOUT ROWID;
+CREATE TABLE producers (partition INTEGER NOT NULL, producer_id INTEGER NOT NULL, epoch INTEGER NOT NULL,
+                        batches TEXT NOT NULL, open_offset INTEGER, written_at_ms INTEGER NOT NULL,
+                        PRIMARY KEY (partition, producer_id)) WITHOUT ROWID;
+CREATE INDEX producers_by_open_offset ON producers (partition, open_offset) WHERE open_offset IS NOT NULL;
+CREATE TABLE aborted (partition INTEGER NOT NULL, last_offset INTEGER NOT NULL, first_offset INTEGER NOT NULL,
+                      producer_id INTEGER NOT NULL, PRIMARY KEY (partition, last_offset)) WITHOUT ROWID;
+CREATE TRIGGER partition_gone AFTER DELETE ON partitions BEGIN
+    DELETE FROM producers WHERE partition = OLD.id;
+    DELETE FROM aborted WHERE partition = OLD.id;
+END;
+"""
+
 _STEPS: Mapping[int, str] = {
     1: _PARTITIONS.format(name="new_partitions")
     + """
@@ -52,7 +70,8 @@ DROP TABLE partitions;
 ALTER TABLE new_partitions RENAME TO partitions;
 DROP INDEX batches_by_offset;
 """
-    + _LAYOUT_2,
+    + _LAYOUT_2
+    + _TRANSACTIONS,
 }
 """What leads from each older layout to the next one."""
 
@@ -72,6 +91,7 @@ def lay_out(database: sqlite3.Connection, path: Path) -> None:
             _NEW
             + _PARTITIONS.format(name="partitions")
             + _LAYOUT_2
+            + _TRANSACTIONS
             + f"INSERT INTO numbers VALUES ('cluster id', '{cluster_id}');",
         )
     elif found in _STEPS:
