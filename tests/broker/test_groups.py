@@ -137,12 +137,6 @@ def test_a_group_outlives_its_broker(broker: ThreadedBroker) -> None:
         assert member.sync().assignment == b"work"
 
 
-def test_a_static_member_is_told_that_there_is_no_such_thing_yet(connect: Connect) -> None:
-    client = connect()
-    answer = client.ask(HEARTBEAT, 4, group_id="g", generation_id=1, member_id="m", group_instance_id="i")
-    assert answer.error_code is ErrorCode.unsupported_version
-
-
 def test_every_group_has_its_coordinator_here(connect: Connect, broker: ThreadedBroker) -> None:
     client = connect()
     for version in range(7):

@@ -16,6 +16,7 @@ from coterie.groups.messages import (
     JoinGroupResponse,
     LeaveGroup,
     LeaveGroupResponse,
+    LeavingMember,
     MemberProtocol,
     Record,
     Reply,
@@ -28,7 +29,7 @@ from coterie.groups.messages import (
     TimerKey,
 )
 from coterie.groups.state import Group, Limits, Phase, apply, check_whole
-from coterie.nouns.ids import Generation, GroupId, MemberId
+from coterie.nouns.ids import Generation, GroupId, InstanceId, MemberId
 from coterie.wire.errors import ErrorCode
 
 
@@ -92,6 +93,8 @@ class Play:
         session_ms: int = 10_000,
         rebalance_ms: int = 60_000,
         protocol_type: str = "connect",
+        instance: str | None = None,
+        version: int = 9,
     ) -> ReplyTo:
         reply_to = next(self._reply_to)
         self.feed(
@@ -99,6 +102,8 @@ class Play:
                 reply_to=reply_to,
                 member_id=MemberId(member_id),
                 fresh_member_id=MemberId(f"m{next(self._fresh)}" if not member_id else "unused"),
+                instance_id=InstanceId(instance) if instance is not None else None,
+                can_skip_assignment=version >= 9,
                 requires_known_member_id=knows_ids,
                 client_id="worker",
                 client_host="/127.0.0.1",
@@ -118,12 +123,14 @@ class Play:
         assignments: dict[str, bytes] | None = None,
         protocol_type: str | None = None,
         protocol: str | None = None,
+        instance: str | None = None,
     ) -> ReplyTo:
         reply_to = next(self._reply_to)
         self.feed(
             SyncGroup(
                 reply_to=reply_to,
                 member_id=MemberId(member_id),
+                instance_id=InstanceId(instance) if instance is not None else None,
                 generation=Generation(generation) if generation is not None else self.group.generation,
                 protocol_type=protocol_type,
                 protocol=protocol,
@@ -132,20 +139,24 @@ class Play:
         )
         return reply_to
 
-    def heartbeat(self, member_id: str, generation: int | None = None) -> ErrorCode:
+    def heartbeat(self, member_id: str, generation: int | None = None, *, instance: str | None = None) -> ErrorCode:
         reply_to = next(self._reply_to)
         self.feed(
             Heartbeat(
                 reply_to=reply_to,
                 member_id=MemberId(member_id),
                 generation=Generation(generation) if generation is not None else self.group.generation,
+                instance_id=InstanceId(instance) if instance is not None else None,
             )
         )
         return self.answers[reply_to].error
 
-    def leave(self, *member_ids: str) -> LeaveGroupResponse:
+    def leave(self, *member_ids: str, instance: str | None = None) -> LeaveGroupResponse:
+        """``instance``: of the only, or else of each member."""
         reply_to = next(self._reply_to)
-        self.feed(LeaveGroup(reply_to=reply_to, member_ids=tuple(map(MemberId, member_ids))))
+        instance_id = InstanceId(instance) if instance is not None else None
+        members = tuple(LeavingMember(member_id=MemberId(one), instance_id=instance_id) for one in member_ids)
+        self.feed(LeaveGroup(reply_to=reply_to, members=members))
         response = self.answers[reply_to]
         assert isinstance(response, LeaveGroupResponse)
         return response

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from coterie.groups.messages import GenerationWritten, WrittenMember
 from coterie.groups.records import decode_key, decode_value, encode_key, encode_value
 from coterie.nouns.errors import WireError
-from coterie.nouns.ids import Generation, GroupId, MemberId
+from coterie.nouns.ids import Generation, GroupId, InstanceId, MemberId
 
 INT32 = st.integers(0, 2**31 - 1)
 MEMBERS = st.builds(
@@ -18,6 +18,7 @@ MEMBERS = st.builds(
     rebalance_timeout_ms=INT32,
     subscription=st.binary(max_size=30),
     assignment=st.binary(max_size=30),
+    instance_id=st.none() | st.text(max_size=9).map(InstanceId),
 )
 MEMBER_IDS = st.text(max_size=9).map(MemberId)
 RECORDS = st.builds(
@@ -46,13 +47,23 @@ def test_the_bytes_are_those_of_group_metadata() -> None:
                 rebalance_timeout_ms=60_000,
                 subscription=b"S",
                 assignment=b"AA",
-            )
+            ),
+            MemberId("m2"): WrittenMember(
+                client_id="",
+                client_host="",
+                session_timeout_ms=1,
+                rebalance_timeout_ms=2,
+                subscription=b"",
+                assignment=b"",
+                instance_id=InstanceId("i"),
+            ),
         },
     )
     assert encode_key(GroupId("g")).hex(" ") == "00 02 00 01 67"
     assert encode_value(record) == bytes.fromhex(
-        "0003 0007636f6e6e656374 00000005 00027631 00026d31 00000000000003e8 00000001"
+        "0003 0007636f6e6e656374 00000005 00027631 00026d31 00000000000003e8 00000002"
         "00026d31 ffff 000163 00022f68 0000ea60 00002710 0000000153 000000024141"
+        "00026d32 000169 0000 0000 00000002 00000001 00000000 00000000"
     )
 
 

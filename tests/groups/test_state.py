@@ -10,12 +10,14 @@ from hypothesis import strategies as st
 from coterie.groups.classic import step
 from coterie.groups.messages import (
     Event,
+    GenerationWritten,
     GroupLoaded,
     Heartbeat,
     HeartbeatResponse,
     JoinGroup,
     JoinPhaseTimer,
     LeaveGroup,
+    LeavingMember,
     MemberProtocol,
     NewMemberTimer,
     PendingMemberTimer,
@@ -28,9 +30,10 @@ from coterie.groups.messages import (
     TimerFired,
     TimerKey,
 )
+from coterie.groups.offset_messages import GroupRemoved
 from coterie.groups.records import decode_value, encode_value
 from coterie.groups.state import Group, Limits, Phase, apply, check_whole
-from coterie.nouns.ids import Generation, GroupId, MemberId
+from coterie.nouns.ids import Generation, GroupId, InstanceId, MemberId
 from coterie.wire.errors import ErrorCode
 
 # A machine that is busy with other things is no reason to fail.
@@ -73,7 +76,7 @@ OFFERS = ("ab", "ab", "ab", "AB", "ba", "a", "b", "")
 KINDS = (
     *("new", "new with id", "rejoin", "rejoin all", "sync", "sync", "sync all", "sync all", "join phase over"),
     *("join phase over", "heartbeat", "join as anybody", "sync as anybody", "heartbeat as anybody", "leave"),
-    *("next timer", "stray timer", "wait"),
+    *("next timer", "stray timer", "wait", "static", "static", "static as anybody"),
 )
 histories = st.lists(
     st.builds(Move, st.sampled_from(KINDS), st.integers(0, 5), st.integers(0, 7)), min_size=20, max_size=80
@@ -102,7 +105,7 @@ class Story:
         output = step(self.group, event, now_ms=self.now_ms)
         check_whole(self.group)
         assert (before, self.group.phase) in LAWFUL
-        assert self.group.generation >= generation
+        assert self.group.generation >= generation or GroupRemoved() in output.records
         self.phases.add(self.group.phase)
         self.records.extend(output.records)
         self.lines.append(repr(output))
@@ -134,7 +137,26 @@ class Story:
             case "heartbeat as anybody":
                 yield Heartbeat(reply_to=self.reply_to(), member_id=anybody, generation=askew)
             case "leave":
-                yield LeaveGroup(reply_to=self.reply_to(), member_ids=(anybody, one_of_us)[: move.flavour % 3])
+                leaving = (
+                    LeavingMember(member_id=anybody),
+                    LeavingMember(member_id=one_of_us, instance_id=self.instance(move) if move.who > 3 else None),
+                    LeavingMember(member_id=MemberId(""), instance_id=self.instance(move)),
+                )
+                yield LeaveGroup(reply_to=self.reply_to(), members=leaving[: move.flavour % 4])
+            case "static":
+                yield self.join(MemberId(""), move, instance_id=self.instance(move))
+            case "static as anybody":
+                instance_id = self.instance(move)
+                member_id = self.group.static_members.get(instance_id, anybody) if move.flavour % 2 else anybody
+                if move.flavour < 4:
+                    yield self.join(member_id, move, instance_id=instance_id)
+                else:
+                    yield Heartbeat(
+                        reply_to=self.reply_to(),
+                        member_id=member_id,
+                        generation=self.group.generation,
+                        instance_id=instance_id,
+                    )
             case _:
                 yield from self.time_passes(move, anybody)
 
@@ -153,17 +175,25 @@ class Story:
             self.now_ms = max(self.now_ms, at_ms)
             yield TimerFired(key=key)
 
+    @staticmethod
+    def instance(move: Move) -> InstanceId:
+        return InstanceId("ij"[move.who % 2])
+
     def reply_to(self) -> ReplyTo:
         self.asked.append(ReplyTo(len(self.asked)))
         return self.asked[-1]
 
-    def join(self, member_id: MemberId, move: Move, *, knows_ids: bool = False) -> JoinGroup:
+    def join(
+        self, member_id: MemberId, move: Move, *, knows_ids: bool = False, instance_id: InstanceId | None = None
+    ) -> JoinGroup:
         reply_to = self.reply_to()
         return JoinGroup(
             reply_to=reply_to,
             member_id=member_id,
             fresh_member_id=MemberId(f"m{reply_to}"),
             requires_known_member_id=knows_ids,
+            instance_id=instance_id,
+            can_skip_assignment=move.flavour % 2 == 0,
             client_id="c",
             client_host="/h",
             session_timeout_ms=5_999 if move.flavour == 7 else 10_000,
@@ -202,7 +232,8 @@ def test_replaying_the_records_gives_the_live_state_and_stable_members_notice_no
     story = Story(history)
     replayed = Group(GroupId("fleet"), LIMITS)
     for record in story.records:
-        apply(replayed, decode_value(encode_value(record)))
+        is_generation = isinstance(record, GenerationWritten)
+        apply(replayed, decode_value(encode_value(record)) if is_generation else record)
     assert replayed.written == story.group.written
     step(replayed, GroupLoaded(), now_ms=story.now_ms)
     check_whole(replayed)

@@ -292,9 +292,9 @@ class GroupHost:
                 self._gaps.asked(self.group_id, member_id, now_ms, is_heartbeat=True)
             case JoinGroup(member_id=member_id) | SyncGroup(member_id=member_id) if member_id:
                 self._gaps.asked(self.group_id, member_id, now_ms, is_heartbeat=False)
-            case LeaveGroup(member_ids=member_ids):
-                for member_id in member_ids:
-                    self._gaps.left(self.group_id, member_id)
+            case LeaveGroup(members=leaving):
+                for member in leaving:
+                    self._gaps.left(self.group_id, member.member_id)
             case _:
                 pass
 

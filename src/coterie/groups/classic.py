@@ -17,12 +17,12 @@ the initial delay, KIP-394 for known member ids, KIP-559 for the protocol in Syn
 """
 
 from coterie.engine.output import Output
+from coterie.groups import static_members
 from coterie.groups.guards import check_generation, check_group, check_member
 from coterie.groups.messages import (
     Effect,
     Event,
     GroupLoaded,
-    GroupUnloaded,
     Heartbeat,
     HeartbeatResponse,
     JoinGroup,
@@ -42,6 +42,22 @@ from coterie.groups.messages import (
     SyncTimer,
     TimerFired,
     TimerKey,
+)
+from coterie.groups.offset_messages import (
+    DeleteGroup,
+    ExpiryTimer,
+    OffsetCommit,
+    OffsetDelete,
+    OffsetFetch,
+    OffsetRequest,
+    TopicDeleted,
+)
+from coterie.groups.offsets import (
+    keep_watching_expiry,
+    on_expiry,
+    on_offset_request,
+    on_topic_deleted,
+    refused_offsets,
 )
 from coterie.groups.protocols import have_one_in_common
 from coterie.groups.rounds import (
@@ -67,22 +83,33 @@ def step(group: Group, event: Event, *, now_ms: int) -> Output[Record, Effect]:
     turn = Turn(group, now_ms)
     match event:
         case Heartbeat() | JoinGroup() | SyncGroup() | LeaveGroup():
-            try:
-                on_request(turn, event)
-            except Refusal as refusal:
-                assert not turn.records, "refuse before the first write"
-                turn.reply(event.reply_to, refused(event, refusal.error))
+            answer_or_refuse(turn, event)
+        case OffsetCommit() | OffsetFetch() | OffsetDelete() | DeleteGroup():
+            answer_or_refuse(turn, event)
+        case TopicDeleted(topic=topic):
+            on_topic_deleted(turn, topic)
         case TimerFired(key=key):
             on_timer(turn, key)
         case GroupLoaded():
             on_loaded(turn)
-        case GroupUnloaded():
-            on_unloaded(turn)
+    if turn.records or isinstance(event, GroupLoaded):
+        keep_watching_expiry(turn)
     check(group)
     return Output(records=tuple(turn.records), effects=tuple(turn.effects))
 
 
+def answer_or_refuse(turn: Turn, request: Request) -> None:
+    try:
+        on_request(turn, request)
+    except Refusal as refusal:
+        assert not turn.records, "refuse before the first write"
+        turn.reply(request.reply_to, refused(request, refusal.error))
+
+
 def on_request(turn: Turn, request: Request) -> None:
+    if isinstance(request, OffsetRequest):
+        on_offset_request(turn, request)
+        return
     check_group(turn.group)
     match request:
         case Heartbeat():
@@ -100,7 +127,7 @@ def on_request(turn: Turn, request: Request) -> None:
 
 def on_heartbeat(turn: Turn, request: Heartbeat) -> None:
     group = turn.group
-    member = check_member(group, request.member_id)
+    member = check_member(group, request.member_id, request.instance_id)
     check_generation(group, request.generation)
     turn.arm_session(member)
     rejoin = group.join_phase is not None
@@ -114,20 +141,23 @@ def on_join(turn: Turn, request: JoinGroup) -> None:
         raise Refusal(ErrorCode.invalid_session_timeout)
     if group.is_unheard_of and request.member_id:
         raise Refusal(ErrorCode.unknown_member_id)
-    if not has_room_for(group, request.member_id):
+    former_id = static_members.former_id(group, request)
+    if not has_room_for(group, former_id or request.member_id):
         on_no_room(turn, request)
         return
     check_protocols(group, request)
-    if not request.member_id and request.requires_known_member_id:
+    if former_id is not None:
+        static_members.on_return(turn, request, former_id)
+    elif not request.member_id and request.requires_known_member_id and request.instance_id is None:
         hand_out_member_id(turn, request)
     elif not request.member_id:
         add_member(turn, request, request.fresh_member_id)
-    elif request.member_id in group.pending:
+    elif request.member_id in group.pending and request.instance_id is None:
         group.pending.discard(request.member_id)
         turn.cancel_timer(PendingMemberTimer(member_id=request.member_id))
         add_member(turn, request, request.member_id)
     else:
-        on_rejoin(turn, request, check_member(group, request.member_id))
+        on_rejoin(turn, request, check_member(group, request.member_id, request.instance_id))
 
 
 def on_rejoin(turn: Turn, request: JoinGroup, member: Member) -> None:
@@ -150,7 +180,7 @@ def on_rejoin(turn: Turn, request: JoinGroup, member: Member) -> None:
 
 def on_sync(turn: Turn, request: SyncGroup) -> None:
     group = turn.group
-    member = check_member(group, request.member_id)
+    member = check_member(group, request.member_id, request.instance_id)
     check_generation(group, request.generation)
     if request.protocol_type not in (None, group.protocol_type) or request.protocol not in (None, group.protocol):
         raise Refusal(ErrorCode.inconsistent_group_protocol)
@@ -175,19 +205,17 @@ def on_sync(turn: Turn, request: SyncGroup) -> None:
 
 def on_leave(turn: Turn, request: LeaveGroup) -> None:
     group = turn.group
-    if group.is_unheard_of:
-        raise Refusal(ErrorCode.unknown_member_id)
     codes: list[tuple[MemberId, ErrorCode]] = []
-    for member_id in request.member_ids:
-        if member_id in group.pending:
-            group.pending.discard(member_id)
-            turn.cancel_timer(PendingMemberTimer(member_id=member_id))
-        elif member_id in group.members:
-            remove_member(turn, member_id)
-        else:
-            codes.append((member_id, ErrorCode.unknown_member_id))
-            continue
-        codes.append((member_id, ErrorCode.none))
+    for leaving in request.members:
+        try:
+            if leaving.member_id in group.pending:
+                group.pending.discard(leaving.member_id)
+                turn.cancel_timer(PendingMemberTimer(member_id=leaving.member_id))
+            else:
+                remove_member(turn, static_members.leaving_id(group, leaving))
+            codes.append((leaving.member_id, ErrorCode.none))
+        except Refusal as refusal:
+            codes.append((leaving.member_id, refusal.error))
     turn.reply(request.reply_to, LeaveGroupResponse(error=ErrorCode.none, members=tuple(codes)))
     if any(code is ErrorCode.none for _, code in codes):
         rebalance_after_removal(turn)
@@ -236,6 +264,8 @@ def on_timer(turn: Turn, key: TimerKey) -> None:
         case PendingMemberTimer(member_id=member_id):
             group.pending.discard(member_id)
             rebalance_after_removal(turn)
+        case ExpiryTimer():
+            on_expiry(turn)
         case JoinPhaseTimer():
             on_join_phase_over(turn)
         case SyncTimer():
@@ -263,26 +293,15 @@ def on_loaded(turn: Turn) -> None:
             if written.protocol is not None
             else (),
             session_timer=SessionTimer(member_id=member_id),
+            instance_id=member.instance_id,
             is_new=False,
         )
+        if member.instance_id is not None:
+            group.static_members[member.instance_id] = member_id
         turn.arm_session(group.members[member_id])
     if group.members and (written.protocol is None or len(group.members) > group.limits.group_size_max):
         # Nobody has an assignment in this generation, and who would give it may never have heard of it: once more.
         rebalance(turn)
-
-
-def on_unloaded(turn: Turn) -> None:
-    group = turn.group
-    for reply_to in group.joins.values():
-        turn.reply(reply_to, JoinGroupResponse(error=ErrorCode.not_coordinator))
-    for reply_to in group.syncs.values():
-        turn.reply(reply_to, SyncGroupResponse(error=ErrorCode.not_coordinator))
-    group.joins.clear()
-    group.syncs.clear()
-    group.unsynced.clear()
-    for key in tuple(group.deadlines):
-        turn.cancel_timer(key)
-    group.dead = True
 
 
 # -- guards: they refuse before anything is written ---------------------------------------------------------------
@@ -306,6 +325,8 @@ def has_room_for(group: Group, member_id: MemberId) -> bool:
 
 
 def refused(request: Request, error: ErrorCode) -> Response:
+    if isinstance(request, OffsetRequest):
+        return refused_offsets(request, error)
     match request:
         case Heartbeat():
             return HeartbeatResponse(error=error)

@@ -2,18 +2,23 @@
 
 from coterie.groups.state import Group, Member
 from coterie.groups.turn import Refusal
-from coterie.nouns.ids import Generation, MemberId
+from coterie.nouns.ids import Generation, InstanceId, MemberId
 from coterie.wire.errors import ErrorCode
 
 
 def check_group(group: Group) -> None:
     if not group.group_id:
         raise Refusal(ErrorCode.invalid_group_id)
-    if group.dead:
-        raise Refusal(ErrorCode.coordinator_not_available)
 
 
-def check_member(group: Group, member_id: MemberId) -> Member:
+def check_member(group: Group, member_id: MemberId, instance_id: InstanceId | None = None) -> Member:
+    """The member, unless another one holds the instance id that it claims (KIP-345)."""
+    if instance_id is not None:
+        holder = group.static_members.get(instance_id)
+        if holder is not None and holder != member_id:
+            raise Refusal(ErrorCode.fenced_instance_id)
+        if holder is None:
+            raise Refusal(ErrorCode.unknown_member_id)
     member = group.members.get(member_id)
     if member is None:
         raise Refusal(ErrorCode.unknown_member_id)

@@ -8,7 +8,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from coterie.nouns.ids import Generation, MemberId
+from coterie.groups.offset_messages import ExpiryTimer, OffsetRecord, OffsetRequest, OffsetResponse, TopicDeleted
+from coterie.nouns.ids import Generation, InstanceId, MemberId
 from coterie.nouns.ids import ReplyTo as ReplyTo
 from coterie.wire.errors import ErrorCode
 
@@ -32,7 +33,7 @@ class JoinGroup:
     member_id: MemberId
     """Empty for a member that is new."""
     fresh_member_id: MemberId
-    """``<client id>-<uuid>``: taken when the member is new."""
+    """``<client id>-<uuid>``, or ``<instance id>-<uuid>``: taken when the member is new, or a static one is back."""
     requires_known_member_id: bool
     """JoinGroup v4 and later: a new member is first told its id, and only counts once it joins with it (KIP-394)."""
     client_id: str
@@ -43,6 +44,10 @@ class JoinGroup:
     protocol_type: str
     protocols: tuple[MemberProtocol, ...]
     """The preferred one first."""
+    instance_id: InstanceId | None = None
+    """A static member's (KIP-345); from v5 on."""
+    can_skip_assignment: bool = False
+    """JoinGroup v9 and later: a leader understands that it leads and need not assign (KIP-814)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,6 +60,7 @@ class SyncGroup:
     protocol: str | None = None
     assignments: tuple[tuple[MemberId, bytes], ...] = ()
     """From the leader only; what anybody else sends is ignored."""
+    instance_id: InstanceId | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,12 +68,21 @@ class Heartbeat:
     reply_to: ReplyTo
     member_id: MemberId
     generation: Generation
+    instance_id: InstanceId | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LeavingMember:
+    """Whom a LeaveGroup means: by its member id; or, with that empty, whoever holds the instance id now."""
+
+    member_id: MemberId
+    instance_id: InstanceId | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LeaveGroup:
     reply_to: ReplyTo
-    member_ids: tuple[MemberId, ...]
+    members: tuple[LeavingMember, ...]
     """LeaveGroup v3 and later: any number of members at once; before, one."""
 
 
@@ -83,16 +98,8 @@ class GroupLoaded:
     """The group's records have been replayed; the coordinator may answer again."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GroupUnloaded:
-    """This coordinator is the group's no longer (shutdown, or its log failed): every parked request is answered.
-
-    Replies that the outbox still holds back are the shell's to answer, with NOT_COORDINATOR, too.
-    """
-
-
-Request: TypeAlias = Heartbeat | JoinGroup | SyncGroup | LeaveGroup
-Event: TypeAlias = Request | TimerFired | GroupLoaded | GroupUnloaded
+Request: TypeAlias = Heartbeat | JoinGroup | SyncGroup | LeaveGroup | OffsetRequest
+Event: TypeAlias = Request | TimerFired | GroupLoaded | TopicDeleted
 
 # -- records: lines of the group's log; each is the whole of the group's hard state ------------------------------------
 
@@ -108,14 +115,16 @@ class WrittenMember:
     subscription: bytes
     """Its metadata in the group's protocol."""
     assignment: bytes
+    instance_id: InstanceId | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GenerationWritten:
-    """A generation, written when its join phase ends (``protocol`` None: nobody has an assignment yet) and again when
-    its leader has synced. One without members is an empty group.
+    """A generation, written when its join phase ends (``protocol`` None: nobody has an assignment yet), again when its
+    leader has synced, and again when a static member has come back to it under a new member id. One without members
+    is an empty group.
 
-    Kafka writes the second and the empty one only. The first makes sure that no generation is ever given out twice: a
+    Kafka does not write the first. It makes sure that no generation is ever given out twice: a
     late SyncGroup of before a crash can not pass for one of the generation that follows it.
     """
 
@@ -127,9 +136,19 @@ class GenerationWritten:
     members: Mapping[MemberId, WrittenMember]
 
 
-Record: TypeAlias = GenerationWritten
+Record: TypeAlias = GenerationWritten | OffsetRecord
 
 # -- effects: orders to the shell ------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JoinedMember:
+    """One member of a generation as its leader is told of it."""
+
+    member_id: MemberId
+    metadata: bytes
+    """In the protocol that was chosen."""
+    instance_id: InstanceId | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -140,8 +159,10 @@ class JoinGroupResponse:
     protocol: str | None = None
     leader: MemberId = NO_MEMBER
     member_id: MemberId = NO_MEMBER
-    members: tuple[tuple[MemberId, bytes], ...] = ()
-    """Everybody's metadata in ``protocol``, for the leader only; in the order in which they joined."""
+    members: tuple[JoinedMember, ...] = ()
+    """Everybody, for the leader only; in the order in which they joined."""
+    skip_assignment: bool = False
+    """Tells a static leader that it leads again and that what it assigned before still holds (KIP-814)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -168,7 +189,7 @@ class LeaveGroupResponse:
     members: tuple[tuple[MemberId, ErrorCode], ...] = ()
 
 
-Response: TypeAlias = HeartbeatResponse | JoinGroupResponse | SyncGroupResponse | LeaveGroupResponse
+Response: TypeAlias = HeartbeatResponse | JoinGroupResponse | SyncGroupResponse | LeaveGroupResponse | OffsetResponse
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -202,7 +223,7 @@ class SyncTimer:
     """Who has not sent its SyncGroup by now is removed."""
 
 
-TimerKey: TypeAlias = SessionTimer | PendingMemberTimer | NewMemberTimer | JoinPhaseTimer | SyncTimer
+TimerKey: TypeAlias = SessionTimer | PendingMemberTimer | NewMemberTimer | JoinPhaseTimer | SyncTimer | ExpiryTimer
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

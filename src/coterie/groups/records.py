@@ -6,7 +6,7 @@ assignment in yet (see `GenerationWritten`); Kafka writes a null protocol for em
 
 from coterie.groups.messages import GenerationWritten, WrittenMember
 from coterie.nouns.errors import WireError
-from coterie.nouns.ids import Generation, GroupId, MemberId
+from coterie.nouns.ids import Generation, GroupId, InstanceId, MemberId
 from coterie.wire.primitives import Reader, Writer
 
 KEY_VERSION = 2
@@ -45,7 +45,7 @@ def encode_value(record: GenerationWritten) -> bytes:
     writer.count(len(record.members))
     for member_id, member in record.members.items():
         writer.string(member_id)
-        writer.nullable_string(None)  # group.instance.id
+        writer.nullable_string(member.instance_id)
         writer.string(member.client_id)
         writer.string(member.client_host)
         writer.int32(member.rebalance_timeout_ms)
@@ -80,8 +80,7 @@ def decode_value(data: bytes) -> GenerationWritten:
 
 def _member(reader: Reader) -> tuple[MemberId, WrittenMember]:
     member_id = MemberId(reader.string())
-    if reader.nullable_string() is not None:
-        raise WireError(f"member {member_id} of a group's record is a static member; this version knows none")
+    instance_id = reader.nullable_string()
     client_id = reader.string()
     client_host = reader.string()
     rebalance_timeout_ms = reader.int32()
@@ -93,4 +92,5 @@ def _member(reader: Reader) -> tuple[MemberId, WrittenMember]:
         rebalance_timeout_ms=rebalance_timeout_ms,
         subscription=reader.bytes_(),
         assignment=reader.bytes_(),
+        instance_id=InstanceId(instance_id) if instance_id is not None else None,
     )

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 
 from coterie.groups.messages import (
     GenerationWritten,
+    JoinedMember,
     JoinGroup,
     JoinGroupResponse,
     JoinPhaseTimer,
@@ -29,14 +30,9 @@ def add_member(turn: Turn, request: JoinGroup, member_id: MemberId) -> None:
     is_first = group.phase is Phase.EMPTY
     if not group.members:
         group.protocol_type = request.protocol_type
-    group.members[member_id] = Member(
-        client_id=request.client_id,
-        client_host=request.client_host,
-        session_timeout_ms=request.session_timeout_ms,
-        rebalance_timeout_ms=request.rebalance_timeout_ms,
-        protocols=request.protocols,
-        session_timer=SessionTimer(member_id=member_id),
-    )
+    group.members[member_id] = new_member(request, member_id)
+    if request.instance_id is not None:
+        group.static_members[request.instance_id] = member_id
     if group.join_phase is not None and group.join_phase.initial:
         group.join_phase.member_added = True
     park_join(turn, member_id, request.reply_to)
@@ -45,6 +41,18 @@ def add_member(turn: Turn, request: JoinGroup, member_id: MemberId) -> None:
         open_initial_join_phase(turn)
     else:
         rebalance(turn)
+
+
+def new_member(request: JoinGroup, member_id: MemberId) -> Member:
+    return Member(
+        client_id=request.client_id,
+        client_host=request.client_host,
+        session_timeout_ms=request.session_timeout_ms,
+        rebalance_timeout_ms=request.rebalance_timeout_ms,
+        protocols=request.protocols,
+        session_timer=SessionTimer(member_id=member_id),
+        instance_id=request.instance_id,
+    )
 
 
 def park_join(turn: Turn, member_id: MemberId, reply_to: ReplyTo) -> None:
@@ -88,7 +96,12 @@ def rebalance_after_removal(turn: Turn) -> None:
 def complete_join_phase(turn: Turn) -> None:
     group = turn.group
     for member_id in sorted(group.members.keys() - group.joins.keys()):
-        remove_member(turn, member_id)
+        if not group.members[member_id].stays_when_absent:
+            remove_member(turn, member_id)
+    if group.members and not group.joins:
+        # All that are left are static and away: what they have stays theirs until their sessions end.
+        turn.set_timer(JoinPhaseTimer(), max(group.rebalance_timeout_ms, group.limits.session_timeout_min_ms))
+        return
     turn.cancel_timer(JoinPhaseTimer())
     group.join_phase = None
     generation = Generation(group.generation + 1)
@@ -96,11 +109,12 @@ def complete_join_phase(turn: Turn) -> None:
         group.protocol = None
         write_generation(turn, generation, protocol=None, assignments={})
         return
-    if group.leader is None:
+    if group.leader not in group.joins:
         group.leader = next(iter(group.joins))
-    group.protocol = vote([group.members[member_id].protocols for member_id in group.joins])
+    group.protocol = vote_of_members(group)
     write_generation(turn, generation, protocol=None, assignments={})
-    group.unsynced = set(group.members)
+    # Who was not here hears of this generation when it comes, and is waited for no longer than its session lasts.
+    group.unsynced = set(group.joins)
     for member_id, reply_to in group.joins.items():
         member = group.members[member_id]
         turn.reply(reply_to, joined(group, member_id))
@@ -111,10 +125,17 @@ def complete_join_phase(turn: Turn) -> None:
     turn.set_timer(SyncTimer(), group.rebalance_timeout_ms)
 
 
+def vote_of_members(group: Group) -> str:
+    """What the members, present and away, prefer together. The one that rejoined first breaks a tie."""
+    absent = group.members.keys() - group.joins.keys()
+    order = [*group.joins, *(member_id for member_id in group.members if member_id in absent)]
+    return vote([group.members[member_id].protocols for member_id in order if group.members[member_id].protocols])
+
+
 def remove_member(turn: Turn, member_id: MemberId) -> None:
     """Forget a member; whatever it waits for is answered."""
     group = turn.group
-    del group.members[member_id]
+    member = group.members.pop(member_id)
     join = group.joins.pop(member_id, None)
     if join is not None:
         turn.reply(join, JoinGroupResponse(error=ErrorCode.unknown_member_id))
@@ -124,6 +145,8 @@ def remove_member(turn: Turn, member_id: MemberId) -> None:
     group.unsynced.discard(member_id)
     turn.cancel_timer(SessionTimer(member_id=member_id))
     turn.cancel_timer(NewMemberTimer(member_id=member_id))
+    if member.instance_id is not None:
+        del group.static_members[member.instance_id]
     if group.leader == member_id:
         group.leader = None
 
@@ -173,6 +196,7 @@ def write_generation(
                     rebalance_timeout_ms=member.rebalance_timeout_ms,
                     subscription=member.metadata(protocol) if protocol is not None else b"",
                     assignment=assignments.get(member_id, b""),
+                    instance_id=member.instance_id,
                 )
                 for member_id, member in group.members.items()
             },
@@ -183,20 +207,28 @@ def write_generation(
 # -- answers ------------------------------------------------------------------------------------------------------
 
 
-def joined(group: Group, member_id: MemberId) -> JoinGroupResponse:
+def joined(
+    group: Group, member_id: MemberId, *, leader: MemberId | None = None, skip_assignment: bool = False
+) -> JoinGroupResponse:
+    """The generation as ``member_id`` is told of it; another ``leader`` than the true one makes it a follower."""
+    leader = leader or group.leader
     assert group.protocol is not None
-    assert group.leader is not None
-    members: tuple[tuple[MemberId, bytes], ...] = ()
-    if member_id == group.leader:
-        members = tuple((other_id, other.metadata(group.protocol)) for other_id, other in group.members.items())
+    assert leader is not None
+    members: tuple[JoinedMember, ...] = ()
+    if member_id == leader:
+        members = tuple(
+            JoinedMember(member_id=other_id, metadata=other.metadata(group.protocol), instance_id=other.instance_id)
+            for other_id, other in group.members.items()
+        )
     return JoinGroupResponse(
         error=ErrorCode.none,
         generation=group.generation,
         protocol_type=group.protocol_type,
         protocol=group.protocol,
-        leader=group.leader,
+        leader=leader,
         member_id=member_id,
         members=members,
+        skip_assignment=skip_assignment,
     )
 
 

@@ -19,7 +19,14 @@ from coterie.groups.messages import (
     SyncTimer,
     TimerKey,
 )
-from coterie.nouns.ids import Generation, GroupId, MemberId
+from coterie.groups.offset_messages import (
+    CommittedOffset,
+    GroupRemoved,
+    OffsetRemoved,
+    OffsetWritten,
+    TopicPartition,
+)
+from coterie.nouns.ids import Generation, GroupId, InstanceId, MemberId
 
 
 class Phase(StrEnum):
@@ -42,6 +49,10 @@ class Limits:
     new_member_join_timeout_ms: int = 300_000
     """Not a setting in Kafka either: how long a new member may wait for its first join phase to end."""
     group_size_max: int = 2**31 - 1
+    offset_metadata_size_max: int = 4_096
+    """In UTF-16 units, as Kafka counts."""
+    offsets_retention_ms: int = 604_800_000
+    offsets_retention_check_ms: int = 600_000
 
 
 @dataclass(slots=True, kw_only=True)
@@ -56,8 +67,16 @@ class Member:
     """What it offers. After a load only the group's protocol is known, and none where no assignment was written."""
     session_timer: SessionTimer
     """Its timer's key, made once: every heartbeat needs it."""
+    instance_id: InstanceId | None = None
+    """A static member's (KIP-345)."""
     is_new: bool = True
     """Its first join has not been answered: it cannot send heartbeats, so a longer timer watches it."""
+
+    @property
+    def stays_when_absent(self) -> bool:
+        """A join phase that it misses does not remove it. Where a load has left nothing of what it offers, it does:
+        no leader can assign to a member of which it cannot read anything."""
+        return self.instance_id is not None and bool(self.protocols)
 
     def metadata(self, protocol: str) -> bytes:
         """What it says of itself in ``protocol``."""
@@ -78,20 +97,22 @@ class JoinPhase:
 
 
 class Group:
-    """One classic group. Only `apply` writes ``written``; all else is soft."""
+    """One classic group. Only `apply` writes ``written`` and ``offsets``; all else is soft."""
 
     def __init__(self, group_id: GroupId, limits: Limits) -> None:
         self.group_id = group_id
         self.limits = limits
-        # hard: the last record, whole
+        # hard: what was written last
         self.written: GenerationWritten | None = None
+        self.offsets: dict[TopicPartition, CommittedOffset] = {}
         # soft: gone after a restart, then made anew from what was written
-        self.dead = False
         self.protocol_type: str | None = None
         self.protocol: str | None = None
         """What the vote chose for the last generation."""
         self.leader: MemberId | None = None
         self.members: dict[MemberId, Member] = {}
+        self.static_members: dict[InstanceId, MemberId] = {}
+        """Under which member id each static member is known now."""
         self.pending: set[MemberId] = set()
         """Ids that were handed out and that nobody has joined with yet."""
         self.join_phase: JoinPhase | None = None
@@ -109,8 +130,6 @@ class Group:
 
     @property
     def phase(self) -> Phase:
-        if self.dead:
-            return Phase.DEAD
         if self.join_phase is not None:
             return Phase.PREPARING_REBALANCE
         if not self.members:
@@ -122,7 +141,7 @@ class Group:
     @property
     def is_unheard_of(self) -> bool:
         """Nobody was ever in it: Kafka would say that there is no such group, and a shell need not keep it."""
-        return self.written is None and not self.members and not self.pending and self.join_phase is None
+        return not (self.written or self.offsets or self.members or self.pending or self.join_phase)
 
     @property
     def rebalance_timeout_ms(self) -> int:
@@ -136,7 +155,15 @@ class Group:
 
 def apply(group: Group, record: Record) -> None:
     """The only writer of hard state, live and at replay."""
-    group.written = record
+    match record:
+        case GenerationWritten():
+            group.written = record
+        case GroupRemoved():
+            group.written = None
+        case OffsetWritten(partition=partition, committed=committed):
+            group.offsets[partition] = committed
+        case OffsetRemoved(partition=partition):
+            group.offsets.pop(partition, None)
 
 
 def check(group: Group) -> None:
@@ -144,7 +171,7 @@ def check(group: Group) -> None:
     assert len(group.joins) <= len(group.members), "a parked join belongs to a member"
     assert group.join_phase is not None or not group.joins, "a join waits only while a join phase is open"
     assert group.join_phase is None or not group.syncs, "nobody waits for the leader's sync while the group joins"
-    assert group.join_phase is None or JoinPhaseTimer() in group.deadlines or group.dead, "a join phase ends some day"
+    assert group.join_phase is None or JoinPhaseTimer() in group.deadlines, "a join phase ends some day"
     assert not group.unsynced or SyncTimer() in group.deadlines, "who has not synced is waited for, not for ever"
 
 
@@ -157,9 +184,6 @@ def check_whole(group: Group) -> None:
     assert group.unsynced <= group.members.keys()
     assert not group.syncs.keys() & group.unsynced, "who waits in sync has sent its sync"
     assert not group.pending & group.members.keys(), "a pending id is nobody's yet"
-    if phase is Phase.DEAD:
-        assert not group.deadlines
-        return
     for member_id in group.pending:
         assert PendingMemberTimer(member_id=member_id) in group.deadlines
     for member_id, member in group.members.items():
@@ -176,4 +200,8 @@ def check_whole(group: Group) -> None:
         assert group.members.keys() == group.written.members.keys(), "a generation has the members that were written"
         assert group.leader in group.members
     if phase is Phase.COMPLETING_REBALANCE:
-        assert group.unsynced | group.syncs.keys() == group.members.keys()
+        for member_id in group.members.keys() - group.unsynced - group.syncs.keys():
+            assert group.members[member_id].instance_id is not None, "only static members may miss a join phase"
+    named = {member.instance_id: member_id for member_id, member in group.members.items()}
+    named.pop(None, None)
+    assert named == group.static_members, "one member for each instance id"

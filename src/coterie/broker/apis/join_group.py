@@ -1,23 +1,22 @@
-"""JoinGroup: v0-9 · joins a classic group, and waits for its join phase to end · static members (KIP-345): a later
-issue; they get UNSUPPORTED_VERSION."""
+"""JoinGroup: v0-9 · joins a classic group, and waits for its join phase to end; a static member (KIP-345) that is back
+need not wait · the reason (v8, KIP-800) is read and not kept: Kafka logs it, and nothing more."""
 
-from coterie.broker.apis.static_members import is_static
+from coterie.broker.apis.static_members import instance_id_of
 from coterie.broker.groups import fresh_member_id
 from coterie.broker.node import Node, Request
 from coterie.groups.messages import JoinGroup, JoinGroupResponse, MemberProtocol
 from coterie.nouns.ids import GroupId, MemberId
-from coterie.wire.errors import ErrorCode
 from coterie.wire.shapes import Values, milliseconds
 
 _MEMBER_ID_REQUIRED_SINCE = 4
 _NULLABLE_PROTOCOL_SINCE = 7
+_SKIP_ASSIGNMENT_SINCE = 9
 
 
 async def handle(node: Node, request: Request) -> Values:
     body = request.body
-    if is_static(request):
-        return _answer(request, JoinGroupResponse(error=ErrorCode.unsupported_version, member_id=body.member_id))
     client_id = request.header.client_id or ""
+    instance_id = instance_id_of(request)
     session_timeout_ms = milliseconds(body.session_timeout)
     rebalance_timeout = request.told("rebalance_timeout", None)
     response = await node.groups.ask(
@@ -25,7 +24,7 @@ async def handle(node: Node, request: Request) -> Values:
         lambda reply_to: JoinGroup(
             reply_to=reply_to,
             member_id=MemberId(body.member_id),
-            fresh_member_id=fresh_member_id(client_id),
+            fresh_member_id=fresh_member_id(client_id if instance_id is None else instance_id),
             requires_known_member_id=request.header.api_version >= _MEMBER_ID_REQUIRED_SINCE,
             client_id=client_id,
             client_host=f"/{request.peer_host}",
@@ -33,6 +32,8 @@ async def handle(node: Node, request: Request) -> Values:
             rebalance_timeout_ms=session_timeout_ms if rebalance_timeout is None else milliseconds(rebalance_timeout),
             protocol_type=body.protocol_type,
             protocols=tuple(MemberProtocol(name=one.name, metadata=one.metadata) for one in body.protocols),
+            instance_id=instance_id,
+            can_skip_assignment=request.header.api_version >= _SKIP_ASSIGNMENT_SINCE,
         ),
     )
     assert isinstance(response, JoinGroupResponse)
@@ -50,10 +51,10 @@ def _answer(request: Request, response: JoinGroupResponse) -> Values:
         "protocol_type": response.protocol_type,
         "protocol_name": protocol,
         "leader": response.leader,
-        "skip_assignment": False,
+        "skip_assignment": response.skip_assignment,
         "member_id": response.member_id,
         "members": [
-            {"member_id": member_id, "group_instance_id": None, "metadata": metadata}
-            for member_id, metadata in response.members
+            {"member_id": one.member_id, "group_instance_id": one.instance_id, "metadata": one.metadata}
+            for one in response.members
         ],
     }

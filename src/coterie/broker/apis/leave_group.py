@@ -1,11 +1,9 @@
-"""LeaveGroup: v0-5 · removes one member, or several at once (v3 and later) · static members (KIP-345): a later issue;
-each gets UNKNOWN_MEMBER_ID, for there is none."""
-
-from typing import Any
+"""LeaveGroup: v0-5 · removes one member, or several at once (v3 and later), by member id or by instance id (KIP-345) ·
+the reason (v5, KIP-800) is read and not kept: Kafka logs it, and nothing more."""
 
 from coterie.broker.node import Node, Request
-from coterie.groups.messages import LeaveGroup, LeaveGroupResponse
-from coterie.nouns.ids import GroupId, MemberId
+from coterie.groups.messages import LeaveGroup, LeaveGroupResponse, LeavingMember
+from coterie.nouns.ids import GroupId, InstanceId, MemberId
 from coterie.wire.errors import ErrorCode
 from coterie.wire.shapes import Values
 
@@ -14,21 +12,30 @@ _MANY_SINCE = 3
 
 async def handle(node: Node, request: Request) -> Values:
     body = request.body
-    leaving: tuple[Any, ...] = request.told("members", ())
-    member_ids = [one.member_id for one in leaving] if leaving else [request.told("member_id", "")]
+    is_one = request.header.api_version < _MANY_SINCE
+    leaving = (
+        (_leaving(body.member_id, None),)
+        if is_one
+        else tuple(_leaving(one.member_id, one.group_instance_id) for one in body.members)
+    )
     response = await node.groups.ask(
-        GroupId(body.group_id),
-        lambda reply_to: LeaveGroup(reply_to=reply_to, member_ids=tuple(MemberId(one) for one in member_ids)),
+        GroupId(body.group_id), lambda reply_to: LeaveGroup(reply_to=reply_to, members=leaving)
     )
     assert isinstance(response, LeaveGroupResponse)
     error = response.error
-    if request.header.api_version < _MANY_SINCE and error is ErrorCode.none and response.members:
+    if is_one and error is ErrorCode.none:
         error = response.members[0][1]
     return {
         "throttle_time": 0,
         "error_code": error,
         "members": [
-            {"member_id": member_id, "group_instance_id": asked.group_instance_id, "error_code": member_error}
+            {"member_id": member_id, "group_instance_id": asked.instance_id, "error_code": member_error}
             for asked, (member_id, member_error) in zip(leaving, response.members, strict=False)
         ],
     }
+
+
+def _leaving(member_id: str, instance_id: str | None) -> LeavingMember:
+    return LeavingMember(
+        member_id=MemberId(member_id), instance_id=None if instance_id is None else InstanceId(instance_id)
+    )

@@ -1,9 +1,10 @@
-"""Static members (KIP-345) have no place in this coordinator yet: whoever asks for one is told so."""
+"""Static members (KIP-345) as requests tell of them."""
 
 from coterie.broker.node import Request
+from coterie.nouns.ids import InstanceId
 
 
-def is_static(request: Request) -> bool:
-    """Whether the member has a `group.instance.id`. It is answered UNSUPPORTED_VERSION, as by a Kafka broker whose
-    protocol is older than static membership: taking it for a dynamic member would give it less than it asked for."""
-    return request.told("group_instance_id", None) is not None
+def instance_id_of(request: Request) -> InstanceId | None:
+    """The member's `group.instance.id`; None for a dynamic member, and for every one in versions before KIP-345."""
+    instance_id = request.told("group_instance_id", None)
+    return None if instance_id is None else InstanceId(instance_id)

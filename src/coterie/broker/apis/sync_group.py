@@ -1,18 +1,20 @@
-"""SyncGroup: v0-5 · takes the leader's assignments, gives each member its own · static members (KIP-345): a later
-issue."""
+"""SyncGroup: v0-5 · takes the leader's assignments, gives each member its own · leaves nothing out."""
 
-from coterie.broker.apis.static_members import is_static
+from coterie.broker.apis.static_members import instance_id_of
 from coterie.broker.node import Node, Request
 from coterie.groups.messages import SyncGroup, SyncGroupResponse
 from coterie.nouns.ids import Generation, GroupId, MemberId
 from coterie.wire.errors import ErrorCode
 from coterie.wire.shapes import Values
 
+_PROTOCOL_SINCE = 5
+
 
 async def handle(node: Node, request: Request) -> Values:
     body = request.body
-    if is_static(request):
-        return _answer(SyncGroupResponse(error=ErrorCode.unsupported_version))
+    if request.header.api_version >= _PROTOCOL_SINCE and (body.protocol_type is None or body.protocol_name is None):
+        # They may be null on the wire, and must not be (KIP-559); Kafka asks this before anything else.
+        return _answer(SyncGroupResponse(error=ErrorCode.inconsistent_group_protocol))
     response = await node.groups.ask(
         GroupId(body.group_id),
         lambda reply_to: SyncGroup(
@@ -22,6 +24,7 @@ async def handle(node: Node, request: Request) -> Values:
             protocol_type=request.told("protocol_type", None),
             protocol=request.told("protocol_name", None),
             assignments=tuple((MemberId(one.member_id), one.assignment) for one in body.assignments),
+            instance_id=instance_id_of(request),
         ),
     )
     assert isinstance(response, SyncGroupResponse)

@@ -134,7 +134,9 @@ class SimCoordinator:
                     assignments=request.assignments,
                 )
             case member.LeaveRequest():
-                return groups.LeaveGroup(reply_to=reply_to, member_ids=(request.member_id,))
+                return groups.LeaveGroup(
+                    reply_to=reply_to, members=(groups.LeavingMember(member_id=request.member_id),)
+                )
 
     # -- the loop: step, append, release, perform -------------------------------------------------------------------
 
@@ -192,7 +194,7 @@ def _heard(request: groups.Request, response: groups.Response) -> member.Respons
                 protocol=response.protocol or "",
                 leader=response.leader,
                 member_id=response.member_id,
-                members=dict(response.members) if response.members else None,
+                members={one.member_id: one.metadata for one in response.members} or None,
             )
         case groups.SyncGroupResponse():
             return member.SyncResponse(error=response.error, assignment=response.assignment)

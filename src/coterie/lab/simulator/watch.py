@@ -185,7 +185,7 @@ class Watch:
                 f"generation {response.generation} is led by {response.leader}, and was by {told_before[0]}",
             )
         if response.members:
-            members = tuple(member_id for member_id, _ in response.members)
+            members = tuple(one.member_id for one in response.members)
             if self._memberships.setdefault(response.generation, members) != members:
                 raise Violation(Invariant.GENERATION_RISES, f"generation {response.generation} has two memberships")
 
