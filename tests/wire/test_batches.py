@@ -12,7 +12,9 @@ from coterie.wire.batches import (
     check_produced,
     decode_records,
     encode_batch,
+    encode_marker,
     iter_heads,
+    with_append_time,
     with_base_offset,
 )
 
@@ -51,6 +53,37 @@ def test_the_offset_is_put_in_without_touching_what_the_crc_covers() -> None:
     assert (head.base_offset, head.last_offset, head.max_timestamp_ms) == (1000, 1002, NOW_MS)
 
 
+@pytest.mark.parametrize("is_commit", [True, False])
+def test_another_implementation_reads_our_markers(is_commit: bool) -> None:
+    marker = encode_marker(producer_id=4, producer_epoch=4, is_commit=is_commit, timestamp_ms=NOW_MS)
+    batch, _ = read_batch(marker, 0)
+    assert (batch.producer_id, batch.producer_epoch, batch.base_sequence) == (4, 4, -1)
+    assert batch.attributes == 0x30
+    (record,) = batch.records
+    assert record.key == (b"\0\0\0\1" if is_commit else b"\0\0\0\0")
+    assert check_produced(marker).is_control
+    assert decode_records(marker) == []
+
+
+def test_a_marker_has_the_bytes_of_kafkas() -> None:
+    # As Apache Kafka 4.3.1 wrote it.
+    kafkas = bytes.fromhex(
+        "0000000000000000000000420000000002a793615c0030000000000000"
+        "01a1fcecbe49000001a1fcecbe4900000000000000040004ffffffff00000001"
+        "2000000008000000010c00000000000000"
+    )
+    ours = encode_marker(producer_id=4, producer_epoch=4, is_commit=True, timestamp_ms=0x01A1FCECBE49)
+    assert ours == kafkas
+
+
+def test_a_log_that_gives_the_time_writes_it_in() -> None:
+    head = check_produced(THREE)
+    stamped, stamped_head = with_append_time(THREE, head, NOW_MS + 5)
+    assert check_produced(stamped) == stamped_head
+    assert {record.timestamp_ms for record in decode_records(stamped)} == {NOW_MS + 5}
+    assert [record.key for record in decode_records(stamped)] == [b"k0", b"k1", b"k2"]
+
+
 def test_a_batch_cut_off_at_the_end_of_a_fetch_is_left_out() -> None:
     row = THREE + with_base_offset(THREE, 3)
     assert [head.base_offset for _, head in iter_heads(row)] == [0, 3]
@@ -72,7 +105,7 @@ def edited(at: int, raw: bytes) -> bytes:
         (THREE + b"\0", "behind the one batch"),
         (THREE + THREE, "behind the one batch"),
         (edited(8, b"\x7f\xff\xff\xff"), "are there"),
-        (edited(8, b"\xff\xff\xff\xff"), "are there"),
+        (edited(8, b"\xff\xff\xff\xff"), "tells 11 bytes"),
         (edited(16, b"\x01"), "magic 1"),
         (edited(70, b"\xee"), "CRC"),
         (edited(57, b"\x7f\xff\xff\xff"), "offset delta"),

@@ -1,12 +1,13 @@
 """Record batches of magic 2 (KIP-98): the head that a broker reads and the offset it puts in; records in and out.
 
 A broker keeps producers' batches as they came, compressed or not. It checks the head and the CRC, and writes the base
-offset and the leader epoch in place: both stand before the bytes that the CRC covers.
+offset and the leader epoch in place: both stand before the bytes that the CRC covers. Its own are the markers that end
+a transaction, control batches of one record.
 """
 
 import struct
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from crc32c import crc32c
 
@@ -25,13 +26,24 @@ _LEADER_EPOCH = struct.Struct(">i")
 
 _COMPRESSION_MASK = 0x07
 _LOG_APPEND_TIME = 0x08
-_TRANSACTIONAL = 0x10
+TRANSACTIONAL = 0x10
+"""Of a batch's attributes: it belongs to its producer's transaction."""
 _CONTROL = 0x20
 _RECORD_SIZE_MIN = 7
 """Length, attributes, timestamp delta, offset delta, key, value and headers take at least a byte each."""
 
+_MARKER_KEY = struct.Struct(">hh")
+_MARKER_VALUE = struct.Struct(">hi")
+_ABORT, _COMMIT = range(2)
+
 NO_TIMESTAMP = -1
 NO_PRODUCER_ID = -1
+NO_PRODUCER_EPOCH = -1
+NO_SEQUENCE = -1
+
+
+class DamagedError(WireError):
+    """Bytes that were a batch once; sent again they may arrive whole."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,12 +66,22 @@ class BatchHead:
         return self.base_offset + self.last_offset_delta
 
     @property
+    def codec(self) -> int:
+        """As `compression` counts them."""
+        return self.attributes & _COMPRESSION_MASK
+
+    @property
     def is_compressed(self) -> bool:
-        return bool(self.attributes & _COMPRESSION_MASK)
+        return bool(self.codec)
+
+    @property
+    def is_numbered(self) -> bool:
+        """From a producer with an id, whose batches have sequence numbers."""
+        return self.producer_id > NO_PRODUCER_ID
 
     @property
     def is_transactional(self) -> bool:
-        return bool(self.attributes & _TRANSACTIONAL)
+        return bool(self.attributes & TRANSACTIONAL)
 
     @property
     def is_control(self) -> bool:
@@ -89,7 +111,8 @@ class NewRecord:
 def read_head(data: bytes | memoryview, at: int = 0) -> BatchHead:
     """The head of the batch at ``at``; that the whole batch is there has been checked, its CRC not.
 
-    :raises WireError: when the batch is cut off, is not of magic 2, or its numbers contradict each other.
+    :raises WireError: when the batch is cut off, is not of magic 2, or its numbers contradict each other;
+        `DamagedError` when it cannot have been sent so.
     """
     left = len(data) - at
     if left < HEAD_SIZE:
@@ -99,9 +122,11 @@ def read_head(data: bytes | memoryview, at: int = 0) -> BatchHead:
         producer_id, producer_epoch, base_sequence, record_count,
     ) = _HEAD.unpack_from(data, at)  # fmt: skip
     size_bytes = length + _LENGTH_END
-    if magic != 2:
+    if magic > 2 or size_bytes < HEAD_SIZE:
+        raise DamagedError(f"a batch of magic {magic} tells {size_bytes} bytes")
+    if magic < 2:
         raise WireError(f"a batch of magic {magic}")
-    if not HEAD_SIZE <= size_bytes <= left:
+    if size_bytes > left:
         raise WireError(f"a batch tells {size_bytes} bytes, {left} are there")
     if last_offset_delta < 0 or record_count < 0:
         raise WireError(f"a batch of {record_count} records up to the offset delta {last_offset_delta}")
@@ -120,16 +145,16 @@ def read_head(data: bytes | memoryview, at: int = 0) -> BatchHead:
 
 
 def check_crc(data: bytes | memoryview, at: int, head: BatchHead) -> None:
-    """:raises WireError: when the batch at ``at`` was damaged on its way."""
+    """:raises DamagedError: when the batch at ``at`` was damaged on its way."""
     (expected,) = struct.unpack_from(">I", data, at + _CRC_END - 4)
     if crc32c(memoryview(data)[at + _CRC_END : at + head.size_bytes]) != expected:
-        raise WireError("the CRC of a batch does not match its bytes")
+        raise DamagedError("the CRC of a batch does not match its bytes")
 
 
 def check_produced(data: bytes | memoryview) -> BatchHead:
     """The head of what a producer wants appended to one partition: exactly one sound batch.
 
-    :raises WireError: when it is anything else.
+    :raises WireError: when it is anything else; `DamagedError` when it was damaged on its way.
     """
     head = read_head(data)
     if head.size_bytes != len(data):
@@ -162,20 +187,53 @@ def iter_heads(data: bytes | memoryview) -> Iterator[tuple[int, BatchHead]]:
         at += head.size_bytes
 
 
+def with_append_time(data: bytes | memoryview, head: BatchHead, now_ms: int) -> tuple[bytes, BatchHead]:
+    """The batch as the log of a topic with ``message.timestamp.type=LogAppendTime`` takes it, and its head."""
+    head = replace(head, attributes=head.attributes | _LOG_APPEND_TIME, max_timestamp_ms=now_ms)
+    covered = b"".join(
+        (
+            struct.pack(">hiqq", head.attributes, head.last_offset_delta, head.base_timestamp_ms, now_ms),
+            data[_CRC_END + 22 :],
+        )
+    )
+    return b"".join((data[: _CRC_END - 4], struct.pack(">I", crc32c(covered)), covered)), head
+
+
 def encode_batch(
-    records: Iterable[NewRecord], *, timestamp_ms: int, base_offset: int = 0, leader_epoch: int = 0
+    records: Iterable[NewRecord],
+    *,
+    timestamp_ms: int,
+    base_offset: int = 0,
+    leader_epoch: int = 0,
+    producer_id: int = NO_PRODUCER_ID,
+    producer_epoch: int = NO_PRODUCER_EPOCH,
+    base_sequence: int = NO_SEQUENCE,
+    attributes: int = 0,
 ) -> bytes:
-    """One uncompressed batch of at least one record, all of ``timestamp_ms``, from nobody's producer id."""
+    """One uncompressed batch of at least one record, all of ``timestamp_ms``."""
     body = Writer()
     count = 0
     for count, record in enumerate(records, start=1):
         _write_record(body, count - 1, record)
     assert count, "a batch holds at least one record"
     covered = struct.pack(
-        ">hiqqqhii", 0, count - 1, timestamp_ms, timestamp_ms, NO_PRODUCER_ID, -1, -1, count
+        ">hiqqqhii", attributes, count - 1, timestamp_ms, timestamp_ms, producer_id, producer_epoch, base_sequence,
+        count,
     ) + body.getvalue()  # fmt: skip
     length = len(covered) + _CRC_END - _LENGTH_END
     return struct.pack(">qiibI", base_offset, length, leader_epoch, 2, crc32c(covered)) + covered
+
+
+def encode_marker(*, producer_id: int, producer_epoch: int, is_commit: bool, timestamp_ms: int) -> bytes:
+    """The control batch that ends a producer's transaction in one partition."""
+    record = NewRecord(key=_MARKER_KEY.pack(0, _COMMIT if is_commit else _ABORT), value=_MARKER_VALUE.pack(0, 0))
+    return encode_batch(
+        [record],
+        timestamp_ms=timestamp_ms,
+        producer_id=producer_id,
+        producer_epoch=producer_epoch,
+        attributes=TRANSACTIONAL | _CONTROL,
+    )
 
 
 def decode_records(data: bytes | memoryview) -> list[Record]:
