@@ -10,6 +10,7 @@ from uuid import UUID
 
 import pytest
 
+from coterie.broker.apis.table import APIS
 from coterie.broker.settings import BrokerSettings
 from coterie.wire.batches import NewRecord, encode_batch
 from coterie.wire.errors import ErrorCode
@@ -42,7 +43,7 @@ def test_every_advertised_version_is_answered(connect: Connect) -> None:
     for version in range(5):
         answer = client.ask(API_VERSIONS, version, client_software_name="t", client_software_version="1")
         assert answer.error_code is ErrorCode.none
-        assert {api.api_key for api in answer.api_keys} == {0, 1, 2, 3, 10, 11, 12, 13, 14, 18, 19, 22}
+        assert {api.api_key for api in answer.api_keys} == set(APIS)
 
 
 def test_a_client_from_the_future_learns_what_there_is(connect: Connect) -> None:
@@ -188,7 +189,7 @@ def test_unknown_topics_have_their_codes_by_name_and_by_id(connect: Connect) -> 
 def test_a_full_disk_is_told_to_the_client_and_the_broker_stays(connect: Connect, broker: ThreadedBroker) -> None:
     client = connect()
     client.ask(METADATA, 4, topics=[{"name": "t"}], allow_auto_topic_creation=True)
-    database = broker.broker._node.log._store._database
+    database = broker.broker._node.log._store.database
     (pages,) = database.execute("PRAGMA page_count").fetchone()
     database.execute(f"PRAGMA max_page_count = {pages + 2}").fetchone()
     refused = client.receive(produce(client, b"x" * 50_000)).responses[0].partition_responses[0]

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from kio.index import load_request_schema, load_response_schema
 from kio.schema.index import api_key_map, schema_name_map
 
+from coterie.broker.apis.table import APIS
 from coterie.nouns.errors import WireError
 from coterie.wire.errors import ErrorCode
 from coterie.wire.frames import RequestHeader, decode_request, decode_response, encode_request, encode_response
@@ -19,7 +20,7 @@ from coterie.wire.guard import ELEMENTS_MAX, checked_message
 from coterie.wire.primitives import Writer
 from coterie.wire.shapes import build_request, build_response
 
-MADE_HERE = [0, 1, 2, 3, 10, 11, 12, 13, 14, 18, 19, 22]
+MADE_HERE = sorted(APIS)
 EVERY_VERSION = [(key, version) for key in MADE_HERE for version in sorted(schema_name_map[api_key_map[key]])]
 
 

@@ -1,12 +1,18 @@
-"""One connection: frames in, requests taken in order and at most a few at once, answers out in the same order."""
+"""One connection: admitted first (TLS, SASL), then frames in, requests taken in order and at most a few at once,
+answers out in the same order."""
 
 import asyncio
 import logging
+import ssl
 from collections.abc import Mapping
+from functools import partial
 
 from coterie.broker.apis.table import APIS, Api, supported_versions
 from coterie.broker.node import Node, Request
-from coterie.nouns.errors import WireError
+from coterie.broker.security.budget import Budget
+from coterie.broker.security.principals import ANONYMOUS, of_certificate
+from coterie.broker.security.sasl import TOKEN_SIZE_MAX, Conversation
+from coterie.nouns.errors import WireError, WorldError
 from coterie.wire.errors import ErrorCode
 from coterie.wire.frames import (
     API_VERSIONS,
@@ -17,6 +23,7 @@ from coterie.wire.frames import (
     encode_response,
     framed,
 )
+from coterie.wire.scram import DeniedError
 from coterie.wire.shapes import Values, build_response
 
 logger = logging.getLogger(__name__)
@@ -30,18 +37,23 @@ class Connection:
         self._reader = reader
         self._writer = writer
         self._room = asyncio.Semaphore(node.settings.in_flight_max)
+        self._budget = Budget(node.settings.in_flight_size_max)
         self._in_flight = 0
+        self._principal = ANONYMOUS
         peer = writer.get_extra_info("peername")
-        self._peer_host = str(peer[0]) if peer else "unknown"
+        self.peer_host = str(peer[0]) if peer else "unknown"
         self.peer = f"{peer[0]}:{peer[1]}" if peer else "unknown"
 
     async def run(self) -> None:
         """Whatever goes wrong with this peer ends here, with one line of the log. The caller aborts afterwards."""
         try:
-            await self._serve()
+            if await self._is_admitted():
+                await self._serve()
         except* WireError as errors:
             logger.warning("connection of %s closed: %s", self.peer, errors.exceptions[0])
-        except* (ConnectionError, TimeoutError) as errors:
+        except* WorldError as errors:
+            logger.error("connection of %s closed: %s", self.peer, errors.exceptions[0])
+        except* (ConnectionError, TimeoutError, ssl.SSLError) as errors:
             logger.debug("connection of %s ended: %s", self.peer, errors.exceptions[0])
         except* Exception:
             logger.exception("our own bug: connection of %s closed", self.peer)
@@ -50,16 +62,80 @@ class Connection:
         """Close the socket now. What was answered is in it; a peer that does not read may not hold us."""
         self._writer.transport.abort()
 
+    # -- who it is ----------------------------------------------------------------------------------------------------
+
+    async def _is_admitted(self) -> bool:
+        """Learn who the peer is; False when it went before that."""
+        settings = self._node.settings
+        try:
+            async with asyncio.timeout(settings.handshake_timeout_ms / 1000):
+                if (tls := self._node.admission.tls) is not None:
+                    await self._secure(tls)
+                return not settings.security.protocol.has_sasl or await self._is_authenticated()
+        except TimeoutError:
+            raise WireError(f"the peer was not authenticated within {settings.handshake_timeout_ms} ms") from None
+
+    async def _secure(self, context: ssl.SSLContext) -> None:
+        try:
+            await self._writer.start_tls(context)
+        except ssl.SSLError as error:
+            raise WireError(f"no TLS: {error.reason or error}") from error
+        self._principal = of_certificate(self._writer.get_extra_info("peercert"))
+
+    async def _is_authenticated(self) -> bool:
+        """One request after the other: until the last token it is not known who asks."""
+        conversation = Conversation(self._node.admission.users, refusal_delay_ms=self._node.settings.refusal_delay_ms)
+        while conversation.principal is None:
+            frame = await self._read_frame(min(TOKEN_SIZE_MAX, self._node.settings.frame_size_max))
+            if frame is None:
+                return False
+            answer = await self._next_in(conversation, frame)
+            self._writer.write(framed(answer))
+            await self._writer.drain()
+            self._budget.give_back(len(frame))
+            if conversation.has_failed:
+                logger.warning("connection of %s closed: its authentication failed", self.peer)
+                return False
+        self._principal = conversation.principal
+        return True
+
+    async def _next_in(self, conversation: Conversation, frame: bytes) -> bytes:
+        if conversation.has_raw_tokens:
+            try:
+                return await conversation.take(frame)
+            except DeniedError as error:
+                # Bare tokens have no word for it: a closed connection says it, as in Kafka.
+                raise WireError(str(error)) from None
+        conversation.check(decode_header(frame))
+        answer = await self._answer(frame, conversation)
+        assert answer is not None, "nothing that is due here goes unanswered"
+        return answer
+
+    # -- what it asks -------------------------------------------------------------------------------------------------
+
     async def _serve(self) -> None:
+        name = str(self._principal) if self._principal != ANONYMOUS else f"{ANONYMOUS}@{self.peer_host}"
+        shared = self._node.admission.budgets.join(name)
+        try:
+            await self._serve_within(shared)
+        finally:
+            self._node.admission.budgets.leave(name)
+
+    async def _serve_within(self, shared: Budget) -> None:
         answers: asyncio.Queue[asyncio.Task[bytes | None]] = asyncio.Queue()
         async with asyncio.TaskGroup() as tasks:
             writing = tasks.create_task(self._write(answers))
             parked: set[asyncio.Task[bytes | None]] = set()
             # With as many requests in flight as may be, the peer is not read until one is answered.
-            while await self._room.acquire() and (frame := await self._read_frame()) is not None:
+            while await self._room.acquire():
+                frame = await self._read_frame(self._node.settings.frame_size_max)
+                if frame is None:
+                    break
+                await self._wait_for_room(shared, len(frame))
                 self._in_flight += 1
                 answer = tasks.create_task(self._answer(frame))
                 parked.add(answer)
+                answer.add_done_callback(partial(self._settle, shared, len(frame)))
                 answer.add_done_callback(parked.discard)
                 answers.put_nowait(answer)
             # The peer has closed its side: it hears no answer and waits for none. But what it sent counts, so every
@@ -68,14 +144,27 @@ class Connection:
             for answer in (*parked, writing):
                 answer.cancel()
 
+    async def _wait_for_room(self, shared: Budget, size: int) -> None:
+        if not shared.has_room(size):
+            logger.warning("connection of %s waits: its principal has %d bytes in flight", self.peer, shared.taken)
+        await shared.take(size)
+
+    def _settle(self, shared: Budget, size: int, answer: asyncio.Task[bytes | None]) -> None:
+        """The request's bytes are gone, the answer's are there until they are written."""
+        shared.give_back(size)
+        self._budget.give_back(size)
+        if not answer.cancelled() and answer.exception() is None:
+            self._budget.take_anyway(len(answer.result() or b""))
+
     # -- in ---------------------------------------------------------------------------------------------------------
 
-    async def _read_frame(self) -> bytes | None:
+    async def _read_frame(self, size_max: int) -> bytes | None:
         """The next frame; None when the peer has gone."""
         try:
             size = int.from_bytes(await self._read_in_time(LENGTH_SIZE), signed=True)
-            if not 0 < size <= self._node.settings.frame_size_max:
-                raise WireError(f"a frame of {size} bytes; allowed are {self._node.settings.frame_size_max}")
+            if not 0 < size <= size_max:
+                raise WireError(f"a frame of {size} bytes; allowed are {size_max}")
+            await self._budget.take(size)
             return await self._read_in_time(size)
         except asyncio.IncompleteReadError as error:
             if error.partial:
@@ -100,17 +189,25 @@ class Connection:
             if frame is not None:
                 self._writer.write(framed(frame))
                 await self._writer.drain()
+                self._budget.give_back(len(frame))
             self._in_flight -= 1
             self._room.release()
 
-    async def _answer(self, frame: bytes) -> bytes | None:
+    async def _answer(self, frame: bytes, conversation: Conversation | None = None) -> bytes | None:
         """The answer's frame; None where none is awaited."""
         header = decode_header(frame)
         api = APIS.get(header.api_key)
         if api is None or header.api_version not in api.versions:
             return _unsupported(header)
         _, body = decode_request(frame)
-        values = await api.handle(self._node, Request(header=header, body=body, peer_host=self._peer_host))
+        request = Request(
+            header=header,
+            body=body,
+            peer_host=self.peer_host,
+            principal=self._principal,
+            conversation=conversation,
+        )
+        values = await api.handle(self._node, request)
         return None if values is None else _encoded(header, api, values)
 
 

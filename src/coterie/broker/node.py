@@ -5,6 +5,9 @@ from typing import Any
 
 from coterie.broker.groups import Groups
 from coterie.broker.log import BrokerLog, Topic
+from coterie.broker.security.admission import Admission
+from coterie.broker.security.principals import ANONYMOUS, Principal
+from coterie.broker.security.sasl import Conversation
 from coterie.broker.settings import BrokerSettings
 from coterie.wire.frames import RequestHeader
 
@@ -24,6 +27,7 @@ class Node:
     """Where clients reach it."""
     log: BrokerLog
     groups: Groups
+    admission: Admission
 
     @property
     def address(self) -> dict[str, Any]:
@@ -38,6 +42,10 @@ class Request:
     header: RequestHeader
     body: Any
     peer_host: str
+    principal: Principal = ANONYMOUS
+    """Who asks."""
+    conversation: Conversation | None = None
+    """While it is not known who asks."""
 
     def told(self, field: str, default: Any) -> Any:
         """A field that older versions lack."""

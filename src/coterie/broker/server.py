@@ -3,6 +3,7 @@
 import asyncio
 import json
 import logging
+from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager
 
@@ -11,6 +12,7 @@ from coterie.broker.group_log import GroupLog
 from coterie.broker.groups import Groups
 from coterie.broker.log import open_log
 from coterie.broker.node import Node
+from coterie.broker.security.admission import Admission
 from coterie.broker.settings import BrokerSettings
 from coterie.nouns.errors import WorldError
 
@@ -49,16 +51,23 @@ async def running(settings: BrokerSettings) -> AsyncIterator[Broker]:
 
     :raises WorldError: when the data directory or the port cannot be had.
     """
+    admission = Admission(settings)
     try:
         async with open_log(settings.log_path, settings.lock_path) as log, asyncio.TaskGroup() as tasks:
             groups = Groups(await GroupLog.open(log), settings.limits, tasks)
             await groups.load()
             connections = _Connections(settings, tasks)
+            watching = [tasks.create_task(watched.watch()) for watched in admission.watched]
             with _port_of(settings):
                 server = await _bound(settings, connections)
                 host, port = server.sockets[0].getsockname()[:2]
                 connections.node = Node(
-                    settings=settings, host=settings.advertised_host or host, port=port, log=log, groups=groups
+                    settings=settings,
+                    host=settings.advertised_host or host,
+                    port=port,
+                    log=log,
+                    groups=groups,
+                    admission=admission,
                 )
                 await server.start_serving()
             broker = Broker(connections.node)
@@ -67,6 +76,8 @@ async def running(settings: BrokerSettings) -> AsyncIterator[Broker]:
             finally:
                 connections.close()
                 groups.close()
+                for watcher in watching:
+                    watcher.cancel()
                 await _stop_listening(server)
                 await _tell_stats(settings, broker)
     except BaseExceptionGroup as failures:
@@ -83,6 +94,7 @@ class _Connections:
         self.node: Node | None = None
         """Known once the port is, until the broker ends; nobody is served without it."""
         self.running: set[asyncio.Task[None]] = set()
+        self._by_address: Counter[str] = Counter()
         self._settings = settings
         self._tasks = tasks
 
@@ -91,12 +103,17 @@ class _Connections:
             writer.transport.abort()
             return
         connection = Connection(self.node, reader, writer)
-        if len(self.running) >= self._settings.connections_max:
-            logger.warning("connection of %s refused: %d are open", connection.peer, len(self.running))
+        if refusal := self._refusal(connection.peer_host):
+            logger.warning("connection of %s refused: %s", connection.peer, refusal)
             connection.abort()
             return
+        if self.node.admission.tls is not None:
+            # Not a byte may be taken for plain before TLS has begun.
+            assert isinstance(writer.transport, asyncio.Transport)
+            writer.transport.pause_reading()
         task = self._tasks.create_task(connection.run(), name=f"connection {connection.peer}")
         self.running.add(task)
+        self._by_address[connection.peer_host] += 1
         task.add_done_callback(lambda task: self._ended(task, connection))
 
     def close(self) -> None:
@@ -105,8 +122,20 @@ class _Connections:
         for task in self.running:
             task.cancel()
 
+    def _refusal(self, host: str) -> str | None:
+        """Why nobody more may come from there now."""
+        of_address, of_address_max = self._by_address[host], self._settings.connections_per_address_max
+        if len(self.running) >= self._settings.connections_max:
+            return f"{len(self.running)} are open"
+        if of_address_max is not None and of_address >= of_address_max:
+            return f"{of_address} of its address are open"
+        return None
+
     def _ended(self, task: asyncio.Task[None], connection: Connection) -> None:
         self.running.discard(task)
+        self._by_address[connection.peer_host] -= 1
+        if not self._by_address[connection.peer_host]:
+            del self._by_address[connection.peer_host]
         # Here and not in the task: one that is cancelled before its first step runs nothing of its own.
         connection.abort()
 

@@ -1,9 +1,41 @@
 """The settings of the embedded broker; what Kafka has, too, has Kafka's default."""
 
 from dataclasses import dataclass, field
+from enum import StrEnum
 from pathlib import Path
 
 from coterie.groups.state import Limits
+
+
+class SecurityProtocol(StrEnum):
+    """``security.protocol``: how the listener is secured."""
+
+    PLAINTEXT = "PLAINTEXT"
+    SSL = "SSL"
+    SASL_PLAINTEXT = "SASL_PLAINTEXT"
+    SASL_SSL = "SASL_SSL"
+
+    @property
+    def has_tls(self) -> bool:
+        return self in (SecurityProtocol.SSL, SecurityProtocol.SASL_SSL)
+
+    @property
+    def has_sasl(self) -> bool:
+        return self in (SecurityProtocol.SASL_PLAINTEXT, SecurityProtocol.SASL_SSL)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Security:
+    """Who gets in, and what they may do."""
+
+    protocol: SecurityProtocol = SecurityProtocol.PLAINTEXT
+    certificate_path: Path | None = None
+    """PEM, with the certificates between it and its CA behind it."""
+    key_path: Path | None = None
+    client_ca_path: Path | None = None
+    """With it, TLS takes only clients with a certificate of one of these CAs, and that says who they are."""
+    acl_path: Path | None = None
+    """Without it, everybody who gets in may do everything."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,10 +63,21 @@ class BrokerSettings:
     frame_size_max: int = 104_857_600
     """``socket.request.max.bytes``."""
     connections_max: int = 2_000
+    connections_per_address_max: int | None = None
+    """``max.connections.per.ip``; by default only ``connections_max`` counts, as all of one machine come from one."""
     in_flight_max: int = 32
     """Requests of one connection that are taken before the oldest is answered; then its socket is not read."""
+    in_flight_size_max: int = 104_857_600
+    """Bytes of one connection's requests and answers that are not through yet; then its socket is not read."""
+    principal_in_flight_size_max: int = 419_430_400
+    """Bytes of requests of one principal, or of one host where nobody has a name; then the next request waits."""
+    handshake_timeout_ms: int = 10_000
+    """From the connection to the end of TLS and SASL."""
+    refusal_delay_ms: int = 100
+    """``connection.failed.authentication.delay.ms``."""
     idle_timeout_ms: int = 600_000
     """``connections.max.idle.ms``: a connection with nothing in flight that sends no whole request is closed."""
+    security: Security = field(default_factory=Security)
     limits: Limits = field(default_factory=Limits)
     """Initial rebalance delay, session timeouts and size of groups."""
     stats_path: Path | None = None
@@ -47,3 +90,7 @@ class BrokerSettings:
     @property
     def lock_path(self) -> Path:
         return self.data_path / "lock"
+
+    @property
+    def users_path(self) -> Path:
+        return self.data_path / "users.json"

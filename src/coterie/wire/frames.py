@@ -20,7 +20,9 @@ from coterie.wire.primitives import Reader, Writer
 LENGTH_SIZE = 4
 """Every frame travels behind its length, an int32."""
 
+SASL_HANDSHAKE = 17
 API_VERSIONS = 18
+SASL_AUTHENTICATE = 36
 
 
 class UnknownApiError(WireError):

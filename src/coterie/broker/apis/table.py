@@ -14,11 +14,13 @@ from coterie.broker.apis import (
     list_offsets,
     metadata,
     produce,
+    sasl_authenticate,
+    sasl_handshake,
     sync_group,
 )
 from coterie.broker.node import Node, Request
 from coterie.wire.errors import ErrorCode
-from coterie.wire.frames import API_VERSIONS
+from coterie.wire.frames import API_VERSIONS, SASL_AUTHENTICATE, SASL_HANDSHAKE
 from coterie.wire.shapes import Values
 
 Handler = Callable[[Node, Request], Awaitable[Values | None]]
@@ -56,9 +58,11 @@ APIS: Mapping[int, Api] = {
         Api(key=12, versions=range(5), handle=heartbeat.handle),
         Api(key=13, versions=range(6), handle=leave_group.handle),
         Api(key=14, versions=range(6), handle=sync_group.handle),
+        Api(key=SASL_HANDSHAKE, versions=range(2), handle=sasl_handshake.handle),
         Api(key=API_VERSIONS, versions=range(5), handle=api_versions),
         Api(key=19, versions=range(2, 8), handle=create_topics.handle),
         Api(key=22, versions=range(6), handle=init_producer_id.handle),
+        Api(key=SASL_AUTHENTICATE, versions=range(3), handle=sasl_authenticate.handle),
     )
 }
 

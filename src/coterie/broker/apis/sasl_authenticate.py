@@ -1,0 +1,21 @@
+"""SaslAuthenticate: v0-2 · one token of the mechanism that was chosen · the session's lifetime is 0, it has no end
+(KIP-368)."""
+
+from coterie.broker.node import Node, Request
+from coterie.wire.errors import ErrorCode
+from coterie.wire.scram import DeniedError
+from coterie.wire.shapes import Values
+
+
+async def handle(node: Node, request: Request) -> Values:
+    if request.conversation is None:
+        return _refused(ErrorCode.illegal_sasl_state, "SaslAuthenticate is for whoever is not authenticated yet.")
+    try:
+        answer = await request.conversation.take(request.body.auth_bytes)
+    except DeniedError as error:
+        return _refused(ErrorCode.sasl_authentication_failed, str(error))
+    return {"error_code": ErrorCode.none, "error_message": None, "auth_bytes": answer, "session_lifetime": 0}
+
+
+def _refused(error: ErrorCode, message: str) -> Values:
+    return {"error_code": error, "error_message": message, "auth_bytes": b"", "session_lifetime": 0}

@@ -1,0 +1,15 @@
+"""SaslHandshake: v0-1 · chooses the mechanism (PLAIN, SCRAM-SHA-256, SCRAM-SHA-512); after v0 tokens are bare frames ·
+nobody authenticates twice on one connection: sessions have no end here, so KIP-368 asks nobody to."""
+
+from coterie.broker.node import Node, Request
+from coterie.broker.security.sasl import MECHANISMS
+from coterie.wire.errors import ErrorCode
+from coterie.wire.shapes import Values
+
+
+async def handle(node: Node, request: Request) -> Values:
+    if request.conversation is None:
+        return {"error_code": ErrorCode.illegal_sasl_state, "mechanisms": ()}
+    is_offered = request.conversation.choose(request.body.mechanism, has_raw_tokens=request.header.api_version == 0)
+    error = ErrorCode.none if is_offered else ErrorCode.unsupported_sasl_mechanism
+    return {"error_code": error, "mechanisms": MECHANISMS}

@@ -1,0 +1,1 @@
+"""Who a peer is, what it may do, and how much it may ask for."""

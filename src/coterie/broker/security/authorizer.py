@@ -1,0 +1,194 @@
+"""The authorizer's seam, and the one child it has: rules of a file, one a line, that people can read.
+
+    # anything after a # is a comment
+    super User:admin
+    allow User:alice   read,write           topic:orders*
+    allow User:*       describe             topic:orders from 10.0.0.7
+    deny  User:mallory all                  group:*
+    allow "User:CN=loader, O=Big Co" write  topic:orders*
+
+    super PRINCIPAL
+    allow|deny PRINCIPAL OPERATION[,OPERATION…] TYPE:NAME [from HOST]
+
+The types are topic, group, cluster and transactional_id; the operations are Kafka's, in lower case (read, write,
+create, delete, alter, describe, cluster_action, describe_configs, alter_configs, idempotent_write, all). A name that
+ends in `*` means all that begin so, `*` alone means all; the cluster has no name, it is just `cluster`. As in Kafka, a
+deny counts more than any allow, what no rule allows is denied, and read, write, delete and alter bring describe with
+them (alter_configs brings describe_configs).
+"""
+
+import shlex
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+from typing import Protocol
+
+from coterie.broker.security.principals import Principal
+from coterie.nouns.errors import WorldError
+
+
+class Operation(StrEnum):
+    """Kafka's; the value is the word of a rule."""
+
+    ALL = "all"
+    READ = "read"
+    WRITE = "write"
+    CREATE = "create"
+    DELETE = "delete"
+    ALTER = "alter"
+    DESCRIBE = "describe"
+    CLUSTER_ACTION = "cluster_action"
+    DESCRIBE_CONFIGS = "describe_configs"
+    ALTER_CONFIGS = "alter_configs"
+    IDEMPOTENT_WRITE = "idempotent_write"
+
+
+class ResourceType(StrEnum):
+    TOPIC = "topic"
+    GROUP = "group"
+    CLUSTER = "cluster"
+    TRANSACTIONAL_ID = "transactional_id"
+
+
+class Authorizer(Protocol):
+    """Says who may do what. Asked on the event loop: it answers at once."""
+
+    def may(self, who: Principal, operation: Operation, type_: ResourceType, name: str, host: str) -> bool:
+        """Whether ``who``, coming from ``host``, may do ``operation`` on the resource."""
+
+    def may_anywhere(self, who: Principal, operation: Operation, type_: ResourceType, host: str) -> bool:
+        """Whether there is any resource of the type on which it may."""
+
+
+_BROUGHT_BY: Mapping[Operation, frozenset[Operation]] = {
+    Operation.DESCRIBE: frozenset({Operation.READ, Operation.WRITE, Operation.DELETE, Operation.ALTER}),
+    Operation.DESCRIBE_CONFIGS: frozenset({Operation.ALTER_CONFIGS}),
+}
+"""Which other operation, when allowed, allows this one, too."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rule:
+    """One line of the file."""
+
+    allows: bool
+    principal: str
+    operations: frozenset[Operation]
+    type_: ResourceType
+    name: str
+    host: str
+
+    def meets(self, who: Principal, wanted: Iterable[Operation], type_: ResourceType, host: str) -> bool:
+        """Whether it speaks of ``who``, one of the operations and the type, whatever the resource is called."""
+        return (
+            self.type_ is type_
+            and self.principal in (str(who), f"{who.kind}:*")
+            and self.host in (host, "*")
+            and (Operation.ALL in self.operations or not self.operations.isdisjoint(wanted))
+        )
+
+    def covers(self, name: str) -> bool:
+        return name.startswith(self.name[:-1]) if self.name.endswith("*") else name == self.name
+
+
+@dataclass(frozen=True, slots=True)
+class Rules:
+    """Matches `Authorizer`."""
+
+    rules: Sequence[Rule]
+    super_users: frozenset[str]
+
+    def may(self, who: Principal, operation: Operation, type_: ResourceType, name: str, host: str) -> bool:
+        if str(who) in self.super_users:
+            return True
+        if any(not rule.allows and rule.covers(name) for rule in self._met(who, {operation}, type_, host)):
+            return False
+        wanted = {operation, *_BROUGHT_BY.get(operation, ())}
+        return any(rule.allows and rule.covers(name) for rule in self._met(who, wanted, type_, host))
+
+    def may_anywhere(self, who: Principal, operation: Operation, type_: ResourceType, host: str) -> bool:
+        # As in Kafka, an allowed name counts unless it is denied as well, or a denied prefix holds it.
+        if str(who) in self.super_users:
+            return True
+        names = [rule.name for rule in self._met(who, {operation}, type_, host) if rule.allows]
+        denied = [rule for rule in self._met(who, {operation}, type_, host) if not rule.allows]
+        return any(not any(rule.covers(name) for rule in denied) for name in names)
+
+    def _met(self, who: Principal, wanted: Iterable[Operation], type_: ResourceType, host: str) -> list[Rule]:
+        return [rule for rule in self.rules if rule.meets(who, wanted, type_, host)]
+
+
+def read_rules(path: Path) -> Rules:
+    """The rules of a file.
+
+    :raises WorldError: names the file, the line and what is wrong with it.
+    """
+    try:
+        lines = path.read_text(encoding="utf-8").split("\n")
+    except OSError as error:
+        raise WorldError(f"the rules in {path} cannot be read: {error.strerror}") from error
+    except UnicodeDecodeError as error:
+        raise WorldError(f"the rules in {path} are not UTF-8: {error.reason} at byte {error.start}") from error
+    rules: list[Rule] = []
+    super_users: set[str] = set()
+    for number, line in enumerate(lines, start=1):
+        try:
+            words = shlex.split(line, comments=True)
+            if words and words[0] == "super":
+                super_users.add(_super_user(words))
+            elif words:
+                rules.append(_rule(words))
+        except ValueError as error:
+            raise WorldError(f"{path}, line {number}: {error}") from None
+    return Rules(tuple(rules), frozenset(super_users))
+
+
+# -- one line ---------------------------------------------------------------------------------------------------------
+
+
+def _super_user(words: Sequence[str]) -> str:
+    if len(words) != 2:
+        raise ValueError("super wants one principal: super User:name")
+    return _principal(words[1])
+
+
+def _rule(words: Sequence[str]) -> Rule:
+    if words[0] not in ("allow", "deny"):
+        raise ValueError(f"a rule begins with allow, deny or super, not {words[0]}")
+    if len(words) not in (4, 6) or words[4:5] not in ([], ["from"]):
+        raise ValueError(f"a rule is: {words[0]} PRINCIPAL OPERATIONS TYPE:NAME [from HOST]")
+    type_, name = _resource(words[3])
+    return Rule(
+        allows=words[0] == "allow",
+        principal=_principal(words[1]),
+        operations=frozenset(_operation(word) for word in words[2].split(",")),
+        type_=type_,
+        name=name,
+        host=words[5] if len(words) == 6 else "*",
+    )
+
+
+def _principal(word: str) -> str:
+    kind, _, name = word.partition(":")
+    if kind != "User" or not name:
+        raise ValueError(f"{word} is no principal: write User:name, or User:* for everybody")
+    return word
+
+
+def _operation(word: str) -> Operation:
+    try:
+        return Operation(word.lower())
+    except ValueError:
+        raise ValueError(f"{word!r} is no operation; there are {', '.join(Operation)}") from None
+
+
+def _resource(word: str) -> tuple[ResourceType, str]:
+    type_, colon, name = word.partition(":")
+    if word == ResourceType.CLUSTER:
+        return ResourceType.CLUSTER, "*"
+    if type_ not in (ResourceType.TOPIC, ResourceType.GROUP, ResourceType.TRANSACTIONAL_ID) or not (colon and name):
+        raise ValueError(f"{word} is no resource: write topic:NAME, group:NAME, transactional_id:NAME or cluster")
+    if "*" in name[:-1]:
+        raise ValueError(f"{word} has a * before its end: only the end of a name may be left open")
+    return ResourceType(type_), name

@@ -1,0 +1,46 @@
+"""TLS for the listener: certificate and key from files, client certificates where they are asked for."""
+
+import ssl
+from pathlib import Path
+
+from coterie.broker.settings import Security
+from coterie.nouns.errors import WorldError
+
+
+def server_context(security: Security) -> ssl.SSLContext:
+    """What new connections are secured with.
+
+    :raises WorldError: names the file that is missing or no good.
+    """
+    certificate, key = security.certificate_path, security.key_path
+    if certificate is None or key is None:
+        raise WorldError("TLS needs a certificate and its key: name both with --tls-certificate and --tls-key")
+    for path in (certificate, key):
+        try:
+            path.read_bytes()
+        except OSError as error:
+            raise _unusable("certificate or key", path, error) from error
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    try:
+        # OpenSSL would ask at the terminal for the password of an encrypted key.
+        context.load_cert_chain(certificate, key, password=lambda: b"")
+    except ssl.SSLError as error:
+        raise WorldError(
+            f"the certificate {certificate} and the key {key} cannot be used: {_reason(error)};"
+            " both must be PEM, belong together, and the key must not be encrypted"
+        ) from error
+    if security.client_ca_path is not None:
+        try:
+            context.load_verify_locations(cafile=security.client_ca_path)
+        except OSError as error:
+            raise _unusable("clients' CA certificates", security.client_ca_path, error) from error
+        context.verify_mode = ssl.CERT_REQUIRED
+    return context
+
+
+def _unusable(what: str, path: Path, error: OSError) -> WorldError:
+    return WorldError(f"the {what} in {path} cannot be used: {_reason(error)}")
+
+
+def _reason(error: OSError) -> str:
+    return (error.reason if isinstance(error, ssl.SSLError) else error.strerror) or str(error)

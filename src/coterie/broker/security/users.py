@@ -1,0 +1,160 @@
+"""The users of the broker: names and salted credentials, in one file that only its owner may read.
+
+A file and no table of the log: `coterie broker user` changes it beside a running broker, whose log is locked against
+other processes, and a backup of the log carries no credentials. It is replaced as a whole by a rename, so whoever reads
+it sees the old users or the new ones; a running broker looks at every log-in whether there is a newer file.
+"""
+
+import base64
+import binascii
+import hmac
+import json
+import os
+import secrets
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+
+from coterie.nouns.errors import WorldError
+from coterie.wire.scram import HASHES, Credential
+
+ITERATIONS = 16_384
+"""RFC 7677 would have at least 15,000; Kafka takes no more than these. Some 5 ms of whoever tries a password."""
+_SALT_SIZE = 18
+
+User = Mapping[str, Credential]
+"""A user's credentials by mechanism."""
+
+
+class Users:
+    """The users in the file at ``path``; none while there is no file."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._stamp: tuple[int, int, int] | None = None
+        self._users: Mapping[str, User] = {}
+        self._decoys = secrets.token_bytes(32)
+
+    def find(self, name: str) -> User:
+        """The credentials of ``name``. An unknown user has some that no password fits, always the same salt with them:
+        who asks does not learn who exists.
+
+        :raises WorldError: when the file cannot be read.
+        """
+        self._refresh()
+        return self._users.get(name) or {
+            mechanism: Credential(
+                salt=_derived(self._decoys, mechanism, name)[:_SALT_SIZE],
+                iterations=ITERATIONS,
+                stored_key=secrets.token_bytes(64 if "512" in mechanism else 32),
+                server_key=bytes(64),
+            )
+            for mechanism in HASHES
+        }
+
+    def names(self) -> list[str]:
+        """:raises WorldError: when the file cannot be read."""
+        self._refresh()
+        return sorted(self._users)
+
+    def add(self, name: str, password: str) -> bool:
+        """Add a user, or give it another password; returns whether it is new.
+
+        :raises WorldError: when the file cannot be read or written.
+        """
+        self._refresh()
+        is_new = name not in self._users
+        made = {
+            mechanism: Credential.of(mechanism, password, salt=secrets.token_bytes(_SALT_SIZE), iterations=ITERATIONS)
+            for mechanism in HASHES
+        }
+        self._write({**self._users, name: made})
+        return is_new
+
+    def remove(self, name: str) -> bool:
+        """Remove a user; returns whether there was one. Its open connections stay.
+
+        :raises WorldError: when the file cannot be read or written.
+        """
+        self._refresh()
+        if name not in self._users:
+            return False
+        self._write({other: user for other, user in self._users.items() if other != name})
+        return True
+
+    def _refresh(self) -> None:
+        try:
+            status = self._path.stat()
+        except FileNotFoundError:
+            self._stamp, self._users = None, {}
+            return
+        except OSError as error:
+            raise WorldError(f"the users in {self._path} cannot be read: {error.strerror}") from error
+        stamp = (status.st_ino, status.st_mtime_ns, status.st_size)
+        if stamp != self._stamp:
+            self._users = _read(self._path)
+            self._stamp = stamp
+
+    def _write(self, users: Mapping[str, User]) -> None:
+        text = json.dumps(
+            {"version": 1, "users": {name: _told(user) for name, user in sorted(users.items())}}, indent=1
+        )
+        try:
+            self._path.parent.mkdir(parents=True, exist_ok=True)
+            # Made with mode 0600.
+            descriptor, partial = tempfile.mkstemp(dir=self._path.parent, prefix=f".{self._path.name}-")
+            try:
+                with os.fdopen(descriptor, "w", encoding="utf-8") as file:
+                    file.write(text + "\n")
+                    file.flush()
+                    os.fsync(file.fileno())
+                os.replace(partial, self._path)
+            except BaseException:
+                os.unlink(partial)
+                raise
+        except OSError as error:
+            raise WorldError(f"the users in {self._path} cannot be written: {error.strerror}") from error
+        self._refresh()
+
+
+# -- the file ---------------------------------------------------------------------------------------------------------
+
+
+def _read(path: Path) -> Mapping[str, User]:
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+        if found["version"] != 1:
+            raise WorldError(f"the users in {path} are of version {found['version']}; this broker knows version 1")
+        return {
+            name: {mechanism: _credential(user[mechanism]) for mechanism in HASHES}
+            for name, user in found["users"].items()
+        }
+    except OSError as error:
+        raise WorldError(f"the users in {path} cannot be read: {error.strerror}") from error
+    except (ValueError, KeyError, TypeError, AttributeError, binascii.Error) as error:
+        raise WorldError(f"{path} is not a file of users; add them anew with `coterie broker user add`") from error
+
+
+def _told(user: User) -> Mapping[str, Mapping[str, object]]:
+    return {
+        mechanism: {
+            "salt": base64.b64encode(one.salt).decode(),
+            "iterations": one.iterations,
+            "stored_key": base64.b64encode(one.stored_key).decode(),
+            "server_key": base64.b64encode(one.server_key).decode(),
+        }
+        for mechanism, one in user.items()
+    }
+
+
+def _credential(told: Mapping[str, str]) -> Credential:
+    return Credential(
+        salt=base64.b64decode(told["salt"]),
+        iterations=int(told["iterations"]),
+        stored_key=base64.b64decode(told["stored_key"]),
+        server_key=base64.b64decode(told["server_key"]),
+    )
+
+
+def _derived(secret: bytes, mechanism: str, name: str) -> bytes:
+    return hmac.digest(secret, f"{mechanism}:{name}".encode(), "sha512")

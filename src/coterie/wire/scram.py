@@ -1,0 +1,221 @@
+"""SCRAM's messages and proofs (RFC 5802, with SHA-256 after RFC 7677), for the side that asks and the side that grants.
+
+    client                                           server
+    first   n,,n=<user>,r=<nonce>            ──►
+                                             ◄──     r=<nonce><more>,s=<salt>,i=<iterations>
+    final   c=biws,r=<nonce><more>,p=<proof> ──►
+                                             ◄──     v=<signature>
+
+The server keeps no password: what it keeps lets it check a proof, and prove that it does, but not ask anybody else.
+As Kafka and librdkafka do, names and passwords are taken as their UTF-8 stands, without SASLprep. No channel binding.
+"""
+
+import base64
+import binascii
+import hashlib
+import hmac
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from coterie.nouns.errors import CoterieError, WireError
+
+HASHES: Mapping[str, str] = {"SCRAM-SHA-512": "sha512", "SCRAM-SHA-256": "sha256"}
+"""By mechanism, what :mod:`hashlib` calls its hash; the stronger one first."""
+ITERATIONS_MIN = 4_096
+"""RFC 7677's least, and Kafka's."""
+ITERATIONS_MAX = 1_000_000
+"""A server that asks a client for more (a second of work) only means to keep it busy."""
+
+
+class DeniedError(CoterieError):
+    """The other side is not who it says it is."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+class Credential:
+    """What a server keeps of one password for one mechanism."""
+
+    salt: bytes
+    iterations: int
+    stored_key: bytes
+    server_key: bytes
+
+    @classmethod
+    def of(cls, mechanism: str, password: str, *, salt: bytes, iterations: int) -> "Credential":
+        salted = _salted(HASHES[mechanism], password, salt, iterations)
+        return cls(
+            salt=salt,
+            iterations=iterations,
+            stored_key=_hash(HASHES[mechanism], _mac(HASHES[mechanism], salted, b"Client Key")),
+            server_key=_mac(HASHES[mechanism], salted, b"Server Key"),
+        )
+
+    def fits(self, mechanism: str, password: str) -> bool:
+        """Whether ``password`` is the one; takes as long whether it is or not."""
+        other = Credential.of(mechanism, password, salt=self.salt, iterations=self.iterations)
+        return hmac.compare_digest(other.stored_key, self.stored_key)
+
+
+class ScramServer:
+    """One exchange, seen by the side that grants."""
+
+    def __init__(self, mechanism: str, *, nonce: str, find: Callable[[str], Credential]) -> None:
+        """``nonce`` is fresh; ``find`` gives a user's credential, and one that nothing fits for an unknown user: an
+        answer that differed would tell who exists."""
+        self._hash = HASHES[mechanism]
+        self._nonce = nonce
+        self._find = find
+        self._gs2 = ""
+        self._told = ""
+        self._credential: Credential
+        self.user = ""
+        """Who asks, once :meth:`first` has read it; granted only when :meth:`final` has returned."""
+
+    def first(self, message: bytes) -> bytes:
+        """The server's first message to the client's first.
+
+        :raises WireError: when it is malformed, or asks for what is not offered.
+        """
+        binding, authorization, bare = _text(message).split(",", 2) if message.count(b",") >= 2 else ("", "", "")
+        if binding not in ("n", "y"):
+            raise WireError("SCRAM without channel binding is what is offered")
+        fields = _fields(bare, "n", "r")
+        self.user = _unescaped(fields["n"])
+        if authorization not in ("", f"a={fields['n']}"):
+            raise WireError("a SCRAM user may act for nobody else")
+        if not self.user or not fields["r"]:
+            raise WireError("a SCRAM message without user or nonce")
+        self._gs2 = f"{binding},{authorization},"
+        self._nonce = fields["r"] + self._nonce
+        self._credential = self._find(self.user)
+        first = f"r={self._nonce},s={_base64(self._credential.salt)},i={self._credential.iterations}"
+        self._told = f"{bare},{first}"
+        return first.encode()
+
+    def final(self, message: bytes) -> bytes:
+        """The server's final message to the client's final: the user is who it says it is.
+
+        :raises DeniedError: when the proof is wrong.
+        :raises WireError: when the message is malformed.
+        """
+        text = _text(message)
+        fields = _fields(text, "c", "r", "p")
+        if _unbase64(fields["c"]).decode(errors="replace") != self._gs2 or fields["r"] != self._nonce:
+            raise WireError("a SCRAM message that belongs to another exchange")
+        proof = _unbase64(fields["p"])
+        told = f"{self._told},{text[: text.rindex(',p=')]}".encode()
+        signature = _mac(self._hash, self._credential.stored_key, told)
+        if len(proof) != len(signature):
+            raise WireError("a SCRAM proof of the wrong length")
+        client_key = _xor(proof, signature)
+        if not hmac.compare_digest(_hash(self._hash, client_key), self._credential.stored_key):
+            raise DeniedError("the proof is wrong")
+        return b"v=" + _base64(_mac(self._hash, self._credential.server_key, told)).encode()
+
+
+class ScramClient:
+    """One exchange, seen by the side that asks."""
+
+    def __init__(self, mechanism: str, *, user: str, password: str, nonce: str) -> None:
+        self._hash = HASHES[mechanism]
+        self._password = password
+        self._nonce = nonce
+        self._bare = f"n={_escaped(user)},r={nonce}"
+        self._signature = b""
+
+    def first(self) -> bytes:
+        return f"n,,{self._bare}".encode()
+
+    def final(self, message: bytes) -> bytes:
+        """The client's final message to the server's first.
+
+        :raises WireError: when that is malformed, or weaker than the RFC allows.
+        """
+        text = _text(message)
+        fields = _fields(text, "r", "s", "i")
+        if not fields["r"].startswith(self._nonce) or fields["r"] == self._nonce:
+            raise WireError("a SCRAM message that belongs to another exchange")
+        digits = fields["i"]
+        if not (digits.isascii() and digits.isdigit() and ITERATIONS_MIN <= int(digits[:9]) <= ITERATIONS_MAX):
+            raise WireError(f"SCRAM with {digits[:20]} iterations")
+        salted = _salted(self._hash, self._password, _unbase64(fields["s"]), int(digits))
+        client_key = _mac(self._hash, salted, b"Client Key")
+        without_proof = f"c={_base64(b'n,,')},r={fields['r']}"
+        told = f"{self._bare},{text},{without_proof}".encode()
+        self._signature = _mac(self._hash, _mac(self._hash, salted, b"Server Key"), told)
+        proof = _xor(client_key, _mac(self._hash, _hash(self._hash, client_key), told))
+        return f"{without_proof},p={_base64(proof)}".encode()
+
+    def check(self, message: bytes) -> None:
+        """The server's final message.
+
+        :raises DeniedError: when the server does not know the password either.
+        :raises WireError: when the message is malformed.
+        """
+        text = _text(message)
+        if text.startswith("e="):
+            raise DeniedError(f"the server says {text[2:]}")
+        if not hmac.compare_digest(_unbase64(_fields(text, "v")["v"]), self._signature):
+            raise DeniedError("the server cannot prove that it knows the password")
+
+
+# -- small hands ------------------------------------------------------------------------------------------------------
+
+
+def _salted(hash_: str, password: str, salt: bytes, iterations: int) -> bytes:
+    return hashlib.pbkdf2_hmac(hash_, password.encode(), salt, iterations)
+
+
+def _hash(hash_: str, data: bytes) -> bytes:
+    return hashlib.new(hash_, data).digest()
+
+
+def _mac(hash_: str, key: bytes, data: bytes) -> bytes:
+    return hmac.digest(key, data, hash_)
+
+
+def _xor(one: bytes, other: bytes) -> bytes:
+    return bytes(a ^ b for a, b in zip(one, other, strict=True))
+
+
+def _text(message: bytes) -> str:
+    try:
+        return message.decode()
+    except UnicodeDecodeError as error:
+        raise WireError("a SCRAM message that is not UTF-8") from error
+
+
+def _fields(text: str, *names: str) -> dict[str, str]:
+    """The values of a message that begins with ``names`` in this order; extensions behind them are passed over, but
+    for a proof, which is the last."""
+    parts = text.split(",")
+    fields = dict(zip(names, parts, strict=False))
+    if len(fields) != len(names):
+        raise WireError("a SCRAM message that is too short")
+    if names[-1] == "p":
+        fields["p"] = parts[-1]
+    for name, part in fields.items():
+        if not part.startswith(f"{name}="):
+            raise WireError(f"a SCRAM message without {name}= in its place")
+    return {name: part[2:] for name, part in fields.items()}
+
+
+def _escaped(user: str) -> str:
+    return user.replace("=", "=3D").replace(",", "=2C")
+
+
+def _unescaped(user: str) -> str:
+    if "=" in user.replace("=2C", "").replace("=3D", ""):
+        raise WireError("a SCRAM user whose name is not escaped")
+    return user.replace("=2C", ",").replace("=3D", "=")
+
+
+def _base64(data: bytes) -> str:
+    return base64.b64encode(data).decode()
+
+
+def _unbase64(text: str) -> bytes:
+    try:
+        return base64.b64decode(text, validate=True)
+    except (binascii.Error, ValueError) as error:
+        raise WireError("a SCRAM message with broken base64") from error

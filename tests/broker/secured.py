@@ -1,0 +1,55 @@
+"""Brokers with TLS, users and rules, and what the three Kafka clients are told to reach them."""
+
+import ssl
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from coterie.broker.security.users import Users
+from coterie.broker.settings import BrokerSettings, Security, SecurityProtocol
+from tests.broker.conftest import QUICK, ThreadedBroker
+from tests.certificates import Authority
+
+PASSWORD = "a pass,word=with 'marks'"
+USER = "alice"
+
+
+@contextmanager
+def secured_broker(
+    folder: Path,
+    protocol: str,
+    *,
+    authority: Authority | None = None,
+    wants_certificates: bool = False,
+    rules: str | None = None,
+    **more: Any,
+) -> Iterator[ThreadedBroker]:
+    """A broker that knows alice, and lets in whom ``protocol`` (Kafka's name) lets in."""
+    pair = authority.pair("broker") if authority is not None else None
+    acl_path = folder / "rules.acl" if rules is not None else None
+    if acl_path is not None and rules is not None:
+        acl_path.write_text(rules)
+    settings = BrokerSettings(
+        data_path=folder / "broker",
+        limits=QUICK,
+        security=Security(
+            protocol=SecurityProtocol(protocol),
+            certificate_path=pair.certificate if pair else None,
+            key_path=pair.key if pair else None,
+            client_ca_path=authority.certificate if authority is not None and wants_certificates else None,
+            acl_path=acl_path,
+        ),
+        **more,
+    )
+    Users(settings.users_path).add(USER, PASSWORD)
+    broker = ThreadedBroker(settings)
+    broker.start()
+    try:
+        yield broker
+    finally:
+        broker.stop()
+
+
+def trusting(authority: Authority) -> ssl.SSLContext:
+    return ssl.create_default_context(cafile=authority.certificate)
