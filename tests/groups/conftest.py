@@ -10,6 +10,7 @@ from coterie.groups.classic import step
 from coterie.groups.messages import (
     CancelTimer,
     Event,
+    GenerationWritten,
     GroupLoaded,
     Heartbeat,
     JoinGroup,
@@ -49,6 +50,11 @@ class Play:
     @property
     def phase(self) -> Phase:
         return self.group.phase
+
+    @property
+    def generations(self) -> list[GenerationWritten]:
+        """Those of the log's lines that are one."""
+        return [record for record in self.log if isinstance(record, GenerationWritten)]
 
     def feed(self, event: Event) -> None:
         output = step(self.group, event, now_ms=self.now_ms)

@@ -239,7 +239,7 @@ def test_the_last_one_to_leave_makes_the_group_empty_with_a_generation_of_its_ow
     play.settle(1)
     play.leave("m1")
     assert (play.phase, play.group.generation) == (Phase.EMPTY, 2)
-    assert play.log[-1].members == {}
+    assert play.generations[-1].members == {}
     play.restart()
     assert (play.phase, play.group.generation) == (Phase.EMPTY, 2)
 

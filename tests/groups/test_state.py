@@ -8,9 +8,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from coterie.groups.classic import step
+from coterie.groups.lines import decode_line, encode_line
 from coterie.groups.messages import (
     Event,
-    GenerationWritten,
     GroupLoaded,
     Heartbeat,
     HeartbeatResponse,
@@ -31,7 +31,6 @@ from coterie.groups.messages import (
     TimerKey,
 )
 from coterie.groups.offset_messages import GroupRemoved
-from coterie.groups.records import decode_value, encode_value
 from coterie.groups.state import Group, Limits, Phase, apply, check_whole
 from coterie.nouns.ids import Generation, GroupId, InstanceId, MemberId
 from coterie.wire.errors import ErrorCode
@@ -123,42 +122,42 @@ class Story:
             case "rejoin" | "join as anybody":
                 yield self.join(one_of_us if move.kind == "rejoin" else anybody, move)
             case "rejoin all":
-                for member_id in members:
-                    yield self.join(member_id, move)
+                yield from (self.join(member_id, move) for member_id in members)
+            case "sync all":
+                yield from (self.sync(member_id, self.group.generation, move) for member_id in members)
             case "sync":
                 yield self.sync(one_of_us, self.group.generation, move)
             case "sync as anybody":
                 yield self.sync(anybody, askew, move)
-            case "sync all":
-                for member_id in members:
-                    yield self.sync(member_id, self.group.generation, move)
             case "heartbeat":
                 yield Heartbeat(reply_to=self.reply_to(), member_id=one_of_us, generation=self.group.generation)
             case "heartbeat as anybody":
                 yield Heartbeat(reply_to=self.reply_to(), member_id=anybody, generation=askew)
             case "leave":
-                leaving = (
-                    LeavingMember(member_id=anybody),
-                    LeavingMember(member_id=one_of_us, instance_id=self.instance(move) if move.who > 3 else None),
-                    LeavingMember(member_id=MemberId(""), instance_id=self.instance(move)),
-                )
-                yield LeaveGroup(reply_to=self.reply_to(), members=leaving[: move.flavour % 4])
-            case "static":
-                yield self.join(MemberId(""), move, instance_id=self.instance(move))
-            case "static as anybody":
-                instance_id = self.instance(move)
-                member_id = self.group.static_members.get(instance_id, anybody) if move.flavour % 2 else anybody
-                if move.flavour < 4:
-                    yield self.join(member_id, move, instance_id=instance_id)
-                else:
-                    yield Heartbeat(
-                        reply_to=self.reply_to(),
-                        member_id=member_id,
-                        generation=self.group.generation,
-                        instance_id=instance_id,
-                    )
+                yield self.leave(move, anybody, one_of_us)
+            case "static" | "static as anybody":
+                yield self.static_one(move, anybody)
             case _:
                 yield from self.time_passes(move, anybody)
+
+    def leave(self, move: Move, anybody: MemberId, one_of_us: MemberId) -> LeaveGroup:
+        leaving = (
+            LeavingMember(member_id=anybody),
+            LeavingMember(member_id=one_of_us, instance_id=self.instance(move) if move.who > 3 else None),
+            LeavingMember(member_id=MemberId(""), instance_id=self.instance(move)),
+        )
+        return LeaveGroup(reply_to=self.reply_to(), members=leaving[: move.flavour % 4])
+
+    def static_one(self, move: Move, anybody: MemberId) -> Event:
+        instance_id = self.instance(move)
+        if move.kind == "static":
+            return self.join(MemberId(""), move, instance_id=instance_id)
+        member_id = self.group.static_members.get(instance_id, anybody) if move.flavour % 2 else anybody
+        if move.flavour < 4:
+            return self.join(member_id, move, instance_id=instance_id)
+        return Heartbeat(
+            reply_to=self.reply_to(), member_id=member_id, generation=self.group.generation, instance_id=instance_id
+        )
 
     def time_passes(self, move: Move, anybody: MemberId) -> Iterator[Event]:
         deadlines = self.group.deadlines
@@ -232,8 +231,9 @@ def test_replaying_the_records_gives_the_live_state_and_stable_members_notice_no
     story = Story(history)
     replayed = Group(GroupId("fleet"), LIMITS)
     for record in story.records:
-        is_generation = isinstance(record, GenerationWritten)
-        apply(replayed, decode_value(encode_value(record)) if is_generation else record)
+        line = decode_line(*encode_line(GroupId("fleet"), record))
+        assert line is not None
+        apply(replayed, line[1])
     assert replayed.written == story.group.written
     step(replayed, GroupLoaded(), now_ms=story.now_ms)
     check_whole(replayed)

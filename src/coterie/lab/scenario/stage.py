@@ -311,7 +311,8 @@ class Stage:
         was_open = self._group.phase is Phase.PREPARING_REBALANCE
         output = coordinator.step(self._group, event, now_ms=self.now_ms)
         check_whole(self._group)
-        begun = [record for record in output.records if record.protocol is None and record.members]
+        written = [record for record in output.records if isinstance(record, said.GenerationWritten)]
+        begun = [record for record in written if record.protocol is None and record.members]
         if not was_open and (begun or self._group.phase is Phase.PREPARING_REBALANCE):
             self.say("Rebalance is triggered")
         for record in begun:
@@ -367,3 +368,5 @@ def translated(response: said.Response) -> Response:
             return HeartbeatResponse(error=response.error)
         case said.LeaveGroupResponse():
             return LeaveResponse(error=response.error)
+        case _:
+            raise AssertionError(f"no worker asked for {response}")

@@ -150,13 +150,15 @@ class SimCoordinator:
         if isinstance(event, groups.TimerFired):
             self._world.say(f"coordinator: {event.key}")
             self._watch.on_expired(known - set(self.group.members), event.key)
-        for record in output.records:
+        written = [record for record in output.records if isinstance(record, groups.GenerationWritten)]
+        assert len(written) == len(output.records), "workers commit no offsets, and their group is not for deletion"
+        for record in written:
             self._watch.on_written(record, self.group)
         if self.group.phase is not before:
             self._world.say(f"coordinator: {before} -> {self.group.phase}, generation {self.group.generation}")
         self._outbox.put(output)
         if output.records:
-            self.disk.append([encode_value(record) for record in output.records], self._on_durable)
+            self.disk.append([encode_value(record) for record in written], self._on_durable)
         self._release()
 
     def _on_durable(self, lines: int) -> None:
@@ -201,3 +203,5 @@ def _heard(request: groups.Request, response: groups.Response) -> member.Respons
         case groups.LeaveGroupResponse():
             error = response.members[0][1] if response.members else response.error
             return member.LeaveResponse(error=error)
+        case _:
+            raise AssertionError(f"no worker asked for {response}")

@@ -25,6 +25,8 @@ WEATHER_MS = 8 * 60_000
 SETTLE_MS = RETRY_MAX_MS + 2 * SESSION_TIMEOUT_MS + 2 * DELAY_MAX_MS + 2 * REBALANCE_TIMEOUT_MS
 """Task configs reach the leader, silent members go, a delay runs out, two rounds wait for their slowest member."""
 QUIET_MS = 3 * DELAY_MAX_MS
+LIMITS = Limits(initial_rebalance_delay_ms=1_000, offsets_retention_check_ms=WEATHER_MS + SETTLE_MS + QUIET_MS)
+"""Nobody commits offsets here: a group that is empty for a while stays, until the seed is over."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,7 +49,7 @@ def simulate(seed: int, *, weather_ms: int = WEATHER_MS, story_lines: int = 15) 
     config_log = ConfigLog()
     watch = Watch(world, config_log, session_timeout_ms=SESSION_TIMEOUT_MS)
     network = Network(world)
-    coordinator = SimCoordinator(world, watch, group_id=GROUP, limits=Limits(initial_rebalance_delay_ms=1_000))
+    coordinator = SimCoordinator(world, watch, group_id=GROUP, limits=LIMITS)
     cluster = Cluster(world, watch, network, coordinator, config_log)
     watch.processes = cluster.processes
     violation = None
