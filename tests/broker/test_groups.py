@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from coterie.broker import groups
+from coterie.broker import group_host
 from coterie.broker.settings import BrokerSettings
 from coterie.groups import classic
 from coterie.groups.state import Limits
@@ -156,10 +156,10 @@ def test_our_own_bug_costs_a_group_its_machine_but_nothing_that_was_durable(
     real_step = classic.step
 
     def broken_once(*args: Any, **kwargs: Any) -> Any:
-        monkeypatch.setattr(groups, "step", real_step)
+        monkeypatch.setattr(group_host, "step", real_step)
         raise AssertionError("planted")
 
-    monkeypatch.setattr(groups, "step", broken_once)
+    monkeypatch.setattr(group_host, "step", broken_once)
     with caplog.at_level(logging.ERROR, logger="coterie.broker"):
         assert member.beat() is ErrorCode.not_coordinator
     assert "planted" in caplog.text
@@ -205,7 +205,7 @@ def test_stats_are_written_at_the_end(broker: ThreadedBroker) -> None:
 def test_a_group_whose_log_fails_is_loaded_again_and_goes_on(connect: Connect, broker: ThreadedBroker) -> None:
     member = Member(connect())
     member.join()
-    database = broker.broker._node.log._store._database
+    database = broker.broker._node.log._store.database
     (pages,) = database.execute("PRAGMA page_count").fetchone()
     database.execute(f"PRAGMA max_page_count = {pages}").fetchone()
     assert member.sync((member.member_id, b"x" * 200_000)).error_code is ErrorCode.not_coordinator

@@ -1,11 +1,13 @@
 """Groups' records as lines of the topic `__consumer_offsets`: written, and read again at a load."""
 
 import asyncio
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 from coterie.broker.log import BrokerLog, Partition
+from coterie.groups.lines import decode_line, encode_line
 from coterie.groups.messages import Record
-from coterie.groups.records import decode_key, decode_value, encode_key, encode_value
+from coterie.groups.offset_messages import OffsetWritten
+from coterie.nouns.errors import WireError, WorldError
 from coterie.nouns.ids import GroupId
 from coterie.wire.batches import NewRecord, decode_records, encode_batch, iter_heads, read_head
 
@@ -21,6 +23,9 @@ class GroupLog:
     def __init__(self, log: BrokerLog, partition: Partition) -> None:
         self._log = log
         self._partition = partition
+        self._wanted: dict[GroupId, asyncio.Future[Sequence[Record]]] = {}
+        """Groups that the next pass over the log shall load; there is one pass at a time."""
+        self._passing = asyncio.Lock()
 
     @classmethod
     async def open(cls, log: BrokerLog) -> "GroupLog":
@@ -30,33 +35,78 @@ class GroupLog:
 
     def append(self, group_id: GroupId, records: Sequence[Record], *, now_ms: int) -> "asyncio.Future[int]":
         """The future is done once the records are durable, or fails with a `WorldError`."""
-        key = encode_key(group_id)
-        lines = [NewRecord(key=key, value=encode_value(record)) for record in records]
-        batch = encode_batch(lines, timestamp_ms=now_ms)
+        lines = [encode_line(group_id, record) for record in records]
+        batch = encode_batch([NewRecord(key=key, value=value) for key, value in lines], timestamp_ms=now_ms)
         return self._log.append(self._partition, batch, read_head(batch))
 
     async def load_all(self) -> Mapping[GroupId, Sequence[Record]]:
-        """Every group's records. Each is the whole of its group's hard state, so only the last one is kept.
+        """Every group's records. Of each key only the last one counts, and is handed out.
 
         :raises WorldError: when the log cannot be read.
         """
-        last: dict[GroupId, Sequence[Record]] = {}
-        async for group_id, record in self._records():
-            last[group_id] = (record,)
-        return last
+        return await self._pass(None)
 
     async def load(self, group_id: GroupId) -> Sequence[Record]:
-        """One group's records, likewise.
+        """One group's records, likewise. Whoever asks while others are being loaded is served with all who wait.
 
         :raises WorldError: when the log cannot be read.
         """
-        return (await self.load_all()).get(group_id, ())
+        loaded = self._wanted.setdefault(group_id, asyncio.get_running_loop().create_future())
+        async with self._passing:
+            if not loaded.done():
+                wanted, self._wanted = self._wanted, {}
+                try:
+                    found = await self._pass(wanted.keys())
+                except WorldError as error:
+                    for future in wanted.values():
+                        future.set_exception(error)
+                else:
+                    for other, future in wanted.items():
+                        future.set_result(found.get(other, ()))
+        return await loaded
 
-    async def _records(self) -> AsyncIterator[tuple[GroupId, Record]]:
+    def topics_gone(self, records: Sequence[Record]) -> Sequence[str]:
+        """Topics of these records that were deleted, or made anew, since they were written; sorted."""
+        gone: set[str] = set()
+        for record in records:
+            if isinstance(record, OffsetWritten):
+                name, topic_id = record.partition[0], record.committed.topic_id
+                topic = self._log.topics.get(name)
+                if topic is None or topic_id not in (None, topic.topic_id.bytes):
+                    gone.add(name)
+        return sorted(gone)
+
+    async def _pass(self, wanted: Collection[GroupId] | None) -> Mapping[GroupId, Sequence[Record]]:
+        """Read the log once. The loop goes on meanwhile: a log of many offsets takes its seconds."""
+        last: dict[bytes, bytes] = {}
         offset = 0
-        while data := await self._log.read(self._partition, offset, _READ_SIZE):
-            for line in decode_records(data):
-                group_id = decode_key(line.key) if line.key is not None else None
-                if group_id is not None and line.value is not None:
-                    yield group_id, decode_value(line.value)
-            offset = max(head.last_offset for _, head in iter_heads(data)) + 1
+        try:
+            while data := await self._log.read(self._partition, offset, _READ_SIZE):
+                offset = await asyncio.to_thread(_keep_last, last, data)
+            return await asyncio.to_thread(_records, last, wanted)
+        except WireError as error:
+            raise WorldError(
+                f"{GROUPS_TOPIC} holds what no coordinator has written: {error}; start the broker from a backup"
+            ) from error
+
+
+def _keep_last(last: dict[bytes, bytes], data: bytes) -> int:
+    """Take in the lines of these batches; returns the offset behind them."""
+    for line in decode_records(data):
+        if line.key is None:
+            continue
+        if line.value is None:
+            last.pop(line.key, None)
+        else:
+            last[line.key] = line.value
+    return max(head.last_offset for _, head in iter_heads(data)) + 1
+
+
+def _records(last: Mapping[bytes, bytes], wanted: Collection[GroupId] | None) -> Mapping[GroupId, Sequence[Record]]:
+    found: dict[GroupId, list[Record]] = {}
+    for key, value in last.items():
+        decoded = decode_line(key, value)
+        if decoded is not None and (wanted is None or decoded[0] in wanted):
+            group_id, record = decoded
+            found.setdefault(group_id, []).append(record)
+    return found

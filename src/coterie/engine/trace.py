@@ -4,14 +4,15 @@ from collections import deque
 
 
 class Trace:
-    """The last lines, oldest first; bounded."""
+    """The last happenings, oldest first; bounded. Each is put into words only when the story is asked for."""
 
     def __init__(self, lines_max: int = 400) -> None:
-        self._lines: deque[str] = deque(maxlen=lines_max)
+        self._happenings: deque[tuple[int, object]] = deque(maxlen=lines_max)
 
-    def add(self, now_ms: int, line: str) -> None:
-        self._lines.append(f"{now_ms:>9} {line}")
+    def add(self, now_ms: int, happening: object) -> None:
+        """``happening``: a line, or anything that does not change and whose ``str`` says what it is."""
+        self._happenings.append((now_ms, happening))
 
     def story(self, last: int = 15) -> str:
         """The last lines as one text."""
-        return "\n".join(list(self._lines)[-last:])
+        return "\n".join(f"{now_ms:>9} {happening}" for now_ms, happening in list(self._happenings)[-last:])

@@ -13,6 +13,9 @@ from coterie.broker.apis import (
     leave_group,
     list_offsets,
     metadata,
+    offset_commit,
+    offset_delete,
+    offset_fetch,
     produce,
     sasl_authenticate,
     sasl_handshake,
@@ -53,6 +56,8 @@ APIS: Mapping[int, Api] = {
         Api(key=1, versions=range(4, 19), handle=fetch.handle),
         Api(key=2, versions=range(1, 12), handle=list_offsets.handle),
         Api(key=3, versions=range(14), handle=metadata.handle),
+        Api(key=8, versions=range(2, 11), handle=offset_commit.handle),
+        Api(key=9, versions=range(1, 11), handle=offset_fetch.handle),
         Api(key=10, versions=range(7), handle=find_coordinator.handle),
         Api(key=11, versions=range(10), handle=join_group.handle),
         Api(key=12, versions=range(5), handle=heartbeat.handle),
@@ -63,6 +68,7 @@ APIS: Mapping[int, Api] = {
         Api(key=19, versions=range(2, 8), handle=create_topics.handle),
         Api(key=22, versions=range(6), handle=init_producer_id.handle),
         Api(key=SASL_AUTHENTICATE, versions=range(3), handle=sasl_authenticate.handle),
+        Api(key=47, versions=range(1), handle=offset_delete.handle),
     )
 }
 

@@ -1,0 +1,91 @@
+"""OffsetCommit: v2-10 · keeps how far a group has consumed, for members and for consumers that are none; the answer
+waits until it is durable · epochs of members (KIP-848): classic groups have generations only."""
+
+from typing import Any
+
+from coterie.broker.log import Topic
+from coterie.broker.node import Node, Request, topic_of
+from coterie.groups.offset_messages import (
+    NO_LEADER_EPOCH,
+    NewOffset,
+    OffsetCommit,
+    OffsetCommitResponse,
+    TopicId,
+)
+from coterie.nouns.ids import Generation, GroupId, InstanceId, MemberId
+from coterie.wire.errors import ErrorCode
+from coterie.wire.shapes import Values, milliseconds
+
+_UNKNOWN_GROUP_SINCE = 9
+_BY_ID_SINCE = 10
+
+
+async def handle(node: Node, request: Request) -> Values:
+    # What is not there is decided before the group is asked: topics may come and go while it answers.
+    checked = [
+        (asked, [_checked(request, topic_of(node, asked), partition) for partition in asked.partitions])
+        for asked in request.body.topics
+    ]
+    new = tuple(one for _, partitions in checked for one in partitions if isinstance(one, NewOffset))
+    errors = iter(await _commit(node, request, new) if new else ())
+    return {
+        "throttle_time": 0,
+        "topics": [
+            {
+                "name": getattr(asked, "name", None),
+                "topic_id": getattr(asked, "topic_id", None),
+                "partitions": [
+                    {
+                        "partition_index": partition.partition_index,
+                        "error_code": next(errors) if isinstance(one, NewOffset) else one,
+                    }
+                    for partition, one in zip(asked.partitions, partitions, strict=True)
+                ],
+            }
+            for asked, partitions in checked
+            if partitions
+        ],
+    }
+
+
+async def _commit(node: Node, request: Request, new: tuple[NewOffset, ...]) -> tuple[ErrorCode, ...]:
+    """A code for each of the offsets."""
+    body = request.body
+    instance_id = request.told("group_instance_id", None)
+    response = await node.groups.ask(
+        GroupId(body.group_id),
+        lambda reply_to: OffsetCommit(
+            reply_to=reply_to,
+            member_id=MemberId(body.member_id),
+            instance_id=None if instance_id is None else InstanceId(instance_id),
+            generation=Generation(body.generation_id_or_member_epoch),
+            retention_ms=_retention_ms(request),
+            offsets=new,
+        ),
+    )
+    assert isinstance(response, OffsetCommitResponse)
+    error = response.error
+    if error is ErrorCode.group_id_not_found and request.header.api_version < _UNKNOWN_GROUP_SINCE:
+        error = ErrorCode.illegal_generation
+    return response.errors if error is ErrorCode.none else (error,) * len(new)
+
+
+def _checked(request: Request, topic: Topic | None, partition: Any) -> NewOffset | ErrorCode:
+    if topic is None and request.header.api_version >= _BY_ID_SINCE:
+        return ErrorCode.unknown_topic_id
+    if topic is None or topic.partition(partition.partition_index) is None:
+        return ErrorCode.unknown_topic_or_partition
+    return NewOffset(
+        partition=(topic.name, partition.partition_index),
+        topic_id=TopicId(topic.topic_id.bytes),
+        offset=partition.committed_offset,
+        leader_epoch=getattr(partition, "committed_leader_epoch", NO_LEADER_EPOCH),
+        metadata=partition.committed_metadata or "",
+    )
+
+
+def _retention_ms(request: Request) -> int | None:
+    """Told by v2-4 only, and there -1 means the broker's."""
+    told = request.told("retention_time", None)
+    retention_ms = -1 if told is None else milliseconds(told)
+    return None if retention_ms == -1 else retention_ms

@@ -1,0 +1,51 @@
+"""OffsetDelete: v0 · forgets offsets of a group, unless a consumer of it reads their topic (KIP-496) · leaves out
+nothing."""
+
+from typing import Any
+
+from coterie.broker.node import Node, Request, topic_of
+from coterie.groups.offset_messages import OffsetDelete, OffsetDeleteResponse
+from coterie.nouns.ids import GroupId
+from coterie.wire.errors import ErrorCode
+from coterie.wire.shapes import Values
+
+
+async def handle(node: Node, request: Request) -> Values:
+    body = request.body
+    # What is not there is decided before the group is asked: topics may come and go while it answers.
+    checked = [(asked, [_is_there(node, asked, partition) for partition in asked.partitions]) for asked in body.topics]
+    there = tuple(
+        (asked.name, partition.partition_index)
+        for asked, found in checked
+        for partition, is_there in zip(asked.partitions, found, strict=True)
+        if is_there
+    )
+    response = await node.groups.ask(
+        GroupId(body.group_id), lambda reply_to: OffsetDelete(reply_to=reply_to, partitions=there)
+    )
+    assert isinstance(response, OffsetDeleteResponse)
+    answer = {"error_code": response.error, "throttle_time": 0, "topics": ()}
+    if response.error is not ErrorCode.none:
+        return answer
+    errors = iter(response.errors)
+    return answer | {
+        "topics": [
+            {
+                "name": asked.name,
+                "partitions": [
+                    {
+                        "partition_index": partition.partition_index,
+                        "error_code": next(errors) if is_there else ErrorCode.unknown_topic_or_partition,
+                    }
+                    for partition, is_there in zip(asked.partitions, found, strict=True)
+                ],
+            }
+            for asked, found in checked
+            if found
+        ]
+    }
+
+
+def _is_there(node: Node, asked: Any, partition: Any) -> bool:
+    topic = topic_of(node, asked)
+    return topic is not None and topic.partition(partition.partition_index) is not None

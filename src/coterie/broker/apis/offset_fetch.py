@@ -1,0 +1,99 @@
+"""OffsetFetch: v1-10 · how far one group has consumed, or several (v8 and later), in named partitions or in all ·
+transactions have no offsets here, so every one is stable; epochs of members (KIP-848): classic groups have none."""
+
+from itertools import groupby
+from typing import Any
+
+from coterie.broker.node import Node, Request, topic_of
+from coterie.groups.offset_messages import (
+    NO_LEADER_EPOCH,
+    CommittedOffset,
+    OffsetFetch,
+    OffsetFetchResponse,
+    TopicPartition,
+)
+from coterie.nouns.ids import GroupId
+from coterie.wire.errors import ErrorCode
+from coterie.wire.shapes import Values
+
+_ERROR_OF_GROUP_SINCE = 2
+_MANY_SINCE = 8
+_NO_OFFSET = -1
+
+
+async def handle(node: Node, request: Request) -> Values:
+    if request.header.api_version >= _MANY_SINCE:
+        groups = [await _answer(node, request, asked) for asked in request.body.groups]
+        return {"throttle_time": 0, "groups": groups}
+    return {"throttle_time": 0} | await _answer(node, request, request.body)
+
+
+async def _answer(node: Node, request: Request, asked: Any) -> dict[str, Any]:
+    named = None if asked.topics is None else _named(node, asked.topics)
+    response = await node.groups.ask(
+        GroupId(asked.group_id),
+        lambda reply_to: OffsetFetch(
+            reply_to=reply_to,
+            partitions=None
+            if named is None
+            else tuple((topic, number) for topic, one in named if topic for number in one.partition_indexes),
+        ),
+    )
+    assert isinstance(response, OffsetFetchResponse)
+    answer: dict[str, Any] = {"group_id": asked.group_id, "error_code": response.error, "topics": []}
+    if response.error is ErrorCode.none or request.header.api_version < _ERROR_OF_GROUP_SINCE:
+        answer["topics"] = _everything(node, response) if named is None else _asked_for(named, response)
+    return answer
+
+
+def _named(node: Node, topics: Any) -> list[tuple[str | None, Any]]:
+    """Each with its name; without one where its id (v10 and later) is nobody's. Asked by name, it need not be there."""
+    named: list[tuple[str | None, Any]] = []
+    for asked in topics:
+        name = getattr(asked, "name", None)
+        if name is None:
+            topic = topic_of(node, asked)
+            name = None if topic is None else topic.name
+        named.append((name, asked))
+    return named
+
+
+def _asked_for(named: list[tuple[str | None, Any]], response: OffsetFetchResponse) -> list[Values]:
+    return [
+        {
+            "name": name,
+            "topic_id": getattr(asked, "topic_id", None),
+            "partitions": [
+                _partition(number, None, ErrorCode.unknown_topic_id)
+                if name is None
+                else _partition(number, response.offsets.get((name, number)), response.error)
+                for number in asked.partition_indexes
+            ],
+        }
+        for name, asked in named
+    ]
+
+
+def _everything(node: Node, response: OffsetFetchResponse) -> list[Values]:
+    """A topic that has gone since has no id to be told by; its offsets are about to go, too."""
+    answers: list[Values] = []
+    for name, partitions in groupby(response.offsets, key=_topic):
+        topic = node.log.topics.get(name)
+        if topic is not None:
+            told = [_partition(number, response.offsets[name, number], ErrorCode.none) for _, number in partitions]
+            answers.append({"name": name, "topic_id": topic.topic_id, "partitions": told})
+    return answers
+
+
+def _topic(partition: TopicPartition) -> str:
+    return partition[0]
+
+
+def _partition(number: int, committed: CommittedOffset | None, error: ErrorCode) -> Values:
+    return {
+        "partition_index": number,
+        "committed_offset": _NO_OFFSET if committed is None else committed.offset,
+        "committed_leader_epoch": NO_LEADER_EPOCH if committed is None else committed.leader_epoch,
+        "metadata": "" if committed is None else committed.metadata,
+        "error_code": error,
+    }
