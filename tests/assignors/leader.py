@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 
 from coterie.assignors.cooperative import Memory, Round, assign
-from coterie.nouns.ids import Generation, MemberId
+from coterie.nouns.ids import Generation, InstanceId, MemberId
 from coterie.nouns.jobs import ConnectorName, ConnectorTaskId, Jobs
 
 
@@ -29,6 +29,8 @@ class Leader:
         self.generation = 0
         self.last_completed_generation = -1
         self.known_delay_ms = 0
+        self.instance_ids: dict[MemberId, InstanceId] = {}
+        """Of the static ones."""
 
     def round(self, now_ms: int = 0, *, delivered: bool = True, **members: str) -> Round:
         return self.play({MemberId(member): parse_jobs(jobs) for member, jobs in members.items()}, now_ms, delivered)
@@ -44,6 +46,7 @@ class Leader:
             now_ms=now_ms,
             max_delay_ms=self.max_delay_ms,
             known_delay_ms=self.known_delay_ms,
+            instance_ids={member: id_ for member, id_ in self.instance_ids.items() if member in members},
         )
         self.memory = outcome.memory
         if delivered:

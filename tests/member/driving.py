@@ -20,7 +20,7 @@ from coterie.member.events import (
 )
 from coterie.member.messages import HeartbeatRequest, JoinResponse, Request, Response, SyncResponse
 from coterie.member.state import Member, MemberSettings
-from coterie.nouns.ids import ConfigOffset, Generation, GroupId, MemberId, WorkerUrl
+from coterie.nouns.ids import ConfigOffset, Generation, GroupId, InstanceId, MemberId, WorkerUrl
 from coterie.nouns.jobs import NO_JOBS, ConnectorName, ConnectorTaskId, Jobs
 from coterie.wire.connect import ConnectProtocol, WorkerAssignment
 from coterie.wire.connect_bytes import encode_assignment
@@ -35,10 +35,11 @@ SOME_WORK = Jobs(frozenset({ConnectorName("a")}), frozenset({ConnectorTaskId(Con
 class Worker:
     """One member and what is around it; time stands still unless it is told to pass."""
 
-    def __init__(self) -> None:
+    def __init__(self, instance_id: InstanceId | None = None) -> None:
         self.member = Member(
             MemberSettings(
                 group_id=GroupId("fleet"),
+                instance_id=instance_id,
                 url=WorkerUrl("http://w:8083/"),
                 session_timeout_ms=9_000,
                 rebalance_timeout_ms=60_000,

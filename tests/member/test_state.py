@@ -21,13 +21,14 @@ from coterie.member.messages import (
     HeartbeatResponse,
     JoinRequest,
     JoinResponse,
+    LeaveRequest,
     LeaveResponse,
     Request,
     Response,
     SyncRequest,
     SyncResponse,
 )
-from coterie.nouns.ids import ConfigOffset, Generation, MemberId
+from coterie.nouns.ids import ConfigOffset, Generation, InstanceId, MemberId
 from coterie.nouns.jobs import NO_JOBS
 from coterie.wire.connect_events import AssignmentReceived, MembershipLost, MembershipRefused
 from coterie.wire.errors import ErrorCode
@@ -44,10 +45,12 @@ ERRORS = st.sampled_from(
         ErrorCode.rebalance_in_progress,
         ErrorCode.not_coordinator,
         ErrorCode.inconsistent_group_protocol,
+        ErrorCode.fenced_instance_id,
     ]
 )
 GENERATIONS = st.integers(-1, 5).map(Generation)
 IDS = st.sampled_from(["me", "me", "", "other"]).map(MemberId)
+INSTANCE_IDS = st.sampled_from([None, InstanceId("one")])
 TIMERS: st.SearchStrategy[Timer] = st.sampled_from(["heartbeat", "lease", "answer", "retry", "leave"])
 JOINS = st.builds(
     JoinResponse,
@@ -57,6 +60,7 @@ JOINS = st.builds(
     leader=IDS,
     member_id=IDS,
     members=st.sampled_from([None, {MemberId("me"): b"\x00"}]),
+    skip_assignment=st.booleans(),
 )
 SYNCS = st.one_of(
     st.builds(SyncResponse, error=ERRORS, assignment=st.binary(max_size=8)),
@@ -88,10 +92,12 @@ def answer_to(request: Request, data: st.DataObject) -> Response:
 
 
 @settings(max_examples=300, deadline=None)
-@given(turns=st.lists(TURNS, max_size=60), data=st.data())
-def test_any_course_of_events_keeps_a_member_in_order(turns: list[object], data: st.DataObject) -> None:
+@given(turns=st.lists(TURNS, max_size=60), instance_id=INSTANCE_IDS, data=st.data())
+def test_any_course_of_events_keeps_a_member_in_order(
+    turns: list[object], instance_id: InstanceId | None, data: st.DataObject
+) -> None:
     """`check` runs in every step; here is what only the whole course shows."""
-    worker = Worker()
+    worker = Worker(instance_id)
     worker.subscribe()
     for turn in turns:
         before = len(worker.told)
@@ -116,6 +122,7 @@ def test_any_course_of_events_keeps_a_member_in_order(turns: list[object], data:
             assert not (was_stopping and isinstance(told, AssignmentReceived)), "no work before all has stopped"
             assert not (was_stopping and isinstance(told, MembershipLost)), "a loss is told once"
         for send in worker.out[sent:]:
+            assert not (instance_id and isinstance(send.request, LeaveRequest)), "a static member never says farewell"
             if isinstance(send.request, HeartbeatRequest):
                 assert send.request.generation >= 0
                 assert send.request.member_id
@@ -123,11 +130,11 @@ def test_any_course_of_events_keeps_a_member_in_order(turns: list[object], data:
 
 
 @settings(max_examples=200, deadline=None)
-@given(turns=st.lists(TURNS, max_size=40), data=st.data())
+@given(turns=st.lists(TURNS, max_size=40), instance_id=INSTANCE_IDS, data=st.data())
 def test_once_the_coordinator_answers_every_member_that_was_not_refused_gets_its_assignment(
-    turns: list[object], data: st.DataObject
+    turns: list[object], instance_id: InstanceId | None, data: st.DataObject
 ) -> None:
-    worker = Worker()
+    worker = Worker(instance_id)
     worker.subscribe()
     for turn in turns:
         match turn:

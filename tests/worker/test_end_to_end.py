@@ -1,10 +1,8 @@
 """Workers with simulated tasks on the embedded broker, over TCP: topics, group, take-over, all real but Spark."""
 
 import asyncio
-from collections import Counter
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
-from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -12,184 +10,18 @@ import pytest
 from coterie.broker.server import running
 from coterie.broker.settings import BrokerSettings
 from coterie.groups.state import Limits
-from coterie.herder.requests import ConnectorInfo, ConnectorStatus, DescribeStatus, PutConnector
-from coterie.herder.state import HerderSettings
-from coterie.kafka.connection import Address
-from coterie.kafka.coordinator import KafkaCoordinator
-from coterie.kafka.topics import Topics
-from coterie.member.state import MemberSettings
-from coterie.nouns.ids import GroupId, WorkerId, WorkerUrl
 from coterie.nouns.jobs import ConnectorName
-from coterie.wire.errors import ErrorCode
-from coterie.worker.membership import ClassicMembership
-from coterie.worker.worker import Ended, Worker
-from tests.worker.simulated import LocalLeaderClient, SimulatedRuntime, until
+from tests.worker.fleet import ORDERS, SESSION_MS, Fleet, Link
+from tests.worker.simulated import until
 
 pytestmark = pytest.mark.interop
-
-SESSION_MS, DELAY_MS = 6_000, 1_500
-ORDERS = ConnectorName("orders")
-
-
-class Link:
-    """A TCP proxy between one worker and the broker, which can be cut."""
-
-    def __init__(self, port: int) -> None:
-        self._target = port
-        self._open: set[asyncio.StreamWriter] = set()
-        self._pumps: set[asyncio.Task[None]] = set()
-        self._server: asyncio.Server | None = None
-        self.is_cut = False
-
-    async def __aenter__(self) -> "Link":
-        self._server = await asyncio.start_server(self._accept, "127.0.0.1", 0)
-        self.port: int = self._server.sockets[0].getsockname()[1]
-        return self
-
-    async def __aexit__(self, *_: object) -> None:
-        assert self._server is not None
-        self._server.close()
-        self._drop()
-        await asyncio.gather(*self._pumps, return_exceptions=True)
-
-    def cut(self) -> None:
-        """Nothing passes any more, in either direction; new connections are dropped."""
-        self.is_cut = True
-        self._drop()
-
-    def _drop(self) -> None:
-        for writer in self._open:
-            writer.transport.abort()
-
-    async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        if self.is_cut:
-            writer.transport.abort()
-            return
-        try:
-            there_reader, there_writer = await asyncio.open_connection("127.0.0.1", self._target)
-        except OSError:
-            writer.transport.abort()
-            return
-        self._open |= {writer, there_writer}
-        for source, sink in ((reader, there_writer), (there_reader, writer)):
-            pump = asyncio.create_task(_pump(source, sink))
-            self._pumps.add(pump)
-            pump.add_done_callback(self._pumps.discard)
-
-
-async def _pump(source: asyncio.StreamReader, sink: asyncio.StreamWriter) -> None:
-    try:
-        while data := await source.read(65_536):
-            sink.write(data)
-            await sink.drain()
-    except ConnectionError:
-        pass
-    finally:
-        sink.transport.abort()
-
-
-def lead_through(coordinator: KafkaCoordinator, port: int) -> None:
-    """The broker tells everybody its own address; this one is to find it behind a link."""
-
-    async def find(group_id: GroupId, timeout_s: float) -> Address | ErrorCode:
-        return Address("127.0.0.1", port)
-
-    coordinator._finder.find = find  # type: ignore[method-assign]
-
-
-@dataclass
-class Remote:
-    """One worker on the broker."""
-
-    worker: Worker
-    runtime: SimulatedRuntime
-    topics: Topics
-    run: asyncio.Task[Ended]
-
-
-class Fleet:
-    """Workers of one group on one broker."""
-
-    def __init__(self, broker_port: int, stack: AsyncExitStack) -> None:
-        self.broker_port = broker_port
-        self.workers: list[Remote] = []
-        self._stack = stack
-        self._by_url: dict[WorkerUrl, Worker] = {}
-
-    async def start(self, *, port: int | None = None) -> Remote:
-        number = len(self.workers)
-        coordinator = KafkaCoordinator(
-            [f"127.0.0.1:{self.broker_port}"],
-            client_id=f"worker-{number}",
-            request_timeout_ms=SESSION_MS // 3,
-            rebalance_timeout_ms=10_000,
-        )
-        if port is not None:
-            lead_through(coordinator, port)
-        url = WorkerUrl(f"http://127.0.0.1:{8083 + number}/")
-        # Topics by the straight way: what is cut in these tests is the way to the coordinator.
-        topics = Topics([f"127.0.0.1:{self.broker_port}"], client_id=f"worker-{number}")
-        self._stack.push_async_callback(topics.close)
-        runtime = SimulatedRuntime()
-        member = MemberSettings(
-            group_id=GroupId("fleet"),
-            url=url,
-            session_timeout_ms=SESSION_MS,
-            rebalance_timeout_ms=10_000,
-            heartbeat_interval_ms=500,
-        )
-        worker = Worker(
-            settings=HerderSettings(
-                worker_id=WorkerId(f"127.0.0.1:{8083 + number}"),
-                url=url,
-                version="1",
-                connector_type=runtime.connector_type,
-                session_timeout_ms=SESSION_MS,
-                rebalance_delay_max_ms=DELAY_MS,
-            ),
-            config_log=await topics.open("configs", partitions=1, replication=1, key="config.storage.topic"),
-            status_log=await topics.open("statuses", partitions=2, replication=1, key="status.storage.topic"),
-            membership=ClassicMembership(member, coordinator),
-            runtime=runtime,
-            leader_client=LocalLeaderClient(self._by_url),
-        )
-        self._by_url[url] = worker
-        remote = Remote(worker=worker, runtime=runtime, topics=topics, run=asyncio.create_task(worker.run()))
-        self.workers.append(remote)
-        return remote
-
-    async def stop(self) -> None:
-        for remote in self.workers:
-            remote.worker.order_shutdown("the test is over")
-        async with asyncio.timeout(30):
-            for remote in self.workers:
-                await remote.run
-
-    def starts(self) -> Counter[str]:
-        return Counter(str(task) for remote in self.workers for task in remote.runtime.starts)
-
-    async def create(self, name: ConnectorName, tasks: int) -> None:
-        """Put a connector with whoever leads."""
-        config = {"connector.class": "SimulatedSource", "tasks.max": str(tasks), "name": name}
-        for remote in self.workers:
-            answer = await remote.worker.ask(PutConnector(connector=name, config=config, replace=True))
-            if isinstance(answer, ConnectorInfo):
-                return
-        raise AssertionError("nobody leads")
-
-    async def until_running(self, asked: Remote, name: ConnectorName, tasks: int) -> None:
-        async def is_so() -> bool:
-            answer = await asked.worker.ask(DescribeStatus(connector=name))
-            return isinstance(answer, ConnectorStatus) and [s.state for _, s in answer.tasks] == ["RUNNING"] * tasks
-
-        await until(is_so, within_s=60)
 
 
 @pytest.fixture
 async def fleet(tmp_path: Path) -> AsyncIterator[Fleet]:
     settings = BrokerSettings(data_path=tmp_path, limits=Limits(initial_rebalance_delay_ms=300))
     async with running(settings) as broker, AsyncExitStack() as stack:
-        fleet = Fleet(broker.port, stack)
+        fleet = Fleet(f"127.0.0.1:{broker.port}", stack)
         yield fleet
         await fleet.stop()
 
@@ -212,7 +44,7 @@ async def test_a_broker_that_is_soon_back_stops_nothing_and_has_forgotten_nothin
     limits = Limits(initial_rebalance_delay_ms=300)
     async with AsyncExitStack() as stack:
         async with running(BrokerSettings(data_path=tmp_path, limits=limits)) as broker:
-            fleet = Fleet(broker.port, stack)
+            fleet = Fleet(f"127.0.0.1:{broker.port}", stack)
             one, two = await fleet.start(), await fleet.start()
             await until(lambda: one.worker.phase == two.worker.phase == "running", within_s=60)
             await fleet.create(ORDERS, 4)
@@ -228,7 +60,7 @@ async def test_a_broker_that_is_soon_back_stops_nothing_and_has_forgotten_nothin
 async def test_a_worker_that_is_cut_off_stops_within_its_session_and_another_continues(fleet: Fleet) -> None:
     clock = asyncio.get_running_loop().time
     one = await fleet.start()
-    async with Link(fleet.broker_port) as link:
+    async with Link(int(fleet.bootstrap.rpartition(":")[2])) as link:
         two = await fleet.start(port=link.port)
         await until(lambda: one.worker.phase == two.worker.phase == "running", within_s=60)
         await fleet.create(ORDERS, 4)

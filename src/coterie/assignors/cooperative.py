@@ -10,6 +10,10 @@ A job that nobody runs is one of three:
 - *undelivered*: the worker that should run it is still here but does not: its assignment got lost. Assigned at once;
 - *new* (or given back in the round before): assigned at once.
 
+A *static* member (KIP-345) is known by its instance id over all of its lives, so one that is back is no riddle:
+whatever it had when it was last heard of and nobody runs now is given back to it at once, delay or not, share or not.
+If that is more than its share, a round for balance follows.
+
 Telling them apart takes the leader's :class:`Memory` of its last round, so a new leader, who has none, assigns all at
 once; unless its own last assignment told it of a delay that still runs, in which case all of them wait (K415, "Leader
 leaves the group").
@@ -18,10 +22,15 @@ leaves the group").
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from types import MappingProxyType
 
 from coterie.assignors.target import Change, Load, balance
-from coterie.nouns.ids import Generation, MemberId
+from coterie.nouns.ids import Generation, InstanceId, MemberId
 from coterie.nouns.jobs import NO_JOBS, ConnectorName, ConnectorTaskId, Job, Jobs
+
+AGAIN_MS = 1
+"""When another round is to follow, though nobody has anything to give back that would bring it about."""
+NOBODY_STATIC: Mapping[MemberId, InstanceId] = MappingProxyType({})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,6 +41,7 @@ class Remembered:
     """What it said that it runs, without what it was told to give back."""
     given: Jobs
     """What it was assigned in that round: sent, perhaps never received."""
+    instance_id: InstanceId | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,6 +50,8 @@ class Waiting:
 
     jobs: Jobs
     deadline_ms: int
+    instance_id: InstanceId | None = None
+    """Who ran them, if it was a static member."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,7 +87,7 @@ class Round:
     memory: Memory
     assignments: Mapping[MemberId, MemberRound]
     delay_ms: int
-    """When everybody is to join again because jobs are waiting; 0 when none are."""
+    """When everybody is to join again, because jobs are waiting or balance is; 0 when nothing is."""
 
 
 def assign(
@@ -88,6 +100,7 @@ def assign(
     now_ms: int,
     max_delay_ms: int,
     known_delay_ms: int = 0,
+    instance_ids: Mapping[MemberId, InstanceId] = NOBODY_STATIC,
 ) -> Round:
     """Compute the round of ``generation``.
 
@@ -96,14 +109,18 @@ def assign(
         present life in the group.
     :param max_delay_ms: ``scheduled.rebalance.max.delay.ms``; 0 never delays.
     :param known_delay_ms: what is left of the delay that this worker's own last assignment told it of.
+    :param instance_ids: of the static ones among ``members``.
     """
     trusted = _still_true(memory, generation=generation, last_completed_generation=last_completed_generation)
+    trusted = _under_present_ids(trusted, instance_ids)
     newcomer = trusted.generation < 0
     owned, duplicates = _owned(configured, members, trusted)
     unaccounted = configured - _all(owned.values())
-    lost = _all(
-        part for member, held in trusted.members.items() if member not in members for part in (held.kept, held.given)
-    )
+    returned = _returned(trusted, unaccounted, instance_ids)
+    owned = {member: jobs | returned.get(member, NO_JOBS) for member, jobs in owned.items()}
+    unaccounted -= _all(returned.values())
+    departed = [held for member, held in sorted(trusted.members.items()) if member not in members]
+    lost = _all(part for held in departed for part in (held.kept, held.given))
     moved = (trusted.moved | lost) & configured
     if max_delay_ms <= 0:
         waiting: tuple[Waiting, ...] = ()
@@ -111,25 +128,34 @@ def assign(
         deadline_ms = now_ms + min(known_delay_ms, max_delay_ms)
         waiting = _awaited([Waiting(jobs=unaccounted, deadline_ms=deadline_ms)], unaccounted, now_ms)
     else:
-        fresh = Waiting(jobs=lost, deadline_ms=now_ms + max_delay_ms)
-        waiting = _awaited([*trusted.waiting, fresh], unaccounted, now_ms)
-    arrived = [member for member in sorted(members) if not members[member] and member not in trusted.members]
+        fresh = [
+            Waiting(jobs=held.kept | held.given, deadline_ms=now_ms + max_delay_ms, instance_id=held.instance_id)
+            for held in departed
+        ]
+        waiting = _awaited([*trusted.waiting, *fresh], unaccounted, now_ms)
+    arrived = [member for member in sorted(members) if not owned[member] and member not in trusted.members]
     candidates = _candidates(trusted.candidates, arrived if waiting else (), members)
     withheld = _all(one.jobs for one in waiting)
 
     given, released = _toward_balance(owned, unaccounted, withheld, moved, order=_in_turn(candidates, members))
     assignments = {}
     for member in sorted(members):
+        assigned = given[member] | returned.get(member, NO_JOBS)
         revoked = (members[member] - configured) | duplicates[member]
         if not waiting:
-            revoked |= released[member]
-        whole = (members[member] - revoked) | given[member]
-        assignments[member] = MemberRound(assigned=given[member], revoked=revoked, whole=whole)
+            revoked |= released[member] & members[member]
+        whole = (members[member] - revoked) | assigned
+        assignments[member] = MemberRound(assigned=assigned, revoked=revoked, whole=whole)
+    delay_ms = min((one.deadline_ms - now_ms for one in waiting), default=0)
+    if not waiting and any(released[member] & jobs for member, jobs in returned.items()):
+        delay_ms = AGAIN_MS
     return Round(
         memory=Memory(
             generation=generation,
             members={
-                member: Remembered(kept=members[member] - one.revoked, given=one.assigned)
+                member: Remembered(
+                    kept=members[member] - one.revoked, given=one.assigned, instance_id=instance_ids.get(member)
+                )
                 for member, one in assignments.items()
             },
             waiting=waiting,
@@ -137,7 +163,7 @@ def assign(
             moved=moved | (_all(one.revoked for one in assignments.values()) & configured),
         ),
         assignments=assignments,
-        delay_ms=min((one.deadline_ms - now_ms for one in waiting), default=0),
+        delay_ms=delay_ms,
     )
 
 
@@ -192,6 +218,36 @@ def _owned(
         duplicates[member] = (jobs & twice) - Jobs.of(goes_on[member])
         owned[member] = jobs - duplicates[member]
     return owned, duplicates
+
+
+def _under_present_ids(memory: Memory, instance_ids: Mapping[MemberId, InstanceId]) -> Memory:
+    """``memory`` with every static member under the id of its present life."""
+    present = {instance: member for member, instance in instance_ids.items()}
+    now = {
+        former: present[held.instance_id]
+        for former, held in memory.members.items()
+        if held.instance_id is not None and held.instance_id in present
+    }
+    return replace(
+        memory,
+        members={now.get(member, member): held for member, held in memory.members.items()},
+        candidates=tuple(now.get(member, member) for member in memory.candidates),
+    )
+
+
+def _returned(
+    memory: Memory, unaccounted: Jobs, instance_ids: Mapping[MemberId, InstanceId]
+) -> Mapping[MemberId, Jobs]:
+    """What each static member had when it was last heard of and nobody runs now."""
+    left = unaccounted
+    returned: dict[MemberId, Jobs] = {}
+    for member, instance_id in sorted(instance_ids.items()):
+        held = memory.members.get(member)
+        had = held.kept | held.given if held is not None else NO_JOBS
+        had |= _all(one.jobs for one in memory.waiting if one.instance_id == instance_id)
+        returned[member] = had & left
+        left -= returned[member]
+    return returned
 
 
 # -- the delay --------------------------------------------------------------------------------------------------------

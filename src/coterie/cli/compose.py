@@ -19,6 +19,7 @@ from coterie.herder.state import HerderSettings
 from coterie.kafka.coordinator import KafkaCoordinator
 from coterie.kafka.topics import TopicLog, Topics
 from coterie.member.state import MemberSettings
+from coterie.nouns.ids import InstanceId
 from coterie.rest.app import create_app
 from coterie.rest.leader import HttpLeaderClient, open_client
 from coterie.rest.server import bind, serve_while
@@ -56,6 +57,7 @@ async def _run_worker(settings: WorkerSettings, listener: socket.socket) -> int:
             membership = ClassicMembership(
                 MemberSettings(
                     group_id=settings.group_id,
+                    instance_id=InstanceId(settings.group_instance_id) if settings.group_instance_id else None,
                     url=url,
                     session_timeout_ms=settings.session_timeout_ms,
                     rebalance_timeout_ms=settings.rebalance_timeout_ms,

@@ -1,5 +1,6 @@
 """A worker's settings: Kafka Connect's own keys and defaults, and the few that Coterie adds."""
 
+import re
 import socket
 from collections.abc import Mapping
 from typing import Annotated, NamedTuple, Self
@@ -12,6 +13,8 @@ from coterie.config.definition import as_list
 from coterie.nouns.errors import ConfigError
 from coterie.nouns.ids import GroupId, WorkerId, WorkerUrl
 
+INSTANCE_ID = r"[a-zA-Z0-9._-]{1,249}"
+"""As brokers check it."""
 Name = Annotated[str, Field(min_length=1)]
 Milliseconds = Annotated[int, Field(ge=1)]
 Port = Annotated[int, Field(ge=1, le=65535)]
@@ -46,6 +49,9 @@ class WorkerSettings(BaseModel):
     """Brokers to begin with, `host:port` each."""
     group_id: Annotated[GroupId, Field(min_length=1)]
     """The group of workers that share the work; all of them name the same."""
+    group_instance_id: Name | None = None
+    """Who this worker is to its group over all of its starts (KIP-345). A worker that has one does not leave when it
+    stops: its jobs wait for it, and when it is back it gets them at once. No two may run with the same."""
     client_id: str = ""
     """What the brokers' logs call this worker."""
     heartbeat_interval_ms: Milliseconds = 3_000
@@ -154,6 +160,13 @@ class WorkerSettings(BaseModel):
             if not (host and port.isascii() and port.isdigit() and 0 < int(port) < 65536):
                 raise ValueError(f"{server} is not host:port")
         return servers
+
+    @field_validator("group_instance_id")
+    @classmethod
+    def _is_a_name_to_kafka(cls, instance_id: str | None) -> str | None:
+        if instance_id is not None and (instance_id in (".", "..") or not re.fullmatch(INSTANCE_ID, instance_id)):
+            raise ValueError("must be 1 to 249 letters, digits, dots, underscores or hyphens, not . or ..")
+        return instance_id
 
     @field_validator("listeners")
     @classmethod

@@ -51,6 +51,7 @@ def _assign(turn: Turn, wanted: AssignmentWanted) -> None:
             member: metadata.allocation.assigned if metadata.allocation is not None else NO_JOBS
             for member, metadata in wanted.members.items()
         },
+        instance_ids=wanted.instance_ids,
         generation=wanted.generation,
         last_completed_generation=Generation(-1) if herder.lost else herder.generation,
         now_ms=turn.now_ms,

@@ -32,7 +32,7 @@ from coterie.member.messages import (
     SyncResponse,
 )
 from coterie.nouns.errors import WorldError
-from coterie.nouns.ids import Generation, GroupId, MemberId
+from coterie.nouns.ids import Generation, GroupId, InstanceId, MemberId
 from coterie.wire.errors import ErrorCode
 from coterie.wire.shapes import Values
 
@@ -176,6 +176,7 @@ def _join(request: JoinRequest) -> Values:
         "session_timeout": request.session_timeout_ms,
         "rebalance_timeout": request.rebalance_timeout_ms,
         "member_id": request.member_id,
+        "group_instance_id": request.instance_id,
         "protocol_type": request.protocol_type,
         "protocols": tuple({"name": name, "metadata": metadata} for name, metadata in request.protocols),
         "reason": request.reason or None,
@@ -187,6 +188,11 @@ def _joined(answer: Any) -> JoinResponse:
         return JoinResponse(error=answer)
     leads = answer.error_code == ErrorCode.none and answer.leader == answer.member_id
     members = {MemberId(member.member_id): member.metadata for member in answer.members}
+    instance_ids = {
+        MemberId(member.member_id): InstanceId(member.group_instance_id)
+        for member in answer.members
+        if member.group_instance_id is not None
+    }
     return JoinResponse(
         error=answer.error_code,
         generation=Generation(answer.generation_id),
@@ -194,6 +200,9 @@ def _joined(answer: Any) -> JoinResponse:
         leader=MemberId(answer.leader),
         member_id=MemberId(answer.member_id),
         members=members if leads else None,
+        instance_ids=instance_ids,
+        # Before version 9 a leader that came back is given its former id as the leader's, and so does not lead.
+        skip_assignment=getattr(answer, "skip_assignment", False),
     )
 
 
@@ -202,6 +211,7 @@ def _sync(request: SyncRequest) -> Values:
         "group_id": request.group_id,
         "generation_id": request.generation,
         "member_id": request.member_id,
+        "group_instance_id": request.instance_id,
         "protocol_type": request.protocol_type,
         "protocol_name": request.protocol,
         "assignments": tuple({"member_id": id_, "assignment": bytes_} for id_, bytes_ in request.assignments),
@@ -213,6 +223,7 @@ def _heartbeat(request: HeartbeatRequest) -> Values:
         "group_id": request.group_id,
         "generation_id": request.generation,
         "member_id": request.member_id,
+        "group_instance_id": request.instance_id,
     }
 
 

@@ -1,10 +1,10 @@
 """What a classic member asks and hears; version-free (API versions end in `wire`, `broker` and `kafka`)."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol, TypeAlias
 
-from coterie.nouns.ids import Generation, GroupId, MemberId
+from coterie.nouns.ids import Generation, GroupId, InstanceId, MemberId
 from coterie.wire.errors import ErrorCode
 
 # -- requests to the coordinator and its answers; one request is outstanding at a time, but for heartbeats --------
@@ -15,6 +15,8 @@ class JoinRequest:
     group_id: GroupId
     member_id: MemberId
     """Empty at first: the coordinator then hands one out."""
+    instance_id: InstanceId | None = None
+    """Of a static member: it keeps its place when its process ends, until the session is over (KIP-345)."""
     session_timeout_ms: int
     rebalance_timeout_ms: int
     protocol_type: str
@@ -32,12 +34,17 @@ class JoinResponse:
     member_id: MemberId = MemberId("")
     members: Mapping[MemberId, bytes] | None = None
     """Everybody's metadata, for the leader only."""
+    instance_ids: Mapping[MemberId, InstanceId] = field(default_factory=dict)
+    """Of those ``members`` that are static."""
+    skip_assignment: bool = False
+    """This leader came back to a generation that has its assignments already: it computes none (KIP-814)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SyncRequest:
     group_id: GroupId
     member_id: MemberId
+    instance_id: InstanceId | None = None
     generation: Generation
     protocol_type: str
     protocol: str
@@ -55,6 +62,7 @@ class SyncResponse:
 class HeartbeatRequest:
     group_id: GroupId
     member_id: MemberId
+    instance_id: InstanceId | None = None
     generation: Generation
 
 

@@ -2,9 +2,10 @@
 
 from coterie.member.events import CancelTimer, Left, Say, SetTimer, Timer
 from coterie.member.messages import HeartbeatRequest, HeartbeatResponse, LeaveRequest
+from coterie.member.refusals import refusal
 from coterie.member.state import NO_GENERATION, NO_MEMBER, InFlight
 from coterie.member.turn import Turn
-from coterie.wire.connect_events import HeartbeatAnswered, MembershipLost
+from coterie.wire.connect_events import HeartbeatAnswered, MembershipLost, MembershipRefused
 from coterie.wire.errors import ErrorCode
 
 LEAVE_PATIENCE_MS = 1_000
@@ -24,7 +25,12 @@ def send_heartbeat(turn: Turn) -> None:
     if member.heartbeat is not None and turn.now_ms - member.heartbeat.sent_at_ms < member.settings.lease_ms // 2:
         return  # it may still be answered; after that another one has to try, as long as there is time for it
     member.heartbeat = turn.send(
-        HeartbeatRequest(group_id=member.settings.group_id, member_id=member.member_id, generation=member.generation)
+        HeartbeatRequest(
+            group_id=member.settings.group_id,
+            member_id=member.member_id,
+            instance_id=member.settings.instance_id,
+            generation=member.generation,
+        )
     )
 
 
@@ -43,6 +49,8 @@ def on_heartbeat(turn: Turn, asked: InFlight, response: HeartbeatResponse) -> No
                 member.rejoin_reason = member.rejoin_reason or f"the coordinator answers {error.name}"
         case ErrorCode.unknown_member_id:
             on_unknown(turn)
+        case error if (reason := refusal(member, error)) is not None:
+            expel(turn, reason)
         case error:
             turn.order(Say(text=f"The group's coordinator answers a heartbeat with {error.name}"))
 
@@ -99,6 +107,14 @@ def lose(turn: Turn, reason: str) -> None:
     turn.order(MembershipLost(reason=reason))
 
 
+def expel(turn: Turn, reason: str) -> None:
+    """The place is lost, and no asking will bring it back."""
+    lose(turn, reason)
+    if not turn.member.refused:
+        turn.member.refused = True
+        turn.order(MembershipRefused(reason=reason))
+
+
 def on_leave(turn: Turn, reason: str) -> None:
     member = turn.member
     if member.leaving is not None:
@@ -108,7 +124,8 @@ def on_leave(turn: Turn, reason: str) -> None:
     member.asking = member.heartbeat = member.leased_at_ms = None
     for timer in _ALL_TIMERS:
         turn.order(CancelTimer(timer=timer))
-    if not member.member_id:
+    if not member.member_id or member.settings.instance_id is not None:
+        # A static member is expected back: its place, and with it its work, waits as long as its session.
         leave(turn)
         return
     member.asking = turn.send(

@@ -32,5 +32,11 @@ def refusal(member: Member, error: ErrorCode) -> str | None:
                 f"This worker is not authorized for the group {settings.group_id}: allow its principal to read the "
                 "group on the brokers, or set another group.id"
             )
+        case ErrorCode.fenced_instance_id:
+            return (
+                f"Another worker of the group {settings.group_id} has started with this one's "
+                f"group.instance.id={settings.instance_id} and has its place now: give each worker an id of its own, "
+                "and run each only once"
+            )
         case _:
             return None

@@ -1,6 +1,7 @@
 """One round of a member: it joins, computes if it leads, syncs."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 from coterie.member.events import Installed, Say, SetTimer
 from coterie.member.messages import (
@@ -11,6 +12,7 @@ from coterie.member.messages import (
 )
 from coterie.member.presence import (
     end_lease_if_over,
+    expel,
     on_unknown,
     renew_lease,
     retry_later,
@@ -53,6 +55,7 @@ def join_if_due(turn: Turn) -> None:
     request = JoinRequest(
         group_id=settings.group_id,
         member_id=member.member_id,
+        instance_id=settings.instance_id,
         session_timeout_ms=settings.session_timeout_ms,
         rebalance_timeout_ms=settings.rebalance_timeout_ms,
         protocol_type=PROTOCOL_TYPE,
@@ -80,10 +83,19 @@ def on_joined(turn: Turn, asked: InFlight, response: JoinResponse) -> None:
             if was_in:
                 renew_lease(turn, asked)
             turn.order(SetTimer(timer="heartbeat", at_ms=turn.now_ms + member.settings.heartbeat_interval_ms))
-            if response.leader == response.member_id:
+            leads = response.leader == response.member_id and not response.skip_assignment
+            member.returning = is_first_of_static(asked) and not leads
+            if leads:
                 member.computing = True
                 members = {other: read_metadata(turn, other, data) for other, data in (response.members or {}).items()}
-                turn.order(AssignmentWanted(generation=member.generation, member_id=member.member_id, members=members))
+                turn.order(
+                    AssignmentWanted(
+                        generation=member.generation,
+                        member_id=member.member_id,
+                        members=members,
+                        instance_ids=response.instance_ids,
+                    )
+                )
             else:
                 sync(turn, {})
         case ErrorCode.member_id_required if is_about(asked, response.member_id):
@@ -98,12 +110,21 @@ def on_joined(turn: Turn, asked: InFlight, response: JoinResponse) -> None:
 
 def on_error(turn: Turn, error: ErrorCode) -> None:
     """An answer that says nothing of this member's place: to be asked again, unless that can never work."""
-    if (reason := refusal(turn.member, error)) is not None:
+    reason = refusal(turn.member, error)
+    if error is ErrorCode.fenced_instance_id and reason is not None:
+        expel(turn, reason)
+    elif reason is not None:
         turn.member.refused = True
         turn.order(MembershipRefused(reason=reason))
     else:
         turn.order(Say(text=f"The group's coordinator answers {error.name}; joining again"))
         retry_later(turn)
+
+
+def is_first_of_static(asked: InFlight) -> bool:
+    """Whether a static member asked without an id: if the group knows it from a former life, it is not told so."""
+    assert isinstance(asked.request, JoinRequest)
+    return asked.request.instance_id is not None and asked.request.member_id == NO_MEMBER
 
 
 def is_about(asked: InFlight, member_id: MemberId) -> bool:
@@ -143,6 +164,7 @@ def sync(turn: Turn, assignments: Mapping[MemberId, WorkerAssignment]) -> None:
         SyncRequest(
             group_id=member.settings.group_id,
             member_id=member.member_id,
+            instance_id=member.settings.instance_id,
             generation=member.generation,
             protocol_type=PROTOCOL_TYPE,
             protocol=member.protocol,
@@ -164,6 +186,13 @@ def on_synced(turn: Turn, asked: InFlight, response: SyncResponse) -> None:
                 turn.order(Say(text=f"The assignment is malformed, joining again: {error}"))
                 retry_later(turn)
                 return
+            if member.returning:
+                # Of what a former life was told, only what was new to it then says something about this one: it runs
+                # nothing that it could give back, and the delay was counted from another moment. All else that the
+                # former life had comes with the next round, whose leader learns that nothing of it runs any more.
+                assignment = replace(assignment, revoked=NO_JOBS, delay_ms=0)
+                member.returning = False
+                member.rejoin_reason = member.rejoin_reason or "this static member has begun a new life"
             member.completed, member.retries, member.told = True, 0, assignment
             # Until the herder says otherwise: should the place be lost now, all of this has to stop first.
             member.owned = (member.owned or NO_JOBS) | assignment.assigned

@@ -6,7 +6,7 @@ from itertools import count
 from coterie.engine.lease import lease_ms
 from coterie.member.events import RequestId
 from coterie.member.messages import HeartbeatRequest, JoinRequest, LeaveRequest, Request, SyncRequest
-from coterie.nouns.ids import ConfigOffset, Generation, GroupId, MemberId, WorkerUrl
+from coterie.nouns.ids import ConfigOffset, Generation, GroupId, InstanceId, MemberId, WorkerUrl
 from coterie.nouns.jobs import Jobs
 from coterie.wire.connect import ConnectProtocol, WorkerAssignment
 
@@ -17,6 +17,8 @@ NO_MEMBER = MemberId("")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemberSettings:
     group_id: GroupId
+    instance_id: InstanceId | None = None
+    """``group.instance.id``: with it this is a static member, which never says that it leaves (KIP-345)."""
     url: WorkerUrl
     """Where this worker's REST listens: leaders tell it to everybody."""
     protocols: tuple[ConnectProtocol, ...] = (ConnectProtocol.COMPATIBLE,)
@@ -68,6 +70,8 @@ class Member:
         self.protocol = ""
         self.completed = False
         """Whether that generation's assignment has been received."""
+        self.returning = False
+        """Whether the assignment that is to come may have been made for a former life of this static member."""
         self.has_been_in = False
         """Whether the group has ever taken this worker."""
         self.computing = False

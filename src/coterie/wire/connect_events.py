@@ -5,10 +5,10 @@ they are.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TypeAlias
 
-from coterie.nouns.ids import Generation, MemberId
+from coterie.nouns.ids import Generation, InstanceId, MemberId
 from coterie.wire.connect import WorkerAssignment, WorkerMetadata
 
 
@@ -25,6 +25,8 @@ class AssignmentWanted:
     generation: Generation
     member_id: MemberId
     members: Mapping[MemberId, WorkerMetadata]
+    instance_ids: Mapping[MemberId, InstanceId] = field(default_factory=dict)
+    """Of those ``members`` that are static: who they are over all of their lives."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

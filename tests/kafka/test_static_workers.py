@@ -1,0 +1,94 @@
+"""Three workers with instance ids: one stops and starts again within its session, and only its own jobs move."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack
+
+import pytest
+
+from coterie.herder.requests import DescribeWorker, WorkerView
+from coterie.nouns.ids import Generation, InstanceId
+from coterie.nouns.jobs import ConnectorTaskId
+from tests.worker.fleet import ORDERS, Fleet, Remote
+from tests.worker.simulated import until
+
+NAMES = [InstanceId(f"worker-{number}") for number in range(3)]
+
+
+@pytest.fixture
+async def fleet(bootstrap: str) -> AsyncIterator[Fleet]:
+    async with AsyncExitStack() as stack:
+        fleet = Fleet(bootstrap, stack)
+        yield fleet
+        await fleet.stop()
+
+
+async def view_of(remote: Remote) -> WorkerView | None:
+    view = await remote.worker.ask(DescribeWorker())
+    return view if isinstance(view, WorkerView) else None
+
+
+async def until_settled(remotes: list[Remote], tasks: int) -> Generation:
+    """All are in one generation, and run ``tasks`` together."""
+
+    async def is_so() -> bool:
+        views = [await view_of(remote) for remote in remotes]
+        return (
+            all(view is not None and view.settled for view in views)
+            and len({view.generation for view in views if view is not None}) == 1
+            and sum(len(remote.runtime.running) for remote in remotes) == tasks
+        )
+
+    await until(is_so, within_s=60)
+    view = await view_of(remotes[0])
+    assert view is not None
+    return view.generation
+
+
+async def is_leader(remote: Remote) -> bool:
+    view = await view_of(remote)
+    return view is not None and view.leader == view.member_id
+
+
+def own(remote: Remote) -> set[ConnectorTaskId]:
+    return set(remote.runtime.running)
+
+
+@pytest.mark.parametrize("away", [0, 2], ids=["the leader", "a follower"])
+async def test_a_static_worker_that_is_back_gets_its_own_jobs_in_one_rebalance_and_nobody_else_stops(
+    fleet: Fleet, away: int
+) -> None:
+    remotes = [await fleet.start(instance_id=name) for name in NAMES]
+    await until(lambda: all(remote.worker.phase == "running" for remote in remotes), within_s=60)
+    await fleet.create(ORDERS, 6)
+    await fleet.until_running(remotes[0], ORDERS, 6)
+    generation = await until_settled(remotes, 6)
+    leads = [await is_leader(remote) for remote in remotes]
+    index = (leads.index(True) + away) % 3
+    others = [remote for remote in remotes if remote is not remotes[index]]
+    owned, starts = own(remotes[index]), [list(remote.runtime.starts) for remote in others]
+
+    remotes[index].worker.order_shutdown("SIGTERM")
+    async with asyncio.timeout(30):
+        assert (await remotes[index].run).code == 0
+    assert sorted(remotes[index].runtime.stops) == sorted(owned), "all has stopped, though it does not leave"
+    back = await fleet.start(number=index, instance_id=NAMES[index])
+    await until(lambda: own(back) == owned, within_s=60)
+    assert await until_settled([back, *others], 6) == generation + 1, "no rebalance when it went, one when it was back"
+    assert [list(remote.runtime.starts) for remote in others] == starts
+    assert all(not remote.runtime.stops for remote in others)
+    assert sorted(back.runtime.starts) == sorted(owned), "each once"
+
+
+async def test_of_two_workers_with_one_instance_id_the_former_ends_and_says_why(fleet: Fleet) -> None:
+    first = await fleet.start(instance_id=NAMES[0])
+    await until(lambda: first.worker.phase == "running", within_s=60)
+    await fleet.create(ORDERS, 2)
+    await fleet.until_running(first, ORDERS, 2)
+    second = await fleet.start(instance_id=NAMES[0])
+    async with asyncio.timeout(60):
+        ended = await first.run
+    assert ended.code == 1
+    assert "group.instance.id=worker-0" in ended.reason
+    assert not first.runtime.running
+    await until(lambda: len(second.runtime.running) == 2, within_s=60)

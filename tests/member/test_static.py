@@ -1,0 +1,155 @@
+"""A static member (KIP-345): it never says farewell, comes back to the running generation, and may be fenced."""
+
+import pytest
+
+from coterie.member.events import LeaveWanted, Left
+from coterie.member.messages import (
+    HeartbeatRequest,
+    HeartbeatResponse,
+    JoinRequest,
+    JoinResponse,
+    LeaveRequest,
+    SyncRequest,
+    SyncResponse,
+)
+from coterie.nouns.ids import Generation, InstanceId, MemberId
+from coterie.nouns.jobs import NO_JOBS
+from coterie.wire.connect_events import AssignmentReceived, AssignmentWanted, MembershipLost, MembershipRefused
+from coterie.wire.errors import ErrorCode
+from tests.member.driving import SOME_WORK, Worker, joined, synced
+
+ONE = InstanceId("worker-1")
+
+
+@pytest.fixture
+def worker() -> Worker:
+    return Worker(ONE)
+
+
+def settle(worker: Worker) -> None:
+    """Join, sync, and the round that a new life asks for."""
+    worker.subscribe()
+    for generation in (1, 2):
+        worker.answer(JoinRequest, joined(generation))
+        worker.answer(SyncRequest, synced(SOME_WORK))
+    worker.subscribe(SOME_WORK)
+    worker.told.clear()
+
+
+def test_every_request_carries_the_instance_id(worker: Worker) -> None:
+    worker.subscribe()
+    assert worker.answer(JoinRequest, joined()).instance_id == ONE
+    assert worker.answer(SyncRequest, synced()).instance_id == ONE
+    worker.pass_time(1_000)
+    heartbeat = worker.sent(HeartbeatRequest)
+    assert heartbeat is not None
+    assert heartbeat.instance_id == ONE
+
+
+def test_it_goes_without_a_word_and_at_once(worker: Worker) -> None:
+    settle(worker)
+    worker.feed(LeaveWanted(reason="SIGTERM"))
+    assert worker.heard(Left)
+    assert worker.sent(LeaveRequest) is None
+
+
+def test_in_a_new_life_it_joins_once_more_after_its_first_assignment(worker: Worker) -> None:
+    worker.subscribe()
+    worker.answer(JoinRequest, joined(7))
+    worker.answer(SyncRequest, synced(NO_JOBS))
+    again = worker.answer(JoinRequest, joined(8))
+    assert again.member_id == "me"
+    worker.answer(SyncRequest, synced(SOME_WORK))
+    assert worker.sent(JoinRequest) is None, "once"
+    first, second = worker.heard(AssignmentReceived)
+    assert (first.generation, second.generation) == (7, 8)
+    assert second.assignment.assigned == SOME_WORK
+
+
+def test_of_a_former_lifes_assignment_only_what_was_new_counts(worker: Worker) -> None:
+    worker.subscribe()
+    worker.answer(JoinRequest, joined(7))
+    worker.answer(SyncRequest, synced(SOME_WORK, revoked=SOME_WORK, delay_ms=300_000))
+    (received,) = worker.heard(AssignmentReceived)
+    assert received.assignment.assigned == SOME_WORK
+    assert received.assignment.revoked == NO_JOBS
+    assert received.assignment.delay_ms == 0
+
+
+def test_a_leader_that_is_back_computes_nothing_for_a_generation_that_has_its_assignments(worker: Worker) -> None:
+    worker.subscribe()
+    back = JoinResponse(
+        error=ErrorCode.none,
+        generation=Generation(7),
+        protocol="compatible",
+        leader=MemberId("me"),
+        member_id=MemberId("me"),
+        members={MemberId("me"): b""},
+        skip_assignment=True,
+    )
+    worker.answer(JoinRequest, back)
+    assert not worker.heard(AssignmentWanted)
+    assert worker.answer(SyncRequest, synced(SOME_WORK)).assignments == ()
+    assert worker.sent(JoinRequest) is not None
+
+
+def test_a_leader_that_computes_its_first_round_knows_that_it_is_fresh(worker: Worker) -> None:
+    worker.subscribe()
+    worker.answer(JoinRequest, joined(1, leader="me", members={"me": b""}))
+    (wanted,) = worker.heard(AssignmentWanted)
+    assert wanted.generation == 1
+
+
+def test_a_leader_is_told_who_is_static(worker: Worker) -> None:
+    worker.subscribe()
+    response = JoinResponse(
+        error=ErrorCode.none,
+        generation=Generation(1),
+        protocol="compatible",
+        leader=MemberId("me"),
+        member_id=MemberId("me"),
+        members={MemberId("me"): b"", MemberId("other"): b""},
+        instance_ids={MemberId("me"): ONE},
+    )
+    worker.answer(JoinRequest, response)
+    (wanted,) = worker.heard(AssignmentWanted)
+    assert wanted.instance_ids == {"me": ONE}
+
+
+@pytest.mark.parametrize("door", [HeartbeatRequest, JoinRequest, SyncRequest])
+def test_one_that_is_fenced_stops_everything_says_who_and_asks_no_more(
+    worker: Worker, door: type[HeartbeatRequest | JoinRequest | SyncRequest]
+) -> None:
+    settle(worker)
+    worker.pass_time(1_000)
+    if door is HeartbeatRequest:
+        worker.answer(HeartbeatRequest, HeartbeatResponse(error=ErrorCode.fenced_instance_id))
+    else:
+        worker.answer(HeartbeatRequest, HeartbeatResponse(error=ErrorCode.rebalance_in_progress))
+        if door is SyncRequest:
+            worker.answer(JoinRequest, joined(3))
+            worker.answer(SyncRequest, SyncResponse(error=ErrorCode.fenced_instance_id))
+        else:
+            worker.answer(JoinRequest, JoinResponse(error=ErrorCode.fenced_instance_id))
+    told = list(worker.told)
+    assert len(worker.heard(MembershipLost)) == 1, "all has to stop at once"
+    (refused,) = [one for one in told if isinstance(one, MembershipRefused)]
+    assert "group.instance.id=worker-1" in refused.reason
+    worker.subscribe(NO_JOBS)
+    worker.pass_time(60_000)
+    assert worker.sent(JoinRequest) is None
+    assert not worker.out
+
+
+def test_a_heartbeat_that_is_not_authorized_ends_as_a_refusal() -> None:
+    worker = Worker()
+    worker.subscribe()
+    worker.answer(JoinRequest, joined())
+    worker.answer(SyncRequest, synced(SOME_WORK))
+    worker.told.clear()
+    worker.pass_time(1_000)
+    worker.answer(HeartbeatRequest, HeartbeatResponse(error=ErrorCode.group_authorization_failed))
+    lost, refused = worker.told
+    assert isinstance(lost, MembershipLost)
+    assert isinstance(refused, MembershipRefused)
+    assert "allow its principal" in refused.reason
