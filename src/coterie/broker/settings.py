@@ -39,6 +39,20 @@ class Security:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Upkeep:
+    """How often the log is tidied up; what is kept of a topic its configs say."""
+
+    retention_check_interval_ms: int = 300_000
+    """``log.retention.check.interval.ms``."""
+    cleaner_backoff_ms: int = 15_000
+    """``log.cleaner.backoff.ms``: how long the cleaner sleeps when there is nothing to compact."""
+    initial_delay_ms: int = 30_000
+    """``log.initial.task.delay.ms``."""
+    dedupe_buffer_size: int = 134_217_728
+    """``log.cleaner.dedupe.buffer.size``, bytes: a partition with more keys takes several passes."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class BrokerSettings:
     """One broker: where it listens, where its log is, and how much it lets anybody ask for."""
 
@@ -80,6 +94,7 @@ class BrokerSettings:
     security: Security = field(default_factory=Security)
     limits: Limits = field(default_factory=Limits)
     """Initial rebalance delay, session timeouts and size of groups."""
+    upkeep: Upkeep = field(default_factory=Upkeep)
     stats_path: Path | None = None
     """Where `stats()` is written as JSON at shutdown."""
 
