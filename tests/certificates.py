@@ -49,6 +49,13 @@ class Authority:
         return made
 
 
+def encrypted(key: Path) -> Path:
+    """A copy of ``key`` that wants a password."""
+    path = key.with_suffix(".encrypted")
+    _openssl("ec", "-aes256", "-passout", "pass:secret", "-in", key, "-out", path)
+    return path
+
+
 _NEW_KEY = ("-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes")
 
 
