@@ -19,15 +19,18 @@ def end_with_parent():
 
 threading.Thread(target=end_with_parent, daemon=True).start()
 limits = Limits(initial_rebalance_delay_ms=300, session_timeout_min_ms=1_000)
-settings = BrokerSettings(data_path=Path(sys.argv[1]), port=int(sys.argv[2]), limits=limits)
+settings = BrokerSettings(
+    data_path=Path(sys.argv[1]), port=int(sys.argv[2]), connections_max=int(sys.argv[3]), limits=limits
+)
 asyncio.run(serve(settings, ready=lambda host, port: print(port, flush=True)))
 """
 START_TIMEOUT_S = 60
 
 
 class EmbeddedBroker:
-    def __init__(self, data: Path) -> None:
+    def __init__(self, data: Path, *, connections_max: int = 2_000) -> None:
         self._data = data
+        self._connections_max = connections_max
         self._process: subprocess.Popen[str] | None = None
         self.port = 0
 
@@ -35,9 +38,14 @@ class EmbeddedBroker:
     def bootstrap_servers(self) -> str:
         return f"127.0.0.1:{self.port}"
 
+    @property
+    def pid(self) -> int:
+        assert self._process is not None, "it has not been started"
+        return self._process.pid
+
     def start(self) -> None:
         """Start, or start again; returns when it listens."""
-        command = [sys.executable, "-c", PROGRAM, str(self._data), str(self.port)]
+        command = [sys.executable, "-c", PROGRAM, str(self._data), str(self.port), str(self._connections_max)]
         with (self._data.parent / f"{self._data.name}.log").open("ab") as log:
             self._process = subprocess.Popen(
                 command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log, text=True

@@ -12,7 +12,7 @@ import socket
 import subprocess
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from xml.sax.saxutils import quoteattr
 
@@ -24,9 +24,14 @@ MODULES = (
 )
 FETCH_TIMEOUT_S = 900
 START_TIMEOUT_S = 90
+QUICK_START = ("-Xmx512m", "-XX:TieredStopAtLevel=1")
+"""Java's options for a broker that is to answer soon, not to be fast."""
 
-# Ends the broker when the pipe at its standard input closes, so that it never outlives whoever started it.
-TIED_TO_ITS_PARENT = 'exec 3<&0 </dev/null; "$@" 3<&- & broker=$!; cat <&3 >/dev/null; kill -9 $broker'
+# Ends the broker when the pipe at its standard input closes, so that it never outlives whoever started it. The broker's
+# process id goes into the file that stands in place of the script's name.
+TIED_TO_ITS_PARENT = (
+    'exec 3<&0 </dev/null; "$@" 3<&- & broker=$!; echo $broker >"$0"; cat <&3 >/dev/null; kill -9 $broker'
+)
 
 PROPERTIES = """\
 process.roles=broker,controller
@@ -81,11 +86,21 @@ def fetch(say: Callable[[str], None]) -> Path:
 class RealKafka:
     """One broker (KRaft, combined mode) with its data in ``folder``."""
 
-    def __init__(self, jars: Path, folder: Path) -> None:
+    def __init__(
+        self, jars: Path, folder: Path, *, properties: str = "", java_options: Sequence[str] = QUICK_START
+    ) -> None:
+        """``properties``: further lines of its ``server.properties``."""
         self._jars = jars
         self._folder = folder
+        self._properties = properties
+        self._java_options = java_options
+        self._pid_path = folder / "pid"
         self._process: subprocess.Popen[bytes] | None = None
         self.port = 0
+
+    @property
+    def pid(self) -> int:
+        return int(self._pid_path.read_text())
 
     @property
     def bootstrap_servers(self) -> str:
@@ -98,11 +113,18 @@ class RealKafka:
         for attempt in range(3):
             data = self._folder / f"data-{attempt}"
             self.port, controller_port = _free_ports(2)
-            properties.write_text(PROPERTIES.format(port=self.port, controller_port=controller_port, data=data))
+            text = PROPERTIES.format(port=self.port, controller_port=controller_port, data=data)
+            properties.write_text(f"{text}{self._properties}\n")
             storage_tool = self._java("kafka.tools.StorageTool", "format", "-t", _CLUSTER_ID, "-c", str(properties))
             subprocess.run(storage_tool, check=True, capture_output=True, timeout=START_TIMEOUT_S)
             with (self._folder / "broker.log").open("wb") as log:
-                command = ["sh", "-c", TIED_TO_ITS_PARENT, "sh", *self._java("kafka.Kafka", str(properties))]
+                command = [
+                    "sh",
+                    "-c",
+                    TIED_TO_ITS_PARENT,
+                    str(self._pid_path),
+                    *self._java("kafka.Kafka", str(properties)),
+                ]
                 self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=log, stderr=log)
             if self._answers():
                 return
@@ -131,7 +153,7 @@ class RealKafka:
         return (self._folder / "broker.log").read_text(errors="replace")
 
     def _java(self, *arguments: str) -> list[str]:
-        return [java_path(), "-Xmx512m", "-XX:TieredStopAtLevel=1", *_LOGGING, "-cp", f"{self._jars}/*", *arguments]
+        return [java_path(), *self._java_options, *_LOGGING, "-cp", f"{self._jars}/*", *arguments]
 
 
 # -- small hands ----------------------------------------------------------------------------------------------------

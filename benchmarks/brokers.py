@@ -1,0 +1,101 @@
+"""The brokers that are measured, each a process of its own, held to one core; and what they cost."""
+
+import contextlib
+import os
+import resource
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from coterie.nouns.errors import WorldError
+from tests.kafka.embedded_broker import EmbeddedBroker
+from tests.kafka.real_kafka import RealKafka, fetch
+
+JAVA_OPTIONS = ("-Xmx1g", "-Xms1g")
+"""As Kafka's own start script has it; the tests' broker gives up the second compiler to start sooner."""
+
+_TICKS_PER_SECOND = os.sysconf("SC_CLK_TCK")
+_PAGE_SIZE = os.sysconf("SC_PAGE_SIZE")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Measured:
+    """A broker that answers at ``port``, and the process whose cost is counted."""
+
+    port: int
+    pid: int
+
+    @property
+    def cpu_s(self) -> float:
+        """Processor time so far, user's and system's."""
+        fields = Path(f"/proc/{self.pid}/stat").read_text().rpartition(")")[2].split()
+        return (int(fields[11]) + int(fields[12])) / _TICKS_PER_SECOND
+
+    @property
+    def resident_mb(self) -> float:
+        return int(Path(f"/proc/{self.pid}/statm").read_text().split()[1]) * _PAGE_SIZE / 1e6
+
+
+@contextlib.contextmanager
+def embedded(folder: Path, *, core: int, connections_max: int) -> Iterator[Measured]:
+    """Coterie's own broker on one core."""
+    broker = EmbeddedBroker(folder / "data", connections_max=connections_max)
+    with held_to(core):
+        broker.start()
+    try:
+        yield Measured(port=broker.port, pid=broker.pid)
+    finally:
+        broker.kill()
+
+
+@contextlib.contextmanager
+def kafka(folder: Path, *, core: int, properties: str = "") -> Iterator[Measured]:
+    """Apache Kafka on the same core.
+
+    :raises NotToBeHad: when it cannot run here.
+    """
+    broker = RealKafka(fetch(say), folder, properties=properties, java_options=JAVA_OPTIONS)
+    with held_to(core):
+        broker.start()
+    try:
+        yield Measured(port=broker.port, pid=broker.pid)
+    finally:
+        broker.stop()
+
+
+@contextlib.contextmanager
+def held_to(core: int) -> Iterator[None]:
+    """Processes and threads that start in the block run on ``core`` only, and stay there."""
+    before = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, {core})
+    try:
+        yield
+    finally:
+        os.sched_setaffinity(0, before)
+
+
+def allow_files(count: int) -> None:
+    """Raise this process's limit of open files, and so that of the brokers it starts.
+
+    :raises WorldError: when the system does not allow that many.
+    """
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if hard != resource.RLIM_INFINITY and hard < count:
+        raise WorldError(
+            f"{count} open files are needed, one for each member's connection, and {hard} are allowed here;"
+            " raise the hard limit (ulimit -Hn), or measure fewer members"
+        )
+    if soft != resource.RLIM_INFINITY and soft < count:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (count, hard))
+
+
+def other_core(core: int) -> int:
+    """Where the clients run: not on the broker's core, where there is another."""
+    return min(os.sched_getaffinity(0) - {core}, default=core)
+
+
+def say(line: str) -> None:
+    """Progress; the result alone goes to standard output."""
+    sys.stderr.write(f"{line}\n")
+    sys.stderr.flush()

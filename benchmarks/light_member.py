@@ -1,0 +1,169 @@
+"""A group member that costs next to nothing: one TCP connection, frames made once, one request in flight."""
+
+import asyncio
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Any
+
+from kio.schema.find_coordinator.v4 import request as find_coordinator
+from kio.schema.heartbeat.v4 import request as heartbeat
+from kio.schema.join_group.v9 import request as join_group
+from kio.schema.join_group.v9 import response as joined
+from kio.schema.sync_group.v5 import request as sync_group
+from kio.schema.types import GroupId
+from kio.static.primitive import i8, i32, i32Timedelta
+
+from coterie.wire.errors import ErrorCode
+from coterie.wire.frames import LENGTH_SIZE, RequestHeader, decode_response, encode_request, framed
+
+PROTOCOL_TYPE = "light"
+PROTOCOL = "even"
+SESSION_TIMEOUT = timedelta(seconds=45)
+REBALANCE_TIMEOUT = timedelta(seconds=300)
+SUBSCRIPTION = b"s" * 30
+ASSIGNMENT = b"a" * 40
+
+_NOT_YET = (
+    ErrorCode.coordinator_load_in_progress, ErrorCode.coordinator_not_available, ErrorCode.not_coordinator
+)  # fmt: skip
+_YOUNG_S = 0.1
+_HEARTBEAT_ERROR_AT = 9
+"""In Heartbeat v4's answer: behind the correlation id, no tagged fields, and the throttle time."""
+
+
+class LightMember(asyncio.Protocol):
+    """One member over one connection of its own, as real clients have it."""
+
+    def __init__(self, group_id: str, number: int) -> None:
+        self.member_id = ""
+        self.generation = -1
+        self.assignment = b""
+        self._group_id = GroupId(group_id)
+        self._client_id = f"light-{number}"
+        self._transport: asyncio.Transport | None = None
+        self._received = bytearray()
+        self._on_frame: Callable[[bytes], None] | None = None
+        self._heartbeat = b""
+        self._lost: Exception | None = None
+
+    # -- the connection -----------------------------------------------------------------------------------------------
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)
+        self._transport = transport
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._lost = exc or ConnectionError("the broker has closed a member's connection")
+
+    def data_received(self, data: bytes) -> None:
+        self._received += data
+        size = LENGTH_SIZE + int.from_bytes(self._received[:LENGTH_SIZE])
+        if len(self._received) < LENGTH_SIZE or len(self._received) < size:
+            return
+        frame = bytes(self._received[LENGTH_SIZE:size])
+        del self._received[:size]
+        on_frame, self._on_frame = self._on_frame, None
+        assert on_frame is not None, "an answer that nobody asked for"
+        on_frame(frame)
+
+    def close(self) -> None:
+        if self._transport is not None:
+            self._transport.abort()
+
+    # -- requests -----------------------------------------------------------------------------------------------------
+
+    def beat(self, on_error: Callable[[int], None]) -> None:
+        """Send a heartbeat; ``on_error`` hears the answer's code."""
+        self._send(
+            self._heartbeat,
+            lambda frame: on_error(int.from_bytes(frame[_HEARTBEAT_ERROR_AT : _HEARTBEAT_ERROR_AT + 2], signed=True)),
+        )
+
+    async def beaten(self) -> int:
+        """Send a heartbeat; the answer's code."""
+        answer: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+        self.beat(answer.set_result)
+        return await answer
+
+    async def find_coordinator(self) -> None:
+        """Ask until there is one: a young Kafka broker creates the topic of its groups first."""
+        request = find_coordinator.FindCoordinatorRequest(key_type=i8(0), coordinator_keys=(self._group_id,))
+        while True:
+            answer = await self._ask(request)
+            if answer.coordinators[0].error_code == ErrorCode.none:
+                return
+            await asyncio.sleep(_YOUNG_S)
+
+    async def settle(self, when_sent: Callable[[], None] | None = None) -> None:
+        """Join and sync until this member is in a generation; ``when_sent`` is called after each JoinGroup."""
+        while True:
+            answer = await self._ask(self._join(), when_sent)
+            if answer.error_code == ErrorCode.member_id_required:
+                self.member_id = answer.member_id
+                continue
+            if answer.error_code == ErrorCode.rebalance_in_progress:
+                continue
+            if answer.error_code in _NOT_YET:
+                await asyncio.sleep(_YOUNG_S)
+                continue
+            assert answer.error_code == ErrorCode.none, answer.error_code
+            self.member_id = answer.member_id
+            self.generation = answer.generation_id
+            synced = await self._ask(self._sync(answer))
+            if synced.error_code == ErrorCode.rebalance_in_progress:
+                continue
+            assert synced.error_code == ErrorCode.none, synced.error_code
+            self.assignment = synced.assignment
+            self._heartbeat = self._frame(
+                heartbeat.HeartbeatRequest(
+                    group_id=self._group_id, generation_id=i32(self.generation), member_id=self.member_id
+                )
+            )
+            return
+
+    # -- small hands --------------------------------------------------------------------------------------------------
+
+    def _join(self) -> Any:
+        return join_group.JoinGroupRequest(
+            group_id=self._group_id,
+            session_timeout=i32Timedelta.parse(SESSION_TIMEOUT),
+            rebalance_timeout=i32Timedelta.parse(REBALANCE_TIMEOUT),
+            member_id=self.member_id,
+            group_instance_id=None,
+            protocol_type=PROTOCOL_TYPE,
+            protocols=(join_group.JoinGroupRequestProtocol(name=PROTOCOL, metadata=SUBSCRIPTION),),
+        )
+
+    def _sync(self, answer: joined.JoinGroupResponse) -> Any:
+        return sync_group.SyncGroupRequest(
+            group_id=self._group_id,
+            generation_id=i32(self.generation),
+            member_id=self.member_id,
+            group_instance_id=None,
+            protocol_type=PROTOCOL_TYPE,
+            protocol_name=PROTOCOL,
+            # Empty for everybody but the leader, who alone is told of the others.
+            assignments=tuple(
+                sync_group.SyncGroupRequestAssignment(member_id=member.member_id, assignment=ASSIGNMENT)
+                for member in answer.members
+            ),
+        )
+
+    def _frame(self, request: Any) -> bytes:
+        return framed(encode_request(request, correlation_id=0, client_id=self._client_id)[1])
+
+    async def _ask(self, request: Any, when_sent: Callable[[], None] | None = None) -> Any:
+        answer: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
+        self._send(self._frame(request), answer.set_result)
+        if when_sent is not None:
+            when_sent()
+        header = RequestHeader(api_key=request.__api_key__, api_version=request.__version__, correlation_id=0)
+        return decode_response(await answer, header)
+
+    def _send(self, frame: bytes, on_frame: Callable[[bytes], None]) -> None:
+        if self._lost is not None:
+            raise self._lost
+        assert self._transport is not None
+        assert self._on_frame is None, "one request at a time"
+        self._on_frame = on_frame
+        self._transport.write(frame)
