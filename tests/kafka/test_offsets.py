@@ -1,0 +1,279 @@
+"""OffsetCommit, OffsetFetch and OffsetDelete over TCP, against both brokers: what is kept, and who is refused."""
+
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+from uuid import UUID, uuid4
+
+import pytest
+
+from coterie.wire.errors import ErrorCode
+from coterie.wire.primitives import Writer
+from tests.broker.conftest import RawClient, raw_client
+
+COMMIT, FETCH, FIND, JOIN, LEAVE, SYNC, CREATE, DELETE = 8, 9, 10, 11, 13, 14, 19, 47
+DEADLINE_S = 60
+NOT_YET = (ErrorCode.coordinator_load_in_progress, ErrorCode.coordinator_not_available, ErrorCode.not_coordinator)
+NONE = ErrorCode.none
+
+
+class Peer:
+    """A client with a topic and a group of its own."""
+
+    def __init__(self, client: RawClient) -> None:
+        self.client = client
+        self.group = f"group-{uuid4().hex}"
+        self.topic = f"topic-{uuid4().hex}"
+        self.topic_id = self.create(self.topic)
+        self.until_found()
+
+    def create(self, topic: str) -> UUID:
+        wanted = {"name": topic, "num_partitions": 2, "replication_factor": 1, "assignments": (), "configs": ()}
+        (created,) = self.client.ask(CREATE, 7, topics=[wanted], timeout=30_000, validate_only=False).topics
+        assert created.error_code is NONE
+        topic_id: UUID = created.topic_id
+        return topic_id
+
+    def until_found(self) -> None:
+        """A Kafka broker makes its coordinator when it is asked for the first time."""
+        deadline = time.monotonic() + DEADLINE_S
+        while True:
+            (found,) = self.client.ask(FIND, 4, key_type=0, coordinator_keys=[self.group]).coordinators
+            if found.error_code is NONE and self.fetch(topics=[])[0] not in NOT_YET:
+                return
+            assert time.monotonic() < deadline, "no coordinator"
+            time.sleep(0.05)
+
+    def offset(self, partition: int, offset: int = 5, *, metadata: str | None = "m", epoch: int = -1) -> dict[str, Any]:
+        return {
+            "partition_index": partition,
+            "committed_offset": offset,
+            "committed_metadata": metadata,
+            "committed_leader_epoch": epoch,
+        }
+
+    def commit(
+        self,
+        *offsets: Mapping[str, Any],
+        version: int = 9,
+        topics: Sequence[Mapping[str, Any]] | None = None,
+        member: str = "",
+        generation: int = -1,
+        instance: str | None = None,
+        group: str | None = None,
+    ) -> list[tuple[int, ErrorCode]]:
+        mine = {"name": self.topic, "topic_id": self.topic_id, "partitions": offsets}
+        answer = self.client.ask(
+            COMMIT,
+            version,
+            group_id=self.group if group is None else group,
+            generation_id_or_member_epoch=generation,
+            member_id=member,
+            group_instance_id=instance,
+            retention_time=-1,
+            topics=[mine] if topics is None else topics,
+        )
+        return [(one.partition_index, one.error_code) for topic in answer.topics for one in topic.partitions]
+
+    def fetch(
+        self, version: int = 9, *, topics: Sequence[Mapping[str, Any]] | None = None, group: str | None = None
+    ) -> tuple[ErrorCode, dict[Any, tuple[int, str, ErrorCode]]]:
+        """The group's code, and ``{(topic, partition): (offset, metadata, code)}``; a topic by what its version has."""
+        asked = {"group_id": self.group if group is None else group, "topics": topics}
+        answer = self.client.ask(FETCH, version, **asked, groups=[asked | {"member_id": None}], require_stable=True)
+        told = answer.groups[0] if version >= 8 else answer
+        return getattr(told, "error_code", NONE), {
+            (getattr(topic, "name", None) or topic.topic_id, one.partition_index): (
+                one.committed_offset,
+                one.metadata,
+                one.error_code,
+            )
+            for topic in told.topics
+            for one in topic.partitions
+        }
+
+    def mine(self, *partitions: int) -> list[dict[str, Any]]:
+        return [{"name": self.topic, "topic_id": self.topic_id, "partition_indexes": partitions}]
+
+    def delete(self, *partitions: tuple[str, int]) -> tuple[ErrorCode, list[ErrorCode]]:
+        answer = self.client.ask(
+            DELETE,
+            0,
+            group_id=self.group,
+            topics=[{"name": topic, "partitions": [{"partition_index": number}]} for topic, number in partitions],
+        )
+        return answer.error_code, [one.error_code for topic in answer.topics for one in topic.partitions]
+
+    # -- members ------------------------------------------------------------------------------------------------------
+
+    def join(self, member: str = "", *, protocol_type: str = "consumer", instance: str | None = None) -> Any:
+        asked = {
+            "group_id": self.group,
+            "session_timeout": 30_000,
+            "rebalance_timeout": 30_000,
+            "group_instance_id": instance,
+            "protocol_type": protocol_type,
+            "protocols": [{"name": "range", "metadata": subscription(self.topic)}],
+            "reason": None,
+        }
+        joined = self.client.ask(JOIN, 9, member_id=member, **asked)
+        if joined.error_code is ErrorCode.member_id_required:
+            joined = self.client.ask(JOIN, 9, member_id=joined.member_id, **asked)
+        assert joined.error_code is NONE
+        return joined
+
+    def sync(self, joined: Any, *, protocol_type: str = "consumer") -> None:
+        answer = self.client.ask(
+            SYNC,
+            5,
+            group_id=self.group,
+            generation_id=joined.generation_id,
+            member_id=joined.member_id,
+            group_instance_id=None,
+            protocol_type=protocol_type,
+            protocol_name="range",
+            assignments=[{"member_id": joined.member_id, "assignment": b"all"}],
+        )
+        assert answer.error_code is NONE
+
+    def leave(self, joined: Any) -> None:
+        members = [{"member_id": joined.member_id, "group_instance_id": None, "reason": None}]
+        assert self.client.ask(LEAVE, 5, group_id=self.group, members=members).error_code is NONE
+
+
+def subscription(topic: str) -> bytes:
+    writer = Writer()
+    writer.int16(0)
+    writer.count(1)
+    writer.string(topic)
+    writer.nullable_bytes(None)
+    return writer.getvalue()
+
+
+@pytest.fixture
+def peer(bootstrap: str) -> Iterator[Peer]:
+    with raw_client(int(bootstrap.rpartition(":")[2])) as client:
+        yield Peer(client)
+
+
+@pytest.mark.parametrize("version", range(2, 11))
+def test_what_is_committed_in_any_version_is_fetched_in_any_version(peer: Peer, version: int) -> None:
+    assert peer.commit(peer.offset(0, 7), peer.offset(1, 2**62, metadata=None), version=version) == [
+        (0, NONE),
+        (1, NONE),
+    ]
+    for fetch_version in range(1, 11):
+        topic = peer.topic_id if fetch_version >= 10 else peer.topic
+        error, offsets = peer.fetch(fetch_version, topics=peer.mine(0, 1))
+        assert error is NONE
+        assert offsets == {(topic, 0): (7, "m", NONE), (topic, 1): (2**62, "", NONE)}
+
+
+@pytest.mark.parametrize("version", range(2, 11))
+def test_all_of_a_group_can_be_asked_for_without_naming_it(peer: Peer, version: int) -> None:
+    peer.commit(peer.offset(1, 3))
+    topic = peer.topic_id if version >= 10 else peer.topic
+    assert peer.fetch(version) == (NONE, {(topic, 1): (3, "m", NONE)})
+
+
+@pytest.mark.parametrize("version", range(1, 10))
+def test_what_nobody_has_committed_is_no_error(peer: Peer, version: int) -> None:
+    nowhere = {"name": "nowhere", "partition_indexes": [4]}
+    assert peer.fetch(version, topics=[*peer.mine(1), nowhere]) == (
+        NONE,
+        {(peer.topic, 1): (-1, "", NONE), ("nowhere", 4): (-1, "", NONE)},
+    )
+
+
+def test_several_groups_are_asked_at_once(peer: Peer) -> None:
+    other = f"group-{uuid4().hex}"
+    peer.commit(peer.offset(0, 1))
+    peer.commit(peer.offset(0, 2), group=other)
+    groups = [{"group_id": name, "member_id": None, "topics": peer.mine(0)} for name in (other, peer.group, "stranger")]
+    answer = peer.client.ask(FETCH, 9, groups=groups, require_stable=False)
+    assert [(one.group_id, one.topics[0].partitions[0].committed_offset) for one in answer.groups] == [
+        (other, 2),
+        (peer.group, 1),
+        ("stranger", -1),
+    ]
+
+
+def test_a_topic_that_is_not_there_is_refused_and_the_others_are_kept(peer: Peer) -> None:
+    topics = [
+        {"name": "nowhere", "partitions": [peer.offset(0)]},
+        {"name": peer.topic, "partitions": [peer.offset(0), peer.offset(7)]},
+    ]
+    unknown = ErrorCode.unknown_topic_or_partition
+    assert sorted(peer.commit(topics=topics)) == sorted([(0, unknown), (0, NONE), (7, unknown)])
+    assert peer.fetch()[1] == {(peer.topic, 0): (5, "m", NONE)}
+
+
+def test_an_id_that_is_no_topics_is_refused(peer: Peer) -> None:
+    stranger = UUID(int=9)
+    assert peer.commit(version=10, topics=[{"topic_id": stranger, "partitions": [peer.offset(0)]}]) == [
+        (0, ErrorCode.unknown_topic_id)
+    ]
+    asked = [{"topic_id": stranger, "partition_indexes": [0]}]
+    assert peer.fetch(10, topics=asked)[1] == {(stranger, 0): (-1, "", ErrorCode.unknown_topic_id)}
+
+
+def test_metadata_has_its_limit(peer: Peer) -> None:
+    short, long = peer.offset(0, metadata="\U0001f600" * 2048), peer.offset(1, metadata="x" * 4097)
+    assert peer.commit(short, long) == [(0, NONE), (1, ErrorCode.offset_metadata_too_large)]
+
+
+@pytest.mark.parametrize(("version", "code"), [(8, ErrorCode.illegal_generation), (9, ErrorCode.group_id_not_found)])
+def test_a_group_that_nobody_has_heard_of_has_no_generation(peer: Peer, version: int, code: ErrorCode) -> None:
+    assert peer.commit(peer.offset(0), version=version, generation=1, member="m") == [(0, code)]
+
+
+def test_members_commit_in_their_generation_only(peer: Peer) -> None:
+    joined = peer.join()
+    known = {"member": joined.member_id, "generation": joined.generation_id}
+    assert peer.commit(peer.offset(0), **known) == [(0, ErrorCode.rebalance_in_progress)]
+    peer.sync(joined)
+    assert peer.commit(peer.offset(0), **known) == [(0, NONE)]
+    assert peer.commit(peer.offset(0)) == [(0, ErrorCode.unknown_member_id)]
+    assert peer.commit(peer.offset(0), member="ghost", generation=1) == [(0, ErrorCode.unknown_member_id)]
+    assert peer.commit(peer.offset(0), member=joined.member_id, generation=9) == [(0, ErrorCode.illegal_generation)]
+    peer.leave(joined)
+    assert peer.commit(peer.offset(0), **known) == [(0, ErrorCode.unknown_member_id)]
+    assert peer.commit(peer.offset(0, 6)) == [(0, NONE)]
+
+
+def test_a_static_member_that_was_replaced_is_fenced(peer: Peer) -> None:
+    former = peer.join(instance="i")
+    peer.sync(former)
+    latter = peer.join(instance="i")
+    fenced = {"member": former.member_id, "generation": former.generation_id, "instance": "i"}
+    assert peer.commit(peer.offset(0), **fenced) == [(0, ErrorCode.fenced_instance_id)]
+    known = {"member": latter.member_id, "generation": latter.generation_id}
+    assert peer.commit(peer.offset(0), **known, instance="other") == [(0, ErrorCode.unknown_member_id)]
+    assert peer.commit(peer.offset(0), **known, instance="i") == [(0, NONE)]
+
+
+def test_offsets_of_what_consumers_read_cannot_be_deleted(peer: Peer) -> None:
+    assert peer.delete((peer.topic, 0)) == (ErrorCode.group_id_not_found, [])
+    joined = peer.join()
+    peer.sync(joined)
+    other = f"topic-{uuid4().hex}"
+    peer.create(other)
+    topics = [{"name": name, "partitions": [peer.offset(0)]} for name in (peer.topic, other)]
+    assert peer.commit(topics=topics, member=joined.member_id, generation=1) == [(0, NONE), (0, NONE)]
+    code, codes = peer.delete((peer.topic, 0), (other, 0), ("nowhere", 0))
+    assert code is NONE
+    unknown = ErrorCode.unknown_topic_or_partition
+    assert sorted(codes) == sorted([ErrorCode.group_subscribed_to_topic, NONE, unknown])
+    assert peer.fetch()[1] == {(peer.topic, 0): (5, "m", NONE)}
+    peer.leave(joined)
+    assert peer.delete((peer.topic, 0)) == (NONE, [NONE])
+    assert peer.fetch()[1] == {}
+
+
+def test_a_group_of_a_third_type_keeps_its_offsets_while_anybody_is_in_it(peer: Peer) -> None:
+    joined = peer.join(protocol_type="sheep")
+    peer.sync(joined, protocol_type="sheep")
+    assert peer.commit(peer.offset(0), member=joined.member_id, generation=1) == [(0, NONE)]
+    assert peer.delete((peer.topic, 0)) == (ErrorCode.non_empty_group, [])
+    peer.leave(joined)
+    assert peer.delete((peer.topic, 0)) == (NONE, [NONE])
