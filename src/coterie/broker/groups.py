@@ -1,10 +1,10 @@
 """Every group of this broker: found by its id, loaded at the start, forgotten when there is nothing left of it."""
 
 import asyncio
-import time
 from collections.abc import Callable, Mapping, Sequence
 from uuid import uuid4
 
+from coterie.broker.clock import steady_clock
 from coterie.broker.group_host import GroupHost
 from coterie.broker.group_log import GroupLog
 from coterie.broker.heartbeats import HeartbeatGaps
@@ -24,10 +24,7 @@ class Groups:
         self._hosts: dict[GroupId, GroupHost] = {}
         self._running: set[asyncio.Task[None]] = set()
         self._gaps = HeartbeatGaps()
-        loop = asyncio.get_running_loop()
-        # The wall's time at the start and the loop's steady clock from there: a clock that is set ends no session.
-        wall_ms = round(time.time() * 1000 - loop.time() * 1000)
-        self._now_ms: Callable[[], int] = lambda: wall_ms + round(loop.time() * 1000)
+        self._now_ms = steady_clock()
 
     async def load(self) -> None:
         """Replay every group; its members get a full session from now.

@@ -1,4 +1,4 @@
-"""What the APIs work on: this broker as clients see it, its log and its groups."""
+"""What the APIs work on: this broker as clients see it, its log, its groups and its transactions."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -9,6 +9,7 @@ from coterie.broker.security.admission import Admission
 from coterie.broker.security.principals import ANONYMOUS, Principal
 from coterie.broker.security.sasl import Conversation
 from coterie.broker.settings import BrokerSettings
+from coterie.broker.transactions import Transactions
 from coterie.wire.frames import RequestHeader
 
 NODE_ID = 1
@@ -27,6 +28,7 @@ class Node:
     """Where clients reach it."""
     log: BrokerLog
     groups: Groups
+    transactions: Transactions
     admission: Admission
 
     @property

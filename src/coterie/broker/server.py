@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager
 
+from coterie.broker.clock import steady_clock
 from coterie.broker.connection import Connection
 from coterie.broker.group_log import GroupLog
 from coterie.broker.groups import Groups
@@ -14,6 +15,7 @@ from coterie.broker.log import open_log
 from coterie.broker.node import Node
 from coterie.broker.security.admission import Admission
 from coterie.broker.settings import BrokerSettings
+from coterie.broker.transactions import Transactions
 from coterie.nouns.errors import WorldError
 
 logger = logging.getLogger(__name__)
@@ -56,6 +58,8 @@ async def running(settings: BrokerSettings) -> AsyncIterator[Broker]:
         async with open_log(settings.log_path, settings.lock_path) as log, asyncio.TaskGroup() as tasks:
             groups = Groups(await GroupLog.open(log), settings.limits, tasks)
             await groups.load()
+            transactions = await Transactions.open(log, settings.transactions, now_ms=steady_clock())
+            timing = tasks.create_task(transactions.run(), name="transactions")
             connections = _Connections(settings, tasks)
             watching = [tasks.create_task(watched.watch()) for watched in admission.watched]
             with _port_of(settings):
@@ -67,6 +71,7 @@ async def running(settings: BrokerSettings) -> AsyncIterator[Broker]:
                     port=port,
                     log=log,
                     groups=groups,
+                    transactions=transactions,
                     admission=admission,
                 )
                 await server.start_serving()
@@ -76,6 +81,7 @@ async def running(settings: BrokerSettings) -> AsyncIterator[Broker]:
             finally:
                 connections.close()
                 groups.close()
+                timing.cancel()
                 for watcher in watching:
                     watcher.cancel()
                 await _stop_listening(server)

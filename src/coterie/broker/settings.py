@@ -5,6 +5,7 @@ from enum import StrEnum
 from pathlib import Path
 
 from coterie.groups.state import Limits
+from coterie.groups.transaction_messages import TransactionLimits
 
 
 class SecurityProtocol(StrEnum):
@@ -94,6 +95,8 @@ class BrokerSettings:
     security: Security = field(default_factory=Security)
     limits: Limits = field(default_factory=Limits)
     """Initial rebalance delay, session timeouts and size of groups."""
+    transactions: TransactionLimits = field(default_factory=TransactionLimits)
+    """Timeouts, and when producers are forgotten."""
     upkeep: Upkeep = field(default_factory=Upkeep)
     stats_path: Path | None = None
     """Where `stats()` is written as JSON at shutdown."""
