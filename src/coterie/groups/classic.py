@@ -18,8 +18,11 @@ the initial delay, KIP-394 for known member ids, KIP-559 for the protocol in Syn
 
 from coterie.engine.output import Output
 from coterie.groups import static_members
+from coterie.groups.description import on_describe
 from coterie.groups.guards import check_generation, check_group, check_member
 from coterie.groups.messages import (
+    DescribeGroup,
+    DescribeGroupResponse,
     Effect,
     Event,
     GroupLoaded,
@@ -43,6 +46,7 @@ from coterie.groups.messages import (
     TimerFired,
     TimerKey,
 )
+from coterie.groups.newcomers import hand_out_member_id, has_room_for, on_no_room, take_pending
 from coterie.groups.offset_messages import (
     DeleteGroup,
     ExpiryTimer,
@@ -82,7 +86,7 @@ def step(group: Group, event: Event, *, now_ms: int) -> Output[Record, Effect]:
     """Take one event. Append the records; once they are durable, perform the effects in order."""
     turn = Turn(group, now_ms)
     match event:
-        case Heartbeat() | JoinGroup() | SyncGroup() | LeaveGroup():
+        case Heartbeat() | JoinGroup() | SyncGroup() | LeaveGroup() | DescribeGroup():
             answer_or_refuse(turn, event)
         case OffsetCommit() | OffsetFetch() | OffsetDelete() | DeleteGroup():
             answer_or_refuse(turn, event)
@@ -109,6 +113,9 @@ def answer_or_refuse(turn: Turn, request: Request) -> None:
 def on_request(turn: Turn, request: Request) -> None:
     if isinstance(request, OffsetRequest):
         on_offset_request(turn, request)
+        return
+    if isinstance(request, DescribeGroup):
+        on_describe(turn, request)
         return
     check_group(turn.group)
     match request:
@@ -152,9 +159,7 @@ def on_join(turn: Turn, request: JoinGroup) -> None:
         hand_out_member_id(turn, request)
     elif not request.member_id:
         add_member(turn, request, request.fresh_member_id)
-    elif request.member_id in group.pending and request.instance_id is None:
-        group.pending.discard(request.member_id)
-        turn.cancel_timer(PendingMemberTimer(member_id=request.member_id))
+    elif request.instance_id is None and take_pending(turn, request.member_id):
         add_member(turn, request, request.member_id)
     else:
         on_rejoin(turn, request, check_member(group, request.member_id, request.instance_id))
@@ -208,10 +213,7 @@ def on_leave(turn: Turn, request: LeaveGroup) -> None:
     codes: list[tuple[MemberId, ErrorCode]] = []
     for leaving in request.members:
         try:
-            if leaving.member_id in group.pending:
-                group.pending.discard(leaving.member_id)
-                turn.cancel_timer(PendingMemberTimer(member_id=leaving.member_id))
-            else:
+            if not take_pending(turn, leaving.member_id):
                 remove_member(turn, static_members.leaving_id(group, leaving))
             codes.append((leaving.member_id, ErrorCode.none))
         except Refusal as refusal:
@@ -219,28 +221,6 @@ def on_leave(turn: Turn, request: LeaveGroup) -> None:
     turn.reply(request.reply_to, LeaveGroupResponse(error=ErrorCode.none, members=tuple(codes)))
     if any(code is ErrorCode.none for _, code in codes):
         rebalance_after_removal(turn)
-
-
-def hand_out_member_id(turn: Turn, request: JoinGroup) -> None:
-    """A client that gives up and joins again must not become two members: first it learns who it is (KIP-394)."""
-    turn.group.pending.add(request.fresh_member_id)
-    turn.set_timer(PendingMemberTimer(member_id=request.fresh_member_id), request.session_timeout_ms)
-    turn.reply(
-        request.reply_to,
-        JoinGroupResponse(error=ErrorCode.member_id_required, member_id=request.fresh_member_id),
-    )
-
-
-def on_no_room(turn: Turn, request: JoinGroup) -> None:
-    """The group has shrunk below its members: those that rejoin last are put out (KIP-389)."""
-    group = turn.group
-    if request.member_id in group.members:
-        remove_member(turn, request.member_id)
-    elif request.member_id in group.pending:
-        group.pending.discard(request.member_id)
-        turn.cancel_timer(PendingMemberTimer(member_id=request.member_id))
-    turn.reply(request.reply_to, JoinGroupResponse(error=ErrorCode.group_max_size_reached))
-    rebalance_after_removal(turn)
 
 
 # -- timers and the group's own life ------------------------------------------------------------------------------
@@ -317,13 +297,6 @@ def check_protocols(group: Group, request: JoinGroup) -> None:
         raise Refusal(ErrorCode.inconsistent_group_protocol)
 
 
-def has_room_for(group: Group, member_id: MemberId) -> bool:
-    """While a join phase is open, whoever has rejoined counts; then, whoever is a member."""
-    if group.join_phase is not None:
-        return member_id in group.joins or len(group.joins) < group.limits.group_size_max
-    return not group.members or member_id in group.members or len(group.members) < group.limits.group_size_max
-
-
 def refused(request: Request, error: ErrorCode) -> Response:
     if isinstance(request, OffsetRequest):
         return refused_offsets(request, error)
@@ -336,3 +309,5 @@ def refused(request: Request, error: ErrorCode) -> Response:
             return SyncGroupResponse(error=error)
         case LeaveGroup():
             return LeaveGroupResponse(error=error)
+        case DescribeGroup():
+            return DescribeGroupResponse(error=error)

@@ -11,14 +11,19 @@ def check_group(group: Group) -> None:
         raise Refusal(ErrorCode.invalid_group_id)
 
 
+def check_is_known(group: Group) -> None:
+    if group.is_unheard_of:
+        raise Refusal(ErrorCode.group_id_not_found)
+
+
 def check_member(group: Group, member_id: MemberId, instance_id: InstanceId | None = None) -> Member:
     """The member, unless another one holds the instance id that it claims (KIP-345)."""
     if instance_id is not None:
         holder = group.static_members.get(instance_id)
-        if holder is not None and holder != member_id:
-            raise Refusal(ErrorCode.fenced_instance_id)
         if holder is None:
             raise Refusal(ErrorCode.unknown_member_id)
+        if holder != member_id:
+            raise Refusal(ErrorCode.fenced_instance_id)
     member = group.members.get(member_id)
     if member is None:
         raise Refusal(ErrorCode.unknown_member_id)

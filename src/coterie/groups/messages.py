@@ -6,12 +6,25 @@ so no event names its group. What a machine may not make itself (a fresh member 
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from enum import StrEnum
 from typing import TypeAlias
 
 from coterie.groups.offset_messages import ExpiryTimer, OffsetRecord, OffsetRequest, OffsetResponse, TopicDeleted
 from coterie.nouns.ids import Generation, InstanceId, MemberId
 from coterie.nouns.ids import ReplyTo as ReplyTo
 from coterie.wire.errors import ErrorCode
+
+
+class Phase(StrEnum):
+    """Where a group stands: Kafka's words. Never stored, always derived."""
+
+    EMPTY = "EMPTY"
+    PREPARING_REBALANCE = "PREPARING_REBALANCE"
+    COMPLETING_REBALANCE = "COMPLETING_REBALANCE"
+    STABLE = "STABLE"
+    DEAD = "DEAD"
+    """There is no such group."""
+
 
 NO_GENERATION = Generation(-1)
 NO_MEMBER = MemberId("")
@@ -87,6 +100,13 @@ class LeaveGroup:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class DescribeGroup:
+    reply_to: ReplyTo
+    with_members: bool = True
+    """False where a list of groups is wanted: a group may be large."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class TimerFired:
     """A deadline passed. A claim to check: it may have been moved or cancelled meanwhile."""
 
@@ -98,7 +118,7 @@ class GroupLoaded:
     """The group's records have been replayed; the coordinator may answer again."""
 
 
-Request: TypeAlias = Heartbeat | JoinGroup | SyncGroup | LeaveGroup | OffsetRequest
+Request: TypeAlias = Heartbeat | JoinGroup | SyncGroup | LeaveGroup | DescribeGroup | OffsetRequest
 Event: TypeAlias = Request | TimerFired | GroupLoaded | TopicDeleted
 
 # -- records: lines of the group's log; each is the whole of the group's hard state ------------------------------------
@@ -189,7 +209,35 @@ class LeaveGroupResponse:
     members: tuple[tuple[MemberId, ErrorCode], ...] = ()
 
 
-Response: TypeAlias = HeartbeatResponse | JoinGroupResponse | SyncGroupResponse | LeaveGroupResponse | OffsetResponse
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DescribedMember:
+    member_id: MemberId
+    instance_id: InstanceId | None
+    client_id: str
+    client_host: str
+    metadata: bytes = b""
+    """In the group's protocol; it and the assignment are told of a STABLE group only, as by Kafka."""
+    assignment: bytes = b""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DescribeGroupResponse:
+    error: ErrorCode
+    phase: Phase = Phase.DEAD
+    protocol_type: str = ""
+    protocol: str = ""
+    """Of a STABLE group."""
+    members: tuple[DescribedMember, ...] = ()
+
+
+Response: TypeAlias = (
+    HeartbeatResponse
+    | JoinGroupResponse
+    | SyncGroupResponse
+    | LeaveGroupResponse
+    | DescribeGroupResponse
+    | OffsetResponse
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

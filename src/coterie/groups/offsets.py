@@ -4,7 +4,8 @@ Behaviour, codes and the order of checks are those of Kafka's OffsetMetadataMana
 to its members: a consumer that assigns its partitions itself commits without being a member, as long as the group is
 empty, and a group that was never joined has offsets and nothing else. Every so often (`ExpiryTimer`) old offsets go:
 
-- nobody in the group: when it has been empty for the retention time, whenever they were committed;
+- nobody in the group: when it has been empty for the retention time. One that was committed later (an operator has
+  reset it) stays for that long; Kafka takes it with the others, so that it may live for minutes;
 - never anybody in it: each, when the retention time has passed since it was committed;
 - a stable group of consumers: likewise, of topics that none of them reads;
 - members that reconcile, or whose protocol type is another: none.
@@ -12,7 +13,7 @@ empty, and a group that was never joined has offsets and nothing else. Every so 
 A group without members and offsets goes at the same moment, whatever its type.
 """
 
-from coterie.groups.guards import check_generation, check_group, check_member
+from coterie.groups.guards import check_generation, check_group, check_is_known, check_member
 from coterie.groups.messages import PendingMemberTimer
 from coterie.groups.offset_messages import (
     CommittedOffset,
@@ -124,7 +125,6 @@ def on_delete_offsets(turn: Turn, request: OffsetDelete) -> None:
 
 def on_delete_group(turn: Turn, request: DeleteGroup) -> None:
     group = turn.group
-    check_group(group)
     check_is_known(group)
     if group.phase is not Phase.EMPTY:
         raise Refusal(ErrorCode.non_empty_group)
@@ -178,7 +178,7 @@ def expired(group: Group, now_ms: int) -> list[TopicPartition]:
 def expires_at_ms(offset: CommittedOffset, *, emptied_at_ms: int | None, retention_ms: int) -> int:
     if offset.expires_at_ms is not None:
         return offset.expires_at_ms
-    return (offset.committed_at_ms if emptied_at_ms is None else emptied_at_ms) + retention_ms
+    return max(offset.committed_at_ms, emptied_at_ms or 0) + retention_ms
 
 
 def end_group(turn: Turn) -> None:
@@ -208,11 +208,6 @@ def check_committer(group: Group, request: OffsetCommit) -> None:
     if group.phase is Phase.COMPLETING_REBALANCE:
         # It knows this generation from its JoinGroup and has not been told yet what is its own to commit.
         raise Refusal(ErrorCode.rebalance_in_progress)
-
-
-def check_is_known(group: Group) -> None:
-    if group.is_unheard_of:
-        raise Refusal(ErrorCode.group_id_not_found)
 
 
 def topics_read(group: Group) -> frozenset[str] | None:

@@ -5,7 +5,6 @@ who waits for an answer and which deadlines run is soft: after a crash the membe
 """
 
 from dataclasses import dataclass
-from enum import StrEnum
 
 from coterie.groups.messages import (
     GenerationWritten,
@@ -19,6 +18,7 @@ from coterie.groups.messages import (
     SyncTimer,
     TimerKey,
 )
+from coterie.groups.messages import Phase as Phase
 from coterie.groups.offset_messages import (
     CommittedOffset,
     GroupRemoved,
@@ -27,16 +27,6 @@ from coterie.groups.offset_messages import (
     TopicPartition,
 )
 from coterie.nouns.ids import Generation, GroupId, InstanceId, MemberId
-
-
-class Phase(StrEnum):
-    """Where a group stands: Kafka's words. Never stored, always derived."""
-
-    EMPTY = "EMPTY"
-    PREPARING_REBALANCE = "PREPARING_REBALANCE"
-    COMPLETING_REBALANCE = "COMPLETING_REBALANCE"
-    STABLE = "STABLE"
-    DEAD = "DEAD"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,6 +39,8 @@ class Limits:
     new_member_join_timeout_ms: int = 300_000
     """Not a setting in Kafka either: how long a new member may wait for its first join phase to end."""
     group_size_max: int = 2**31 - 1
+    pending_members_max: int = 20_000
+    """Member ids that are handed out and not joined with, in one group; each lasts a session timeout at most."""
     offset_metadata_size_max: int = 4_096
     """In UTF-16 units, as Kafka counts."""
     offsets_retention_ms: int = 604_800_000
