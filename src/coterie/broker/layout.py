@@ -26,12 +26,12 @@ CREATE TABLE batches (id INTEGER PRIMARY KEY, partition INTEGER NOT NULL REFEREN
                       size_bytes INTEGER NOT NULL, data BLOB NOT NULL);
 """
 
-# A partition whose topic is NULL has lost it: its batches go step by step, then its row. Its id is nobody else's until
-# then. `cleaned_offset` is where the next compaction finds what it has not seen.
+# A partition whose topic is NULL has lost it: its batches go step by step, then its row. No id is given twice, so that
+# a late append to a deleted topic finds nothing. `cleaned_offset` is where the next compaction finds what is new to it.
 _PARTITIONS = """
-CREATE TABLE {name} (id INTEGER PRIMARY KEY, topic INTEGER REFERENCES topics (id), number INTEGER NOT NULL,
-                     start_offset INTEGER NOT NULL DEFAULT 0, cleaned_offset INTEGER NOT NULL DEFAULT 0,
-                     UNIQUE (topic, number));
+CREATE TABLE {name} (id INTEGER PRIMARY KEY AUTOINCREMENT, topic INTEGER REFERENCES topics (id),
+                     number INTEGER NOT NULL, start_offset INTEGER NOT NULL DEFAULT 0,
+                     cleaned_offset INTEGER NOT NULL DEFAULT 0, UNIQUE (topic, number));
 """
 
 # The index holds what retention and the search for a timestamp ask for, so that neither reads a batch's bytes. The
@@ -44,7 +44,7 @@ CREATE TABLE kept (kind TEXT NOT NULL, name TEXT NOT NULL, entries TEXT NOT NULL
                    PRIMARY KEY (kind, name)) WITHOUT ROWID;
 """
 
-# What `transaction_store` keeps. A partition's id may be given again: whatever hangs on it goes with it.
+# What `transaction_store` keeps. Whatever hangs on a partition goes with it.
 _TRANSACTIONS = """
 CREATE TABLE transactions (transactional_id TEXT PRIMARY KEY, producer_id INTEGER NOT NULL, epoch INTEGER NOT NULL,
                            previous_producer_id INTEGER NOT NULL, previous_epoch INTEGER NOT NULL,

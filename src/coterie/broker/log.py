@@ -92,7 +92,11 @@ class BrokerLog:
         self.topics = {stored.name: Topic(stored) for stored in store.topics()}
         self.topics_by_id: dict[UUID, Topic] = {topic.topic_id: topic for topic in self.topics.values()}
         self._kept = store.kept()
+        self.altering = asyncio.Lock()
+        """Held by whoever reads configs, changes them and writes them back."""
         self._writer = Writer(store, loop)
+        self.sweep_wanted = asyncio.Event()
+        """Set when there are rows that nobody can read any more; `upkeep` removes them."""
 
     @property
     def partition_count(self) -> int:
@@ -170,6 +174,7 @@ class BrokerLog:
 
         def set_start(start_offset: int) -> None:
             partition.start_offset = max(partition.start_offset, start_offset)
+            self.sweep_wanted.set()
 
         return await self.write(lambda store: store.raise_start(partition.id, offset), set_start)
 
@@ -254,6 +259,7 @@ class BrokerLog:
         del self.topics_by_id[topic.topic_id]
         for partition in topic.partitions:
             partition.wake()
+        self.sweep_wanted.set()
 
 
 def _add_partitions(topic: Topic, stored: tuple[StoredPartition, ...]) -> None:

@@ -1,0 +1,202 @@
+"""Keeps the log in order while it is used: retention, compaction, deleted topics, and space given back.
+
+One asyncio task; what blocks runs on a thread of its own, and what changes the log is queued with everybody's appends,
+one short step at a time. A step waits for the one before, so that an append never has more than one of them before it.
+"""
+
+import asyncio
+import logging
+import sqlite3
+from collections.abc import Awaitable, Callable
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from pathlib import Path
+from typing import TypeVar
+
+from coterie.broker.cleaner import Pass
+from coterie.broker.log import BrokerLog, Partition, Topic
+from coterie.broker.policies import TopicPolicy, policy_of
+from coterie.broker.rows import RowReader, change_rows, forget_partition, give_back_pages, remove_rows, set_cleaned
+from coterie.broker.settings import Upkeep
+from coterie.nouns.errors import WorldError
+
+logger = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+_EVERY_OFFSET = 2**63 - 1
+_SPARE_BYTES = 64 * 1024 * 1024
+_SPARE_SHARE = 0.25
+"""Free space up to either of these stays in the file: a steady load uses it again at once."""
+
+
+async def keep_up(log: BrokerLog, path: Path, settings: Upkeep, *, now_ms: Callable[[], int]) -> None:
+    """Until it is cancelled. ``path`` is that of the log."""
+    thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="broker-log-upkeep")
+    reader = RowReader(path)
+    try:
+        await _Upkeep(log, reader, thread, settings, now_ms).run()
+    finally:
+        # A step that runs is short; the reader is its until it ends.
+        await asyncio.shield(asyncio.to_thread(thread.shutdown))
+        reader.close()
+
+
+class _Upkeep:
+    def __init__(
+        self,
+        log: BrokerLog,
+        reader: RowReader,
+        thread: ThreadPoolExecutor,
+        settings: Upkeep,
+        now_ms: Callable[[], int],
+    ) -> None:
+        self._log = log
+        self._reader = reader
+        self._thread = thread
+        self._settings = settings
+        self._now_ms = now_ms
+        self._is_failing = False
+        self._complained_of: set[str] = set()
+
+    async def run(self) -> None:
+        loop = asyncio.get_running_loop()
+        due_s = loop.time() + self._settings.initial_delay_ms / 1000
+        retention_due_s = due_s
+        while True:
+            await self._in_turn(self._sweep)
+            try:
+                async with asyncio.timeout_at(due_s):
+                    await self._log.sweep_wanted.wait()
+            except TimeoutError:
+                if loop.time() >= retention_due_s:
+                    await self._in_turn(self._retain)
+                    retention_due_s = loop.time() + self._settings.retention_check_interval_ms / 1000
+                await self._in_turn(self._compact)
+                await self._in_turn(self._give_back)
+                due_s = loop.time() + self._settings.cleaner_backoff_ms / 1000
+
+    async def _in_turn(self, work: Callable[[], Awaitable[None]]) -> None:
+        """A failure of the world ends this turn; the next one begins where it stood."""
+        try:
+            await work()
+        except (WorldError, sqlite3.Error) as error:
+            if not self._is_failing:
+                logger.warning("the upkeep of the broker's log waits until it works again: %s", error)
+            self._is_failing = True
+        except Exception:
+            logger.exception("our own bug: the upkeep of the broker's log begins anew")
+        else:
+            self._is_failing = False
+
+    # -- what is gone already -----------------------------------------------------------------------------------------
+
+    async def _sweep(self) -> None:
+        """Remove the rows that nobody can read any more."""
+        self._log.sweep_wanted.clear()
+        for partition_id, start_offset in await self._look(self._reader.partitions_with_hidden_rows):
+            await self._remove(partition_id, start_offset)
+        for partition_id in await self._look(self._reader.orphans):
+            await self._remove(partition_id, _EVERY_OFFSET)
+            await self._log.write(partial(forget_partition, partition_id=partition_id))
+
+    async def _remove(self, partition_id: int, end_offset: int) -> None:
+        while await self._log.write(partial(remove_rows, partition_id=partition_id, end_offset=end_offset)):
+            pass
+
+    # -- retention ----------------------------------------------------------------------------------------------------
+
+    async def _retain(self) -> None:
+        for topic, partition in self._partitions():
+            start_offset = await self._look(partial(self._start_offset, partition, policy_of(topic.configs)))
+            if start_offset > partition.start_offset:
+                await self._log.delete_records(partition, start_offset)
+        await self._sweep()
+
+    def _start_offset(self, partition: Partition, policy: TopicPolicy) -> int:
+        """Where the partition should begin."""
+        offset = partition.start_offset
+        if policy.retention_ms is not None:
+            offset = self._reader.offset_kept_by_time(partition.id, offset, self._now_ms() - policy.retention_ms)
+        if policy.retention_bytes is not None:
+            offset = self._reader.offset_kept_by_size(partition.id, offset, policy.retention_bytes)
+        return offset
+
+    # -- compaction ---------------------------------------------------------------------------------------------------
+
+    async def _compact(self) -> None:
+        for topic, partition in self._partitions():
+            policy = policy_of(topic.configs)
+            if policy.compacts:
+                complain = partial(self._complain, f"{topic.name}-{partition.number}")
+                while await self._compact_partition(partition, policy, complain):
+                    pass
+
+    async def _compact_partition(
+        self, partition: Partition, policy: TopicPolicy, complain: Callable[[str], None]
+    ) -> bool:
+        """One pass, if it is worth one; whether there is more than it had room for."""
+        # Both ends are taken here, on the loop, where they move.
+        offsets = partition.start_offset, partition.stable_offset
+        one = await self._look(partial(self._pass, partition.id, *offsets, policy, complain))
+        if one is None:
+            return False
+        settled_offset = one.end_offset
+        while await self._look(one.see):
+            pass
+        while (changes := await self._look(one.sift)) is not None:
+            if changes:
+                await self._log.write(partial(change_rows, rows=changes))
+        await self._log.write(partial(set_cleaned, partition_id=partition.id, cleaned_offset=one.end_offset))
+        return one.end_offset < settled_offset
+
+    def _pass(
+        self,
+        partition_id: int,
+        start_offset: int,
+        stable_offset: int,
+        policy: TopicPolicy,
+        complain: Callable[[str], None],
+    ) -> Pass | None:
+        now_ms = self._now_ms()
+        cleaned_offset = max(self._reader.cleaned_offset(partition_id), start_offset)
+        settled_offset = self._reader.offset_settled(
+            partition_id, cleaned_offset, stable_offset, now_ms - policy.min_compaction_lag_ms
+        )
+        dirt = self._reader.dirt(partition_id, start_offset, cleaned_offset, settled_offset)
+        if not dirt.is_worth_a_pass(policy, now_ms):
+            return None
+        return Pass(
+            self._reader,
+            partition_id,
+            start_offset=start_offset,
+            cleaned_offset=cleaned_offset,
+            settled_offset=max(cleaned_offset, settled_offset),
+            policy=policy,
+            dedupe_buffer_size=self._settings.dedupe_buffer_size,
+            now_ms=now_ms,
+            complain=complain,
+        )
+
+    def _complain(self, name: str, sentence: str) -> None:
+        """Once for a partition, and not at every pass."""
+        if name not in self._complained_of:
+            logger.warning("compaction of %s: %s", name, sentence)
+            self._complained_of.add(name)
+
+    # -- space --------------------------------------------------------------------------------------------------------
+
+    async def _give_back(self) -> None:
+        while True:
+            free_bytes, share = await self._look(self._reader.free_space)
+            if free_bytes <= _SPARE_BYTES or share <= _SPARE_SHARE:
+                return
+            await self._log.write(give_back_pages)
+
+    # -- small hands --------------------------------------------------------------------------------------------------
+
+    def _partitions(self) -> list[tuple[Topic, Partition]]:
+        return [(topic, partition) for topic in self._log.topics.values() for partition in topic.partitions]
+
+    async def _look(self, look: Callable[[], T]) -> T:
+        return await asyncio.get_running_loop().run_in_executor(self._thread, look)
