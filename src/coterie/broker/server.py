@@ -3,6 +3,7 @@
 import asyncio
 import json
 import logging
+import time
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager
@@ -16,6 +17,7 @@ from coterie.broker.node import Node
 from coterie.broker.security.admission import Admission
 from coterie.broker.settings import BrokerSettings
 from coterie.broker.transactions import Transactions
+from coterie.broker.upkeep import keep_up
 from coterie.nouns.errors import WorldError
 
 logger = logging.getLogger(__name__)
@@ -60,6 +62,9 @@ async def running(settings: BrokerSettings) -> AsyncIterator[Broker]:
             await groups.load()
             transactions = await Transactions.open(log, settings.transactions, now_ms=steady_clock())
             timing = tasks.create_task(transactions.run(), name="transactions")
+            keeping = tasks.create_task(
+                keep_up(log, settings.log_path, settings.upkeep, now_ms=_wall_ms), name="upkeep of the log"
+            )
             connections = _Connections(settings, tasks)
             watching = [tasks.create_task(watched.watch()) for watched in admission.watched]
             with _port_of(settings):
@@ -82,6 +87,7 @@ async def running(settings: BrokerSettings) -> AsyncIterator[Broker]:
                 connections.close()
                 groups.close()
                 timing.cancel()
+                keeping.cancel()
                 for watcher in watching:
                     watcher.cancel()
                 await _stop_listening(server)
@@ -144,6 +150,11 @@ class _Connections:
             del self._by_address[connection.peer_host]
         # Here and not in the task: one that is cancelled before its first step runs nothing of its own.
         connection.abort()
+
+
+def _wall_ms() -> int:
+    """What records' timestamps are compared with; a machine that slept must not lag behind them."""
+    return time.time_ns() // 1_000_000
 
 
 async def _bound(settings: BrokerSettings, connections: _Connections) -> asyncio.Server:
