@@ -8,6 +8,7 @@ from functools import partial
 import pytest
 
 from coterie.lab.simulator.__main__ import main, seeds
+from coterie.lab.simulator.clients.run import simulate_clients
 from coterie.lab.simulator.coordinator import Disk
 from coterie.lab.simulator.run import simulate
 from coterie.lab.simulator.world import Alarms, World
@@ -20,11 +21,25 @@ def test_all_invariants_hold(seed: int) -> None:
     assert outcome.generations > 1, "a seed in which nothing happens says nothing"
 
 
-def test_a_seed_gives_the_same_trace_whatever_strings_hash_to() -> None:
+@pytest.mark.parametrize("seed", range(1, 201))
+def test_all_invariants_hold_for_ordinary_clients(seed: int) -> None:
+    outcome = simulate_clients(seed)
+    assert outcome.violation is None, f"{outcome.violation}\n{outcome.story}"
+
+
+def test_clients_meet_all_that_their_play_is_about() -> None:
+    """What no seed comes across is not tested, whatever the invariants say."""
+    stories = "\n".join(simulate_clients(seed, story_lines=400).story for seed in range(1, 61))
+    for sight in ("is fenced", "group_max_size_reached", "DeleteGroup none", "OffsetDelete none", "member_id_required"):
+        assert sight in stories, sight
+
+
+@pytest.mark.parametrize("play", ["fleet", "clients"])
+def test_a_seed_gives_the_same_trace_whatever_strings_hash_to(play: str) -> None:
     digests = set()
     for hash_seed in ("1", "2"):
         ended = subprocess.run(
-            [sys.executable, "-m", "coterie.lab.simulator", "--seeds", "5-7"],
+            [sys.executable, "-m", "coterie.lab.simulator", "--play", play, "--seeds", "5-7"],
             env={**os.environ, "PYTHONHASHSEED": hash_seed},
             capture_output=True,
             text=True,
@@ -81,8 +96,8 @@ def test_a_disk_keeps_all_that_it_has_acknowledged_and_no_more_than_it_was_given
     world = World(seed)
     disk, acknowledged = Disk(world), list[int]()
     for number in range(20):
-        world.after(number, partial(disk.append, [bytes([number])], acknowledged.append))
+        world.after(number, partial(disk.append, [(bytes([number]), None)], acknowledged.append))
     world.run_until(world.rng.randint(0, 40))
     disk.crash()
     assert sum(acknowledged) <= len(disk.lines) <= 20
-    assert disk.lines == [bytes([number]) for number in range(len(disk.lines))]
+    assert disk.lines == [(bytes([number]), None) for number in range(len(disk.lines))]

@@ -1,18 +1,78 @@
 """The broker of the simulation: the real `groups` machine with the real outbox, and a disk that may forget its tail."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Protocol, TypeAlias
 
-from coterie.engine.output import Outbox
-from coterie.groups import messages as groups
+from coterie.engine.output import Outbox, Output
 from coterie.groups.classic import step
-from coterie.groups.records import decode_value, encode_value
+from coterie.groups.lines import decode_line, encode_line
+from coterie.groups.messages import (
+    CancelTimer,
+    Effect,
+    Event,
+    GroupLoaded,
+    Heartbeat,
+    Record,
+    Reply,
+    ReplyTo,
+    Request,
+    Response,
+    SetTimer,
+    TimerFired,
+    TimerKey,
+)
 from coterie.groups.state import Group, Limits, Phase, apply, check_whole
+from coterie.lab.simulator.invariants import machine_check
 from coterie.lab.simulator.network import Call
-from coterie.lab.simulator.watch import Watch
 from coterie.lab.simulator.world import Alarms, World
-from coterie.member import messages as member
-from coterie.nouns.ids import GroupId, MemberId
+from coterie.nouns.ids import Generation, GroupId, InstanceId, MemberId
 from coterie.wire.errors import ErrorCode
+
+Line: TypeAlias = tuple[bytes, bytes | None]
+"""Key and value of one record, as the log holds it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Before:
+    """What a step began with."""
+
+    phase: Phase
+    generation: Generation
+    members: frozenset[MemberId]
+    static_members: Mapping[InstanceId, MemberId]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Step:
+    """One step of the machine, for whoever watches."""
+
+    event: Event
+    before: Before
+    output: Output[Record, Effect]
+    group: Group
+    """As it is now."""
+    asked: Mapping[ReplyTo, Request]
+    """Every request that was not answered before this step."""
+
+
+class CoordinatorWatch(Protocol):
+    """Looks at everything, and raises a `Violation`."""
+
+    def on_step(self, taken: Step) -> None: ...
+
+    def on_reply(self, request: Request, response: Response, durable: Group, *, needs: int, has: int) -> None:
+        """An answer leaves. ``durable`` is the group as the log holds it, of ``has`` lines; when the answer was decided
+        the log was to have ``needs``."""
+        ...
+
+    def on_crash(self, group: Group, lines: Iterable[Line]) -> None:
+        """A life ends. ``lines`` are all that it has written, durable or not."""
+        ...
+
+    def on_loaded(self, group: Group) -> None:
+        """A life has read its log and is about to begin."""
+        ...
 
 
 class Disk:
@@ -20,13 +80,13 @@ class Disk:
 
     def __init__(self, world: World) -> None:
         self._world = world
-        self.lines: list[bytes] = []
+        self.lines: list[Line] = []
         self.slow = False
-        self._writing: list[bytes] = []
-        self._waiting: list[bytes] = []
+        self._writing: list[Line] = []
+        self._waiting: list[Line] = []
         self._life = 0
 
-    def append(self, lines: list[bytes], acknowledged: Callable[[int], None]) -> None:
+    def append(self, lines: Sequence[Line], acknowledged: Callable[[int], None]) -> None:
         self._waiting += lines
         if not self._writing:
             self._write(acknowledged)
@@ -57,7 +117,7 @@ class Disk:
 class SimCoordinator:
     """One life after the other of the same group's coordinator."""
 
-    def __init__(self, world: World, watch: Watch, *, group_id: GroupId, limits: Limits) -> None:
+    def __init__(self, world: World, watch: CoordinatorWatch, *, group_id: GroupId, limits: Limits) -> None:
         self._world = world
         self._watch = watch
         self._group_id = group_id
@@ -72,93 +132,72 @@ class SimCoordinator:
 
     def start(self) -> None:
         """Replay what the disk holds, then answer again."""
-        self._calls: dict[groups.ReplyTo, tuple[Call, groups.Request]] = {}
-        self._outbox = Outbox[groups.Effect]()
-        self._alarms = Alarms[groups.TimerKey](self._world, lambda key: self._feed(groups.TimerFired(key=key)))
-        self.group = Group(self._group_id, self._limits)
-        for line in self.disk.lines:
-            apply(self.group, decode_value(line))
+        self._calls: dict[ReplyTo, Call] = {}
+        self._requests: dict[ReplyTo, Request] = {}
+        self._needs: dict[ReplyTo, int] = {}
+        """How many lines the log has to hold before an answer may leave."""
+        self._outbox = Outbox[Effect]()
+        self._alarms = Alarms[TimerKey](self._world, lambda key: self.feed(TimerFired(key=key)))
+        self.group = folded(self._group_id, self._limits, self.disk.lines)
+        self._durable = folded(self._group_id, self._limits, self.disk.lines)
+        self._durable_lines = len(self.disk.lines)
+        self._lines: list[Line] = list(self.disk.lines)
         self.up = True
-        self._watch.on_loaded(self.group, self.disk.lines)
+        self._watch.on_loaded(self.group)
         self._world.say(f"coordinator is up with {len(self.disk.lines)} lines, generation {self.group.generation}")
-        self._feed(groups.GroupLoaded())
+        self.feed(GroupLoaded())
 
     def crash(self) -> None:
-        self._watch.on_crash(self.group)
+        self._watch.on_crash(self.group, self._lines)
         self._world.say(f"coordinator crashes in {self.group.phase}, generation {self.group.generation}")
         self.up = False
         self._alarms.off()
         self.disk.crash()
-        for call, _ in self._calls.values():
+        for call in self._calls.values():
             call.fail("the connection was reset", within_ms=200)
 
     # -- questions --------------------------------------------------------------------------------------------------
 
-    def serve(self, call: Call, request: member.Request) -> None:
+    def serve(self, call: Call, request: Callable[[ReplyTo], Request]) -> None:
         if not self.up:
             call.fail("connection refused", within_ms=20)
             return
         self._asked += 1
-        reply_to = groups.ReplyTo(self._asked)
-        event = self._event(reply_to, call.worker, request)
-        self._calls[reply_to] = (call, event)
-        self._feed(event)
+        reply_to = ReplyTo(self._asked)
+        self._calls[reply_to] = call
+        self._requests[reply_to] = request(reply_to)
+        self.feed(self._requests[reply_to])
 
-    def _event(self, reply_to: groups.ReplyTo, worker: str, request: member.Request) -> groups.Request:
-        match request:
-            case member.HeartbeatRequest():
-                return groups.Heartbeat(reply_to=reply_to, member_id=request.member_id, generation=request.generation)
-            case member.JoinRequest():
-                self._fresh += 1
-                return groups.JoinGroup(
-                    reply_to=reply_to,
-                    member_id=request.member_id,
-                    fresh_member_id=MemberId(f"{worker}-{self._world.rng.getrandbits(16):04x}{self._fresh}"),
-                    requires_known_member_id=True,
-                    client_id=worker,
-                    client_host="/127.0.0.1",
-                    session_timeout_ms=request.session_timeout_ms,
-                    rebalance_timeout_ms=request.rebalance_timeout_ms,
-                    protocol_type=request.protocol_type,
-                    protocols=tuple(
-                        groups.MemberProtocol(name=name, metadata=metadata) for name, metadata in request.protocols
-                    ),
-                )
-            case member.SyncRequest():
-                return groups.SyncGroup(
-                    reply_to=reply_to,
-                    member_id=request.member_id,
-                    generation=request.generation,
-                    protocol_type=request.protocol_type,
-                    protocol=request.protocol,
-                    assignments=request.assignments,
-                )
-            case member.LeaveRequest():
-                return groups.LeaveGroup(
-                    reply_to=reply_to, members=(groups.LeavingMember(member_id=request.member_id),)
-                )
+    def fresh_member_id(self, prefix: str) -> MemberId:
+        self._fresh += 1
+        return MemberId(f"{prefix}-{self._world.rng.getrandbits(16):04x}{self._fresh}")
 
     # -- the loop: step, append, release, perform -------------------------------------------------------------------
 
-    def _feed(self, event: groups.Event) -> None:
-        if isinstance(event, groups.SyncGroup):
-            self._watch.on_sync(event, self.group)
-        before, known = self.group.phase, set(self.group.members)
-        with self._watch.machine_check("groups"):
-            output = step(self.group, event, now_ms=self._world.now_ms)
-            check_whole(self.group)
-        if isinstance(event, groups.TimerFired):
+    def feed(self, event: Event) -> None:
+        group = self.group
+        before = Before(
+            phase=group.phase,
+            generation=group.generation,
+            members=frozenset(group.members),
+            static_members=dict(group.static_members),
+        )
+        with machine_check("groups"):
+            output = step(group, event, now_ms=self._world.now_ms)
+            check_whole(group)
+        if isinstance(event, TimerFired):
             self._world.say(f"coordinator: {event.key}")
-            self._watch.on_expired(known - set(self.group.members), event.key)
-        written = [record for record in output.records if isinstance(record, groups.GenerationWritten)]
-        assert len(written) == len(output.records), "workers commit no offsets, and their group is not for deletion"
-        for record in written:
-            self._watch.on_written(record, self.group)
-        if self.group.phase is not before:
-            self._world.say(f"coordinator: {before} -> {self.group.phase}, generation {self.group.generation}")
+        self._watch.on_step(Step(event=event, before=before, output=output, group=group, asked=self._requests))
+        if group.phase is not before.phase:
+            self._world.say(f"coordinator: {before.phase} -> {group.phase}, generation {group.generation}")
+        lines = [encode_line(self._group_id, record) for record in output.records]
+        self._lines += lines
+        for effect in output.effects:
+            if isinstance(effect, Reply):
+                self._needs[effect.to] = len(self._lines)
         self._outbox.put(output)
-        if output.records:
-            self.disk.append([encode_value(record) for record in written], self._on_durable)
+        if lines:
+            self.disk.append(lines, self._on_durable)
         self._release()
 
     def _on_durable(self, lines: int) -> None:
@@ -168,40 +207,38 @@ class SimCoordinator:
     def _release(self) -> None:
         for effect in self._outbox.release():
             match effect:
-                case groups.Reply(to=to, response=response):
-                    call, request = self._calls.pop(to)
-                    self._watch.on_reply(request, response, self.disk.lines)
-                    if not isinstance(request, groups.Heartbeat) or response.error is not ErrorCode.none:
-                        self._world.say(f"coordinator to {call.worker}: {type(request).__name__} {response.error.name}")
-                    call.answer(_heard(request, response))
-                case groups.SetTimer(key=key, at_ms=at_ms):
+                case Reply(to=to, response=response):
+                    self._answer(to, response)
+                case SetTimer(key=key, at_ms=at_ms):
                     self._alarms.set(key, at_ms)
-                case groups.CancelTimer(key=key):
+                case CancelTimer(key=key):
                     self._alarms.cancel(key)
+
+    def _answer(self, to: ReplyTo, response: Response) -> None:
+        call, request = self._calls.pop(to), self._requests.pop(to)
+        for line in self.disk.lines[self._durable_lines :]:
+            replay(self._durable, line)
+        self._durable_lines = len(self.disk.lines)
+        needs = self._needs.pop(to)
+        self._watch.on_reply(request, response, self._durable, needs=needs, has=self._durable_lines)
+        if not isinstance(request, Heartbeat) or response.error is not ErrorCode.none:
+            self._world.say(f"coordinator to {call.worker}: {type(request).__name__} {response.error.name}")
+        call.answer(response)
 
     @property
     def is_stable(self) -> bool:
         return self.up and self.group.phase is Phase.STABLE
 
 
-def _heard(request: groups.Request, response: groups.Response) -> member.Response:
-    """What the broker and the client's wire make of an answer."""
-    match response:
-        case groups.HeartbeatResponse():
-            return member.HeartbeatResponse(error=response.error)
-        case groups.JoinGroupResponse():
-            return member.JoinResponse(
-                error=response.error,
-                generation=response.generation,
-                protocol=response.protocol or "",
-                leader=response.leader,
-                member_id=response.member_id,
-                members={one.member_id: one.metadata for one in response.members} or None,
-            )
-        case groups.SyncGroupResponse():
-            return member.SyncResponse(error=response.error, assignment=response.assignment)
-        case groups.LeaveGroupResponse():
-            error = response.members[0][1] if response.members else response.error
-            return member.LeaveResponse(error=error)
-        case _:
-            raise AssertionError(f"no worker asked for {response}")
+def folded(group_id: GroupId, limits: Limits, lines: Iterable[Line]) -> Group:
+    """The group that ``lines`` alone tell of."""
+    group = Group(group_id, limits)
+    for line in lines:
+        replay(group, line)
+    return group
+
+
+def replay(group: Group, line: Line) -> None:
+    decoded = decode_line(*line)
+    assert decoded is not None, "all lines are of groups"
+    apply(group, decoded[1])

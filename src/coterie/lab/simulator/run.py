@@ -1,7 +1,6 @@
 """One seed from birth to verdict: weather, then calm, then everything alive must have settled."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
 
 from coterie.groups.state import Limits
 from coterie.herder.connectors import RETRY_MAX_MS
@@ -15,8 +14,10 @@ from coterie.lab.simulator.cluster import (
 )
 from coterie.lab.simulator.config_log import ConfigLog
 from coterie.lab.simulator.coordinator import SimCoordinator
+from coterie.lab.simulator.invariants import Invariant, Violation
 from coterie.lab.simulator.network import Network
-from coterie.lab.simulator.watch import Invariant, Violation, Watch, told
+from coterie.lab.simulator.outcome import Outcome, told_by
+from coterie.lab.simulator.watch import Watch, told
 from coterie.lab.simulator.weather import Weather
 from coterie.lab.simulator.world import World
 from coterie.nouns.jobs import Jobs
@@ -29,20 +30,6 @@ LIMITS = Limits(initial_rebalance_delay_ms=1_000, offsets_retention_check_ms=WEA
 """Nobody commits offsets here: a group that is empty for a while stays, until the seed is over."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Outcome:
-    """What became of a seed; ``violation`` None means that everything held."""
-
-    seed: int
-    digest: str
-    virtual_ms: int
-    events: int
-    generations: int
-    violation: Violation | None
-    story: str
-    """The last lines of the trace."""
-
-
 def simulate(seed: int, *, weather_ms: int = WEATHER_MS, story_lines: int = 15) -> Outcome:
     """Play one seed. Whatever it raises is a crash, of a machine or of the simulator, and tells its story in a note."""
     world = World(seed)
@@ -52,29 +39,16 @@ def simulate(seed: int, *, weather_ms: int = WEATHER_MS, story_lines: int = 15) 
     coordinator = SimCoordinator(world, watch, group_id=GROUP, limits=LIMITS)
     cluster = Cluster(world, watch, network, coordinator, config_log)
     watch.processes = cluster.processes
-    violation = None
-    try:
+
+    def story() -> None:
         weather = Weather(cluster)
         weather.begin()
         _look_every_second(world, watch)
         world.run_until(weather_ms)
         weather.end()
         _settle(cluster)
-    except Violation as broken:
-        world.say(f"VIOLATION {broken}")
-        violation = broken
-    except Exception as error:
-        error.add_note(f"seed {seed} crashed; its last lines:\n{world.story(story_lines)}")
-        raise
-    return Outcome(
-        seed=seed,
-        digest=world.digest,
-        virtual_ms=world.now_ms,
-        events=world.events,
-        generations=coordinator.group.generation,
-        violation=violation,
-        story=world.story(story_lines),
-    )
+
+    return told_by(seed, world, story, generations=lambda: coordinator.group.generation, story_lines=story_lines)
 
 
 def _look_every_second(world: World, watch: Watch) -> None:
@@ -105,7 +79,7 @@ def _settle(cluster: Cluster) -> None:
         )
     if (unsettled := _unsettled(cluster)) is not None:
         raise Violation(Invariant.QUIET, f"settled in generation {generation}, then {unsettled}")
-    cluster.watch.on_crash(cluster.coordinator.group)
+    cluster.coordinator.crash()
 
 
 def _unsettled(cluster: Cluster) -> str | None:

@@ -1,32 +1,24 @@
-"""The named invariants: what must hold at every moment whatever the weather, and how a breach is told."""
+"""What must hold for a fleet of workers and their group, at every moment whatever the weather."""
 
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from enum import StrEnum
+from collections.abc import Iterable, Mapping
+from collections.abc import Set as AbstractSet
 from itertools import combinations
 from typing import TYPE_CHECKING
 
-from coterie.groups.classic import step
 from coterie.groups.messages import (
     GenerationWritten,
-    GroupLoaded,
-    Heartbeat,
-    HeartbeatResponse,
-    JoinGroup,
     JoinGroupResponse,
-    Reply,
-    ReplyTo,
     Request,
     Response,
     SessionTimer,
-    SetTimer,
     SyncGroup,
-    SyncGroupResponse,
-    TimerKey,
+    TimerFired,
 )
-from coterie.groups.records import decode_value, encode_value
-from coterie.groups.state import Group, Phase, apply
+from coterie.groups.state import Group
 from coterie.lab.simulator.config_log import ConfigLog
+from coterie.lab.simulator.coordinator import Line, Step
+from coterie.lab.simulator.invariants import Invariant, Violation
+from coterie.lab.simulator.replay import check_replay
 from coterie.lab.simulator.world import World
 from coterie.nouns.ids import Generation, MemberId
 from coterie.nouns.jobs import NO_JOBS, ConnectorTaskId, Jobs
@@ -38,79 +30,40 @@ if TYPE_CHECKING:
     from coterie.lab.simulator.worker import Process
 
 
-class Invariant(StrEnum):
-    """What the simulator watches. Safety at every moment; liveness once the weather has calmed down."""
-
-    ONE_OWNER = "one-owner"
-    """No task is effective on two workers that both have their lease (I1 of the theory)."""
-    STOPPED_WHEN_EXPIRED = "stopped-when-expired"
-    """When a member's session ends, its worker has stopped everything; one that was paused stops at once after (I6)."""
-    RELEASED_FIRST = "released-first"
-    """Nothing is assigned to one member that another one says it runs (K415: release before acquisition)."""
-    DISJOINT = "disjoint"
-    """No round leaves a job with two members (I2)."""
-    ACCOUNTED = "accounted"
-    """After a round every configured job is somebody's, or about to be released, or waits for a delay that runs."""
-    KNOWN_MEMBERS = "known-members"
-    """A leader assigns to the members of its generation: to all of them and to nobody else."""
-    DURABLE_FIRST = "durable-first"
-    """No answer shows what the log does not hold."""
-    GENERATION_RISES = "generation-rises"
-    """A generation is one membership, told once; it never falls, whatever crashes (A2)."""
-    NOTHING_LOST = "nothing-lost"
-    """What was durable is there after a crash."""
-    REPLAY_IS_LIVE = "replay-is-live"
-    """The log gives back the group: its leader, its members, their generation, a deadline for each."""
-    MACHINE_CHECK = "machine-check"
-    """What the machines assert of themselves."""
-    SETTLES = "settles"
-    """When the faults have stopped, all that live end in one stable generation in which everything runs once (L1)."""
-    BALANCED = "balanced"
-    """Then connectors, tasks and their sum are at floor or ceiling for every worker."""
-    QUIET = "quiet"
-    """Then nothing happens any more: no rebalance without a cause."""
-
-
-class Violation(Exception):
-    """An invariant is broken: the simulated machines have a bug."""
-
-    def __init__(self, invariant: Invariant, what: str) -> None:
-        self.invariant = invariant
-        super().__init__(f"{invariant}: {what}")
-
-
 class Watch:
+    """Matches `coordinator.CoordinatorWatch`."""
+
     def __init__(self, world: World, config_log: ConfigLog, *, session_timeout_ms: int) -> None:
         self._world = world
         self._config_log = config_log
         self._session_timeout_ms = session_timeout_ms
         self.processes: Mapping[str, Process] = {}
-        self._durable: list[GenerationWritten] = []
-        self._last: GenerationWritten | None = None
         self._told: dict[Generation, tuple[MemberId, str | None]] = {}
         self._memberships: dict[Generation, tuple[MemberId, ...]] = {}
 
-    @contextmanager
-    def machine_check(self, room: str) -> Iterator[None]:
-        try:
-            yield
-        except AssertionError as error:
-            raise Violation(Invariant.MACHINE_CHECK, f"{room}: {error}") from error
-
     # -- the coordinator --------------------------------------------------------------------------------------------
 
-    def on_sync(self, request: SyncGroup, group: Group) -> None:
-        """A leader's sync is about to be taken."""
-        if group.phase is not Phase.COMPLETING_REBALANCE or request.member_id != group.leader:
+    def on_step(self, taken: Step) -> None:
+        if isinstance(taken.event, SyncGroup):
+            self._on_sync(taken.event, taken)
+        for record in taken.output.records:
+            assert isinstance(record, GenerationWritten), "workers commit no offsets, and nobody deletes their group"
+            self._on_written(record)
+        if isinstance(taken.event, TimerFired) and isinstance(taken.event.key, SessionTimer):
+            self._on_expired(taken.before.members - taken.group.members.keys())
+
+    def _on_sync(self, request: SyncGroup, taken: Step) -> None:
+        """A leader's sync was taken: it was the one that writes."""
+        if not taken.output.records or not request.assignments:
             return
         given = {member_id for member_id, _ in request.assignments}
-        if request.generation == group.generation and given != group.members.keys():
+        if given != taken.before.members:
             raise Violation(
-                Invariant.KNOWN_MEMBERS, f"the leader assigns to {sorted(given)}, members are {sorted(group.members)}"
+                Invariant.KNOWN_MEMBERS,
+                f"the leader assigns to {sorted(given)}, members are {sorted(taken.before.members)}",
             )
 
-    def on_written(self, record: GenerationWritten, group: Group) -> None:
-        self._last = record
+    def _on_written(self, record: GenerationWritten) -> None:
         if record.protocol is None:
             highest = max(self._told, default=Generation(0))
             if record.generation <= highest:
@@ -162,22 +115,15 @@ class Watch:
                 f"generation {record.generation} gives {member_id} {told(jobs)}, which another member runs",
             )
 
-    def on_reply(self, request: Request, response: Response, lines: Sequence[bytes]) -> None:
-        for line in lines[len(self._durable) :]:
-            self._durable.append(decode_value(line))
-        if response.error is not ErrorCode.none:
-            return
-        match request, response:
-            case JoinGroup(), JoinGroupResponse():
-                self._on_joined(response)
-            case SyncGroup(), SyncGroupResponse():
-                self._on_synced(request, response)
-            case _:
-                pass
+    def on_reply(self, request: Request, response: Response, durable: Group, *, needs: int, has: int) -> None:
+        if needs > has:
+            raise Violation(
+                Invariant.DURABLE_FIRST, f"{type(response).__name__} needs {needs} lines, the log has {has}"
+            )
+        if response.error is ErrorCode.none and isinstance(response, JoinGroupResponse):
+            self._on_joined(response)
 
     def _on_joined(self, response: JoinGroupResponse) -> None:
-        if not any(record.generation == response.generation for record in reversed(self._durable)):
-            raise Violation(Invariant.DURABLE_FIRST, f"generation {response.generation} is told, the log has it not")
         told_before = self._told.setdefault(response.generation, (response.leader, response.protocol))
         if told_before != (response.leader, response.protocol):
             raise Violation(
@@ -189,54 +135,18 @@ class Watch:
             if self._memberships.setdefault(response.generation, members) != members:
                 raise Violation(Invariant.GENERATION_RISES, f"generation {response.generation} has two memberships")
 
-    def _on_synced(self, request: SyncGroup, response: SyncGroupResponse) -> None:
-        for record in reversed(self._durable):
-            if record.generation == request.generation and record.protocol is not None:
-                member = record.members.get(request.member_id)
-                if member is not None and member.assignment == response.assignment:
-                    return
-        raise Violation(
-            Invariant.DURABLE_FIRST,
-            f"{request.member_id} is told its assignment of generation {request.generation}, the log has it not",
-        )
+    def on_crash(self, group: Group, lines: Iterable[Line]) -> None:
+        check_replay(group, lines)
 
-    def on_crash(self, group: Group) -> None:
-        """Before a life ends: whoever replays its log finds the same group."""
-        if group.written != self._last:
-            raise Violation(Invariant.REPLAY_IS_LIVE, "the live group differs from its last record")
-        if group.phase is not Phase.STABLE or group.written is None:
-            return
-        replica = Group(group.group_id, group.limits)
-        apply(replica, decode_value(encode_value(group.written)))
-        armed = {
-            effect.key for effect in step(replica, GroupLoaded(), now_ms=0).effects if isinstance(effect, SetTimer)
-        }
-        same = (replica.phase, replica.leader, list(replica.members)) == (
-            group.phase,
-            group.leader,
-            list(group.members),
-        )
-        if not same:
-            raise Violation(Invariant.REPLAY_IS_LIVE, f"replay gives {replica.phase} led by {replica.leader}")
-        for member_id in group.members:
-            beat = Heartbeat(reply_to=ReplyTo(0), member_id=member_id, generation=group.generation)
-            answer = Reply(to=ReplyTo(0), response=HeartbeatResponse(error=ErrorCode.none))
-            if SessionTimer(member_id=member_id) not in armed or answer not in step(replica, beat, now_ms=0).effects:
-                raise Violation(Invariant.REPLAY_IS_LIVE, f"after a replay {member_id} is no member like before")
-
-    def on_loaded(self, group: Group, lines: Sequence[bytes]) -> None:
-        for line in lines[len(self._durable) :]:
-            self._durable.append(decode_value(line))
-        self._last = group.written
-        if len(lines) < len(self._durable) or group.generation < max(self._told, default=Generation(0)):
+    def on_loaded(self, group: Group) -> None:
+        if group.generation < max(self._told, default=Generation(0)):
             raise Violation(Invariant.NOTHING_LOST, f"after a crash the group is at generation {group.generation}")
 
-    def on_expired(self, gone: set[MemberId], key: TimerKey) -> None:
-        if isinstance(key, SessionTimer):
-            for name in sorted(self.processes):
-                process = self.processes[name]
-                if process.member.member_id in gone and self._should_have_stopped(process):
-                    self._still_runs(process, "is removed")
+    def _on_expired(self, gone: AbstractSet[MemberId]) -> None:
+        for name in sorted(self.processes):
+            process = self.processes[name]
+            if process.member.member_id in gone and self._should_have_stopped(process):
+                self._still_runs(process, "is removed")
 
     # -- workers ----------------------------------------------------------------------------------------------------
 

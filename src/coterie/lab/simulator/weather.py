@@ -5,7 +5,7 @@ from functools import partial
 
 from coterie.herder.config_records import connector_line, deletion_lines
 from coterie.lab.simulator.cluster import Cluster
-from coterie.lab.simulator.network import Way
+from coterie.lab.simulator.storm import Storm
 from coterie.lab.simulator.worker import Process
 from coterie.nouns.ids import Incarnation
 from coterie.nouns.jobs import ConnectorName
@@ -23,17 +23,12 @@ class Weather:
         self._gone_for_good: set[str] = set()
         self._over = False
         self._incarnations = 0
-        faults: dict[Callable[[], None], int] = {
-            self._crash_coordinator: 3,
+        self._storm = Storm(cluster.world, cluster.network, cluster.coordinator, self._workers)
+        faults: dict[Callable[[], None], int] = self._storm.faults() | {
             self._pause: 4,
             self._kill: 4,
             self._shut_down: 2,
             self._bury: 1,
-            self._cut: 3,
-            self._clog: 3,
-            self._lose: 3,
-            self._break_connections: 2,
-            self._slow_disk: 2,
             self._write_connector: 3,
             self._delete_connector: 1,
         }
@@ -52,16 +47,14 @@ class Weather:
         """The faults stop: everything heals, whoever was to come back is back, and the coordinator dies once more."""
         self._world.say("the faults stop")
         self._over = True
-        self._cluster.network.heal()
-        self._cluster.coordinator.disk.slow = False
+        self._storm.heal()
         for name in self._workers:
             process = self._cluster.processes.get(name)
             if process is not None:
                 self._resume(process)
             elif name not in self._gone_for_good:
                 self._start(name)
-        if self._cluster.coordinator.up:
-            self._crash_coordinator()
+        self._storm.crash_coordinator()
 
     # -- faults ------------------------------------------------------------------------------------------------------
 
@@ -76,12 +69,6 @@ class Weather:
     def _someone(self) -> Process | None:
         alive = sorted(self._cluster.processes)
         return self._cluster.processes[self._rng.choice(alive)] if alive else None
-
-    def _crash_coordinator(self) -> None:
-        coordinator = self._cluster.coordinator
-        if coordinator.up:
-            coordinator.crash()
-            self._world.after(self._rng.choice((50, 500, 2_000, 9_000)), coordinator.start)
 
     def _pause(self) -> None:
         process = self._someone()
@@ -124,54 +111,6 @@ class Weather:
                 self._world.after(500, lambda: self._start(name))
             return
         Process(self._cluster, name)
-
-    def _cut(self) -> None:
-        name = self._rng.choice(self._workers)
-        link = self._cluster.network.link(name)
-        link.cut = True
-        self._world.say(f"{name} is cut off")
-
-        def heal() -> None:
-            self._world.say(f"{name} is connected again")
-            link.cut = False
-
-        self._world.after(self._rng.choice((500, 3_000, 7_000, 20_000)), heal)
-
-    def _clog(self) -> None:
-        name, way = self._rng.choice(self._workers), self._rng.choice(list(Way))
-        ms = self._rng.choice((300, 2_000, 5_000, 10_000))
-        self._cluster.network.link(name).clogged_until_ms[way] = self._world.now_ms + ms
-        self._world.say(f"nothing goes {way} for {ms} ms at {name}")
-
-    def _lose(self) -> None:
-        name = self._rng.choice(self._workers)
-        link = self._cluster.network.link(name)
-        link.loss = self._rng.choice((0.05, 0.2, 0.5))
-        self._world.say(f"{link.loss:.0%} of messages are lost at {name}")
-
-        def heal() -> None:
-            link.loss = 0.0
-
-        self._world.after(self._rng.randint(1_000, 20_000), heal)
-
-    def _break_connections(self) -> None:
-        name = self._rng.choice(self._workers)
-        link = self._cluster.network.link(name)
-        link.breaks = 0.3
-
-        def heal() -> None:
-            link.breaks = 0.0
-
-        self._world.after(self._rng.randint(1_000, 20_000), heal)
-
-    def _slow_disk(self) -> None:
-        disk = self._cluster.coordinator.disk
-        disk.slow = True
-
-        def heal() -> None:
-            disk.slow = False
-
-        self._world.after(self._rng.randint(1_000, 10_000), heal)
 
     # -- what the user does ------------------------------------------------------------------------------------------
 

@@ -21,7 +21,9 @@ from coterie.lab.simulator.cluster import (
     STOP_GRACE_MS,
     Cluster,
 )
+from coterie.lab.simulator.invariants import machine_check
 from coterie.lab.simulator.network import Call
+from coterie.lab.simulator.translation import as_asked, as_heard
 from coterie.lab.simulator.watch import told
 from coterie.lab.simulator.world import Alarms
 from coterie.member import classic, events
@@ -129,7 +131,7 @@ class Process:
     # -- the herder --------------------------------------------------------------------------------------------------
 
     def tell(self, event: herder.Event) -> None:
-        with self.cluster.watch.machine_check("herder"):
+        with machine_check("herder"):
             output = herder_machine.step(self.herder, event, now_ms=self.world.now_ms)
         for effect in output.effects:
             if self.alive:
@@ -282,7 +284,7 @@ class Process:
     # -- the member --------------------------------------------------------------------------------------------------
 
     def feed_member(self, event: events.Event) -> None:
-        with self.cluster.watch.machine_check("member"):
+        with machine_check("member"):
             output = classic.step(self.member, event, now_ms=self.world.now_ms)
         for effect in output.effects:
             if self.alive:
@@ -310,7 +312,7 @@ class Process:
         sent_at_ms = self.world.now_ms
 
         def answered(response: object) -> None:
-            self.soon(lambda: self._hear(send.id, _response(response), sent_at_ms))
+            self.soon(lambda: self._hear(send.id, as_heard(response), sent_at_ms))
 
         def failed(reason: str) -> None:
             self.soon(lambda: self.feed_member(events.Failed(id=send.id, reason=reason)))
@@ -321,7 +323,9 @@ class Process:
         late_max_ms = 0 if isinstance(send.request, JoinRequest) else LATE_MAX_MS
         self.cluster.network.call(
             self.name,
-            lambda call: coordinator.serve(call, send.request),
+            lambda call: coordinator.serve(
+                call, lambda reply_to: as_asked(coordinator, self.name, reply_to, send.request)
+            ),
             answered=answered,
             failed=failed,
             late_max_ms=late_max_ms,
@@ -332,8 +336,3 @@ class Process:
         if beat_goes_on or response.error is ErrorCode.none:
             self.answered_sent_ms = max(self.answered_sent_ms, sent_at_ms)
         self.feed_member(events.Answered(id=id_, response=response))
-
-
-def _response(response: object) -> Response:
-    assert isinstance(response, Response)
-    return response

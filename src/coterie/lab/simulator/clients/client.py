@@ -1,0 +1,273 @@
+"""One ordinary client: joins, assigns where it leads, sends heartbeats, commits; as Kafka's own consumers do it."""
+
+from collections.abc import Callable
+from functools import partial
+from typing import Literal, TypeAlias
+
+from coterie.groups.messages import (
+    NO_GENERATION,
+    NO_MEMBER,
+    Heartbeat,
+    HeartbeatResponse,
+    JoinGroup,
+    JoinGroupResponse,
+    LeaveGroup,
+    LeavingMember,
+    MemberProtocol,
+    ReplyTo,
+    Request,
+    Response,
+    SyncGroup,
+    SyncGroupResponse,
+)
+from coterie.groups.offset_messages import NewOffset, OffsetCommit, OffsetCommitResponse, OffsetFetch, TopicPartition
+from coterie.lab.simulator.clients.play import (
+    COMMIT_INTERVAL_MS,
+    HEARTBEAT_INTERVAL_MS,
+    LATE_MAX_MS,
+    REBALANCE_TIMEOUT_MS,
+    SESSION_TIMEOUT_MS,
+    Play,
+    assign,
+    assigned,
+)
+from coterie.nouns.ids import InstanceId
+from coterie.wire.errors import ErrorCode
+
+_Kind: TypeAlias = Literal["round", "heartbeat", "commit", "fetch", "farewell"]
+
+_GIVEN_UP_MS = REBALANCE_TIMEOUT_MS + 5_000
+"""After this long a client asks again; only a join or a sync may take nearly so long."""
+
+
+class Client:
+    """One process. A client that starts again is another one, with the same name and perhaps the same instance id."""
+
+    def __init__(
+        self, play: Play, name: str, *, host: str, instance_id: InstanceId | None, protocols: tuple[str, ...]
+    ) -> None:
+        self.play = play
+        self.name = name
+        self.host = host
+        self.instance_id = instance_id
+        self.protocols = protocols
+        self.member_id = NO_MEMBER
+        self.generation = NO_GENERATION
+        self.owned: list[TopicPartition] = []
+        self.is_settled = False
+        """It has the assignment of its generation, and knows of no rebalance."""
+        self.turned_away = False
+        """The group had no room for it."""
+        self.alive = True
+        self.paused = False
+        self._missed: list[Callable[[], None]] = []
+        self._asked: dict[_Kind, object] = {}
+        self._stint = 0
+        """Counts the assignments, so that a heartbeat of a former one is the last of its kind."""
+        play.clients[name] = self
+        play.world.say(f"{name} starts" + (f" as {instance_id}" if instance_id is not None else ""))
+        self._join()
+
+    # -- its life ---------------------------------------------------------------------------------------------------
+
+    def kill(self, how: str) -> None:
+        self.alive = False
+        if self.play.clients.get(self.name) is self:
+            del self.play.clients[self.name]
+        self.play.world.say(f"{self.name} {how}")
+
+    def stop(self) -> None:
+        """In order: a dynamic member says farewell, a static one just goes (KIP-345)."""
+        if self.instance_id is None and self.member_id:
+            farewell = partial(LeaveGroup, members=(LeavingMember(member_id=self.member_id),))
+            self._ask("farewell", lambda reply_to: farewell(reply_to=reply_to), lambda _: None)
+        self.kill("stops")
+
+    def pause(self) -> None:
+        self.paused = True
+        self.play.world.say(f"{self.name} stands still")
+
+    def resume(self) -> None:
+        self.paused = False
+        self.play.world.say(f"{self.name} goes on")
+        missed, self._missed = self._missed, []
+        for happens in missed:
+            happens()
+
+    # -- rounds -----------------------------------------------------------------------------------------------------
+
+    def _join(self) -> None:
+        self.is_settled = False
+        self.owned = []
+        self._stint += 1
+        member_id = self.member_id
+
+        def request(reply_to: ReplyTo) -> JoinGroup:
+            return JoinGroup(
+                reply_to=reply_to,
+                member_id=member_id,
+                fresh_member_id=self.play.coordinator.fresh_member_id(self.instance_id or self.name),
+                requires_known_member_id=True,
+                client_id=self.name,
+                client_host="/127.0.0.1",
+                session_timeout_ms=SESSION_TIMEOUT_MS,
+                rebalance_timeout_ms=REBALANCE_TIMEOUT_MS,
+                protocol_type=self.play.protocol_type,
+                protocols=tuple(
+                    MemberProtocol(name=name, metadata=self.play.subscription()) for name in self.protocols
+                ),
+                instance_id=self.instance_id,
+                can_skip_assignment=True,
+            )
+
+        # A JoinGroup names no generation, so whoever gets one late believes it, as Kafka does: a broker must not take
+        # it from a connection that is gone.
+        self._ask("round", request, self._on_joined, late_max_ms=0)
+
+    def _on_joined(self, response: Response) -> None:
+        assert isinstance(response, JoinGroupResponse)
+        self.turned_away = response.error is ErrorCode.group_max_size_reached
+        match response.error:
+            case ErrorCode.none:
+                self.member_id, self.generation = response.member_id, response.generation
+                self._sync(response)
+            case ErrorCode.member_id_required:
+                self.member_id = response.member_id
+                self._join()
+            case error:
+                self._start_over(error)
+
+    def _sync(self, joined: JoinGroupResponse) -> None:
+        leads = joined.leader == self.member_id and not joined.skip_assignment
+        assignments = assign(joined.members) if leads else {}
+        request = partial(
+            SyncGroup,
+            member_id=self.member_id,
+            generation=self.generation,
+            protocol_type=joined.protocol_type,
+            protocol=joined.protocol,
+            assignments=tuple(assignments.items()),
+            instance_id=self.instance_id,
+        )
+        self._ask("round", lambda reply_to: request(reply_to=reply_to), self._on_synced)
+
+    def _on_synced(self, response: Response) -> None:
+        assert isinstance(response, SyncGroupResponse)
+        if response.error is not ErrorCode.none:
+            self._start_over(response.error)
+            return
+        self.owned = list(assigned(response.assignment))
+        self.is_settled = True
+        self._stint += 1
+        self._later(HEARTBEAT_INTERVAL_MS, partial(self._beat, self._stint))
+        self._later(COMMIT_INTERVAL_MS, partial(self._commit, self._stint))
+        partitions = tuple(self.owned)
+        self._ask("fetch", lambda reply_to: OffsetFetch(reply_to=reply_to, partitions=partitions), lambda _: None)
+
+    def _start_over(self, error: ErrorCode) -> None:
+        """The answer to anything may be that the place is gone, or another's."""
+        match error:
+            case ErrorCode.fenced_instance_id:
+                self.kill("is fenced")
+                return
+            case ErrorCode.unknown_member_id | ErrorCode.group_max_size_reached:
+                self.member_id, self.generation = NO_MEMBER, NO_GENERATION
+            case _:
+                pass
+        self.is_settled = False
+        self._stint += 1
+        self._later(
+            3_000 if self.turned_away else self.play.world.rng.randint(50, 300), self._join_if_idle(self._stint)
+        )
+
+    def _join_if_idle(self, stint: int) -> Callable[[], None]:
+        return lambda: self._join() if stint == self._stint else None
+
+    # -- between rounds ---------------------------------------------------------------------------------------------
+
+    def _beat(self, stint: int) -> None:
+        if stint != self._stint:
+            return
+        request = partial(Heartbeat, member_id=self.member_id, generation=self.generation, instance_id=self.instance_id)
+        self._ask("heartbeat", lambda reply_to: request(reply_to=reply_to), partial(self._on_beaten, stint))
+        self._later(HEARTBEAT_INTERVAL_MS, partial(self._beat, stint))
+
+    def _on_beaten(self, stint: int, response: Response) -> None:
+        assert isinstance(response, HeartbeatResponse)
+        if stint != self._stint or response.error is ErrorCode.none:
+            return
+        if response.error is ErrorCode.rebalance_in_progress:
+            self._join()
+        else:
+            self._start_over(response.error)
+
+    def _commit(self, stint: int) -> None:
+        if stint != self._stint:
+            return
+        offsets = tuple(
+            NewOffset(
+                partition=partition, topic_id=None, offset=self.play.next_offset(), leader_epoch=-1, metadata=self.name
+            )
+            for partition in self.owned
+        )
+        request = partial(
+            OffsetCommit,
+            member_id=self.member_id,
+            instance_id=self.instance_id,
+            generation=self.generation,
+            retention_ms=None,
+            offsets=offsets,
+        )
+        self._ask("commit", lambda reply_to: request(reply_to=reply_to), partial(self._on_committed, stint))
+        self._later(COMMIT_INTERVAL_MS, partial(self._commit, stint))
+
+    def _on_committed(self, stint: int, response: Response) -> None:
+        assert isinstance(response, OffsetCommitResponse)
+        passing = (ErrorCode.none, ErrorCode.rebalance_in_progress)
+        if stint == self._stint and response.error not in passing:
+            self._start_over(response.error)
+
+    # -- small hands ------------------------------------------------------------------------------------------------
+
+    def _ask(
+        self,
+        kind: _Kind,
+        request: Callable[[ReplyTo], Request],
+        answered: Callable[[Response], None],
+        *,
+        late_max_ms: int = LATE_MAX_MS,
+    ) -> None:
+        token = self._asked[kind] = object()
+
+        def heard(then: Callable[[], None]) -> None:
+            if self._asked.get(kind) is token:
+                del self._asked[kind]
+                then()
+
+        def failed() -> None:
+            if kind == "round":
+                self._start_over(ErrorCode.network_exception)
+
+        self.play.network.call(
+            self.host,
+            lambda call: self.play.coordinator.serve(call, request),
+            answered=lambda response: self._awake(lambda: heard(lambda: answered(_response(response)))),
+            failed=lambda _: self._awake(lambda: heard(failed)),
+            late_max_ms=late_max_ms,
+        )
+        if kind == "round":
+            self._later(_GIVEN_UP_MS, lambda: heard(failed))
+
+    def _later(self, ms: int, happens: Callable[[], None]) -> None:
+        self.play.world.after(ms, lambda: self._awake(happens))
+
+    def _awake(self, happens: Callable[[], None]) -> None:
+        if self.paused:
+            self._missed.append(lambda: self._awake(happens))
+        elif self.alive:
+            happens()
+
+
+def _response(response: object) -> Response:
+    assert isinstance(response, Response)
+    return response

@@ -1,0 +1,71 @@
+"""What the clients of one play share: settings, the broker, the network, and the bytes that they exchange."""
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from coterie.groups.messages import JoinedMember
+from coterie.groups.offset_messages import TopicPartition
+from coterie.groups.subscriptions import CONSUMER
+from coterie.lab.simulator.coordinator import SimCoordinator
+from coterie.lab.simulator.network import Network
+from coterie.lab.simulator.world import World
+from coterie.nouns.ids import GroupId, MemberId
+from coterie.wire.primitives import Writer
+
+if TYPE_CHECKING:
+    from coterie.lab.simulator.clients.client import Client
+
+GROUP = GroupId("readers")
+SESSION_TIMEOUT_MS = 6_000
+REBALANCE_TIMEOUT_MS = 10_000
+HEARTBEAT_INTERVAL_MS = 1_500
+COMMIT_INTERVAL_MS = 2_500
+OFFSETS_RETENTION_MS = 30_000
+OFFSETS_RETENTION_CHECK_MS = 5_000
+LATE_MAX_MS = 8_000
+
+READ_TOPIC, OTHER_TOPIC = "read", "unread"
+"""What the members subscribe to; what somebody once committed offsets of."""
+PARTITIONS: Sequence[TopicPartition] = tuple((READ_TOPIC, number) for number in range(5))
+OTHER_PARTITION: TopicPartition = (OTHER_TOPIC, 0)
+
+
+class Play:
+    """Everything that happens in one seed happens to this."""
+
+    def __init__(self, world: World, network: Network, coordinator: SimCoordinator, *, protocol_type: str) -> None:
+        self.world = world
+        self.network = network
+        self.coordinator = coordinator
+        self.protocol_type = protocol_type
+        self.clients: dict[str, Client] = {}
+        """The living process of each client that has one, by its name."""
+        self._offset = 0
+
+    def next_offset(self) -> int:
+        """Higher than all before, so that every commit can be told from every other."""
+        self._offset += 1
+        return self._offset
+
+    def subscription(self) -> bytes:
+        """What a member says of itself: a consumer's lists its topics, of others the coordinator knows nothing."""
+        if self.protocol_type != CONSUMER:
+            return b"\xff anything at all"
+        writer = Writer()
+        writer.int16(0)
+        writer.count(1)
+        writer.string(READ_TOPIC)
+        writer.int32(-1)  # no user data
+        return writer.getvalue()
+
+
+def assign(members: Sequence[JoinedMember]) -> Mapping[MemberId, bytes]:
+    """Round robin."""
+    shares: dict[MemberId, list[str]] = {one.member_id: [] for one in members}
+    for number in range(len(PARTITIONS)):
+        shares[members[number % len(members)].member_id].append(str(number))
+    return {member_id: ",".join(share).encode() for member_id, share in shares.items()}
+
+
+def assigned(assignment: bytes) -> Sequence[TopicPartition]:
+    return [PARTITIONS[int(number)] for number in assignment.decode().split(",") if number]

@@ -1,0 +1,87 @@
+"""One seed of the clients' play: weather, then calm, then all that live must share everything in one generation."""
+
+from coterie.groups.state import Group, Limits
+from coterie.groups.subscriptions import CONSUMER
+from coterie.lab.simulator.clients.play import (
+    GROUP,
+    HEARTBEAT_INTERVAL_MS,
+    OFFSETS_RETENTION_CHECK_MS,
+    OFFSETS_RETENTION_MS,
+    PARTITIONS,
+    REBALANCE_TIMEOUT_MS,
+    SESSION_TIMEOUT_MS,
+    Play,
+)
+from coterie.lab.simulator.clients.watch import ClientsWatch
+from coterie.lab.simulator.clients.weather import ClientsWeather
+from coterie.lab.simulator.coordinator import SimCoordinator
+from coterie.lab.simulator.invariants import Invariant, Violation
+from coterie.lab.simulator.network import Network
+from coterie.lab.simulator.outcome import Outcome, told_by
+from coterie.lab.simulator.world import World
+
+WEATHER_MS = 120_000
+SETTLE_MS = 3 * SESSION_TIMEOUT_MS + 3 * REBALANCE_TIMEOUT_MS
+"""Silent members go, copies fence each other, and three rounds wait for their slowest member."""
+QUIET_MS = 2 * SESSION_TIMEOUT_MS
+
+
+def simulate_clients(seed: int, *, weather_ms: int = WEATHER_MS, story_lines: int = 15) -> Outcome:
+    """Play one seed. Whatever it raises is a crash, of a machine or of the simulator, and tells its story in a note."""
+    world = World(seed)
+    group_size_max = world.rng.choice((2, 100, 100, 100))
+    limits = Limits(
+        initial_rebalance_delay_ms=world.rng.choice((0, 1_000)),
+        group_size_max=group_size_max,
+        offsets_retention_ms=OFFSETS_RETENTION_MS,
+        offsets_retention_check_ms=OFFSETS_RETENTION_CHECK_MS,
+    )
+    watch = ClientsWatch(world, group_size_max=group_size_max)
+    network = Network(world)
+    coordinator = SimCoordinator(world, watch, group_id=GROUP, limits=limits)
+    play = Play(world, network, coordinator, protocol_type=world.rng.choice((CONSUMER, "a third type")))
+
+    def story() -> None:
+        weather = ClientsWeather(play)
+        weather.begin()
+        world.run_until(weather_ms)
+        weather.end()
+        settle(play)
+
+    return told_by(seed, world, story, generations=lambda: coordinator.group.generation, story_lines=story_lines)
+
+
+def settle(play: Play) -> None:
+    world = play.world
+    until_ms = world.now_ms + SETTLE_MS
+    while (missing := unsettled(play)) is not None:
+        if world.now_ms >= until_ms:
+            raise Violation(Invariant.SETTLES, f"{SETTLE_MS} ms after the last fault {missing}")
+        world.run_until(world.now_ms + HEARTBEAT_INTERVAL_MS)
+    generation = play.coordinator.group.generation
+    world.say(f"settled in generation {generation}")
+    world.run_until(world.now_ms + QUIET_MS)
+    missing = unsettled(play)
+    if missing is not None or play.coordinator.group.generation != generation:
+        raise Violation(
+            Invariant.QUIET,
+            f"settled in generation {generation}, then came {play.coordinator.group.generation}: {missing}",
+        )
+    play.coordinator.crash()
+
+
+def unsettled(play: Play) -> str | None:
+    """What is still missing; None when everything alive has settled."""
+    group: Group = play.coordinator.group
+    if not play.coordinator.is_stable:
+        return f"the group is {group.phase}"
+    inside = [client for client in play.clients.values() if not client.turned_away]
+    if len(inside) < len(play.clients) and len(group.members) < group.limits.group_size_max:
+        return "somebody is turned away, and there is room"
+    if {client.member_id for client in inside} != group.members.keys():
+        return f"members are {sorted(group.members)}, clients are {sorted(client.name for client in inside)}"
+    for client in inside:
+        if not client.is_settled or client.generation != group.generation:
+            return f"{client.name} is in generation {client.generation}, the group in {group.generation}"
+    owned = sorted(partition for client in inside for partition in client.owned)
+    return None if owned == list(PARTITIONS) else f"owned is {owned}"

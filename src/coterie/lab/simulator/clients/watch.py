@@ -1,0 +1,301 @@
+"""What must hold for any group of any clients, at every step of its coordinator."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+
+from coterie.groups.messages import (
+    GenerationWritten,
+    Heartbeat,
+    JoinGroup,
+    JoinGroupResponse,
+    Record,
+    Reply,
+    ReplyTo,
+    Request,
+    Response,
+    SessionTimer,
+    SyncGroup,
+    SyncGroupResponse,
+    TimerFired,
+)
+from coterie.groups.offset_messages import (
+    DeleteGroup,
+    ExpiryTimer,
+    GroupRemoved,
+    OffsetCommit,
+    OffsetCommitResponse,
+    OffsetDelete,
+    OffsetFetchResponse,
+    OffsetRemoved,
+    OffsetWritten,
+    TopicDeleted,
+    TopicPartition,
+)
+from coterie.groups.state import Group, Phase
+from coterie.groups.subscriptions import CONSUMER
+from coterie.lab.simulator.clients.play import OFFSETS_RETENTION_MS, READ_TOPIC, SESSION_TIMEOUT_MS
+from coterie.lab.simulator.coordinator import Line, Step
+from coterie.lab.simulator.invariants import Invariant, Violation
+from coterie.lab.simulator.replay import check_replay
+from coterie.lab.simulator.world import World
+from coterie.nouns.ids import Generation, InstanceId, MemberId
+from coterie.wire.errors import ErrorCode
+
+Place = InstanceId | MemberId
+"""What a member is at heart: its instance id, or for want of one its member id."""
+
+
+@dataclass(slots=True)
+class _Told:
+    """What clients have heard of one life of the group, from its first generation to its deletion."""
+
+    generations: dict[Generation, frozenset[Place]] = field(default_factory=dict)
+    """Each generation's places, as its leader was told."""
+    highest: Generation = Generation(0)
+    led: dict[Generation, Mapping[Place, bytes]] = field(default_factory=dict)
+    """What the leader of each generation has assigned."""
+
+
+class ClientsWatch:
+    """Matches `coordinator.CoordinatorWatch`."""
+
+    def __init__(self, world: World, *, group_size_max: int) -> None:
+        self._world = world
+        self._group_size_max = group_size_max
+        self._told = _Told()
+        self._places: dict[MemberId, Place] = {}
+        self._current: dict[InstanceId, MemberId] = {}
+        self._retired: set[MemberId] = set()
+        """Member ids of static members that were followed by another of their instance id, who knows it."""
+        self._offers: dict[InstanceId, tuple[str, ...]] = {}
+        self._told_when_decided: dict[ReplyTo, _Told] = {}
+        """An answer may be decided in one life of the group and leave in the next."""
+        self._commits: dict[TopicPartition, list[int]] = {}
+        """Every offset that was written since the last removal, in the order of writing. One that was sent earlier may
+        be lower and yet come later: its connection had broken."""
+        self._acknowledged: dict[TopicPartition, int] = {}
+        """Up to where in ``commits`` somebody has heard that it is safe."""
+        self._heard_at_ms: dict[MemberId, int] = {}
+        self._emptied_at_ms: int | None = None
+        self._committed_at_ms: dict[TopicPartition, int] = {}
+
+    # -- a step -----------------------------------------------------------------------------------------------------
+
+    def on_step(self, taken: Step) -> None:
+        if isinstance(taken.event, SyncGroup) and taken.event.assignments and taken.output.records:
+            self._told.led[taken.event.generation] = {
+                self._places[member_id]: assignment for member_id, assignment in taken.event.assignments
+            }
+        for record in taken.output.records:
+            self._on_record(taken, record)
+        if isinstance(taken.event, TimerFired) and isinstance(taken.event.key, SessionTimer):
+            self._patient(taken, taken.event.key.member_id)
+        for effect in taken.output.effects:
+            if isinstance(effect, Reply):
+                self._on_decided(taken, effect)
+        joined = sum(
+            isinstance(effect, Reply)
+            and isinstance(effect.response, JoinGroupResponse)
+            and effect.response.error is ErrorCode.none
+            for effect in taken.output.effects
+        )
+        if joined > self._group_size_max:
+            raise Violation(Invariant.ROOM, f"{joined} have joined, {self._group_size_max} may be in the group")
+
+    def _on_record(self, taken: Step, record: Record) -> None:
+        match record:
+            case GenerationWritten():
+                self._emptied_at_ms = None if record.members else self._world.now_ms
+            case GroupRemoved():
+                if taken.before.phase is not Phase.EMPTY:
+                    raise Violation(Invariant.OFFSETS_KEPT, f"the group is removed in {taken.before.phase}")
+                self._told = _Told()
+                self._emptied_at_ms = None
+            case OffsetWritten(partition=partition, committed=committed):
+                self._commits.setdefault(partition, []).append(committed.offset)
+                self._committed_at_ms[partition] = self._world.now_ms
+            case OffsetRemoved(partition=partition):
+                if (why_not := self._why_kept(taken, partition)) is not None:
+                    raise Violation(Invariant.OFFSETS_KEPT, f"the offset of {partition} is removed: {why_not}")
+                self._commits.pop(partition, None)
+                self._acknowledged.pop(partition, None)
+
+    def _why_kept(self, taken: Step, partition: TopicPartition) -> str | None:
+        event, phase = taken.event, taken.before.phase
+        is_read = partition[0] == READ_TOPIC and phase is not Phase.EMPTY
+        match event:
+            case TopicDeleted(topic=topic):
+                return None if topic == partition[0] else f"topic {topic} was deleted"
+            case DeleteGroup():
+                return None if phase is Phase.EMPTY else f"the group is {phase}"
+            case OffsetDelete(partitions=partitions):
+                return None if partition in partitions and not is_read else "nobody may delete it"
+            case TimerFired(key=ExpiryTimer()):
+                since_ms = self._committed_at_ms[partition]
+                if phase is Phase.EMPTY and self._emptied_at_ms is not None:
+                    since_ms = max(since_ms, self._emptied_at_ms)
+                if is_read or (phase is not Phase.EMPTY and taken.group.protocol_type != CONSUMER):
+                    return f"the group is {phase}"
+                age_ms = self._world.now_ms - since_ms
+                return None if age_ms >= OFFSETS_RETENTION_MS else f"it is {age_ms} ms old"
+            case _:
+                return f"by {type(event).__name__}"
+
+    def _patient(self, taken: Step, member_id: MemberId) -> None:
+        if member_id in taken.group.members or member_id not in taken.before.members:
+            return
+        silent_ms = self._world.now_ms - self._heard_at_ms.get(member_id, 0)
+        if silent_ms < SESSION_TIMEOUT_MS:
+            raise Violation(Invariant.PATIENT, f"{member_id} is put out after {silent_ms} ms of silence")
+
+    # -- an answer, as it is decided --------------------------------------------------------------------------------
+
+    def _on_decided(self, taken: Step, reply: Reply) -> None:
+        request, response = taken.asked[reply.to], reply.response
+        self._told_when_decided[reply.to] = self._told
+        if response.error is not ErrorCode.none:
+            return
+        if isinstance(request, Heartbeat | SyncGroup | JoinGroup) or (
+            isinstance(request, OffsetCommit) and request.generation >= 0
+        ):
+            self._on_member_answered(request, response)
+        match request, response:
+            case SyncGroup(), SyncGroupResponse():
+                self._as_led(request, response)
+            case OffsetCommit(), OffsetCommitResponse() if request.generation >= 0:
+                self._current_commit(request)
+            case JoinGroup(instance_id=instance_id), _ if instance_id is not None:
+                self._static_stays_quiet(taken, request)
+            case _, OffsetFetchResponse(offsets=offsets):
+                for partition, known in offsets.items():
+                    if known.offset != self._commits[partition][-1]:
+                        raise Violation(Invariant.NOTHING_LOST, f"{partition} is fetched at {known.offset}")
+            case _:
+                pass
+
+    def _on_member_answered(self, request: Request, response: Response) -> None:
+        member_id = response.member_id if isinstance(response, JoinGroupResponse) else request_member(request)
+        self._heard_at_ms[member_id] = self._world.now_ms
+        if member_id in self._retired:
+            raise Violation(
+                Invariant.ONE_PER_INSTANCE, f"{member_id} is answered, and {self._places[member_id]} is another"
+            )
+
+    def _static_stays_quiet(self, taken: Step, request: JoinGroup) -> None:
+        before = taken.before
+        is_back = not request.member_id and request.instance_id in before.static_members
+        assert request.instance_id is not None
+        offered, self._offers[request.instance_id] = self._offers.get(request.instance_id), _names(request)
+        if not is_back or before.phase is not Phase.STABLE or offered != _names(request):
+            return
+        others = [
+            effect for effect in taken.output.effects if isinstance(effect, Reply) and effect.to != request.reply_to
+        ]
+        if others or taken.group.generation != before.generation or taken.group.phase is not Phase.STABLE:
+            raise Violation(
+                Invariant.STATIC_STAYS_QUIET, f"{request.instance_id} is back, and the group is {taken.group.phase}"
+            )
+
+    def _as_led(self, request: SyncGroup, response: SyncGroupResponse) -> None:
+        led = self._told.led.get(request.generation)
+        place = self._places[request.member_id]
+        if led is not None and led.get(place, b"") != response.assignment:
+            raise Violation(
+                Invariant.AS_LED, f"{place} hears {response.assignment!r}, its leader said {led.get(place)!r}"
+            )
+
+    def _current_commit(self, request: OffsetCommit) -> None:
+        if request.generation < self._told.highest:
+            raise Violation(
+                Invariant.CURRENT_COMMITS,
+                f"{request.member_id} commits in generation {request.generation}, {self._told.highest} was told",
+            )
+
+    # -- an answer, as it leaves ------------------------------------------------------------------------------------
+
+    def on_reply(self, request: Request, response: Response, durable: Group, *, needs: int, has: int) -> None:
+        if needs > has:
+            raise Violation(
+                Invariant.DURABLE_FIRST, f"{type(response).__name__} needs {needs} lines, the log has {has}"
+            )
+        if response.error is not ErrorCode.none:
+            return
+        match request, response:
+            case JoinGroup(), JoinGroupResponse():
+                self._on_joined(request, response)
+            case OffsetCommit(), OffsetCommitResponse():
+                for new, error in zip(request.offsets, response.errors, strict=True):
+                    commits = self._commits.get(new.partition, [])
+                    if error is ErrorCode.none and new.offset in commits:
+                        at = commits.index(new.offset)
+                        self._acknowledged[new.partition] = max(self._acknowledged.get(new.partition, 0), at)
+            case _:
+                pass
+
+    def _on_joined(self, request: JoinGroup, response: JoinGroupResponse) -> None:
+        told, member_id = self._told_when_decided.pop(request.reply_to, self._told), response.member_id
+        place = self._places[member_id] = request.instance_id or member_id
+        if response.generation < told.highest:
+            raise Violation(
+                Invariant.GENERATION_RISES, f"{place} is told {response.generation}, {told.highest} was told before"
+            )
+        told.highest = response.generation
+        if response.members:
+            places = frozenset(one.instance_id or one.member_id for one in response.members)
+            if told.generations.setdefault(response.generation, places) != places:
+                raise Violation(Invariant.GENERATION_RISES, f"generation {response.generation} has two memberships")
+            for one in response.members:
+                self._places[one.member_id] = one.instance_id or one.member_id
+        if request.instance_id is not None and not request.member_id:
+            former_id = self._current.get(request.instance_id)
+            if former_id is not None and former_id != member_id:
+                self._retired.add(former_id)
+            self._current[request.instance_id] = member_id
+
+    # -- lives ------------------------------------------------------------------------------------------------------
+
+    def on_crash(self, group: Group, lines: Iterable[Line]) -> None:
+        check_replay(group, lines)
+
+    def on_loaded(self, group: Group) -> None:
+        if group.written is not None and group.generation < self._told.highest:
+            raise Violation(Invariant.NOTHING_LOST, f"after a crash the group is at generation {group.generation}")
+        for partition in self._commits.keys() | group.offsets.keys():
+            self._on_offset_loaded(partition, group)
+        for member_id in group.written.members if group.written is not None else ():
+            # It gets a full session from now.
+            self._heard_at_ms[member_id] = self._world.now_ms
+        # A removal that the crash has undone may be decided once more; an older commit counts again until then.
+        self._emptied_at_ms = (
+            group.written.written_at_ms if group.written is not None and not group.written.members else None
+        )
+        self._committed_at_ms = {partition: known.committed_at_ms for partition, known in group.offsets.items()}
+
+    def _on_offset_loaded(self, partition: TopicPartition, group: Group) -> None:
+        """The last commits may be lost, but none that somebody heard of."""
+        known, commits = group.offsets.get(partition), self._commits.pop(partition, [])
+        acknowledged = self._acknowledged.pop(partition, None)
+        if known is None:
+            kept = None
+        elif known.offset in commits:
+            kept = commits.index(known.offset)
+            self._commits[partition] = commits[: kept + 1]
+        else:
+            # What had removed it was lost.
+            kept, acknowledged = 0, None
+            self._commits[partition] = [known.offset]
+        if acknowledged is not None:
+            if kept is None or kept < acknowledged:
+                raise Violation(
+                    Invariant.NOTHING_LOST, f"{partition} was acknowledged at {commits[acknowledged]} and is {known}"
+                )
+            self._acknowledged[partition] = acknowledged
+
+
+def request_member(request: Request) -> MemberId:
+    assert isinstance(request, Heartbeat | SyncGroup | OffsetCommit)
+    return request.member_id
+
+
+def _names(request: JoinGroup) -> tuple[str, ...]:
+    return tuple(protocol.name for protocol in request.protocols)

@@ -1,0 +1,72 @@
+"""The named invariants: what must hold at every moment whatever the weather, and how a breach is told."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from enum import StrEnum
+
+
+class Invariant(StrEnum):
+    """What the simulator watches. Safety at every moment; liveness once the weather has calmed down."""
+
+    # -- of workers
+    ONE_OWNER = "one-owner"
+    """No task is effective on two workers that both have their lease (I1 of the theory)."""
+    STOPPED_WHEN_EXPIRED = "stopped-when-expired"
+    """When a member's session ends, its worker has stopped everything; one that was paused stops at once after (I6)."""
+    RELEASED_FIRST = "released-first"
+    """Nothing is assigned to one member that another one says it runs (K415: release before acquisition)."""
+    DISJOINT = "disjoint"
+    """No round leaves a job with two members (I2)."""
+    ACCOUNTED = "accounted"
+    """After a round every configured job is somebody's, or about to be released, or waits for a delay that runs."""
+    KNOWN_MEMBERS = "known-members"
+    """A leader assigns to the members of its generation: to all of them and to nobody else."""
+    BALANCED = "balanced"
+    """When all is calm, connectors, tasks and their sum are at floor or ceiling for every worker."""
+
+    # -- of any group
+    DURABLE_FIRST = "durable-first"
+    """No answer shows what the log does not hold."""
+    GENERATION_RISES = "generation-rises"
+    """A generation is one membership, told once; it never falls, whatever crashes (A2)."""
+    NOTHING_LOST = "nothing-lost"
+    """What was durable is there after a crash; an offset that was acknowledged never goes back."""
+    REPLAY_IS_LIVE = "replay-is-live"
+    """The log gives back the group: its leader, its members, their generation, its offsets, a deadline for each."""
+    AS_LED = "as-led"
+    """A member hears what the leader of its generation has assigned to it."""
+    ONE_PER_INSTANCE = "one-per-instance"
+    """Who was followed by another of its instance id is never again answered as a member (KIP-345)."""
+    STATIC_STAYS_QUIET = "static-stays-quiet"
+    """A static member that comes back to a stable group as it was changes nothing for anybody else (KIP-345)."""
+    CURRENT_COMMITS = "current-commits"
+    """A member's offsets are taken for the last generation only, and not after a later one was told."""
+    OFFSETS_KEPT = "offsets-kept"
+    """An offset goes for a reason: deleted, its topic or group deleted, or as old as it may get with nobody reading."""
+    PATIENT = "patient"
+    """No member is put out before it has been silent for its session."""
+    ROOM = "room"
+    """No more clients join a generation than may be in the group (KIP-389)."""
+    MACHINE_CHECK = "machine-check"
+    """What the machines assert of themselves."""
+    SETTLES = "settles"
+    """When the faults have stopped, all that live end in one stable generation, with everything assigned once (L1)."""
+    QUIET = "quiet"
+    """Then nothing happens any more: no rebalance without a cause."""
+
+
+class Violation(Exception):
+    """An invariant is broken: the simulated machines have a bug."""
+
+    def __init__(self, invariant: Invariant, what: str) -> None:
+        self.invariant = invariant
+        super().__init__(f"{invariant}: {what}")
+
+
+@contextmanager
+def machine_check(room: str) -> Iterator[None]:
+    """What a machine asserts of itself is an invariant, too."""
+    try:
+        yield
+    except AssertionError as error:
+        raise Violation(Invariant.MACHINE_CHECK, f"{room}: {error}") from error

@@ -1,0 +1,45 @@
+"""What became of a seed, and how it is told when something breaks."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from coterie.lab.simulator.invariants import Violation
+from coterie.lab.simulator.world import World
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome:
+    """``violation`` None means that everything held."""
+
+    seed: int
+    digest: str
+    virtual_ms: int
+    events: int
+    generations: int
+    violation: Violation | None
+    story: str
+    """The last lines of the trace."""
+
+
+def told_by(
+    seed: int, world: World, play: Callable[[], None], *, generations: Callable[[], int], story_lines: int
+) -> Outcome:
+    """Let ``play`` happen. Whatever else than a `Violation` it raises has the last lines of its story in a note."""
+    violation = None
+    try:
+        play()
+    except Violation as broken:
+        world.say(f"VIOLATION {broken}")
+        violation = broken
+    except Exception as error:
+        error.add_note(f"seed {seed} crashed; its last lines:\n{world.story(story_lines)}")
+        raise
+    return Outcome(
+        seed=seed,
+        digest=world.digest,
+        virtual_ms=world.now_ms,
+        events=world.events,
+        generations=generations(),
+        violation=violation,
+        story=world.story(story_lines),
+    )

@@ -1,0 +1,37 @@
+"""Whoever replays a group's lines finds the group that wrote them."""
+
+from collections.abc import Iterable
+
+from coterie.groups.classic import step
+from coterie.groups.messages import GroupLoaded, Heartbeat, HeartbeatResponse, Reply, ReplyTo, SessionTimer
+from coterie.groups.state import Group, Phase
+from coterie.lab.simulator.coordinator import Line, folded
+from coterie.lab.simulator.invariants import Invariant, Violation
+from coterie.wire.errors import ErrorCode
+
+
+def check_replay(group: Group, lines: Iterable[Line]) -> None:
+    """``lines`` are all that ``group`` has written. Of a stable group a replay knows everybody, too.
+
+    :raises Violation: REPLAY_IS_LIVE.
+    """
+    replica = folded(group.group_id, group.limits, lines)
+    if (replica.written, replica.offsets) != (group.written, group.offsets):
+        raise Violation(Invariant.REPLAY_IS_LIVE, "the live group differs from its lines")
+    if group.phase is not Phase.STABLE:
+        return
+    step(replica, GroupLoaded(), now_ms=0)
+    for name in ("phase", "leader", "static_members", "generation"):
+        live, replayed = getattr(group, name), getattr(replica, name)
+        if live != replayed:
+            raise Violation(Invariant.REPLAY_IS_LIVE, f"{name} was {live} and is {replayed} after a replay")
+    if list(replica.members) != list(group.members):
+        raise Violation(Invariant.REPLAY_IS_LIVE, f"a replay finds members {list(replica.members)}")
+    accepted = Reply(to=ReplyTo(0), response=HeartbeatResponse(error=ErrorCode.none))
+    for member_id, member in group.members.items():
+        beat = Heartbeat(
+            reply_to=ReplyTo(0), member_id=member_id, generation=group.generation, instance_id=member.instance_id
+        )
+        is_watched = SessionTimer(member_id=member_id) in replica.deadlines
+        if not is_watched or accepted not in step(replica, beat, now_ms=0).effects:
+            raise Violation(Invariant.REPLAY_IS_LIVE, f"after a replay {member_id} is no member like before")

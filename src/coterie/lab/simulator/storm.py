@@ -1,0 +1,86 @@
+"""Faults of what lies between clients and their coordinator: links, its disk, itself. Each heals by itself."""
+
+from collections.abc import Callable, Sequence
+
+from coterie.lab.simulator.coordinator import SimCoordinator
+from coterie.lab.simulator.network import Network, Way
+from coterie.lab.simulator.world import World
+
+
+class Storm:
+    """The faults that every play has; ``names`` are those of the links."""
+
+    def __init__(self, world: World, network: Network, coordinator: SimCoordinator, names: Sequence[str]) -> None:
+        self._world = world
+        self._rng = world.rng
+        self._network = network
+        self._coordinator = coordinator
+        self._names = names
+
+    def faults(self) -> dict[Callable[[], None], int]:
+        """Each with how often it comes, as a weight."""
+        return {
+            self.crash_coordinator: 3,
+            self._cut: 3,
+            self._clog: 3,
+            self._lose: 3,
+            self._break_connections: 2,
+            self._slow_disk: 2,
+        }
+
+    def heal(self) -> None:
+        """Links and disk are well again."""
+        self._network.heal()
+        self._coordinator.disk.slow = False
+
+    def crash_coordinator(self) -> None:
+        if self._coordinator.up:
+            self._coordinator.crash()
+            self._world.after(self._rng.choice((50, 500, 2_000, 9_000)), self._coordinator.start)
+
+    def _cut(self) -> None:
+        name = self._rng.choice(self._names)
+        link = self._network.link(name)
+        link.cut = True
+        self._world.say(f"{name} is cut off")
+
+        def heal() -> None:
+            self._world.say(f"{name} is connected again")
+            link.cut = False
+
+        self._world.after(self._rng.choice((500, 3_000, 7_000, 20_000)), heal)
+
+    def _clog(self) -> None:
+        name, way = self._rng.choice(self._names), self._rng.choice(list(Way))
+        ms = self._rng.choice((300, 2_000, 5_000, 10_000))
+        self._network.link(name).clogged_until_ms[way] = self._world.now_ms + ms
+        self._world.say(f"nothing goes {way} for {ms} ms at {name}")
+
+    def _lose(self) -> None:
+        name = self._rng.choice(self._names)
+        link = self._network.link(name)
+        link.loss = self._rng.choice((0.05, 0.2, 0.5))
+        self._world.say(f"{link.loss:.0%} of messages are lost at {name}")
+
+        def heal() -> None:
+            link.loss = 0.0
+
+        self._world.after(self._rng.randint(1_000, 20_000), heal)
+
+    def _break_connections(self) -> None:
+        link = self._network.link(self._rng.choice(self._names))
+        link.breaks = 0.3
+
+        def heal() -> None:
+            link.breaks = 0.0
+
+        self._world.after(self._rng.randint(1_000, 20_000), heal)
+
+    def _slow_disk(self) -> None:
+        disk = self._coordinator.disk
+        disk.slow = True
+
+        def heal() -> None:
+            disk.slow = False
+
+        self._world.after(self._rng.randint(1_000, 10_000), heal)

@@ -1,0 +1,75 @@
+"""What the broker and a worker's client make of each other's words: the seam between `member` and `groups`."""
+
+from coterie.groups import messages as groups
+from coterie.lab.simulator.coordinator import SimCoordinator
+from coterie.member import messages as member
+
+
+def as_asked(
+    coordinator: SimCoordinator, worker: str, reply_to: groups.ReplyTo, request: member.Request
+) -> groups.Request:
+    """The request as the broker's API hands it to the group."""
+    match request:
+        case member.HeartbeatRequest():
+            return groups.Heartbeat(
+                reply_to=reply_to,
+                member_id=request.member_id,
+                generation=request.generation,
+                instance_id=request.instance_id,
+            )
+        case member.JoinRequest():
+            return groups.JoinGroup(
+                reply_to=reply_to,
+                member_id=request.member_id,
+                fresh_member_id=coordinator.fresh_member_id(request.instance_id or worker),
+                requires_known_member_id=True,
+                client_id=worker,
+                client_host="/127.0.0.1",
+                session_timeout_ms=request.session_timeout_ms,
+                rebalance_timeout_ms=request.rebalance_timeout_ms,
+                protocol_type=request.protocol_type,
+                protocols=tuple(
+                    groups.MemberProtocol(name=name, metadata=metadata) for name, metadata in request.protocols
+                ),
+                instance_id=request.instance_id,
+                can_skip_assignment=True,
+            )
+        case member.SyncRequest():
+            return groups.SyncGroup(
+                reply_to=reply_to,
+                member_id=request.member_id,
+                generation=request.generation,
+                protocol_type=request.protocol_type,
+                protocol=request.protocol,
+                assignments=request.assignments,
+                instance_id=request.instance_id,
+            )
+        case member.LeaveRequest():
+            return groups.LeaveGroup(reply_to=reply_to, members=(groups.LeavingMember(member_id=request.member_id),))
+
+
+def as_heard(response: object) -> member.Response:
+    """The answer as the worker's client hands it to its member."""
+    match response:
+        case groups.HeartbeatResponse():
+            return member.HeartbeatResponse(error=response.error)
+        case groups.JoinGroupResponse():
+            return member.JoinResponse(
+                error=response.error,
+                generation=response.generation,
+                protocol=response.protocol or "",
+                leader=response.leader,
+                member_id=response.member_id,
+                members={one.member_id: one.metadata for one in response.members} or None,
+                instance_ids={
+                    one.member_id: one.instance_id for one in response.members if one.instance_id is not None
+                },
+                skip_assignment=response.skip_assignment,
+            )
+        case groups.SyncGroupResponse():
+            return member.SyncResponse(error=response.error, assignment=response.assignment)
+        case groups.LeaveGroupResponse():
+            error = response.members[0][1] if response.members else response.error
+            return member.LeaveResponse(error=error)
+        case _:
+            raise AssertionError(f"no worker asked for {response}")
