@@ -18,6 +18,7 @@ from uuid import UUID
 
 from coterie.broker.store import Store, StoredPartition, StoredTopic
 from coterie.broker.store_reader import StoreReader
+from coterie.broker.transaction_store import Aborted
 from coterie.broker.writer import Writer
 from coterie.nouns.errors import WorldError
 from coterie.wire.batches import BatchHead
@@ -214,15 +215,23 @@ class BrokerLog:
 
     # -- reading ----------------------------------------------------------------------------------------------------
 
-    async def read(self, partition: Partition, offset: int, size_max: int) -> bytes:
-        """Whole batches from ``offset`` up to the durable end, about ``size_max`` bytes; empty when there are none.
+    async def read(self, partition: Partition, offset: int, size_max: int, *, end_offset: int | None = None) -> bytes:
+        """Whole batches from ``offset`` up to ``end_offset`` (by default the durable end), about ``size_max`` bytes;
+        empty when there are none.
 
         :raises WorldError: when the log cannot be read.
         """
-        end_offset = partition.end_offset
+        end_offset = partition.end_offset if end_offset is None else end_offset
         if offset >= end_offset:
             return b""
         return await self._read(lambda reader: reader.batches(partition.id, offset, end_offset, size_max))
+
+    async def aborted(self, partition: Partition, offset: int, end_offset: int) -> list[Aborted]:
+        """The aborted transactions with anything between the two offsets, in the order of their first records.
+
+        :raises WorldError: when the log cannot be read.
+        """
+        return await self._read(lambda reader: reader.aborted(partition.id, offset, end_offset))
 
     async def batch_since(self, partition: Partition, timestamp_ms: int) -> bytes | None:
         """The first batch with a record of ``timestamp_ms`` or later."""

@@ -3,6 +3,7 @@
 from pathlib import Path
 
 from coterie.broker.store import connect
+from coterie.broker.transaction_store import Aborted, read_aborted
 
 
 class StoreReader:
@@ -34,6 +35,10 @@ class StoreReader:
                 break
         rows.close()
         return b"".join(found)
+
+    def aborted(self, partition_id: int, offset: int, end_offset: int) -> list[Aborted]:
+        """The aborted transactions with anything between the two offsets, in the order of their first records."""
+        return read_aborted(self._database, partition_id, offset, end_offset)
 
     def batch_since(self, partition_id: int, timestamp_ms: int, start_offset: int, end_offset: int) -> bytes | None:
         """The first batch with a record of ``timestamp_ms`` or later."""
