@@ -143,7 +143,9 @@ def test_every_group_has_its_coordinator_here(connect: Connect, broker: Threaded
         answer = client.ask(FIND, version, key="g", key_type=0, coordinator_keys=["g", "h"])
         found = answer.coordinators if version >= 4 else (answer,)
         assert {(one.host, one.port) for one in found} == {("127.0.0.1", broker.port)}
-    refused = client.ask(FIND, 4, key_type=1, coordinator_keys=["transaction"]).coordinators[0]
+    (transaction,) = client.ask(FIND, 4, key_type=1, coordinator_keys=["transaction"]).coordinators
+    assert (transaction.error_code, transaction.port) == (ErrorCode.none, broker.port)
+    (refused,) = client.ask(FIND, 4, key_type=2, coordinator_keys=["share group"]).coordinators
     assert refused.error_code is ErrorCode.invalid_request
 
 

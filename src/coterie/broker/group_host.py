@@ -10,7 +10,7 @@ Most requests are heartbeats, which write nothing: they are answered without a q
 
 import asyncio
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from itertools import count
 
@@ -38,6 +38,7 @@ from coterie.groups.messages import (
     TimerFired,
     TimerKey,
 )
+from coterie.groups.offset_messages import TopicDeleted
 from coterie.groups.state import Group, Limits, apply
 from coterie.nouns.errors import WorldError
 from coterie.nouns.ids import GroupId, ReplyTo
@@ -94,7 +95,7 @@ class GroupHost:
         self._wake = asyncio.Event()
         self._rests_until_ms: float = 0
         """The deadline that `run` rests for; an earlier one wakes it."""
-        self._take(GroupLoaded())
+        self._begin(records)
 
     @property
     def is_known(self) -> bool:
@@ -106,6 +107,13 @@ class GroupHost:
             await self._wait_loaded()
         asked = self.take(make)
         return asked.response if asked.response is not None else await self.answer(asked)
+
+    def ask_now(self, make: Callable[[ReplyTo], Request]) -> Response | Awaitable[Response]:
+        """The machine's answer where it may leave at once; otherwise what to await for it."""
+        if self._is_broken:
+            return self.ask(make)
+        asked = self.take(make)
+        return asked.response if asked.response is not None else self.answer(asked)
 
     def take(self, make: Callable[[ReplyTo], Request]) -> Asked:
         """Step a request now; with it comes the answer, if that may leave already."""
@@ -144,6 +152,12 @@ class GroupHost:
     def is_forgettable(self) -> bool:
         """Whoever asks next may as well be answered by another host."""
         return not (self.is_known or self._asked or self._appending or self._waiting_for_load)
+
+    def _begin(self, records: Sequence[Record]) -> None:
+        """``records`` have been replayed. A crash may have come between the end of a topic and that of its offsets."""
+        self._take(GroupLoaded())
+        for topic in self._log.topics_gone(records):
+            self.tell(TopicDeleted(topic=topic))
 
     # -- step, append, perform ----------------------------------------------------------------------------------------
 
@@ -252,7 +266,7 @@ class GroupHost:
                 self._timers = Timers()
                 self._outbox = Outbox()
                 self._is_broken = False
-                self._take(GroupLoaded())
+                self._begin(records)
             except WorldError as error:
                 logger.error("group %s cannot be loaded yet: %s", self.group_id, error)
             except Exception:

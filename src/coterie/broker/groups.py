@@ -1,7 +1,7 @@
 """Every group of this broker: found by its id, loaded at the start, forgotten when there is nothing left of it."""
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from uuid import uuid4
 
 from coterie.broker.clock import steady_clock
@@ -29,15 +29,10 @@ class Groups:
     async def load(self) -> None:
         """Replay every group; its members get a full session from now.
 
-        A crash may have come between a topic's end and that of its offsets: they go now.
-
         :raises WorldError: when the log cannot be read.
         """
         for group_id, records in sorted((await self._log.load_all()).items()):
-            host = self._new_host(group_id, records)
-            self._keep(host)
-            for topic in self._log.topics_gone(records):
-                host.tell(TopicDeleted(topic=topic))
+            self._keep(self._new_host(group_id, records))
 
     async def ask(self, group_id: GroupId, make: Callable[[ReplyTo], Request]) -> Response:
         """The group's answer to the request that ``make`` makes."""
@@ -50,6 +45,11 @@ class Groups:
         if not host.is_forgettable:
             self._keep(host)
         return await host.answer(asked)
+
+    def ask_now(self, group_id: GroupId, make: Callable[[ReplyTo], Request]) -> Response | Awaitable[Response]:
+        """The group's answer where it may leave at once, as nearly every heartbeat's; otherwise what to await."""
+        host = self._hosts.get(group_id)
+        return self.ask(group_id, make) if host is None else host.ask_now(make)
 
     def known(self) -> Sequence[GroupId]:
         """Groups that somebody is in, was in, or has offsets in; sorted."""

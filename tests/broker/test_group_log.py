@@ -1,0 +1,138 @@
+"""The lines of groups in the broker's log: what a load hands out, and what a broker makes of it when it is back."""
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from coterie.broker.group_log import GroupLog
+from coterie.broker.log import open_log
+from coterie.broker.settings import BrokerSettings
+from coterie.groups.offset_messages import CommittedOffset, OffsetRemoved, OffsetWritten
+from coterie.nouns.errors import WorldError
+from coterie.nouns.ids import GroupId
+from coterie.wire.batches import NewRecord, encode_batch, read_head
+from coterie.wire.errors import ErrorCode
+from tests.broker.conftest import QUICK, RawClient, ThreadedBroker, raw_client
+from tests.broker.test_groups import Member
+
+COMMIT, FETCH, CREATE, DELETE_TOPICS = 8, 9, 19, 20
+G, H = GroupId("g"), GroupId("h")
+
+
+def written(offset: int, topic: str = "t") -> OffsetWritten:
+    return OffsetWritten(partition=(topic, 0), committed=CommittedOffset(offset=offset, committed_at_ms=1))
+
+
+async def test_of_each_key_the_last_line_counts_and_tombstones_leave_nothing(tmp_path: Path) -> None:
+    async with open_log(tmp_path / "log", tmp_path / "lock") as log:
+        lines = await GroupLog.open(log)
+        first = lines.append(G, [written(1), written(2), written(7, "u")], now_ms=1)
+        second = lines.append(H, [written(3), OffsetRemoved(partition=("t", 0))], now_ms=1)
+        await asyncio.gather(first, second, lines.append(G, [written(4)], now_ms=1))
+        assert await lines.load_all() == {G: [written(4), written(7, "u")]}
+        assert await lines.load(G) == [written(4), written(7, "u")]
+        assert await lines.load(H) == ()
+
+
+async def test_groups_that_load_at_the_same_time_share_a_pass(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async with open_log(tmp_path / "log", tmp_path / "lock") as log:
+        lines = await GroupLog.open(log)
+        await lines.append(G, [written(1)], now_ms=1)
+        reads: list[int] = []
+        read = log.read
+
+        async def counted(partition: Any, offset: int, size_max: int) -> bytes:
+            reads.append(offset)
+            return await read(partition, offset, size_max)
+
+        monkeypatch.setattr(log, "read", counted)
+        loads = (lines.load(G), *(lines.load(GroupId(f"g{number}")) for number in range(50)))
+        loaded = await asyncio.gather(*loads)
+        assert loaded == [[written(1)], *[()] * 50]
+        # The first began alone, all who came meanwhile had the second together; each ends with a read of nothing.
+        assert reads.count(0) <= 2
+
+
+async def test_a_line_that_means_nothing_is_told_in_one_sentence(tmp_path: Path) -> None:
+    async with open_log(tmp_path / "log", tmp_path / "lock") as log:
+        lines = await GroupLog.open(log)
+        await lines.append(G, [written(1)], now_ms=1)
+        (partition,) = log.topics["__consumer_offsets"].partitions
+        damaged = encode_batch([NewRecord(key=b"\0\1\0\1g\0\1t\0\0\0\0", value=b"\x7f\0")], timestamp_ms=1)
+        await log.append(partition, damaged, read_head(damaged))
+        with pytest.raises(WorldError, match="__consumer_offsets holds what no coordinator has written"):
+            await lines.load_all()
+
+
+def commit(client: RawClient, topic: str, offset: int, member: Member | None = None) -> ErrorCode:
+    partition = {
+        "partition_index": 0,
+        "committed_offset": offset,
+        "committed_metadata": "",
+        "committed_leader_epoch": 0,
+    }
+    answer = client.ask(
+        COMMIT, 9, group_id="g", topics=[{"name": topic, "partitions": [partition]}], group_instance_id=None,
+        generation_id_or_member_epoch=-1 if member is None else member.generation,
+        member_id="" if member is None else member.member_id,
+    )  # fmt: skip
+    error: ErrorCode = answer.topics[0].partitions[0].error_code
+    return error
+
+
+def fetched(client: RawClient) -> dict[str, int]:
+    answer = client.ask(FETCH, 9, groups=[{"group_id": "g", "member_id": None, "topics": None}], require_stable=True)
+    return {topic.name: topic.partitions[0].committed_offset for topic in answer.groups[0].topics}
+
+
+def create(client: RawClient, *topics: str) -> None:
+    wanted = [
+        {"name": topic, "num_partitions": 1, "replication_factor": 1, "assignments": (), "configs": ()}
+        for topic in topics
+    ]
+    client.ask(CREATE, 7, topics=wanted, timeout=10_000, validate_only=False)
+
+
+def back(broker: ThreadedBroker) -> None:
+    port = broker.port
+    broker.stop()
+    broker.settings = BrokerSettings(data_path=broker.settings.data_path, port=port, limits=QUICK)
+    broker.start()
+
+
+def test_offsets_outlive_their_broker_with_members_and_without(broker: ThreadedBroker) -> None:
+    with raw_client(broker.port) as client:
+        create(client, "t", "u")
+        assert commit(client, "t", 3) is ErrorCode.none
+        member = Member(client)
+        member.join()
+        member.sync((member.member_id, b"work"))
+        assert commit(client, "u", 4, member) is ErrorCode.none
+    back(broker)
+    with raw_client(broker.port) as client:
+        assert fetched(client) == {"t": 3, "u": 4}
+        assert commit(client, "u", 5, member) is ErrorCode.none
+        assert fetched(client) == {"t": 3, "u": 5}
+
+
+def test_offsets_of_a_topic_whose_end_a_crash_cut_short_go_when_the_broker_is_back(broker: ThreadedBroker) -> None:
+    with raw_client(broker.port) as client:
+        create(client, "gone", "anew", "t")
+        for topic in ("gone", "anew", "t"):
+            commit(client, topic, 3)
+    log = broker.broker._node.log
+
+    async def end_topics() -> None:
+        await log.delete_topic(log.topics["gone"])
+        await log.delete_topic(log.topics["anew"])
+        await log.create_topic("anew", 1, {})
+
+    asyncio.run_coroutine_threadsafe(end_topics(), broker._loop).result(60)
+    back(broker)
+    with raw_client(broker.port) as client:
+        assert fetched(client) == {"t": 3}
+    back(broker)
+    with raw_client(broker.port) as client:
+        assert fetched(client) == {"t": 3}
