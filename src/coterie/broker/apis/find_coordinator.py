@@ -1,23 +1,25 @@
-"""FindCoordinator: v0-6 · this broker, for every group · transactions and share groups: there are none, so their
-coordinators are refused."""
+"""FindCoordinator: v0-6 · this broker, for every group and every transactional id · share groups (KIP-932): there are
+none, so their coordinators are refused, as any key type that means nothing."""
 
 from coterie.broker.node import Node, Request
 from coterie.wire.errors import ErrorCode
 from coterie.wire.shapes import Values
 
-_GROUP = 0
+_GROUP, _TRANSACTION = 0, 1
+_MANY_SINCE = 4
+"""KIP-699."""
 
 
 async def handle(node: Node, request: Request) -> Values:
     key_type = request.told("key_type", _GROUP)
-    # v4 and later ask for many at once (KIP-699).
-    keys = request.told("coordinator_keys", None) or (request.told("key", ""),)
-    answers = [_answer(node, key_type, key) for key in keys]
-    return {"throttle_time": 0, "coordinators": answers} | answers[0]
+    if request.header.api_version < _MANY_SINCE:
+        return {"throttle_time": 0} | _answer(node, key_type, request.body.key)
+    keys = request.body.coordinator_keys
+    return {"throttle_time": 0, "coordinators": [_answer(node, key_type, key) for key in keys]}
 
 
 def _answer(node: Node, key_type: int, key: str) -> dict[str, object]:
-    if key_type == _GROUP:
+    if key_type in (_GROUP, _TRANSACTION):
         return node.address | {"key": key, "error_code": ErrorCode.none, "error_message": None}
     return {
         "key": key,
@@ -25,5 +27,5 @@ def _answer(node: Node, key_type: int, key: str) -> dict[str, object]:
         "host": "",
         "port": -1,
         "error_code": ErrorCode.invalid_request,
-        "error_message": "This broker coordinates groups only: it has no transactions and no share groups.",
+        "error_message": "This broker coordinates groups and transactions only; it has no share groups.",
     }

@@ -1,22 +1,27 @@
 """JoinGroup: v0-9 · joins a classic group, and waits for its join phase to end; a static member (KIP-345) that is back
-need not wait · the reason (v8, KIP-800) is read and not kept: Kafka logs it, and nothing more."""
+need not wait · the reason (v8, KIP-800) is read and not kept: Kafka logs it, and nothing more. Client and instance ids
+of more than 1,000 characters are refused: every member id has one in it, and is kept. (Kafka breaks at 32,731.)"""
 
 from coterie.broker.apis.static_members import instance_id_of
 from coterie.broker.groups import fresh_member_id
 from coterie.broker.node import Node, Request
 from coterie.groups.messages import JoinGroup, JoinGroupResponse, MemberProtocol
 from coterie.nouns.ids import GroupId, MemberId
+from coterie.wire.errors import ErrorCode
 from coterie.wire.shapes import Values, milliseconds
 
 _MEMBER_ID_REQUIRED_SINCE = 4
 _NULLABLE_PROTOCOL_SINCE = 7
 _SKIP_ASSIGNMENT_SINCE = 9
+_ID_LENGTH_MAX = 1_000
 
 
 async def handle(node: Node, request: Request) -> Values:
     body = request.body
     client_id = request.header.client_id or ""
     instance_id = instance_id_of(request)
+    if max(len(client_id), len(instance_id or "")) > _ID_LENGTH_MAX:
+        return _answer(request, JoinGroupResponse(error=ErrorCode.invalid_request, member_id=body.member_id))
     session_timeout_ms = milliseconds(body.session_timeout)
     rebalance_timeout = request.told("rebalance_timeout", None)
     response = await node.groups.ask(

@@ -5,12 +5,15 @@ from dataclasses import dataclass
 
 from coterie.broker.apis import (
     create_topics,
+    delete_groups,
+    describe_groups,
     fetch,
     find_coordinator,
     heartbeat,
     init_producer_id,
     join_group,
     leave_group,
+    list_groups,
     list_offsets,
     metadata,
     offset_commit,
@@ -63,11 +66,14 @@ APIS: Mapping[int, Api] = {
         Api(key=12, versions=range(5), handle=heartbeat.handle),
         Api(key=13, versions=range(6), handle=leave_group.handle),
         Api(key=14, versions=range(6), handle=sync_group.handle),
+        Api(key=15, versions=range(7), handle=describe_groups.handle),
+        Api(key=16, versions=range(6), handle=list_groups.handle),
         Api(key=SASL_HANDSHAKE, versions=range(2), handle=sasl_handshake.handle),
         Api(key=API_VERSIONS, versions=range(5), handle=api_versions),
         Api(key=19, versions=range(2, 8), handle=create_topics.handle),
         Api(key=22, versions=range(6), handle=init_producer_id.handle),
         Api(key=SASL_AUTHENTICATE, versions=range(3), handle=sasl_authenticate.handle),
+        Api(key=42, versions=range(3), handle=delete_groups.handle),
         Api(key=47, versions=range(1), handle=offset_delete.handle),
     )
 }

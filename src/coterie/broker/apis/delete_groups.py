@@ -1,0 +1,16 @@
+"""DeleteGroups: v0-2 · ends groups that nobody is in, with their offsets · leaves nothing out; a group that is named
+twice is answered once, as by Kafka."""
+
+from coterie.broker.node import Node, Request
+from coterie.groups.offset_messages import DeleteGroup, DeleteGroupResponse
+from coterie.nouns.ids import GroupId
+from coterie.wire.shapes import Values
+
+
+async def handle(node: Node, request: Request) -> Values:
+    results: list[Values] = []
+    for group_id in dict.fromkeys(request.body.groups_names):
+        response = await node.groups.ask(GroupId(group_id), lambda reply_to: DeleteGroup(reply_to=reply_to))
+        assert isinstance(response, DeleteGroupResponse)
+        results.append({"group_id": group_id, "error_code": response.error})
+    return {"throttle_time": 0, "results": results}

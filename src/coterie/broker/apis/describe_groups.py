@@ -1,0 +1,59 @@
+"""DescribeGroups: v0-6 · state, members, what they said and what they were given · authorized operations (KIP-430) are
+those of a broker that forbids nothing: the authorizer is asked what a client may do, not told of it."""
+
+from typing import Any
+
+from coterie.broker.node import Node, Request
+from coterie.groups.messages import DescribeGroup, DescribeGroupResponse
+from coterie.nouns.ids import GroupId
+from coterie.wire.errors import ErrorCode
+from coterie.wire.shapes import Values
+
+_NOT_FOUND_SINCE = 6
+"""Before, a group that is not there is told as one without error that is Dead (KIP-1043)."""
+_NOT_ASKED = -(2**31)
+_READ, _DELETE, _DESCRIBE, _DESCRIBE_CONFIGS, _ALTER_CONFIGS = (1 << number for number in (3, 6, 8, 10, 11))
+
+
+async def handle(node: Node, request: Request) -> Values:
+    return {
+        "throttle_time": 0,
+        "groups": [await _described(node, request, GroupId(group_id)) for group_id in request.body.groups],
+    }
+
+
+async def _described(node: Node, request: Request, group_id: GroupId) -> dict[str, Any]:
+    response = await node.groups.ask(group_id, lambda reply_to: DescribeGroup(reply_to=reply_to))
+    assert isinstance(response, DescribeGroupResponse)
+    error, message, operations = response.error, None, _NOT_ASKED
+    if error is ErrorCode.group_id_not_found and request.header.api_version < _NOT_FOUND_SINCE:
+        error = ErrorCode.none
+    elif error is ErrorCode.group_id_not_found:
+        message = f"Group {group_id} not found."
+    if error is ErrorCode.none and request.told("include_authorized_operations", False):
+        operations = _READ | _DELETE | _DESCRIBE | _DESCRIBE_CONFIGS | _ALTER_CONFIGS
+    return {
+        "error_code": error,
+        "error_message": message,
+        "group_id": group_id,
+        "group_state": state_name(response.phase),
+        "protocol_type": response.protocol_type,
+        "protocol_data": response.protocol,
+        "members": [
+            {
+                "member_id": member.member_id,
+                "group_instance_id": member.instance_id,
+                "client_id": member.client_id,
+                "client_host": member.client_host,
+                "member_metadata": member.metadata,
+                "member_assignment": member.assignment,
+            }
+            for member in response.members
+        ],
+        "authorized_operations": operations,
+    }
+
+
+def state_name(phase: str) -> str:
+    """As Kafka's tools show it: ``PreparingRebalance``."""
+    return phase.title().replace("_", "")

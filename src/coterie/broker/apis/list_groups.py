@@ -1,0 +1,33 @@
+"""ListGroups: v0-5 · all groups, or those in some states (v4, KIP-518) or of some types (v5, KIP-848) · names of states
+and types are taken in upper and lower case; one that means nothing matches no group, as in Kafka, and is no error."""
+
+from coterie.broker.apis.describe_groups import state_name
+from coterie.broker.node import Node, Request
+from coterie.groups.messages import DescribeGroup, DescribeGroupResponse
+from coterie.wire.errors import ErrorCode
+from coterie.wire.shapes import Values
+
+_CLASSIC = "classic"
+
+
+async def handle(node: Node, request: Request) -> Values:
+    states = {name.strip().lower() for name in request.told("states_filter", ())}
+    types = {name.lower() for name in request.told("types_filter", ())}
+    groups: list[Values] = []
+    for group_id in node.groups.known() if not types or _CLASSIC in types else ():
+        response = await node.groups.ask(
+            group_id, lambda reply_to: DescribeGroup(reply_to=reply_to, with_members=False)
+        )
+        assert isinstance(response, DescribeGroupResponse)
+        state = state_name(response.phase)
+        # One that has gone since, or that is loaded again just now, is not here.
+        if response.error is ErrorCode.none and (not states or state.lower() in states):
+            groups.append(
+                {
+                    "group_id": group_id,
+                    "protocol_type": response.protocol_type,
+                    "group_state": state,
+                    "group_type": _CLASSIC,
+                }
+            )
+    return {"throttle_time": 0, "error_code": ErrorCode.none, "groups": groups}
