@@ -9,7 +9,7 @@ from typing import Any
 from coterie.broker.security.users import Users
 from coterie.broker.settings import BrokerSettings, Security, SecurityProtocol
 from tests.broker.conftest import QUICK, ThreadedBroker
-from tests.certificates import Authority
+from tests.certificates import Authority, Pair
 
 PASSWORD = "a pass,word=with 'marks'"
 USER = "alice"
@@ -21,12 +21,17 @@ def secured_broker(
     protocol: str,
     *,
     authority: Authority | None = None,
+    pair: Pair | None = None,
     wants_certificates: bool = False,
     rules: str | None = None,
     **more: Any,
 ) -> Iterator[ThreadedBroker]:
-    """A broker that knows alice, and lets in whom ``protocol`` (Kafka's name) lets in."""
-    pair = authority.pair("broker") if authority is not None else None
+    """A broker that knows alice, and lets in whom ``protocol`` (Kafka's name) lets in.
+
+    Its certificate is ``pair``, or one of ``authority`` for loopback.
+    """
+    if pair is None and authority is not None:
+        pair = authority.pair("broker")
     acl_path = folder / "rules.acl" if rules is not None else None
     if acl_path is not None and rules is not None:
         acl_path.write_text(rules)

@@ -87,16 +87,26 @@ class RealKafka:
     """One broker (KRaft, combined mode) with its data in ``folder``."""
 
     def __init__(
-        self, jars: Path, folder: Path, *, properties: str = "", java_options: Sequence[str] = QUICK_START
+        self,
+        jars: Path,
+        folder: Path,
+        *,
+        properties: str = "",
+        format_options: Sequence[str] = (),
+        java_options: Sequence[str] = QUICK_START,
     ) -> None:
-        """``properties``: further lines of its ``server.properties``."""
+        """``properties``: further lines of its ``server.properties``; ``{port}``, ``{controller_port}`` and
+        ``{further_port}`` in them become its ports. ``format_options``: of the tool that makes its data folder."""
         self._jars = jars
         self._folder = folder
         self._properties = properties
+        self._format_options = format_options
         self._java_options = java_options
         self._pid_path = folder / "pid"
         self._process: subprocess.Popen[bytes] | None = None
         self.port = 0
+        self.further_port = 0
+        """For a second listener, where ``properties`` name one."""
 
     @property
     def pid(self) -> int:
@@ -112,10 +122,14 @@ class RealKafka:
         # The listeners cannot ask for port 0, so another process may take a port between choosing and binding.
         for attempt in range(3):
             data = self._folder / f"data-{attempt}"
-            self.port, controller_port = _free_ports(2)
-            text = PROPERTIES.format(port=self.port, controller_port=controller_port, data=data)
-            properties.write_text(f"{text}{self._properties}\n")
-            storage_tool = self._java("kafka.tools.StorageTool", "format", "-t", _CLUSTER_ID, "-c", str(properties))
+            self.port, controller_port, self.further_port = _free_ports(3)
+            text = f"{PROPERTIES}{self._properties}\n"
+            properties.write_text(
+                text.format(port=self.port, controller_port=controller_port, further_port=self.further_port, data=data)
+            )
+            storage_tool = self._java(
+                "kafka.tools.StorageTool", "format", "-t", _CLUSTER_ID, "-c", str(properties), *self._format_options
+            )
             subprocess.run(storage_tool, check=True, capture_output=True, timeout=START_TIMEOUT_S)
             with (self._folder / "broker.log").open("wb") as log:
                 command = [

@@ -2,7 +2,7 @@
 
 import re
 import socket
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Annotated, NamedTuple, Self
 from urllib.parse import urlsplit
 
@@ -10,6 +10,8 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationEr
 from pydantic_core import ErrorDetails
 
 from coterie.config.definition import as_list
+from coterie.config.security import KEYS as SECURITY_KEYS
+from coterie.config.security import KafkaSecurity
 from coterie.nouns.errors import ConfigError
 from coterie.nouns.ids import GroupId, WorkerId, WorkerUrl
 
@@ -101,6 +103,8 @@ class WorkerSettings(BaseModel):
     """Where the JVM's own output goes; by default a file in the system's temporary folder. (Coterie's own key.)"""
     spark: Mapping[str, str] = Field(default={}, exclude=True)
     """Every `spark.…` key, handed to the Spark session as it is."""
+    security: KafkaSecurity = Field(default=KafkaSecurity(), exclude=True)
+    """How this worker comes to its brokers: the keys of `config.security`."""
 
     @classmethod
     def from_properties(cls, properties: Mapping[str, str]) -> Self:
@@ -110,10 +114,18 @@ class WorkerSettings(BaseModel):
         """
         spark = {key: value for key, value in properties.items() if key.startswith("spark.")}
         known = {key: value for key, value in properties.items() if key in _keys(cls)}
+        wrong: dict[str, Sequence[str]] = {}
+        security = KafkaSecurity()
         try:
-            settings = cls.model_validate({**known, "spark": spark})
+            security = KafkaSecurity.from_properties(properties)
+        except ConfigError as error:
+            wrong |= error.errors
+        try:
+            settings = cls.model_validate({**known, "spark": spark, "security": security})
         except ValidationError as error:
-            raise ConfigError(_sentences(error)) from None
+            raise ConfigError(_sentences(error) | wrong) from None
+        if wrong:
+            raise ConfigError(wrong)
         if errors := settings._errors_between_keys():
             raise ConfigError(errors)
         return settings
@@ -121,7 +133,8 @@ class WorkerSettings(BaseModel):
     @classmethod
     def unknown_keys(cls, properties: Mapping[str, str]) -> list[str]:
         """Keys that mean nothing to a worker: Connect ignores such keys and warns of them, and so does Coterie."""
-        return sorted(key for key in properties if key not in _keys(cls) and not key.startswith("spark."))
+        known = _keys(cls) | SECURITY_KEYS
+        return sorted(key for key in properties if key not in known and not key.startswith("spark."))
 
     @property
     def listener(self) -> Listener:
@@ -235,9 +248,13 @@ class WorkerSettings(BaseModel):
 # -- small hands ------------------------------------------------------------------------------------------------------
 
 
+_GATHERED = ("spark", "security")
+"""Fields made of keys of other names."""
+
+
 def _keys(settings: type[BaseModel]) -> frozenset[str]:
     """The keys of a worker file that have a field."""
-    return frozenset(str(field.alias) for name, field in settings.model_fields.items() if name != "spark")
+    return frozenset(str(field.alias) for name, field in settings.model_fields.items() if name not in _GATHERED)
 
 
 def _listener(text: str) -> Listener:

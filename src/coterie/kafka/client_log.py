@@ -14,6 +14,7 @@ class ClientLog:
     def __init__(self, who: str) -> None:
         self._who = who
         self._away = False
+        self._refused = False
 
     def settings(self) -> dict[str, Any]:
         """Into the handle's config: without them librdkafka writes to standard error, again and again."""
@@ -21,8 +22,8 @@ class ClientLog:
 
     def answered(self) -> None:
         """A broker did what it was asked."""
-        if self._away:
-            self._away = False
+        if self._away or self._refused:
+            self._away = self._refused = False
             logger.info("%s: the brokers answer again", self._who)
 
     def log(self, level: int, message: str, *arguments: object) -> None:
@@ -33,5 +34,10 @@ class ClientLog:
         if error.code() == KafkaError._ALL_BROKERS_DOWN and not self._away:
             self._away = True
             logger.warning("%s: no broker answers (%s); trying on", self._who, error.str())
+        elif error.code() in (KafkaError._AUTHENTICATION, KafkaError._SSL):
+            # Refused a moment ago, it tries again for as long as it lives: said once.
+            if not self._refused:
+                self._refused = True
+                logger.error("%s: the brokers do not let us in (%s); trying on", self._who, error.str())
         elif error.fatal():
             logger.error("%s: %s", self._who, error.str())

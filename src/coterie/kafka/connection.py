@@ -1,13 +1,18 @@
-"""One connection to one broker, for the APIs that no Kafka library offers: versions agreed, one request at a time."""
+"""One connection to one broker, for the APIs that no Kafka library offers: secured, versions agreed, one request at a
+time."""
 
 import asyncio
 import socket
+import ssl
 from typing import Any, NamedTuple, Self
 
+from coterie.config.security import KafkaSecurity
+from coterie.kafka.security import PLAINTEXT, Login, tls_context
 from coterie.nouns.errors import WireError, WorldError
 from coterie.wire.errors import ErrorCode
 from coterie.wire.frames import LENGTH_SIZE, decode_response, encode_request, framed
-from coterie.wire.shapes import Values, build_request
+from coterie.wire.scram import DeniedError
+from coterie.wire.shapes import Values, build_request, milliseconds
 
 RESPONSE_SIZE_MAX = 64 * 1024 * 1024
 """No group's metadata comes near; whoever announces more is no broker."""
@@ -42,6 +47,15 @@ JOIN_GROUP = Api("JoinGroup", 11, 5, 9)
 HEARTBEAT = Api("Heartbeat", 12, 3, 4)
 LEAVE_GROUP = Api("LeaveGroup", 13, 3, 5)
 SYNC_GROUP = Api("SyncGroup", 14, 3, 5)
+SASL_HANDSHAKE = Api("SaslHandshake", 17, 1, 1)
+SASL_AUTHENTICATE = Api("SaslAuthenticate", 36, 0, 2)
+
+_LIFETIME_USED = 0.85
+"""How much of a session's lifetime (KIP-368) is used before a new connection is made, as in Kafka's clients."""
+
+
+class RefusedError(WorldError):
+    """The broker knows us not, or we not it: asking again changes nothing."""
 
 
 class Connection:
@@ -53,23 +67,41 @@ class Connection:
         self._reader, self._writer = streams
         self._correlation_id = 0
         self._versions: dict[int, tuple[int, int]] = {}
+        self._ends_s: float | None = None
+
+    @property
+    def is_stale(self) -> bool:
+        """Whether the broker would soon take no more requests, as its sessions have an end (KIP-368)."""
+        return self._ends_s is not None and asyncio.get_running_loop().time() >= self._ends_s
 
     @classmethod
-    async def open(cls, address: Address, *, client_id: str) -> Self:
-        """Connect and learn which versions the broker speaks.
+    async def open(cls, address: Address, *, client_id: str, security: KafkaSecurity = PLAINTEXT) -> Self:
+        """Connect, learn which versions the broker speaks, and log in.
 
+        :raises RefusedError: when the broker is not trusted, or does not let us in.
         :raises WorldError: when it cannot be reached, or does not answer as a broker does.
         """
         try:
-            streams = await _connect(address)
+            streams = await _connect(address, security)
+        except ssl.SSLCertVerificationError as error:
+            raise RefusedError(
+                f"the broker at {address} shows a certificate not to be trusted: {error.verify_message};"
+                " see ssl.ca.location"
+            ) from None
+        except ssl.SSLError as error:
+            raise RefusedError(f"no TLS with the broker at {address}: {error.reason}; see security.protocol") from None
         except OSError as error:
-            raise WorldError(f"cannot reach the broker at {address}: {error}; see whether it is up") from None
+            reason = str(error) or "the connection broke"
+            hint = " and speaks TLS" if security.has_tls else ""
+            raise WorldError(f"cannot reach the broker at {address}: {reason}; see whether it is up{hint}") from None
         connection = cls(address, client_id, streams)
         try:
             offered = await connection._exchange(API_VERSIONS, 0, {})
             if offered.error_code != ErrorCode.none:
                 raise WorldError(f"the broker at {address} refuses to say its versions: {offered.error_code.name}")
             connection._versions = {one.api_key: (one.min_version, one.max_version) for one in offered.api_keys}
+            if security.has_sasl:
+                await connection._log_in(security)
         except BaseException:
             connection.close()
             raise
@@ -94,6 +126,33 @@ class Connection:
         """Drop the connection at once; safe to call twice."""
         self._writer.transport.abort()
 
+    async def _log_in(self, security: KafkaSecurity) -> None:
+        """:raises RefusedError: when the broker does not let us in."""
+        chosen = await self.ask(SASL_HANDSHAKE, {"mechanism": security.mechanism})
+        if chosen.error_code != ErrorCode.none:
+            offer = ", ".join(chosen.mechanisms) or "none"
+            raise RefusedError(
+                f"the broker at {self._address} refuses sasl.mechanism {security.mechanism}"
+                f" ({chosen.error_code.name}); it offers: {offer}"
+            )
+        login = Login(security)
+        token: bytes | None = login.first()
+        step = 0
+        try:
+            while token is not None:
+                step += 1
+                answer = await self.ask(SASL_AUTHENTICATE, {"auth_bytes": token})
+                if answer.error_code != ErrorCode.none:
+                    raise DeniedError(answer.error_message or answer.error_code.name)
+                token = login.next(answer.auth_bytes, step)
+        except (DeniedError, WireError) as error:
+            raise RefusedError(
+                f"the broker at {self._address} does not let {security.username} in: {str(error).rstrip('.')};"
+                " see sasl.username and sasl.password"
+            ) from None
+        if hasattr(answer, "session_lifetime") and (lifetime_ms := milliseconds(answer.session_lifetime)):
+            self._ends_s = asyncio.get_running_loop().time() + lifetime_ms / 1000 * _LIFETIME_USED
+
     async def _exchange(self, api: Api, version: int, values: Values) -> Any:
         self._correlation_id += 1
         header, frame = encode_request(
@@ -107,14 +166,21 @@ class Connection:
                 raise WireError(f"an answer of {size_bytes} bytes")
             return decode_response(await self._reader.readexactly(size_bytes), header)
         except (OSError, asyncio.IncompleteReadError) as error:
-            raise WorldError(f"the connection to the broker at {self._address} broke: {error}") from None
+            raise WorldError(f"the connection to the broker at {self._address} broke: {error}{_hint(api)}") from None
         except WireError as error:
-            raise WorldError(f"{self._address} does not answer {api.name} as a Kafka broker does: {error}") from error
+            raise WorldError(
+                f"{self._address} does not answer {api.name} as a Kafka broker does: {error}{_hint(api)}"
+            ) from error
 
 
-async def _connect(address: Address) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+def _hint(api: Api) -> str:
+    """A broker that wants TLS closes, or answers with an alert, when it is spoken to without."""
+    return "; see whether security.protocol is the broker's" if api is API_VERSIONS else ""
+
+
+async def _connect(address: Address, security: KafkaSecurity) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
     """The one place where a connection begins, and so where it is secured."""
-    reader, writer = await asyncio.open_connection(address.host, address.port)
+    reader, writer = await asyncio.open_connection(address.host, address.port, ssl=tls_context(security))
     # A parked join has nothing to send for a minute: the system finds out whether the other side is still there.
     writer.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     return reader, writer

@@ -9,6 +9,7 @@ import asyncio
 from collections.abc import Sequence
 from typing import Any
 
+from coterie.config.security import KafkaSecurity
 from coterie.kafka.connection import (
     FIND_COORDINATOR,
     HEARTBEAT,
@@ -19,6 +20,7 @@ from coterie.kafka.connection import (
     Api,
     Connection,
 )
+from coterie.kafka.security import PLAINTEXT
 from coterie.member.messages import (
     HeartbeatRequest,
     HeartbeatResponse,
@@ -47,11 +49,17 @@ class KafkaCoordinator:
     """Matches `member.messages.Coordinator`. Asks once: whether and when to ask again is the member's business."""
 
     def __init__(
-        self, bootstrap_servers: Sequence[str], *, client_id: str, request_timeout_ms: int, rebalance_timeout_ms: int
+        self,
+        bootstrap_servers: Sequence[str],
+        *,
+        client_id: str,
+        request_timeout_ms: int,
+        rebalance_timeout_ms: int,
+        security: KafkaSecurity = PLAINTEXT,
     ) -> None:
         """``request_timeout_ms`` is for what is answered at once: a third of the session timeout lets a member try
         anew in time when a connection has silently died."""
-        self._finder = _Finder(bootstrap_servers, client_id)
+        self._finder = _Finder(bootstrap_servers, client_id, security)
         self._request_timeout_s = request_timeout_ms / 1000
         self._parked_timeout_s = (rebalance_timeout_ms + PARKED_GRACE_MS) / 1000
         self._heartbeats = _Lane(self._finder, self._request_timeout_s)
@@ -94,8 +102,9 @@ class KafkaCoordinator:
 class _Finder:
     """Knows some brokers, of which one at least should tell which broker is a group's coordinator."""
 
-    def __init__(self, bootstrap_servers: Sequence[str], client_id: str) -> None:
-        self.client_id = client_id
+    def __init__(self, bootstrap_servers: Sequence[str], client_id: str, security: KafkaSecurity) -> None:
+        self._client_id = client_id
+        self._security = security
         self._servers = [Address.parse(server) for server in bootstrap_servers]
 
     async def find(self, group_id: GroupId, timeout_s: float) -> Address | ErrorCode:
@@ -116,8 +125,12 @@ class _Finder:
             self._servers.append(self._servers.pop(0))
         raise WorldError("; ".join(reasons))
 
+    async def open(self, server: Address) -> Connection:
+        """:raises WorldError: when it cannot be reached, or lets us not in."""
+        return await Connection.open(server, client_id=self._client_id, security=self._security)
+
     async def _ask(self, server: Address, group_id: GroupId) -> Address | ErrorCode:
-        connection = await Connection.open(server, client_id=self.client_id)
+        connection = await self.open(server)
         try:
             # Up to version 3 one key is asked for and answered at the top, since 4 there is a list of them.
             values = {"key": group_id, "key_type": _GROUP_KEY, "coordinator_keys": (group_id,)}
@@ -141,13 +154,15 @@ class _Lane:
     async def ask(self, api: Api, group_id: GroupId, values: Values, timeout_s: float) -> Any:
         """Kio's response entity; or the error with which a broker said that there is no coordinator yet."""
         async with self._turn:
+            if self._connection is not None and self._connection.is_stale:
+                self.drop()
             try:
                 if self._connection is None:
                     coordinator = await self._finder.find(group_id, self._open_timeout_s)
                     if isinstance(coordinator, ErrorCode):
                         return coordinator
                     async with asyncio.timeout(self._open_timeout_s):
-                        self._connection = await Connection.open(coordinator, client_id=self._finder.client_id)
+                        self._connection = await self._finder.open(coordinator)
                 async with asyncio.timeout(timeout_s):
                     answer = await self._connection.ask(api, values)
             except TimeoutError:

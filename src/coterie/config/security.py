@@ -1,0 +1,171 @@
+"""How a worker comes to its brokers: the keys of Kafka Connect, and librdkafka's where Java's have no meaning here.
+
+    security.protocol      PLAINTEXT (default), SSL, SASL_PLAINTEXT, SASL_SSL
+    sasl.mechanism         PLAIN, SCRAM-SHA-256, SCRAM-SHA-512          (librdkafka's sasl.mechanisms as well)
+    sasl.jaas.config       Java's one line with username and password, or
+    sasl.username, sasl.password                                        as librdkafka has them
+    ssl.truststore.location with ssl.truststore.type=PEM, or
+    ssl.ca.location        whose certificates are trusted; without it those that the system trusts
+    ssl.keystore.location  with ssl.keystore.type=PEM: key and certificate of this client in one file, or
+    ssl.certificate.location, ssl.key.location                          as librdkafka has them
+    ssl.key.password       of an encrypted key
+    ssl.endpoint.identification.algorithm                               https (default); empty or none: any host name
+
+PEM is what both of our clients, librdkafka and Python, can read; a Java keystore is refused with the way to make PEM of
+it. These are the worker's own connections: what its connectors read and write has its security in their configs.
+"""
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Self
+
+from coterie.nouns.errors import ConfigError
+
+PROTOCOLS = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
+MECHANISMS = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512")
+KEYS = frozenset(
+    {
+        "security.protocol",
+        "sasl.mechanism",
+        "sasl.mechanisms",
+        "sasl.jaas.config",
+        "sasl.username",
+        "sasl.password",
+        "ssl.truststore.location",
+        "ssl.truststore.type",
+        "ssl.ca.location",
+        "ssl.keystore.location",
+        "ssl.keystore.type",
+        "ssl.certificate.location",
+        "ssl.key.location",
+        "ssl.key.password",
+        "ssl.endpoint.identification.algorithm",
+    }
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KafkaSecurity:
+    """What both of a worker's Kafka clients are told; the default is a plain connection."""
+
+    protocol: str = "PLAINTEXT"
+    mechanism: str = ""
+    username: str = ""
+    password: str = field(default="", repr=False)
+    ca_location: str | None = None
+    certificate_location: str | None = None
+    key_location: str | None = None
+    key_password: str | None = field(default=None, repr=False)
+    checks_host: bool = True
+    """Whether a broker's certificate must name the host that was asked for."""
+
+    @property
+    def has_tls(self) -> bool:
+        return self.protocol in ("SSL", "SASL_SSL")
+
+    @property
+    def has_sasl(self) -> bool:
+        return self.protocol in ("SASL_PLAINTEXT", "SASL_SSL")
+
+    @classmethod
+    def from_properties(cls, properties: Mapping[str, str]) -> Self:
+        """:raises ConfigError: names each wrong key, and why."""
+        return cls(**_Reading(properties).all())
+
+
+class _Reading:
+    """One reading of the keys: gathers what is wrong, and tells all of it at the end."""
+
+    def __init__(self, properties: Mapping[str, str]) -> None:
+        self._given = {key: value.strip() for key, value in properties.items() if key in KEYS and value.strip()}
+        self._algorithm = properties.get("ssl.endpoint.identification.algorithm", "https").strip().lower()
+        self._errors: dict[str, list[str]] = {}
+
+    def all(self) -> dict[str, Any]:
+        protocol = self._given.get("security.protocol", "PLAINTEXT").upper()
+        if protocol not in PROTOCOLS:
+            self._refuse("security.protocol", f"must be one of {', '.join(PROTOCOLS)}")
+        if self._algorithm not in ("https", "", "none"):
+            self._refuse("ssl.endpoint.identification.algorithm", "must be https, or empty to check no host name")
+        found: dict[str, Any] = {"protocol": protocol, "checks_host": self._algorithm == "https"}
+        if protocol.startswith("SASL"):
+            found |= self._sasl()
+        if protocol.endswith("SSL"):
+            found |= self._tls()
+        if self._errors:
+            raise ConfigError(self._errors)
+        return found
+
+    def _sasl(self) -> dict[str, Any]:
+        key = "sasl.mechanisms" if "sasl.mechanism" not in self._given else "sasl.mechanism"
+        mechanism = self._given.get(key, "GSSAPI").upper()
+        if mechanism not in MECHANISMS:
+            self._refuse("sasl.mechanism", f"must be one of {', '.join(MECHANISMS)}", shown=mechanism)
+        username, password = self._given.get("sasl.username"), self._given.get("sasl.password")
+        if "sasl.jaas.config" in self._given and not (username or password):
+            username, password = self._jaas(mechanism)
+        elif not (username and password):
+            self._missing("sasl.username", "sasl.password", why=f"with security.protocol {self._protocol()}")
+        return {"mechanism": mechanism, "username": username or "", "password": password or ""}
+
+    def _jaas(self, mechanism: str) -> tuple[str | None, str | None]:
+        """User and password of ``…LoginModule required username="…" password="…";``."""
+        found = _JAAS.fullmatch(self._given["sasl.jaas.config"])
+        options = dict(_JAAS_OPTION.findall(found["options"])) if found else {}
+        module = "PlainLoginModule" if mechanism == "PLAIN" else "ScramLoginModule"
+        if found is None or found["module"].rpartition(".")[2] != module or not {"username", "password"} <= {*options}:
+            # Not shown: it holds the password.
+            self._errors["sasl.jaas.config"] = [
+                "Invalid value [hidden] for configuration sasl.jaas.config: must be "
+                f"org.apache.kafka.common.security.{'plain' if mechanism == 'PLAIN' else 'scram'}.{module} "
+                'required username="…" password="…";'
+            ]
+            return None, None
+        return _unquoted(options["username"]), _unquoted(options["password"])
+
+    def _tls(self) -> dict[str, Any]:
+        trusted = self._given.get("ssl.ca.location") or self._pem("truststore", "set ssl.ca.location")
+        both = self._pem("keystore", "set ssl.certificate.location and ssl.key.location")
+        certificate = self._given.get("ssl.certificate.location") or both
+        key = self._given.get("ssl.key.location") or both
+        if bool(certificate) != bool(key):
+            self._missing("ssl.certificate.location", "ssl.key.location", why="since the one is of no use alone")
+        return {
+            "ca_location": trusted,
+            "certificate_location": certificate,
+            "key_location": key,
+            "key_password": self._given.get("ssl.key.password"),
+        }
+
+    def _pem(self, store: str, instead: str) -> str | None:
+        """The file of a Java store, if it is one that can be read here."""
+        location, type_ = self._given.get(f"ssl.{store}.location"), self._given.get(f"ssl.{store}.type", "JKS").upper()
+        if location and type_ != "PEM":
+            self._refuse(
+                f"ssl.{store}.type",
+                f"only PEM can be read; export the store (keytool -importkeystore to PKCS12, then openssl pkcs12) and "
+                f"name the PEM file with ssl.{store}.type=PEM, or {instead}",
+                shown=type_,
+            )
+        return location
+
+    def _protocol(self) -> str:
+        return self._given["security.protocol"]
+
+    def _missing(self, *keys: str, why: str) -> None:
+        for key in keys:
+            if key not in self._given:
+                self._errors[key] = [f'Missing required configuration "{key}" {why}.']
+
+    def _refuse(self, key: str, why: str, *, shown: str | None = None) -> None:
+        value = self._given.get(key, "") if shown is None else shown
+        self._errors[key] = [f"Invalid value {value} for configuration {key}: {why}"]
+
+
+_JAAS = re.compile(r"\s*(?P<module>[\w.]+)\s+(required|requisite|sufficient|optional)(?P<options>(.|\s)*?);?\s*")
+_JAAS_OPTION = re.compile(r'(\w+)\s*=\s*("(?:[^"\\]|\\.)*"|[^\s";]+)')
+
+
+def _unquoted(value: str) -> str:
+    return re.sub(r"\\(.)", r"\1", value[1:-1]) if value.startswith('"') else value

@@ -1,0 +1,236 @@
+"""A worker's two Kafka clients, secured: log-in by each mechanism, and refusals that name what to change."""
+
+import asyncio
+import uuid
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import pytest
+
+from coterie.config.security import KafkaSecurity
+from coterie.engine.log import NewLine
+from coterie.kafka.connection import HEARTBEAT, Address, Connection, RefusedError
+from coterie.kafka.coordinator import KafkaCoordinator
+from coterie.kafka.topics import Topics
+from coterie.member.messages import HeartbeatRequest, JoinRequest
+from coterie.nouns.errors import WorldError
+from coterie.nouns.ids import Generation, GroupId, MemberId
+from coterie.wire.errors import ErrorCode
+from tests.broker.secured import PASSWORD, USER, secured_broker
+from tests.certificates import Authority
+from tests.kafka.real_kafka import RealKafka
+
+DEADLINE_S = 60
+MECHANISMS = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512")
+REAL_PASSWORD = "a-password"
+LIFETIME_MS = 1_500
+"""Of a session by SCRAM-SHA-256 with the real broker: Kafka ends it, unless the client comes anew (KIP-368)."""
+
+REAL_PROPERTIES = """
+listeners=PLAINTEXT://127.0.0.1:{{port}},CONTROLLER://127.0.0.1:{{controller_port}},SASL_SSL://127.0.0.1:{{further_port}}
+advertised.listeners=PLAINTEXT://127.0.0.1:{{port}},SASL_SSL://localhost:{{further_port}}
+listener.security.protocol.map=PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT,SASL_SSL:SASL_SSL
+sasl.enabled.mechanisms=PLAIN,SCRAM-SHA-256,SCRAM-SHA-512
+listener.name.sasl_ssl.plain.sasl.jaas.config=\
+org.apache.kafka.common.security.plain.PlainLoginModule required user_{user}="{password}";
+listener.name.sasl_ssl.scram-sha-256.sasl.jaas.config=\
+org.apache.kafka.common.security.scram.ScramLoginModule required;
+listener.name.sasl_ssl.scram-sha-512.sasl.jaas.config=\
+org.apache.kafka.common.security.scram.ScramLoginModule required;
+listener.name.sasl_ssl.scram-sha-256.connections.max.reauth.ms={lifetime_ms}
+ssl.keystore.type=PEM
+ssl.keystore.location={keystore}
+"""
+
+
+@dataclass(frozen=True)
+class Secured:
+    """A broker with SASL_SSL, and what lets a client in."""
+
+    port: int
+    security: KafkaSecurity
+
+    @property
+    def bootstrap(self) -> str:
+        return f"localhost:{self.port}"
+
+    def by(self, mechanism: str) -> KafkaSecurity:
+        return replace(self.security, mechanism=mechanism)
+
+
+@pytest.fixture(scope="module")
+def authority(tmp_path_factory: pytest.TempPathFactory) -> Authority:
+    return Authority(tmp_path_factory.mktemp("certificates"))
+
+
+@pytest.fixture(scope="module")
+def secured_embedded(authority: Authority, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Secured]:
+    with secured_broker(tmp_path_factory.mktemp("embedded"), "SASL_SSL", authority=authority) as broker:
+        yield Secured(broker.port, _security(authority, PASSWORD))
+
+
+@pytest.fixture(scope="module")
+def secured_kafka(
+    kafka_jars: Path, authority: Authority, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Secured]:
+    kafka = RealKafka(
+        kafka_jars,
+        tmp_path_factory.mktemp("secured-kafka"),
+        properties=REAL_PROPERTIES.format(
+            user=USER, password=REAL_PASSWORD, keystore=authority.pair("kafka").both, lifetime_ms=LIFETIME_MS
+        ),
+        format_options=[
+            word
+            for mechanism in ("SCRAM-SHA-256", "SCRAM-SHA-512")
+            for word in ("--add-scram", f"{mechanism}=[name={USER},password={REAL_PASSWORD}]")
+        ],
+    )
+    kafka.start()
+    yield Secured(kafka.further_port, _security(authority, REAL_PASSWORD))
+    kafka.stop()
+
+
+def _security(authority: Authority, password: str) -> KafkaSecurity:
+    return KafkaSecurity(
+        protocol="SASL_SSL",
+        mechanism="SCRAM-SHA-512",
+        username=USER,
+        password=password,
+        ca_location=str(authority.certificate),
+    )
+
+
+@pytest.fixture(params=["embedded", pytest.param("kafka", marks=pytest.mark.kafka)])
+def secured(request: pytest.FixtureRequest) -> Secured:
+    """Every test that asks for it runs against each kind."""
+    found: Secured = request.getfixturevalue(f"secured_{request.param}")
+    return found
+
+
+@pytest.mark.parametrize("mechanism", MECHANISMS)
+async def test_a_log_and_a_group_are_reached(secured: Secured, mechanism: str) -> None:
+    security = secured.by(mechanism)
+    name = uuid.uuid4().hex
+    topics = Topics([secured.bootstrap], client_id="tests", security=security)
+    coordinator = _coordinator(secured, security)
+    try:
+        async with asyncio.timeout(DEADLINE_S):
+            await topics.check_admission()
+            log = await topics.open(name, partitions=1, replication=1, key="config.storage.topic")
+            assert await log.append([NewLine(key=b"k", value=b"v")]) == 1
+            async for lines in log.follow():
+                if lines:
+                    assert [line.value for line in lines] == [b"v"]
+                    break
+            assert await _joined(coordinator, name) is ErrorCode.member_id_required
+    finally:
+        await coordinator.close()
+        await topics.close()
+
+
+def _coordinator(secured: Secured, security: KafkaSecurity) -> KafkaCoordinator:
+    return KafkaCoordinator(
+        [secured.bootstrap],
+        client_id="tests",
+        request_timeout_ms=20_000,
+        rebalance_timeout_ms=20_000,
+        security=security,
+    )
+
+
+async def _joined(coordinator: KafkaCoordinator, group: str) -> ErrorCode:
+    """What a newcomer is told, once the coordinator is there."""
+    while True:
+        response = await coordinator.ask(
+            JoinRequest(
+                group_id=GroupId(group),
+                member_id=MemberId(""),
+                session_timeout_ms=10_000,
+                rebalance_timeout_ms=20_000,
+                protocol_type="connect",
+                protocols=(("compatible", b""),),
+                reason="",
+            )
+        )
+        if response.error not in (ErrorCode.not_coordinator, ErrorCode.coordinator_not_available):
+            return response.error
+        await asyncio.sleep(0.05)
+
+
+@pytest.mark.parametrize("mechanism", MECHANISMS)
+async def test_a_wrong_password_is_one_clear_error_for_both_clients(secured: Secured, mechanism: str) -> None:
+    security = replace(secured.by(mechanism), password="wrong")
+    topics = Topics([secured.bootstrap], client_id="tests", security=security)
+    try:
+        with pytest.raises(RefusedError, match=f"does not let {USER} in: .*see sasl.username and sasl.password"):
+            await topics.check_admission()
+    finally:
+        await topics.close()
+    with pytest.raises(WorldError, match=f"does not let {USER} in"):
+        await _joined(_coordinator(secured, security), "g")
+
+
+async def test_an_authority_that_is_not_trusted_is_said(secured: Secured, tmp_path: Path) -> None:
+    stranger = Authority(tmp_path, "a stranger")
+    security = replace(secured.security, ca_location=str(stranger.certificate))
+    with pytest.raises(RefusedError, match=r"certificate not to be trusted: .*see ssl\.ca\.location"):
+        await Connection.open(Address.parse(secured.bootstrap), client_id="tests", security=security)
+
+
+@pytest.mark.parametrize("protocol", ["PLAINTEXT", "SASL_PLAINTEXT"])
+async def test_a_broker_that_wants_tls_is_said(secured: Secured, protocol: str) -> None:
+    security = replace(secured.security, protocol=protocol)
+    with pytest.raises(WorldError, match=r"security\.protocol"):
+        await Connection.open(Address.parse(secured.bootstrap), client_id="tests", security=security)
+
+
+async def test_a_broker_that_wants_a_password_is_said(secured: Secured) -> None:
+    security = replace(secured.security, protocol="SSL")
+    connection = await Connection.open(Address.parse(secured.bootstrap), client_id="tests", security=security)
+    values = {"group_id": "g", "generation_id": 1, "member_id": "m", "group_instance_id": None}
+    with pytest.raises(WorldError, match="broke"):
+        await connection.ask(HEARTBEAT, values)
+    connection.close()
+
+
+async def test_a_broker_without_tls_is_said(tmp_path: Path, authority: Authority) -> None:
+    with secured_broker(tmp_path, "SASL_PLAINTEXT") as broker:
+        security = _security(authority, PASSWORD)
+        with pytest.raises(WorldError, match="speaks TLS"):
+            await Connection.open(Address("localhost", broker.port), client_id="tests", security=security)
+
+
+@pytest.mark.parametrize("is_ca", [True, False])
+async def test_a_file_that_is_not_there_is_named(authority: Authority, tmp_path: Path, is_ca: bool) -> None:
+    missing = str(tmp_path / "none")
+    security = replace(_security(authority, PASSWORD), certificate_location=missing, key_location=missing)
+    if is_ca:
+        security = KafkaSecurity(protocol="SSL", ca_location=missing)
+    with pytest.raises(WorldError, match=missing):
+        await Connection.open(Address("localhost", 1), client_id="tests", security=security)
+
+
+async def test_only_the_host_that_a_certificate_names_is_trusted(authority: Authority, tmp_path: Path) -> None:
+    with secured_broker(tmp_path, "SSL", pair=authority.pair("elsewhere", host="DNS:elsewhere")) as broker:
+        security = KafkaSecurity(protocol="SSL", ca_location=str(authority.certificate))
+        address = Address("localhost", broker.port)
+        with pytest.raises(RefusedError, match="Hostname mismatch"):
+            await Connection.open(address, client_id="tests", security=security)
+        connection = await Connection.open(address, client_id="tests", security=replace(security, checks_host=False))
+        connection.close()
+
+
+@pytest.mark.kafka
+async def test_a_session_that_ends_is_begun_anew_in_time(secured_kafka: Secured) -> None:
+    coordinator = _coordinator(secured_kafka, secured_kafka.by("SCRAM-SHA-256"))
+    heartbeat = HeartbeatRequest(group_id=GroupId("nobody"), member_id=MemberId("m"), generation=Generation(1))
+    try:
+        async with asyncio.timeout(DEADLINE_S):
+            await _joined(coordinator, "nobody")
+            ends_s = asyncio.get_running_loop().time() + 2.5 * LIFETIME_MS / 1000
+            while asyncio.get_running_loop().time() < ends_s:
+                assert (await coordinator.ask(heartbeat)).error is ErrorCode.unknown_member_id
+                await asyncio.sleep(0.05)
+    finally:
+        await coordinator.close()
