@@ -68,6 +68,7 @@ async def _run_worker(settings: WorkerSettings, listener: socket.socket) -> int:
                     client_id=client_id,
                     request_timeout_ms=settings.session_timeout_ms // 3,
                     rebalance_timeout_ms=settings.rebalance_timeout_ms,
+                    security=settings.security,
                 ),
             )
             worker = Worker(
@@ -102,8 +103,9 @@ async def _topics(settings: WorkerSettings, client_id: str) -> AsyncIterator[tup
 
     The offset topic is made as well, as Connect does; nothing writes to it yet.
     """
-    topics = Topics(settings.bootstrap_servers, client_id=client_id)
+    topics = Topics(settings.bootstrap_servers, client_id=client_id, security=settings.security)
     try:
+        await topics.check_admission()
         config_log = await topics.open(
             settings.config_storage_topic,
             partitions=1,
