@@ -32,6 +32,8 @@ class Bug:
     search: str
     replace: str
     breaks: tuple[str, ...]
+    play: str = "fleet"
+    """Whose seeds are to find it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,11 +60,11 @@ def plant(bug: Bug, sources: Path) -> None:
     path.write_text(text.replace(bug.search, bug.replace))
 
 
-def simulate(sources: Path, seeds: str) -> Run:
+def simulate(sources: Path, play: str, seeds: str) -> Run:
     environment = {**os.environ, "PYTHONPATH": str(sources), "PYTHONDONTWRITEBYTECODE": "1"}
     place = _python(["-c", PLACE], environment).stdout
     assert Path(place).is_relative_to(sources), f"the copy is not what runs: {place}"
-    ended = _python(["-m", "coterie.lab.simulator", "--seeds", seeds], environment)
+    ended = _python(["-m", "coterie.lab.simulator", "--play", play, "--seeds", seeds], environment)
     verdict = VERDICT.search(ended.stdout)
     if verdict is None:
         return Run(code=ended.returncode, text=(ended.stdout + ended.stderr)[-1_500:])
@@ -73,14 +75,19 @@ def _python(arguments: Sequence[str], environment: dict[str, str]) -> "subproces
     return subprocess.run([sys.executable, *arguments], env=environment, capture_output=True, text=True, check=False)
 
 
-def try_bug(bug: Bug | None, seeds: str) -> Run:
-    """Copy, plant (nothing, to see the clean tree pass), simulate."""
+def try_bug(bug: Bug, seeds: str) -> Run:
+    """Copy, plant, simulate."""
+    return in_a_copy(bug, bug.play, seeds)
+
+
+def in_a_copy(bug: Bug | None, play: str, seeds: str) -> Run:
+    """Without a bug: the clean tree."""
     with tempfile.TemporaryDirectory(prefix="planted-") as folder:
         sources = Path(folder) / "src"
         shutil.copytree(SOURCES, sources, ignore=shutil.ignore_patterns("__pycache__", "*.egg-info"))
         if bug is not None:
             plant(bug, sources)
-        return simulate(sources, seeds)
+        return simulate(sources, play, seeds)
 
 
 def told(bug: Bug, run: Run) -> tuple[bool, str]:
@@ -101,12 +108,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--only", default="", help="only bugs whose name holds this")
     parser.add_argument("--processes", type=int, default=2)
     options = parser.parse_args(arguments)
-    clean = try_bug(None, options.clean_seeds)
-    if clean.code != 0:
-        sys.stdout.write(f"the clean sources do not pass: seed {clean.seed} breaks {clean.invariant}: {clean.text}\n")
-        return 1
-    sys.stdout.write(f"the clean sources pass seeds {options.clean_seeds}\n")
     bugs = [bug for bug in read_bugs() if options.only in bug.name]
+    for play in sorted({bug.play for bug in bugs}):
+        clean = in_a_copy(None, play, options.clean_seeds)
+        if clean.code != 0:
+            sys.stdout.write(
+                f"the clean sources do not pass: seed {clean.seed} of {play} breaks {clean.invariant}: {clean.text}\n"
+            )
+            return 1
+        sys.stdout.write(f"the clean sources pass seeds {options.clean_seeds} of {play}\n")
     with ThreadPoolExecutor(options.processes) as pool:
         runs = list(pool.map(lambda bug: try_bug(bug, options.seeds), bugs))
     verdicts = [told(bug, run) for bug, run in zip(bugs, runs, strict=True)]

@@ -43,6 +43,8 @@ class Invariant(StrEnum):
     """A member's offsets are taken for the last generation only, and not after a later one was told."""
     OFFSETS_KEPT = "offsets-kept"
     """An offset goes for a reason: deleted, its topic or group deleted, or as old as it may get with nobody reading."""
+    GONE = "gone"
+    """Nothing is left of a group when its deletion is decided."""
     PATIENT = "patient"
     """No member is put out before it has been silent for its session."""
     ROOM = "room"

@@ -164,6 +164,9 @@ class ClientsWatch:
                 self._as_led(request, response)
             case OffsetCommit(), OffsetCommitResponse() if request.generation >= 0:
                 self._current_commit(request)
+            case DeleteGroup(), _:
+                if taken.group.written is not None or taken.group.offsets:
+                    raise Violation(Invariant.GONE, f"the group is deleted and at {taken.group.generation}")
             case JoinGroup(instance_id=instance_id), _ if instance_id is not None:
                 self._static_stays_quiet(taken, request)
             case _, OffsetFetchResponse(offsets=offsets):
