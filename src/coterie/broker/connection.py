@@ -4,8 +4,10 @@ answers out in the same order."""
 import asyncio
 import logging
 import ssl
-from collections.abc import Mapping
+from collections.abc import Awaitable, Coroutine, Iterator, Mapping
+from contextlib import contextmanager
 from functools import partial
+from typing import TypeAlias
 
 from coterie.broker.apis.table import APIS, Api, supported_versions
 from coterie.broker.node import Node, Request
@@ -39,6 +41,8 @@ class Connection:
         self._room = asyncio.Semaphore(node.settings.in_flight_max)
         self._budget = Budget(node.settings.in_flight_size_max)
         self._in_flight = 0
+        self._answered_at_once = 0
+        self._reads_since_s: float | None = None
         self._principal = ANONYMOUS
         peer = writer.get_extra_info("peername")
         self.peer_host = str(peer[0]) if peer else "unknown"
@@ -117,7 +121,8 @@ class Connection:
         name = str(self._principal) if self._principal != ANONYMOUS else f"{ANONYMOUS}@{self.peer_host}"
         shared = self._node.admission.budgets.join(name)
         try:
-            await self._serve_within(shared)
+            with self._watched():
+                await self._serve_within(shared)
         finally:
             self._node.admission.budgets.leave(name)
 
@@ -132,8 +137,19 @@ class Connection:
                 if frame is None:
                     break
                 await self._wait_for_room(shared, len(frame))
+                # Most requests are heartbeats, one at a time, which need no task; behind others each has its turn.
+                begun = self._answer(frame) if self._in_flight else self._begin(frame)
+                if isinstance(begun, bytes):
+                    shared.give_back(len(frame))
+                    self._budget.give_back(len(frame))
+                    self._room.release()
+                    await self._send(begun)
+                    self._answered_at_once += 1
+                    if self._answered_at_once % self._node.settings.in_flight_max == 0:
+                        await asyncio.sleep(0)  # others have their turn, however much has come on this connection
+                    continue
                 self._in_flight += 1
-                answer = tasks.create_task(self._answer(frame))
+                answer = tasks.create_task(begun)
                 parked.add(answer)
                 answer.add_done_callback(partial(self._settle, shared, len(frame)))
                 answer.add_done_callback(parked.discard)
@@ -160,26 +176,43 @@ class Connection:
 
     async def _read_frame(self, size_max: int) -> bytes | None:
         """The next frame; None when the peer has gone."""
+        self._reads_since_s = asyncio.get_running_loop().time()
         try:
-            size = int.from_bytes(await self._read_in_time(LENGTH_SIZE), signed=True)
+            size = int.from_bytes(await self._reader.readexactly(LENGTH_SIZE), signed=True)
             if not 0 < size <= size_max:
                 raise WireError(f"a frame of {size} bytes; allowed are {size_max}")
             await self._budget.take(size)
-            return await self._read_in_time(size)
+            return await self._reader.readexactly(size)
         except asyncio.IncompleteReadError as error:
             if error.partial:
                 raise WireError(f"the peer went in the middle of a frame, after {len(error.partial)} bytes") from error
             return None
+        finally:
+            self._reads_since_s = None
 
-    async def _read_in_time(self, size: int) -> bytes:
-        while True:
-            try:
-                # What has come stays in the reader's buffer when the time is up, so reading can begin again.
-                async with asyncio.timeout(self._node.settings.idle_timeout_ms / 1000):
-                    return await self._reader.readexactly(size)
-            except TimeoutError:
-                if not self._in_flight:
-                    raise
+    @contextmanager
+    def _watched(self) -> Iterator[None]:
+        """End the reading when nothing is in flight and nothing whole has come for too long.
+
+        One timer that looks again when that may be so: a timer for every read costs as much as a heartbeat's answer.
+        """
+        loop = asyncio.get_running_loop()
+        idle_timeout_s = self._node.settings.idle_timeout_ms / 1000
+
+        def look() -> None:
+            nonlocal timer
+            now_s = loop.time()
+            since_s = now_s if self._reads_since_s is None or self._in_flight else self._reads_since_s
+            if since_s + idle_timeout_s <= now_s:
+                self._reader.set_exception(TimeoutError())
+            else:
+                timer = loop.call_at(since_s + idle_timeout_s, look)
+
+        timer = loop.call_later(idle_timeout_s, look)
+        try:
+            yield
+        finally:
+            timer.cancel()
 
     # -- out --------------------------------------------------------------------------------------------------------
 
@@ -187,14 +220,24 @@ class Connection:
         while True:
             frame = await (await answers.get())
             if frame is not None:
-                self._writer.write(framed(frame))
-                await self._writer.drain()
+                await self._send(frame)
                 self._budget.give_back(len(frame))
             self._in_flight -= 1
             self._room.release()
 
+    async def _send(self, frame: bytes) -> None:
+        self._writer.write(framed(frame))
+        await self._writer.drain()
+
+    # -- answers ------------------------------------------------------------------------------------------------------
+
     async def _answer(self, frame: bytes, conversation: Conversation | None = None) -> bytes | None:
         """The answer's frame; None where none is awaited."""
+        answer = self._begin(frame, conversation)
+        return answer if isinstance(answer, bytes) else await answer
+
+    def _begin(self, frame: bytes, conversation: Conversation | None = None) -> "_Answer":
+        """The answer's frame where that is there at once; otherwise what is left to do for it."""
         header = decode_header(frame)
         api = APIS.get(header.api_key)
         if api is None or header.api_version not in api.versions:
@@ -207,8 +250,16 @@ class Connection:
             principal=self._principal,
             conversation=conversation,
         )
-        values = await api.handle(self._node, request)
-        return None if values is None else _encoded(header, api, values)
+        values = api.handle(self._node, request)
+        return _finished(header, api, values) if isinstance(values, Awaitable) else _encoded(header, api, values)
+
+
+_Answer: TypeAlias = bytes | Coroutine[None, None, bytes | None]
+
+
+async def _finished(header: RequestHeader, api: Api, values: Awaitable[Values | None]) -> bytes | None:
+    told = await values
+    return None if told is None else _encoded(header, api, told)
 
 
 def _encoded(header: RequestHeader, api: Api, values: Values) -> bytes:

@@ -1,15 +1,17 @@
 """Heartbeat: v0-4 · keeps a member's session, tells of a rebalance · leaves nothing out."""
 
+from collections.abc import Awaitable
+
 from coterie.broker.apis.static_members import instance_id_of
 from coterie.broker.node import Node, Request
-from coterie.groups.messages import Heartbeat
+from coterie.groups.messages import Heartbeat, HeartbeatResponse, Response
 from coterie.nouns.ids import Generation, GroupId, MemberId
 from coterie.wire.shapes import Values
 
 
-async def handle(node: Node, request: Request) -> Values:
+def handle(node: Node, request: Request) -> Values | Awaitable[Values]:
     body = request.body
-    response = await node.groups.ask(
+    answer = node.groups.ask_now(
         GroupId(body.group_id),
         lambda reply_to: Heartbeat(
             reply_to=reply_to,
@@ -18,4 +20,13 @@ async def handle(node: Node, request: Request) -> Values:
             instance_id=instance_id_of(request),
         ),
     )
+    return _told(answer) if isinstance(answer, HeartbeatResponse) else _told_later(answer)
+
+
+async def _told_later(answer: Response | Awaitable[Response]) -> Values:
+    assert isinstance(answer, Awaitable)
+    return _told(await answer)
+
+
+def _told(response: Response) -> Values:
     return {"throttle_time": 0, "error_code": response.error}
