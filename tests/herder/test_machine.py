@@ -43,7 +43,7 @@ from coterie.herder.requests import (
     Request,
     SetTargetState,
 )
-from coterie.herder.seams import TaskEvent, TaskFailed, TaskProgressed, TaskStart, TaskTaken
+from coterie.herder.seams import TaskEvent, TaskFailed, TaskHalted, TaskProgressed, TaskStart, TaskTaken
 from coterie.nouns.ids import ConfigOffset, Generation, Incarnation, WorkerUrl
 from coterie.nouns.jobs import NO_JOBS, ConnectorName, ConnectorTaskId, Jobs
 from coterie.nouns.states import TargetState
@@ -452,6 +452,7 @@ class World:
                 TaskProgressed(task=task, batch_id=1, input_rows=1),
                 TaskFailed(task=task, trace="no"),
                 TaskTaken(task=task),
+                TaskHalted(task=task),
             ]
             event = self.rng.choice(events)
             if not isinstance(event, TaskProgressed):

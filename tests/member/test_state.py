@@ -4,6 +4,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from coterie.member.events import (
+    AbandonWanted,
     Answered,
     Event,
     Failed,
@@ -69,6 +70,7 @@ SYNCS = st.one_of(
 STRAY = st.one_of(
     st.builds(Subscribed, config_offset=st.just(ConfigOffset(1)), owned=st.sampled_from([NO_JOBS, SOME_WORK])),
     st.builds(RejoinWanted, reason=st.just("a wish")),
+    st.just(AbandonWanted(reason="the herder is stuck")),
     st.builds(Installed, generation=GENERATIONS, assignments=st.just({})),
     st.builds(Failed, id=st.integers(1, 30).map(RequestId), reason=st.just("the connection broke")),
     st.builds(TimerFired, timer=TIMERS),

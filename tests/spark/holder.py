@@ -11,7 +11,7 @@ import json
 import sys
 from pathlib import Path
 
-from coterie.herder.seams import RuntimeDied, TaskFailed, TaskProgressed, TaskStart, TaskTaken
+from coterie.herder.seams import RuntimeDied, TaskFailed, TaskHalted, TaskProgressed, TaskStart, TaskTaken
 from coterie.nouns.ids import Incarnation
 from coterie.nouns.jobs import ConnectorName, ConnectorTaskId
 from coterie.spark.runtime import SparkConfig, SparkTaskRuntime
@@ -27,7 +27,7 @@ def say(line: str) -> None:
 async def tell(runtime: SparkTaskRuntime) -> None:
     while True:
         match await runtime.next_event():
-            case TaskProgressed():
+            case TaskProgressed() | TaskHalted():
                 pass
             case TaskTaken():
                 say("taken")

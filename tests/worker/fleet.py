@@ -3,10 +3,12 @@
 import asyncio
 import uuid
 from collections import Counter
+from collections.abc import Mapping
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 
 from coterie.herder.requests import ConnectorInfo, ConnectorStatus, DescribeStatus, PutConnector
+from coterie.herder.seams import TaskRuntime
 from coterie.herder.state import HerderSettings
 from coterie.kafka.connection import Address
 from coterie.kafka.coordinator import KafkaCoordinator
@@ -19,8 +21,9 @@ from coterie.worker.membership import ClassicMembership
 from coterie.worker.worker import Ended, Worker
 from tests.worker.simulated import LocalLeaderClient, SimulatedRuntime, until
 
-SESSION_MS, DELAY_MS = 6_000, 1_500
+SESSION_MS, REBALANCE_TIMEOUT_MS, DELAY_MS = 6_000, 10_000, 1_500
 ORDERS = ConnectorName("orders")
+SIMULATED: Mapping[str, str] = {"connector.class": "SimulatedSource"}
 
 
 class Link:
@@ -95,7 +98,6 @@ class Remote:
 
     worker: Worker
     runtime: SimulatedRuntime
-    topics: Topics
     run: asyncio.Task[Ended]
 
 
@@ -105,6 +107,7 @@ class Fleet:
     def __init__(self, bootstrap: str, stack: AsyncExitStack) -> None:
         self.bootstrap = bootstrap
         self.workers: list[Remote] = []
+        self._runs: list[tuple[Worker, asyncio.Task[Ended]]] = []
         self._group_id = GroupId(f"fleet-{uuid.uuid4().hex[:8]}")
         self._stack = stack
         self._by_url: dict[WorkerUrl, Worker] = {}
@@ -118,12 +121,26 @@ class Fleet:
         kind: type[Worker] = Worker,
     ) -> Remote:
         """One more worker, or worker ``number`` once more; ``port`` leads it to its coordinator by another way."""
-        number = len(self.workers) if number is None else number
+        runtime = SimulatedRuntime()
+        worker, run = await self.start_on(runtime, port=port, number=number, instance_id=instance_id, kind=kind)
+        self.workers.append(Remote(worker=worker, runtime=runtime, run=run))
+        return self.workers[-1]
+
+    async def start_on(
+        self,
+        runtime: TaskRuntime,
+        *,
+        port: int | None = None,
+        number: int | None = None,
+        instance_id: InstanceId | None = None,
+        kind: type[Worker] = Worker,
+    ) -> tuple[Worker, asyncio.Task[Ended]]:
+        number = len(self._runs) if number is None else number
         coordinator = KafkaCoordinator(
             [self.bootstrap],
             client_id=f"worker-{number}",
             request_timeout_ms=SESSION_MS // 3,
-            rebalance_timeout_ms=10_000,
+            rebalance_timeout_ms=REBALANCE_TIMEOUT_MS,
         )
         if port is not None:
             lead_through(coordinator, port)
@@ -131,13 +148,12 @@ class Fleet:
         # Topics by the straight way: what is cut in these tests is the way to the coordinator.
         topics = Topics([self.bootstrap], client_id=f"worker-{number}")
         self._stack.push_async_callback(topics.close)
-        runtime = SimulatedRuntime()
         member = MemberSettings(
             group_id=self._group_id,
             instance_id=instance_id,
             url=url,
             session_timeout_ms=SESSION_MS,
-            rebalance_timeout_ms=10_000,
+            rebalance_timeout_ms=REBALANCE_TIMEOUT_MS,
             heartbeat_interval_ms=500,
         )
         worker = kind(
@@ -147,6 +163,7 @@ class Fleet:
                 version="1",
                 connector_type=runtime.connector_type,
                 session_timeout_ms=SESSION_MS,
+                rebalance_timeout_ms=REBALANCE_TIMEOUT_MS,
                 rebalance_delay_max_ms=DELAY_MS,
             ),
             config_log=await topics.open(
@@ -160,25 +177,25 @@ class Fleet:
             leader_client=LocalLeaderClient(self._by_url),
         )
         self._by_url[url] = worker
-        remote = Remote(worker=worker, runtime=runtime, topics=topics, run=asyncio.create_task(worker.run()))
-        self.workers.append(remote)
-        return remote
+        run = asyncio.create_task(worker.run())
+        self._runs.append((worker, run))
+        return worker, run
 
     async def stop(self) -> None:
-        for remote in self.workers:
-            remote.worker.order_shutdown("the test is over")
+        for worker, _ in self._runs:
+            worker.order_shutdown("the test is over")
         async with asyncio.timeout(30):
-            for remote in self.workers:
-                await remote.run
+            for _, run in self._runs:
+                await run
 
     def starts(self) -> Counter[str]:
         return Counter(str(task) for remote in self.workers for task in remote.runtime.starts)
 
-    async def create(self, name: ConnectorName, tasks: int) -> None:
+    async def create(self, name: ConnectorName, tasks: int, config: Mapping[str, str] = SIMULATED) -> None:
         """Put a connector with whoever leads."""
-        config = {"connector.class": "SimulatedSource", "tasks.max": str(tasks), "name": name}
-        for remote in self.workers:
-            answer = await remote.worker.ask(PutConnector(connector=name, config=config, replace=True))
+        config = {**config, "tasks.max": str(tasks), "name": name}
+        for worker, _ in self._runs:
+            answer = await worker.ask(PutConnector(connector=name, config=config, replace=True))
             if isinstance(answer, ConnectorInfo):
                 return
         raise AssertionError("nobody leads")

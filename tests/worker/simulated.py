@@ -6,13 +6,14 @@ member leads, an assignment for each. Coordinators and their failures are tested
 
 import asyncio
 import inspect
+import time
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass
 
 from coterie.engine.log import Line, NewLine
 from coterie.herder.requests import Answer, DescribeWorker, PutConnector, PutTaskConfigs, Refused, WorkerView
-from coterie.herder.seams import LeaderClient, TaskEvent, TaskProgressed, TaskStart
+from coterie.herder.seams import LeaderClient, TaskEvent, TaskHalted, TaskProgressed, TaskStart
 from coterie.herder.state import HerderSettings
 from coterie.nouns.errors import WorldError
 from coterie.nouns.ids import ConfigOffset, Generation, MemberId, WorkerId, WorkerUrl
@@ -101,11 +102,15 @@ class SimulatedRuntime:
         self.opens = asyncio.Event()
         self.opens.set()
         self.closed = False
+        self.halted_at_s: list[float] = []
+        """When everything was stopped at once, on the monotonic clock."""
         self.failure: str | None = None
         """When set, opening fails with it."""
         self._events: asyncio.Queue[TaskEvent] = asyncio.Queue()
+        self._loop: asyncio.AbstractEventLoop | None = None
 
     async def open(self) -> None:
+        self._loop = asyncio.get_running_loop()
         await self.opens.wait()
         if self.failure is not None:
             raise WorldError(self.failure)
@@ -148,6 +153,13 @@ class SimulatedRuntime:
         await self._pass("stop", task.connector)
         if self.running.pop(task, None) is not None:
             self.stops.append(task)
+
+    def stop_everything_now(self) -> None:
+        halted, self.running = self.running, {}
+        self.halted_at_s.append(time.monotonic())
+        if self._loop is not None:
+            for task in halted:
+                self._loop.call_soon_threadsafe(self.say, TaskHalted(task=task))
 
     async def next_event(self) -> TaskEvent:
         return await self._events.get()
@@ -225,6 +237,9 @@ class SimulatedMembership:
 
     def install(self, generation: Generation, assignments: Mapping[MemberId, WorkerAssignment]) -> None:
         self._group.install(generation, assignments)
+
+    def abandon(self, reason: str) -> None:
+        self.lose(reason)
 
     async def leave(self, reason: str) -> None:
         self.left = True

@@ -60,7 +60,7 @@ from coterie.herder.requests import (
     Refused,
     SetTargetState,
 )
-from coterie.herder.seams import RuntimeDied, TaskFailed, TaskProgressed, TaskTaken
+from coterie.herder.seams import RuntimeDied, TaskFailed, TaskHalted, TaskProgressed, TaskTaken
 from coterie.herder.state import Herder, HerderOutput, Stage, Turn
 from coterie.wire.connect_events import (
     AssignmentReceived,
@@ -90,7 +90,7 @@ def step(herder: Herder, event: Event, *, now_ms: int) -> HerderOutput:
         case RebalanceStarted() | AssignmentWanted() | AssignmentReceived() | MembershipLost() | MembershipRefused():
             _on_membership(turn, event)
             _reconcile(turn)
-        case TaskFailed() | TaskTaken() | TaskStarted() | TaskStartFailed() | TaskStopped():
+        case TaskFailed() | TaskTaken() | TaskHalted() | TaskStarted() | TaskStartFailed() | TaskStopped():
             _on_task(turn, event)
             _reconcile(turn)
         case ConnectorSplit() | SplitFailed() | TaskConfigsPublished():
@@ -180,11 +180,13 @@ def _on_membership(
             leaving.leave(turn, reason, code=1, grace_ms=turn.herder.settings.stop_grace_ms)
 
 
-def _on_task(turn: Turn, event: TaskFailed | TaskTaken | TaskStarted | TaskStartFailed | TaskStopped) -> None:
+def _on_task(
+    turn: Turn, event: TaskFailed | TaskTaken | TaskHalted | TaskStarted | TaskStartFailed | TaskStopped
+) -> None:
     match event:
         case TaskFailed():
             tasks.on_failed(turn, event)
-        case TaskTaken():
+        case TaskTaken() | TaskHalted():
             tasks.on_taken(turn, event)
         case TaskStarted():
             tasks.on_started(turn, event)

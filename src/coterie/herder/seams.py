@@ -31,6 +31,10 @@ class Membership(Protocol):
         """The leader's answer to ``AssignmentWanted``; dropped when the group has moved on."""
         ...
 
+    def abandon(self, reason: str) -> None:
+        """Give the place up for now, and say ``MembershipLost``; it joins again when it hears that nothing is owned."""
+        ...
+
     async def leave(self, reason: str) -> None:
         """Leave the group; what is owned has been stopped before. Returns even when nobody answers."""
         ...
@@ -79,17 +83,24 @@ class TaskTaken:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class TaskHalted:
+    """``stop_everything_now`` ended the task: it may not start here again before it is known to be ours."""
+
+    task: ConnectorTaskId
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RuntimeDied:
     """Nothing can run here any more (the JVM is gone): the worker stops, leaves and exits with ``reason``."""
 
     reason: str
 
 
-TaskEvent: TypeAlias = TaskProgressed | TaskFailed | TaskTaken | RuntimeDied
+TaskEvent: TypeAlias = TaskProgressed | TaskFailed | TaskTaken | TaskHalted | RuntimeDied
 
 
 class TaskRuntime(Protocol):
-    """Runs tasks. Every method is safe to await on the event loop: what blocks runs on threads inside."""
+    """Runs tasks. Every coroutine is safe to await on the event loop: what blocks runs on threads inside."""
 
     async def open(self) -> None:
         """Start and warm up; before it returns nothing else is called.
@@ -127,6 +138,13 @@ class TaskRuntime(Protocol):
     async def stop(self, task: ConnectorTaskId, *, grace_ms: int) -> None:
         """Stop at a batch boundary within ``grace_ms``, else interrupt. When it returns, the last batch is committed
         or will be replayed, and no effect of this task can come from here. Unknown tasks: nothing to do."""
+        ...
+
+    def stop_everything_now(self) -> None:
+        """For a worker whose event loop stands still: called on any other thread, it needs no loop.
+
+        When it returns no effect can come from a task that ran, or was being started, when it was called. Each of them
+        is told as :class:`TaskHalted`. Starts that are asked for later go ahead."""
         ...
 
     async def next_event(self) -> TaskEvent:

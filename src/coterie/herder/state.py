@@ -35,6 +35,8 @@ class HerderSettings:
     connector_type: Callable[[Mapping[str, str]], str]
     """``source``, ``sink`` or ``unknown``, by a connector's config."""
     session_timeout_ms: int = 10_000
+    rebalance_timeout_ms: int = 60_000
+    """A herder that has not taken up what it was told for so long is stuck."""
     sync_timeout_ms: int = 3_000
     """``worker.sync.timeout.ms``: how long to wait for the config log's end."""
     stop_grace_ms: int = 5_000
@@ -69,7 +71,7 @@ class Run:
         self.trace: str | None = None
         """Why ``start`` failed: the same start is not tried again."""
         self.taken_at_ms: int | None = None
-        """When another worker took its checkpoint; None when it may start."""
+        """When another worker took its checkpoint, or it was halted; None when it may start."""
         self.batch_id: int | None = None
         self.input_rows = 0
         self.starts = 0
@@ -196,6 +198,13 @@ class Herder:
     def owned(self) -> Jobs:
         """What the next join says: all that is assigned, and all that still runs though it is not."""
         return self.assigned | Jobs(tasks=frozenset(task for task, run in self.runs.items() if run.active))
+
+    @property
+    def lease_ends_ms(self) -> int | None:
+        """Until when its work may run here, as far as is known; None when none may, or none has begun."""
+        if self.lost or self.answered_at_ms is None:
+            return None
+        return self.answered_at_ms + self.settings.lease_ms
 
     def is_counted_in(self, now_ms: int) -> bool:
         """Whether its place was proved lately. After a pause other news may come before that of its loss."""

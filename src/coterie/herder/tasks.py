@@ -14,7 +14,7 @@ from coterie.herder.messages import (
     TaskStartFailed,
     TaskStopped,
 )
-from coterie.herder.seams import TaskFailed, TaskProgressed, TaskStart, TaskTaken
+from coterie.herder.seams import TaskFailed, TaskHalted, TaskProgressed, TaskStart, TaskTaken
 from coterie.herder.state import Herder, Run, Turn
 from coterie.nouns.jobs import ConnectorTaskId
 from coterie.nouns.states import State, TargetState
@@ -124,16 +124,16 @@ def on_failed(turn: Turn, event: TaskFailed) -> None:
     run.trace = event.trace
 
 
-def on_taken(turn: Turn, event: TaskTaken) -> None:
+def on_taken(turn: Turn, event: TaskTaken | TaskHalted) -> None:
+    """It runs here no more, and whether it is still ours is not known."""
     run = turn.herder.runs.get(event.task)
     if run is None or not run.active:
         return
     run.taken_at_ms = turn.now_ms
     if not run.stopping:
         run.running = False
-    turn.order(
-        Say(text=f"Task {event.task} was taken by another worker; it stays stopped until it is known to be ours")
-    )
+    why = "taken by another worker" if isinstance(event, TaskTaken) else "halted, for this worker stood still"
+    turn.order(Say(text=f"Task {event.task} was {why}; it stays stopped until it is known to be ours"))
 
 
 def on_heartbeat(turn: Turn, event: HeartbeatAnswered) -> None:

@@ -11,12 +11,13 @@ Three things can end a place:
 - the *lease* runs out: two thirds of the session timeout have passed since the sending of the last request that was
   answered. The coordinator may still count this worker in, so the id is kept. What is counted is the sending: an
   answer may have lain in the socket while this process was paused;
-- the worker leaves.
+- the worker leaves, or gives its place up because its herder is stuck.
 
-The first two are a loss: the herder stops everything, and the member joins again when it says that nothing is owned.
-All else (coordinator gone, moving or loading; ILLEGAL_GENERATION; REBALANCE_IN_PROGRESS) is asked again, with the same
-id, while the work goes on. So a broker that is back within the lease stops nothing. But what a wrong setting brought
-about (see `member.refusals`) no asking cures: the member says so, once, and asks for nothing more until it is to leave.
+All but the leaving are a loss: the herder stops everything, and the member joins again when it says that nothing is
+owned. All else (coordinator gone, moving or loading; ILLEGAL_GENERATION; REBALANCE_IN_PROGRESS) is asked again, with
+the same id, while the work goes on. So a broker that is back within the lease stops nothing. But what a wrong setting
+brought about (see `member.refusals`) no asking cures: the member says so, once, and asks for nothing more until it is
+to leave.
 
 Heartbeats go on while a join or a sync is parked at the coordinator, which may be for longer than the session. There
 Kafka's clients pause them, since the coordinator spares whoever waits for it; but then a worker that was cut off
@@ -26,6 +27,7 @@ place as well as any.
 
 from coterie.engine.output import Output
 from coterie.member.events import (
+    AbandonWanted,
     Answered,
     CancelTimer,
     Effect,
@@ -53,6 +55,7 @@ from coterie.member.presence import (
     LEAVE_PATIENCE_MS,
     end_lease_if_over,
     leave,
+    on_abandon,
     on_heartbeat,
     on_leave,
     retry_later,
@@ -80,6 +83,8 @@ def step(member: Member, event: Event, *, now_ms: int) -> Output[None, Effect]:
                 on_installed(turn, event)
             case Failed():
                 on_failure(turn, event)
+            case AbandonWanted(reason=reason):
+                on_abandon(turn, reason)
             case LeaveWanted(reason=reason):
                 on_leave(turn, reason)
         join_if_due(turn)

@@ -42,6 +42,13 @@ class Installed:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class AbandonWanted:
+    """Give the place up, but not for good: whoever should do the work here is stuck."""
+
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class LeaveWanted:
     reason: str
 
@@ -67,7 +74,7 @@ class TimerFired:
     timer: Timer
 
 
-Event: TypeAlias = Subscribed | RejoinWanted | Installed | LeaveWanted | Answered | Failed | TimerFired
+Event: TypeAlias = Subscribed | RejoinWanted | Installed | AbandonWanted | LeaveWanted | Answered | Failed | TimerFired
 
 # -- effects: orders to whoever drives the member ---------------------------------------------------------------------
 

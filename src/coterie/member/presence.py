@@ -115,6 +115,22 @@ def expel(turn: Turn, reason: str) -> None:
         turn.order(MembershipRefused(reason=reason))
 
 
+def on_abandon(turn: Turn, reason: str) -> None:
+    """Leave the group, as Kafka's clients do that are not polled, and come back when all has stopped.
+
+    A static member says no farewell here either: it is back within its session, or its session ends.
+    """
+    member = turn.member
+    if member.leaving is not None or member.refused or member.stopping:
+        return
+    is_static = member.settings.instance_id is not None
+    if member.member_id and not is_static:
+        turn.send(LeaveRequest(group_id=member.settings.group_id, member_id=member.member_id, reason=reason))
+    lose(turn, reason)
+    if not is_static:
+        member.member_id = NO_MEMBER
+
+
 def on_leave(turn: Turn, reason: str) -> None:
     member = turn.member
     if member.leaving is not None:

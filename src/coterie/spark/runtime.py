@@ -1,8 +1,9 @@
 """``SparkTaskRuntime``: the herder's task runtime on Spark; what blocks runs on threads of its own.
 
-A run of a task ends in one of four ways. It is *stopped* when asked to. It is *taken* when another worker holds its
-checkpoint. It *failed* when starting it again on the same checkpoint, a few times, does not help. Or everything ends
-at once, because the JVM died. No exception of Spark's tells the second from the third: a look at the checkpoint does.
+A run of a task ends in one of five ways. It is *stopped* when asked to, or *halted* with all others when the worker
+stands still. It is *taken* when another worker holds its checkpoint. It *failed* when starting it again on the same
+checkpoint, a few times, does not help. Or everything ends at once, because the JVM died. No exception of Spark's tells
+taken from failed: a look at the checkpoint does.
 """
 
 import asyncio
@@ -19,7 +20,7 @@ from typing import TypeVar
 from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
 
-from coterie.herder.seams import RuntimeDied, TaskFailed, TaskProgressed, TaskStart, TaskTaken
+from coterie.herder.seams import RuntimeDied, TaskEvent, TaskFailed, TaskHalted, TaskProgressed, TaskStart, TaskTaken
 from coterie.nouns.errors import ConfigError, WorldError
 from coterie.nouns.jobs import ConnectorName, ConnectorTaskId
 from coterie.spark.checkpoint import Held, take_over, task_folder
@@ -84,6 +85,9 @@ class SparkTaskRuntime:
         self._dead: str | None = None
         self._lock = threading.Lock()
         self._runs: dict[ConnectorTaskId, Run] = {}
+        self._being_started: list[Run] = []
+        self._halts = 0
+        """How often everything was stopped: a start that was asked for before that is none any more."""
         self._closing = threading.Event()
         self._watcher: threading.Thread | None = None
         # Apart, so that a plug-in that blocks in one of them holds up neither of the others.
@@ -115,7 +119,8 @@ class SparkTaskRuntime:
 
     async def start(self, start: TaskStart) -> None:
         self._events.forget(start.task)
-        await _on(self._starts, lambda: self._start(start))
+        halts = self._halts
+        await _on(self._starts, lambda: self._start(start, halts))
 
     async def stop(self, task: ConnectorTaskId, *, grace_ms: int) -> None:
         with self._lock:
@@ -126,7 +131,21 @@ class SparkTaskRuntime:
             await _on(self._stops, lambda: run.query.stop(grace_ms=max(0, round((deadline - time.monotonic()) * 1000))))
         self._events.forget(task)
 
-    async def next_event(self) -> TaskProgressed | TaskFailed | TaskTaken | RuntimeDied:
+    def stop_everything_now(self) -> None:
+        with self._lock:
+            self._halts += 1
+            runs, self._runs = self._runs, {}
+            for task in runs:
+                self._events.put(TaskHalted(task=task))
+            # Whoever starts these tells of them, when it finds their fences closed.
+            halted = [*runs.values(), *self._being_started]
+        for run in halted:
+            run.query.fence.close()
+        for run in runs.values():
+            self._stops.submit(run.query.stop, grace_ms=0)
+        log.warning("Everything here was stopped: %d tasks", len(halted))
+
+    async def next_event(self) -> TaskEvent:
         return await self._events.get()
 
     def held(self, task: ConnectorTaskId) -> Held | None:
@@ -208,35 +227,57 @@ class SparkTaskRuntime:
             for index, own in enumerate(dealt)
         ]
 
-    def _start(self, start: TaskStart) -> None:
+    def _start(self, start: TaskStart, halts: int) -> None:
         session = self._living()
         with self._lock:
             former = self._runs.pop(start.task, None)
+            halted = self._halts != halts
         if former is not None:
             former.query.stop(grace_ms=0)
+        if halted:
+            self._events.put(TaskHalted(task=start.task))
+            return
         held = take_over(task_folder(self._config.checkpoint_location, start.task, start.incarnation))
         log.info("%s: start %d takes over with batch %s in flight", start.task, held.starts, held.batch_in_flight)
         run = Run(TaskQuery(session.spark, start.task, start.config, held))
+        with self._lock:
+            self._being_started.append(run)
+            if self._halts != halts:
+                run.query.fence.close()
+        try:
+            self._start_query(start.task, run)
+        finally:
+            with self._lock:
+                self._being_started.remove(run)
+
+    def _start_query(self, task: ConnectorTaskId, run: Run) -> None:
+        """Start the query, with a few attempts, and keep the run."""
         for attempt in range(self._config.restarts + 1):
             try:
                 run.query.start()
+                break
+            except FencedError:
                 break
             except (PySparkException, Py4JError) as error:
                 self._living()
                 if run.query.taken:
                     run.query.stop(grace_ms=0)
-                    self._events.put(TaskTaken(task=start.task))
+                    self._events.put(TaskTaken(task=task))
                     return
                 if attempt == self._config.restarts:
                     raise WorldError(f"The query did not start: {error}") from error
                 self._back_off(attempt)
         with self._lock:
             refused = self._closing.is_set() or self._dead is not None
-            if not refused:
-                self._runs[start.task] = run
+            halted = run.query.fence.closed
+            if not (refused or halted):
+                self._runs[task] = run
         if refused:
             run.query.fence.close()
             raise WorldError(self._dead or "Spark is not running here")
+        if halted:
+            self._events.put(TaskHalted(task=task))
+            run.query.stop(grace_ms=0)
 
     # -- the watch ----------------------------------------------------------------------------------------------------
 

@@ -14,6 +14,7 @@ from typing import Literal, TypeAlias
 from coterie.engine.trace import Trace
 from coterie.member.classic import step
 from coterie.member.events import (
+    AbandonWanted,
     Answered,
     CancelTimer,
     Effect,
@@ -76,6 +77,9 @@ class ClassicMembership:
 
     def install(self, generation: Generation, assignments: Mapping[MemberId, WorkerAssignment]) -> None:
         self._inbox.put_nowait(Installed(generation=generation, assignments=assignments))
+
+    def abandon(self, reason: str) -> None:
+        self._inbox.put_nowait(AbandonWanted(reason=reason))
 
     async def leave(self, reason: str) -> None:
         if not self._ended.is_set():

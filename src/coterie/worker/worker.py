@@ -49,9 +49,14 @@ from coterie.wire.connect_events import HeartbeatAnswered
 from coterie.worker.chores import Chores
 from coterie.worker.inbox import Inbox, now_ms
 from coterie.worker.stall import StallMeter
+from coterie.worker.watchdog import Watchdog
 
 INBOX_MAX = 4096
 """Full, it holds the feeders up, and refuses requests."""
+SILENT_SHARE = 12
+"""A loop that has given no sign for so small a part of the session when the lease ends stands still: then its tasks are
+stopped without it. Less than a third, for they have to end within the session; more than a busy machine's hiccup."""
+SIGN_EVERY_MS = 1_000
 
 logger = logging.getLogger(__name__)
 
@@ -104,7 +109,7 @@ class Worker:
             runtime=runtime,
             leader_client=leader_client,
         )
-        self._inbox: Inbox[Event, Timer] = Inbox(INBOX_MAX, fired=lambda timer: TimerFired(timer=timer))
+        self._inbox: Inbox[Event | asyncio.Event, Timer] = Inbox(INBOX_MAX, fired=lambda timer: TimerFired(timer=timer))
         self._trace = Trace()
         self._replies: dict[RequestId, asyncio.Future[Answer]] = {}
         self._requests = 0
@@ -149,12 +154,15 @@ class Worker:
 
         :raises ExceptionGroup: for a bug of ours, after its story has been logged.
         """
+        watchdog = Watchdog(
+            lease_ends_ms=lambda: self._herder.lease_ends_ms,
+            silent_ms=self.stall.silent_ms,
+            silent_max_ms=self.settings.session_timeout_ms // SILENT_SHARE,
+            stop_everything=self._runtime.stop_everything_now,
+        )
         try:
-            async with asyncio.TaskGroup() as group:
-                group.create_task(self.stall.watch())
-                group.create_task(self._membership.run())
-                group.create_task(self._start(group))
-                await self._loop(group)
+            with watchdog:
+                await self._take_part()
         except* _Exited:
             pass
         finally:
@@ -166,6 +174,14 @@ class Worker:
             logger.info("The event loop's longest stall was %.0f ms", self.stall.longest_ms)
         assert self._ended is not None
         return self._ended
+
+    async def _take_part(self) -> None:
+        async with asyncio.TaskGroup() as group:
+            group.create_task(self.stall.watch())
+            group.create_task(self._membership.run())
+            group.create_task(self._start(group))
+            group.create_task(self._watch_herder(group))
+            await self._loop(group)
 
     # -- the start ----------------------------------------------------------------------------------------------------
 
@@ -206,11 +222,39 @@ class Worker:
         while True:
             await self._inbox.put(await self._membership.next_event())
 
+    # -- is it stuck? -------------------------------------------------------------------------------------------------
+
+    async def _watch_herder(self, group: asyncio.TaskGroup) -> None:
+        """Ask the herder's loop for a sign, again and again, by the way that all events go.
+
+        If none comes within the rebalance timeout, all tasks are stopped and the place in the group is given up. A
+        herder that is back is told so by the membership, and begins anew.
+        """
+        while True:
+            await asyncio.sleep(SIGN_EVERY_MS / 1000)
+            sign = group.create_task(self._sign())
+            await asyncio.wait({sign}, timeout=self.settings.rebalance_timeout_ms / 1000)
+            if not sign.done():
+                patience = f"rebalance.timeout.ms={self.settings.rebalance_timeout_ms}"
+                reason = f"the herder has not taken up what it was told within {patience}"
+                logger.critical("%s: all tasks are stopped, and the place in the group is given up", reason)
+                await asyncio.to_thread(self._runtime.stop_everything_now)
+                self._membership.abandon(reason)
+                await sign
+
+    async def _sign(self) -> None:
+        given = asyncio.Event()
+        await self._inbox.put(given)
+        await given.wait()
+
     # -- the loop -----------------------------------------------------------------------------------------------------
 
     async def _loop(self, group: asyncio.TaskGroup) -> None:
         while True:
             event = await self._next_event()
+            if isinstance(event, asyncio.Event):
+                event.set()
+                continue
             at_ms = now_ms()
             if not isinstance(event, HeartbeatAnswered | ConfigLinesRead | StatusLinesRead):
                 self._trace.add(at_ms, repr(event))
@@ -222,7 +266,7 @@ class Worker:
             for effect in output.effects:
                 self._perform(effect, group)
 
-    async def _next_event(self) -> Event:
+    async def _next_event(self) -> Event | asyncio.Event:
         if (order := self._shutdown) is not None:
             self._shutdown = None
             return order

@@ -1,0 +1,65 @@
+"""A place that is given up because the herder is stuck; loss, lease and farewell are told in `test_classic`."""
+
+from coterie.member.events import AbandonWanted, LeaveWanted, Left
+from coterie.member.messages import JoinRequest, LeaveRequest, SyncRequest
+from coterie.nouns.ids import InstanceId
+from coterie.nouns.jobs import NO_JOBS
+from coterie.wire.connect_events import MembershipLost
+from tests.member.driving import SOME_WORK, Worker, joined, synced
+
+STUCK = AbandonWanted(reason="the herder is stuck")
+
+
+def settle(worker: Worker) -> None:
+    worker.subscribe()
+    worker.answer(JoinRequest, joined())
+    worker.answer(SyncRequest, synced(SOME_WORK))
+    worker.subscribe(SOME_WORK)
+    worker.told.clear()
+
+
+def test_a_place_that_is_given_up_is_left_at_once_and_taken_anew_when_all_has_stopped(worker: Worker) -> None:
+    settle(worker)
+    worker.feed(STUCK)
+    farewell = worker.sent(LeaveRequest)
+    assert farewell is not None
+    assert farewell.member_id == "me"
+    (lost,) = worker.heard(MembershipLost)
+    assert lost.reason == STUCK.reason
+    worker.fail(LeaveRequest)
+    worker.pass_time(60_000)
+    assert not worker.out, "not before all has stopped"
+    worker.subscribe(NO_JOBS)
+    again = worker.sent(JoinRequest)
+    assert again is not None
+    assert again.member_id == "", "it left, so it is another member"
+
+
+def test_a_join_that_is_parked_is_given_up_with_the_place(worker: Worker) -> None:
+    worker.subscribe()
+    worker.feed(STUCK)
+    assert len(worker.heard(MembershipLost)) == 1
+    assert worker.sent(LeaveRequest) is None, "it had no id yet"
+
+
+def test_a_static_member_gives_its_place_up_without_a_word_and_keeps_its_id() -> None:
+    worker = Worker(InstanceId("one"))
+    settle(worker)
+    worker.out.clear()
+    worker.feed(STUCK)
+    assert not worker.out
+    worker.subscribe(NO_JOBS)
+    again = worker.sent(JoinRequest)
+    assert again is not None
+    assert again.member_id == "me"
+
+
+def test_whoever_has_lost_its_place_or_is_leaving_has_none_to_give_up(worker: Worker) -> None:
+    settle(worker)
+    worker.feed(STUCK)
+    worker.told.clear()
+    worker.feed(STUCK)
+    assert not worker.told
+    worker.feed(LeaveWanted(reason="shutdown"))
+    worker.feed(STUCK)
+    assert worker.heard(Left)

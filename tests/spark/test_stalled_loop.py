@@ -1,0 +1,107 @@
+"""A worker on real Spark whose event loop stands still: no batch of it is committed once others may have its work."""
+
+import threading
+import time
+from collections.abc import AsyncIterator, Iterator
+from contextlib import AsyncExitStack, contextmanager
+from pathlib import Path
+
+import pytest
+import pytest_asyncio
+
+from coterie.nouns.jobs import ConnectorName
+from tests.kafka.embedded_broker import EmbeddedBroker
+from tests.spark.conftest import Rig, rows_of, write_file
+from tests.worker.fleet import SESSION_MS, Fleet
+from tests.worker.simulated import until
+
+pytestmark = [
+    pytest.mark.spark,
+    pytest.mark.processes,
+    pytest.mark.asyncio(loop_scope="session"),
+    pytest.mark.timeout(240),
+]
+
+
+@pytest.fixture
+def broker(tmp_path: Path) -> Iterator[EmbeddedBroker]:
+    broker = EmbeddedBroker(tmp_path / "data")
+    broker.start()
+    yield broker
+    broker.kill()
+
+
+@pytest_asyncio.fixture(loop_scope="session")
+async def fleet(broker: EmbeddedBroker) -> AsyncIterator[Fleet]:
+    async with AsyncExitStack() as stack:
+        fleet = Fleet(broker.bootstrap_servers, stack)
+        yield fleet
+        await fleet.stop()
+
+
+async def nothing() -> None:
+    pass
+
+
+class Feed:
+    """A file of ten rows every now and then, from a thread: whatever stands still, there is something to read."""
+
+    def __init__(self, folder: Path) -> None:
+        self.rows = 0
+        self._folder = folder
+
+    @contextmanager
+    def running(self) -> Iterator[None]:
+        ended = threading.Event()
+
+        def feed() -> None:
+            while not ended.wait(0.15):
+                write_file(self._folder, f"{self.rows:06}.csv", [(self.rows + row, 1.0, 1) for row in range(10)])
+                self.rows += 10
+
+        thread = threading.Thread(target=feed)
+        thread.start()
+        try:
+            yield
+        finally:
+            ended.set()
+            thread.join()
+
+
+async def test_a_stalled_loop_commits_nothing_once_its_session_is_over_and_nothing_is_lost_or_doubled(
+    fleet: Fleet, rig: Rig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    runtime = rig.spark_runtime
+    # It is lent to the worker, which neither opens nor closes it.
+    monkeypatch.setattr(runtime, "open", nothing)
+    monkeypatch.setattr(runtime, "close", nothing)
+    checkpoints = runtime._config.checkpoint_location
+    config = rig.config(tmp_path)
+    feed = Feed(tmp_path / "in")
+
+    def done() -> list[tuple[Path, float]]:
+        """Every commit and every batch put in place, with when."""
+        paths = [*checkpoints.glob("flights-*/*/*/commits/[0-9]*"), *(tmp_path / "out").glob("*/*/*")]
+        return sorted((path, path.stat().st_mtime) for path in paths)
+
+    worker, _ = await fleet.start_on(runtime)
+    await until(lambda: worker.phase == "running", within_s=120)
+    await fleet.create(ConnectorName("flights"), 1, config)
+    with feed.running():
+        await until(lambda: len(rows_of(tmp_path / "out")) > 50, within_s=120)
+        answered_ms = worker._herder.answered_at_ms
+        await until(lambda: worker._herder.answered_at_ms != answered_ms)
+        # The stall: all that follows up to its end blocks the loop.
+        began_s, rows = time.time(), feed.rows
+        assert worker._herder.lease_ends_ms is not None
+        lease_ends_s = began_s + worker._herder.lease_ends_ms / 1000 - time.monotonic()
+        time.sleep(SESSION_MS / 1000)  # noqa: ASYNC251
+        at_its_end = done()
+        time.sleep(2.0)  # noqa: ASYNC251
+        assert done() == at_its_end, "nothing is done in the group's name while others may have its work"
+        assert feed.rows > rows, "though there was something to read all the while"
+        last_s = max(at_s for _, at_s in at_its_end)
+        assert began_s < last_s < lease_ends_s + SESSION_MS / 3 / 1000, "it went on up to the lease, and not to the end"
+        await until(lambda: len(done()) > len(at_its_end), within_s=120)
+    await until(lambda: len(rows_of(tmp_path / "out")) >= feed.rows, within_s=120)
+    assert rows_of(tmp_path / "out") == list(range(feed.rows))
