@@ -25,8 +25,8 @@ test: .venv/dev.stamp  ## every test
 demo: .venv/run.stamp  ## broker, three workers, real data, one worker killed in the middle of a batch
 	$(BIN)/coterie demo
 
-sim: .venv/dev.stamp  ## the simulator; SEEDS="1 2 3" or SEEDS=1-40
-	$(BIN)/python -m coterie.lab.simulator $(if $(SEEDS),--seeds "$(SEEDS)")
+sim: .venv/dev.stamp  ## the simulator; SEEDS="1 2 3" or SEEDS=1-40, PLAY=clients or fleet
+	$(BIN)/python -m coterie.lab.simulator $(if $(PLAY),--play $(PLAY)) $(if $(SEEDS),--seeds "$(SEEDS)")
 
 # `demo` needs what Coterie itself needs and no more; the tools come with the other words.
 .venv/run.stamp: pyproject.toml tools/setup.sh
