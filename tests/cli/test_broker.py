@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from coterie.broker.settings import Security, SecurityProtocol
 from coterie.cli import broker
 
 
@@ -26,10 +27,23 @@ def test_clients_are_told_a_host_that_they_can_reach(
         listen,
         tmp_path,
         advertise=advertise,
+        security="sasl_ssl",
+        certificate=tmp_path / "broker.pem",
+        key=tmp_path / "broker.key",
+        client_ca=None,
+        acl=tmp_path / "rules",
+        connections_per_address_max=2,
         initial_delay_ms=0,
         frame_size_max=2_048,
         connections_max=3,
         in_flight_max=4,
     )
     assert (settings.host, settings.port, settings.advertised_host) == (host, 9092, told)
+    assert settings.security == Security(
+        protocol=SecurityProtocol.SASL_SSL,
+        certificate_path=tmp_path / "broker.pem",
+        key_path=tmp_path / "broker.key",
+        acl_path=tmp_path / "rules",
+    )
+    assert settings.connections_per_address_max == 2
     assert (settings.frame_size_max, settings.connections_max, settings.in_flight_max) == (2_048, 3, 4)

@@ -7,7 +7,7 @@ import socket
 from pathlib import Path
 
 from coterie.broker.server import serve
-from coterie.broker.settings import BrokerSettings
+from coterie.broker.settings import BrokerSettings, Security, SecurityProtocol
 from coterie.groups.state import Limits
 from coterie.nouns.errors import WorldError
 
@@ -19,6 +19,12 @@ def settings(
     data: Path,
     *,
     advertise: str | None,
+    security: str,
+    certificate: Path | None,
+    key: Path | None,
+    client_ca: Path | None,
+    acl: Path | None,
+    connections_per_address_max: int | None,
     initial_delay_ms: int,
     frame_size_max: int,
     connections_max: int,
@@ -29,7 +35,7 @@ def settings(
     ``advertise`` is the host that clients are told; by default that of ``listen``, or the machine's name where that
     stands for all interfaces.
 
-    :raises WorldError: for an address that is none.
+    :raises WorldError: for an address or a security protocol that is none.
     """
     host, _, port = listen.rpartition(":")
     if not (host and port.isascii() and port.isdigit() and int(port) < 65536):
@@ -42,6 +48,14 @@ def settings(
         host=host,
         port=int(port),
         advertised_host=_unbracketed(advertise) if advertise else None,
+        security=Security(
+            protocol=_protocol(security),
+            certificate_path=certificate,
+            key_path=key,
+            client_ca_path=client_ca,
+            acl_path=acl,
+        ),
+        connections_per_address_max=connections_per_address_max,
         limits=Limits(initial_rebalance_delay_ms=initial_delay_ms),
         stats_path=data / "stats.json",
         frame_size_max=frame_size_max,
@@ -68,6 +82,13 @@ async def _serve(settings: BrokerSettings) -> None:
         await serve(settings, ready=lambda host, port: logger.info("The broker listens at %s:%d", host, port))
     except asyncio.CancelledError:
         logger.info("The broker has ended")
+
+
+def _protocol(word: str) -> SecurityProtocol:
+    try:
+        return SecurityProtocol(word.upper())
+    except ValueError:
+        raise WorldError(f"--security {word} is none of {', '.join(SecurityProtocol)}") from None
 
 
 def _unbracketed(host: str) -> str:

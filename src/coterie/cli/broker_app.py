@@ -6,9 +6,11 @@ from typing import Annotated
 
 import typer
 
+from coterie.cli.broker_users import users_app
 from coterie.cli.stderr import log_to_stderr
 
 broker_app = typer.Typer(invoke_without_command=True)
+broker_app.add_typer(users_app, name="user")
 
 
 @broker_app.callback()
@@ -29,6 +31,37 @@ def broker(
     data: Annotated[
         Path, typer.Option("--data", help="Folder for everything that is kept: topics, groups, users.")
     ] = Path("coterie-data/broker"),
+    security: Annotated[
+        str,
+        typer.Option(
+            "--security",
+            metavar="PROTOCOL",
+            help="PLAINTEXT, SSL (TLS), SASL_PLAINTEXT (users log in) or SASL_SSL (both).",
+        ),
+    ] = "PLAINTEXT",
+    tls_certificate: Annotated[
+        Path | None, typer.Option("--tls-certificate", metavar="FILE", help="PEM, with those up to its CA behind it.")
+    ] = None,
+    tls_key: Annotated[
+        Path | None, typer.Option("--tls-key", metavar="FILE", help="The certificate's key, PEM, not encrypted.")
+    ] = None,
+    tls_client_ca: Annotated[
+        Path | None,
+        typer.Option(
+            "--tls-client-ca",
+            metavar="FILE",
+            help="Take only clients with a certificate of one of these CAs (PEM); its subject says who they are.",
+        ),
+    ] = None,
+    acl: Annotated[
+        Path | None,
+        typer.Option(
+            "--acl",
+            metavar="FILE",
+            help="Who may do what, one rule a line, as in: allow User:alice read,write topic:orders*. "
+            "Default: whoever gets in may do everything.",
+        ),
+    ] = None,
     initial_delay_ms: Annotated[
         int,
         typer.Option(
@@ -41,6 +74,10 @@ def broker(
     connections_max: Annotated[
         int, typer.Option("--connections-max", min=1, help="How many connections may be open.")
     ] = 2_000,
+    connections_per_address_max: Annotated[
+        int | None,
+        typer.Option("--connections-per-address-max", min=1, help="How many of them may come from one address."),
+    ] = None,
     in_flight_max: Annotated[
         int,
         typer.Option(
@@ -50,7 +87,8 @@ def broker(
 ) -> None:
     """Run the embedded broker: topics, and classic groups of dynamic members, over Kafka's own protocol.
 
-    It is for one machine; in a real cluster workers use Kafka brokers.
+    It is for one machine; in a real cluster workers use Kafka brokers. Certificates, users and rules may change while
+    it runs: it takes what is new within a second.
     """
     if context.invoked_subcommand is not None:
         return
@@ -61,9 +99,37 @@ def broker(
         listen,
         data,
         advertise=advertise,
+        security=security,
+        certificate=tls_certificate,
+        key=tls_key,
+        client_ca=tls_client_ca,
+        acl=acl,
+        connections_per_address_max=connections_per_address_max,
         initial_delay_ms=initial_delay_ms,
         frame_size_max=frame_size_max,
         connections_max=connections_max,
         in_flight_max=in_flight_max,
     )
     sys.exit(broker_.run(settings))
+
+
+@broker_app.command("check")
+def check_broker(
+    data: Annotated[Path, typer.Argument(metavar="DATA", help="The broker's folder.", show_default=False)],
+) -> None:
+    """Look through everything that a broker keeps, also while it runs; each finding is a line, and the exit code 1."""
+    from coterie.cli import broker_data
+
+    sys.exit(broker_data.check_data(data))
+
+
+@broker_app.command("backup")
+def back_broker_up(
+    data: Annotated[Path, typer.Argument(metavar="DATA", help="The broker's folder.", show_default=False)],
+    target: Annotated[Path, typer.Argument(metavar="TARGET", help="Folder for the copy.", show_default=False)],
+    force: Annotated[bool, typer.Option("--force", help="Overwrite a copy that is there.")] = False,
+) -> None:
+    """Copy everything that a broker keeps, also while it runs: what was acknowledged before is in the copy."""
+    from coterie.cli import broker_data
+
+    sys.exit(broker_data.back_up_data(data, target, force=force))

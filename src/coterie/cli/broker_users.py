@@ -1,0 +1,64 @@
+"""`coterie broker user`: who may log in to an embedded broker; a running one takes the change at once."""
+
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from coterie.nouns.errors import WorldError
+
+users_app = typer.Typer(
+    no_args_is_help=True,
+    help="Add, remove and list the users who may log in to a broker; a running one takes the change at once.",
+)
+
+Data = Annotated[Path, typer.Argument(metavar="DATA", help="The broker's folder, as in --data.", show_default=False)]
+User = Annotated[str, typer.Argument(metavar="NAME", help="The user's name.", show_default=False)]
+
+
+@users_app.command("add")
+def add_user(data: Data, name: User) -> None:
+    """Add a user, or give one another password. It is asked for, or read as one line from standard input.
+
+    What is kept are salted keys, good for PLAIN, SCRAM-SHA-256 and SCRAM-SHA-512, in a file that only its owner may
+    read.
+    """
+    from coterie.broker.security.users import Users
+    from coterie.broker.settings import BrokerSettings
+
+    if not name.isprintable() or not name.strip():
+        raise WorldError(f"{name!r} is no name for a user: it must be printable")
+    is_new = Users(BrokerSettings(data_path=data).users_path).add(name, _password(name))
+    typer.echo(f"User {name} is added." if is_new else f"User {name} has another password.")
+
+
+@users_app.command("remove")
+def remove_user(data: Data, name: User) -> None:
+    """Remove a user: it can log in no more. Connections that it has stay open."""
+    from coterie.broker.security.users import Users
+    from coterie.broker.settings import BrokerSettings
+
+    if not Users(BrokerSettings(data_path=data).users_path).remove(name):
+        raise WorldError(f"there is no user {name} in {data}")
+    typer.echo(f"User {name} is removed.")
+
+
+@users_app.command("list")
+def list_users(data: Data) -> None:
+    """Show the names of all users."""
+    from coterie.broker.security.users import Users
+    from coterie.broker.settings import BrokerSettings
+
+    for name in Users(BrokerSettings(data_path=data).users_path).names():
+        typer.echo(name)
+
+
+def _password(name: str) -> str:
+    """Never of the command line: every process of the machine may read that."""
+    if sys.stdin.isatty():
+        return str(typer.prompt(f"Password of {name}", hide_input=True, confirmation_prompt=True))
+    password = sys.stdin.readline().rstrip("\r\n")
+    if not password:
+        raise WorldError("there is no password at standard input: write it there as one line")
+    return password

@@ -1,0 +1,58 @@
+"""Users of the broker, as an operator keeps them; each run is a process of its own."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from coterie.broker.security.users import Users
+from coterie.broker.settings import BrokerSettings
+
+
+def user(*arguments: str, stdin: str = "", check: int = 0) -> "subprocess.CompletedProcess[str]":
+    run = subprocess.run(
+        [sys.executable, "-m", "coterie", "broker", "user", *arguments],
+        input=stdin,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+        env={**os.environ, "COLUMNS": "100", "NO_COLOR": "1", "TERM": "dumb"},
+    )
+    assert run.returncode == check, run.stderr
+    return run
+
+
+def test_a_user_is_added_listed_changed_and_removed(tmp_path: Path) -> None:
+    data = str(tmp_path / "broker")
+    assert user("add", data, "alice", stdin="first\n").stdout == "User alice is added.\n"
+    assert user("add", data, "alice", stdin="second").stdout == "User alice has another password.\n"
+    assert user("list", data).stdout == "alice\n"
+    credential = Users(BrokerSettings(data_path=tmp_path / "broker").users_path).find("alice")["SCRAM-SHA-512"]
+    assert credential.fits("SCRAM-SHA-512", "second")
+    assert user("remove", data, "alice").stdout == "User alice is removed.\n"
+    assert user("list", data).stdout == ""
+
+
+@pytest.mark.parametrize(
+    ("arguments", "stdin", "complaint"),
+    [
+        (["add", "DATA", "alice"], "\n", "no password at standard input"),
+        (["add", "DATA", "a\tb"], "p\n", "is no name for a user"),
+        (["remove", "DATA", "nobody"], "", "there is no user nobody in"),
+    ],
+)
+def test_what_cannot_be_is_one_line(tmp_path: Path, arguments: list[str], stdin: str, complaint: str) -> None:
+    words = [str(tmp_path) if word == "DATA" else word for word in arguments]
+    run = user(*words, stdin=stdin, check=1)
+    assert complaint in run.stderr
+    assert run.stderr.count("\n") == 1
+
+
+def test_a_wrong_security_protocol_is_one_line(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "coterie", "broker", "--data", str(tmp_path), "--security", "tls"]
+    run = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert run.returncode == 1
+    assert run.stderr == "coterie: --security tls is none of PLAINTEXT, SSL, SASL_PLAINTEXT, SASL_SSL\n"
