@@ -27,11 +27,13 @@ CREATE TABLE batches (id INTEGER PRIMARY KEY, partition INTEGER NOT NULL REFEREN
 """
 
 # A partition whose topic is NULL has lost it: its batches go step by step, then its row. No id is given twice, so that
-# a late append to a deleted topic finds nothing. `cleaned_offset` is where the next compaction finds what is new to it.
+# a late append to a deleted topic finds nothing. `cleaned_offset` is where the next compaction finds what is new to it,
+# `sifted_offset` how far one has ever come, finished or not: only before it may there be holes.
 _PARTITIONS = """
 CREATE TABLE {name} (id INTEGER PRIMARY KEY AUTOINCREMENT, topic INTEGER REFERENCES topics (id),
                      number INTEGER NOT NULL, start_offset INTEGER NOT NULL DEFAULT 0,
-                     cleaned_offset INTEGER NOT NULL DEFAULT 0, UNIQUE (topic, number));
+                     cleaned_offset INTEGER NOT NULL DEFAULT 0, sifted_offset INTEGER NOT NULL DEFAULT 0,
+                     UNIQUE (topic, number));
 """
 
 # The index holds what retention and the search for a timestamp ask for, so that neither reads a batch's bytes. The

@@ -247,6 +247,13 @@ def change_rows(store: Store, rows: Iterable[NewRow]) -> None:
             store.database.execute("DELETE FROM batches WHERE id = ?", (row.id,))
 
 
+def set_sifted(store: Store, partition_id: int, sifted_offset: int) -> None:
+    """From now on there may be holes before ``sifted_offset``."""
+    store.database.execute(
+        "UPDATE partitions SET sifted_offset = MAX(sifted_offset, ?) WHERE id = ?", (sifted_offset, partition_id)
+    )
+
+
 def set_cleaned(store: Store, partition_id: int, cleaned_offset: int) -> None:
     store.database.execute("UPDATE partitions SET cleaned_offset = ? WHERE id = ?", (cleaned_offset, partition_id))
 

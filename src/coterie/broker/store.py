@@ -260,5 +260,13 @@ def connect(path: Path) -> sqlite3.Connection:
     return sqlite3.connect(os.fspath(path), isolation_level=None, check_same_thread=False)
 
 
+def connect_read_only(path: Path) -> sqlite3.Connection:
+    """Changes nothing of a file, be it in use, closed or left behind by a kill.
+
+    :raises sqlite3.Error: when there is no such file.
+    """
+    return sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True, isolation_level=None)
+
+
 def _encoded(entries: Mapping[str, str]) -> str:
     return json.dumps(dict(entries), sort_keys=True)

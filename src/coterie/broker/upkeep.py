@@ -16,7 +16,15 @@ from typing import TypeVar
 from coterie.broker.cleaner import Pass
 from coterie.broker.log import BrokerLog, Partition, Topic
 from coterie.broker.policies import TopicPolicy, policy_of
-from coterie.broker.rows import RowReader, change_rows, forget_partition, give_back_pages, remove_rows, set_cleaned
+from coterie.broker.rows import (
+    RowReader,
+    change_rows,
+    forget_partition,
+    give_back_pages,
+    remove_rows,
+    set_cleaned,
+    set_sifted,
+)
 from coterie.broker.settings import Upkeep
 from coterie.nouns.errors import WorldError
 
@@ -144,6 +152,7 @@ class _Upkeep:
         settled_offset = one.end_offset
         while await self._look(one.see):
             pass
+        await self._log.write(partial(set_sifted, partition_id=partition.id, sifted_offset=one.end_offset))
         while (changes := await self._look(one.sift)) is not None:
             if changes:
                 await self._log.write(partial(change_rows, rows=changes))

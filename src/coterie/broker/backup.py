@@ -1,0 +1,95 @@
+"""A copy of a broker's log while the broker runs on it: `coterie broker backup`.
+
+One snapshot is read and held to the end, so the copy has all that was acknowledged before it began and nothing half;
+the broker writes on meanwhile, into its write-ahead log. The copy takes its place in one rename when it is whole.
+"""
+
+import fcntl
+import os
+import sqlite3
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from coterie.broker.store import connect_read_only
+from coterie.nouns.errors import WorldError
+
+_STEP_PAGES = 1_024
+_TELL_EVERY_S = 2.0
+
+
+def back_up(source: Path, target: Path, target_lock: Path, *, force: bool, tell: Callable[[str], None]) -> int:
+    """Copy the log ``source`` to ``target`` and return its bytes; with ``force`` in the place of a log that is there.
+    ``tell`` hears from time to time how far the copy is.
+
+    :raises WorldError: when there is nothing to copy, no room, or a target that is there or in use.
+    """
+    if not source.is_file():
+        raise WorldError(f"there is no broker's log at {source}; name the folder that --data names")
+    if target.exists() and not force:
+        raise WorldError(f"{target} is there already; choose another folder, or overwrite it with --force")
+    part = target.with_name(target.name + ".part")
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        with _held(target_lock):
+            try:
+                _copy(source, part, tell)
+                _put_in_place(part, target)
+            finally:
+                part.unlink(missing_ok=True)
+            return target.stat().st_size
+    except (OSError, sqlite3.Error) as error:
+        raise WorldError(f"the log {source} cannot be copied to {target}: {error}") from error
+
+
+def _copy(source: Path, part: Path, tell: Callable[[str], None]) -> None:
+    part.unlink(missing_ok=True)
+    told_at_s = time.monotonic()
+
+    def on_step(_status: int, remaining: int, total: int) -> None:
+        nonlocal told_at_s
+        if time.monotonic() - told_at_s >= _TELL_EVERY_S:
+            told_at_s = time.monotonic()
+            tell(f"{100 * (total - remaining) // max(1, total)} % are copied")
+
+    reading = connect_read_only(source)
+    try:
+        # Without a transaction that stays open the copy would begin anew whenever the broker writes.
+        reading.execute("BEGIN")
+        reading.execute("SELECT COUNT(*) FROM sqlite_schema").fetchone()
+        writing = sqlite3.connect(os.fspath(part), isolation_level=None)
+        try:
+            reading.backup(writing, pages=_STEP_PAGES, progress=on_step)
+        finally:
+            writing.close()
+    finally:
+        reading.close()
+
+
+def _put_in_place(part: Path, target: Path) -> None:
+    with part.open("rb") as file:
+        os.fsync(file.fileno())
+    # What an overwritten log left in its write-ahead log must not be read into the copy.
+    for suffix in ("-wal", "-shm"):
+        target.with_name(target.name + suffix).unlink(missing_ok=True)
+    part.replace(target)
+    folder = os.open(target.parent, os.O_RDONLY)
+    try:
+        os.fsync(folder)
+    finally:
+        os.close(folder)
+
+
+@contextmanager
+def _held(lock_path: Path) -> Iterator[None]:
+    """:raises WorldError: when a broker runs in the target's folder."""
+    lock = os.open(lock_path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            raise WorldError(f"a broker uses the folder {lock_path.parent}; a backup goes somewhere else") from error
+        yield
+    finally:
+        os.close(lock)
