@@ -4,6 +4,8 @@ import re
 from collections.abc import Iterable
 
 NAME_SIZE_MAX = 249
+INTERNAL = frozenset({"__consumer_offsets", "__transaction_state", "__share_group_state"})
+"""Kafka's own. Clients may read them."""
 _NAME = re.compile(r"[a-zA-Z0-9._-]+")
 
 
@@ -30,3 +32,8 @@ def collision(name: str, others: Iterable[str]) -> str | None:
         return None
     alike = name.replace(".", "_")
     return next((other for other in others if other != name and other.replace(".", "_") == alike), None)
+
+
+def is_internal(name: str) -> bool:
+    """Whether only a broker writes to, grows, configures and deletes the topic."""
+    return name in INTERNAL

@@ -1,14 +1,14 @@
-"""Metadata: v0-13 · this broker, all topics or the named ones; a missing topic is created where clients may and the
-settings allow it · racks, authorized operations: there is one broker, and no authorizer yet."""
+"""Metadata: v0-13 · this broker, all topics or the named ones, by id since v12; a missing topic is created where
+clients may and the settings allow it; what the client may do with each (KIP-430) · racks: there is one broker."""
 
 from typing import Any
 
-from coterie.broker.group_log import GROUPS_TOPIC
+from coterie.broker.apis.create_topics import check_name, check_room, create
+from coterie.broker.apis.operations import cluster_operations, topic_operations
 from coterie.broker.log import Topic
 from coterie.broker.node import LEADER_EPOCH, NODE_ID, Node, Request
-from coterie.broker.store import TopicExistsError
-from coterie.broker.topic_rules import name_error
-from coterie.nouns.errors import WorldError
+from coterie.broker.refusal import outcome
+from coterie.broker.topic_rules import is_internal, name_error
 from coterie.wire.errors import ErrorCode
 from coterie.wire.shapes import Values
 
@@ -17,40 +17,52 @@ async def handle(node: Node, request: Request) -> Values:
     asked = request.body.topics
     # In v0 an empty list asks for all; since v1 null does, and an empty list for none.
     if asked is None or (not asked and request.header.api_version == 0):
-        topics: list[Values] = [described(topic) for _, topic in sorted(node.log.topics.items())]
+        topics = [described(topic) for _, topic in sorted(node.log.topics.items())]
     else:
-        may_create = bool(request.told("allow_auto_topic_creation", True)) and node.settings.auto_create_topics
-        topics = [await _answer(node, entity, may_create=may_create) for entity in asked]
+        # Whoever asks twice is answered once.
+        topics = [await _answer(node, request, one) for one in dict.fromkeys(asked)]
+    told = request.told("include_topic_authorized_operations", False)
+    for topic in topics:
+        topic["topic_authorized_operations"] = topic_operations(node, request, topic["name"], wanted=told)
     return {
         "throttle_time": 0,
         "brokers": [node.address | {"rack": None}],
         "cluster_id": node.log.cluster_id,
         "controller_id": NODE_ID,
         "topics": topics,
+        "cluster_authorized_operations": cluster_operations(
+            node, request, wanted=request.told("include_cluster_authorized_operations", False)
+        ),
         "error_code": ErrorCode.none,
     }
 
 
-async def _answer(node: Node, asked: Any, *, may_create: bool) -> Values:
+async def _answer(node: Node, request: Request, asked: Any) -> dict[str, Any]:
+    topic_id = getattr(asked, "topic_id", None)
+    if topic_id is not None:
+        topic = node.log.topics_by_id.get(topic_id)
+        return described(topic) if topic else missing(None, ErrorCode.unknown_topic_id) | {"topic_id": topic_id}
     if asked.name is None:
-        # Since v12 a topic may be asked for by its id alone; a null name in v10 and v11 means nothing.
-        topic_id = getattr(asked, "topic_id", None)
-        topic = node.log.topics_by_id.get(topic_id) if topic_id is not None else None
-        return described(topic) if topic else _unknown(None, ErrorCode.unknown_topic_id) | {"topic_id": topic_id}
+        # Neither id nor name: nothing that anybody could mean.
+        return missing("", ErrorCode.invalid_request)
     topic = node.log.topics.get(asked.name)
     if topic is not None:
         return described(topic)
     if name_error(asked.name):
-        return _unknown(asked.name, ErrorCode.invalid_topic_exception)
-    if not may_create or node.log.partition_count + node.settings.default_partitions > node.settings.partitions_max:
-        return _unknown(asked.name, ErrorCode.unknown_topic_or_partition)
-    try:
-        return described(await node.log.create_topic(asked.name, node.settings.default_partitions, {}))
-    except TopicExistsError:
-        # Somebody else asked at the same time.
-        return described(node.log.topics[asked.name])
-    except WorldError:
-        return _unknown(asked.name, ErrorCode.kafka_storage_error)
+        return missing(asked.name, ErrorCode.invalid_topic_exception)
+    if not (request.told("allow_auto_topic_creation", True) and node.settings.auto_create_topics):
+        return missing(asked.name, ErrorCode.unknown_topic_or_partition)
+    error, _ = await outcome(_create(node, asked.name))
+    # Whether this request has made it or another at the same time.
+    topic = node.log.topics.get(asked.name)
+    return described(topic) if topic else missing(asked.name, error)
+
+
+async def _create(node: Node, name: str) -> None:
+    """:raises RefusedError, WorldError: and there is no such topic, or somebody else was faster."""
+    check_name(node, name)
+    check_room(node, partitions=node.settings.default_partitions, more=node.settings.default_partitions)
+    await create(node, name, node.settings.default_partitions, {})
 
 
 def described(topic: Topic) -> dict[str, Any]:
@@ -58,7 +70,7 @@ def described(topic: Topic) -> dict[str, Any]:
         "error_code": ErrorCode.none,
         "name": topic.name,
         "topic_id": topic.topic_id,
-        "is_internal": topic.name == GROUPS_TOPIC,
+        "is_internal": is_internal(topic.name),
         "partitions": [
             {
                 "error_code": ErrorCode.none,
@@ -74,5 +86,5 @@ def described(topic: Topic) -> dict[str, Any]:
     }
 
 
-def _unknown(name: str | None, error: ErrorCode) -> dict[str, Any]:
+def missing(name: str | None, error: ErrorCode) -> dict[str, Any]:
     return {"error_code": error, "name": name, "topic_id": None, "is_internal": False, "partitions": ()}

@@ -1,0 +1,23 @@
+"""AlterConfigs: v0-2 · what is given takes the place of all that a topic or a group had; older tools still ask so ·
+brokers, loggers, client metrics: as in IncrementalAlterConfigs."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from coterie.broker.apis.incremental_alter_configs import Alter, answered
+from coterie.broker.config_changes import check_names, given
+from coterie.broker.node import Node, Request
+from coterie.config.definition import Definition
+from coterie.wire.shapes import Values
+
+
+async def handle(node: Node, request: Request) -> Values:
+    return await answered(node, request, _replacing)
+
+
+def _replacing(asked: Any) -> Alter:
+    def alter(definition: Definition, own: Mapping[str, str]) -> dict[str, str]:
+        check_names(one.name for one in asked.configs)
+        return {one.name: given(one.name, one.value) for one in asked.configs}
+
+    return alter

@@ -1,0 +1,84 @@
+"""How configs are told in the answers of DescribeConfigs and CreateTopics: value, source, synonyms, type."""
+
+from collections.abc import Mapping
+from enum import IntEnum
+
+from coterie.broker.broker_configs import broker_values
+from coterie.broker.group_configs import GROUP, broker_name
+from coterie.broker.node import NODE_ID, Node
+from coterie.broker.topic_configs import BROKER_NAMES, TOPIC, batch_size_max
+from coterie.config.definition import Key, Type
+from coterie.wire.shapes import Values
+
+
+class Source(IntEnum):
+    """Where a value comes from, by Kafka's numbers."""
+
+    TOPIC = 1
+    STATIC_BROKER = 4
+    DEFAULT = 5
+    GROUP = 8
+
+
+_TYPES = {
+    Type.BOOLEAN: 1,
+    Type.STRING: 2,
+    Type.INT: 3,
+    Type.SHORT: 4,
+    Type.LONG: 5,
+    Type.DOUBLE: 6,
+    Type.LIST: 7,
+    Type.CLASS: 8,
+    Type.PASSWORD: 9,
+}
+"""Kafka's numbers (KIP-569)."""
+
+
+def topic_entries(node: Node, configs: Mapping[str, str]) -> list[Values]:
+    """All that a topic with these ``configs`` of its own is configured with."""
+    return [
+        _entry(key, configs.get(key.name), Source.TOPIC, BROKER_NAMES.get(key.name), _broker_default(node, key))
+        for key in TOPIC.keys
+    ]
+
+
+def group_entries(configs: Mapping[str, str]) -> list[Values]:
+    """Likewise of a group."""
+    return [
+        _entry(key, configs.get(key.name), Source.GROUP, broker_name(key.name), (key.default or "", Source.DEFAULT))
+        for key in GROUP.keys
+    ]
+
+
+def broker_entries(node: Node) -> list[Values]:
+    """This broker's own; none of them can be changed while it runs."""
+    entries: list[Values] = []
+    for key, value in broker_values(node.settings, NODE_ID, f"{node.host}:{node.port}"):
+        set_here = None if value == key.default else value
+        entry = _entry(key, set_here, Source.STATIC_BROKER, key.name, (key.default or "", Source.DEFAULT))
+        entries.append({**entry, "read_only": True})
+    return entries
+
+
+def _broker_default(node: Node, key: Key) -> tuple[str, Source]:
+    default = key.default or ""
+    if key.name == "max.message.bytes" and (set_here := str(batch_size_max({}, node.settings))) != default:
+        return set_here, Source.STATIC_BROKER
+    return default, Source.DEFAULT
+
+
+def _entry(key: Key, own: str | None, source: Source, synonym: str | None, default: tuple[str, Source]) -> Values:
+    """``own`` is the value that was set, by ``source``; behind it stands the broker's, called ``synonym`` there."""
+    synonyms = [] if own is None else [{"name": key.name, "value": own, "source": source}]
+    if synonym is not None:
+        synonyms.append({"name": synonym, "value": default[0], "source": default[1]})
+    return {
+        "name": key.name,
+        "value": default[0] if own is None else own,
+        "read_only": False,
+        "config_source": default[1] if own is None else source,
+        "is_sensitive": key.type is Type.PASSWORD,
+        "synonyms": synonyms,
+        "config_type": _TYPES[key.type],
+        "documentation": key.documentation,
+    }

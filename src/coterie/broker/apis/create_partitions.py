@@ -1,0 +1,53 @@
+"""CreatePartitions: v0-3 · a topic grows to so many partitions, validate-only · replicas: one broker
+holds everything."""
+
+from collections import Counter
+from typing import Any
+
+from coterie.broker.apis.create_topics import assignment_error, check_room
+from coterie.broker.node import Node, Request
+from coterie.broker.refusal import RefusedError, outcome
+from coterie.broker.topic_rules import is_internal
+from coterie.wire.errors import ErrorCode
+from coterie.wire.shapes import Values
+
+
+async def handle(node: Node, request: Request) -> Values:
+    often = Counter(asked.name for asked in request.body.topics)
+    answers: list[Values] = []
+    for asked in {asked.name: asked for asked in request.body.topics}.values():
+        error, sentence = await outcome(_grow(node, asked, often, validate_only=request.body.validate_only))
+        answers.append({"name": asked.name, "error_code": error, "error_message": sentence})
+    return {"throttle_time": 0, "results": answers}
+
+
+async def _grow(node: Node, asked: Any, often: Counter[str], *, validate_only: bool) -> None:
+    """:raises RefusedError, WorldError: and the topic is as it was."""
+    if often[asked.name] > 1:
+        raise RefusedError(ErrorCode.invalid_request, "Duplicate topic name.")
+    topic = node.log.topics.get(asked.name)
+    if topic is None:
+        raise RefusedError(ErrorCode.unknown_topic_or_partition)
+    if is_internal(asked.name):
+        raise RefusedError(ErrorCode.invalid_topic_exception, f"{asked.name} has as many partitions as it needs.")
+    before, after = len(topic.partitions), asked.count
+    if after == before:
+        raise RefusedError(ErrorCode.invalid_partitions, f"Topic already has {before} partition(s).")
+    if after < before:
+        raise RefusedError(
+            ErrorCode.invalid_partitions,
+            f"The topic {asked.name} currently has {before} partition(s); {after} would not be an increase.",
+        )
+    check_room(node, partitions=after, more=after - before)
+    if asked.assignments is not None:
+        if len(asked.assignments) != after - before:
+            raise RefusedError(
+                ErrorCode.invalid_replica_assignment,
+                f"Attempted to add {after - before} additional partition(s), but only {len(asked.assignments)}"
+                " assignment(s) were specified.",
+            )
+        for assignment in asked.assignments:
+            if sentence := assignment_error(assignment.broker_ids):
+                raise RefusedError(ErrorCode.invalid_replica_assignment, sentence)
+    if not validate_only:
+        await node.log.create_partitions(topic, after)

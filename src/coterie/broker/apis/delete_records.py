@@ -1,0 +1,50 @@
+"""DeleteRecords: v0-2 · raises a partition's start; what stands before it is not read again · compacted topics refuse
+it, as in Kafka; waiting for replicas: there are none."""
+
+from typing import Any
+
+from coterie.broker.log import Partition
+from coterie.broker.node import Node, Request
+from coterie.broker.refusal import RefusedError, outcome
+from coterie.broker.topic_configs import items_of
+from coterie.broker.topic_rules import is_internal
+from coterie.wire.errors import ErrorCode
+from coterie.wire.shapes import Values
+
+_END = -1
+"""In place of an offset: all that is there."""
+
+
+async def handle(node: Node, request: Request) -> Values:
+    return {
+        "throttle_time": 0,
+        "topics": [
+            {"name": topic.name, "partitions": [await _answer(node, topic.name, asked) for asked in topic.partitions]}
+            for topic in request.body.topics
+        ],
+    }
+
+
+async def _answer(node: Node, name: str, asked: Any) -> Values:
+    topic = node.log.topics.get(name)
+    partition = topic.partition(asked.partition_index) if topic else None
+    error, _ = await outcome(_delete(node, name, partition, asked.offset))
+    done = partition is not None and error is ErrorCode.none
+    return {
+        "partition_index": asked.partition_index,
+        "low_watermark": partition.start_offset if partition and done else -1,
+        "error_code": error,
+    }
+
+
+async def _delete(node: Node, name: str, partition: Partition | None, offset: int) -> None:
+    """:raises RefusedError, WorldError: and nothing is deleted."""
+    if is_internal(name):
+        raise RefusedError(ErrorCode.invalid_topic_exception)
+    if partition is None:
+        raise RefusedError(ErrorCode.unknown_topic_or_partition)
+    if "delete" not in items_of(node.log.topics[name].configs, "cleanup.policy"):
+        raise RefusedError(ErrorCode.policy_violation)
+    if not _END <= offset <= partition.end_offset:
+        raise RefusedError(ErrorCode.offset_out_of_range)
+    await node.log.delete_records(partition, partition.end_offset if offset == _END else offset)

@@ -1,0 +1,66 @@
+"""DeleteTopics: v1-6 · by name, and by id since v6; messages, configs and committed offsets go with the topic · the
+broker's own topics stay: in Kafka they can be deleted, and every group's offsets with them."""
+
+from collections import Counter
+from typing import TypeAlias
+from uuid import UUID
+
+from coterie.broker.log import Topic
+from coterie.broker.node import Node, Request
+from coterie.broker.refusal import RefusedError, outcome
+from coterie.broker.topic_rules import is_internal
+from coterie.wire.errors import ErrorCode
+from coterie.wire.shapes import Values
+
+_Asked: TypeAlias = "tuple[str | None, UUID | None]"
+"""One topic by its name, or by its id."""
+
+
+async def handle(node: Node, request: Request) -> Values:
+    # Before v6 there was a list of names.
+    asked: list[_Asked] = [(one.name, one.topic_id) for one in request.told("topics", ())]
+    asked += [(name, None) for name in request.told("topic_names", ())]
+    often = Counter(asked)
+    answers: list[Values] = []
+    for one in often:
+        name, topic_id = one
+        topic = _found(node, one)
+        if topic is not None and one == (topic.name, None) and (None, topic.topic_id) in often:
+            # Asked for by its id as well: that one's answer refuses both.
+            continue
+        error, sentence = await outcome(_delete(node, one, topic, often))
+        answers.append(
+            {
+                "name": name if topic is None else topic.name,
+                "topic_id": topic_id if topic is None else topic.topic_id,
+                "error_code": error,
+                "error_message": sentence,
+            }
+        )
+    return {"throttle_time": 0, "responses": answers}
+
+
+def _found(node: Node, asked: _Asked) -> Topic | None:
+    name, topic_id = asked
+    if name is not None:
+        return node.log.topics.get(name)
+    return None if topic_id is None else node.log.topics_by_id.get(topic_id)
+
+
+async def _delete(node: Node, asked: _Asked, topic: Topic | None, often: Counter[_Asked]) -> None:
+    """:raises RefusedError, WorldError: and it is still there."""
+    name, topic_id = asked
+    if name is None and topic_id is None:
+        raise RefusedError(ErrorCode.invalid_request, "Neither topic name nor id were specified.")
+    if name is not None and topic_id is not None:
+        raise RefusedError(ErrorCode.invalid_request, "You may not specify both topic name and topic id.")
+    if often[asked] > 1:
+        raise RefusedError(ErrorCode.invalid_request, f"Duplicate topic {'name' if topic_id is None else 'id'}.")
+    if topic is None:
+        raise RefusedError(ErrorCode.unknown_topic_or_partition if topic_id is None else ErrorCode.unknown_topic_id)
+    if name is None and (topic.name, None) in often:
+        raise RefusedError(ErrorCode.invalid_request, "The topic is asked for by its name and by its id.")
+    if is_internal(topic.name):
+        raise RefusedError(ErrorCode.invalid_topic_exception, f"This broker cannot be without {topic.name}.")
+    await node.log.delete_topic(topic)
+    node.groups.topic_deleted(topic.name)

@@ -1,0 +1,41 @@
+"""DescribeCluster: v0-2 · this broker, the only one and the controller; who may do what on the cluster · fenced brokers
+(KIP-1073), controllers as endpoints (KIP-919): there are none."""
+
+from coterie.broker.apis.operations import cluster_operations
+from coterie.broker.node import NODE_ID, Node, Request
+from coterie.wire.errors import ErrorCode
+from coterie.wire.shapes import Values
+
+_BROKER, _CONTROLLER = 1, 2
+
+
+async def handle(node: Node, request: Request) -> Values:
+    wanted = request.told("endpoint_type", _BROKER)
+    if wanted == _CONTROLLER:
+        return _refusal(ErrorCode.mismatched_endpoint_type, "This is a broker; there is no other kind of node here.")
+    if wanted != _BROKER:
+        return _refusal(ErrorCode.unsupported_endpoint_type, f"Unsupported endpoint type {wanted}")
+    return {
+        "throttle_time": 0,
+        "error_code": ErrorCode.none,
+        "error_message": None,
+        "endpoint_type": _BROKER,
+        "cluster_id": node.log.cluster_id,
+        "controller_id": NODE_ID,
+        "brokers": [{"broker_id": NODE_ID, "host": node.host, "port": node.port, "rack": None, "is_fenced": False}],
+        "cluster_authorized_operations": cluster_operations(
+            node, request, wanted=request.body.include_cluster_authorized_operations
+        ),
+    }
+
+
+def _refusal(error: ErrorCode, sentence: str) -> Values:
+    return {
+        "throttle_time": 0,
+        "error_code": error,
+        "error_message": sentence,
+        "endpoint_type": _BROKER,
+        "cluster_id": "",
+        "controller_id": -1,
+        "brokers": (),
+    }

@@ -1,0 +1,68 @@
+"""DescribeConfigs: v1-4 · topics, groups and this broker: value, source, synonyms, type and what it means (KIP-569) ·
+loggers and client metrics (KIP-714): this broker has none that can be asked for."""
+
+from typing import Any
+
+from coterie.broker.apis.config_entries import broker_entries, group_entries, topic_entries
+from coterie.broker.apis.resources import ResourceType, broker_error
+from coterie.broker.node import Node, Request
+from coterie.broker.refusal import RefusedError
+from coterie.broker.topic_rules import name_error
+from coterie.wire.errors import ErrorCode
+from coterie.wire.shapes import Values
+
+
+async def handle(node: Node, request: Request) -> Values:
+    return {"throttle_time": 0, "results": [_described(node, request, asked) for asked in request.body.resources]}
+
+
+def _described(node: Node, request: Request, asked: Any) -> Values:
+    error, sentence, configs = ErrorCode.none, "", list[Values]()
+    try:
+        entries = _entries(node, asked.resource_type, asked.resource_name)
+    except RefusedError as refused:
+        error, sentence = refused.error, refused.sentence or ""
+    else:
+        # No keys at all asks for every key, as in Kafka.
+        wanted = asked.configuration_keys or [entry["name"] for entry in entries]
+        configs = [_shown(request, entry) for entry in entries if entry["name"] in wanted]
+    return {
+        "error_code": error,
+        "error_message": sentence,
+        "resource_type": asked.resource_type,
+        "resource_name": asked.resource_name,
+        "configs": configs,
+    }
+
+
+def _entries(node: Node, type_: int, name: str) -> list[Values]:
+    """:raises RefusedError: when there is no such resource."""
+    match type_:
+        case ResourceType.TOPIC:
+            if sentence := name_error(name):
+                raise RefusedError(ErrorCode.invalid_topic_exception, sentence)
+            if name not in node.log.topics:
+                raise RefusedError(ErrorCode.unknown_topic_or_partition)
+            return topic_entries(node, node.log.topics[name].configs)
+        case ResourceType.GROUP:
+            if not name:
+                raise RefusedError(ErrorCode.invalid_request, "Group name must not be empty")
+            return group_entries(node.log.group_configs(name))
+        case ResourceType.BROKER:
+            if not name:
+                # What is set for all brokers of the cluster while they run: nothing can be.
+                return []
+            if sentence := broker_error(name):
+                raise RefusedError(ErrorCode.invalid_request, sentence)
+            return broker_entries(node)
+        case _:
+            raise RefusedError(ErrorCode.invalid_request, f"Resources of type {type_} have no configs here.")
+
+
+def _shown(request: Request, entry: Values) -> Values:
+    """What the client wants to see of it."""
+    return {
+        **entry,
+        "synonyms": entry["synonyms"] if request.body.include_synonyms else (),
+        "documentation": entry["documentation"] if request.told("include_documentation", False) else None,
+    }

@@ -1,0 +1,69 @@
+"""DescribeTopicPartitions: v0 · all topics or the named ones, in the order of their names, so many partitions at a time
+(KIP-966) · eligible leaders: one replica has no others."""
+
+from typing import Any
+
+from coterie.broker.apis.metadata import described, missing
+from coterie.broker.apis.operations import NOT_ASKED, topic_operations
+from coterie.broker.node import Node, Request
+from coterie.broker.topic_rules import name_error
+from coterie.wire.errors import ErrorCode
+from coterie.wire.shapes import Values
+
+_PARTITIONS_MAX = 2_000
+"""``max.request.partition.size.limit``: of one answer."""
+
+
+async def handle(node: Node, request: Request) -> Values:
+    body = request.body
+    names = sorted({topic.name for topic in body.topics} or node.log.topics)
+    first = 0
+    if body.cursor is not None:
+        first = body.cursor.partition_index
+        names = [name for name in names if name >= body.cursor.topic_name]
+        if first < 0 or (body.topics and not names):
+            return _refusal(body)
+        if not names or names[0] != body.cursor.topic_name:
+            # The topic that the last answer ended in has gone meanwhile.
+            first = 0
+    left = min(max(1, body.response_partition_limit), _PARTITIONS_MAX)
+    topics: list[Values] = []
+    next_cursor: Values | None = None
+    for name in names:
+        topic = _answer(node, request, name)
+        size = len(topic["partitions"])
+        if size and not left:
+            next_cursor = {"topic_name": name, "partition_index": 0}
+            break
+        shown = topic["partitions"][first : first + left]
+        topics.append({**topic, "partitions": shown})
+        left -= len(shown)
+        if first + len(shown) < size:
+            next_cursor = {"topic_name": name, "partition_index": first + len(shown)}
+            break
+        first = 0
+    return {"throttle_time": 0, "topics": topics, "next_cursor": next_cursor}
+
+
+def _answer(node: Node, request: Request, name: str) -> dict[str, Any]:
+    topic = node.log.topics.get(name)
+    if topic is None:
+        error = ErrorCode.invalid_topic_exception if name_error(name) else ErrorCode.unknown_topic_or_partition
+        answer: dict[str, Any] = missing(name, error)
+    else:
+        answer = described(topic)
+    # Nobody can leave them out of the question.
+    answer["topic_authorized_operations"] = topic_operations(node, request, name, wanted=True)
+    return answer
+
+
+def _refusal(body: Any) -> Values:
+    """A cursor that points nowhere."""
+    return {
+        "throttle_time": 0,
+        "topics": [
+            missing(topic.name, ErrorCode.invalid_request) | {"topic_authorized_operations": NOT_ASKED}
+            for topic in body.topics
+        ],
+        "next_cursor": None,
+    }

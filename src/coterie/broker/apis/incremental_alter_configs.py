@@ -1,0 +1,101 @@
+"""IncrementalAlterConfigs: v0-1 · topics and groups: set, delete, append, subtract, validate-only (KIP-339) · brokers:
+their settings are given at the start; loggers and client metrics: there are none."""
+
+from collections import Counter
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from coterie.broker.apis.resources import ResourceType, broker_error
+from coterie.broker.config_changes import Change, altered
+from coterie.broker.group_configs import GROUP, group_config_error
+from coterie.broker.node import Node, Request
+from coterie.broker.refusal import RefusedError, outcome
+from coterie.broker.topic_configs import TOPIC, config_error
+from coterie.broker.topic_rules import is_internal, name_error
+from coterie.config.definition import Definition
+from coterie.wire.errors import ErrorCode
+from coterie.wire.shapes import Values
+
+Alter = Callable[[Definition, Mapping[str, str]], dict[str, str]]
+"""From a resource's own configs to its new ones; refuses with a `RefusedError`."""
+
+
+async def handle(node: Node, request: Request) -> Values:
+    def altering(asked: Any) -> Alter:
+        changes = [Change(name=one.name, operation=one.config_operation, value=one.value) for one in asked.configs]
+        return lambda definition, own: altered(definition, own, changes)
+
+    return await answered(node, request, altering)
+
+
+async def answered(node: Node, request: Request, altering: Callable[[Any], Alter]) -> Values:
+    """The answer to a request whose resources are to be altered as ``altering`` says of each."""
+    often = Counter((asked.resource_type, asked.resource_name) for asked in request.body.resources)
+    answers: list[Values] = []
+    for asked in request.body.resources:
+        error, sentence = await outcome(
+            _alter(node, asked, altering(asked), often, validate_only=request.body.validate_only)
+        )
+        answers.append(
+            {
+                "error_code": error,
+                "error_message": sentence,
+                "resource_type": asked.resource_type,
+                "resource_name": asked.resource_name,
+            }
+        )
+    return {"throttle_time": 0, "responses": answers}
+
+
+async def _alter(node: Node, asked: Any, alter: Alter, often: Counter[Any], *, validate_only: bool) -> None:
+    """:raises RefusedError, WorldError: and nothing is changed."""
+    name = asked.resource_name
+    if often[asked.resource_type, name] > 1:
+        raise RefusedError(ErrorCode.invalid_request, "Each resource must appear at most once.")
+    # Read, changed and written with nobody in between.
+    async with node.log.altering:
+        match asked.resource_type:
+            case ResourceType.TOPIC:
+                await _alter_topic(node, name, alter, validate_only=validate_only)
+            case ResourceType.GROUP:
+                await _alter_group(node, name, alter, validate_only=validate_only)
+            case ResourceType.BROKER:
+                _alter_broker(name, alter)
+            case type_:
+                raise RefusedError(ErrorCode.invalid_request, f"Unknown resource type {type_}")
+
+
+async def _alter_topic(node: Node, name: str, alter: Alter, *, validate_only: bool) -> None:
+    if sentence := name_error(name):
+        raise RefusedError(ErrorCode.invalid_topic_exception, sentence)
+    topic = node.log.topics.get(name)
+    if topic is None:
+        raise RefusedError(ErrorCode.unknown_topic_or_partition, f"The topic '{name}' does not exist.")
+    configs = alter(TOPIC, topic.configs)
+    _refuse(config_error(configs))
+    if is_internal(name) and configs != topic.configs:
+        raise RefusedError(ErrorCode.invalid_config, f"Only the broker configures {name}.")
+    if not validate_only:
+        await node.log.set_topic_configs(topic, configs)
+
+
+async def _alter_group(node: Node, name: str, alter: Alter, *, validate_only: bool) -> None:
+    if not name:
+        raise RefusedError(ErrorCode.invalid_request, "Default group resources are not allowed.")
+    configs = alter(GROUP, node.log.group_configs(name))
+    _refuse(group_config_error(configs))
+    if not validate_only:
+        await node.log.set_group_configs(name, configs)
+
+
+def _alter_broker(name: str, alter: Alter) -> None:
+    # No name means all brokers of the cluster.
+    if name and (sentence := broker_error(name)):
+        raise RefusedError(ErrorCode.invalid_request, sentence)
+    if alter(Definition(()), {}):
+        raise RefusedError(ErrorCode.invalid_request, "A broker's settings are given at its start: restart it.")
+
+
+def _refuse(sentence: str | None) -> None:
+    if sentence is not None:
+        raise RefusedError(ErrorCode.invalid_config, sentence)

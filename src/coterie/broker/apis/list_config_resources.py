@@ -1,0 +1,34 @@
+"""ListConfigResources: v0-1 · topics, this broker, and the groups that have configs of their own (KIP-1142) · client
+metrics, all that v0 is about: there are none."""
+
+from coterie.broker.apis.resources import ResourceType
+from coterie.broker.log import GROUP_CONFIGS
+from coterie.broker.node import NODE_ID, Node, Request
+from coterie.wire.errors import ErrorCode
+from coterie.wire.shapes import Values
+
+_LOGGER, _CLIENT_METRICS = 8, 16
+"""Types that Kafka has, too: lawful to ask for, and there are none."""
+
+
+async def handle(node: Node, request: Request) -> Values:
+    names = {
+        ResourceType.TOPIC: sorted(node.log.topics),
+        ResourceType.BROKER: [str(NODE_ID)],
+        ResourceType.GROUP: sorted(node.log.kept(GROUP_CONFIGS)),
+    }
+    # Before v1 there was no choice: client metrics.
+    wanted = request.told("resource_types", (_CLIENT_METRICS,)) or tuple(names)
+    if unknown := {*wanted} - {*ResourceType, _LOGGER, _CLIENT_METRICS}:
+        return _answer(ErrorCode.unsupported_version if unknown else ErrorCode.none, {})
+    return _answer(ErrorCode.none, {type_: names for type_, names in names.items() if type_ in wanted})
+
+
+def _answer(error: ErrorCode, names: dict[ResourceType, list[str]]) -> Values:
+    return {
+        "throttle_time": 0,
+        "error_code": error,
+        "config_resources": [
+            {"resource_type": type_, "resource_name": name} for type_, some in names.items() for name in some
+        ],
+    }

@@ -1,0 +1,75 @@
+"""How new configs come out of what a resource has and what a client wants changed (KIP-339). Nothing is checked yet."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from enum import IntEnum
+
+from coterie.broker.refusal import RefusedError
+from coterie.config.definition import Definition, Type, as_list
+from coterie.wire.errors import ErrorCode
+
+
+class Operation(IntEnum):
+    """Kafka's numbers."""
+
+    SET = 0
+    DELETE = 1
+    APPEND = 2
+    SUBTRACT = 3
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Change:
+    """One key's; ``operation`` as it came, which may be no :class:`Operation`."""
+
+    name: str
+    operation: int
+    value: str | None
+
+
+def altered(definition: Definition, own: Mapping[str, str], changes: Sequence[Change]) -> dict[str, str]:
+    """``own`` with the changes made; what is not of ``definition`` is not refused here.
+
+    :raises RefusedError: when the changes make no sense by themselves.
+    """
+    check_names(change.name for change in changes)
+    types = {key.name: key.type for key in definition.keys}
+    configs = dict(own)
+    for change in changes:
+        if change.operation == Operation.DELETE:
+            configs.pop(change.name, None)
+            continue
+        value = given(change.name, change.value)
+        if change.operation == Operation.SET:
+            configs[change.name] = value
+        elif change.operation in (Operation.APPEND, Operation.SUBTRACT):
+            if types.get(change.name) is not Type.LIST:
+                raise RefusedError(
+                    ErrorCode.invalid_config,
+                    f"Can't {Operation(change.operation).name} to key {change.name} because its type is not LIST.",
+                )
+            before = as_list(definition.value(configs, change.name) or "")
+            configs[change.name] = ",".join(_joined(before, as_list(value), Operation(change.operation)))
+        else:
+            raise RefusedError(ErrorCode.invalid_request, f"No operation has the number {change.operation}.")
+    return configs
+
+
+def check_names(names: Iterable[str]) -> None:
+    """:raises RefusedError: when one stands there twice."""
+    names = list(names)
+    if len(names) != len({*names}):
+        raise RefusedError(ErrorCode.invalid_request, "Error due to duplicate config keys")
+
+
+def given(name: str, value: str | None) -> str:
+    """:raises RefusedError: when there is no value."""
+    if value is None:
+        raise RefusedError(ErrorCode.invalid_request, f"Null value not supported for : {name}")
+    return value
+
+
+def _joined(before: list[str], items: list[str], operation: Operation) -> list[str]:
+    if operation is Operation.SUBTRACT:
+        return [item for item in before if item not in items]
+    return list(dict.fromkeys([*before, *items]))

@@ -1,0 +1,74 @@
+"""What a group can be configured with: Kafka 4.3's keys, which are all of group protocols that live on the broker.
+
+They are kept and told back; the classic protocol, whose members bring their own timeouts, has no such keys.
+"""
+
+import re
+from collections.abc import Mapping
+
+from coterie.config.definition import Check, Definition, Key, Type, at_least, between, one_of
+
+_DURATION = re.compile(r"P(?=.)([0-9]+D)?(T(?=.)([0-9]+H)?([0-9]+M)?([0-9]+(\.[0-9]+)?S)?)?", re.IGNORECASE)
+_SECOND_MS = 1_000
+
+
+def _place(value: str) -> str | None:
+    kind, _, duration = value.partition(":")
+    if value in ("earliest", "latest") or (kind == "by_duration" and _DURATION.fullmatch(duration)):
+        return None
+    return "must be earliest, latest, or by_duration:<PnDTnHnMn.nS>"
+
+
+def _key(name: str, default: str, documentation: str, check: Check | None = None, type_: Type = Type.INT) -> Key:
+    return Key(name=name, type=type_, default=default, documentation=documentation, check=check)
+
+
+def _timers(kind: str, name: str) -> tuple[Key, ...]:
+    """The three that every such protocol has; their bounds are Kafka's defaults of the broker's own settings."""
+    return (
+        _key(f"{kind}.assignment.interval.ms", "1000", f"How long {name} waits between two assignments.",
+             between(0, 15 * _SECOND_MS)),
+        _key(f"{kind}.heartbeat.interval.ms", "5000", f"How often a member of {name} is to tell that it lives.",
+             between(5 * _SECOND_MS, 15 * _SECOND_MS)),
+        _key(f"{kind}.session.timeout.ms", "45000", f"How long a member of {name} may be silent before it is removed.",
+             between(45 * _SECOND_MS, 60 * _SECOND_MS)),
+    )  # fmt: skip
+
+
+GROUP = Definition((
+    *_timers("consumer", "a consumer group"),
+    *_timers("share", "a share group"),
+    _key("share.auto.offset.reset", "latest", "Where a share group begins in a partition that is new to it.", _place,
+         Type.STRING),
+    _key("share.delivery.count.limit", "5", "How often a record is given to a share group before it is given up.",
+         between(2, 10)),
+    _key("share.isolation.level", "read_uncommitted", "Whether a share group sees what a transaction has not"
+         " committed.", one_of(("read_committed", "read_uncommitted")), Type.STRING),
+    _key("share.partition.max.record.locks", "2000", "How many records of a partition may be out for delivery at once.",
+         between(100, 4000)),
+    _key("share.record.lock.duration.ms", "30000", "How long a record that is out for delivery is nobody else's.",
+         between(15 * _SECOND_MS, 60 * _SECOND_MS)),
+    _key("share.renew.acknowledge.enable", "true", "Whether a member may ask for more time with a record.", None,
+         Type.BOOLEAN),
+    *_timers("streams", "a streams group"),
+    _key("streams.initial.rebalance.delay.ms", "3000", "How long a new streams group waits for more members.",
+         at_least(0)),
+    _key("streams.num.standby.replicas", "0", "How many warm copies there are of each task's state.", between(0, 2)),
+))  # fmt: skip
+
+_NAMES = {key.name for key in GROUP.keys}
+_OF_THE_GROUP_ALONE = {"share.auto.offset.reset", "share.isolation.level", "share.renew.acknowledge.enable"}
+
+
+def broker_name(name: str) -> str:
+    """What the broker's own setting is called that a group's key has its default from."""
+    return name if name in _OF_THE_GROUP_ALONE else f"group.{name}"
+
+
+def group_config_error(configs: Mapping[str, str]) -> str | None:
+    """One sentence when a group cannot be configured so."""
+    unknown = next((name for name in configs if name not in _NAMES), None)
+    if unknown is not None:
+        return f"Unknown group config name: {unknown}"
+    errors = GROUP.errors(configs)
+    return next(iter(errors.values()))[0] if errors else None
