@@ -6,7 +6,7 @@ from typing import Any
 from uuid import UUID
 
 from coterie.wire.errors import ErrorCode as E
-from tests.kafka.faults.row import Row
+from tests.kafka.faults.row import Row, Scene
 
 NOBODYS_ID = UUID("7c2a4a3e-2d6f-4a52-9c6e-0c5f1f0f6a11")
 
@@ -22,6 +22,13 @@ def pair(name: str, value: str | None) -> dict[str, Any]:
 
 def config(name: str, value: str | None) -> dict[str, Any]:
     return create({"name": "new-topic", "configs": [pair(name, value)]})
+
+
+def twin(scene: Scene) -> dict[str, Any]:
+    """Of a topic that has a dot where this one has an underscore."""
+    name = f"{scene.name()}.a"
+    scene.ask("CreateTopics", 7, create({"name": name}, validate_only=False))
+    return create({"name": name.replace(".", "_")})
 
 
 def assigned(partition: int, *broker_ids: int) -> dict[str, Any]:
@@ -58,6 +65,7 @@ CREATE = (
     _create("of a dot", E.invalid_topic_exception, create({"name": "."})),
     _create("of a name with a blank", E.invalid_topic_exception, create({"name": "a b"})),
     _create("of a name that is too long", E.invalid_topic_exception, create({"name": "a" * 250})),
+    _create("named as another but for a dot", E.invalid_topic_exception, twin),
     _create("that exists", E.topic_already_exists, lambda scene: create({"name": scene.topic()})),
     _create("twice in a request", E.invalid_request, create({"name": "twice"}, {"name": "twice"})),
     _create("of default size", E.none, create({"name": "t", "num_partitions": -1, "replication_factor": -1})),
