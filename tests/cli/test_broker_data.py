@@ -39,10 +39,9 @@ def test_each_finding_is_a_line_and_the_exit_code_is_1(tmp_path: Path) -> None:
         database.commit()
     result = CliRunner().invoke(app, ["broker", "check", str(tmp_path / "data")])
     assert result.exit_code == 1
-    assert result.stdout.splitlines() == [
-        "the cluster has no id",
-        "t-0: the batch at offset 0 is damaged: a batch of magic 0",
-    ]
+    first, second = result.stdout.splitlines()
+    assert first == "the cluster has no id"
+    assert second.startswith("t-0: the batch at offset 0 is damaged: ")
     assert "2 findings" in result.stderr
 
 
