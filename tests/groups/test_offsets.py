@@ -296,13 +296,15 @@ def test_offsets_of_a_group_that_nobody_was_ever_in_go_one_by_one(play: Play) ->
     assert not play.group.deadlines
 
 
-def test_offsets_of_a_group_go_when_it_has_been_empty_for_long_whenever_they_were_committed(play: Play) -> None:
+def test_offsets_of_a_group_go_when_it_has_been_empty_for_long_but_one_that_was_reset_since(play: Play) -> None:
     member = settle(play)
     commit(play, T0, member=member, generation=1)
     play.leave(member)
     play.wait(6 * DAY_MS)
     commit(play, T1)
     play.wait(DAY_MS + CHECK_MS)
+    assert fetch(play) == {T1: 5}
+    play.wait(6 * DAY_MS)
     assert play.group.is_unheard_of
 
 

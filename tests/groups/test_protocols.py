@@ -6,11 +6,18 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from coterie.groups.messages import MemberProtocol
-from coterie.groups.protocols import have_one_in_common, vote
+from coterie.groups.protocols import Offers, vote
 
 
 def offers(names: str) -> tuple[MemberProtocol, ...]:
     return tuple(MemberProtocol(name=name, metadata=b"") for name in names)
+
+
+def counted(*members: str) -> Offers:
+    group = Offers()
+    for names in members:
+        group.add(offers(names))
+    return group
 
 
 def test_the_vote_goes_to_what_all_offer() -> None:
@@ -27,9 +34,18 @@ def test_a_tie_is_decided_by_the_first_member() -> None:
 
 
 def test_who_is_not_known_yet_is_not_asked() -> None:
-    assert have_one_in_common(offers("a"), [(), offers("ab")])
-    assert not have_one_in_common(offers("a"), [(), offers("b")])
-    assert not have_one_in_common((), [()])
+    assert counted("", "ab").all_offer_one_of(offers("a"))
+    assert not counted("", "b").all_offer_one_of(offers("a"))
+    assert counted("").all_offer_one_of(offers("a"))
+    assert not counted("").all_offer_one_of(())
+
+
+def test_who_leaves_is_not_counted_any_more() -> None:
+    group = counted("ab", "b")
+    assert not group.all_offer_one_of(offers("a"))
+    group.remove(offers("b"))
+    assert group.all_offer_one_of(offers("a"))
+    assert group == counted("ab")
 
 
 @given(st.lists(st.permutations("abc").map("".join), min_size=1, max_size=4))

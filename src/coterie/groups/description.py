@@ -24,17 +24,17 @@ def on_describe(turn: Turn, request: DescribeGroup) -> None:
 
 def described(group: Group, member_id: MemberId) -> DescribedMember:
     member = group.members[member_id]
-    metadata = assignment = b""
+    metadata = b""
     if group.phase is Phase.STABLE:
-        assert group.written is not None
         assert group.protocol is not None
         metadata = member.metadata(group.protocol)
-        assignment = group.written.members[member_id].assignment
+    # While the group joins, what the last generation had; that is over when the next one begins.
+    written = group.written.members.get(member_id) if group.written is not None else None
     return DescribedMember(
         member_id=member_id,
         instance_id=member.instance_id,
         client_id=member.client_id,
         client_host=member.client_host,
         metadata=metadata,
-        assignment=assignment,
+        assignment=b"" if written is None else written.assignment,
     )

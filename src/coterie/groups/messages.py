@@ -216,7 +216,7 @@ class DescribedMember:
     client_id: str
     client_host: str
     metadata: bytes = b""
-    """In the group's protocol; it and the assignment are told of a STABLE group only, as by Kafka."""
+    """In the group's protocol; told of a STABLE group only, as by Kafka."""
     assignment: bytes = b""
 
 

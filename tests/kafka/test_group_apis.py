@@ -1,0 +1,429 @@
+"""Static members, and what a group tells of itself, over TCP: the same stories on both brokers."""
+
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+from uuid import uuid4
+
+import pytest
+
+from coterie.wire.errors import ErrorCode
+from coterie.wire.frames import RequestHeader
+from tests.broker.conftest import RawClient
+
+FIND, JOIN, HEARTBEAT, LEAVE, SYNC, DESCRIBE, LIST, DELETE = 10, 11, 12, 13, 14, 15, 16, 42
+DEADLINE_S = 60
+NOT_YET = (ErrorCode.coordinator_load_in_progress, ErrorCode.coordinator_not_available, ErrorCode.not_coordinator)
+
+
+class Member:
+    """One member, with a connection of its own: what it asks may be parked."""
+
+    def __init__(self, client: RawClient, group: str, instance: str | None) -> None:
+        self.client = client
+        self.group = group
+        self.instance = instance
+        self.member_id = ""
+        self.generation = -1
+        self._asked: RequestHeader | None = None
+
+    def send_join(
+        self, metadata: bytes = b"mine", *, version: int = 9, session_ms: int = 30_000, rebalance_ms: int = 30_000
+    ) -> None:
+        self._asked = self.client.send(
+            JOIN,
+            version,
+            group_id=self.group,
+            session_timeout=session_ms,
+            rebalance_timeout=rebalance_ms,
+            member_id=self.member_id,
+            group_instance_id=self.instance,
+            protocol_type="sheep",
+            protocols=[{"name": "herd", "metadata": metadata}],
+            reason=None,
+        )
+
+    def joined(self) -> Any:
+        """The answer to the join that was sent."""
+        answer = self._answer()
+        self.member_id, self.generation = answer.member_id, answer.generation_id
+        return answer
+
+    def join(self, metadata: bytes = b"mine", *, version: int = 9, session_ms: int = 30_000) -> Any:
+        self.send_join(metadata, version=version, session_ms=session_ms)
+        answer = self.joined()
+        if answer.error_code is ErrorCode.member_id_required:
+            self.send_join(metadata, version=version, session_ms=session_ms)
+            answer = self.joined()
+        return answer
+
+    def send_sync(self, *assignments: tuple[str, bytes]) -> None:
+        self._asked = self.client.send(
+            SYNC,
+            5,
+            group_id=self.group,
+            generation_id=self.generation,
+            member_id=self.member_id,
+            group_instance_id=self.instance,
+            protocol_type="sheep",
+            protocol_name="herd",
+            assignments=[{"member_id": member_id, "assignment": work} for member_id, work in assignments],
+        )
+
+    def synced(self) -> Any:
+        return self._answer()
+
+    def sync(self, *assignments: tuple[str, bytes]) -> Any:
+        self.send_sync(*assignments)
+        return self.synced()
+
+    def beat(self) -> ErrorCode:
+        error: ErrorCode = self.client.ask(
+            HEARTBEAT,
+            4,
+            group_id=self.group,
+            generation_id=self.generation,
+            member_id=self.member_id,
+            group_instance_id=self.instance,
+        ).error_code
+        return error
+
+    def leave(self, *leaving: tuple[str, str | None]) -> list[ErrorCode]:
+        members = [{"member_id": one, "group_instance_id": instance, "reason": None} for one, instance in leaving]
+        answer = self.client.ask(LEAVE, 5, group_id=self.group, members=members)
+        assert answer.error_code is ErrorCode.none
+        return [one.error_code for one in answer.members]
+
+    def _answer(self) -> Any:
+        assert self._asked is not None
+        return self.client.receive(self._asked)
+
+
+class Group:
+    """A group of this test's own on one broker, asked over a connection that nobody's join blocks."""
+
+    def __init__(self, open_: Callable[[], RawClient]) -> None:
+        self.group_id = f"group-{uuid4().hex[:8]}"
+        self._open = open_
+        self.client = open_()
+        # A Kafka broker makes its coordinator when it is asked for the first time.
+        self.until(lambda: self.found() not in NOT_YET and self.member().sync().error_code not in NOT_YET)
+
+    def found(self) -> ErrorCode:
+        (found,) = self.client.ask(FIND, 6, key_type=0, coordinator_keys=[self.group_id]).coordinators
+        error: ErrorCode = found.error_code
+        return error
+
+    def member(self, instance: str | None = None) -> Member:
+        return Member(self._open(), self.group_id, instance)
+
+    def settle(self, *instances: str | None, session_ms: int = 30_000) -> list[Member]:
+        """A stable group; each has its place in this list as its work, and the leader comes first."""
+        members = [self.member(instance) for instance in instances]
+        for member in members:
+            if member.instance is None:
+                member.send_join(session_ms=session_ms)
+                assert member.joined().error_code is ErrorCode.member_id_required
+        for member in members:
+            member.send_join(session_ms=session_ms)
+        answers = [member.joined() for member in members]
+        assert {answer.generation_id for answer in answers} == {1}, answers
+        members.sort(key=lambda member: member.member_id != answers[0].leader)
+        for member in members[1:]:
+            member.send_sync()
+        work = [(member.member_id, str(place).encode()) for place, member in enumerate(members)]
+        assert members[0].sync(*work).assignment == b"0"
+        assert [member.synced().assignment for member in members[1:]] == [w for _, w in work[1:]]
+        return members
+
+    def described(self, version: int = 6) -> Any:
+        asked = {"groups": [self.group_id], "include_authorized_operations": False}
+        return self.client.ask(DESCRIBE, version, **asked).groups[0]
+
+    def listed(self, version: int = 5, *, states: tuple[str, ...] = (), types: tuple[str, ...] = ()) -> Any:
+        """The group's line in the list; None when the filters leave it out."""
+        answer = self.client.ask(LIST, version, states_filter=states, types_filter=types)
+        assert answer.error_code is ErrorCode.none
+        return next((one for one in answer.groups if one.group_id == self.group_id), None)
+
+    def delete(self, version: int = 2) -> ErrorCode:
+        (result,) = self.client.ask(DELETE, version, groups_names=[self.group_id]).results
+        error: ErrorCode = result.error_code
+        return error
+
+    def until(self, holds: Callable[[], bool]) -> None:
+        deadline_s = time.monotonic() + DEADLINE_S
+        while not holds():
+            assert time.monotonic() < deadline_s, self.described()
+            time.sleep(0.02)
+
+
+@pytest.fixture
+def group(bootstrap: str) -> Iterator[Group]:
+    clients: list[RawClient] = []
+
+    def open_one() -> RawClient:
+        clients.append(RawClient(int(bootstrap.rpartition(":")[2])))
+        return clients[-1]
+
+    try:
+        yield Group(open_one)
+    finally:
+        for client in clients:
+            client.socket.close()
+
+
+# -- static members ---------------------------------------------------------------------------------------------------
+
+
+def test_a_follower_bounces_and_nobody_notices(group: Group) -> None:
+    leader, follower = group.settle("a", "b")
+    back = group.member(follower.instance)
+    answer = back.join(b"I own nothing yet")
+    assert (answer.error_code, answer.generation_id, answer.leader) == (ErrorCode.none, 1, leader.member_id)
+    assert (answer.skip_assignment, answer.members) == (False, ())
+    assert back.member_id != follower.member_id
+    assert back.member_id.startswith(f"{follower.instance}-")
+    assert back.sync().assignment == b"1"
+    assert (leader.beat(), back.beat()) == (ErrorCode.none, ErrorCode.none)
+    (told,) = [one for one in group.described().members if one.group_instance_id == follower.instance]
+    assert (told.member_id, told.member_metadata, told.member_assignment) == (
+        back.member_id,
+        b"I own nothing yet",
+        b"1",
+    )
+
+
+def test_a_leader_bounces_and_need_not_assign(group: Group) -> None:
+    leader, follower = group.settle("a", "b")
+    back = group.member(leader.instance)
+    answer = back.join()
+    assert (answer.generation_id, answer.leader, answer.skip_assignment) == (1, back.member_id, True)
+    assert {one.group_instance_id for one in answer.members} == {"a", "b"}
+    assert back.sync().assignment == b"0"
+    assert follower.beat() is ErrorCode.none
+
+
+@pytest.mark.parametrize("version", [5, 8])
+def test_a_leader_that_knows_no_skipping_comes_back_as_a_follower(group: Group, version: int) -> None:
+    leader, follower = group.settle("a", "b")
+    back = group.member(leader.instance)
+    answer = back.join(version=version)
+    assert (answer.error_code, answer.generation_id, answer.leader) == (ErrorCode.none, 1, leader.member_id)
+    assert answer.members == ()
+    assert back.sync().assignment == b"0"
+    assert follower.beat() is ErrorCode.none
+
+
+def test_three_members_are_upgraded_one_by_one_in_one_generation(group: Group) -> None:
+    members = group.settle("a", "b", "c")
+    for place in (1, 0, 2):
+        members[place] = group.member(members[place].instance)
+        assert members[place].join(b"a newer build").generation_id == 1
+        assert members[place].sync().assignment == str(place).encode()
+        assert {member.beat() for member in members} == {ErrorCode.none}
+
+
+def test_who_came_last_is_the_one_and_the_other_is_fenced(group: Group) -> None:
+    former, _ = group.settle("a", "b")
+    group.member(former.instance).join()
+    assert former.beat() is ErrorCode.fenced_instance_id
+    assert former.sync().error_code is ErrorCode.fenced_instance_id
+    assert former.leave((former.member_id, former.instance)) == [ErrorCode.fenced_instance_id]
+    member_id = former.member_id
+    fenced = former.join()
+    assert (fenced.error_code, fenced.member_id) == (ErrorCode.fenced_instance_id, member_id)
+    former.instance, former.generation = None, 1
+    assert former.beat() is ErrorCode.unknown_member_id
+
+
+def test_who_waits_in_join_or_in_sync_is_fenced_at_once(group: Group) -> None:
+    first, second = group.member("a"), group.member("a")
+    first.send_join()
+    group.until(lambda: len(group.described().members) == 1)
+    second.send_join()
+    assert first.joined().error_code is ErrorCode.fenced_instance_id
+    assert second.joined().error_code is ErrorCode.none
+    second.sync((second.member_id, b"all"))
+
+    follower, double = group.member("b"), group.member("b")
+    follower.send_join()
+    group.until(lambda: second.beat() is ErrorCode.rebalance_in_progress)
+    second.join()
+    assert follower.joined().error_code is ErrorCode.none
+    follower.send_sync()
+    group.until(lambda: follower.client is not None)
+    double.send_join()
+    assert follower.synced().error_code is ErrorCode.fenced_instance_id
+    # The leader may have been about to assign to the fenced one: the group joins once more.
+    assert second.beat() is ErrorCode.rebalance_in_progress
+    second.join()
+    assert double.joined().generation_id == second.generation == 3
+
+
+def test_who_does_not_come_back_is_missed_when_its_session_ends(group: Group) -> None:
+    leader, away = group.settle("a", "b", session_ms=1_500)
+
+    def is_missed() -> bool:
+        return leader.beat() is ErrorCode.rebalance_in_progress
+
+    group.until(is_missed)
+    assert away.beat() is ErrorCode.unknown_member_id
+
+
+def test_a_join_phase_does_not_drop_a_static_member_that_is_away(group: Group) -> None:
+    leader, _ = group.settle("a", "b")
+    newcomer = group.member()
+    newcomer.send_join(rebalance_ms=1_000)
+    assert newcomer.joined().error_code is ErrorCode.member_id_required
+    newcomer.send_join(rebalance_ms=1_000)
+    group.until(lambda: leader.beat() is ErrorCode.rebalance_in_progress)
+    leader.send_join(rebalance_ms=1_000)
+    # The one that is away said 30 s; the group waits for it that long, and goes on as soon as it is back.
+    back = group.member("b" if leader.instance == "a" else "a")
+    assert back.join().generation_id == 2
+    assert (leader.joined().generation_id, newcomer.joined().generation_id) == (2, 2)
+
+
+def test_an_operator_removes_a_static_member_by_its_instance_id(group: Group) -> None:
+    leader, away = group.settle("a", "b")
+    codes = leader.leave(("", away.instance), ("", "nobody"), ("nobody", None), (leader.member_id, "nobody"))
+    assert codes == [ErrorCode.none, *3 * [ErrorCode.unknown_member_id]]
+    assert leader.beat() is ErrorCode.rebalance_in_progress
+    assert away.beat() is ErrorCode.unknown_member_id
+
+
+# -- what a group tells of itself -------------------------------------------------------------------------------------
+
+
+def test_a_group_is_described_and_listed_in_every_phase(group: Group) -> None:
+    assert (group.described().error_code, group.listed()) == (ErrorCode.group_id_not_found, None)
+    member = group.member()
+    member.send_join()
+    member.joined()
+    assert _told(group) == ("Empty", "", "", ())
+    member.send_join(b"hello")
+    member.joined()
+    assert _told(group) == ("CompletingRebalance", "sheep", "", ((None, b"", b""),))
+    member.sync((member.member_id, b"work"))
+    assert _told(group) == ("Stable", "sheep", "herd", ((None, b"hello", b"work"),))
+    newcomer = group.member("i")
+    newcomer.send_join()
+    group.until(lambda: len(group.described().members) == 2)
+    assert _told(group) == ("PreparingRebalance", "sheep", "", ((None, b"", b"work"), ("i", b"", b"")))
+    member.leave((member.member_id, None))
+    newcomer.joined()
+    newcomer.leave(("", "i"))
+    assert _told(group) == ("Empty", "sheep", "", ())
+
+
+def _told(group: Group) -> tuple[Any, ...]:
+    described, listed = group.described(), group.listed()
+    assert described.error_code is ErrorCode.none
+    assert (listed.group_state, listed.protocol_type, listed.group_type) == (
+        described.group_state,
+        described.protocol_type,
+        "classic",
+    )
+    members = [(one.group_instance_id, one.member_metadata, one.member_assignment) for one in described.members]
+    assert {(one.client_id, one.client_host) for one in described.members} <= {("raw", "/127.0.0.1")}
+    return (
+        described.group_state,
+        described.protocol_type,
+        described.protocol_data,
+        tuple(sorted(members, key=str)[::-1]),
+    )
+
+
+@pytest.mark.parametrize("version", range(7))
+def test_a_group_that_is_not_there_is_dead_and_from_v6_on_not_found(group: Group, version: int) -> None:
+    told = group.described(version)
+    assert (told.group_state, told.protocol_type, told.members) == ("Dead", "", ())
+    if version < 6:
+        assert told.error_code is ErrorCode.none
+    else:
+        assert (told.error_code, told.error_message) == (
+            ErrorCode.group_id_not_found,
+            f"Group {group.group_id} not found.",
+        )
+
+
+@pytest.mark.parametrize(
+    ("states", "types", "is_there"),
+    [
+        (("Stable",), (), True),
+        ((" sTABLE ",), (), True),
+        (("Empty", "stable", "nonsense"), (), True),
+        (("Empty", "nonsense"), (), False),
+        (("",), (), False),
+        ((), ("classic",), True),
+        ((), ("CLASSIC", "nonsense"), True),
+        ((), (" classic ",), False),
+        ((), ("consumer",), False),
+        ((), ("nonsense",), False),
+        (("stable",), ("Classic",), True),
+        (("empty",), ("Classic",), False),
+    ],
+)
+def test_a_list_is_sifted_by_states_and_types_in_upper_and_lower_case(
+    group: Group, states: tuple[str, ...], types: tuple[str, ...], is_there: bool
+) -> None:
+    group.settle(None)
+    assert (group.listed(states=states, types=types) is not None) is is_there
+
+
+@pytest.mark.parametrize("version", range(6))
+def test_every_version_lists_what_it_knows(group: Group, version: int) -> None:
+    group.settle(None)
+    told = group.listed(version)
+    assert told.protocol_type == "sheep"
+    assert getattr(told, "group_state", "Stable") == "Stable"
+    assert getattr(told, "group_type", "classic") == "classic"
+
+
+@pytest.mark.parametrize("version", range(3))
+def test_a_group_is_deleted_when_nobody_is_in_it_and_begins_anew(group: Group, version: int) -> None:
+    assert group.delete(version) is ErrorCode.group_id_not_found
+    (member,) = group.settle("a")
+    assert group.delete(version) is ErrorCode.non_empty_group
+    member.leave(("", "a"))
+    assert group.delete(version) is ErrorCode.none
+    assert group.described().error_code is ErrorCode.group_id_not_found
+    assert group.listed() is None
+    assert group.delete(version) is ErrorCode.group_id_not_found
+    (again,) = group.settle("a")
+    assert again.generation == 1
+
+
+def test_deleting_a_group_takes_back_the_ids_that_it_handed_out(group: Group) -> None:
+    member = group.member()
+    member.send_join()
+    member.joined()
+    assert group.delete() is ErrorCode.none
+    assert member.join().error_code is ErrorCode.unknown_member_id
+
+
+def test_each_group_is_deleted_for_itself_and_answered_once(group: Group) -> None:
+    group.settle(None)
+    answer = group.client.ask(DELETE, 2, groups_names=[group.group_id, "nobody's", "", group.group_id])
+    assert {one.group_id: one.error_code for one in answer.results} == {
+        group.group_id: ErrorCode.non_empty_group,
+        "nobody's": ErrorCode.group_id_not_found,
+        "": ErrorCode.group_id_not_found,
+    }
+    assert len(answer.results) == 3
+
+
+# -- finding ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("version", range(7))
+def test_a_coordinator_is_found_in_every_version(group: Group, bootstrap: str, version: int) -> None:
+    answer = group.client.ask(FIND, version, key="g", key_type=0, coordinator_keys=["g", "h"])
+    found = answer.coordinators if version >= 4 else (answer,)
+    assert {(one.error_code, f"{one.host}:{one.port}") for one in found} == {(ErrorCode.none, bootstrap)}
+    assert [one.key for one in found if version >= 4] == ["g", "h"][: 2 * (version >= 4)]
+
+
+def test_who_asks_for_no_coordinator_gets_none(group: Group) -> None:
+    assert group.client.ask(FIND, 6, key_type=0, coordinator_keys=[]).coordinators == ()
