@@ -63,7 +63,6 @@ from coterie.groups.offsets import (
     on_topic_deleted,
     refused_offsets,
 )
-from coterie.groups.protocols import have_one_in_common
 from coterie.groups.rounds import (
     add_member,
     answer_syncs,
@@ -176,7 +175,7 @@ def on_rejoin(turn: Turn, request: JoinGroup, member: Member) -> None:
         turn.arm_session(member)
         turn.reply(request.reply_to, joined(group, request.member_id))
     else:
-        member.protocols = request.protocols
+        group.change_offer(member, request.protocols)
         member.session_timeout_ms = request.session_timeout_ms
         member.rebalance_timeout_ms = request.rebalance_timeout_ms
         park_join(turn, request.member_id, request.reply_to)
@@ -264,7 +263,7 @@ def on_loaded(turn: Turn) -> None:
     group.protocol = written.protocol
     group.leader = written.leader
     for member_id, member in written.members.items():
-        group.members[member_id] = Member(
+        loaded = Member(
             client_id=member.client_id,
             client_host=member.client_host,
             session_timeout_ms=member.session_timeout_ms,
@@ -276,9 +275,10 @@ def on_loaded(turn: Turn) -> None:
             instance_id=member.instance_id,
             is_new=False,
         )
+        group.add(member_id, loaded)
         if member.instance_id is not None:
             group.static_members[member.instance_id] = member_id
-        turn.arm_session(group.members[member_id])
+        turn.arm_session(loaded)
     if group.members and (written.protocol is None or len(group.members) > group.limits.group_size_max):
         # Nobody has an assignment in this generation, and who would give it may never have heard of it: once more.
         rebalance(turn)
@@ -291,8 +291,7 @@ def check_protocols(group: Group, request: JoinGroup) -> None:
     if not request.protocol_type or not request.protocols:
         raise Refusal(ErrorCode.inconsistent_group_protocol)
     if group.members and (
-        request.protocol_type != group.protocol_type
-        or not have_one_in_common(request.protocols, [member.protocols for member in group.members.values()])
+        request.protocol_type != group.protocol_type or not group.offers.all_offer_one_of(request.protocols)
     ):
         raise Refusal(ErrorCode.inconsistent_group_protocol)
 

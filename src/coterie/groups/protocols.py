@@ -6,10 +6,32 @@ from collections.abc import Collection, Iterable
 from coterie.groups.messages import MemberProtocol
 
 
-def have_one_in_common(offered: Iterable[MemberProtocol], others: Collection[tuple[MemberProtocol, ...]]) -> bool:
-    """Whether all ``others`` offer one of ``offered``, too. Who offers nothing is not known yet, and is not asked."""
-    known = [_names(other) for other in others if other]
-    return any(all(protocol.name in names for names in known) for protocol in offered)
+class Offers:
+    """How many members offer each protocol: a join is not to be compared with every member of a large group."""
+
+    def __init__(self) -> None:
+        self._members = 0
+        """Those that are known to offer anything."""
+        self._by_name: Counter[str] = Counter()
+
+    def add(self, offered: tuple[MemberProtocol, ...]) -> None:
+        if offered:
+            self._members += 1
+            self._by_name.update(_names(offered))
+
+    def remove(self, offered: tuple[MemberProtocol, ...]) -> None:
+        if offered:
+            self._members -= 1
+            self._by_name.subtract(_names(offered))
+
+    def all_offer_one_of(self, offered: Iterable[MemberProtocol]) -> bool:
+        """Whether one of ``offered`` is offered by all. Who offers nothing is not known yet, and is not asked."""
+        return any(self._by_name[protocol.name] == self._members for protocol in offered)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Offers) and self._members == other._members and self._by_name == other._by_name
+
+    __hash__ = None  # type: ignore[assignment]
 
 
 def vote(members: Collection[tuple[MemberProtocol, ...]]) -> str:

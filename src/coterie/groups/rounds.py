@@ -30,7 +30,7 @@ def add_member(turn: Turn, request: JoinGroup, member_id: MemberId) -> None:
     is_first = group.phase is Phase.EMPTY
     if not group.members:
         group.protocol_type = request.protocol_type
-    group.members[member_id] = new_member(request, member_id)
+    group.add(member_id, new_member(request, member_id))
     if request.instance_id is not None:
         group.static_members[request.instance_id] = member_id
     if group.join_phase is not None and group.join_phase.initial:
@@ -135,7 +135,7 @@ def vote_of_members(group: Group) -> str:
 def remove_member(turn: Turn, member_id: MemberId) -> None:
     """Forget a member; whatever it waits for is answered."""
     group = turn.group
-    member = group.members.pop(member_id)
+    member = group.remove(member_id)
     join = group.joins.pop(member_id, None)
     if join is not None:
         turn.reply(join, JoinGroupResponse(error=ErrorCode.unknown_member_id))

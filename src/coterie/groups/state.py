@@ -26,6 +26,7 @@ from coterie.groups.offset_messages import (
     OffsetWritten,
     TopicPartition,
 )
+from coterie.groups.protocols import Offers
 from coterie.nouns.ids import Generation, GroupId, InstanceId, MemberId
 
 
@@ -103,6 +104,8 @@ class Group:
         """What the vote chose for the last generation."""
         self.leader: MemberId | None = None
         self.members: dict[MemberId, Member] = {}
+        """Changed by `add`, `remove` and `change_offer` only, so that `offers` goes with it."""
+        self.offers = Offers()
         self.static_members: dict[InstanceId, MemberId] = {}
         """Under which member id each static member is known now."""
         self.pending: set[MemberId] = set()
@@ -115,6 +118,21 @@ class Group:
         self.unsynced: set[MemberId] = set()
         """Members of this generation that have not sent their SyncGroup."""
         self.deadlines: dict[TimerKey, int] = {}
+
+    def add(self, member_id: MemberId, member: Member) -> Member:
+        self.members[member_id] = member
+        self.offers.add(member.protocols)
+        return member
+
+    def remove(self, member_id: MemberId) -> Member:
+        member = self.members.pop(member_id)
+        self.offers.remove(member.protocols)
+        return member
+
+    def change_offer(self, member: Member, protocols: tuple[MemberProtocol, ...]) -> None:
+        self.offers.remove(member.protocols)
+        member.protocols = protocols
+        self.offers.add(protocols)
 
     @property
     def generation(self) -> Generation:
@@ -194,6 +212,10 @@ def check_whole(group: Group) -> None:
     if phase is Phase.COMPLETING_REBALANCE:
         for member_id in group.members.keys() - group.unsynced - group.syncs.keys():
             assert group.members[member_id].instance_id is not None, "only static members may miss a join phase"
+    offers = Offers()
+    for member in group.members.values():
+        offers.add(member.protocols)
+    assert group.offers == offers, "what is offered is counted as the members come and go"
     named = {member.instance_id: member_id for member_id, member in group.members.items()}
     named.pop(None, None)
     assert named == group.static_members, "one member for each instance id"

@@ -55,7 +55,7 @@ def replace(turn: Turn, request: JoinGroup, former_id: MemberId) -> None:
     group = turn.group
     new_id = request.fresh_member_id
     assert new_id not in group.members, "fresh ids are fresh"
-    del group.members[former_id]
+    group.remove(former_id)
     join = group.joins.pop(former_id, None)
     if join is not None:
         turn.reply(join, JoinGroupResponse(error=ErrorCode.fenced_instance_id, member_id=former_id))
@@ -64,7 +64,7 @@ def replace(turn: Turn, request: JoinGroup, former_id: MemberId) -> None:
         turn.reply(sync, SyncGroupResponse(error=ErrorCode.fenced_instance_id))
     turn.cancel_timer(SessionTimer(member_id=former_id))
     turn.cancel_timer(NewMemberTimer(member_id=former_id))
-    member = group.members[new_id] = new_member(request, new_id)
+    member = group.add(new_id, new_member(request, new_id))
     member.is_new = False
     turn.arm_session(member)
     if request.instance_id is not None:
