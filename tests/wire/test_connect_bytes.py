@@ -15,6 +15,7 @@ from coterie.nouns.jobs import ConnectorName, ConnectorTaskId, Jobs
 from coterie.wire.connect import AssignmentError, ConnectProtocol, WorkerAssignment, WorkerMetadata
 from coterie.wire.connect_bytes import decode_assignment, decode_metadata, encode_assignment, encode_metadata
 
+OURS = json.loads((Path(__file__).parent / "vectors" / "connect-v3.json").read_text())
 RECORDED = json.loads((Path(__file__).parent / "vectors" / "connect-wire.json").read_text())
 
 URL = WorkerUrl("http://h:8083/")
@@ -118,6 +119,80 @@ def test_recorded_assignments_are_read_and_written_alike(vector: Mapping[str, An
     assert encode_assignment(ConnectProtocol(version), assignment) == data
 
 
+# -- our own v3 --------------------------------------------------------------------------------------------------------
+
+
+def ours_of(decoded: Mapping[str, Any]) -> WorkerMetadata:
+    allocation, opaque = decoded["allocation"], decoded["opaque"]
+    connectors, tasks = decoded["static_connectors"], decoded["static_tasks"]
+    return WorkerMetadata(
+        url=WorkerUrl(decoded["url"]),
+        config_offset=ConfigOffset(decoded["config_offset"]),
+        allocation=assignment_of({"error": 0, **allocation}) if allocation else None,
+        static_connectors=None if connectors is None else frozenset(map(ConnectorName, connectors)),
+        static_tasks=None if tasks is None else jobs_of(tasks).tasks,
+        draining=decoded["draining"],
+        opaque=None if opaque is None else bytes.fromhex(opaque),
+    )
+
+
+@pytest.mark.parametrize("vector", OURS["metadata"], ids=lambda vector: str(vector["what"]))
+def test_static_metadata_is_as_it_is_laid_down(vector: Mapping[str, Any]) -> None:
+    data, metadata = bytes.fromhex(vector["hex"]), ours_of(vector["decoded"])
+    assert decode_metadata(data) == (ConnectProtocol.STATIC, metadata)
+    assert encode_metadata(ConnectProtocol.STATIC, metadata) == data
+
+
+@pytest.mark.parametrize("vector", OURS["metadata"], ids=lambda vector: str(vector["what"]))
+def test_static_metadata_that_ends_early_has_defaults_or_is_refused(vector: Mapping[str, Any]) -> None:
+    data, whole = bytes.fromhex(vector["hex"]), ours_of(vector["decoded"])
+    for size in range(len(data)):
+        try:
+            _, metadata = decode_metadata(data[:size])
+        except WireError:
+            continue
+        assert metadata.url == whole.url
+        assert metadata.static_connectors in (None, whole.static_connectors)
+        assert metadata.static_tasks in (None, whole.static_tasks)
+
+
+def test_of_older_metadata_what_follows_is_not_taken_for_claims() -> None:
+    for version in ("0001", "0002"):
+        data = version + URL_AND_OFFSET + "ffffffff" + "00000001000161" + "ffffffff" + "01" + "ffffffff"
+        assert decode_metadata(bytes.fromhex(data))[1] == WorkerMetadata(url=URL, config_offset=FOUR)
+
+
+def test_older_protocols_have_no_place_for_claims() -> None:
+    plain = WorkerMetadata(url=URL, config_offset=FOUR)
+    claims = WorkerMetadata(
+        url=URL, config_offset=FOUR, static_connectors=frozenset({ConnectorName("a")}), draining=True, opaque=b"x"
+    )
+    for protocol in (ConnectProtocol.EAGER, ConnectProtocol.COMPATIBLE, ConnectProtocol.SESSIONED):
+        assert encode_metadata(protocol, claims) == encode_metadata(protocol, plain)
+
+
+@pytest.mark.parametrize(
+    "end",
+    [
+        "7fffffff",
+        "fffffffe",
+        "000000010005",
+        "00000001ffff",
+        "ffffffff" + "7fffffff",
+        "ffffffff" + "000000010001617fffffff",
+        "ffffffff" + "00000001000161" + "00000001" + "ffffffff",
+        "ffffffff" + "ffffffff" + "00" + "7fffffff",
+    ],
+    ids=[
+        "connectors", "negative count", "name too long", "null name", "tasks", "numbers", "the connector as a task",
+        "opaque too long",
+    ],
+)  # fmt: skip
+def test_malformed_claims_are_refused(end: str) -> None:
+    with pytest.raises(WireError):
+        decode_metadata(bytes.fromhex("0003" + URL_AND_OFFSET + "ffffffff" + end))
+
+
 # -- tolerance -------------------------------------------------------------------------------------------------------
 
 
@@ -197,7 +272,17 @@ assignments = st.builds(
 metadata_ = st.builds(
     WorkerMetadata, url=st.builds(WorkerUrl, names), config_offset=offsets, allocation=st.none() | assignments
 )
-cooperative = st.sampled_from([ConnectProtocol.COMPATIBLE, ConnectProtocol.SESSIONED])
+claims = st.builds(
+    WorkerMetadata,
+    url=st.builds(WorkerUrl, names),
+    config_offset=offsets,
+    allocation=st.none() | assignments,
+    static_connectors=st.none() | jobs.map(lambda some: some.connectors),
+    static_tasks=st.none() | jobs.map(lambda some: some.tasks),
+    draining=st.booleans(),
+    opaque=st.none() | st.binary(max_size=20),
+)
+cooperative = st.sampled_from([ConnectProtocol.COMPATIBLE, ConnectProtocol.SESSIONED, ConnectProtocol.STATIC])
 
 
 @given(cooperative, metadata_)
@@ -208,6 +293,22 @@ def test_metadata_survives_the_wire(protocol: ConnectProtocol, metadata: WorkerM
 @given(cooperative, assignments)
 def test_assignments_survive_the_wire(protocol: ConnectProtocol, assignment: WorkerAssignment) -> None:
     assert decode_assignment(encode_assignment(protocol, assignment)) == (protocol, assignment)
+
+
+@given(claims)
+def test_claims_survive_the_wire(metadata: WorkerMetadata) -> None:
+    assert decode_metadata(encode_metadata(ConnectProtocol.STATIC, metadata)) == (ConnectProtocol.STATIC, metadata)
+
+
+@given(claims, st.data())
+def test_a_flipped_bit_is_read_or_refused(metadata: WorkerMetadata, data: st.DataObject) -> None:
+    encoded = bytearray(encode_metadata(ConnectProtocol.STATIC, metadata))
+    at = data.draw(st.integers(0, 8 * len(encoded) - 1))
+    encoded[at // 8] ^= 1 << at % 8
+    try:
+        decode_metadata(bytes(encoded))
+    except WireError:
+        pass
 
 
 @given(st.binary(max_size=200))

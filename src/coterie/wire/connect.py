@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from enum import IntEnum
 
 from coterie.nouns.ids import ConfigOffset, MemberId, WorkerUrl
-from coterie.nouns.jobs import NO_JOBS, Jobs
+from coterie.nouns.jobs import NO_JOBS, ConnectorName, ConnectorTaskId, Jobs
 
 PROTOCOL_TYPE = "connect"
 
@@ -18,10 +18,12 @@ class ConnectProtocol(IntEnum):
     EAGER = 0
     COMPATIBLE = 1
     SESSIONED = 2
+    STATIC = 3
+    """Coterie's own (KIP-987)."""
 
     @property
     def wire_name(self) -> str:
-        return ("default", "compatible", "sessioned")[self]
+        return ("default", "compatible", "sessioned", "static")[self]
 
 
 class AssignmentError(IntEnum):
@@ -49,8 +51,16 @@ class WorkerAssignment:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerMetadata:
-    """What a worker says of itself when it joins."""
+    """What a worker says of itself when it joins; what comes after the allocation has a place from v3 on."""
 
     url: WorkerUrl
     config_offset: ConfigOffset
     allocation: WorkerAssignment | None = None
+    static_connectors: frozenset[ConnectorName] | None = None
+    """The connectors that this worker claims (KIP-987); None is a worker that takes any."""
+    static_tasks: frozenset[ConnectorTaskId] | None = None
+    """The tasks that it claims. A worker that claims anything, were it nothing, takes only that."""
+    draining: bool = False
+    """It is to go for good: its jobs move away while it still runs them."""
+    opaque: bytes | None = None
+    """For what later versions have to say; handed on as it came."""

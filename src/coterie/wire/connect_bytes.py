@@ -1,12 +1,21 @@
-"""The bytes of the embedded Connect protocol, v0 `default`, v1 `compatible` and v2 `sessioned` (K415; KIP-507).
+"""The bytes of the embedded Connect protocol: v0 `default`, v1 `compatible`, v2 `sessioned` (K415; KIP-507), v3 `static`.
 
-Both messages begin with their version. v1 and v2 differ in nothing but that number. Reading is as tolerant as
-Connect's: fields missing at the end take their defaults, bytes left over are ignored, a null array is empty, and only
-a negative version is refused. So a worker of v0 and one of v2 understand each other's bytes as far as v0 goes.
+Both messages begin with their version. v1 and v2 differ in nothing but that number. v3 is Coterie's own (KIP-987 gives
+no bytes): an assignment as in v2, and at the end of the metadata
+
+    static.connectors   nullable array of string
+    static.tasks        nullable array of {connector string, tasks array of int32}
+    draining            boolean
+    opaque              nullable bytes
+
+Reading is as tolerant as Connect's: fields missing at the end take their defaults, bytes left over are ignored, a null
+array is empty (but for the two static ones, where null is another thing than none), and only a negative version is
+refused. So a worker of v0 and one of v3 understand each other's bytes as far as v0 goes.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from itertools import groupby
+from operator import itemgetter
 
 from coterie.nouns.errors import WireError
 from coterie.nouns.ids import ConfigOffset, MemberId, WorkerUrl
@@ -17,12 +26,15 @@ from coterie.wire.primitives import Reader, Writer
 CONNECTOR = -1
 """In an array of tasks: the connector instance itself."""
 
+NULL = -1
+"""The count of an array that is not there."""
 _CONNECTOR_SIZE_MIN = 2 + 4
 """An empty name and an empty array of tasks."""
 
 
 def encode_metadata(protocol: ConnectProtocol, metadata: WorkerMetadata) -> bytes:
-    """What a worker puts into JoinGroup under ``protocol``'s name. v0 has no place for the allocation."""
+    """What a worker puts into JoinGroup under ``protocol``'s name. v0 has no place for the allocation, v0 to v2 have none
+    for claims and draining."""
     writer = Writer()
     writer.int16(protocol)
     writer.string(metadata.url)
@@ -30,6 +42,10 @@ def encode_metadata(protocol: ConnectProtocol, metadata: WorkerMetadata) -> byte
     if protocol >= ConnectProtocol.COMPATIBLE:
         allocation = metadata.allocation
         writer.nullable_bytes(None if allocation is None else encode_assignment(protocol, allocation))
+    if protocol >= ConnectProtocol.STATIC:
+        _write_claims(writer, metadata)
+        writer.boolean(metadata.draining)
+        writer.nullable_bytes(metadata.opaque)
     return writer.getvalue()
 
 
@@ -43,11 +59,17 @@ def decode_metadata(data: bytes) -> tuple[int, WorkerMetadata]:
     url = WorkerUrl(reader.string())
     config_offset = ConfigOffset(reader.int64())
     allocation = reader.nullable_bytes() if reader.left else None
+    # What follows the bytes of v1 or v2 is not ours to understand.
+    end = reader if version >= ConnectProtocol.STATIC else Reader(b"")
     return version, WorkerMetadata(
         url=url,
         config_offset=config_offset,
         # A worker that has nothing may say so with null or with no bytes at all.
         allocation=decode_assignment(allocation)[1] if allocation else None,
+        static_connectors=_read_claimed_connectors(end),
+        static_tasks=_read_claimed_tasks(end),
+        draining=end.boolean() if end.left else False,
+        opaque=end.nullable_bytes() if end.left else None,
     )
 
 
@@ -104,11 +126,16 @@ def _read_error(reader: Reader) -> AssignmentError:
 
 def _write_jobs(writer: Writer, jobs: Jobs) -> None:
     """Connectors by name, the instance before its tasks: one order, so that equal assignments are equal bytes."""
-    numbers: Sequence[tuple[ConnectorName, int]] = sorted(
-        [(connector, CONNECTOR) for connector in jobs.connectors] + [(task.connector, task.task) for task in jobs.tasks]
+    _write_numbers(
+        writer,
+        [(connector, CONNECTOR) for connector in jobs.connectors]
+        + [(task.connector, task.task) for task in jobs.tasks],
     )
+
+
+def _write_numbers(writer: Writer, numbers: Iterable[tuple[ConnectorName, int]]) -> None:
     by_connector: Mapping[ConnectorName, list[int]] = {
-        connector: [number for _, number in group] for connector, group in groupby(numbers, key=lambda job: job[0])
+        connector: [number for _, number in group] for connector, group in groupby(sorted(numbers), key=itemgetter(0))
     }
     writer.count(len(by_connector))
     for connector, tasks in by_connector.items():
@@ -119,20 +146,47 @@ def _write_jobs(writer: Writer, jobs: Jobs) -> None:
 
 
 def _read_jobs(reader: Reader) -> Jobs:
-    if not reader.left:
-        return Jobs()
-    connectors: set[ConnectorName] = set()
-    tasks: set[ConnectorTaskId] = set()
+    numbers = _read_numbers(reader, number_min=CONNECTOR) or ()
+    return Jobs.of(
+        connector if number == CONNECTOR else ConnectorTaskId(connector, number) for connector, number in numbers
+    )
 
-    def read_connector() -> None:
+
+def _read_numbers(reader: Reader, *, number_min: int) -> list[tuple[ConnectorName, int]] | None:
+    """The tasks of each connector, one by one; None for a null array, and at the end of the bytes."""
+
+    def read_connector() -> list[tuple[ConnectorName, int]]:
         connector = ConnectorName(reader.string())
-        for number in reader.nullable_array(reader.int32, element_size_min=4) or ():
-            if number == CONNECTOR:
-                connectors.add(connector)
-            elif number >= 0:
-                tasks.add(ConnectorTaskId(connector, number))
-            else:
-                raise WireError(f"connector {connector!r} has no task {number}")
+        numbers = reader.nullable_array(reader.int32, element_size_min=4) or []
+        if numbers and min(numbers) < number_min:
+            raise WireError(f"connector {connector!r} has no task {min(numbers)}")
+        return [(connector, number) for number in numbers]
 
-    reader.nullable_array(read_connector, element_size_min=_CONNECTOR_SIZE_MIN)
-    return Jobs(frozenset(connectors), frozenset(tasks))
+    connectors = reader.nullable_array(read_connector, element_size_min=_CONNECTOR_SIZE_MIN) if reader.left else None
+    return None if connectors is None else [job for jobs in connectors for job in jobs]
+
+
+# -- what a worker claims for itself, in v3 ---------------------------------------------------------------------------
+
+
+def _write_claims(writer: Writer, metadata: WorkerMetadata) -> None:
+    if metadata.static_connectors is None:
+        writer.count(NULL)
+    else:
+        writer.count(len(metadata.static_connectors))
+        for connector in sorted(metadata.static_connectors):
+            writer.string(connector)
+    if metadata.static_tasks is None:
+        writer.count(NULL)
+    else:
+        _write_numbers(writer, [(task.connector, task.task) for task in metadata.static_tasks])
+
+
+def _read_claimed_connectors(reader: Reader) -> frozenset[ConnectorName] | None:
+    names = reader.nullable_array(reader.string, element_size_min=2) if reader.left else None
+    return None if names is None else frozenset(map(ConnectorName, names))
+
+
+def _read_claimed_tasks(reader: Reader) -> frozenset[ConnectorTaskId] | None:
+    numbers = _read_numbers(reader, number_min=0)
+    return None if numbers is None else frozenset(ConnectorTaskId(connector, number) for connector, number in numbers)
