@@ -52,6 +52,9 @@ def _answer(node: Node, request: Request, name: str) -> dict[str, Any]:
         answer: dict[str, Any] = missing(name, error)
     else:
         answer = described(topic)
+        # Empty and not null: Kafka's own client trips over null.
+        nobody: Values = {"eligible_leader_replicas": (), "last_known_elr": ()}
+        answer["partitions"] = [{**partition, **nobody} for partition in answer["partitions"]]
     # Nobody can leave them out of the question.
     answer["topic_authorized_operations"] = topic_operations(node, request, name, wanted=True)
     return answer

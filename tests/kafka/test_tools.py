@@ -1,0 +1,76 @@
+"""Kafka's own command-line tools for topics, configs and the cluster, against the embedded broker."""
+
+import json
+import uuid
+from pathlib import Path
+
+import pytest
+from confluent_kafka import Producer
+
+from tests.kafka.embedded_broker import EmbeddedBroker
+from tests.kafka.tools import Tools
+
+pytestmark = [pytest.mark.kafka, pytest.mark.processes, pytest.mark.timeout(300)]
+
+DEADLINE_S = 60
+
+
+class At:
+    """The tools at one broker."""
+
+    def __init__(self, tools: Tools, broker: EmbeddedBroker) -> None:
+        self._tools = tools
+        self.bootstrap = broker.bootstrap_servers
+
+    def __call__(self, tool: str, *arguments: str) -> str:
+        ran = self._tools.run(tool, *arguments, "--bootstrap-server", self.bootstrap)
+        assert "ERROR" not in ran.err, ran
+        return ran.out
+
+
+@pytest.fixture
+def at(tools: Tools, embedded_broker: EmbeddedBroker) -> At:
+    return At(tools, embedded_broker)
+
+
+def test_the_life_of_a_topic_in_kafkas_own_words(at: At, tmp_path: Path) -> None:
+    topic = f"tools-{uuid.uuid4().hex[:8]}"
+    created = at("kafka-topics", "--create", "--topic", topic, "--partitions", "2", "--config", "retention.ms=1000")
+    assert f"Created topic {topic}." in created
+    at("kafka-topics", "--alter", "--topic", topic, "--partitions", "3")
+    added, deleted = "max.message.bytes=2000,cleanup.policy=[compact,delete]", "retention.ms"
+    altered = ("--alter", "--entity-type", "topics", "--entity-name", topic)
+    at("kafka-configs", *altered, "--add-config", added, "--delete-config", deleted)
+    described = at("kafka-topics", "--describe", "--topic", topic)
+    assert "PartitionCount: 3\tReplicationFactor: 1" in described
+    assert "cleanup.policy=compact,delete" in described
+    assert "max.message.bytes=2000" in described
+    assert "retention.ms" not in described
+    assert f"Topic: {topic}\tPartition: 2\tLeader: 1\tReplicas: 1\tIsr: 1" in described
+    found = at("kafka-configs", "--describe", "--entity-type", "topics", "--entity-name", topic)
+    assert "max.message.bytes=2000 sensitive=false" in found
+    assert "DYNAMIC_TOPIC_CONFIG:max.message.bytes=2000, DEFAULT_CONFIG:message.max.bytes=1048588" in found
+
+    producer = Producer({"bootstrap.servers": at.bootstrap})
+    for number in range(6):
+        producer.produce(topic, str(number), key=str(number), partition=number % 3)
+    assert producer.flush(DEADLINE_S) == 0
+    assert sorted(at("kafka-get-offsets", "--topic", topic).split()) == [f"{topic}:{number}:2" for number in range(3)]
+    wanted = tmp_path / "offsets.json"
+    wanted.write_text(json.dumps({"partitions": [{"topic": topic, "partition": 1, "offset": 1}], "version": 1}))
+    assert f"partition: {topic}-1\tlow_watermark: 1" in at("kafka-delete-records", "--offset-json-file", str(wanted))
+
+    at("kafka-topics", "--delete", "--topic", topic)
+    assert topic not in at("kafka-topics", "--list").split()
+
+
+def test_a_group_and_the_broker_in_kafkas_own_words(at: At) -> None:
+    group = f"tools-{uuid.uuid4().hex[:8]}"
+    of_the_group = ("--entity-type", "groups", "--entity-name", group)
+    at("kafka-configs", "--alter", *of_the_group, "--add-config", "consumer.session.timeout.ms=50000")
+    found = at("kafka-configs", "--describe", *of_the_group)
+    assert "consumer.session.timeout.ms=50000 sensitive=false" in found
+    assert "GROUP_CONFIG:consumer.session.timeout.ms=50000" in found
+    found = at("kafka-configs", "--describe", "--all", "--entity-type", "brokers", "--entity-name", "1")
+    assert "group.min.session.timeout.ms=1000 sensitive=false" in found
+    assert "Cluster ID: " in at("kafka-cluster", "cluster-id")
