@@ -1,5 +1,6 @@
 """The embedded Connect protocol against bytes of a real Connect, and against hostile ones."""
 
+import contextlib
 import json
 from collections.abc import Mapping
 from pathlib import Path
@@ -305,10 +306,8 @@ def test_a_flipped_bit_is_read_or_refused(metadata: WorkerMetadata, data: st.Dat
     encoded = bytearray(encode_metadata(ConnectProtocol.STATIC, metadata))
     at = data.draw(st.integers(0, 8 * len(encoded) - 1))
     encoded[at // 8] ^= 1 << at % 8
-    try:
+    with contextlib.suppress(WireError):
         decode_metadata(bytes(encoded))
-    except WireError:
-        pass
 
 
 @given(st.binary(max_size=200))

@@ -1,4 +1,4 @@
-"""The bytes of the embedded Connect protocol: v0 `default`, v1 `compatible`, v2 `sessioned` (K415; KIP-507), v3 `static`.
+"""The embedded Connect protocol's bytes: v0 `default`, v1 `compatible`, v2 `sessioned` (K415; KIP-507), v3 `static`.
 
 Both messages begin with their version. v1 and v2 differ in nothing but that number. v3 is Coterie's own (KIP-987 gives
 no bytes): an assignment as in v2, and at the end of the metadata
@@ -33,8 +33,7 @@ _CONNECTOR_SIZE_MIN = 2 + 4
 
 
 def encode_metadata(protocol: ConnectProtocol, metadata: WorkerMetadata) -> bytes:
-    """What a worker puts into JoinGroup under ``protocol``'s name. v0 has no place for the allocation, v0 to v2 have none
-    for claims and draining."""
+    """What a worker puts into JoinGroup under ``protocol``'s name: as much of ``metadata`` as that has a place for."""
     writer = Writer()
     writer.int16(protocol)
     writer.string(metadata.url)
@@ -126,11 +125,8 @@ def _read_error(reader: Reader) -> AssignmentError:
 
 def _write_jobs(writer: Writer, jobs: Jobs) -> None:
     """Connectors by name, the instance before its tasks: one order, so that equal assignments are equal bytes."""
-    _write_numbers(
-        writer,
-        [(connector, CONNECTOR) for connector in jobs.connectors]
-        + [(task.connector, task.task) for task in jobs.tasks],
-    )
+    numbers = [(connector, CONNECTOR) for connector in jobs.connectors]
+    _write_numbers(writer, numbers + [(task.connector, task.task) for task in jobs.tasks])
 
 
 def _write_numbers(writer: Writer, numbers: Iterable[tuple[ConnectorName, int]]) -> None:
