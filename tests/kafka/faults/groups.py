@@ -50,14 +50,56 @@ def leave(scene: Scene, member_id: str | None = None) -> Fields:
     return {"group_id": member["group_id"], "members": [leaving]}
 
 
+def static(scene: Scene) -> dict[str, Any]:
+    """The only member of a group that joins, which is static: ``group_id``, ``member_id``, ``generation_id`` and
+    ``group_instance_id``."""
+    group_id = scene.name()
+    joined = scene.ask_until_ready("JoinGroup", 9, JOIN | {"group_id": group_id, "group_instance_id": "i"})
+    assert joined.error_code is E.none, joined
+    return {
+        "group_id": group_id,
+        "member_id": joined.member_id,
+        "generation_id": joined.generation_id,
+        "group_instance_id": "i",
+    }
+
+
+def static_join(scene: Scene, **wrong: Any) -> Fields:
+    member = static(scene)
+    return JOIN | {name: member[name] for name in ("group_id", "member_id", "group_instance_id")} | wrong
+
+
+def static_leave(scene: Scene, member_id: str | None, instance_id: str | None) -> Fields:
+    """``member_id``: None for the right one."""
+    member = static(scene)
+    leaving = {"member_id": member["member_id"] if member_id is None else member_id, "group_instance_id": instance_id}
+    return {"group_id": member["group_id"], "members": [leaving | {"reason": None}]}
+
+
+def with_a_dead_id(scene: Scene) -> Fields:
+    """By a dynamic member's id that was handed out, as if it were a static one's."""
+    group_id = scene.name()
+    handed_out = scene.ask_until_ready("JoinGroup", 9, JOIN | {"group_id": group_id})
+    return JOIN | {"group_id": group_id, "member_id": handed_out.member_id, "group_instance_id": "i"}
+
+
+def described(group_id: str) -> Fields:
+    return {"groups": (group_id,), "include_authorized_operations": False}
+
+
 _find = partial(Row, "FindCoordinator", 6)
 _join = partial(Row, "JoinGroup", 9)
 _sync = partial(Row, "SyncGroup", 5)
 _heartbeat = partial(Row, "Heartbeat", 4)
 _leave = partial(Row, "LeaveGroup", 5)
+_describe = partial(Row, "DescribeGroups")
+_list = partial(Row, "ListGroups", 5)
+_delete = partial(Row, "DeleteGroups", 2)
 
 FIND = (
     _find("of a group", E.none, {"key_type": GROUP, "coordinator_keys": ("some-group",)}),
+    Row("FindCoordinator", 2, "of a type that is none", E.invalid_request, {"key_type": 77, "key": "some-group"}),
+    _find("of nothing", E.none, {"key_type": GROUP, "coordinator_keys": ()}),
     _find("of a type that is none", E.invalid_request, {"key_type": 77, "coordinator_keys": ("some-group",)}),
     _find("of a share group by a key that is none", E.invalid_request, {"key_type": SHARE, "coordinator_keys": ("x",)}),
 )
@@ -96,4 +138,76 @@ LEAVES = (
     _leave("by its member", E.none, leave),
 )
 
-ROWS = FIND + JOINS + SYNCS + HEARTBEATS + LEAVES
+STATIC = (
+    _join("static, without a member id", E.none, lambda scene: static_join(scene, member_id="")),
+    _join("static, by its former id", E.fenced_instance_id, lambda scene: static_join(scene, member_id="former")),
+    _join(
+        "of an instance that nobody is", E.unknown_member_id, lambda scene: static_join(scene, group_instance_id="j")
+    ),
+    _join(
+        "static, by the id of a dynamic member to come",
+        E.unknown_member_id,
+        with_a_dead_id,
+        kafka=E.unknown_server_error,
+        why="Kafka's own assertion fails on it",
+    ),
+    _join(
+        "of an instance with a long name",
+        E.invalid_request,
+        lambda scene: join(scene, group_instance_id="x" * 1_001),
+        kafka=E.none,
+        why="each member id has it in it; Kafka keeps them as long as 32,730 characters and breaks with one more",
+    ),
+    _sync(
+        "static, by its former id", E.fenced_instance_id, lambda scene: SYNC | static(scene) | {"member_id": "former"}
+    ),
+    _sync("of an instance that nobody is", E.unknown_member_id, lambda scene: sync(scene, group_instance_id="j")),
+    _sync("without a type", E.inconsistent_group_protocol, lambda scene: sync(scene, protocol_type=None)),
+    _sync(
+        "without a protocol, of no group",
+        E.inconsistent_group_protocol,
+        SYNC
+        | {
+            "group_id": "",
+            "generation_id": 1,
+            "member_id": "nobody",
+            "protocol_name": None,
+        },
+    ),
+    Row("SyncGroup", 4, "that knows of no type", E.none, sync),
+    _heartbeat("static, by its former id", E.fenced_instance_id, lambda scene: static(scene) | {"member_id": "former"}),
+    _heartbeat(
+        "of an instance that nobody is", E.unknown_member_id, lambda scene: heartbeat(scene, group_instance_id="j")
+    ),
+    _heartbeat("static, that does not say so", E.none, lambda scene: static(scene) | {"group_instance_id": None}),
+    _leave("static, by its former id", E.fenced_instance_id, lambda scene: static_leave(scene, "former", "i")),
+    _leave("by instance id alone", E.none, lambda scene: static_leave(scene, "", "i")),
+    _leave("static, by member id alone", E.none, lambda scene: static_leave(scene, None, None)),
+    _leave("of an instance that nobody is", E.unknown_member_id, lambda scene: static_leave(scene, "", "j")),
+    _leave("of its own id as another instance", E.unknown_member_id, lambda scene: static_leave(scene, None, "j")),
+    _leave(
+        "of a group that is not there", E.unknown_member_id, lambda scene: leave(scene) | {"group_id": scene.name()}
+    ),
+    _leave("of nobody", E.none, lambda scene: leave(scene) | {"members": ()}),
+    Row("LeaveGroup", 2, "by nobody", E.unknown_member_id, lambda scene: scene.member() | {"member_id": "nobody"}),
+    Row("LeaveGroup", 2, "of no group", E.unknown_member_id, {"group_id": "no such group", "member_id": "nobody"}),
+)
+
+TOLD = (
+    _describe(6, "of a group that is not there", E.group_id_not_found, lambda scene: described(scene.name())),
+    _describe(5, "of a group that is not there", E.none, lambda scene: described(scene.name())),
+    _describe(
+        6, "of an empty group id", E.group_id_not_found, {"groups": ("",), "include_authorized_operations": True}
+    ),
+    _describe(6, "of nothing", E.none, {"groups": (), "include_authorized_operations": True}),
+    _list("of a state that is none", E.none, {"states_filter": ("Nonsense",), "types_filter": ()}),
+    _list("of a type that is none", E.none, {"states_filter": (), "types_filter": ("nonsense",)}),
+    _delete(
+        "of a group with a member", E.non_empty_group, lambda scene: {"groups_names": (scene.member()["group_id"],)}
+    ),
+    _delete("of a group that is not there", E.group_id_not_found, lambda scene: {"groups_names": (scene.name(),)}),
+    _delete("of an empty group id", E.group_id_not_found, {"groups_names": ("",)}),
+    _delete("of nothing", E.none, {"groups_names": ()}),
+)
+
+ROWS = FIND + JOINS + SYNCS + HEARTBEATS + LEAVES + STATIC + TOLD
