@@ -11,7 +11,7 @@ from coterie.broker.node import NODE_ID, Node, Request
 from coterie.broker.refusal import RefusedError, outcome
 from coterie.broker.store import TopicExistsError
 from coterie.broker.topic_configs import config_error
-from coterie.broker.topic_rules import collision, name_error
+from coterie.broker.topic_rules import collision, is_internal, name_error
 from coterie.wire.errors import ErrorCode
 from coterie.wire.shapes import Values
 
@@ -73,6 +73,8 @@ def check_name(node: Node, name: str) -> None:
         raise RefusedError(ErrorCode.invalid_topic_exception, sentence)
     if name in node.log.topics:
         raise RefusedError(ErrorCode.topic_already_exists, f"Topic '{name}' already exists.")
+    if is_internal(name):
+        raise RefusedError(ErrorCode.invalid_topic_exception, f"The name {name} is kept for a broker's own records.")
     if other := collision(name, node.log.topics):
         raise RefusedError(ErrorCode.invalid_topic_exception, f"Topic '{name}' collides with existing topic: {other}")
 

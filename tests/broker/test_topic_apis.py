@@ -1,0 +1,167 @@
+"""What a broker says of its topics where Apache Kafka says otherwise, or cannot be asked."""
+
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+from uuid import UUID
+
+import pytest
+
+from coterie.broker.settings import BrokerSettings
+from coterie.wire.errors import ErrorCode
+from tests.broker.conftest import Connect, RawClient, ThreadedBroker, raw_client
+from tests.kafka.faults.admin import GROUP, SET, TOPIC, alter, delete, describe, grow, partitions
+from tests.kafka.faults.row import KEYS, codes
+from tests.kafka.faults.topics import create
+
+GROUPS_TOPIC = "__consumer_offsets"
+
+
+def ask(client: RawClient, api: str, version: int, values: dict[str, Any]) -> Any:
+    return client.ask(KEYS[api], version, **values)
+
+
+def create_topic(client: RawClient, name: str, partitions: int = 1) -> UUID:
+    topic = {"name": name, "num_partitions": partitions}
+    (created,) = ask(client, "CreateTopics", 7, create(topic, validate_only=False)).topics
+    assert created.error_code is ErrorCode.none
+    assert isinstance(created.topic_id, UUID)
+    return created.topic_id
+
+
+def metadata(client: RawClient, *topics: tuple[str | None, UUID | None], creating: bool = True) -> Any:
+    return ask(
+        client,
+        "Metadata",
+        13,
+        {
+            "topics": [{"name": name, "topic_id": topic_id} for name, topic_id in topics],
+            "allow_auto_topic_creation": creating,
+            "include_topic_authorized_operations": False,
+        },
+    ).topics
+
+
+@pytest.mark.parametrize(
+    ("api", "version", "values", "error"),
+    [
+        ("DeleteTopics", 6, delete((GROUPS_TOPIC, None)), ErrorCode.invalid_topic_exception),
+        ("CreatePartitions", 3, grow(GROUPS_TOPIC, 7), ErrorCode.invalid_topic_exception),
+        ("IncrementalAlterConfigs", 1, alter(TOPIC, GROUPS_TOPIC, ("cleanup.policy", SET, "delete")),
+         ErrorCode.invalid_config),
+        ("CreateTopics", 7, create({"name": "__transaction_state"}), ErrorCode.invalid_topic_exception),
+    ],
+)  # fmt: skip
+def test_what_the_broker_lives_on_is_nobody_elses(
+    connect: Connect, api: str, version: int, values: dict[str, Any], error: ErrorCode
+) -> None:
+    client = connect()
+    assert codes(ask(client, api, version, values)) == (error,)
+    assert metadata(client, (GROUPS_TOPIC, None))[0].is_internal
+
+
+def test_a_topic_is_found_by_its_id_whatever_name_stands_beside(connect: Connect) -> None:
+    client = connect()
+    topic_id = create_topic(client, "t")
+    by_id, beside, again = (metadata(client, asked)[0] for asked in ((None, topic_id), ("x", topic_id), ("t", None)))
+    assert by_id == beside == again
+    assert [topic.name for topic in metadata(client, ("t", None), ("t", None))] == ["t"]
+    assert metadata(client, (None, None))[0].error_code is ErrorCode.invalid_request
+
+
+def test_asking_for_a_topic_makes_it_unless_its_name_is_bad_or_taken(connect: Connect) -> None:
+    client = connect()
+    names = ("new", "a.b", "a_b", "a b", "__transaction_state")
+    found = [metadata(client, (name, None))[0].error_code for name in names]
+    bad = ErrorCode.invalid_topic_exception
+    assert found == [ErrorCode.none, ErrorCode.none, bad, bad, bad]
+    (quiet,) = metadata(client, ("other", None), creating=False)
+    assert quiet.error_code is ErrorCode.unknown_topic_or_partition
+
+
+def test_partitions_are_told_some_at_a_time(connect: Connect) -> None:
+    client = connect()
+    for name, count in (("a", 2), ("b", 3), ("c", 1)):
+        create_topic(client, name, count)
+    cursor: tuple[str, int] | None = None
+    told: list[list[tuple[str, list[int]]]] = []
+    while True:
+        asked = partitions("c", "b", "a", "nope", cursor=cursor) | {"response_partition_limit": 2}
+        answer = ask(client, "DescribeTopicPartitions", 0, asked)
+        told.append([(topic.name, [one.partition_index for one in topic.partitions]) for topic in answer.topics])
+        if answer.next_cursor is None:
+            break
+        cursor = (answer.next_cursor.topic_name, answer.next_cursor.partition_index)
+    assert told == [[("a", [0, 1])], [("b", [0, 1])], [("b", [2]), ("c", [0]), ("nope", [])]]
+
+
+def test_a_topic_that_went_between_two_answers_is_not_missed(connect: Connect) -> None:
+    client = connect()
+    for name in ("a", "c"):
+        create_topic(client, name, 2)
+    answer = ask(client, "DescribeTopicPartitions", 0, partitions(cursor=("b", 1)))
+    assert [(topic.name, len(topic.partitions)) for topic in answer.topics if topic.name != GROUPS_TOPIC] == [("c", 2)]
+
+
+def test_clients_that_change_one_topic_at_once_lose_nothing(connect: Connect) -> None:
+    clients = [connect() for _ in range(8)]
+    create_topic(clients[0], "t")
+    keys = ["retention.ms", "segment.ms", "flush.ms", "retention.bytes", "delete.retention.ms", "segment.bytes",
+            "max.message.bytes", "min.compaction.lag.ms"]  # fmt: skip
+    headers = [
+        client.send(KEYS["IncrementalAlterConfigs"], 1, **alter(TOPIC, "t", (key, SET, "2000000")))
+        for client, key in zip(clients, keys, strict=True)
+    ]
+    for client, header in zip(clients, headers, strict=True):
+        assert codes(client.receive(header)) == (ErrorCode.none,)
+    assert own_configs(clients[0], TOPIC, "t") == dict.fromkeys(keys, "2000000")
+
+
+def test_configs_survive_a_restart(broker: ThreadedBroker, connect: Connect) -> None:
+    client = connect()
+    create_topic(client, "t")
+    ask(client, "IncrementalAlterConfigs", 1, alter(TOPIC, "t", ("retention.ms", SET, "5")))
+    ask(client, "IncrementalAlterConfigs", 1, alter(GROUP, "g", ("share.delivery.count.limit", SET, "7")))
+    broker.stop()
+    broker.start()
+    client = connect()
+    assert own_configs(client, TOPIC, "t") == {"retention.ms": "5"}
+    assert own_configs(client, GROUP, "g") == {"share.delivery.count.limit": "7"}
+    assert [one.resource_name for one in resources(client, GROUP)] == ["g"]
+
+
+@pytest.fixture
+def narrow(settings: BrokerSettings) -> Iterator[ThreadedBroker]:
+    """A broker with room for few partitions; one is the groups' own."""
+    threaded = ThreadedBroker(replace(settings, topic_partitions_max=4, partitions_max=7))
+    threaded.start()
+    yield threaded
+    threaded.stop()
+
+
+def test_partitions_are_limited_by_topic_and_over_all(narrow: ThreadedBroker) -> None:
+    with raw_client(narrow.port) as client:
+
+        def growing(name: str, count: int) -> tuple[ErrorCode, ...]:
+            return codes(ask(client, "CreatePartitions", 3, grow(name, count)))
+
+        create_topic(client, "a", 3)
+        assert growing("a", 5) == (ErrorCode.invalid_partitions,)
+        create_topic(client, "b", 2)
+        assert growing("a", 4) == (ErrorCode.none,)
+        create_topic(client, "c")
+        assert growing("a", 4) == (ErrorCode.policy_violation,)
+        assert metadata(client, ("d", None))[0].error_code is ErrorCode.policy_violation
+        assert codes(ask(client, "DeleteTopics", 6, delete(("c", None)))) == (ErrorCode.none,)
+        assert metadata(client, ("d", None))[0].error_code is ErrorCode.none
+
+
+def own_configs(client: RawClient, type_: int, name: str) -> dict[str, str]:
+    """What was set for the resource itself."""
+    (found,) = ask(client, "DescribeConfigs", 4, describe(type_, name)).results
+    assert found.error_code is ErrorCode.none
+    return {entry.name: entry.value for entry in found.configs if entry.config_source in (1, 8)}
+
+
+def resources(client: RawClient, type_: int) -> Any:
+    return ask(client, "ListConfigResources", 1, {"resource_types": (type_,)}).config_resources
