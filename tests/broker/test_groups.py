@@ -149,6 +149,27 @@ def test_every_group_has_its_coordinator_here(connect: Connect, broker: Threaded
     assert refused.error_code is ErrorCode.invalid_request
 
 
+def test_a_broker_with_as_many_groups_as_it_may_have_begins_no_further_one(settings: BrokerSettings) -> None:
+    limits = Limits(initial_rebalance_delay_ms=50, session_timeout_min_ms=500, groups_max=1)
+    broker = ThreadedBroker(BrokerSettings(data_path=settings.data_path, limits=limits))
+    broker.start()
+    try:
+        with raw_client(broker.port) as client, raw_client(broker.port) as another:
+            member, stranger = Member(client), Member(another)
+            assert member.join().error_code is ErrorCode.none
+            asked = {
+                "session_timeout": 6000, "rebalance_timeout": 6000, "member_id": "", "group_instance_id": None,
+                "protocol_type": "connect", "protocols": [{"name": "default", "metadata": b""}], "reason": None,
+            }  # fmt: skip
+            assert another.ask(JOIN, 9, group_id="one more", **asked).error_code is ErrorCode.policy_violation
+            # Whoever asks of a group that is not there is told so, as ever; and the one group goes on.
+            stranger.member_id = "m"
+            assert stranger.beat() is ErrorCode.unknown_member_id
+            assert another.ask(JOIN, 9, group_id="g", **asked).error_code is ErrorCode.member_id_required
+    finally:
+        broker.stop()
+
+
 def test_our_own_bug_costs_a_group_its_machine_but_nothing_that_was_durable(
     connect: Connect, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -8,10 +8,13 @@ from coterie.broker.clock import steady_clock
 from coterie.broker.group_host import GroupHost
 from coterie.broker.group_log import GroupLog
 from coterie.broker.heartbeats import HeartbeatGaps
+from coterie.groups.classic import refused
 from coterie.groups.messages import Record, Request, Response
+from coterie.groups.newcomers import founds
 from coterie.groups.offset_messages import TopicDeleted
 from coterie.groups.state import Limits
 from coterie.nouns.ids import GroupId, MemberId, ReplyTo
+from coterie.wire.errors import ErrorCode
 
 
 class Groups:
@@ -35,10 +38,12 @@ class Groups:
             self._keep(self._new_host(group_id, records))
 
     async def ask(self, group_id: GroupId, make: Callable[[ReplyTo], Request]) -> Response:
-        """The group's answer to the request that ``make`` makes."""
+        """The group's answer to the request that ``make`` makes; a group too many is refused with POLICY_VIOLATION."""
         host = self._hosts.get(group_id)
         if host is not None:
             return await host.ask(make)
+        if len(self._hosts) >= self._limits.groups_max and founds(request := make(ReplyTo(0))):
+            return refused(request, ErrorCode.policy_violation)
         host = self._new_host(group_id)
         asked = host.take(make)
         # A request that says nothing of a group but that there is none leaves nothing behind: no task, no memory.

@@ -276,8 +276,6 @@ def on_loaded(turn: Turn) -> None:
             is_new=False,
         )
         group.add(member_id, loaded)
-        if member.instance_id is not None:
-            group.static_members[member.instance_id] = member_id
         turn.arm_session(loaded)
     if group.members and (written.protocol is None or len(group.members) > group.limits.group_size_max):
         # Nobody has an assignment in this generation, and who would give it may never have heard of it: once more.

@@ -1,11 +1,23 @@
 """Who may come in: for whom a group has room, and ids that are handed out before anybody joins with them (KIP-394)."""
 
-from coterie.groups.messages import JoinGroup, JoinGroupResponse, PendingMemberTimer
+from coterie.groups.messages import JoinGroup, JoinGroupResponse, PendingMemberTimer, Request
+from coterie.groups.offset_messages import OffsetCommit
 from coterie.groups.rounds import rebalance_after_removal, remove_member
 from coterie.groups.state import Group
 from coterie.groups.turn import Refusal, Turn
 from coterie.nouns.ids import MemberId
 from coterie.wire.errors import ErrorCode
+
+
+def founds(request: Request) -> bool:
+    """Whether a group that nobody has heard of would begin with it: what a broker with too many of them refuses."""
+    match request:
+        case JoinGroup(member_id=member_id):
+            return not member_id
+        case OffsetCommit():
+            return True
+        case _:
+            return False
 
 
 def has_room_for(group: Group, member_id: MemberId) -> bool:

@@ -31,8 +31,6 @@ def add_member(turn: Turn, request: JoinGroup, member_id: MemberId) -> None:
     if not group.members:
         group.protocol_type = request.protocol_type
     group.add(member_id, new_member(request, member_id))
-    if request.instance_id is not None:
-        group.static_members[request.instance_id] = member_id
     if group.join_phase is not None and group.join_phase.initial:
         group.join_phase.member_added = True
     park_join(turn, member_id, request.reply_to)
@@ -135,7 +133,7 @@ def vote_of_members(group: Group) -> str:
 def remove_member(turn: Turn, member_id: MemberId) -> None:
     """Forget a member; whatever it waits for is answered."""
     group = turn.group
-    member = group.remove(member_id)
+    group.remove(member_id)
     join = group.joins.pop(member_id, None)
     if join is not None:
         turn.reply(join, JoinGroupResponse(error=ErrorCode.unknown_member_id))
@@ -145,8 +143,6 @@ def remove_member(turn: Turn, member_id: MemberId) -> None:
     group.unsynced.discard(member_id)
     turn.cancel_timer(SessionTimer(member_id=member_id))
     turn.cancel_timer(NewMemberTimer(member_id=member_id))
-    if member.instance_id is not None:
-        del group.static_members[member.instance_id]
     if group.leader == member_id:
         group.leader = None
 

@@ -40,6 +40,8 @@ class Limits:
     new_member_join_timeout_ms: int = 300_000
     """Not a setting in Kafka either: how long a new member may wait for its first join phase to end."""
     group_size_max: int = 2**31 - 1
+    groups_max: int = 10_000
+    """In one broker; each costs some memory, and anybody may begin one. Kafka has no such limit."""
     pending_members_max: int = 20_000
     """Member ids that are handed out and not joined with, in one group; each lasts a session timeout at most."""
     offset_metadata_size_max: int = 4_096
@@ -104,7 +106,7 @@ class Group:
         """What the vote chose for the last generation."""
         self.leader: MemberId | None = None
         self.members: dict[MemberId, Member] = {}
-        """Changed by `add`, `remove` and `change_offer` only, so that `offers` goes with it."""
+        """Changed by `add`, `remove` and `change_offer` only, so that the next two go with it."""
         self.offers = Offers()
         self.static_members: dict[InstanceId, MemberId] = {}
         """Under which member id each static member is known now."""
@@ -122,11 +124,15 @@ class Group:
     def add(self, member_id: MemberId, member: Member) -> Member:
         self.members[member_id] = member
         self.offers.add(member.protocols)
+        if member.instance_id is not None:
+            self.static_members[member.instance_id] = member_id
         return member
 
     def remove(self, member_id: MemberId) -> Member:
         member = self.members.pop(member_id)
         self.offers.remove(member.protocols)
+        if member.instance_id is not None:
+            del self.static_members[member.instance_id]
         return member
 
     def change_offer(self, member: Member, protocols: tuple[MemberProtocol, ...]) -> None:

@@ -67,8 +67,6 @@ def replace(turn: Turn, request: JoinGroup, former_id: MemberId) -> None:
     member = group.add(new_id, new_member(request, new_id))
     member.is_new = False
     turn.arm_session(member)
-    if request.instance_id is not None:
-        group.static_members[request.instance_id] = new_id
     if group.leader == former_id:
         group.leader = new_id
     if former_id in group.unsynced:
