@@ -160,7 +160,8 @@ def test_a_damaged_batch_is_refused_and_nothing_is_written(connect: Connect) -> 
     client = connect()
     client.ask(METADATA, 4, topics=[{"name": "t"}], allow_auto_topic_creation=True)
     good = encode_batch([NewRecord(key=None, value=b"v")], timestamp_ms=1)
-    for bad in (good[:-1] + b"x", good[:-1], b"", good + good):
+    damaged, unsound = ErrorCode.corrupt_message, ErrorCode.invalid_record
+    for bad, error in ((good[:-1] + b"x", damaged), (good[:-1], unsound), (b"", unsound), (good + good, unsound)):
         answer = client.ask(
             PRODUCE,
             9,
@@ -169,7 +170,7 @@ def test_a_damaged_batch_is_refused_and_nothing_is_written(connect: Connect) -> 
             timeout=1000,
             topic_data=[{"name": "t", "partition_data": [{"index": 0, "records": bad}]}],
         )
-        assert answer.responses[0].partition_responses[0].error_code is ErrorCode.corrupt_message
+        assert answer.responses[0].partition_responses[0].error_code is error
     assert client.receive(produce(client, b"v")).responses[0].partition_responses[0].base_offset == 0
 
 

@@ -49,7 +49,7 @@ class Transactions:
     def __init__(self, log: BrokerLog, limits: TransactionLimits, now_ms: Callable[[], int]) -> None:
         self._log = log
         self.limits = limits
-        self._now_ms = now_ms
+        self.now_ms = now_ms
         self._timers: Timers[str] = Timers()
         self._timers_changed = asyncio.Event()
 
@@ -92,7 +92,7 @@ class Transactions:
     def append(self, batch: NewBatch) -> "asyncio.Future[Written]":
         """Queue a batch; batches are written in the order of these calls. The future fails with what
         `transaction_writes.append` raises, or a `WorldError`."""
-        now_ms = self._now_ms()
+        now_ms = self.now_ms()
         return self._log.write(
             lambda store: append(store, batch, now_ms=now_ms),
             lambda written: self._tell(batch.transactional_id or "", written),
@@ -119,25 +119,25 @@ class Transactions:
 
     async def run(self) -> None:
         """Abort what outlives its timeout, and forget who has not been heard of for long; until it is cancelled."""
-        sweep_due_ms = self._now_ms() + _SWEEP_INTERVAL_MS
+        sweep_due_ms = self.now_ms() + _SWEEP_INTERVAL_MS
         while True:
-            now_ms = self._now_ms()
+            now_ms = self.now_ms()
             while (transactional_id := self._timers.pop_due(now_ms)) is not None:
                 await self._time_out(transactional_id)
             if now_ms >= sweep_due_ms:
                 await self.sweep()
-                sweep_due_ms = self._now_ms() + _SWEEP_INTERVAL_MS
+                sweep_due_ms = self.now_ms() + _SWEEP_INTERVAL_MS
             due_ms = min(sweep_due_ms, self._timers.next_at_ms() or sweep_due_ms)
             self._timers_changed.clear()
             try:
-                async with asyncio.timeout(max(0, due_ms - self._now_ms()) / 1000):
+                async with asyncio.timeout(max(0, due_ms - self.now_ms()) / 1000):
                     await self._timers_changed.wait()
             except TimeoutError:
                 continue
 
     async def sweep(self) -> None:
         """Forget what has expired."""
-        now_ms = self._now_ms()
+        now_ms = self.now_ms()
 
         def forget(store: Store) -> None:
             forget_producers(store.database, now_ms - self.limits.producer_id_expiration_ms)
@@ -154,12 +154,12 @@ class Transactions:
             await self._decide(transactional_id, lambda _: TimeoutPassed())
         except WorldError as error:
             logger.warning("transaction of %s is aborted later: %s", transactional_id, error)
-            self._timers.set(transactional_id, self._now_ms() + _RETRY_DELAY_MS)
+            self._timers.set(transactional_id, self.now_ms() + _RETRY_DELAY_MS)
 
     # -- small hands --------------------------------------------------------------------------------------------------
 
     def _decide(self, transactional_id: str, make: Callable[[int], Event]) -> "asyncio.Future[Written]":
-        now_ms = self._now_ms()
+        now_ms = self.now_ms()
         return self._log.write(
             lambda store: decide(store, transactional_id, make, now_ms=now_ms),
             lambda written: self._tell(transactional_id, written),

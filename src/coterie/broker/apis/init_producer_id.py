@@ -1,25 +1,48 @@
-"""InitProducerId: v0-5 · a fresh producer id of epoch 0, never given twice, for idempotent producers · transactions
-are refused; sequence numbers are not checked yet: a batch that is sent again is written again."""
+"""InitProducerId: v0-5 · a producer id never given before, for idempotent producers; with a transactional id the next
+epoch of its producer, which fences whoever had the last one and aborts what it left open (Kafka has it ask again
+meanwhile, with CONCURRENT_TRANSACTIONS; here that takes no time) · two-phase commit (v6), not yet stable in Kafka."""
 
 from coterie.broker.node import Node, Request
+from coterie.groups.transaction_messages import NO_EPOCH, NO_PRODUCER_ID, NOBODY, Identity, InitProducerId
 from coterie.nouns.errors import WorldError
 from coterie.wire.errors import ErrorCode
-from coterie.wire.shapes import Values
+from coterie.wire.shapes import Values, milliseconds
+
+_FENCED_SINCE = 4
+"""Before this version a fenced producer is told INVALID_PRODUCER_EPOCH (KIP-588)."""
 
 
 async def handle(node: Node, request: Request) -> Values:
-    if request.body.transactional_id is not None:
-        return _answer(ErrorCode.transactional_id_authorization_failed)
+    transactional_id = request.body.transactional_id
+    expected = Identity(request.told("producer_id", NO_PRODUCER_ID), request.told("producer_epoch", NO_EPOCH))
+    if transactional_id is None:
+        try:
+            return _answer(ErrorCode.none, Identity(await node.transactions.fresh_producer_id(), 0))
+        except WorldError:
+            return _answer(ErrorCode.kafka_storage_error)
+    if not transactional_id or (expected.producer_id == NO_PRODUCER_ID) != (expected.epoch == NO_EPOCH):
+        return _answer(ErrorCode.invalid_request)
     try:
-        return _answer(ErrorCode.none, await node.log.next_number("next producer id"), 0)
+        reply = await node.transactions.ask(
+            transactional_id,
+            lambda fresh_producer_id: InitProducerId(
+                timeout_ms=milliseconds(request.body.transaction_timeout),
+                timeout_max_ms=node.settings.transactions.timeout_max_ms,
+                expected=None if expected == NOBODY else expected,
+                fresh_producer_id=fresh_producer_id,
+            ),
+        )
     except WorldError:
         return _answer(ErrorCode.kafka_storage_error)
+    if reply.error is ErrorCode.producer_fenced and request.header.api_version < _FENCED_SINCE:
+        return _answer(ErrorCode.invalid_producer_epoch)
+    return _answer(reply.error, reply.producer)
 
 
-def _answer(error: ErrorCode, producer_id: int = -1, producer_epoch: int = -1) -> Values:
+def _answer(error: ErrorCode, producer: Identity = NOBODY) -> Values:
     return {
         "throttle_time": 0,
         "error_code": error,
-        "producer_id": producer_id,
-        "producer_epoch": producer_epoch,
+        "producer_id": producer.producer_id,
+        "producer_epoch": producer.epoch,
     }

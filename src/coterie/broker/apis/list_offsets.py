@@ -1,14 +1,18 @@
-"""ListOffsets: v1-11 · earliest, latest, the record of the greatest timestamp (KIP-734), the first one since a
-timestamp · tiers (KIP-405): nothing is tiered; in a compressed batch the batch's first record is told."""
+"""ListOffsets: v1-11 · earliest, latest (with isolation level read_committed the last stable offset), the record of the
+greatest timestamp (KIP-734), the first one since a timestamp · tiers (KIP-405): nothing is tiered."""
 
+import asyncio
+from collections.abc import Mapping
 from typing import Any
 
+from coterie.broker.apis.fetch import reads_committed
 from coterie.broker.log import Partition
 from coterie.broker.node import LEADER_EPOCH, Node, Request
 from coterie.nouns.errors import WireError, WorldError
-from coterie.wire.batches import Record, decode_records, read_head
+from coterie.wire.batches import read_head
 from coterie.wire.errors import ErrorCode
 from coterie.wire.shapes import Values
+from coterie.wire.sifting import slices
 
 LATEST = -1
 EARLIEST = -2
@@ -17,6 +21,8 @@ EARLIEST_LOCAL = -4
 LATEST_TIERED = -5
 EARLIEST_PENDING_UPLOAD = -6
 
+_SINCE: Mapping[int, int] = {MAX_TIMESTAMP: 7, EARLIEST_LOCAL: 8, LATEST_TIERED: 9, EARLIEST_PENDING_UPLOAD: 11}
+"""In which version a negative timestamp came to mean something."""
 _NOWHERE = (-1, -1)
 """No timestamp, no offset."""
 
@@ -25,13 +31,16 @@ async def handle(node: Node, request: Request) -> Values:
     return {
         "throttle_time": 0,
         "topics": [
-            {"name": asked.name, "partitions": [await _answer(node, asked.name, one) for one in asked.partitions]}
+            {
+                "name": asked.name,
+                "partitions": [await _answer(node, request, asked.name, one) for one in asked.partitions],
+            }
             for asked in request.body.topics
         ],
     }
 
 
-async def _answer(node: Node, topic_name: str, asked: Any) -> Values:
+async def _answer(node: Node, request: Request, topic_name: str, asked: Any) -> Values:
     topic = node.log.topics.get(topic_name)
     partition = topic.partition(asked.partition_index) if topic else None
     error, (timestamp_ms, offset) = ErrorCode.none, _NOWHERE
@@ -39,9 +48,12 @@ async def _answer(node: Node, topic_name: str, asked: Any) -> Values:
         error = ErrorCode.unknown_topic_or_partition
     elif getattr(asked, "current_leader_epoch", -1) > LEADER_EPOCH:
         error = ErrorCode.unknown_leader_epoch
+    elif asked.timestamp < EARLIEST and request.header.api_version < _SINCE.get(asked.timestamp, 2**15):
+        error = ErrorCode.unsupported_version
     else:
+        end_offset = partition.stable_offset if reads_committed(request) else partition.end_offset
         try:
-            timestamp_ms, offset = await _find(node, partition, asked.timestamp)
+            timestamp_ms, offset = await _find(node, partition, asked.timestamp, end_offset)
         except WorldError:
             error = ErrorCode.kafka_storage_error
     return {
@@ -53,29 +65,35 @@ async def _answer(node: Node, topic_name: str, asked: Any) -> Values:
     }
 
 
-async def _find(node: Node, partition: Partition, wanted: int) -> tuple[int, int]:
-    """Timestamp and offset; only the offset where a place of the log and no record is meant."""
+async def _find(node: Node, partition: Partition, wanted: int, end_offset: int) -> tuple[int, int]:
+    """Timestamp and offset; only the offset where a place of the log and no record is meant. A record at
+    ``end_offset`` or after it is not told."""
     if wanted == LATEST:
-        return -1, partition.end_offset
+        return -1, end_offset
     if wanted in (EARLIEST, EARLIEST_LOCAL):
-        return -1, 0
+        return -1, partition.start_offset
     if wanted in (LATEST_TIERED, EARLIEST_PENDING_UPLOAD):
         return _NOWHERE
     if wanted == MAX_TIMESTAMP:
-        latest = await node.log.latest_batch(partition)
-        return _NOWHERE if latest is None else _first_since(latest, read_head(latest).max_timestamp_ms)
-    batch = await node.log.batch_since(partition, wanted)
-    return _NOWHERE if batch is None else _first_since(batch, wanted)
+        batch = await node.log.latest_batch(partition)
+        since_ms = read_head(batch).max_timestamp_ms if batch is not None else 0
+    else:
+        batch, since_ms = await node.log.batch_since(partition, wanted), wanted
+    if batch is None:
+        return _NOWHERE
+    # A producer decides how long it takes to unpack its batch.
+    found = await asyncio.to_thread(_first_since, batch, since_ms)
+    return found if found[1] < end_offset else _NOWHERE
 
 
 def _first_since(batch: bytes, timestamp_ms: int) -> tuple[int, int]:
     """The batch's first record of ``timestamp_ms`` or later."""
     head = read_head(batch)
-    found: Record | None = None
-    if not head.is_compressed:
-        try:
-            found = next((record for record in decode_records(batch) if record.timestamp_ms >= timestamp_ms), None)
-        except WireError:
-            # A producer may put nonsense behind a sound head and CRC: the batch is then all that is known.
-            found = None
-    return (head.max_timestamp_ms, head.base_offset) if found is None else (found.timestamp_ms, found.offset)
+    try:
+        for record in slices(batch, head):
+            if record.timestamp_ms >= timestamp_ms:
+                return record.timestamp_ms, record.offset
+    except WireError:
+        # A producer may put nonsense behind a sound head and CRC: the batch is then all that is known.
+        pass
+    return head.max_timestamp_ms, head.base_offset

@@ -1,19 +1,41 @@
-"""Produce: v3-13 · batches are kept as they came, answered once durable (acks 1 and -1 alike) or not at all (acks 0) ·
-transactions; sequence checks of idempotent producers; older message formats, as in Kafka 4."""
+"""Produce: v3-13 · batches are kept as they came, answered once durable (acks 1 and -1 alike) or not at all (acks 0);
+numbered ones once and in order; transactional ones only into their producer's open transaction, which since v12 they
+begin themselves · older message formats, as in Kafka 4; records are looked into only where the topic needs keys."""
 
 import asyncio
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
-from coterie.broker.group_log import GROUPS_TOPIC
-from coterie.broker.log import Topic
+from coterie.broker.log import Partition, Topic
 from coterie.broker.node import Node, Request, topic_of
+from coterie.broker.store import TopicGoneError
+from coterie.broker.topic_configs import batch_size_max, has_append_time, items_of, number_of
+from coterie.broker.topic_rules import is_internal
+from coterie.broker.transaction_writes import Admission, KeylessError, NewBatch, Written
+from coterie.groups.transaction_messages import TopicPartition
+from coterie.groups.turn import Refusal
 from coterie.nouns.errors import WireError, WorldError
-from coterie.wire.batches import BatchHead, check_produced
+from coterie.wire.batches import NO_TIMESTAMP, BatchHead, DamagedError, check_produced, with_append_time
+from coterie.wire.compression import ZSTD
 from coterie.wire.errors import ErrorCode
 from coterie.wire.shapes import Values
 
-_ZSTD = 4
+_ZSTD_SINCE = 7
+_KEYLESS_TOLD_MAX = 100
+"""Of how many records without a key an answer tells one by one."""
+
+
+class _Queued(NamedTuple):
+    """A batch on its way into the log."""
+
+    written: "asyncio.Future[Written]"
+    partition: Partition
+    append_time_ms: int
+
+
+class _Refused(NamedTuple):
+    error: ErrorCode
+    sentence: str | None = None
 
 
 async def handle(node: Node, request: Request) -> Values | None:
@@ -43,60 +65,137 @@ async def handle(node: Node, request: Request) -> Values | None:
     return {"throttle_time": 0, "responses": responses}
 
 
-def _queue(
-    node: Node, request: Request, topic_data: Any, data: Any
-) -> "asyncio.Future[int] | tuple[ErrorCode, str | None]":
-    """The append's future, or why there is none."""
+def _queue(node: Node, request: Request, topic_data: Any, data: Any) -> _Queued | _Refused:
     if request.body.acks not in (-1, 0, 1):
-        return ErrorCode.invalid_required_acks, None
-    if request.body.transactional_id is not None:
-        return ErrorCode.transactional_id_authorization_failed, "This broker has no transactions."
+        return _Refused(ErrorCode.invalid_required_acks)
     topic = topic_of(node, topic_data)
     partition = topic.partition(data.index) if topic else None
     if topic is None and not hasattr(topic_data, "name"):
-        return ErrorCode.unknown_topic_id, None
+        return _Refused(ErrorCode.unknown_topic_id)
     if topic is None or partition is None:
-        return ErrorCode.unknown_topic_or_partition, None
+        return _Refused(ErrorCode.unknown_topic_or_partition)
     try:
         head = check_produced(data.records or b"")
+    except DamagedError as error:
+        return _Refused(ErrorCode.corrupt_message, str(error))
     except WireError as error:
-        return ErrorCode.corrupt_message, str(error)
-    refusal = _refusal(node, request, topic, head)
-    return refusal if refusal is not None else node.log.append(partition, data.records, head)
+        return _Refused(ErrorCode.invalid_record, str(error))
+    now_ms = node.transactions.now_ms()
+    refused = _refusal(node, request, topic, head, now_ms)
+    if refused is not None:
+        return refused
+    batch, append_time_ms = data.records, NO_TIMESTAMP
+    if has_append_time(topic.configs):
+        batch, head = with_append_time(batch, head, now_ms)
+        append_time_ms = now_ms
+    written = node.transactions.append(
+        NewBatch(
+            to=TopicPartition(topic.name, partition.number),
+            partition_id=partition.id,
+            data=batch,
+            head=head,
+            transactional_id=request.body.transactional_id,
+            admission=_admission(request.header.api_version),
+            needs_keys="compact" in items_of(topic.configs, "cleanup.policy"),
+        )
+    )
+    return _Queued(written, partition, append_time_ms)
 
 
-def _refusal(node: Node, request: Request, topic: Topic, head: BatchHead) -> tuple[ErrorCode, str] | None:
+def _refusal(node: Node, request: Request, topic: Topic, head: BatchHead, now_ms: int) -> _Refused | None:
     """Why a sound batch may not be appended."""
-    if topic.name == GROUPS_TOPIC:
-        return ErrorCode.invalid_topic_exception, f"Only the coordinator writes to {GROUPS_TOPIC}."
-    size_max = int(topic.configs.get("max.message.bytes", node.settings.batch_size_max))
+    if is_internal(topic.name):
+        return _Refused(ErrorCode.invalid_topic_exception, f"Only the broker writes to {topic.name}.")
+    size_max = batch_size_max(topic.configs, node.settings)
     if head.size_bytes > size_max:
-        return ErrorCode.message_too_large, f"The batch has {head.size_bytes} bytes, allowed are {size_max}."
-    if head.is_transactional or head.is_control:
-        return ErrorCode.invalid_record, "This broker has no transactions."
-    if head.attributes & 0x07 == _ZSTD and request.header.api_version < 7:
-        return ErrorCode.unsupported_compression_type, "zstd needs Produce v7."
-    if head.attributes & 0x07 > _ZSTD:
-        return ErrorCode.unsupported_compression_type, f"No compression has the number {head.attributes & 0x07}."
+        return _Refused(ErrorCode.message_too_large, f"The batch has {head.size_bytes} bytes, allowed are {size_max}.")
+    if head.codec == ZSTD and request.header.api_version < _ZSTD_SINCE:
+        return _Refused(ErrorCode.unsupported_compression_type, f"zstd needs Produce v{_ZSTD_SINCE}.")
+    if head.codec > ZSTD:
+        return _Refused(ErrorCode.unsupported_compression_type, f"No compression has the number {head.codec}.")
+    return _producer_refusal(request, head) or _timestamp_refusal(topic, head, now_ms)
+
+
+def _producer_refusal(request: Request, head: BatchHead) -> _Refused | None:
+    if head.is_control:
+        return _Refused(ErrorCode.invalid_record, "Only the broker writes control batches.")
+    if head.is_transactional and request.body.transactional_id is None:
+        return _Refused(ErrorCode.transactional_id_authorization_failed, "The request has no transactional id.")
+    if head.is_transactional and not request.body.transactional_id:
+        return _Refused(ErrorCode.invalid_request, "The transactional id is empty.")
+    if head.is_numbered and head.producer_epoch < 0:
+        return _Refused(ErrorCode.invalid_producer_epoch)
+    if head.is_numbered and head.base_sequence < 0:
+        return _Refused(ErrorCode.invalid_record, "A producer with an id numbers its batches from 0.")
     return None
 
 
-async def _answered(index: int, outcome: "asyncio.Future[int] | tuple[ErrorCode, str | None]") -> dict[str, Any]:
-    error, sentence, base_offset = ErrorCode.none, None, -1
-    if isinstance(outcome, tuple):
-        error, sentence = outcome
-    else:
-        try:
-            base_offset = await outcome
-        except WorldError as failure:
-            error, sentence = ErrorCode.kafka_storage_error, str(failure)
-    no_errors: Sequence[Values] = ()
+def _timestamp_refusal(topic: Topic, head: BatchHead, now_ms: int) -> _Refused | None:
+    """By what the head tells: the first record's time and the greatest."""
+    if has_append_time(topic.configs) or head.max_timestamp_ms == NO_TIMESTAMP:
+        return None
+    ahead_ms = head.max_timestamp_ms - now_ms
+    behind_ms = now_ms - head.base_timestamp_ms
+    if ahead_ms > number_of(topic.configs, "message.timestamp.after.max.ms"):
+        return _Refused(ErrorCode.invalid_timestamp, f"A record is {ahead_ms} ms ahead of the broker's clock.")
+    if behind_ms > number_of(topic.configs, "message.timestamp.before.max.ms"):
+        return _Refused(ErrorCode.invalid_timestamp, f"A record is {behind_ms} ms behind the broker's clock.")
+    return None
+
+
+def _admission(version: int) -> Admission:
+    if version > 11:
+        return Admission.BY_ITSELF
+    return Admission.ADDED_OR_ABORTABLE if version == 11 else Admission.ADDED_BEFORE
+
+
+async def _answered(index: int, outcome: _Queued | _Refused) -> dict[str, Any]:
+    if isinstance(outcome, _Refused):
+        return _answer(index, outcome.error, sentence=outcome.sentence)
+    start_offset = outcome.partition.start_offset
+    try:
+        written = await outcome.written
+    except KeylessError as refusal:
+        return _answer(
+            index,
+            refusal.error,
+            sentence=f"{len(refusal.records)} records have no key, and the topic is compacted.",
+            start_offset=start_offset,
+            keyless=refusal.records[:_KEYLESS_TOLD_MAX],
+        )
+    except Refusal as refusal:
+        return _answer(index, refusal.error, start_offset=start_offset)
+    except WireError as error:
+        return _answer(index, ErrorCode.invalid_record, sentence=str(error), start_offset=start_offset)
+    except TopicGoneError as gone:
+        return _answer(index, ErrorCode.unknown_topic_or_partition, sentence=str(gone))
+    except WorldError as failure:
+        return _answer(index, ErrorCode.kafka_storage_error, sentence=str(failure))
+    return _answer(
+        index,
+        ErrorCode.none,
+        base_offset=written.base_offset,
+        start_offset=start_offset,
+        append_time_ms=outcome.append_time_ms,
+    )
+
+
+def _answer(
+    index: int,
+    error: ErrorCode,
+    *,
+    sentence: str | None = None,
+    base_offset: int = -1,
+    start_offset: int = -1,
+    append_time_ms: int = NO_TIMESTAMP,
+    keyless: Sequence[int] = (),
+) -> dict[str, Any]:
     return {
         "index": index,
         "error_code": error,
         "base_offset": base_offset,
-        "log_append_time": -1,
-        "log_start_offset": 0,
-        "record_errors": no_errors,
+        "log_append_time": append_time_ms,
+        "log_start_offset": start_offset,
+        "record_errors": [{"batch_index": record, "batch_index_error_message": "It has no key."} for record in keyless],
         "error_message": sentence,
     }

@@ -4,6 +4,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 
 from coterie.broker.apis import (
+    add_partitions_to_txn,
     alter_configs,
     create_partitions,
     create_topics,
@@ -14,6 +15,7 @@ from coterie.broker.apis import (
     describe_configs,
     describe_groups,
     describe_topic_partitions,
+    end_txn,
     fetch,
     find_coordinator,
     heartbeat,
@@ -83,6 +85,8 @@ APIS: Mapping[int, Api] = {
         Api(key=20, versions=range(1, 7), handle=delete_topics.handle),
         Api(key=21, versions=range(3), handle=delete_records.handle),
         Api(key=22, versions=range(6), handle=init_producer_id.handle),
+        Api(key=24, versions=range(6), handle=add_partitions_to_txn.handle),
+        Api(key=26, versions=range(6), handle=end_txn.handle),
         Api(key=32, versions=range(1, 5), handle=describe_configs.handle),
         Api(key=33, versions=range(3), handle=alter_configs.handle),
         Api(key=SASL_AUTHENTICATE, versions=range(3), handle=sasl_authenticate.handle),
