@@ -1,6 +1,7 @@
 """The broker as a whole: opens the log, loads the groups, listens, and ends without leaving anything behind."""
 
 import asyncio
+import gc
 import json
 import logging
 import time
@@ -25,6 +26,10 @@ logger = logging.getLogger(__name__)
 _READ_AHEAD_SIZE = 1024 * 1024
 """How much of a peer's bytes is taken from its socket before somebody wants them."""
 
+_COLLECTED_AT = (20_000, 10, 10)
+"""Thresholds of Python's collector. Ten thousand connections are a million objects that live long: by default it walks
+them all again and again while they come, a second at a time, and nobody is answered meanwhile."""
+
 
 class Broker:
     """A broker that listens. Made by :func:`running`."""
@@ -40,10 +45,12 @@ class Broker:
 
 
 async def serve(settings: BrokerSettings, *, ready: Callable[[str, int], None]) -> None:
-    """Run a broker until this is cancelled; ``ready`` is called with host and port once it answers.
+    """Run a broker until this is cancelled; ``ready`` is called with host and port once it answers. It takes the whole
+    process for its own, and sets its collector.
 
     :raises WorldError: when the data directory or the port cannot be had.
     """
+    gc.set_threshold(*_COLLECTED_AT)
     async with running(settings) as broker:
         ready(broker.host, broker.port)
         await asyncio.get_running_loop().create_future()
