@@ -65,6 +65,32 @@ def test_a_broker_on_a_full_disk_serves_reads_and_writes_again_when_there_is_roo
     assert findings(tmp_path / "log.sqlite") == []
 
 
+async def test_what_is_left_of_a_full_disk_is_kept_for_what_makes_room(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    async with open_log(tmp_path / "log", tmp_path / "lock") as log, asyncio.TaskGroup() as tasks:
+        partition = (await log.create_topic("t", 1, {"retention.bytes": "3000", "retention.ms": "-1"})).partitions[0]
+        gone = await log.create_topic("gone", 1, {})
+        for _ in range(9):
+            await put(log, "t", {"a": "x" * 1_000})
+        log._store.free_bytes_min = 2**62
+        for _ in range(3):
+            with pytest.raises(WorldError, match="the disk is full"):
+                await put(log, "t", {"a": ""})
+        await log.delete_topic(gone)
+        keeping = tasks.create_task(keep_up(log, tmp_path / "log", OFTEN, now_ms=lambda: 10**6))
+        async with asyncio.timeout(DEADLINE_S):
+            while partition.start_offset < 6:  # noqa: ASYNC110 - rows, not events
+                await asyncio.sleep(0.005)
+        log._store.free_bytes_min = 0
+        assert await put(log, "t", {"a": ""}) == 9
+        keeping.cancel()
+    said = [record.message for record in caplog.records]
+    assert [line for line in said if "cannot be written" in line][1:] == []
+    assert said.count("the broker's log can be written again") == 1
+
+
 async def test_upkeep_on_a_full_disk_waits_and_goes_on(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO)
     async with open_log(tmp_path / "log", tmp_path / "lock") as log, asyncio.TaskGroup() as tasks:

@@ -103,6 +103,11 @@ class BrokerLog:
     def partition_count(self) -> int:
         return sum(len(topic.partitions) for topic in self.topics.values())
 
+    @property
+    def has_room(self) -> bool:
+        """False: the disk is full, and appends are refused."""
+        return self._store.has_room
+
     # -- writing ----------------------------------------------------------------------------------------------------
 
     def write(

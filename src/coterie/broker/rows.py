@@ -126,6 +126,10 @@ class RowReader:
         (size,) = self._database.execute("PRAGMA page_size").fetchone()
         return free * size, free / max(1, pages)
 
+    def shorten_wal(self) -> None:
+        """Write the write-ahead log back and cut it to nothing, as far as readers let go of it."""
+        self._database.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
+
     # -- compaction ---------------------------------------------------------------------------------------------------
 
     def cleaned_offset(self, partition_id: int) -> int:

@@ -21,6 +21,10 @@ class TopicExistsError(CoterieError):
     """A topic of this name is there already."""
 
 
+class DiskFullError(WorldError):
+    """There is so little room left that it is kept for retention and compaction, which make more."""
+
+
 class TopicGoneError(WorldError):
     """The topic was deleted, perhaps while the request waited."""
 
@@ -61,6 +65,11 @@ class Store:
         except BaseException:
             self.database.close()
             raise
+        self._folder = path.parent
+        self._free_bytes = 0
+        self.free_bytes_min = FREE_BYTES_MIN
+        self.has_room = True
+        """Whether batches may be appended; as it was at the last `begin`."""
         self._ends_before: dict[int, int | None] = {}
         """What `rollback` restores: the ends that the open transaction moved, as they were (None: new partitions)."""
 
@@ -70,7 +79,13 @@ class Store:
     # -- transactions -----------------------------------------------------------------------------------------------
 
     def begin(self) -> None:
+        """:raises OSError, sqlite3.Error: when the disk cannot be asked or written to."""
         self.database.execute("BEGIN IMMEDIATE")
+        disk = os.statvfs(self._folder)
+        self._free_bytes = disk.f_bavail * disk.f_frsize
+        self.has_room = self._free_bytes >= self.free_bytes_min or (
+            self._free_bytes >= _FREE_BYTES_OF_WAL and self._free_bytes + self._unused_bytes() >= self.free_bytes_min
+        )
 
     def commit(self) -> None:
         """What was written since `begin` is durable when this returns."""
@@ -88,13 +103,24 @@ class Store:
         if self.database.in_transaction:
             self.database.execute("ROLLBACK")
 
+    def _unused_bytes(self) -> int:
+        """Pages of the file that hold nothing any more."""
+        (pages,) = self.database.execute("PRAGMA freelist_count").fetchone()
+        (size,) = self.database.execute("PRAGMA page_size").fetchone()
+        return int(pages * size)
+
     # -- inside a transaction: batches ------------------------------------------------------------------------------
 
     def append(self, partition_id: int, data: bytes, head: BatchHead) -> int:
         """Write one batch at the partition's end; returns its base offset.
 
-        :raises TopicGoneError: before anything is written.
+        :raises TopicGoneError, DiskFullError: before anything is written.
         """
+        if not self.has_room:
+            raise DiskFullError(
+                f"the disk is full: {self._free_bytes // 1_000_000} MB are free, and the broker's log keeps"
+                f" {self.free_bytes_min // 1_000_000} MB of it to be able to remove what has expired"
+            )
         base_offset = self.end_offset(partition_id)
         end_offset = base_offset + head.last_offset_delta + 1
         self.database.execute(
@@ -251,7 +277,11 @@ class Store:
         )
 
 
-_WAL_SIZE_KEPT = 64 * 1024 * 1024
+FREE_BYTES_MIN = 32 * 1024 * 1024
+"""On a disk that is full to the last byte nothing can be deleted either: SQLite writes pages before it frees others."""
+_FREE_BYTES_OF_WAL = 8 * 1024 * 1024
+"""Of that, what must be free outside the file, where the write-ahead log is."""
+_WAL_SIZE_KEPT = 16 * 1024 * 1024
 """A write-ahead log that grew beyond this, under a long read, is cut when it has been written back."""
 
 

@@ -64,7 +64,7 @@ class _Upkeep:
         self._thread = thread
         self._settings = settings
         self._now_ms = now_ms
-        self._is_failing = False
+        self._failing: set[Callable[[], Awaitable[None]]] = set()
         self._complained_of: set[str] = set()
 
     async def run(self) -> None:
@@ -89,13 +89,13 @@ class _Upkeep:
         try:
             await work()
         except (WorldError, sqlite3.Error) as error:
-            if not self._is_failing:
+            if work not in self._failing:
                 logger.warning("the upkeep of the broker's log waits until it works again: %s", error)
-            self._is_failing = True
+            self._failing.add(work)
         except Exception:
             logger.exception("our own bug: the upkeep of the broker's log begins anew")
         else:
-            self._is_failing = False
+            self._failing.discard(work)
 
     # -- what is gone already -----------------------------------------------------------------------------------------
 
@@ -196,6 +196,8 @@ class _Upkeep:
     # -- space --------------------------------------------------------------------------------------------------------
 
     async def _give_back(self) -> None:
+        if not self._log.has_room:
+            await self._look(self._reader.shorten_wal)
         while True:
             free_bytes, share = await self._look(self._reader.free_space)
             if free_bytes <= _SPARE_BYTES or share <= _SPARE_SHARE:

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from queue import Empty, SimpleQueue
 from typing import Any, TypeVar
 
-from coterie.broker.store import Store
+from coterie.broker.store import DiskFullError, Store
 from coterie.nouns.errors import CoterieError, WorldError
 
 logger = logging.getLogger(__name__)
@@ -79,13 +79,17 @@ class Writer:
                     # Refused before it wrote anything: the others of this transaction are not concerned.
                     outcomes.append((write, None, refused))
             self._store.commit()
-        except sqlite3.Error as error:
+        except (OSError, sqlite3.Error) as error:
             self._note_failure(error)
             failure: Exception = WorldError(f"the broker's log cannot be written: {error}")
         except Exception as error:  # noqa: BLE001 our own bug: whoever waits must hear of it, and the thread go on
             failure = error
         else:
-            self._note_success()
+            full = next((error for _, _, error in outcomes if isinstance(error, DiskFullError)), None)
+            if full is not None:
+                self._note_failure(full)
+            elif self._store.has_room:
+                self._note_success()
             return outcomes
         try:
             self._store.rollback()
@@ -94,7 +98,7 @@ class Writer:
             logger.error("the broker's log cannot be rolled back: %s", error)
         return [(write, None, failure) for write in writes]
 
-    def _note_failure(self, error: sqlite3.Error) -> None:
+    def _note_failure(self, error: Exception) -> None:
         """One line for a whole time of failing: a full disk is met by every producer, again and again."""
         if not self._is_failing:
             logger.error("the broker's log cannot be written, so producers are refused until it can: %s", error)
