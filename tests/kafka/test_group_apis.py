@@ -252,7 +252,6 @@ def test_who_waits_in_join_or_in_sync_is_fenced_at_once(group: Group) -> None:
     second.join()
     assert follower.joined().error_code is ErrorCode.none
     follower.send_sync()
-    group.until(lambda: follower.client is not None)
     double.send_join()
     assert follower.synced().error_code is ErrorCode.fenced_instance_id
     # The leader may have been about to assign to the fenced one: the group joins once more.
@@ -335,50 +334,33 @@ def _told(group: Group) -> tuple[Any, ...]:
     )
 
 
-@pytest.mark.parametrize("version", range(7))
-def test_a_group_that_is_not_there_is_dead_and_from_v6_on_not_found(group: Group, version: int) -> None:
-    told = group.described(version)
-    assert (told.group_state, told.protocol_type, told.members) == ("Dead", "", ())
-    if version < 6:
-        assert told.error_code is ErrorCode.none
-    else:
-        assert (told.error_code, told.error_message) == (
-            ErrorCode.group_id_not_found,
-            f"Group {group.group_id} not found.",
-        )
+def test_a_group_that_is_not_there_is_dead_and_from_v6_on_not_found(group: Group) -> None:
+    for version in range(7):
+        told = group.described(version)
+        assert (told.group_state, told.protocol_type, told.members) == ("Dead", "", ())
+        assert (told.error_code is ErrorCode.none) is (version < 6)
+    assert told.error_code is ErrorCode.group_id_not_found
+    assert told.error_message == f"Group {group.group_id} not found."
 
 
-@pytest.mark.parametrize(
-    ("states", "types", "is_there"),
-    [
-        (("Stable",), (), True),
-        ((" sTABLE ",), (), True),
-        (("Empty", "stable", "nonsense"), (), True),
-        (("Empty", "nonsense"), (), False),
-        (("",), (), False),
-        ((), ("classic",), True),
-        ((), ("CLASSIC", "nonsense"), True),
-        ((), (" classic ",), False),
-        ((), ("consumer",), False),
-        ((), ("nonsense",), False),
-        (("stable",), ("Classic",), True),
-        (("empty",), ("Classic",), False),
-    ],
-)
-def test_a_list_is_sifted_by_states_and_types_in_upper_and_lower_case(
-    group: Group, states: tuple[str, ...], types: tuple[str, ...], is_there: bool
-) -> None:
+def test_a_list_is_sifted_by_states_and_types_in_upper_and_lower_case(group: Group) -> None:
     group.settle(None)
-    assert (group.listed(states=states, types=types) is not None) is is_there
+    for states in ((), ("Stable",), (" sTABLE ",), ("Empty", "stable", "nonsense")):
+        for types in ((), ("classic",), ("CLASSIC", "nonsense")):
+            assert group.listed(states=states, types=types) is not None, (states, types)
+    for states in (("Empty", "nonsense"), ("",)):
+        assert group.listed(states=states, types=("classic",)) is None, states
+    for types in ((" classic ",), ("consumer",), ("nonsense",), ("",)):
+        assert group.listed(states=("stable",), types=types) is None, types
 
 
-@pytest.mark.parametrize("version", range(6))
-def test_every_version_lists_what_it_knows(group: Group, version: int) -> None:
+def test_every_version_lists_what_it_knows(group: Group) -> None:
     group.settle(None)
-    told = group.listed(version)
-    assert told.protocol_type == "sheep"
-    assert getattr(told, "group_state", "Stable") == "Stable"
-    assert getattr(told, "group_type", "classic") == "classic"
+    for version in range(6):
+        told = group.listed(version)
+        assert told.protocol_type == "sheep"
+        assert getattr(told, "group_state", "Stable") == "Stable"
+        assert getattr(told, "group_type", "classic") == "classic"
 
 
 @pytest.mark.parametrize("version", range(3))
@@ -417,12 +399,12 @@ def test_each_group_is_deleted_for_itself_and_answered_once(group: Group) -> Non
 # -- finding ----------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("version", range(7))
-def test_a_coordinator_is_found_in_every_version(group: Group, bootstrap: str, version: int) -> None:
-    answer = group.client.ask(FIND, version, key="g", key_type=0, coordinator_keys=["g", "h"])
-    found = answer.coordinators if version >= 4 else (answer,)
-    assert {(one.error_code, f"{one.host}:{one.port}") for one in found} == {(ErrorCode.none, bootstrap)}
-    assert [one.key for one in found if version >= 4] == ["g", "h"][: 2 * (version >= 4)]
+def test_a_coordinator_is_found_in_every_version(group: Group, bootstrap: str) -> None:
+    for version in range(7):
+        answer = group.client.ask(FIND, version, key="g", key_type=0, coordinator_keys=["g", "h"])
+        found = answer.coordinators if version >= 4 else (answer,)
+        assert {(one.error_code, f"{one.host}:{one.port}") for one in found} == {(ErrorCode.none, bootstrap)}
+        assert version < 4 or [one.key for one in found] == ["g", "h"]
 
 
 def test_who_asks_for_no_coordinator_gets_none(group: Group) -> None:

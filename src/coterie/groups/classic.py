@@ -7,11 +7,14 @@ is dropped, the generation rises, and all parked joins are answered, the leader'
 written, the group is STABLE, and all parked syncs are answered. Any change of the membership opens the next join phase.
 
 Behaviour, codes and the order of checks are those of Kafka's GroupCoordinator (KIP-62 for the two timeouts, KIP-134 for
-the initial delay, KIP-394 for known member ids, KIP-559 for the protocol in SyncGroup), except that
+the initial delay, KIP-345 for static members, KIP-394 for known member ids, KIP-559 for the protocol in SyncGroup), except that
 
 - the generation is written when the join phase ends, too (see `GenerationWritten`);
 - a leader that is gone is followed by the member that rejoined first;
 - a parked request whose member asks again is answered REBALANCE_IN_PROGRESS; Kafka forgets it without an answer;
+- a static member that is away when a join phase ends is not waited for in the sync phase after it: it stays until its
+  session ends. Kafka removes it with whoever has not synced when the rebalance timeout has passed;
+- one that is back in a full group takes its own place; Kafka answers GROUP_MAX_SIZE_REACHED;
 - a join or sync that is answered at once gives a full session, as a heartbeat does. Kafka leaves the session's end
   where it was, so that a member can begin to work on an answer that it got when its session was nearly over.
 """
