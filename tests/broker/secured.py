@@ -8,7 +8,9 @@ from typing import Any
 
 from coterie.broker.security.users import Users
 from coterie.broker.settings import BrokerSettings, Security, SecurityProtocol
-from tests.broker.conftest import QUICK, ThreadedBroker
+from coterie.wire.errors import ErrorCode
+from coterie.wire.frames import SASL_AUTHENTICATE, SASL_HANDSHAKE
+from tests.broker.conftest import QUICK, RawClient, ThreadedBroker, raw_client
 from tests.certificates import Authority, Pair
 
 PASSWORD = "a pass,word=with 'marks'"
@@ -58,3 +60,16 @@ def secured_broker(
 
 def trusting(authority: Authority) -> ssl.SSLContext:
     return ssl.create_default_context(cafile=authority.certificate)
+
+
+@contextmanager
+def logged_in(broker: ThreadedBroker, user: str) -> Iterator[RawClient]:
+    """A raw connection of one user, who is added where there is none, past SASL."""
+    users = Users(broker.settings.users_path)
+    if user not in users.names():
+        users.add(user, PASSWORD)
+    with raw_client(broker.port) as client:
+        assert client.ask(SASL_HANDSHAKE, 1, mechanism="PLAIN").error_code is ErrorCode.none
+        token = f"\0{user}\0{PASSWORD}".encode()
+        assert client.ask(SASL_AUTHENTICATE, 2, auth_bytes=token).error_code is ErrorCode.none
+        yield client

@@ -1,7 +1,7 @@
 """Which APIs there are: what ApiVersions advertises and what requests are matched with."""
 
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from coterie.broker.apis import (
     add_partitions_to_txn,
@@ -36,12 +36,14 @@ from coterie.broker.apis import (
     sync_group,
 )
 from coterie.broker.node import Node, Request
+from coterie.broker.security.needs import NEEDS
+from coterie.broker.security.permissions import Asking, answered
 from coterie.wire.errors import ErrorCode
 from coterie.wire.frames import API_VERSIONS, SASL_AUTHENTICATE, SASL_HANDSHAKE
 from coterie.wire.shapes import Values
 
-Handler = Callable[[Node, Request], Awaitable[Values | None]]
-"""Answers with values that know no version; None where the client awaits no answer."""
+Handler = Callable[[Node, Request], Values | Awaitable[Values | None]]
+"""Answers, at once or later, with values that know no version; None where the client awaits no answer."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,8 +63,20 @@ async def api_versions(node: Node, request: Request) -> Values:
     return supported_versions(ErrorCode.none)
 
 
+def _guarded(api: Api) -> Api:
+    """The API as peers meet it: where there are rules, they are asked first."""
+
+    def handle(node: Node, request: Request) -> Values | Awaitable[Values | None]:
+        authorizer = node.admission.authorizer
+        if authorizer is None:
+            return api.handle(node, request)
+        return answered(NEEDS.get(api.key), Asking(node, request, authorizer), api.handle)
+
+    return replace(api, handle=handle)
+
+
 APIS: Mapping[int, Api] = {
-    api.key: api
+    api.key: _guarded(api)
     for api in (
         # Produce v0-2 work as little as in Kafka 4, and are advertised as there: librdkafka before 2.11 compresses
         # nothing for a broker that does not name them (KAFKA-18659).

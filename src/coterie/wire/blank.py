@@ -1,0 +1,68 @@
+"""Answers that say nothing but an error: the fields that kio wants and nobody has told get Kafka's empty values."""
+
+from collections.abc import Mapping
+from dataclasses import MISSING, Field, fields, is_dataclass
+from types import NoneType
+from typing import Any, get_args, get_origin
+
+from kio.index import load_response_schema
+
+from coterie.wire.errors import ErrorCode
+from coterie.wire.shapes import Values
+
+
+def filled_response(api_key: int, version: int, values: Values) -> Values:
+    """``values`` of an answer of ``version``, completed all the way down."""
+    return filled(load_response_schema(api_key, version), values)
+
+
+def filled(schema: Any, values: Values) -> Values:
+    """``values`` for an entity of ``schema``, and for each field that has no default an empty value: nothing, null,
+    or -1 where a number is an id, an offset or an epoch."""
+    complete: dict[str, Any] = {}
+    for field in fields(schema):
+        if field.name in values:
+            complete[field.name] = _filled_value(field.type, values[field.name])
+        elif field.default is MISSING:
+            complete[field.name] = _empty(field)
+    return complete
+
+
+def _filled_value(type_: Any, value: Any) -> Any:
+    inner = _not_none(type_)
+    if get_origin(inner) is tuple and value is not None:
+        element = get_args(inner)[0]
+        return [_filled_value(element, one) for one in value]
+    return filled(inner, value) if is_dataclass(inner) and isinstance(value, Mapping) else value
+
+
+def _empty(field: Field[Any]) -> Any:
+    if NoneType in get_args(field.type):
+        return None
+    if get_origin(field.type) is tuple:
+        return ()
+    if is_dataclass(field.type):
+        return filled(field.type, {})
+    match field.metadata["kafka_type"]:
+        case "string":
+            return ""
+        case "bytes" | "records":
+            return b""
+        case "error_code":
+            return ErrorCode.none
+        case "bool":
+            return False
+        case "timedelta_i32" | "timedelta_i64":
+            return 0
+        case "float64":
+            return 0.0
+        case _:
+            return -1
+
+
+def _not_none(type_: Any) -> Any:
+    return next((arg for arg in get_args(type_) if arg is not NoneType), type_) if _is_nullable(type_) else type_
+
+
+def _is_nullable(type_: Any) -> bool:
+    return NoneType in get_args(type_)

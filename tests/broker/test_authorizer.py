@@ -1,0 +1,303 @@
+"""Rules: how they are written, and what each API tells whoever they forbid."""
+
+import logging
+import random
+import time
+from collections.abc import Iterator
+from dataclasses import fields, is_dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+from kio.index import load_request_schema
+
+from coterie.broker.apis.table import APIS
+from coterie.broker.security.authorizer import Operation, ResourceType, Rules, read_rules
+from coterie.broker.security.needs import NEEDS, NOTHING
+from coterie.broker.security.principals import ANONYMOUS, Principal
+from coterie.broker.server import running
+from coterie.broker.settings import BrokerSettings, Security
+from coterie.nouns.errors import WorldError
+from coterie.wire.errors import ErrorCode
+from coterie.wire.frames import decode_response, encode_request, framed
+from tests.broker.conftest import DEADLINE_S, ThreadedBroker, raw_client
+from tests.broker.secured import USER, logged_in, secured_broker
+from tests.wire.samples import sample
+
+ALICE, MALLORY = Principal("alice"), Principal("mallory")
+READ, WRITE, DESCRIBE = Operation.READ, Operation.WRITE, Operation.DESCRIBE
+TOPIC, GROUP, CLUSTER = ResourceType.TOPIC, ResourceType.GROUP, ResourceType.CLUSTER
+DENIALS = {
+    ErrorCode.topic_authorization_failed,
+    ErrorCode.group_authorization_failed,
+    ErrorCode.cluster_authorization_failed,
+    ErrorCode.transactional_id_authorization_failed,
+}
+PRODUCE, FETCH, METADATA, FIND_COORDINATOR, JOIN_GROUP, LIST_GROUPS, INIT_PRODUCER_ID = 0, 1, 3, 10, 11, 16, 22
+
+
+def rules(text: str, tmp_path: Path) -> Rules:
+    path = tmp_path / "rules.acl"
+    path.write_text(text)
+    return read_rules(path)
+
+
+RULES = """
+# who                       what         of what          from where
+super User:admin
+allow User:alice            read,write   topic:orders*            # two operations, and a prefix
+allow User:*                DESCRIBE     topic:public from 10.0.0.7
+allow User:mallory          all          topic:*
+deny  User:mallory          all          topic:secret*
+deny  User:*                write        topic:orders-frozen
+allow "User:CN=loader,O=Big Co" create   cluster
+allow User:alice            alter_configs group:own
+"""
+
+
+@pytest.mark.parametrize(
+    ("who", "operation", "type_", "name", "host", "may"),
+    [
+        ("alice", READ, TOPIC, "orders", "1.1.1.1", True),
+        ("alice", READ, TOPIC, "orders-eu", "1.1.1.1", True),
+        ("alice", READ, TOPIC, "order", "1.1.1.1", False),
+        ("alice", READ, GROUP, "orders", "1.1.1.1", False),
+        ("alice", DESCRIBE, TOPIC, "orders", "1.1.1.1", True),
+        ("alice", Operation.DELETE, TOPIC, "orders", "1.1.1.1", False),
+        ("alice", WRITE, TOPIC, "orders-frozen", "1.1.1.1", False),
+        ("alice", READ, TOPIC, "orders-frozen", "1.1.1.1", True),
+        ("alice", Operation.DESCRIBE_CONFIGS, GROUP, "own", "1.1.1.1", True),
+        ("nobody", DESCRIBE, TOPIC, "public", "10.0.0.7", True),
+        ("nobody", DESCRIBE, TOPIC, "public", "10.0.0.8", False),
+        ("nobody", READ, TOPIC, "public", "10.0.0.7", False),
+        ("mallory", READ, TOPIC, "anything", "1.1.1.1", True),
+        ("mallory", READ, TOPIC, "secret-plans", "1.1.1.1", False),
+        ("admin", READ, TOPIC, "secret-plans", "1.1.1.1", True),
+        ("CN=loader,O=Big Co", Operation.CREATE, CLUSTER, "kafka-cluster", "1.1.1.1", True),
+        ("ANONYMOUS", READ, TOPIC, "orders", "1.1.1.1", False),
+    ],
+)
+def test_a_rule_says_what_it_reads_like(
+    tmp_path: Path, who: str, operation: Operation, type_: ResourceType, name: str, host: str, may: bool
+) -> None:
+    assert rules(RULES, tmp_path).may(Principal(who), operation, type_, name, host) is may
+
+
+def test_who_may_write_anywhere_may_have_a_producer_id(tmp_path: Path) -> None:
+    read = rules(RULES, tmp_path)
+    assert read.may_anywhere(ALICE, WRITE, TOPIC, "h")
+    assert read.may_anywhere(MALLORY, WRITE, TOPIC, "h")
+    assert not read.may_anywhere(ANONYMOUS, WRITE, TOPIC, "h")
+    assert not rules("allow User:alice write topic:a\ndeny User:alice write topic:*", tmp_path).may_anywhere(
+        ALICE, WRITE, TOPIC, "h"
+    )
+
+
+@pytest.mark.parametrize(
+    ("line", "why"),
+    [
+        ("permit User:a read topic:t", "begins with allow, deny or super, not permit"),
+        ("allow User:a read", "a rule is: allow PRINCIPAL"),
+        ("allow User:a read topic:t at home", "a rule is: allow PRINCIPAL"),
+        ("allow alice read topic:t", "alice is no principal"),
+        ("allow User: read topic:t", "User: is no principal"),
+        ("allow User:a reed topic:t", "'reed' is no operation; there are all, read"),
+        ("allow User:a read, topic:t", "'' is no operation"),
+        ("allow User:a read tpic:t", "tpic:t is no resource"),
+        ("allow User:a read topic", "topic is no resource"),
+        ("allow User:a read topic:a*b", "before its end"),
+        ("super", "super wants one principal"),
+        ('allow "User:a read topic:t', "No closing quotation"),
+    ],
+)
+def test_a_malformed_line_is_told_with_file_and_number(tmp_path: Path, line: str, why: str) -> None:
+    with pytest.raises(WorldError) as refused:
+        rules(f"# rules\nallow User:b read topic:t\n{line}\n", tmp_path)
+    assert str(refused.value).startswith(f"{tmp_path / 'rules.acl'}, line 3: ")
+    assert why in str(refused.value)
+
+
+async def test_a_broker_does_not_start_with_rules_that_are_no_good(tmp_path: Path) -> None:
+    path = tmp_path / "rules.acl"
+    path.write_text("nonsense")
+    settings = BrokerSettings(data_path=tmp_path / "broker", security=Security(acl_path=path))
+    with pytest.raises(WorldError, match=r"rules\.acl, line 1: "):
+        async with running(settings):
+            pass
+
+
+# -- over the wire ----------------------------------------------------------------------------------------------------
+
+
+def test_every_api_has_said_what_it_needs() -> None:
+    assert set(APIS) - set(NEEDS) == set()
+
+
+@pytest.fixture(scope="module")
+def closed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ThreadedBroker]:
+    """A broker that forbids everything to everybody."""
+    with secured_broker(tmp_path_factory.mktemp("closed"), "PLAINTEXT", rules="super User:nobody\n") as broker:
+        yield broker
+
+
+def errors_in(entity: Any) -> set[ErrorCode]:
+    """Every code in an answer, at any depth."""
+    if isinstance(entity, ErrorCode):
+        return {entity}
+    if isinstance(entity, tuple):
+        return {error for one in entity for error in errors_in(one)}
+    if is_dataclass(entity):
+        return {error for field in fields(entity) for error in errors_in(getattr(entity, field.name))}
+    return set()
+
+
+EVERY_VERSION = [(key, version) for key in sorted(APIS) for version in APIS[key].versions]
+TELL_NOTHING = (LIST_GROUPS,)
+"""Their answers are merely empty."""
+
+
+@pytest.mark.parametrize(("api_key", "version"), EVERY_VERSION)
+def test_whoever_may_nothing_is_refused_by_every_api_in_every_version(
+    closed: ThreadedBroker, api_key: int, version: int
+) -> None:
+    rng = random.Random(api_key * 100 + version)
+    for _ in range(5):
+        entity = sample(load_request_schema(api_key, version), rng, nulls=0)
+        if api_key == PRODUCE and entity.acks == 0:
+            continue
+        header, frame = encode_request(entity, correlation_id=1, client_id="t")
+        with raw_client(closed.port) as client:
+            client.socket.sendall(framed(frame))
+            errors = errors_in(decode_response(client.receive_frame(), header))
+        if NEEDS[api_key] is NOTHING:
+            assert not errors & DENIALS
+        elif api_key not in TELL_NOTHING and not _asks_for_ids_alone(entity):
+            assert errors & DENIALS, entity
+
+
+def _asks_for_ids_alone(entity: Any) -> bool:
+    """A topic id that is nobody's says only that."""
+    topics = getattr(entity, "topics", None) or getattr(entity, "topic_data", None) or ()
+    return any(hasattr(one, "topic_id") and not getattr(one, "name", None) for one in topics)
+
+
+@pytest.fixture(scope="module")
+def open_to_alice(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ThreadedBroker]:
+    text = f"""
+    allow User:{USER}    read,write,create  topic:hers*
+    allow User:{USER}    read               group:hers*
+    allow User:{USER}    describe           topic:seen
+    allow User:ANONYMOUS all                topic:*
+    super User:admin
+    """
+    with secured_broker(tmp_path_factory.mktemp("alice"), "SASL_PLAINTEXT", rules=text) as broker:
+        with logged_in(broker, "admin") as admin:
+            for name in ("hers", "seen", "hidden"):
+                admin.ask(METADATA, 4, topics=[{"name": name}], allow_auto_topic_creation=True)
+        yield broker
+
+
+def test_what_may_be_had_is_given_beside_what_may_not(open_to_alice: ThreadedBroker) -> None:
+    with logged_in(open_to_alice, USER) as client:
+        names = ("hers", "seen", "hidden", "hers-new", "nowhere")
+        asked = [{"name": name} for name in names]
+        answer = client.ask(METADATA, 7, topics=asked, allow_auto_topic_creation=True)
+        assert {topic.name: topic.error_code for topic in answer.topics} == {
+            "hers": ErrorCode.none,
+            "seen": ErrorCode.none,
+            "hidden": ErrorCode.topic_authorization_failed,
+            "hers-new": ErrorCode.none,
+            "nowhere": ErrorCode.topic_authorization_failed,
+        }
+        everything = client.ask(METADATA, 7, topics=None, allow_auto_topic_creation=False)
+        assert {topic.name for topic in everything.topics} == {"hers", "seen", "hers-new"}
+        # An empty list asks version 0 for everything: one that became empty must not.
+        oldest = client.ask(METADATA, 0, topics=[{"name": "hidden"}])
+        assert [(topic.name, topic.error_code) for topic in oldest.topics] == [
+            ("hidden", ErrorCode.topic_authorization_failed)
+        ]
+
+
+def test_a_fetch_reads_what_it_may_and_tells_of_the_rest(open_to_alice: ThreadedBroker) -> None:
+    partitions = [{"partition": 0, "fetch_offset": 0, "partition_max_bytes": 1_000}]
+    with logged_in(open_to_alice, USER) as client:
+        answer = client.ask(
+            FETCH,
+            12,
+            max_wait=0,
+            min_bytes=0,
+            max_bytes=1_000,
+            isolation_level=0,
+            session_id=0,
+            session_epoch=-1,
+            topics=[{"topic": name, "partitions": partitions} for name in ("hers", "hidden", "seen")],
+            forgotten_topics_data=(),
+        )
+    assert {one.topic: one.partitions[0].error_code for one in answer.responses} == {
+        "hers": ErrorCode.none,
+        "hidden": ErrorCode.topic_authorization_failed,
+        "seen": ErrorCode.topic_authorization_failed,
+    }
+
+
+def test_a_refused_produce_that_nobody_awaits_closes_the_connection(open_to_alice: ThreadedBroker) -> None:
+    data = [{"name": "hidden", "partition_data": [{"index": 0, "records": b""}]}]
+    with logged_in(open_to_alice, USER) as client:
+        client.send(PRODUCE, 9, transactional_id=None, acks=0, timeout=1000, topic_data=data)
+        assert client.is_closed()
+
+
+def test_groups_and_producer_ids_are_asked_for_by_name(open_to_alice: ThreadedBroker) -> None:
+    join = {
+        "session_timeout": 6000,
+        "rebalance_timeout": 6000,
+        "member_id": "",
+        "group_instance_id": None,
+        "protocol_type": "consumer",
+        "protocols": [{"name": "range", "metadata": b""}],
+    }
+    with logged_in(open_to_alice, USER) as client:
+        assert client.ask(JOIN_GROUP, 5, group_id="hers", **join).error_code is ErrorCode.member_id_required
+        assert client.ask(JOIN_GROUP, 5, group_id="theirs", **join).error_code is ErrorCode.group_authorization_failed
+        found = client.ask(FIND_COORDINATOR, 4, key_type=0, coordinator_keys=["hers", "theirs"])
+        assert {one.key: one.error_code for one in found.coordinators} == {
+            "hers": ErrorCode.none,
+            "theirs": ErrorCode.group_authorization_failed,
+        }
+        idempotent = {"transactional_id": None, "transaction_timeout": 1000}
+        assert client.ask(INIT_PRODUCER_ID, 1, **idempotent).error_code is ErrorCode.none
+    with logged_in(open_to_alice, "bob") as client:
+        refused = client.ask(INIT_PRODUCER_ID, 1, **idempotent)
+        assert refused.error_code is ErrorCode.cluster_authorization_failed
+
+
+def test_rules_change_beside_a_running_broker_and_bad_ones_change_nothing(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    with secured_broker(tmp_path, "SASL_PLAINTEXT", rules=f"allow User:{USER} create,read topic:*\n") as broker:
+        path = tmp_path / "rules.acl"
+        with logged_in(broker, USER) as client:
+
+            def error() -> ErrorCode:
+                topics = client.ask(METADATA, 4, topics=[{"name": "t"}], allow_auto_topic_creation=True).topics
+                found: ErrorCode = topics[0].error_code
+                return found
+
+            def awaited(wanted: ErrorCode) -> None:
+                deadline_s = time.monotonic() + DEADLINE_S
+                while error() is not wanted:
+                    assert time.monotonic() < deadline_s
+                    time.sleep(0.02)
+
+            assert error() is ErrorCode.none
+            with caplog.at_level(logging.ERROR, logger="coterie.broker"):
+                path.write_text("allow nonsense\n")
+                deadline_s = time.monotonic() + DEADLINE_S
+                while not caplog.records:
+                    assert time.monotonic() < deadline_s
+                    time.sleep(0.02)
+            assert "rules.acl, line 1: " in caplog.text
+            assert "those before stay in force" in caplog.text
+            assert error() is ErrorCode.none
+            path.write_text("super User:somebody\n")
+            awaited(ErrorCode.topic_authorization_failed)
