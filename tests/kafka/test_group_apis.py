@@ -348,10 +348,10 @@ def test_a_list_is_sifted_by_states_and_types_in_upper_and_lower_case(group: Gro
     for states in ((), ("Stable",), (" sTABLE ",), ("Empty", "stable", "nonsense")):
         for types in ((), ("classic",), ("CLASSIC", "nonsense")):
             assert group.listed(states=states, types=types) is not None, (states, types)
-    for states in (("Empty", "nonsense"), ("",)):
-        assert group.listed(states=states, types=("classic",)) is None, states
-    for types in ((" classic ",), ("consumer",), ("nonsense",), ("",)):
-        assert group.listed(states=("stable",), types=types) is None, types
+    assert group.listed(states=("Empty", "nonsense"), types=("classic",)) is None
+    for other in (" classic ", "consumer", "nonsense", ""):
+        assert group.listed(states=("stable",), types=(other,)) is None, other
+    assert group.listed(states=("",)) is None
 
 
 def test_every_version_lists_what_it_knows(group: Group) -> None:

@@ -7,7 +7,8 @@ is dropped, the generation rises, and all parked joins are answered, the leader'
 written, the group is STABLE, and all parked syncs are answered. Any change of the membership opens the next join phase.
 
 Behaviour, codes and the order of checks are those of Kafka's GroupCoordinator (KIP-62 for the two timeouts, KIP-134 for
-the initial delay, KIP-345 for static members, KIP-394 for known member ids, KIP-559 for the protocol in SyncGroup), except that
+the initial delay, KIP-345 for static members, KIP-394 for known member ids, KIP-559 for the protocol in SyncGroup),
+except that
 
 - the generation is written when the join phase ends, too (see `GenerationWritten`);
 - a leader that is gone is followed by the member that rejoined first;
