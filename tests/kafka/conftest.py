@@ -1,9 +1,6 @@
-"""The brokers against which the `kafka` room is tested."""
+"""What the tests of the `kafka` room share, beside the brokers."""
 
-import os
-import sys
 from collections.abc import AsyncIterator, Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -11,57 +8,7 @@ from confluent_kafka.admin import AdminClient
 
 from coterie.kafka.topics import Topics
 from tests.kafka.embedded_broker import EmbeddedBroker
-from tests.kafka.real_kafka import NotToBeHad, RealKafka, fetch
-from tests.kafka.tools import Tools
-
-
-@pytest.fixture(scope="session")
-def kafka_jars(request: pytest.FixtureRequest) -> Path:
-    """The folder with Kafka's jars."""
-    capture = request.config.pluginmanager.getplugin("capturemanager")
-    assert capture is not None
-
-    def say(line: str) -> None:
-        with capture.global_and_fixture_disabled():
-            sys.stderr.write(f"\n{line}\n")
-
-    with _or_skipped():
-        return fetch(say)
-
-
-@pytest.fixture(scope="session")
-def real_kafka(kafka_jars: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[RealKafka]:
-    """A real Apache Kafka broker, the same for all tests of the session."""
-    kafka = RealKafka(kafka_jars, tmp_path_factory.mktemp("real-kafka"))
-    with _or_skipped():
-        kafka.start()
-    yield kafka
-    kafka.stop()
-
-
-@pytest.fixture(scope="session")
-def tools(kafka_jars: Path) -> Tools:
-    """Kafka's own command-line tools."""
-    return Tools(kafka_jars)
-
-
-@contextmanager
-def _or_skipped() -> Iterator[None]:
-    try:
-        yield
-    except NotToBeHad as reason:
-        if os.environ.get("CI") == "true":
-            pytest.fail(str(reason))
-        pytest.skip(str(reason))
-
-
-@pytest.fixture(scope="session")
-def embedded_broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedBroker]:
-    """Coterie's own broker, the same for all tests of the session: nobody kills this one."""
-    broker = EmbeddedBroker(tmp_path_factory.mktemp("embedded") / "data")
-    broker.start()
-    yield broker
-    broker.kill()
+from tests.kafka.real_kafka import RealKafka
 
 
 @pytest.fixture
@@ -71,16 +18,6 @@ def mortal_broker(tmp_path: Path) -> Iterator[EmbeddedBroker]:
     broker.start()
     yield broker
     broker.kill()
-
-
-@pytest.fixture(
-    params=[pytest.param("embedded", marks=pytest.mark.processes), pytest.param("kafka", marks=pytest.mark.kafka)]
-)
-def bootstrap(request: pytest.FixtureRequest) -> str:
-    """``host:port`` of a broker: every test that asks for it runs against each kind."""
-    fixture = {"embedded": "embedded_broker", "kafka": "real_kafka"}[request.param]
-    broker: EmbeddedBroker | RealKafka = request.getfixturevalue(fixture)
-    return broker.bootstrap_servers
 
 
 @pytest.fixture
