@@ -1,0 +1,169 @@
+"""Limits: how much one peer may ask for at once, and that others do not feel it."""
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from coterie.broker.security.budget import Budget, Budgets
+from coterie.wire.batches import NewRecord, encode_batch
+from coterie.wire.errors import ErrorCode
+from tests.broker.conftest import DEADLINE_S, RawClient, raw_client
+from tests.broker.secured import USER, logged_in, secured_broker
+
+PRODUCE, FETCH, METADATA = 0, 1, 3
+
+
+def awaited(what: Callable[[], bool]) -> None:
+    deadline_s = time.monotonic() + DEADLINE_S
+    while not what():
+        assert time.monotonic() < deadline_s
+        time.sleep(0.02)
+
+
+def is_served(client: RawClient) -> bool:
+    return bool(client.ask(METADATA, 4, topics=[], allow_auto_topic_creation=False).brokers)
+
+
+async def test_who_wants_more_than_there_is_waits_for_it() -> None:
+    budget = Budget(100)
+    await budget.take(60)
+    assert not budget.has_room(41)
+    waiting = asyncio.create_task(budget.take(41))
+    await asyncio.sleep(0)
+    assert not waiting.done()
+    budget.give_back(60)
+    await waiting
+    assert budget.taken == 41
+
+
+async def test_alone_even_more_than_everything_may_be_taken() -> None:
+    budget = Budget(100)
+    await budget.take(1_000)
+    assert not budget.has_room(1)
+    budget.give_back(1_000)
+    assert budget.has_room(1_000)
+
+
+async def test_whoever_gives_up_waiting_is_forgotten() -> None:
+    budget = Budget(100)
+    await budget.take(100)
+    waiting = asyncio.create_task(budget.take(1))
+    await asyncio.sleep(0)
+    waiting.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await waiting
+    budget.give_back(100)
+    assert budget.taken == 0
+
+
+def test_a_budget_lives_as_long_as_its_members() -> None:
+    budgets = Budgets(100)
+    first = budgets.join("a")
+    assert budgets.join("a") is first
+    budgets.leave("a")
+    assert budgets.join("a") is first
+    budgets.leave("a")
+    budgets.leave("a")
+    assert budgets.join("a") is not first
+
+
+def test_one_address_may_not_take_all_connections(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    with (
+        secured_broker(tmp_path, "PLAINTEXT", connections_per_address_max=2) as broker,
+        raw_client(broker.port) as one,
+        raw_client(broker.port) as two,
+    ):
+        assert is_served(one)
+        assert is_served(two)
+        with raw_client(broker.port) as three, caplog.at_level(logging.WARNING, logger="coterie.broker"):
+            assert three.is_closed()
+        assert [record.getMessage().partition(": ")[2] for record in caplog.records] == ["2 of its address are open"]
+        two.socket.close()
+
+        def again() -> bool:
+            try:
+                with raw_client(broker.port) as client:
+                    return is_served(client)
+            except ConnectionError:
+                return False
+
+        awaited(again)
+        assert is_served(one)
+
+
+def test_more_bytes_than_a_connection_may_have_in_flight_are_taken_one_after_the_other(tmp_path: Path) -> None:
+    batch = encode_batch([NewRecord(key=None, value=b"x" * 5_000)], timestamp_ms=1)
+    data = [{"name": "t", "partition_data": [{"index": 0, "records": batch}]}]
+    with secured_broker(tmp_path, "PLAINTEXT", in_flight_size_max=6_000) as broker, raw_client(broker.port) as client:
+        client.ask(METADATA, 4, topics=[{"name": "t"}], allow_auto_topic_creation=True)
+        headers = [
+            client.send(PRODUCE, 9, transactional_id=None, acks=-1, timeout=1000, topic_data=data) for _ in range(30)
+        ]
+        offsets = [client.receive(header).responses[0].partition_responses[0].base_offset for header in headers]
+    assert offsets == list(range(30))
+
+
+def test_a_greedy_principal_waits_and_others_are_served(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    with (
+        secured_broker(tmp_path, "SASL_PLAINTEXT", principal_in_flight_size_max=1_000) as broker,
+        logged_in(broker, "bob") as bob,
+        logged_in(broker, USER) as second,
+        caplog.at_level(logging.WARNING, logger="coterie.broker"),
+    ):
+        with logged_in(broker, USER) as first:
+            first.ask(METADATA, 4, topics=[{"name": "t"}], allow_auto_topic_creation=True)
+            partitions = [{"partition": 0, "fetch_offset": 0, "partition_max_bytes": 1}] * 100
+            first.send(
+                FETCH,
+                4,
+                replica_id=-1,
+                max_wait=600_000,
+                min_bytes=1,
+                max_bytes=1,
+                isolation_level=0,
+                topics=[{"topic": "t", "partitions": partitions}],
+            )
+            # Behind the fetch, on its own connection, so that this one cannot come first.
+            first.send(METADATA, 4, topics=[{"name": "t"}], allow_auto_topic_creation=False)
+            awaited(lambda: "its principal has" in caplog.text)
+            header = second.send(METADATA, 4, topics=[], allow_auto_topic_creation=False)
+            awaited(lambda: caplog.text.count("its principal has") == 2)
+            assert is_served(bob)
+        # The greedy connection is gone, and with it what it had in flight.
+        assert second.receive(header).brokers
+        assert is_served(bob)
+
+
+def test_a_peer_that_reads_no_answer_stops_being_read(tmp_path: Path) -> None:
+    """Its answers pile up to the limit and no further; others are served meanwhile."""
+    batch = encode_batch([NewRecord(key=None, value=b"x" * 900_000)], timestamp_ms=1)
+    data = [{"name": "t", "partition_data": [{"index": 0, "records": batch}]}]
+    with (
+        secured_broker(tmp_path, "PLAINTEXT", in_flight_size_max=1_000_000) as broker,
+        raw_client(broker.port) as other,
+        raw_client(broker.port) as deaf,
+    ):
+        other.ask(METADATA, 4, topics=[{"name": "t"}], allow_auto_topic_creation=True)
+        produced = other.ask(PRODUCE, 9, transactional_id=None, acks=-1, timeout=1000, topic_data=data)
+        assert produced.responses[0].partition_responses[0].error_code is ErrorCode.none
+        partition = {"partition": 0, "fetch_offset": 0, "partition_max_bytes": 1_000_000}
+        headers = [
+            deaf.send(
+                FETCH,
+                4,
+                replica_id=-1,
+                max_wait=0,
+                min_bytes=1,
+                max_bytes=1_000_000,
+                isolation_level=0,
+                topics=[{"topic": "t", "partitions": [partition]}],
+            )
+            for _ in range(100)
+        ]
+        assert is_served(other)
+        sizes = {len(deaf.receive(header).responses[0].partitions[0].records) for header in headers}
+        assert sizes == {len(batch)}
