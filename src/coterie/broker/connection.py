@@ -30,6 +30,9 @@ from coterie.wire.shapes import Values, build_response
 
 logger = logging.getLogger(__name__)
 
+_LOOK_S = 1.0
+"""How soon it is noticed that a peer which is not read has gone."""
+
 
 class Connection:
     """Serves one peer until it goes, is idle for too long, or sends what means nothing."""
@@ -161,9 +164,21 @@ class Connection:
                 answer.cancel()
 
     async def _wait_for_room(self, shared: Budget, size: int) -> None:
-        if not shared.has_room(size):
-            logger.warning("connection of %s waits: its principal has %d bytes in flight", self.peer, shared.taken)
-        await shared.take(size)
+        if shared.has_room(size):
+            shared.take_anyway(size)
+            return
+        logger.warning("connection of %s waits: its principal has %d bytes in flight", self.peer, shared.taken)
+        while True:
+            try:
+                async with asyncio.timeout(_LOOK_S):
+                    await shared.take(size)
+                    return
+            except TimeoutError:
+                # A peer that has gone may be waiting for room that it takes itself: what it sent counts, and then it
+                # is let go, with all that it has in flight.
+                if self._reader.at_eof():
+                    shared.take_anyway(size)
+                    return
 
     def _settle(self, shared: Budget, size: int, answer: asyncio.Task[bytes | None]) -> None:
         """The request's bytes are gone, the answer's are there until they are written."""
@@ -198,6 +213,8 @@ class Connection:
         """
         loop = asyncio.get_running_loop()
         idle_timeout_s = self._node.settings.idle_timeout_ms / 1000
+
+        timer: asyncio.TimerHandle
 
         def look() -> None:
             nonlocal timer
