@@ -1,0 +1,103 @@
+"""A broker that kills itself at a named point: a program of its own, which `test_kill_phases` runs.
+
+    python dying_broker.py DATA PORT POINT
+
+A point is a moment in the life of the group `fleet`, or at the records of any group:
+
+- ``initial``, ``joining``, ``syncing``, ``stable``: somebody waits in that phase, or sends a heartbeat in it;
+- ``joined``, ``assigned``, ``committed``, each with ``before`` or ``durable``: at the record that ends a join phase,
+  that holds assignments, that holds an offset; before the log hears of it, or when it is durable and nobody has been
+  answered yet.
+"""
+
+import asyncio
+import os
+import signal
+import sys
+import threading
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from coterie.broker import group_host, server
+from coterie.broker.group_log import GroupLog
+from coterie.broker.settings import BrokerSettings
+from coterie.groups.classic import step
+from coterie.groups.messages import Event, GenerationWritten, Heartbeat, Record, SyncGroup
+from coterie.groups.offset_messages import OffsetWritten
+from coterie.groups.state import Group, Limits, Phase
+from coterie.nouns.ids import GroupId
+
+_PHASES: dict[str, Callable[[Group, Event], bool]] = {
+    "initial": lambda group, _: group.join_phase is not None and group.join_phase.initial and len(group.joins) > 1,
+    "joining": lambda group, _: group.join_phase is not None and not group.join_phase.initial and bool(group.joins),
+    "syncing": lambda group, event: group.phase is Phase.COMPLETING_REBALANCE and isinstance(event, SyncGroup),
+    "stable": lambda group, event: group.phase is Phase.STABLE and isinstance(event, Heartbeat),
+}
+_RECORDS: dict[str, Callable[[Record], bool]] = {
+    "joined": lambda record: isinstance(record, GenerationWritten) and record.protocol is None and bool(record.members),
+    "assigned": lambda record: isinstance(record, GenerationWritten) and record.protocol is not None,
+    "committed": lambda record: isinstance(record, OffsetWritten),
+}
+
+
+def die() -> None:
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def die_in_phase(phase: str) -> None:
+    is_there = _PHASES[phase]
+
+    def dying_step(group: Group, event: Event, *, now_ms: int) -> Any:
+        output = step(group, event, now_ms=now_ms)
+        if group.group_id == "fleet" and is_there(group, event):
+            die()
+        return output
+
+    vars(group_host)["step"] = dying_step
+
+
+def die_at_record(kind: str, moment: str) -> None:
+    is_it = _RECORDS[kind]
+
+    class DyingGroupLog(GroupLog):
+        def append(self, group_id: GroupId, records: Sequence[Record], *, now_ms: int) -> "asyncio.Future[int]":
+            here = any(is_it(record) for record in records)
+            if here and moment == "before":
+                die()
+            appended = super().append(group_id, records, now_ms=now_ms)
+            if here:
+                # The first to hear of it: whoever releases answers was told of this append a moment later.
+                appended.add_done_callback(lambda _: die())
+            return appended
+
+    vars(server)["GroupLog"] = DyingGroupLog
+
+
+def tell_port(_: str, port: int) -> None:
+    sys.stdout.write(f"{port}\n")
+    sys.stdout.flush()
+
+
+def end_with_parent() -> None:
+    sys.stdin.read()
+    os._exit(0)
+
+
+def main(data: str, port: str, point: str) -> None:
+    kind, _, moment = point.partition(" ")
+    if moment:
+        die_at_record(kind, moment)
+    elif kind in _PHASES:
+        die_in_phase(kind)
+    threading.Thread(target=end_with_parent, daemon=True).start()
+    settings = BrokerSettings(
+        data_path=Path(data),
+        port=int(port),
+        limits=Limits(initial_rebalance_delay_ms=200, session_timeout_min_ms=1_000),
+    )
+    asyncio.run(server.serve(settings, ready=tell_port))
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
