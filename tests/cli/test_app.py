@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from coterie import __version__
+
 
 def coterie(*arguments: str, check: int | None = 0) -> "subprocess.CompletedProcess[str]":
     run = subprocess.run(
@@ -26,6 +28,7 @@ def coterie(*arguments: str, check: int | None = 0) -> "subprocess.CompletedProc
     [
         ([], ["up", "demo", "broker", "worker", "connectors"]),
         (["up"], ["--workers", "--data", "--broker-port", "--rest-port", "Ctrl-C"]),
+        ([], ["--version", "Fleets of PySpark"]),
         (["demo"], ["--data", "--broker-port", "--rest-port", "killed"]),
         (["broker"], ["--listen", "HOST:PORT", "--advertise", "--data", "--connections-max", "Kafka"]),
         (["worker"], ["--config", "-c", "FILE", "SIGTERM"]),
@@ -42,6 +45,10 @@ def coterie(*arguments: str, check: int | None = 0) -> "subprocess.CompletedProc
 def test_help_names_every_option(command: list[str], mentions: list[str]) -> None:
     said = coterie(*command, "--help").stdout
     assert [word for word in mentions if word not in said] == []
+
+
+def test_the_version_is_one_line() -> None:
+    assert coterie("--version").stdout == f"coterie {__version__}\n"
 
 
 def test_help_loads_nothing_heavy() -> None:

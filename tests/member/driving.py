@@ -49,6 +49,7 @@ class Worker:
         self.now_ms = 0
         self.timers = Timers[Timer]()
         self.out: list[Send] = []
+        self.said: list[str] = []
         self.told: list[Effect] = []
         """What the herder hears, oldest first."""
 
@@ -61,8 +62,8 @@ class Worker:
                     self.timers.set(timer, at_ms)
                 case CancelTimer(timer=timer):
                     self.timers.cancel(timer)
-                case Say():
-                    pass
+                case Say(text=text):
+                    self.said.append(text)
                 case _:
                     self.told.append(effect)
 

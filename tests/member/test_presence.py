@@ -1,10 +1,11 @@
 """A place that is given up because the herder is stuck; loss, lease and farewell are told in `test_classic`."""
 
 from coterie.member.events import AbandonWanted, LeaveWanted, Left
-from coterie.member.messages import JoinRequest, LeaveRequest, SyncRequest
+from coterie.member.messages import JoinRequest, JoinResponse, LeaveRequest, SyncRequest
 from coterie.nouns.ids import InstanceId
 from coterie.nouns.jobs import NO_JOBS
 from coterie.wire.connect_events import MembershipLost
+from coterie.wire.errors import ErrorCode
 from tests.member.driving import SOME_WORK, Worker, joined, synced
 
 STUCK = AbandonWanted(reason="the herder is stuck")
@@ -63,3 +64,28 @@ def test_whoever_has_lost_its_place_or_is_leaving_has_none_to_give_up(worker: Wo
     worker.feed(LeaveWanted(reason="shutdown"))
     worker.feed(STUCK)
     assert worker.heard(Left)
+
+
+def test_a_coordinator_that_stays_away_is_told_of_at_once_and_then_every_so_often(worker: Worker) -> None:
+    worker.subscribe()
+    said_at_s: list[int] = []
+    for _ in range(700):
+        if worker.sent(JoinRequest) is not None:
+            worker.fail(JoinRequest)
+        if worker.said:
+            said_at_s.append(worker.now_ms // 1000)
+            text = worker.said.pop()
+        worker.pass_time(100)
+    assert said_at_s == [0, 30, 60]
+    assert "(for 60 s now; asking on)" in text
+
+
+def test_another_trouble_is_told_of_at_once(worker: Worker) -> None:
+    worker.subscribe()
+    worker.fail(JoinRequest)
+    worker.pass_time(1_000)
+    worker.answer(JoinRequest, JoinResponse(error=ErrorCode.coordinator_load_in_progress))
+    assert [text.partition(":")[0] for text in worker.said] == [
+        "The group's coordinator cannot be asked",
+        "The group's coordinator answers coordinator_load_in_progress; joining again",
+    ]

@@ -9,6 +9,7 @@ from typing import Annotated
 
 import typer
 
+from coterie import __version__
 from coterie.cli import parent
 from coterie.cli.broker_app import broker_app
 from coterie.cli.stderr import complain, log_to_stderr
@@ -53,6 +54,21 @@ def main() -> None:
         sys.exit(1)
     except KeyboardInterrupt:
         sys.exit(130)
+
+
+def _show_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"coterie {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def coterie(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Show the version and exit.")
+    ] = False,
+) -> None:
+    """What is true of every command; its help is the app's."""
 
 
 # -- one cluster on this machine --------------------------------------------------------------------------------------

@@ -78,6 +78,7 @@ async def _run_worker(settings: WorkerSettings, listener: socket.socket) -> int:
                     version=__version__,
                     connector_type=runtime.connector_type,
                     session_timeout_ms=settings.session_timeout_ms,
+                    rebalance_timeout_ms=settings.rebalance_timeout_ms,
                     sync_timeout_ms=settings.worker_sync_timeout_ms,
                     stop_grace_ms=settings.task_shutdown_graceful_timeout_ms,
                     rebalance_delay_max_ms=settings.scheduled_rebalance_max_delay_ms,

@@ -13,7 +13,8 @@ from rich.table import Table
 
 from coterie.nouns.errors import WorldError
 
-_console = Console(highlight=False)
+# A trace or a name may well hold :boom: or the like.
+_console = Console(highlight=False, emoji=False)
 _STYLES = {"RUNNING": "green", "FAILED": "red", "PAUSED": "yellow", "STOPPED": "yellow"}
 
 

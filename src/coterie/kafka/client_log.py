@@ -1,11 +1,14 @@
-"""What librdkafka says, in Python's logging: a line when no broker answers, one when they do again."""
+"""librdkafka's words in Python's logging: that no broker answers, at once and every so often; that they do again."""
 
 import logging
+import time
 from typing import Any
 
 from confluent_kafka import KafkaError
 
 logger = logging.getLogger("coterie.kafka")
+
+SAY_AGAIN_S = 30
 
 
 class ClientLog:
@@ -14,6 +17,7 @@ class ClientLog:
     def __init__(self, who: str) -> None:
         self._who = who
         self._away = False
+        self._away_since_s = self._said_at_s = 0.0
         self._refused = False
 
     def settings(self) -> dict[str, Any]:
@@ -30,10 +34,19 @@ class ClientLog:
         """librdkafka calls its logger so; a lost connection is an error to it, but it connects again by itself."""
         logger.debug(message, *arguments)
 
-    def _on_error(self, error: KafkaError) -> None:
-        if error.code() == KafkaError._ALL_BROKERS_DOWN and not self._away:
-            self._away = True
+    def _on_away(self, error: KafkaError) -> None:
+        """Told again and again as long as it tries to connect; said at once, then every so often."""
+        now_s = time.monotonic()
+        if not self._away:
+            self._away, self._away_since_s, self._said_at_s = True, now_s, now_s
             logger.warning("%s: no broker answers (%s); trying on", self._who, error.str())
+        elif now_s - self._said_at_s >= SAY_AGAIN_S:
+            self._said_at_s = now_s
+            logger.warning("%s: no broker answers for %.0f s now; trying on", self._who, now_s - self._away_since_s)
+
+    def _on_error(self, error: KafkaError) -> None:
+        if error.code() == KafkaError._ALL_BROKERS_DOWN:
+            self._on_away(error)
         elif error.code() in (KafkaError._AUTHENTICATION, KafkaError._SSL):
             # Refused a moment ago, it tries again for as long as it lives: said once.
             if not self._refused:

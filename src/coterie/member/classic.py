@@ -125,7 +125,7 @@ def on_failure(turn: Turn, event: Failed) -> None:
             backoff_ms = min(turn.member.settings.retry_backoff_max_ms, turn.member.settings.heartbeat_interval_ms)
             turn.order(SetTimer(timer="heartbeat", at_ms=turn.now_ms + backoff_ms))
         case _:
-            turn.order(Say(text=f"The group's coordinator cannot be asked: {event.reason}"))
+            turn.say_trouble(f"The group's coordinator cannot be asked: {event.reason}")
             retry_later(turn)
 
 

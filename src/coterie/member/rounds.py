@@ -117,7 +117,7 @@ def on_error(turn: Turn, error: ErrorCode) -> None:
         turn.member.refused = True
         turn.order(MembershipRefused(reason=reason))
     else:
-        turn.order(Say(text=f"The group's coordinator answers {error.name}; joining again"))
+        turn.say_trouble(f"The group's coordinator answers {error.name}; joining again")
         retry_later(turn)
 
 
@@ -193,7 +193,7 @@ def on_synced(turn: Turn, asked: InFlight, response: SyncResponse) -> None:
                 assignment = replace(assignment, revoked=NO_JOBS, delay_ms=0)
                 member.returning = False
                 member.rejoin_reason = member.rejoin_reason or "this static member has begun a new life"
-            member.completed, member.retries, member.told = True, 0, assignment
+            member.completed, member.retries, member.told, member.trouble = True, 0, assignment, None
             # Until the herder says otherwise: should the place be lost now, all of this has to stop first.
             member.owned = (member.owned or NO_JOBS) | assignment.assigned
             turn.order(

@@ -49,6 +49,15 @@ class InFlight:
     sent_at_ms: int
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Trouble:
+    """What keeps a member from its place, and passes by itself."""
+
+    text: str
+    since_ms: int
+    said_at_ms: int
+
+
 class Member:
     """All of it is soft: a worker that starts again is another member."""
 
@@ -84,6 +93,8 @@ class Member:
         self.retry_at_ms: int | None = None
         self.retries = 0
         self.rejoin_reason: str | None = None
+        self.trouble: Trouble | None = None
+        """Why nothing comes of asking; None when something does."""
 
         # What ends.
         self.leased_at_ms: int | None = None

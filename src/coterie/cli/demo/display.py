@@ -18,7 +18,7 @@ class Display:
     """Bars of what has come how far, and who owns what; above them, lines that stay."""
 
     def __init__(self, totals: Mapping[str, int]) -> None:
-        self._console = Console(highlight=False, soft_wrap=True)
+        self._console = Console(highlight=False, soft_wrap=True, emoji=False)
         self._started = time.monotonic()
         self._totals = totals
         self._progress = Progress(

@@ -105,9 +105,9 @@ class Script:
         """
         say = self._display.say
         self._fleet.check_ports(WORKERS)
-        say(f"Starting the broker (port {self._plan.broker_port}) and {WORKERS} workers, each with its own Spark")
-        self._fleet.start_broker()
         try:
+            say(f"Starting the broker (port {self._plan.broker_port}) and {WORKERS} workers, each with its own Spark")
+            self._fleet.start_broker()
             for number in range(WORKERS):
                 self._fleet.start_worker(number)
             self._until(lambda: all(map(self._fleet.is_ready, self._fleet.workers)), 150, "all workers are ready")
@@ -125,6 +125,9 @@ class Script:
             self._until(lambda: self._owns(killed) and self._is_settled(), 60, "the replacement has its share of tasks")
             self._await_all_rows()
             self._check_untouched()
+        except KeyboardInterrupt:
+            say("Interrupted: everything is being stopped")
+            raise
         finally:
             self._fleet.close()
         say("Everything has ended; comparing the output with the package, row by row, without Spark")

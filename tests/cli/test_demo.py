@@ -1,0 +1,34 @@
+"""`coterie demo` when somebody has seen enough."""
+
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.cli.test_up import free_port, processes_of, wait_until
+
+pytestmark = [pytest.mark.processes, pytest.mark.timeout(180)]
+
+
+def test_ctrl_c_is_answered_at_once_and_nothing_stays(tmp_path: Path) -> None:
+    data, said = tmp_path / "data", tmp_path / "said"
+    ports = ["--broker-port", str(free_port()), "--rest-port", str(free_port())]
+    with said.open("wb") as file:
+        demo = subprocess.Popen(
+            [sys.executable, "-m", "coterie", "demo", "--data", str(data), *ports],
+            stdout=file,
+            stderr=subprocess.STDOUT,
+            process_group=0,
+        )
+    try:
+        wait_until(lambda: bool(said.read_text()) or demo.poll() is not None, "the demo says anything", within_s=120)
+        assert "Starting the broker" in said.read_text()
+        demo.send_signal(signal.SIGINT)
+        wait_until(lambda: "Interrupted" in said.read_text(), "the demo says that it heard")
+        assert demo.wait(90) == 130
+    finally:
+        demo.kill()
+        demo.wait()
+    wait_until(lambda: not processes_of(data), f"all of {data} is gone")
