@@ -1,6 +1,8 @@
 """The lines of groups in the broker's log: what a load hands out, and what a broker makes of it when it is back."""
 
 import asyncio
+import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -10,9 +12,10 @@ from coterie.broker.group_log import GroupLog
 from coterie.broker.log import open_log
 from coterie.broker.settings import BrokerSettings
 from coterie.groups.offset_messages import CommittedOffset, OffsetRemoved, OffsetWritten
+from coterie.groups.state import Limits
 from coterie.nouns.errors import WorldError
 from coterie.nouns.ids import GroupId
-from coterie.wire.batches import NewRecord, encode_batch, read_head
+from coterie.wire.batches import NewRecord, decode_records, encode_batch, read_head
 from coterie.wire.errors import ErrorCode
 from tests.broker.conftest import QUICK, RawClient, ThreadedBroker, raw_client
 from tests.broker.test_groups import Member
@@ -136,3 +139,28 @@ def test_offsets_of_a_topic_whose_end_a_crash_cut_short_go_when_the_broker_is_ba
     back(broker)
     with raw_client(broker.port) as client:
         assert fetched(client) == {"t": 3}
+
+
+@pytest.mark.parametrize("settings", [Limits(offsets_retention_ms=200, offsets_retention_check_ms=50)], indirect=True)
+def test_old_offsets_go_by_themselves_and_leave_tombstones(broker: ThreadedBroker) -> None:
+    with raw_client(broker.port) as client:
+        create(client, "t")
+        commit(client, "t", 3)
+        until(lambda: fetched(client) == {})
+        until(lambda: not broker.broker._node.groups.known())
+    log = broker.broker._node.log
+    (partition,) = log.topics["__consumer_offsets"].partitions
+    data = asyncio.run_coroutine_threadsafe(log.read(partition, 0, 10**6), broker._loop).result(60)
+    assert [line.value is None for line in decode_records(data)] == [False, True, True]
+
+
+@pytest.fixture
+def settings(request: pytest.FixtureRequest, tmp_path: Path) -> BrokerSettings:
+    return BrokerSettings(data_path=tmp_path / "broker", limits=getattr(request, "param", QUICK))
+
+
+def until(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 60
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
