@@ -1,6 +1,7 @@
 """What holds after any events whatever: replay is live, phases change lawfully, order is decided by nothing hidden."""
 
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import NamedTuple
 
@@ -75,7 +76,7 @@ OFFERS = ("ab", "ab", "ab", "AB", "ba", "a", "b", "")
 KINDS = (
     *("new", "new with id", "rejoin", "rejoin all", "sync", "sync", "sync all", "sync all", "join phase over"),
     *("join phase over", "heartbeat", "join as anybody", "sync as anybody", "heartbeat as anybody", "leave"),
-    *("next timer", "stray timer", "wait", "static", "static", "static as anybody"),
+    *("next timer", "stray timer", "wait", "static", "static", "static as anybody", "crash"),
 )
 histories = st.lists(
     st.builds(Move, st.sampled_from(KINDS), st.integers(0, 5), st.integers(0, 7)), min_size=20, max_size=80
@@ -93,22 +94,33 @@ class Story:
         self.now_ms = 0
         self.asked: list[ReplyTo] = []
         self.answered: list[ReplyTo] = []
+        self.lost: list[ReplyTo] = []
+        """Parked when their coordinator crashed."""
+        self.errors: dict[ReplyTo, ErrorCode] = {}
         for move in history:
             for event in self.events(move):
                 self.feed(event)
-        parked = [*self.group.joins.values(), *self.group.syncs.values()]
-        assert sorted(self.answered + parked) == self.asked, "every request is answered once or waits"
+        assert sorted(self.answered + self.lost + self.parked) == self.asked, "every request is answered once or waits"
 
     def feed(self, event: Event) -> None:
         before, generation = self.group.phase, self.group.generation
         output = step(self.group, event, now_ms=self.now_ms)
         check_whole(self.group)
-        assert (before, self.group.phase) in LAWFUL
+        assert (before, self.group.phase) in LAWFUL or isinstance(event, GroupLoaded)
         assert self.group.generation >= generation or GroupRemoved() in output.records
         self.phases.add(self.group.phase)
         self.records.extend(output.records)
         self.lines.append(repr(output))
-        self.answered.extend(effect.to for effect in output.effects if isinstance(effect, Reply))
+        replies = [effect for effect in output.effects if isinstance(effect, Reply)]
+        self.answered.extend(reply.to for reply in replies)
+        self.errors.update({reply.to: reply.response.error for reply in replies})
+
+    def beat(self, member_id: MemberId, instance_id: InstanceId | None = None) -> ErrorCode:
+        reply_to = self.reply_to()
+        self.feed(
+            Heartbeat(reply_to=reply_to, member_id=member_id, generation=self.group.generation, instance_id=instance_id)
+        )
+        return self.errors[reply_to]
 
     def events(self, move: Move) -> Iterator[Event]:
         members = list(self.group.members)
@@ -135,6 +147,8 @@ class Story:
                 yield Heartbeat(reply_to=self.reply_to(), member_id=anybody, generation=askew)
             case "leave":
                 yield self.leave(move, anybody, one_of_us)
+            case "crash":
+                yield self.crash()
             case "static" | "static as anybody":
                 yield self.static_one(move, anybody)
             case _:
@@ -158,6 +172,18 @@ class Story:
         return Heartbeat(
             reply_to=self.reply_to(), member_id=member_id, generation=self.group.generation, instance_id=instance_id
         )
+
+    def crash(self) -> GroupLoaded:
+        """All that was soft is lost, with whoever waited for an answer."""
+        self.lost += self.parked
+        self.group = Group(GroupId("fleet"), LIMITS)
+        for record in self.records:
+            apply(self.group, record)
+        return GroupLoaded()
+
+    @property
+    def parked(self) -> list[ReplyTo]:
+        return [*self.group.joins.values(), *self.group.syncs.values()]
 
     def time_passes(self, move: Move, anybody: MemberId) -> Iterator[Event]:
         deadlines = self.group.deadlines
@@ -251,6 +277,50 @@ def test_replaying_the_records_gives_the_live_state_and_stable_members_notice_no
     if story.group.phase is Phase.STABLE:
         assert (replayed.phase, replayed.leader) == (Phase.STABLE, story.group.leader)
         assert list(replayed.members) == list(story.group.members)
+
+
+SETTLE = (
+    Move("static", 0, 0),
+    Move("join phase over", 0, 0),
+    Move("rejoin all", 0, 0),
+    Move("join phase over", 0, 0),
+    Move("sync all", 0, 0),
+)
+
+
+def test_a_static_member_that_is_back_in_a_stable_group_is_noticed_by_nobody() -> None:
+    seen = 0
+
+    @given(histories)
+    @patient(max_examples=150, database=None, derandomize=True)
+    def play(history: list[Move]) -> None:
+        nonlocal seen
+        story = Story([*history, *SETTLE])
+        group = story.group
+        for instance_id, former_id in sorted(group.static_members.items()):
+            before = group.written
+            if group.phase is not Phase.STABLE or before is None:
+                return
+            seen += 1
+            join = story.join(MemberId(""), Move("static", 0, 0), instance_id=instance_id)
+            offered = group.members[former_id].protocols
+            story.feed(replace(join, protocols=offered, protocol_type=group.protocol_type or ""))
+            new_id = group.static_members[instance_id]
+            after = group.written
+            assert after is not None
+            assert (group.phase, after.generation, after.protocol) == (Phase.STABLE, before.generation, before.protocol)
+            assert new_id != former_id
+            assert after.members.keys() == before.members.keys() - {former_id} | {new_id}
+            for member_id, member in before.members.items():
+                if member_id != former_id:
+                    assert after.members[member_id] == member
+            assert after.members[new_id].assignment == before.members[former_id].assignment
+            assert after.leader == (new_id if before.leader == former_id else before.leader)
+            assert story.beat(former_id, instance_id) is ErrorCode.fenced_instance_id
+            assert {story.beat(member_id) for member_id in after.members} == {ErrorCode.none}
+
+    play()
+    assert seen > 50
 
 
 @given(histories)
