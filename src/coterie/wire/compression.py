@@ -13,6 +13,8 @@ from coterie.wire.primitives import Reader
 NONE, GZIP, SNAPPY, LZ4, ZSTD = range(5)
 """Codecs as the lowest three bits of a batch's attributes count them."""
 
+_BLOCK_SIZE = 256 * 1024
+
 _XERIAL = b"\x82SNAPPY\x00"
 """Java's clients cut snappy into blocks, behind this and two int32 of versions; others write one bare block."""
 _XERIAL_HEAD_SIZE = 16
@@ -54,8 +56,13 @@ def _unpacked_stream(codec: str, data: bytes | memoryview, size_max: int) -> byt
     import pyarrow
 
     with pyarrow.CompressedInputStream(pyarrow.BufferReader(data), codec) as stream:
-        plain: bytes = stream.read(size_max + 1)
-        return plain
+        # Into room of our own: pyarrow makes room for all that it is asked to read before it reads any of it, and
+        # when it then fails, it does not give that back.
+        block = memoryview(bytearray(min(size_max + 1, _BLOCK_SIZE)))
+        plain = bytearray()
+        while len(plain) <= size_max and (size := stream.readinto(block)):
+            plain += block[:size]
+        return bytes(plain)
 
 
 def _unpacked_snappy(data: bytes, size_max: int) -> bytes:
