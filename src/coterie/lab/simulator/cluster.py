@@ -33,6 +33,8 @@ class Cluster:
         self.network = network
         self.coordinator = coordinator
         self.config_log = config_log
+        self.static: frozenset[str] = frozenset()
+        """Names of the workers that have a `group.instance.id`."""
         self.processes: dict[str, Process] = {}
         """The living process of each worker that has one, by the worker's name."""
 

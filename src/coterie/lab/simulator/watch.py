@@ -20,7 +20,7 @@ from coterie.lab.simulator.coordinator import Line, Step
 from coterie.lab.simulator.invariants import Invariant, Violation
 from coterie.lab.simulator.replay import check_replay
 from coterie.lab.simulator.world import World
-from coterie.nouns.ids import Generation, MemberId
+from coterie.nouns.ids import Generation, InstanceId, MemberId
 from coterie.nouns.jobs import NO_JOBS, ConnectorTaskId, Jobs
 from coterie.wire.connect import AssignmentError
 from coterie.wire.connect_bytes import decode_assignment, decode_metadata
@@ -38,8 +38,12 @@ class Watch:
         self._config_log = config_log
         self._session_timeout_ms = session_timeout_ms
         self.processes: Mapping[str, Process] = {}
-        self._told: dict[Generation, tuple[MemberId, str | None]] = {}
-        self._memberships: dict[Generation, tuple[MemberId, ...]] = {}
+        self._told: dict[Generation, tuple[MemberId | InstanceId, str | None]] = {}
+        self._memberships: dict[Generation, frozenset[MemberId | InstanceId]] = {}
+        self._places: dict[MemberId, MemberId | InstanceId] = {}
+        """A static member's instance id, which it keeps; of any other its member id."""
+        self._checked = Generation(0)
+        """The last generation whose assignments were looked at. It is written again when a static member is back."""
 
     # -- the coordinator --------------------------------------------------------------------------------------------
 
@@ -48,6 +52,8 @@ class Watch:
             self._on_sync(taken.event, taken)
         for record in taken.output.records:
             assert isinstance(record, GenerationWritten), "workers commit no offsets, and nobody deletes their group"
+            for member_id, member in record.members.items():
+                self._places[member_id] = member.instance_id or member_id
             self._on_written(record)
         if isinstance(taken.event, TimerFired) and isinstance(taken.event.key, SessionTimer):
             self._on_expired(taken.before.members - taken.group.members.keys())
@@ -70,7 +76,8 @@ class Watch:
                 raise Violation(
                     Invariant.GENERATION_RISES, f"generation {record.generation} begins, {highest} was told"
                 )
-        else:
+        elif record.generation > self._checked:
+            self._checked = record.generation
             self._check_round(record)
 
     def _check_round(self, record: GenerationWritten) -> None:
@@ -124,14 +131,15 @@ class Watch:
             self._on_joined(response)
 
     def _on_joined(self, response: JoinGroupResponse) -> None:
-        told_before = self._told.setdefault(response.generation, (response.leader, response.protocol))
-        if told_before != (response.leader, response.protocol):
+        leader = self._places[response.leader]
+        told_before = self._told.setdefault(response.generation, (leader, response.protocol))
+        if told_before != (leader, response.protocol):
             raise Violation(
                 Invariant.GENERATION_RISES,
-                f"generation {response.generation} is led by {response.leader}, and was by {told_before[0]}",
+                f"generation {response.generation} is led by {leader}, and was by {told_before[0]}",
             )
         if response.members:
-            members = tuple(one.member_id for one in response.members)
+            members = frozenset(self._places[one.member_id] for one in response.members)
             if self._memberships.setdefault(response.generation, members) != members:
                 raise Violation(Invariant.GENERATION_RISES, f"generation {response.generation} has two memberships")
 

@@ -20,6 +20,9 @@ class Weather:
         self._world = cluster.world
         self._rng = cluster.world.rng
         self._workers = NAMES[: self._rng.randint(2, len(NAMES))]
+        # In some seeds all are static, in most none, so that both are also seen alone.
+        share = self._rng.choice((0.0, 0.0, 0.5, 1.0))
+        cluster.static = frozenset(name for name in self._workers if self._rng.random() < share)
         self._gone_for_good: set[str] = set()
         self._over = False
         self._incarnations = 0

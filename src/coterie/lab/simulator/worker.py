@@ -29,7 +29,7 @@ from coterie.lab.simulator.world import Alarms
 from coterie.member import classic, events
 from coterie.member.messages import HeartbeatResponse, JoinRequest, Response
 from coterie.member.state import Member, MemberSettings
-from coterie.nouns.ids import ConfigOffset, Incarnation, WorkerId, WorkerUrl
+from coterie.nouns.ids import ConfigOffset, Incarnation, InstanceId, WorkerId, WorkerUrl
 from coterie.nouns.jobs import ConnectorTaskId
 from coterie.wire.connect_events import AssignmentReceived
 from coterie.wire.errors import ErrorCode
@@ -59,6 +59,7 @@ class Process:
             MemberSettings(
                 group_id=GROUP,
                 url=url,
+                instance_id=InstanceId(f"place-{name}") if name in cluster.static else None,
                 session_timeout_ms=SESSION_TIMEOUT_MS,
                 rebalance_timeout_ms=REBALANCE_TIMEOUT_MS,
                 heartbeat_interval_ms=HEARTBEAT_INTERVAL_MS,
