@@ -133,6 +133,10 @@ class Reader:
         return start
 
     def _varint(self, size_max: int) -> int:
+        at = self.at
+        if at < self._end and (byte := self._data[at]) < 0x80:
+            self.at = at + 1  # nearly every one is this short
+            return byte
         value = 0
         for shift in range(0, 7 * size_max, 7):
             byte = self._data[self._take(1)]
