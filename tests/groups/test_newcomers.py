@@ -43,6 +43,31 @@ def test_only_so_many_ids_are_out_at_once(new_play: "Callable[[Limits], Play]") 
     assert play.error(play.join(knows_ids=True)) is ErrorCode.member_id_required
 
 
+def test_members_may_say_so_much_of_themselves_together(new_play: "Callable[[Limits], Play]") -> None:
+    play = new_play(Limits(generation_size_max=20))
+    play.join(protocols=(("v1", b"8 bytes."),))
+    play.join(protocols=(("v1", b"8 bytes."),))
+    play.wait(6_000)
+    play.sync("m2")
+    play.sync("m1")
+    assert play.error(play.join(protocols=(("v1", b""),))) is ErrorCode.group_max_size_reached
+    assert play.error(play.join("m2", protocols=(("v1", b"9 bytes.."),))) is ErrorCode.group_max_size_reached
+    assert play.phase is Phase.STABLE
+    assert play.heartbeat("m2") is ErrorCode.none, "it may go on as it is"
+    assert play.waits(play.join("m2", protocols=(("v1", b"7 bytes"),)))
+
+
+def test_a_leader_may_assign_so_much(new_play: "Callable[[Limits], Play]") -> None:
+    play = new_play(Limits(generation_size_max=30))
+    play.join()
+    play.join()
+    play.wait(6_000)
+    follower = play.sync("m2")
+    leader = play.sync("m1", assignments={"m1": b"x" * 30, "m2": b"x"})
+    assert (play.error(follower), play.error(leader)) == 2 * (ErrorCode.unknown_server_error,)
+    assert play.phase is Phase.PREPARING_REBALANCE
+
+
 def test_whoever_leaves_before_it_joined_leaves_nothing_behind(play: "Play") -> None:
     play.join(knows_ids=True)
     assert play.leave("m1").members == (("m1", ErrorCode.none),)

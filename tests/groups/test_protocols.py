@@ -33,6 +33,14 @@ def test_a_tie_is_decided_by_the_first_member() -> None:
     assert vote([offers("ba"), offers("ab")]) == "b"
 
 
+def test_what_nobody_offers_any_longer_is_forgotten() -> None:
+    group = counted("ab", "ab")
+    group.add(offers("a" + "z"))
+    group.remove(offers("a" + "z"))
+    assert group == counted("ab", "ab")
+    assert group.size == 4
+
+
 def test_who_is_not_known_yet_is_not_asked() -> None:
     assert counted("", "ab").all_offer_one_of(offers("a"))
     assert not counted("", "b").all_offer_one_of(offers("a"))

@@ -20,6 +20,8 @@ except that
   where it was, so that a member can begin to work on an answer that it got when its session was nearly over.
 """
 
+from collections.abc import Mapping
+
 from coterie.engine.output import Output
 from coterie.groups import static_members
 from coterie.groups.description import on_describe
@@ -50,7 +52,7 @@ from coterie.groups.messages import (
     TimerFired,
     TimerKey,
 )
-from coterie.groups.newcomers import hand_out_member_id, has_room_for, on_no_room, take_pending
+from coterie.groups.newcomers import check_size, hand_out_member_id, has_room_for, on_no_room, take_pending
 from coterie.groups.offset_messages import (
     DeleteGroup,
     ExpiryTimer,
@@ -152,10 +154,12 @@ def on_join(turn: Turn, request: JoinGroup) -> None:
     if group.is_unheard_of and request.member_id:
         raise Refusal(ErrorCode.unknown_member_id)
     former_id = static_members.former_id(group, request)
-    if not has_room_for(group, former_id or request.member_id):
+    known_id = former_id or request.member_id
+    if not has_room_for(group, known_id):
         on_no_room(turn, request)
         return
     check_protocols(group, request)
+    check_size(group, known_id, request.protocols)
     if former_id is not None:
         static_members.on_return(turn, request, former_id)
     elif not request.member_id and request.requires_known_member_id and request.instance_id is None:
@@ -207,7 +211,17 @@ def on_sync(turn: Turn, request: SyncGroup) -> None:
         turn.reply(replaced, SyncGroupResponse(error=ErrorCode.rebalance_in_progress))
     group.syncs[request.member_id] = request.reply_to
     if request.member_id == group.leader:
-        write_generation(turn, group.generation, protocol=group.protocol, assignments=dict(request.assignments))
+        on_assignments(turn, dict(request.assignments))
+
+
+def on_assignments(turn: Turn, assignments: Mapping[MemberId, bytes]) -> None:
+    """The leader's. More than the log may hold is as bad as none: all are told so, as by Kafka, and join once more."""
+    group = turn.group
+    if sum(map(len, assignments.values())) > group.limits.generation_size_max:
+        answer_syncs(turn, ErrorCode.unknown_server_error)
+        rebalance(turn)
+    else:
+        write_generation(turn, group.generation, protocol=group.protocol, assignments=assignments)
         answer_syncs(turn, ErrorCode.none)
 
 

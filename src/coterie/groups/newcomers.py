@@ -1,7 +1,8 @@
 """Who may come in: for whom a group has room, and ids that are handed out before anybody joins with them (KIP-394)."""
 
-from coterie.groups.messages import JoinGroup, JoinGroupResponse, PendingMemberTimer, Request
+from coterie.groups.messages import JoinGroup, JoinGroupResponse, MemberProtocol, PendingMemberTimer, Request
 from coterie.groups.offset_messages import OffsetCommit
+from coterie.groups.protocols import offer_size
 from coterie.groups.rounds import rebalance_after_removal, remove_member
 from coterie.groups.state import Group
 from coterie.groups.turn import Refusal, Turn
@@ -26,6 +27,14 @@ def has_room_for(group: Group, member_id: MemberId) -> bool:
     if group.join_phase is not None:
         return member_id in group.joins or len(group.joins) < group.limits.group_size_max
     return not group.members or member_id in group.members or len(group.members) < group.limits.group_size_max
+
+
+def check_size(group: Group, member_id: MemberId, offered: tuple[MemberProtocol, ...]) -> None:
+    """:raises Refusal: when members would say more of themselves than a leader can be told and a log can hold."""
+    member = group.members.get(member_id)
+    size = group.offers.size + offer_size(offered) - (offer_size(member.protocols) if member is not None else 0)
+    if size > group.limits.generation_size_max:
+        raise Refusal(ErrorCode.group_max_size_reached)
 
 
 def on_no_room(turn: Turn, request: JoinGroup) -> None:

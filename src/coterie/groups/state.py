@@ -40,6 +40,9 @@ class Limits:
     new_member_join_timeout_ms: int = 300_000
     """Not a setting in Kafka either: how long a new member may wait for its first join phase to end."""
     group_size_max: int = 2**31 - 1
+    generation_size_max: int = 64 * 1024 * 1024
+    """Bytes: of all that the members of a group offer, and again of all that they are assigned. Kafka has no limit for
+    the first, and for both together that of a record, 1 MB by default."""
     groups_max: int = 10_000
     """In one broker; each costs some memory, and anybody may begin one. Kafka has no such limit."""
     pending_members_max: int = 20_000
