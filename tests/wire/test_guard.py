@@ -3,6 +3,7 @@
 import subprocess
 import sys
 import textwrap
+from contextlib import nullcontext
 from dataclasses import fields
 from typing import Any
 
@@ -99,6 +100,15 @@ def test_malformed_tagged_fields_are_refused(tags: str) -> None:
     _, frame = encode_request(build_request(12, 4, HEARTBEAT), correlation_id=1, client_id="c")
     with pytest.raises(WireError):
         decode_request(frame[:-1] + bytes.fromhex(tags))
+
+
+def test_a_string_is_no_longer_than_the_old_kind_of_string_can_be() -> None:
+    """So that whatever came in a flexible version fits into records, whose strings are of the old kind."""
+    for size in (32_767, 32_768):
+        values = HEARTBEAT | {"group_id": "g" * size}
+        _, frame = encode_request(build_request(12, 4, values), correlation_id=1, client_id="c")
+        with pytest.raises(WireError, match="32768") if size > 32_767 else nullcontext():
+            decode_request(frame)
 
 
 def test_an_unknown_tagged_field_is_passed_over() -> None:

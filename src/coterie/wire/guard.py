@@ -16,7 +16,7 @@ from types import NoneType
 from typing import Any, TypeAlias, get_args, get_origin
 
 from coterie.nouns.errors import WireError
-from coterie.wire.primitives import Writer
+from coterie.wire.primitives import STRING_SIZE_MAX, Writer
 
 ELEMENTS_MAX = 500_000
 """The most array elements and tagged fields in one message, nested ones included.
@@ -171,16 +171,19 @@ def _primitive(kafka_type: str, *, flexible: bool) -> _Shape:
         return _fixed(_FIXED_SIZES[kafka_type])
     if kafka_type not in ("string", "bytes", "records"):
         raise NotImplementedError(f"kio knows a type that the guard does not: {kafka_type}")
-    return _compact_bytes() if flexible else _sized_bytes(2 if kafka_type == "string" else 4)
+    is_string = kafka_type == "string"
+    return _compact_bytes(is_string=is_string) if flexible else _sized_bytes(2 if is_string else 4)
 
 
 def _fixed(size: int) -> _Shape:
     return _Shape(lambda message, at: message.skip(at, size), size, fixed=True)
 
 
-def _compact_bytes() -> _Shape:
+def _compact_bytes(*, is_string: bool) -> _Shape:
     def walk(message: _Message, at: int) -> int:
         size, at = message.uvarint(at)
+        if is_string and size - 1 > STRING_SIZE_MAX:
+            raise WireError(f"a string of {size - 1} bytes; no version of Kafka's messages has one so long")
         return message.skip(at, size - 1) if size else at
 
     return _Shape(walk, 1)
