@@ -1,14 +1,18 @@
 """Three workers with instance ids: one stops and starts again within its session, and only its own jobs move."""
 
 import asyncio
+import uuid
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
 
 import pytest
 
 from coterie.herder.requests import DescribeWorker, WorkerView
-from coterie.nouns.ids import Generation, InstanceId
+from coterie.kafka.coordinator import KafkaCoordinator
+from coterie.member.messages import HeartbeatRequest, JoinRequest
+from coterie.nouns.ids import Generation, GroupId, InstanceId, MemberId
 from coterie.nouns.jobs import ConnectorTaskId
+from coterie.wire.errors import ErrorCode
 from tests.worker.fleet import ORDERS, Fleet, Remote
 from tests.worker.simulated import until
 
@@ -92,3 +96,38 @@ async def test_of_two_workers_with_one_instance_id_the_former_ends_and_says_why(
     assert "group.instance.id=worker-0" in ended.reason
     assert not first.runtime.running
     await until(lambda: len(second.runtime.running) == 2, within_s=60)
+
+
+async def test_a_heartbeat_in_an_instances_name_tells_whether_the_group_knows_it(bootstrap: str) -> None:
+    """What a member asks before its first join."""
+    coordinator = KafkaCoordinator(
+        [bootstrap], client_id="asks", request_timeout_ms=10_000, rebalance_timeout_ms=20_000
+    )
+    group = GroupId(f"group-{uuid.uuid4().hex[:8]}")
+
+    async def answered() -> ErrorCode:
+        question = HeartbeatRequest(
+            group_id=group, member_id=MemberId(""), instance_id=NAMES[0], generation=Generation(-1)
+        )
+        return (await coordinator.ask(question)).error
+
+    async def is_unknown() -> bool:
+        return await answered() is ErrorCode.unknown_member_id
+
+    try:
+        join = JoinRequest(
+            group_id=group,
+            member_id=MemberId(""),
+            instance_id=NAMES[0],
+            session_timeout_ms=10_000,
+            rebalance_timeout_ms=20_000,
+            protocol_type="connect",
+            protocols=(("compatible", b""),),
+        )
+        # A young coordinator says first that it is none yet.
+        await until(is_unknown, within_s=60)
+        joined = await coordinator.ask(join)
+        assert joined.error is ErrorCode.none
+        assert await answered() is ErrorCode.fenced_instance_id
+    finally:
+        await coordinator.close()

@@ -1,7 +1,14 @@
 """A place that is given up because the herder is stuck; loss, lease and farewell are told in `test_classic`."""
 
 from coterie.member.events import AbandonWanted, LeaveWanted, Left
-from coterie.member.messages import JoinRequest, JoinResponse, LeaveRequest, SyncRequest
+from coterie.member.messages import (
+    HeartbeatRequest,
+    HeartbeatResponse,
+    JoinRequest,
+    JoinResponse,
+    LeaveRequest,
+    SyncRequest,
+)
 from coterie.nouns.ids import InstanceId
 from coterie.nouns.jobs import NO_JOBS
 from coterie.wire.connect_events import MembershipLost
@@ -13,6 +20,8 @@ STUCK = AbandonWanted(reason="the herder is stuck")
 
 def settle(worker: Worker) -> None:
     worker.subscribe()
+    if worker.sent(HeartbeatRequest) is not None:
+        worker.answer(HeartbeatRequest, HeartbeatResponse(error=ErrorCode.unknown_member_id))
     worker.answer(JoinRequest, joined())
     worker.answer(SyncRequest, synced(SOME_WORK))
     worker.subscribe(SOME_WORK)

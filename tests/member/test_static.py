@@ -26,9 +26,17 @@ def worker() -> Worker:
     return Worker(ONE)
 
 
+def begin(worker: Worker, *, known: bool = True) -> None:
+    """It asks whether the group knows it, and is answered."""
+    worker.subscribe()
+    error = ErrorCode.fenced_instance_id if known else ErrorCode.unknown_member_id
+    asked = worker.answer(HeartbeatRequest, HeartbeatResponse(error=error))
+    assert (asked.member_id, asked.instance_id, asked.generation) == ("", ONE, -1)
+
+
 def settle(worker: Worker) -> None:
     """Join, sync, and the round that a new life asks for."""
-    worker.subscribe()
+    begin(worker)
     for generation in (1, 2):
         worker.answer(JoinRequest, joined(generation))
         worker.answer(SyncRequest, synced(SOME_WORK))
@@ -37,7 +45,7 @@ def settle(worker: Worker) -> None:
 
 
 def test_every_request_carries_the_instance_id(worker: Worker) -> None:
-    worker.subscribe()
+    begin(worker)
     assert worker.answer(JoinRequest, joined()).instance_id == ONE
     assert worker.answer(SyncRequest, synced()).instance_id == ONE
     worker.pass_time(1_000)
@@ -54,7 +62,7 @@ def test_it_goes_without_a_word_and_at_once(worker: Worker) -> None:
 
 
 def test_in_a_new_life_it_joins_once_more_after_its_first_assignment(worker: Worker) -> None:
-    worker.subscribe()
+    begin(worker)
     worker.answer(JoinRequest, joined(7))
     worker.answer(SyncRequest, synced(NO_JOBS))
     again = worker.answer(JoinRequest, joined(8))
@@ -66,8 +74,49 @@ def test_in_a_new_life_it_joins_once_more_after_its_first_assignment(worker: Wor
     assert second.assignment.assigned == SOME_WORK
 
 
-def test_of_a_former_lifes_assignment_only_what_was_new_counts(worker: Worker) -> None:
+def test_one_that_the_group_never_knew_joins_once(worker: Worker) -> None:
+    begin(worker, known=False)
+    worker.answer(JoinRequest, joined(7))
+    worker.answer(SyncRequest, synced(SOME_WORK, delay_ms=300))
+    (received,) = worker.heard(AssignmentReceived)
+    assert received.assignment.delay_ms == 300
+    assert worker.sent(JoinRequest) is None
+
+
+def test_a_join_whose_answer_was_lost_may_have_made_it_known(worker: Worker) -> None:
+    begin(worker, known=False)
+    worker.fail(JoinRequest)
+    worker.pass_time(1_000)
+    worker.answer(JoinRequest, joined(7))
+    worker.answer(SyncRequest, synced(SOME_WORK))
+    assert worker.sent(JoinRequest) is not None
+
+
+def test_one_whose_session_ended_asks_again_whether_it_is_known(worker: Worker) -> None:
+    settle(worker)
+    worker.pass_time(1_000)
+    worker.answer(HeartbeatRequest, HeartbeatResponse(error=ErrorCode.unknown_member_id))
+    begin(worker, known=False)
+    again = worker.sent(JoinRequest)
+    assert again is not None
+    assert again.member_id == ""
+
+
+@pytest.mark.parametrize("answered", [True, False])
+def test_a_coordinator_that_cannot_say_is_asked_again(worker: Worker, answered: bool) -> None:
     worker.subscribe()
+    if answered:
+        worker.answer(HeartbeatRequest, HeartbeatResponse(error=ErrorCode.not_coordinator))
+    else:
+        worker.fail(HeartbeatRequest)
+    assert not worker.out
+    worker.pass_time(1_000)
+    assert worker.sent(HeartbeatRequest) is not None
+    assert worker.sent(JoinRequest) is None
+
+
+def test_of_a_former_lifes_assignment_only_what_was_new_counts(worker: Worker) -> None:
+    begin(worker)
     worker.answer(JoinRequest, joined(7))
     worker.answer(SyncRequest, synced(SOME_WORK, revoked=SOME_WORK, delay_ms=300_000))
     (received,) = worker.heard(AssignmentReceived)
@@ -77,7 +126,7 @@ def test_of_a_former_lifes_assignment_only_what_was_new_counts(worker: Worker) -
 
 
 def test_a_leader_that_is_back_computes_nothing_for_a_generation_that_has_its_assignments(worker: Worker) -> None:
-    worker.subscribe()
+    begin(worker)
     back = JoinResponse(
         error=ErrorCode.none,
         generation=Generation(7),
@@ -94,14 +143,14 @@ def test_a_leader_that_is_back_computes_nothing_for_a_generation_that_has_its_as
 
 
 def test_a_leader_that_computes_its_first_round_knows_that_it_is_fresh(worker: Worker) -> None:
-    worker.subscribe()
+    begin(worker)
     worker.answer(JoinRequest, joined(1, leader="me", members={"me": b""}))
     (wanted,) = worker.heard(AssignmentWanted)
     assert wanted.generation == 1
 
 
 def test_a_leader_is_told_who_is_static(worker: Worker) -> None:
-    worker.subscribe()
+    begin(worker)
     response = JoinResponse(
         error=ErrorCode.none,
         generation=Generation(1),

@@ -61,7 +61,7 @@ from coterie.member.presence import (
     retry_later,
     send_heartbeat,
 )
-from coterie.member.rounds import join_if_due, on_installed, on_joined, on_synced
+from coterie.member.rounds import join_if_due, on_installed, on_joined, on_known, on_synced
 from coterie.member.state import InFlight, Member, check
 from coterie.member.turn import Turn
 
@@ -100,6 +100,8 @@ def on_answer(turn: Turn, event: Answered) -> None:
     if asked is None:
         return  # it was given up, or is of a former life
     match asked.request, event.response:
+        case HeartbeatRequest(generation=-1), HeartbeatResponse() as response:
+            on_known(turn, response)
         case HeartbeatRequest(), HeartbeatResponse() as response:
             on_heartbeat(turn, asked, response)
         case JoinRequest(), JoinResponse() as response:
@@ -119,7 +121,7 @@ def on_failure(turn: Turn, event: Failed) -> None:
             pass
         case LeaveRequest():
             leave(turn)
-        case HeartbeatRequest():
+        case HeartbeatRequest(generation=generation) if generation >= 0:
             turn.order(Say(text=f"A heartbeat failed: {event.reason}"))
             # Sooner than the interval: the coordinator may be back long before the lease is over.
             backoff_ms = min(turn.member.settings.retry_backoff_max_ms, turn.member.settings.heartbeat_interval_ms)

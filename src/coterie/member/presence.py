@@ -92,6 +92,7 @@ def on_unknown(turn: Turn) -> None:
     else:
         retry_later(turn)
     member.member_id = NO_MEMBER
+    member.known = None
 
 
 def lose(turn: Turn, reason: str) -> None:

@@ -5,6 +5,8 @@ from dataclasses import replace
 
 from coterie.member.events import Installed, Say, SetTimer
 from coterie.member.messages import (
+    HeartbeatRequest,
+    HeartbeatResponse,
     JoinRequest,
     JoinResponse,
     SyncRequest,
@@ -18,7 +20,7 @@ from coterie.member.presence import (
     retry_later,
 )
 from coterie.member.refusals import refusal
-from coterie.member.state import NO_MEMBER, InFlight
+from coterie.member.state import NO_GENERATION, NO_MEMBER, InFlight
 from coterie.member.turn import Turn
 from coterie.nouns.errors import WireError
 from coterie.nouns.ids import ConfigOffset, MemberId, WorkerUrl
@@ -42,6 +44,15 @@ def join_if_due(turn: Turn) -> None:
         return
     member.stopping = False
     settings, owned = member.settings, member.owned
+    if settings.instance_id is not None and not member.member_id:
+        if member.known is None:
+            ask_whether_known(turn)
+            return
+        member.returning = member.known
+        # The answer to this join may get lost; then the next one comes to a group that knows this life.
+        member.known = True
+    else:
+        member.returning = False
     told = member.told or WorkerAssignment(
         leader=NO_MEMBER, leader_url=WorkerUrl(""), config_offset=member.config_offset
     )
@@ -67,7 +78,35 @@ def join_if_due(turn: Turn) -> None:
     ask(turn, request)
 
 
-def ask(turn: Turn, request: JoinRequest | SyncRequest) -> None:
+def ask_whether_known(turn: Turn) -> None:
+    """A static member that has no id yet: does the group know it from a former life?
+
+    If it does, it answers the join with the running generation and says nothing of that (KIP-345). But a heartbeat in
+    the name of the instance it answers with FENCED_INSTANCE_ID then, and else with UNKNOWN_MEMBER_ID.
+    """
+    settings = turn.member.settings
+    ask(
+        turn,
+        HeartbeatRequest(
+            group_id=settings.group_id,
+            member_id=NO_MEMBER,
+            instance_id=settings.instance_id,
+            generation=NO_GENERATION,
+        ),
+    )
+
+
+def on_known(turn: Turn, response: HeartbeatResponse) -> None:
+    match response.error:
+        case ErrorCode.unknown_member_id:
+            turn.member.known = False
+        case ErrorCode.fenced_instance_id | ErrorCode.none | ErrorCode.illegal_generation:
+            turn.member.known = True
+        case error:
+            on_error(turn, error)
+
+
+def ask(turn: Turn, request: HeartbeatRequest | JoinRequest | SyncRequest) -> None:
     turn.member.asking = turn.send(request)
     turn.order(SetTimer(timer="answer", at_ms=turn.now_ms + turn.member.settings.answer_timeout_ms))
 
@@ -83,9 +122,8 @@ def on_joined(turn: Turn, asked: InFlight, response: JoinResponse) -> None:
             if was_in:
                 renew_lease(turn, asked)
             turn.order(SetTimer(timer="heartbeat", at_ms=turn.now_ms + member.settings.heartbeat_interval_ms))
-            leads = response.leader == response.member_id and not response.skip_assignment
-            member.returning = is_first_of_static(asked) and not leads
-            if leads:
+            if response.leader == response.member_id and not response.skip_assignment:
+                member.returning = False
                 member.computing = True
                 members = {other: read_metadata(turn, other, data) for other, data in (response.members or {}).items()}
                 turn.order(
@@ -119,12 +157,6 @@ def on_error(turn: Turn, error: ErrorCode) -> None:
     else:
         turn.say_trouble(f"The group's coordinator answers {error.name}; joining again")
         retry_later(turn)
-
-
-def is_first_of_static(asked: InFlight) -> bool:
-    """Whether a static member asked without an id: if the group knows it from a former life, it is not told so."""
-    assert isinstance(asked.request, JoinRequest)
-    return asked.request.instance_id is not None and asked.request.member_id == NO_MEMBER
 
 
 def is_about(asked: InFlight, member_id: MemberId) -> bool:

@@ -5,7 +5,7 @@ from itertools import count
 
 from coterie.engine.lease import lease_ms
 from coterie.member.events import RequestId
-from coterie.member.messages import HeartbeatRequest, JoinRequest, LeaveRequest, Request, SyncRequest
+from coterie.member.messages import HeartbeatRequest, Request, SyncRequest
 from coterie.nouns.ids import ConfigOffset, Generation, GroupId, InstanceId, MemberId, WorkerUrl
 from coterie.nouns.jobs import Jobs
 from coterie.wire.connect import ConnectProtocol, WorkerAssignment
@@ -79,8 +79,10 @@ class Member:
         self.protocol = ""
         self.completed = False
         """Whether that generation's assignment has been received."""
+        self.known: bool | None = None
+        """Whether the group may know this static member from a former life; None: it was not asked yet."""
         self.returning = False
-        """Whether the assignment that is to come may have been made for a former life of this static member."""
+        """Whether the assignment that is to come may have been made for a former life."""
         self.has_been_in = False
         """Whether the group has ever taken this worker."""
         self.computing = False
@@ -88,7 +90,7 @@ class Member:
 
         # What is under way.
         self.asking: InFlight | None = None
-        """The one join or sync (or, at the end, leave) that is out."""
+        """The one join or sync (or question before, or leave at the end) that is out."""
         self.heartbeat: InFlight | None = None
         self.retry_at_ms: int | None = None
         self.retries = 0
@@ -110,7 +112,8 @@ class Member:
 def check(member: Member) -> None:
     """What is always true, after every step."""
     asking, heartbeat = member.asking, member.heartbeat
-    assert asking is None or isinstance(asking.request, JoinRequest | SyncRequest | LeaveRequest)
+    if asking is not None and isinstance(asking.request, HeartbeatRequest):
+        assert asking.request.generation < 0, "a heartbeat proper is no part of a round"
     if heartbeat is not None:
         assert isinstance(heartbeat.request, HeartbeatRequest)
         assert heartbeat.request.generation >= 0, "a heartbeat names a generation"
