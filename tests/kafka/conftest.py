@@ -1,14 +1,33 @@
 """What the tests of the `kafka` room share, beside the brokers."""
 
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
 from confluent_kafka.admin import AdminClient
 
 from coterie.kafka.topics import Topics
+from tests.broker.conftest import raw_client
 from tests.kafka.embedded_broker import EmbeddedBroker
+from tests.kafka.faults.row import Scene
 from tests.kafka.real_kafka import RealKafka
+
+
+@pytest.fixture(scope="session")
+def ready_ports(request: pytest.FixtureRequest) -> Callable[[str], int]:
+    """The port of a broker by its kind, once it has its coordinators."""
+
+    @cache
+    def port_of(kind: str) -> int:
+        broker: EmbeddedBroker | RealKafka = request.getfixturevalue(
+            {"embedded": "embedded_broker", "kafka": "real_kafka"}[kind]
+        )
+        with raw_client(broker.port) as client:
+            Scene(client).wait_ready()
+        return broker.port
+
+    return port_of
 
 
 @pytest.fixture

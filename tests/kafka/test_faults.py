@@ -6,36 +6,17 @@ Rows live in `tests/kafka/faults/`, by area; see `row.py` there.
 import importlib
 import pkgutil
 from collections.abc import Callable, Iterator
-from functools import cache
 from pathlib import Path
 
 import pytest
 
 from tests.broker.conftest import raw_client
-from tests.kafka.embedded_broker import EmbeddedBroker
 from tests.kafka.faults.row import Row, Scene
-from tests.kafka.real_kafka import RealKafka
-
-_FIXTURES = {"embedded": "embedded_broker", "kafka": "real_kafka"}
 
 
 def rows() -> Iterator[Row]:
     for area in sorted(module.name for module in pkgutil.iter_modules([str(Path(__file__).parent / "faults")])):
         yield from getattr(importlib.import_module(f"tests.kafka.faults.{area}"), "ROWS", ())
-
-
-@pytest.fixture(scope="session")
-def ready_ports(request: pytest.FixtureRequest) -> Callable[[str], int]:
-    """The port of a broker by its kind, once it has its coordinators."""
-
-    @cache
-    def port_of(kind: str) -> int:
-        broker: EmbeddedBroker | RealKafka = request.getfixturevalue(_FIXTURES[kind])
-        with raw_client(broker.port) as client:
-            Scene(client).wait_ready()
-        return broker.port
-
-    return port_of
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,6 @@
 """Which APIs there are: what ApiVersions advertises and what requests are matched with."""
 
+import re
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, replace
 
@@ -45,6 +46,9 @@ from coterie.wire.shapes import Values
 Handler = Callable[[Node, Request], Values | Awaitable[Values | None]]
 """Answers, at once or later, with values that know no version; None where the client awaits no answer."""
 
+_SOFTWARE = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9\-.]*[a-zA-Z0-9])?")
+"""How a client may call itself and its version (KIP-511)."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Api:
@@ -60,6 +64,9 @@ class Api:
 # ApiVersions: v0-4 · what works here; a version from the future is answered in v0 with UNSUPPORTED_VERSION (KIP-511) ·
 # features (KIP-584) are not told: there are none.
 async def api_versions(node: Node, request: Request) -> Values:
+    names = [request.told(f"client_software_{what}", "unknown") for what in ("name", "version")]
+    if not all(_SOFTWARE.fullmatch(name) for name in names):
+        return {"error_code": ErrorCode.invalid_request, "api_keys": (), "throttle_time": 0}
     return supported_versions(ErrorCode.none)
 
 

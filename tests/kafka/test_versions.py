@@ -1,0 +1,80 @@
+"""Every version of every API: a request of blanks is answered alike by the embedded broker and by Apache Kafka."""
+
+from collections.abc import Callable
+from dataclasses import fields, is_dataclass
+from datetime import timedelta
+from types import NoneType
+from typing import Any, get_args, get_origin
+from uuid import UUID
+
+import pytest
+from kio.index import load_request_schema
+
+from coterie.broker.apis.table import APIS
+from coterie.wire.frames import SASL_AUTHENTICATE, SASL_HANDSHAKE, encode_request, framed
+from tests.broker.conftest import raw_client
+from tests.kafka.faults.row import CLOSED, Codes, codes
+
+pytestmark = [pytest.mark.kafka, pytest.mark.processes]
+
+NOBODYS_ID = UUID(int=5)
+
+# Apache Kafka closes its plain listener at the first word of SASL.
+WITHOUT_SASL = [key for key in sorted(APIS) if key not in (SASL_HANDSHAKE, SASL_AUTHENTICATE)]
+
+
+def blank(schema: Any) -> Any:
+    """An entity with nothing in it: 0, false, an empty string, null, and one such element in every array."""
+    return schema(**{field.name: _blank_value(field.name, field.type, field.metadata) for field in fields(schema)})
+
+
+def _blank_value(name: str, type_: Any, metadata: Any) -> Any:
+    kafka_type = metadata.get("kafka_type")
+    is_nullable = NoneType in get_args(type_)
+    inner = next(arg for arg in get_args(type_) if arg is not NoneType) if is_nullable else type_
+    if get_origin(inner) is tuple:
+        return (_blank_value(name, get_args(inner)[0], metadata),)
+    if is_dataclass(inner):
+        return blank(inner)
+    if kafka_type == "string":
+        return ""
+    if is_nullable:
+        return None
+    if name == "acks":
+        # 0 asks for no answer.
+        return -1
+    if kafka_type.startswith("timedelta"):
+        return timedelta(seconds=30) if name == "timeout" else timedelta()
+    return {"bool": False, "bytes": b"", "uuid": NOBODYS_ID, "float64": 0.0}.get(kafka_type, 0)
+
+
+def asked(port: int, key: int, version: int) -> Codes:
+    with raw_client(port) as client:
+        request = blank(load_request_schema(key, version))
+        header, frame = encode_request(request, correlation_id=1, client_id="blank")
+        client.socket.sendall(framed(frame))
+        try:
+            return codes(client.receive(header))
+        except ConnectionError:
+            return CLOSED
+
+
+@pytest.mark.parametrize(
+    "key", WITHOUT_SASL, ids=lambda key: str(load_request_schema(key, APIS[key].versions[-1]).__name__)
+)
+def test_a_blank_request_is_answered_alike(key: int, ready_ports: Callable[[str], int]) -> None:
+    embedded, kafka = ready_ports("embedded"), ready_ports("kafka")
+    versions = APIS[key].versions
+    assert {version: asked(embedded, key, version) for version in versions} == {
+        version: asked(kafka, key, version) for version in versions
+    }
+
+
+def test_what_kafka_serves_is_served_in_the_same_versions(ready_ports: Callable[[str], int]) -> None:
+    served: list[dict[int, tuple[int, int]]] = []
+    for kind in ("embedded", "kafka"):
+        with raw_client(ready_ports(kind)) as client:
+            answer = client.ask(18, 4, client_software_name="tests", client_software_version="1")
+        served.append({api.api_key: (api.min_version, api.max_version) for api in answer.api_keys})
+    ours, theirs = served
+    assert {key: theirs.get(key) for key in ours} == ours
