@@ -1,7 +1,7 @@
 # The words of this house. CI runs the same ones (.ci/run).
 
 .DEFAULT_GOAL := help
-.PHONY: help setup check fmt test demo sim
+.PHONY: help setup check fmt test demo sim fuzz
 BIN := .venv/bin
 
 help:  ## say what the words mean
@@ -27,6 +27,11 @@ demo: .venv/run.stamp  ## broker, three workers, real data, one worker killed in
 
 sim: .venv/dev.stamp  ## the simulator; SEEDS="1 2 3" or SEEDS=1-40, PLAY=clients or fleet
 	$(BIN)/python -m coterie.lab.simulator $(if $(PLAY),--play $(PLAY)) $(if $(SEEDS),--seeds "$(SEEDS)")
+
+fuzz: .venv/dev.stamp  ## hostile frames: a million decoded, 50,000 sent to a broker; FRAMES=… SEED=…
+	$(BIN)/python -m tests.wire.fuzzing --frames $(or $(FRAMES),1000000) --seed $(or $(SEED),1)
+	$(BIN)/python -m tests.broker.fuzzing --frames $(or $(FRAMES),50000) --seed $(or $(SEED),1)
+	$(BIN)/python -m tests.broker.fuzzing --frames $(or $(FRAMES),50000) --seed $(or $(SEED),1) --protocol SASL_PLAINTEXT
 
 # `demo` needs what Coterie itself needs and no more; the tools come with the other words.
 .venv/run.stamp: pyproject.toml tools/setup.sh

@@ -162,7 +162,8 @@ def _field(field: Field[Any], *, flexible: bool, nullable: bool) -> _Shape:
     element = _entity(inner) if is_entity else _primitive(field.metadata["kafka_type"], flexible=flexible)
     if is_array:
         assert element.size_min > 0, f"{field.name} has elements without bytes: nothing would limit their number"
-        return _array(element, flexible=flexible)
+        # Kio reads null also where the schema has no null; whoever handles the message expects none there.
+        return _array(element, flexible=flexible, nullable=_is_nullable(field.type))
     return _nullable_entity(element) if nullable and is_entity else element
 
 
@@ -198,7 +199,7 @@ def _sized_bytes(length_size: int) -> _Shape:
     return _Shape(walk, length_size)
 
 
-def _array(element: _Shape, *, flexible: bool) -> _Shape:
+def _array(element: _Shape, *, flexible: bool, nullable: bool) -> _Shape:
     def walk(message: _Message, at: int) -> int:
         if flexible:
             announced, at = message.uvarint(at)
@@ -206,7 +207,7 @@ def _array(element: _Shape, *, flexible: bool) -> _Shape:
         else:
             count = message.number(at, 4)
             at += 4
-        if count == -1:
+        if count == -1 and nullable:
             return at
         count = message.count(at, count, element.size_min)
         if element.fixed:

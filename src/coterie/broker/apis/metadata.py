@@ -12,6 +12,8 @@ from coterie.broker.topic_rules import is_internal, name_error
 from coterie.wire.errors import ErrorCode
 from coterie.wire.shapes import Values
 
+_BY_ID_SINCE = 12
+
 
 async def handle(node: Node, request: Request) -> Values:
     asked = request.body.topics
@@ -39,12 +41,12 @@ async def handle(node: Node, request: Request) -> Values:
 
 async def _answer(node: Node, request: Request, asked: Any) -> dict[str, Any]:
     topic_id = getattr(asked, "topic_id", None)
-    if topic_id is not None:
+    if topic_id is not None and request.header.api_version >= _BY_ID_SINCE:
         topic = node.log.topics_by_id.get(topic_id)
         return described(topic) if topic else missing(None, ErrorCode.unknown_topic_id) | {"topic_id": topic_id}
-    if asked.name is None:
-        # Neither id nor name: nothing that anybody could mean.
-        return missing("", ErrorCode.invalid_request)
+    if topic_id is not None or asked.name is None:
+        # Neither id nor name: nothing that anybody could mean; or an id in v10 and v11, which have a field for it only.
+        return missing(asked.name or "", ErrorCode.invalid_request)
     topic = node.log.topics.get(asked.name)
     if topic is not None:
         return described(topic)
