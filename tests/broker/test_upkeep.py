@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import os
 import struct
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
@@ -285,6 +286,36 @@ async def test_records_in_the_middle_of_a_batch_can_be_deleted(tmp_path: Path) -
         assert await stage.log.delete_records(partition, 1) == 1
         assert await stage.log.delete_records(partition, 0) == 1, "a start never goes back"
         assert [record.offset for record in await stage.records(partition, 1)] == [1, 2]
+
+
+# -- space ------------------------------------------------------------------------------------------------------------
+
+
+async def fill(stage: Stage, partition: Partition, size_bytes: int) -> None:
+    data = encode_batch([NewRecord(key=b"a", value=os.urandom(500_000))], timestamp_ms=stage.now_ms)
+    head = read_head(data)
+    await asyncio.gather(*(stage.log.append(partition, data, head) for _ in range(size_bytes // 500_000)))
+
+
+async def test_a_steady_load_makes_the_file_no_larger(tmp_path: Path) -> None:
+    async with staged(tmp_path) as stage:
+        partition = await stage.topic({"retention.bytes": "4000000", "retention.ms": "-1"})
+        for round_ in range(1, 9):
+            await fill(stage, partition, 6_000_000)
+            await until(lambda: partition.start_offset == 12 * round_ - 8 and stage.rows() == 8)  # noqa: B023
+        assert stage.path.stat().st_size < 20_000_000, "48 MB were written, 4 MB are kept"
+
+
+async def test_much_unused_space_is_given_back(tmp_path: Path) -> None:
+    async with staged(tmp_path) as stage:
+        partition = await stage.topic({})
+        await fill(stage, partition, 100_000_000)
+        await stage.log.delete_topic(stage.log.topics["t"])
+        partition = await stage.topic({})
+        # The file itself is cut when the write-ahead log is written back, by one of the next appends.
+        async with asyncio.timeout(DEADLINE_S):
+            while stage.path.stat().st_size > 75_000_000:
+                await stage.put(partition, ("a", "x" * 10_000))
 
 
 # -- topics -----------------------------------------------------------------------------------------------------------

@@ -9,6 +9,7 @@ import logging
 import sqlite3
 from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import TypeVar
@@ -26,6 +27,7 @@ from coterie.broker.rows import (
     set_sifted,
 )
 from coterie.broker.settings import Upkeep
+from coterie.broker.store import TopicGoneError
 from coterie.nouns.errors import WorldError
 
 logger = logging.getLogger(__name__)
@@ -118,7 +120,8 @@ class _Upkeep:
         for topic, partition in self._partitions():
             start_offset = await self._look(partial(self._start_offset, partition, policy_of(topic.configs)))
             if start_offset > partition.start_offset:
-                await self._log.delete_records(partition, start_offset)
+                with suppress(TopicGoneError):  # meanwhile: then everything goes
+                    await self._log.delete_records(partition, start_offset)
         await self._sweep()
 
     def _start_offset(self, partition: Partition, policy: TopicPolicy) -> int:
