@@ -9,10 +9,12 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from coterie.groups.classic import step
 from coterie.groups.lines import decode_line, encode_line
-from coterie.groups.messages import GenerationWritten, Request, Response
+from coterie.groups.messages import GenerationWritten, GroupLoaded, Request, Response
 from coterie.groups.offset_messages import (
     DeleteGroup,
+    ExpiryTimer,
     GroupRemoved,
     NewOffset,
     OffsetCommit,
@@ -351,6 +353,19 @@ def test_expiry_goes_on_counting_after_a_restart(play: Play) -> None:
     assert fetch(play) == {T0: 5}
     play.wait(3 * DAY_MS + CHECK_MS)
     assert play.group.is_unheard_of
+
+
+def test_groups_that_are_loaded_together_do_not_look_at_their_offsets_together(play: Play) -> None:
+    commit(play)
+    record = play.log[0]
+    looks: set[int] = set()
+    for number in range(20):
+        group = Group(GroupId(f"g{number}"), play.limits)
+        apply(group, record)
+        step(group, GroupLoaded(), now_ms=0)
+        looks.add(group.deadlines[ExpiryTimer()])
+    assert len(looks) == 20
+    assert all(CHECK_MS <= at_ms < 2 * CHECK_MS for at_ms in looks)
 
 
 # -- any history ------------------------------------------------------------------------------------------------------

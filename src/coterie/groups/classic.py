@@ -102,7 +102,7 @@ def step(group: Group, event: Event, *, now_ms: int) -> Output[Record, Effect]:
         case GroupLoaded():
             on_loaded(turn)
     if turn.records or isinstance(event, GroupLoaded):
-        keep_watching_expiry(turn)
+        keep_watching_expiry(turn, is_loaded=isinstance(event, GroupLoaded))
     check(group)
     return Output(records=tuple(turn.records), effects=tuple(turn.effects))
 

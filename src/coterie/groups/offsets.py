@@ -13,6 +13,8 @@ empty, and a group that was never joined has offsets and nothing else. Every so 
 A group without members and offsets goes at the same moment, whatever its type.
 """
 
+from crc32c import crc32c
+
 from coterie.groups.guards import check_generation, check_group, check_is_known, check_member
 from coterie.groups.messages import PendingMemberTimer
 from coterie.groups.offset_messages import (
@@ -150,11 +152,13 @@ def on_expiry(turn: Turn) -> None:
     keep_watching_expiry(turn)
 
 
-def keep_watching_expiry(turn: Turn) -> None:
-    """Armed for as long as anything is written of the group; also again after a load."""
+def keep_watching_expiry(turn: Turn, *, is_loaded: bool = False) -> None:
+    """Look every so often for as long as anything is written of the group. Groups that are loaded together look at
+    different times: one after the other would stop the broker for as long as all of them take."""
     group = turn.group
     if (group.written is not None or group.offsets) and _EXPIRY not in group.deadlines:
-        turn.set_timer(_EXPIRY, group.limits.offsets_retention_check_ms)
+        check_ms = group.limits.offsets_retention_check_ms
+        turn.set_timer(_EXPIRY, check_ms + (crc32c(group.group_id.encode()) % check_ms if is_loaded else 0))
 
 
 def expired(group: Group, now_ms: int) -> list[TopicPartition]:
