@@ -141,6 +141,7 @@ class Scene:
     def wait_ready(self) -> None:
         """Until the broker has its coordinators, and they have read their logs."""
         self.member()
+        self.ask_until_ready("FindCoordinator", 6, {"key_type": 1, "coordinator_keys": ("anybody",)})
         init = {"transactional_id": None, "transaction_timeout": 60_000, "producer_id": -1, "producer_epoch": -1}
         self.ask_until_ready("InitProducerId", 4, init)
 
