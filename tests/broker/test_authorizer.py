@@ -33,7 +33,8 @@ DENIALS = {
     ErrorCode.cluster_authorization_failed,
     ErrorCode.transactional_id_authorization_failed,
 }
-PRODUCE, FETCH, METADATA, FIND_COORDINATOR, JOIN_GROUP, LIST_GROUPS, INIT_PRODUCER_ID = 0, 1, 3, 10, 11, 16, 22
+PRODUCE, FETCH, METADATA, FIND_COORDINATOR, JOIN_GROUP, DESCRIBE_GROUPS, LIST_GROUPS = 0, 1, 3, 10, 11, 15, 16
+INIT_PRODUCER_ID = 22
 
 
 def rules(text: str, tmp_path: Path) -> Rules:
@@ -195,6 +196,20 @@ def open_to_alice(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Threaded
             for name in ("hers", "seen", "hidden"):
                 admin.ask(METADATA, 4, topics=[{"name": name}], allow_auto_topic_creation=True)
         yield broker
+
+
+def test_who_asks_is_told_what_it_may_do(open_to_alice: ThreadedBroker) -> None:
+    bits = {Operation.READ: 1 << 3, Operation.WRITE: 1 << 4, Operation.CREATE: 1 << 5, Operation.DESCRIBE: 1 << 8}
+    with logged_in(open_to_alice, USER) as client:
+        asked = {
+            "include_topic_authorized_operations": True,
+            "include_cluster_authorized_operations": False,
+            "allow_auto_topic_creation": False,
+        }
+        (topic,) = client.ask(METADATA, 9, topics=[{"name": "hers"}], **asked).topics
+        assert topic.topic_authorized_operations == sum(bits.values())
+        (group,) = client.ask(DESCRIBE_GROUPS, 5, groups=["hers"], include_authorized_operations=True).groups
+        assert group.authorized_operations == bits[Operation.READ] | bits[Operation.DESCRIBE]
 
 
 def test_what_may_be_had_is_given_beside_what_may_not(open_to_alice: ThreadedBroker) -> None:

@@ -300,6 +300,8 @@ def test_a_group_is_described_and_listed_in_every_phase(group: Group) -> None:
     member = group.member()
     member.send_join()
     member.joined()
+    # Kafka hands out the id before its log has the group, and tells of groups that its log has.
+    group.until(lambda: group.described().error_code is ErrorCode.none)
     assert _told(group) == ("Empty", "", "", ())
     member.send_join(b"hello")
     member.joined()
@@ -341,6 +343,14 @@ def test_a_group_that_is_not_there_is_dead_and_from_v6_on_not_found(group: Group
         assert (told.error_code is ErrorCode.none) is (version < 6)
     assert told.error_code is ErrorCode.group_id_not_found
     assert told.error_message == f"Group {group.group_id} not found."
+
+
+def test_a_group_tells_what_may_be_done_with_it(group: Group) -> None:
+    group.settle(None)
+    for wanted, told in ((True, 0b1101_0100_1000), (False, -(2**31))):
+        asked = {"groups": [group.group_id], "include_authorized_operations": wanted}
+        (described,) = group.client.ask(DESCRIBE, 6, **asked).groups
+        assert described.authorized_operations == told
 
 
 def test_a_list_is_sifted_by_states_and_types_in_upper_and_lower_case(group: Group) -> None:

@@ -39,7 +39,9 @@ class HeartbeatGaps:
         self._of(group_id, member_id).at_ms = now_ms
 
     def left(self, group_id: GroupId, member_id: MemberId) -> None:
-        self._of(group_id, member_id).at_ms = None
+        heard = self._heard.get((group_id, member_id))
+        if heard is not None:
+            heard.at_ms = None
 
     def stats(self) -> Mapping[str, Mapping[str, Mapping[str, int]]]:
         """``{group: {member: {"heartbeats": number, "largest_gap_ms": milliseconds}}}``."""

@@ -1,8 +1,8 @@
-"""DescribeGroups: v0-6 · state, members, what they said and what they were given · authorized operations (KIP-430) are
-those of a broker that forbids nothing: the authorizer is asked what a client may do, not told of it."""
+"""DescribeGroups: v0-6 · state, members, what they said and what they were given · leaves nothing out."""
 
 from typing import Any
 
+from coterie.broker.apis.operations import group_operations
 from coterie.broker.node import Node, Request
 from coterie.groups.messages import DescribeGroup, DescribeGroupResponse
 from coterie.nouns.ids import GroupId
@@ -11,8 +11,6 @@ from coterie.wire.shapes import Values
 
 _NOT_FOUND_SINCE = 6
 """Before, a group that is not there is told as one without error that is Dead (KIP-1043)."""
-_NOT_ASKED = -(2**31)
-_READ, _DELETE, _DESCRIBE, _DESCRIBE_CONFIGS, _ALTER_CONFIGS = (1 << number for number in (3, 6, 8, 10, 11))
 
 
 async def handle(node: Node, request: Request) -> Values:
@@ -25,13 +23,12 @@ async def handle(node: Node, request: Request) -> Values:
 async def _described(node: Node, request: Request, group_id: GroupId) -> dict[str, Any]:
     response = await node.groups.ask(group_id, lambda reply_to: DescribeGroup(reply_to=reply_to))
     assert isinstance(response, DescribeGroupResponse)
-    error, message, operations = response.error, None, _NOT_ASKED
+    error, message = response.error, None
     if error is ErrorCode.group_id_not_found and request.header.api_version < _NOT_FOUND_SINCE:
         error = ErrorCode.none
     elif error is ErrorCode.group_id_not_found:
         message = f"Group {group_id} not found."
-    if error is ErrorCode.none and request.told("include_authorized_operations", False):
-        operations = _READ | _DELETE | _DESCRIBE | _DESCRIBE_CONFIGS | _ALTER_CONFIGS
+    is_wanted = error is ErrorCode.none and request.told("include_authorized_operations", False)
     return {
         "error_code": error,
         "error_message": message,
@@ -50,7 +47,7 @@ async def _described(node: Node, request: Request, group_id: GroupId) -> dict[st
             }
             for member in response.members
         ],
-        "authorized_operations": operations,
+        "authorized_operations": group_operations(node, request, group_id, wanted=is_wanted),
     }
 
 

@@ -1,23 +1,77 @@
-"""The fields that tell a client what it may do with a topic or with the cluster (KIP-430)."""
+"""Fields that tell a client what it may do with a topic, a group or the cluster (KIP-430): the authorizer says it."""
+
+from collections.abc import Mapping
+from typing import Final
 
 from coterie.broker.node import Node, Request
+from coterie.broker.security.authorizer import Operation, ResourceType
 
 NOT_ASKED = -(2**31)
 
-_READ, _WRITE, _CREATE, _DELETE, _ALTER, _DESCRIBE, _CLUSTER_ACTION = (1 << number for number in range(3, 10))
-_DESCRIBE_CONFIGS, _ALTER_CONFIGS, _IDEMPOTENT_WRITE = (1 << number for number in range(10, 13))
-
-_ON_A_TOPIC = _READ | _WRITE | _CREATE | _DELETE | _ALTER | _DESCRIBE | _DESCRIBE_CONFIGS | _ALTER_CONFIGS
-_ON_THE_CLUSTER = (
-    _CREATE | _ALTER | _DESCRIBE | _CLUSTER_ACTION | _DESCRIBE_CONFIGS | _ALTER_CONFIGS | _IDEMPOTENT_WRITE
-)
+_CLUSTER: Final = "kafka-cluster"
+_NUMBERS: Mapping[Operation, int] = {
+    Operation.READ: 3,
+    Operation.WRITE: 4,
+    Operation.CREATE: 5,
+    Operation.DELETE: 6,
+    Operation.ALTER: 7,
+    Operation.DESCRIBE: 8,
+    Operation.CLUSTER_ACTION: 9,
+    Operation.DESCRIBE_CONFIGS: 10,
+    Operation.ALTER_CONFIGS: 11,
+    Operation.IDEMPOTENT_WRITE: 12,
+}
+"""Kafka's."""
+_MEANT_FOR: Mapping[ResourceType, tuple[Operation, ...]] = {
+    ResourceType.TOPIC: (
+        Operation.READ,
+        Operation.WRITE,
+        Operation.CREATE,
+        Operation.DELETE,
+        Operation.ALTER,
+        Operation.DESCRIBE,
+        Operation.DESCRIBE_CONFIGS,
+        Operation.ALTER_CONFIGS,
+    ),
+    ResourceType.GROUP: (
+        Operation.READ,
+        Operation.DELETE,
+        Operation.DESCRIBE,
+        Operation.DESCRIBE_CONFIGS,
+        Operation.ALTER_CONFIGS,
+    ),
+    ResourceType.CLUSTER: (
+        Operation.CREATE,
+        Operation.ALTER,
+        Operation.DESCRIBE,
+        Operation.CLUSTER_ACTION,
+        Operation.DESCRIBE_CONFIGS,
+        Operation.ALTER_CONFIGS,
+        Operation.IDEMPOTENT_WRITE,
+    ),
+}
+"""What can be done with each at all."""
 
 
 def topic_operations(node: Node, request: Request, name: str | None, *, wanted: bool) -> int:
     """A bit for each operation by Kafka's numbers."""
-    return _ON_A_TOPIC if wanted else NOT_ASKED
+    return _allowed(node, request, ResourceType.TOPIC, name or "") if wanted else NOT_ASKED
+
+
+def group_operations(node: Node, request: Request, group_id: str, *, wanted: bool) -> int:
+    """Likewise on a group."""
+    return _allowed(node, request, ResourceType.GROUP, group_id) if wanted else NOT_ASKED
 
 
 def cluster_operations(node: Node, request: Request, *, wanted: bool) -> int:
     """Likewise on the cluster."""
-    return _ON_THE_CLUSTER if wanted else NOT_ASKED
+    return _allowed(node, request, ResourceType.CLUSTER, _CLUSTER) if wanted else NOT_ASKED
+
+
+def _allowed(node: Node, request: Request, type_: ResourceType, name: str) -> int:
+    authorizer = node.admission.authorizer
+    return sum(
+        1 << _NUMBERS[operation]
+        for operation in _MEANT_FOR[type_]
+        if authorizer is None or authorizer.may(request.principal, operation, type_, name, request.peer_host)
+    )
