@@ -136,7 +136,8 @@ def worker(
     """Run one worker of a group.
 
     SIGTERM stops its tasks at the end of their batches and leaves the group; its tasks wait for it to come back for
-    scheduled.rebalance.max.delay.ms.
+    scheduled.rebalance.max.delay.ms. With a group.instance.id it does not leave: back within session.timeout.ms it gets
+    its own tasks at once.
     """
     from coterie.cli import worker_file
 

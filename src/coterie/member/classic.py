@@ -122,7 +122,7 @@ def on_failure(turn: Turn, event: Failed) -> None:
         case LeaveRequest():
             leave(turn)
         case HeartbeatRequest(generation=generation) if generation >= 0:
-            turn.order(Say(text=f"A heartbeat failed: {event.reason}"))
+            turn.say_trouble(f"A heartbeat failed: {event.reason}")
             # Sooner than the interval: the coordinator may be back long before the lease is over.
             backoff_ms = min(turn.member.settings.retry_backoff_max_ms, turn.member.settings.heartbeat_interval_ms)
             turn.order(SetTimer(timer="heartbeat", at_ms=turn.now_ms + backoff_ms))

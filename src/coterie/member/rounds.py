@@ -225,7 +225,7 @@ def on_synced(turn: Turn, asked: InFlight, response: SyncResponse) -> None:
                 assignment = replace(assignment, revoked=NO_JOBS, delay_ms=0)
                 member.returning = False
                 member.rejoin_reason = member.rejoin_reason or "this static member has begun a new life"
-            member.completed, member.retries, member.told, member.trouble = True, 0, assignment, None
+            member.completed, member.retries, member.told = True, 0, assignment
             # Until the herder says otherwise: should the place be lost now, all of this has to stop first.
             member.owned = (member.owned or NO_JOBS) | assignment.assigned
             turn.order(
