@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
-from confluent_kafka import KafkaError, KafkaException, Producer, TopicCollection, TopicPartition
+from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicCollection, TopicPartition
 from confluent_kafka.admin import (
     AdminClient,
     AlterConfigOpType,
@@ -184,3 +184,25 @@ def test_a_topic_tells_what_one_may_do(client: AdminClient, topic: str) -> None:
     assert {operation.name for operation in found.authorized_operations} == {
         "READ", "WRITE", "CREATE", "DELETE", "ALTER", "DESCRIBE", "DESCRIBE_CONFIGS", "ALTER_CONFIGS",
     }  # fmt: skip
+
+
+def test_records_are_deleted_up_to_an_offset(
+    bootstrap: str, client: AdminClient, topic: str, producer: Producer
+) -> None:
+    for number in range(10):
+        producer.produce(topic, str(number))
+    assert producer.flush(DEADLINE_S) == 0
+    partition = TopicPartition(topic, 0, 4)
+    assert client.delete_records([partition])[partition].result(DEADLINE_S).low_watermark == 4
+    asked = TopicPartition(topic, 0)
+    assert client.list_offsets({asked: OffsetSpec.earliest()})[asked].result(DEADLINE_S).offset == 4
+    reader = Consumer({"bootstrap.servers": bootstrap, "group.id": topic, "auto.offset.reset": "earliest"})
+    try:
+        reader.assign([TopicPartition(topic, 0, 0)])
+        message = reader.poll(DEADLINE_S)
+        assert message is not None
+        assert (message.offset(), message.value()) == (4, b"4")
+    finally:
+        reader.close()
+    beyond = TopicPartition(topic, 0, 11)
+    assert code_of(lambda: client.delete_records([beyond])[beyond].result(DEADLINE_S)) == KafkaError.OFFSET_OUT_OF_RANGE
