@@ -68,7 +68,9 @@ class Host:
         strategy: str,
         instance_id: str | None = None,
         session_timeout_ms: int = 30_000,
+        poll_ms: int = 50,
     ) -> Client:
+        """``poll_ms`` is for kafka-python; the others tell of an assignment between two polls only."""
         client = self.clients[name] = Client(name=name)
         config = {
             "bootstrap": self.bootstrap,
@@ -79,6 +81,7 @@ class Host:
             "session_timeout_ms": session_timeout_ms,
             "heartbeat_interval_ms": 300,
             "metadata_age_ms": 1000,
+            "poll_ms": poll_ms,
         }
         await self._tell({"do": "start", "member": name, "config": config})
         return client

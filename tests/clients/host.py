@@ -82,7 +82,7 @@ class Confluent(Hosted):
 
 class KafkaPython(Hosted):
     def consume(self) -> None:
-        from kafka import KafkaConsumer
+        from kafka import ConsumerRebalanceListener, KafkaConsumer
         from kafka.coordinator.assignors.cooperative_sticky import CooperativeStickyAssignor
         from kafka.coordinator.assignors.range import RangePartitionAssignor
         from kafka.coordinator.assignors.roundrobin import RoundRobinPartitionAssignor
@@ -92,8 +92,19 @@ class KafkaPython(Hosted):
         assignors = (
             RangePartitionAssignor, RoundRobinPartitionAssignor, StickyPartitionAssignor, CooperativeStickyAssignor
         )  # fmt: skip
+        told = self
+
+        class Listener(ConsumerRebalanceListener):  # type: ignore[misc]
+            def on_partitions_revoked(self, revoked: Any) -> None:
+                told.tell_assignment((one.partition for one in consumer.assignment()), member_id())
+
+            def on_partitions_assigned(self, assigned: Any) -> None:
+                told.tell_assignment((one.partition for one in consumer.assignment()), member_id())
+
+        def member_id() -> str:
+            return str(consumer._coordinator._generation.member_id)
+
         consumer = KafkaConsumer(
-            config["topic"],
             bootstrap_servers=config["bootstrap"],
             group_id=config["group"],
             client_id=self.name,
@@ -106,10 +117,9 @@ class KafkaPython(Hosted):
             metadata_max_age_ms=config["metadata_age_ms"],
             fetch_max_wait_ms=100,
         )
+        consumer.subscribe([config["topic"]], listener=Listener())
         while not self.stops.is_set():
-            polled = consumer.poll(timeout_ms=50)
-            generation = consumer._coordinator._generation
-            self.tell_assignment((one.partition for one in consumer.assignment()), generation.member_id)
+            polled = consumer.poll(timeout_ms=config["poll_ms"])
             for partition, messages in polled.items():
                 self.tell("read", messages=[[partition.partition, one.offset, one.value.decode()] for one in messages])
             if self.commits.is_set():
