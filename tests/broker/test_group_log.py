@@ -69,13 +69,11 @@ async def test_a_line_that_means_nothing_is_told_in_one_sentence(tmp_path: Path)
             await lines.load_all()
 
 
-def commit(client: RawClient, topic: str, offset: int, member: Member | None = None) -> ErrorCode:
-    partition = {
-        "partition_index": 0,
-        "committed_offset": offset,
-        "committed_metadata": "",
-        "committed_leader_epoch": 0,
-    }
+def commit(
+    client: RawClient, topic: str, offset: int, member: Member | None = None, *, metadata: str = ""
+) -> ErrorCode:
+    partition = {"partition_index": 0, "committed_offset": offset, "committed_metadata": metadata}
+    partition |= {"committed_leader_epoch": 0}
     answer = client.ask(
         COMMIT, 9, group_id="g", topics=[{"name": topic, "partitions": [partition]}], group_instance_id=None,
         generation_id_or_member_epoch=-1 if member is None else member.generation,
@@ -139,6 +137,23 @@ def test_offsets_of_a_topic_whose_end_a_crash_cut_short_go_when_the_broker_is_ba
     back(broker)
     with raw_client(broker.port) as client:
         assert fetched(client) == {"t": 3}
+
+
+def test_what_the_log_could_not_take_is_neither_acknowledged_nor_seen(broker: ThreadedBroker) -> None:
+    with raw_client(broker.port) as client:
+        create(client, "t")
+        database = broker.broker._node.log._store.database
+        (pages,) = database.execute("PRAGMA page_count").fetchone()
+        database.execute(f"PRAGMA max_page_count = {pages}").fetchone()
+        offset = 0
+        while (error := commit(client, "t", offset + 1, metadata="x" * 4096)) is ErrorCode.none:
+            offset += 1
+        assert error is ErrorCode.not_coordinator
+        # Whoever asks while the group is loaded again waits for that.
+        assert fetched(client) == ({"t": offset} if offset else {})
+        database.execute("PRAGMA max_page_count = 1000000").fetchone()
+        assert commit(client, "t", 7) is ErrorCode.none
+        assert fetched(client) == {"t": 7}
 
 
 @pytest.mark.parametrize("settings", [Limits(offsets_retention_ms=200, offsets_retention_check_ms=50)], indirect=True)
