@@ -121,10 +121,8 @@ class Transactions:
         """Abort what outlives its timeout, and forget who has not been heard of for long; until it is cancelled."""
         sweep_due_ms = self.now_ms() + _SWEEP_INTERVAL_MS
         while True:
-            now_ms = self.now_ms()
-            while (transactional_id := self._timers.pop_due(now_ms)) is not None:
-                await self._time_out(transactional_id)
-            if now_ms >= sweep_due_ms:
+            await self.abort_overdue()
+            if self.now_ms() >= sweep_due_ms:
                 await self.sweep()
                 sweep_due_ms = self.now_ms() + _SWEEP_INTERVAL_MS
             due_ms = min(sweep_due_ms, self._timers.next_at_ms() or sweep_due_ms)
@@ -134,6 +132,12 @@ class Transactions:
                     await self._timers_changed.wait()
             except TimeoutError:
                 continue
+
+    async def abort_overdue(self) -> None:
+        """Abort what has outlived its timeout by now."""
+        now_ms = self.now_ms()
+        while (transactional_id := self._timers.pop_due(now_ms)) is not None:
+            await self._time_out(transactional_id)
 
     async def sweep(self) -> None:
         """Forget what has expired."""

@@ -123,8 +123,6 @@ def _producer_refusal(request: Request, head: BatchHead) -> _Refused | None:
         return _Refused(ErrorCode.transactional_id_authorization_failed, "The request has no transactional id.")
     if head.is_transactional and not request.body.transactional_id:
         return _Refused(ErrorCode.invalid_request, "The transactional id is empty.")
-    if head.is_numbered and head.producer_epoch < 0:
-        return _Refused(ErrorCode.invalid_producer_epoch)
     if head.is_numbered and head.base_sequence < 0:
         return _Refused(ErrorCode.invalid_record, "A producer with an id numbers its batches from 0.")
     return None
