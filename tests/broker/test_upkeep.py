@@ -12,11 +12,14 @@ from pathlib import Path
 import pytest
 from crc32c import crc32c
 
+from coterie.broker.group_log import GroupLog
 from coterie.broker.log import BrokerLog, Partition, open_log
 from coterie.broker.rows import RowReader
 from coterie.broker.settings import Upkeep
 from coterie.broker.store import TopicGoneError
 from coterie.broker.upkeep import keep_up
+from coterie.groups.offset_messages import CommittedOffset, OffsetRemoved, OffsetWritten
+from coterie.nouns.ids import GroupId
 from coterie.wire.batches import NewRecord, Record, decode_records, encode_batch, read_head
 
 DEADLINE_S = 60
@@ -163,7 +166,7 @@ async def test_what_cannot_be_unpacked_is_kept_whole_and_said_once(
         assert stage.rows() == 6, "a value may stand in what cannot be read, so the tombstone stays"
     said = [record for record in caplog.records if "cannot be read" in record.message]
     assert len(said) == 1
-    assert "compaction of t-0" in said[0].message
+    assert "upkeep of t-0" in said[0].message
 
 
 async def test_compaction_stops_before_an_open_transaction(tmp_path: Path) -> None:
@@ -216,6 +219,53 @@ async def looked_after(stage: Stage) -> AsyncIterator[None]:
         keeping = tasks.create_task(keep_up(stage.log, stage.path, OFTEN, now_ms=lambda: stage.now_ms))
         yield
         keeping.cancel()
+
+
+async def test_groups_are_what_they_were_after_a_compaction(tmp_path: Path) -> None:
+    async with staged(tmp_path) as stage:
+        groups = await GroupLog.open(stage.log)
+        appends = [
+            groups.append(
+                GroupId(f"g{n % 3}"),
+                [
+                    OffsetRemoved(partition=("t", n % 5))
+                    if n % 11 == 0
+                    else OffsetWritten(partition=("t", n % 5), committed=CommittedOffset(offset=n, committed_at_ms=n))
+                ],
+                now_ms=1,
+            )
+            for n in range(500)
+        ]
+        await asyncio.gather(*appends)
+        before = await groups.load_all()
+        await until(lambda: stage.rows() <= 3 * 5 + 1)
+        after = await groups.load_all()
+        assert {group_id: {*records} for group_id, records in after.items()} == {
+            group_id: {*records} for group_id, records in before.items()
+        }
+        assert sum(len(records) for records in before.values()) > 5
+
+
+async def test_both_policies_hold_together(tmp_path: Path) -> None:
+    async with staged(tmp_path) as stage:
+        partition = await stage.topic(COMPACT | {"cleanup.policy": "compact,delete", "retention.ms": "1000"})
+        for n in range(4):
+            await stage.put(partition, ("a", str(n)), ("b", str(n)), timestamp_ms=stage.now_ms + n)
+        await stage.until_told(partition, [("a", "2"), ("b", "2"), ("a", "3"), ("b", "3")])
+        stage.now_ms += 1_003
+        await stage.until_told(partition, [("a", "3"), ("b", "3")])
+        assert partition.start_offset == 6
+
+
+async def test_configs_that_cannot_be_followed_stop_nobody_elses_upkeep(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with staged(tmp_path) as stage:
+        await stage.log.create_topic("a", 1, {"min.cleanable.dirty.ratio": "much"})
+        partition = await stage.topic({"retention.ms": "1000"})
+        await stage.put(partition, ("a", "0"), timestamp_ms=5)
+        await until(lambda: partition.start_offset == 1)
+    assert len([record for record in caplog.records if "cannot be followed" in record.message]) == 1
 
 
 async def test_a_buffer_for_few_keys_takes_several_passes_to_the_same_end(tmp_path: Path) -> None:

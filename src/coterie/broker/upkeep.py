@@ -7,7 +7,7 @@ one short step at a time. A step waits for the one before, so that an append nev
 import asyncio
 import logging
 import sqlite3
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from functools import partial
@@ -34,7 +34,7 @@ logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
-_EVERY_OFFSET = 2**63 - 1
+_EVERY_OFFSET = _EVER_MS = 2**63 - 1
 _SPARE_BYTES = 64 * 1024 * 1024
 _SPARE_SHARE = 0.25
 """Free space up to either of these stays in the file: a steady load uses it again at once."""
@@ -117,8 +117,8 @@ class _Upkeep:
     # -- retention ----------------------------------------------------------------------------------------------------
 
     async def _retain(self) -> None:
-        for topic, partition in self._partitions():
-            start_offset = await self._look(partial(self._start_offset, partition, policy_of(topic.configs)))
+        for _, partition, policy in await self._partitions():
+            start_offset = await self._look(partial(self._start_offset, partition, policy))
             if start_offset > partition.start_offset:
                 with suppress(TopicGoneError):  # meanwhile: then everything goes
                     await self._log.delete_records(partition, start_offset)
@@ -136,8 +136,7 @@ class _Upkeep:
     # -- compaction ---------------------------------------------------------------------------------------------------
 
     async def _compact(self) -> None:
-        for topic, partition in self._partitions():
-            policy = policy_of(topic.configs)
+        for topic, partition, policy in await self._partitions():
             if policy.compacts:
                 complain = partial(self._complain, f"{topic.name}-{partition.number}")
                 while await self._compact_partition(partition, policy, complain):
@@ -172,9 +171,9 @@ class _Upkeep:
     ) -> Pass | None:
         now_ms = self._now_ms()
         cleaned_offset = max(self._reader.cleaned_offset(partition_id), start_offset)
-        settled_offset = self._reader.offset_settled(
-            partition_id, cleaned_offset, stable_offset, now_ms - policy.min_compaction_lag_ms
-        )
+        # Without a lag a timestamp from the future holds nothing up.
+        written_until_ms = now_ms - policy.min_compaction_lag_ms if policy.min_compaction_lag_ms else _EVER_MS
+        settled_offset = self._reader.offset_settled(partition_id, cleaned_offset, stable_offset, written_until_ms)
         dirt = self._reader.dirt(partition_id, start_offset, cleaned_offset, settled_offset)
         if not dirt.is_worth_a_pass(policy, now_ms):
             return None
@@ -193,7 +192,7 @@ class _Upkeep:
     def _complain(self, name: str, sentence: str) -> None:
         """Once for a partition, and not at every pass."""
         if name not in self._complained_of:
-            logger.warning("compaction of %s: %s", name, sentence)
+            logger.warning("upkeep of %s: %s", name, sentence)
             self._complained_of.add(name)
 
     # -- space --------------------------------------------------------------------------------------------------------
@@ -209,8 +208,20 @@ class _Upkeep:
 
     # -- small hands --------------------------------------------------------------------------------------------------
 
-    def _partitions(self) -> list[tuple[Topic, Partition]]:
-        return [(topic, partition) for topic in self._log.topics.values() for partition in topic.partitions]
+    async def _partitions(self) -> list[tuple[Topic, Partition, TopicPolicy]]:
+        # Many topics have many configs: reading them is nothing for the loop.
+        policies = await self._look(partial(self._policies, list(self._log.topics.values())))
+        return [(topic, partition, policy) for topic, policy in policies for partition in topic.partitions]
+
+    def _policies(self, topics: Sequence[Topic]) -> list[tuple[Topic, TopicPolicy]]:
+        found: list[tuple[Topic, TopicPolicy]] = []
+        for topic in topics:
+            try:
+                found.append((topic, policy_of(topic.configs)))
+            except ValueError as error:
+                # An older broker has checked less when it took them.
+                self._complain(topic.name, f"its configs cannot be followed, so everything is kept: {error}")
+        return found
 
     async def _look(self, look: Callable[[], T]) -> T:
         return await asyncio.get_running_loop().run_in_executor(self._thread, look)
