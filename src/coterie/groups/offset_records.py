@@ -3,6 +3,8 @@
 Written as Kafka 4.3 writes: value version 4, or 1 where a client asked for a retention of its own.
 """
 
+from sys import intern
+
 from coterie.groups.offset_messages import CommittedOffset, TopicId, TopicPartition
 from coterie.nouns.errors import WireError
 from coterie.nouns.ids import GroupId
@@ -31,7 +33,8 @@ def decode_offset_key(data: bytes) -> tuple[GroupId, TopicPartition]:
     version = reader.int16()
     assert version in KEY_VERSIONS, "the caller has looked"
     group_id = GroupId(reader.string())
-    partition = (reader.string(), reader.int32())
+    # A load of a million offsets knows a few topics: each name is kept once.
+    partition = (intern(reader.string()), reader.int32())
     reader.expect_end()
     return group_id, partition
 
