@@ -3,19 +3,31 @@
 from functools import partial
 from typing import Any
 
+from crc32c import crc32c
+
 from coterie.wire.batches import NewRecord, encode_batch
 from coterie.wire.errors import ErrorCode as E
 from tests.kafka.faults.row import CLOSED, Fields, Row
 
-BATCH = encode_batch([NewRecord(key=b"k", value=b"v")], timestamp_ms=1_600_000_000_000)
+ONE = [NewRecord(key=b"k", value=b"v")]
+BATCH = encode_batch(ONE, timestamp_ms=1_600_000_000_000)
+KEYLESS = encode_batch([NewRecord(key=None, value=b"v")], timestamp_ms=1_600_000_000_000)
+ZSTD = encode_batch(ONE, timestamp_ms=1_600_000_000_000, attributes=4)
 LATEST = -1
 
 
-def produce(topic: str, *, partition: int = 0, acks: int = -1, records: bytes | None = BATCH) -> Fields:
+def produce(
+    topic: str,
+    *,
+    partition: int = 0,
+    acks: int = -1,
+    records: bytes | None = BATCH,
+    transactional_id: str | None = None,
+) -> Fields:
     """In the versions that name topics; those of v13 have ids."""
     data = {"index": partition, "records": records}
     return {
-        "transactional_id": None,
+        "transactional_id": transactional_id,
         "acks": acks,
         "timeout": 30_000,
         "topic_data": [{"name": topic, "partition_data": [data]}],
@@ -51,6 +63,18 @@ def offsets(topic: str, **wrong: Any) -> Fields:
     }
 
 
+def at(place: int, raw: bytes) -> bytes:
+    """The batch with other bytes at ``place``, of which its CRC says nothing."""
+    return BATCH[:place] + raw + BATCH[place + len(raw) :]
+
+
+def miscounted() -> bytes:
+    covered = BATCH[21:57] + (2).to_bytes(4) + BATCH[61:]
+    return BATCH[:17] + crc32c(covered).to_bytes(4) + covered
+
+
+MISCOUNTED = miscounted()
+
 _produce = partial(Row, "Produce", 12)
 _fetch = partial(Row, "Fetch", 12)
 _offsets = partial(Row, "ListOffsets", 10)
@@ -63,6 +87,42 @@ PRODUCE = (
         "to a partition below 0", E.unknown_topic_or_partition, lambda scene: produce(scene.topic(), partition=-1)
     ),
     _produce("with acks 2", E.invalid_required_acks, lambda scene: produce(scene.topic(), acks=2)),
+    _produce("of half a batch", E.invalid_record, lambda scene: produce(scene.topic(), records=BATCH[:-5])),
+    _produce("of no batch", E.invalid_record, lambda scene: produce(scene.topic(), records=b"")),
+    _produce("of two batches", E.invalid_record, lambda scene: produce(scene.topic(), records=BATCH + BATCH)),
+    _produce("of an old format", E.invalid_record, lambda scene: produce(scene.topic(), records=at(16, b"\1"))),
+    _produce("of a format to come", E.corrupt_message, lambda scene: produce(scene.topic(), records=at(16, b"\3"))),
+    _produce(
+        "of more records than there are", E.invalid_record, lambda scene: produce(scene.topic(), records=MISCOUNTED)
+    ),
+    _produce(
+        "of a time to come",
+        E.invalid_timestamp,
+        lambda scene: produce(scene.topic(), records=encode_batch(ONE, timestamp_ms=4_000_000_000_000)),
+    ),
+    _produce(
+        "of a time long gone",
+        E.invalid_timestamp,
+        lambda scene: produce(scene.topic(message_timestamp_before_max_ms="1000")),
+    ),
+    _produce(
+        "of no time where the broker gives it",
+        E.none,
+        lambda scene: produce(
+            scene.topic(message_timestamp_type="LogAppendTime"), records=encode_batch(ONE, timestamp_ms=-1)
+        ),
+    ),
+    _produce(
+        "without a key where keys count",
+        E.invalid_record,
+        lambda scene: produce(scene.topic(cleanup_policy="compact"), records=KEYLESS),
+    ),
+    _produce(
+        "of more bytes than allowed",
+        E.message_too_large,
+        lambda scene: produce(scene.topic(max_message_bytes="60")),
+    ),
+    Row("Produce", 6, "of zstd", E.unsupported_compression_type, lambda scene: produce(scene.topic(), records=ZSTD)),
     _produce("of a torn byte", E.corrupt_message, lambda scene: produce(scene.topic(), records=BATCH[:-1] + b"?")),
     _produce("to no topic with acks 0", CLOSED, lambda scene: produce(scene.name(), acks=0)),
 )
@@ -83,6 +143,7 @@ FETCHES = (
 
 OFFSETS = (
     _offsets("of the end", E.none, lambda scene: offsets(scene.topic())),
+    Row("ListOffsets", 7, "of a word of v8", E.unsupported_version, lambda scene: offsets(scene.topic(), timestamp=-4)),
     _offsets("of no topic", E.unknown_topic_or_partition, lambda scene: offsets(scene.name())),
     _offsets("of no partition", E.unknown_topic_or_partition, lambda scene: offsets(scene.topic(), partition_index=7)),
     _offsets(

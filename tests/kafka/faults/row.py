@@ -138,6 +138,15 @@ class Scene:
             time.sleep(0.05)
         return answer
 
+    def ask_until_done(self, api: str, version: int, values: Fields) -> Any:
+        """Likewise, for what has to succeed before the row's own question."""
+        deadline_s = time.monotonic() + DEADLINE_S
+        while codes(answer := self.ask(api, version, values)) != (ErrorCode.none,):
+            assert codes(answer)[0] in (*_YOUNG, ErrorCode.concurrent_transactions), answer
+            assert time.monotonic() < deadline_s, answer
+            time.sleep(0.05)
+        return answer
+
     def wait_ready(self) -> None:
         """Until the broker has its coordinators, and they have read their logs."""
         self.member()
