@@ -7,6 +7,7 @@ import pytest
 
 from coterie.broker.settings import Security, SecurityProtocol
 from coterie.cli import broker
+from coterie.groups.state import Limits
 
 
 @pytest.mark.parametrize(
@@ -34,6 +35,8 @@ def test_clients_are_told_a_host_that_they_can_reach(
         acl=tmp_path / "rules",
         connections_per_address_max=2,
         initial_delay_ms=0,
+        groups_max=5,
+        group_size_max=6,
         frame_size_max=2_048,
         connections_max=3,
         in_flight_max=4,
@@ -46,4 +49,5 @@ def test_clients_are_told_a_host_that_they_can_reach(
         acl_path=tmp_path / "rules",
     )
     assert settings.connections_per_address_max == 2
+    assert settings.limits == Limits(initial_rebalance_delay_ms=0, groups_max=5, group_size_max=6)
     assert (settings.frame_size_max, settings.connections_max, settings.in_flight_max) == (2_048, 3, 4)

@@ -26,6 +26,8 @@ def settings(
     acl: Path | None,
     connections_per_address_max: int | None,
     initial_delay_ms: int,
+    groups_max: int,
+    group_size_max: int,
     frame_size_max: int,
     connections_max: int,
     in_flight_max: int,
@@ -56,7 +58,9 @@ def settings(
             acl_path=acl,
         ),
         connections_per_address_max=connections_per_address_max,
-        limits=Limits(initial_rebalance_delay_ms=initial_delay_ms),
+        limits=Limits(
+            initial_rebalance_delay_ms=initial_delay_ms, groups_max=groups_max, group_size_max=group_size_max
+        ),
         stats_path=data / "stats.json",
         frame_size_max=frame_size_max,
         connections_max=connections_max,

@@ -68,6 +68,12 @@ def broker(
             "--initial-delay-ms", min=0, help="How long an empty group waits for more members before its first round."
         ),
     ] = 3_000,
+    groups_max: Annotated[
+        int, typer.Option("--groups-max", min=1, help="How many groups there may be; one more is refused.")
+    ] = 10_000,
+    group_size_max: Annotated[
+        int, typer.Option("--group-size-max", min=1, help="How many members one group may have.")
+    ] = 2**31 - 1,
     frame_size_max: Annotated[
         int, typer.Option("--frame-size-max", min=1_024, help="Largest request in bytes; a larger one is refused.")
     ] = 104_857_600,
@@ -85,7 +91,7 @@ def broker(
         ),
     ] = 32,
 ) -> None:
-    """Run the embedded broker: topics, and classic groups of dynamic members, over Kafka's own protocol.
+    """Run the embedded broker: topics and classic groups, over Kafka's own protocol.
 
     It is for one machine; in a real cluster workers use Kafka brokers. Certificates, users and rules may change while
     it runs: it takes what is new within a second.
@@ -106,6 +112,8 @@ def broker(
         acl=acl,
         connections_per_address_max=connections_per_address_max,
         initial_delay_ms=initial_delay_ms,
+        groups_max=groups_max,
+        group_size_max=group_size_max,
         frame_size_max=frame_size_max,
         connections_max=connections_max,
         in_flight_max=in_flight_max,
