@@ -385,6 +385,8 @@ NEEDS: Mapping[int, Permission] = {
     # DescribeConfigs, AlterConfigs
     32: Permission(each=[_resources(Operation.DESCRIBE_CONFIGS, answers="results")]),
     33: Permission(each=[_resources(Operation.ALTER_CONFIGS, answers="responses")]),
+    # DescribeLogDirs
+    35: Permission(whole=_in_cluster(Operation.DESCRIBE)),
     # SaslAuthenticate
     36: NOTHING,
     # CreatePartitions
