@@ -1,6 +1,7 @@
 """What each API needs, as in Kafka: which operation on what, and the code that says no."""
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any
 
 from coterie.broker.security.authorizer import Operation
@@ -14,11 +15,14 @@ from coterie.broker.security.permissions import (
     Needs,
     Permission,
 )
+from coterie.wire.batches import HEAD_SIZE, TRANSACTIONAL
 from coterie.wire.errors import ErrorCode
 from coterie.wire.shapes import Values
 
 _OF_TRANSACTIONS = 1
 """FindCoordinator's key type; every other is a group's here."""
+_ATTRIBUTES_END = 23
+"""In a batch."""
 _TOPIC_TYPE, _GROUP_TYPE = 2, 32
 """Of a resource with configs; every other is the cluster's."""
 
@@ -165,10 +169,25 @@ def _producer(asking: Asking) -> ErrorCode | None:
 
 
 def _produced(asking: Asking) -> ErrorCode | None:
-    transactional_id = asking.request.body.transactional_id
-    if transactional_id is None:
+    """The transactional id counts where there is a batch of a transaction."""
+    body = asking.request.body
+    if body.transactional_id is None or not any(
+        _is_transactional(data.records) for topic in body.topic_data for data in topic.partition_data
+    ):
         return None
-    return asking.refusal(Operation.WRITE, TRANSACTIONAL_ID, transactional_id)
+    return asking.refusal(Operation.WRITE, TRANSACTIONAL_ID, body.transactional_id)
+
+
+def _is_transactional(batch: bytes | None) -> bool:
+    return batch is not None and len(batch) >= HEAD_SIZE and bool(batch[_ATTRIBUTES_END - 1] & TRANSACTIONAL)
+
+
+def _deletion(asking: Asking, asked: Any) -> ErrorCode | None:
+    """That a topic is not there, whoever may describe it is told."""
+    name = asked if isinstance(asked, str) else asked.name
+    if name is not None and name not in asking.node.log.topics:
+        return asking.refusal(Operation.DESCRIBE, TOPIC, name)
+    return asking.refusal(Operation.DELETE, TOPIC, name) if name else asking.topic(Operation.DELETE, asked)
 
 
 def _added_topic(asking: Asking, asked: Any) -> ErrorCode | None:
@@ -327,13 +346,8 @@ NEEDS: Mapping[int, Permission] = {
     ),
     20: Permission(
         each=[
-            _topics(Operation.DELETE, answers="responses"),
-            _names(
-                lambda asking, name: asking.refusal(Operation.DELETE, TOPIC, name),
-                asked="topic_names",
-                answers="responses",
-                name="name",
-            ),
+            replace(_topics(Operation.DELETE, answers="responses"), needs=_deletion),
+            _names(_deletion, asked="topic_names", answers="responses", name="name"),
         ]
     ),
     21: Permission(each=[_partitions(_topic(Operation.DELETE))]),
