@@ -56,6 +56,9 @@ def test_the_life_of_a_topic_in_kafkas_own_words(at: At, tmp_path: Path) -> None
         producer.produce(topic, str(number), key=str(number), partition=number % 3)
     assert producer.flush(DEADLINE_S) == 0
     assert sorted(at("kafka-get-offsets", "--topic", topic).split()) == [f"{topic}:{number}:2" for number in range(3)]
+    sized = at("kafka-log-dirs", "--describe", "--topic-list", topic)
+    (folder,) = json.loads(sized.splitlines()[-1])["brokers"][0]["logDirs"]
+    assert {one["partition"] for one in folder["partitions"] if one["size"] > 0} == {f"{topic}-{n}" for n in range(3)}
     wanted = tmp_path / "offsets.json"
     wanted.write_text(json.dumps({"partitions": [{"topic": topic, "partition": 1, "offset": 1}], "version": 1}))
     assert f"partition: {topic}-1\tlow_watermark: 1" in at("kafka-delete-records", "--offset-json-file", str(wanted))

@@ -248,6 +248,13 @@ class BrokerLog:
         start_offset, end_offset = partition.start_offset, partition.end_offset
         return await self._read(lambda reader: reader.latest_batch(partition.id, start_offset, end_offset))
 
+    async def sizes(self) -> Mapping[int, int]:
+        """The bytes of each partition, by its id, where there are any.
+
+        :raises WorldError: when the log cannot be read.
+        """
+        return await self._read(lambda reader: reader.sizes())
+
     async def _read(self, read: Callable[[StoreReader], T]) -> T:
         try:
             return await self._loop.run_in_executor(self._read_thread, read, self._reader)

@@ -36,6 +36,11 @@ class StoreReader:
         rows.close()
         return b"".join(found)
 
+    def sizes(self) -> dict[int, int]:
+        """The bytes of each partition that has any; those that nobody can read any more count until they are swept."""
+        # The index has all of it: no batch is touched.
+        return dict(self._database.execute("SELECT partition, SUM(size_bytes) FROM batches GROUP BY partition"))
+
     def aborted(self, partition_id: int, offset: int, end_offset: int) -> list[Aborted]:
         """The aborted transactions with anything between the two offsets, in the order of their first records."""
         return read_aborted(self._database, partition_id, offset, end_offset)
