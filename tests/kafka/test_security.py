@@ -10,6 +10,7 @@ import pytest
 
 from coterie.config.security import KafkaSecurity
 from coterie.engine.log import NewLine
+from coterie.kafka.admission import check_admission
 from coterie.kafka.connection import HEARTBEAT, Address, Connection, RefusedError
 from coterie.kafka.coordinator import KafkaCoordinator
 from coterie.kafka.topics import Topics
@@ -116,7 +117,7 @@ async def test_a_log_and_a_group_are_reached(secured: Secured, mechanism: str) -
     coordinator = _coordinator(secured, security)
     try:
         async with asyncio.timeout(DEADLINE_S):
-            await topics.check_admission()
+            await check_admission([secured.bootstrap], client_id="tests", security=security)
             log = await topics.open(name, partitions=1, replication=1, key="config.storage.topic")
             assert await log.append([NewLine(key=b"k", value=b"v")]) == 1
             async for lines in log.follow():
@@ -161,12 +162,8 @@ async def _joined(coordinator: KafkaCoordinator, group: str) -> ErrorCode:
 @pytest.mark.parametrize("mechanism", MECHANISMS)
 async def test_a_wrong_password_is_one_clear_error_for_both_clients(secured: Secured, mechanism: str) -> None:
     security = replace(secured.by(mechanism), password="wrong")
-    topics = Topics([secured.bootstrap], client_id="tests", security=security)
-    try:
-        with pytest.raises(RefusedError, match=f"does not let {USER} in: .*see sasl.username and sasl.password"):
-            await topics.check_admission()
-    finally:
-        await topics.close()
+    with pytest.raises(RefusedError, match=f"does not let {USER} in: .*see sasl.username and sasl.password"):
+        await check_admission(["localhost:1", secured.bootstrap], client_id="tests", security=security)
     with pytest.raises(WorldError, match=f"does not let {USER} in"):
         await _joined(_coordinator(secured, security), "g")
 
@@ -208,7 +205,7 @@ async def test_a_file_that_is_not_there_is_named(authority: Authority, tmp_path:
     if is_ca:
         security = KafkaSecurity(protocol="SSL", ca_location=missing)
     with pytest.raises(WorldError, match=missing):
-        await Connection.open(Address("localhost", 1), client_id="tests", security=security)
+        await check_admission(["localhost:1"], client_id="tests", security=security)
 
 
 async def test_only_the_host_that_a_certificate_names_is_trusted(authority: Authority, tmp_path: Path) -> None:

@@ -111,6 +111,15 @@ def test_a_string_is_no_longer_than_the_old_kind_of_string_can_be() -> None:
             decode_request(frame)
 
 
+def test_null_where_the_schema_has_none_is_refused() -> None:
+    """Kio would hand it over as it is, to somebody who expects a list."""
+    request = build_request(15, 4, {"groups": ["g"], "include_authorized_operations": False})
+    _, frame = encode_request(request, correlation_id=1, client_id="c")
+    assert frame.endswith(bytes.fromhex("00000001 0001 67 00"))
+    with pytest.raises(WireError):
+        decode_request(frame[:-8] + bytes.fromhex("ffffffff 00"))
+
+
 def test_an_unknown_tagged_field_is_passed_over() -> None:
     _, frame = encode_request(build_request(12, 4, HEARTBEAT), correlation_id=1, client_id="c")
     assert decode_request(frame[:-1] + bytes.fromhex("01 63 03 aabbcc"))[1].generation_id == 1

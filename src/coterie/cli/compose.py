@@ -16,6 +16,7 @@ from pathlib import Path
 from coterie import __version__
 from coterie.config.worker import WorkerSettings
 from coterie.herder.state import HerderSettings
+from coterie.kafka.admission import check_admission
 from coterie.kafka.coordinator import KafkaCoordinator
 from coterie.kafka.topics import TopicLog, Topics
 from coterie.member.state import MemberSettings
@@ -104,9 +105,9 @@ async def _topics(settings: WorkerSettings, client_id: str) -> AsyncIterator[tup
 
     The offset topic is made as well, as Connect does; nothing writes to it yet.
     """
+    await check_admission(settings.bootstrap_servers, client_id=client_id, security=settings.security)
     topics = Topics(settings.bootstrap_servers, client_id=client_id, security=settings.security)
     try:
-        await topics.check_admission()
         config_log = await topics.open(
             settings.config_storage_topic,
             partitions=1,

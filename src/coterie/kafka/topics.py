@@ -25,7 +25,6 @@ from confluent_kafka.admin import (
 from coterie.config.security import KafkaSecurity
 from coterie.engine.log import Line, NewLine
 from coterie.kafka.client_log import ClientLog, logger
-from coterie.kafka.connection import Address, Connection, RefusedError
 from coterie.kafka.follower import Follower
 from coterie.kafka.security import PLAINTEXT, librdkafka_settings
 from coterie.nouns.errors import WorldError
@@ -62,9 +61,6 @@ class Topics:
             "log.connection.close": False,
         }
         self._servers = ",".join(bootstrap_servers)
-        self._addresses = [Address.parse(server) for server in bootstrap_servers]
-        self._client_id = client_id
-        self._security = security
         self._request_timeout_s = request_timeout_ms / 1000
         self._log = ClientLog(self._servers)
         # The producer's voice stands for both: they see the same brokers, and are served by the same thread.
@@ -88,25 +84,6 @@ class Topics:
         self._closing = threading.Event()
         self._delivered = self._delivering.submit(self._deliver)
         self._logs: list[TopicLog] = []
-
-    async def check_admission(self) -> None:
-        """Find out at once whether the brokers let us in: librdkafka would try a wrong password on and on.
-
-        A broker that is away proves nothing; it is waited for later.
-
-        :raises WorldError: when a broker is not trusted, or refuses the user.
-        """
-        for address in self._addresses:
-            try:
-                async with asyncio.timeout(self._request_timeout_s):
-                    connection = await Connection.open(address, client_id=self._client_id, security=self._security)
-            except RefusedError:
-                raise
-            except (WorldError, TimeoutError) as error:
-                logger.info("%s is not asked whether it lets us in: %s", address, str(error) or "no answer in time")
-            else:
-                connection.close()
-                return
 
     async def open(self, topic: str, *, partitions: int, replication: int, key: str) -> "TopicLog":
         """The topic as a log; made, compacted, when it is not there.
