@@ -185,18 +185,22 @@ def write_generation(
             leader=group.leader,
             written_at_ms=turn.now_ms,
             members={
-                member_id: WrittenMember(
-                    client_id=member.client_id,
-                    client_host=member.client_host,
-                    session_timeout_ms=member.session_timeout_ms,
-                    rebalance_timeout_ms=member.rebalance_timeout_ms,
-                    subscription=member.metadata(protocol) if protocol is not None else b"",
-                    assignment=assignments.get(member_id, b""),
-                    instance_id=member.instance_id,
-                )
+                member_id: written_member(member, protocol, assignments.get(member_id, b""))
                 for member_id, member in group.members.items()
             },
         )
+    )
+
+
+def written_member(member: Member, protocol: str | None, assignment: bytes) -> WrittenMember:
+    return WrittenMember(
+        client_id=member.client_id,
+        client_host=member.client_host,
+        session_timeout_ms=member.session_timeout_ms,
+        rebalance_timeout_ms=member.rebalance_timeout_ms,
+        subscription=member.metadata(protocol) if protocol is not None else b"",
+        assignment=assignment,
+        instance_id=member.instance_id,
     )
 
 

@@ -12,16 +12,19 @@ id is in the log before anybody hears of it. In the sync phase the leader may be
 there the group joins once more.
 """
 
+from dataclasses import replace
+
 from coterie.groups.guards import check_member
 from coterie.groups.messages import (
     JoinGroup,
     JoinGroupResponse,
     LeavingMember,
+    MemberProtocol,
     NewMemberTimer,
     SessionTimer,
     SyncGroupResponse,
 )
-from coterie.groups.rounds import joined, new_member, park_join, rebalance, vote_of_members, write_generation
+from coterie.groups.rounds import joined, new_member, park_join, rebalance, vote_of_members, written_member
 from coterie.groups.state import Group, Phase
 from coterie.groups.turn import Turn
 from coterie.nouns.ids import MemberId
@@ -33,15 +36,13 @@ def on_return(turn: Turn, request: JoinGroup, former_id: MemberId) -> None:
     group = turn.group
     new_id = request.fresh_member_id
     phase, former_leader = group.phase, group.leader
-    replace(turn, request, former_id)
-    if phase is not Phase.STABLE or vote_of_members(group) != group.protocol:
+    former_offer = group.members[former_id].protocols
+    take_over(turn, request, former_id)
+    if phase is not Phase.STABLE or has_another_outcome(group, former_offer, request.protocols):
         park_join(turn, new_id, request.reply_to)
         rebalance(turn)
         return
-    assert group.written is not None
-    assignments = {member_id: member.assignment for member_id, member in group.written.members.items()}
-    assignments[new_id] = assignments.pop(former_id)
-    write_generation(turn, group.generation, protocol=group.protocol, assignments=assignments)
+    write_new_id(turn, former_id, new_id)
     if request.can_skip_assignment:
         answer = joined(group, new_id, skip_assignment=group.leader == new_id)
     else:
@@ -50,7 +51,24 @@ def on_return(turn: Turn, request: JoinGroup, former_id: MemberId) -> None:
     turn.reply(request.reply_to, answer)
 
 
-def replace(turn: Turn, request: JoinGroup, former_id: MemberId) -> None:
+def has_another_outcome(group: Group, former: tuple[MemberProtocol, ...], offered: tuple[MemberProtocol, ...]) -> bool:
+    """Of the vote. A member that offers the same, in the same order, votes as before: nobody needs to be counted."""
+    if [protocol.name for protocol in former] == [protocol.name for protocol in offered]:
+        return False
+    return vote_of_members(group) != group.protocol
+
+
+def write_new_id(turn: Turn, former_id: MemberId, new_id: MemberId) -> None:
+    """The generation as it stands, with another id in one place."""
+    group = turn.group
+    assert group.written is not None
+    members = dict(group.written.members)
+    assignment = members.pop(former_id).assignment
+    members[new_id] = written_member(group.members[new_id], group.protocol, assignment)
+    turn.write(replace(group.written, leader=group.leader, members=members))
+
+
+def take_over(turn: Turn, request: JoinGroup, former_id: MemberId) -> None:
     """Give the place of ``former_id`` to the request's fresh id."""
     group = turn.group
     new_id = request.fresh_member_id
