@@ -59,7 +59,6 @@ from coterie.groups.offset_messages import (
     OffsetCommit,
     OffsetDelete,
     OffsetFetch,
-    OffsetRequest,
     TopicDeleted,
 )
 from coterie.groups.offsets import (
@@ -116,13 +115,6 @@ def answer_or_refuse(turn: Turn, request: Request) -> None:
 
 
 def on_request(turn: Turn, request: Request) -> None:
-    if isinstance(request, OffsetRequest):
-        on_offset_request(turn, request)
-        return
-    if isinstance(request, DescribeGroup):
-        on_describe(turn, request)
-        return
-    check_group(turn.group)
     match request:
         case Heartbeat():
             on_heartbeat(turn, request)
@@ -132,6 +124,10 @@ def on_request(turn: Turn, request: Request) -> None:
             on_sync(turn, request)
         case LeaveGroup():
             on_leave(turn, request)
+        case DescribeGroup():
+            on_describe(turn, request)
+        case OffsetCommit() | OffsetFetch() | OffsetDelete() | DeleteGroup():
+            on_offset_request(turn, request)
 
 
 # -- requests -----------------------------------------------------------------------------------------------------
@@ -139,6 +135,7 @@ def on_request(turn: Turn, request: Request) -> None:
 
 def on_heartbeat(turn: Turn, request: Heartbeat) -> None:
     group = turn.group
+    check_group(group)
     member = check_member(group, request.member_id, request.instance_id)
     check_generation(group, request.generation)
     turn.arm_session(member)
@@ -148,6 +145,7 @@ def on_heartbeat(turn: Turn, request: Heartbeat) -> None:
 
 def on_join(turn: Turn, request: JoinGroup) -> None:
     group = turn.group
+    check_group(group)
     limits = group.limits
     if not limits.session_timeout_min_ms <= request.session_timeout_ms <= limits.session_timeout_max_ms:
         raise Refusal(ErrorCode.invalid_session_timeout)
@@ -192,6 +190,7 @@ def on_rejoin(turn: Turn, request: JoinGroup, member: Member) -> None:
 
 def on_sync(turn: Turn, request: SyncGroup) -> None:
     group = turn.group
+    check_group(group)
     member = check_member(group, request.member_id, request.instance_id)
     check_generation(group, request.generation)
     if request.protocol_type not in (None, group.protocol_type) or request.protocol not in (None, group.protocol):
@@ -227,6 +226,7 @@ def on_assignments(turn: Turn, assignments: Mapping[MemberId, bytes]) -> None:
 
 def on_leave(turn: Turn, request: LeaveGroup) -> None:
     group = turn.group
+    check_group(group)
     codes: list[tuple[MemberId, ErrorCode]] = []
     for leaving in request.members:
         try:
@@ -313,8 +313,6 @@ def check_protocols(group: Group, request: JoinGroup) -> None:
 
 
 def refused(request: Request, error: ErrorCode) -> Response:
-    if isinstance(request, OffsetRequest):
-        return refused_offsets(request, error)
     match request:
         case Heartbeat():
             return HeartbeatResponse(error=error)
@@ -326,3 +324,5 @@ def refused(request: Request, error: ErrorCode) -> Response:
             return LeaveGroupResponse(error=error)
         case DescribeGroup():
             return DescribeGroupResponse(error=error)
+        case OffsetCommit() | OffsetFetch() | OffsetDelete() | DeleteGroup():
+            return refused_offsets(request, error)
