@@ -1,5 +1,6 @@
 """A worker on real Spark whose event loop stands still: no batch of it is committed once others may have its work."""
 
+import asyncio
 import threading
 import time
 from collections.abc import AsyncIterator, Iterator
@@ -9,6 +10,7 @@ from pathlib import Path
 import pytest
 import pytest_asyncio
 
+from coterie.herder.seams import TaskHalted
 from coterie.nouns.jobs import ConnectorName
 from tests.kafka.embedded_broker import EmbeddedBroker
 from tests.spark.conftest import Rig, rows_of, write_file
@@ -105,3 +107,22 @@ async def test_a_stalled_loop_commits_nothing_once_its_session_is_over_and_nothi
         await until(lambda: len(done()) > len(at_its_end), within_s=120)
     await until(lambda: len(rows_of(tmp_path / "out")) >= feed.rows, within_s=120)
     assert rows_of(tmp_path / "out") == list(range(feed.rows))
+
+
+async def test_what_was_being_started_is_halted_too_and_what_starts_later_runs(rig: Rig, tmp_path: Path) -> None:
+    runtime = rig.spark_runtime
+    config = rig.config(tmp_path)
+    write_file(tmp_path / "in", "0.csv", [(row, 1.0, 1) for row in range(10)])
+    async with asyncio.TaskGroup() as tasks:
+        starting = tasks.create_task(rig.start(config, "half"))
+        await rig.wait_until(lambda: bool(runtime._being_started))
+        await asyncio.to_thread(runtime.stop_everything_now)
+    task = starting.result().task
+    async with asyncio.timeout(60):
+        while await runtime.next_event() != TaskHalted(task=task):
+            pass
+    assert runtime.held(task) is None
+    assert rows_of(tmp_path / "out") == []
+    await runtime.start(starting.result())
+    await rig.wait_until(lambda: rows_of(tmp_path / "out") == list(range(10)))
+    await runtime.stop(task, grace_ms=10_000)

@@ -139,10 +139,13 @@ class SparkTaskRuntime:
                 self._events.put(TaskHalted(task=task))
             # Whoever starts these tells of them, when it finds their fences closed.
             halted = [*runs.values(), *self._being_started]
+        # All at once: one that hangs in its effect must not keep the others running.
         for run in halted:
-            run.query.fence.close()
+            run.query.fence.shut()
         for run in runs.values():
             self._stops.submit(run.query.stop, grace_ms=0)
+        for run in halted:
+            run.query.fence.close()
         log.warning("Everything here was stopped: %d tasks", len(halted))
 
     async def next_event(self) -> TaskEvent:

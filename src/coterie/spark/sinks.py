@@ -64,10 +64,15 @@ class Fence:
         self._lock = threading.Lock()
         self._closed = False
 
+    def shut(self) -> None:
+        """From now on no effect gets through; one may be under way still. Never waits."""
+        self._closed = True
+
     def close(self) -> None:
         """When it returns, no effect is under way and none will be."""
+        self.shut()
         with self._lock:
-            self._closed = True
+            pass
 
     @property
     def closed(self) -> bool:
