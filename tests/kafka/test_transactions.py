@@ -11,6 +11,7 @@ from confluent_kafka import Consumer, IsolationLevel, KafkaError, KafkaException
 from confluent_kafka.admin import AdminClient, NewTopic, OffsetSpec
 
 from tests.kafka.embedded_broker import EmbeddedBroker
+from tests.kafka.tools import Tools
 
 DEADLINE_S = 60
 KILLS = 4
@@ -155,6 +156,26 @@ def test_a_leader_that_was_replaced_writes_nothing_any_more(bootstrap: str, topi
     transact(leader, topic, "by the leader")
     leader.commit_transaction(DEADLINE_S)
     assert read_to_end(bootstrap, topic) == ["by the leader"]
+
+
+@pytest.mark.processes
+@pytest.mark.kafka
+def test_javas_producer_has_an_epoch_for_each_transaction_and_kafkas_tool_sees_it(
+    embedded_broker: EmbeddedBroker, tools: Tools
+) -> None:
+    """Kafka's own clients end transactions with EndTxn v5 and begin them with Produce v12 (KIP-890)."""
+    bootstrap = embedded_broker.bootstrap_servers
+    topic = made_topic(bootstrap, partitions=1)
+    load = ("--topic", topic, "--num-records", "500", "--record-size", "20", "--throughput", "1000")
+    transactions = ("--transactional-id", topic, "--transaction-duration-ms", "50")
+    tools.run("kafka-producer-perf-test", "--bootstrap-server", bootstrap, *load, *transactions)
+    assert len(read_to_end(bootstrap, topic)) == 500
+    told = tools.run("kafka-transactions", "--bootstrap-server", bootstrap, "describe", "--transactional-id", topic).out
+    names, values = (line.split() for line in told.strip().splitlines())
+    state = dict(zip(names, values, strict=False))
+    assert state["TransactionState"] == "CompleteCommit"
+    assert int(state["ProducerEpoch"]) > 1
+    assert last_stable_offset(bootstrap, topic) > 500
 
 
 @pytest.mark.processes

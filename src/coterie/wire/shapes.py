@@ -44,6 +44,9 @@ def milliseconds(duration: timedelta) -> int:
 _response_schema = cache(load_response_schema)
 
 
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+
 @cache
 def _converters(schema: Any) -> tuple[tuple[str, Any], ...]:
     return tuple((field.name, _converter(field.type, field.metadata.get("kafka_type"))) for field in fields(schema))
@@ -51,7 +54,8 @@ def _converters(schema: Any) -> tuple[tuple[str, Any], ...]:
 
 def _converter(type_: Any, kafka_type: str | None) -> Any:
     inner: Any = type_
-    if NoneType in get_args(type_):
+    is_nullable = NoneType in get_args(type_)
+    if is_nullable:
         inner = next(arg for arg in get_args(type_) if arg is not NoneType)
     if get_origin(inner) is tuple:
         element = _converter(get_args(inner)[0], kafka_type)
@@ -61,5 +65,6 @@ def _converter(type_: Any, kafka_type: str | None) -> Any:
     if kafka_type in ("timedelta_i32", "timedelta_i64"):
         return lambda value_ms: timedelta(milliseconds=value_ms)
     if kafka_type == "datetime_i64":
-        return lambda value_ms: None if value_ms < 0 else datetime.fromtimestamp(value_ms / 1000, UTC)
+        # Where there may be none kio writes -1 for it; elsewhere -1 is said as the time that it is.
+        return lambda value_ms: None if is_nullable and value_ms < 0 else _EPOCH + timedelta(milliseconds=value_ms)
     return lambda value: value

@@ -325,4 +325,28 @@ ENDS = (
     _end_v5("by a fenced producer", E.producer_fenced, lambda scene: end(fenced(scene))),
 )
 
-ROWS = INITS + NUMBERS + SENDS + ADDS + ENDS
+DESCRIPTIONS = (
+    Row(
+        "DescribeTransactions", 0, "of an open one", E.none,
+        lambda scene: {"transactional_ids": (begun(scene).transactional_id,)},
+    ),
+    Row(
+        "DescribeTransactions", 0, "of an id that nobody has", E.transactional_id_not_found,
+        lambda scene: {"transactional_ids": (scene.name(),)},
+    ),
+    Row("DescribeTransactions", 0, "of an empty id", E.invalid_request, {"transactional_ids": ("",)}),
+    Row(
+        "ListTransactions", 1, "in a state that is none", E.none,
+        {"state_filters": ("Ongoing", "Asleep"), "producer_id_filters": ()},
+    ),
+    Row(
+        "DescribeProducers", 0, "of a partition", E.none,
+        lambda scene: {"topics": [{"name": sent(scene, begun(scene), 0).topic, "partition_indexes": (0,)}]},
+    ),
+    Row(
+        "DescribeProducers", 0, "of no topic", E.unknown_topic_or_partition,
+        lambda scene: {"topics": [{"name": scene.name(), "partition_indexes": (0,)}]},
+    ),
+)  # fmt: skip
+
+ROWS = INITS + NUMBERS + SENDS + ADDS + ENDS + DESCRIPTIONS

@@ -16,7 +16,9 @@ from coterie.broker.apis import (
     describe_configs,
     describe_groups,
     describe_log_dirs,
+    describe_producers,
     describe_topic_partitions,
+    describe_transactions,
     end_txn,
     fetch,
     find_coordinator,
@@ -28,6 +30,7 @@ from coterie.broker.apis import (
     list_config_resources,
     list_groups,
     list_offsets,
+    list_transactions,
     metadata,
     offset_commit,
     offset_delete,
@@ -63,7 +66,7 @@ class Api:
 
 
 # ApiVersions: v0-4 · what works here; a version from the future is answered in v0 with UNSUPPORTED_VERSION (KIP-511) ·
-# features (KIP-584) are not told: there are none.
+# of the features (KIP-584) the one that clients ask for: with transaction.version 2 each transaction has its own epoch.
 async def api_versions(node: Node, request: Request) -> Values:
     names = [request.told(f"client_software_{what}", "unknown") for what in ("name", "version")]
     if not all(_SOFTWARE.fullmatch(name) for name in names):
@@ -118,6 +121,9 @@ APIS: Mapping[int, Api] = {
         Api(key=44, versions=range(2), handle=incremental_alter_configs.handle),
         Api(key=47, versions=range(1), handle=offset_delete.handle),
         Api(key=60, versions=range(3), handle=describe_cluster.handle),
+        Api(key=61, versions=range(1), handle=describe_producers.handle),
+        Api(key=65, versions=range(1), handle=describe_transactions.handle),
+        Api(key=66, versions=range(2), handle=list_transactions.handle),
         Api(key=74, versions=range(2), handle=list_config_resources.handle),
         Api(key=75, versions=range(1), handle=describe_topic_partitions.handle),
     )
@@ -137,4 +143,7 @@ def supported_versions(error: ErrorCode) -> Values:
             for api in sorted(APIS.values(), key=lambda api: api.key)
         ],
         "throttle_time": 0,
+        "supported_features": [{"name": "transaction.version", "min_version": 1, "max_version": 2}],
+        "finalized_features_epoch": 0,
+        "finalized_features": [{"name": "transaction.version", "max_version_level": 2, "min_version_level": 2}],
     }

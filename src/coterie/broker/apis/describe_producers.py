@@ -1,0 +1,58 @@
+"""DescribeProducers: v0 · who writes to a partition with numbered batches, and where its open transaction begins
+(KIP-664) · nothing is left out; the coordinator's epoch is always 0: there is only ever one coordinator."""
+
+from typing import Any
+
+from coterie.broker.node import Node, Request
+from coterie.broker.transaction_store import ProducerRow
+from coterie.nouns.errors import WorldError
+from coterie.wire.errors import ErrorCode
+from coterie.wire.shapes import Values
+
+
+async def handle(node: Node, request: Request) -> Values:
+    return {
+        "throttle_time": 0,
+        "topics": [
+            {
+                "name": asked.name,
+                "partitions": [await _described(node, asked.name, number) for number in asked.partition_indexes],
+            }
+            for asked in request.body.topics
+        ],
+    }
+
+
+async def _described(node: Node, topic_name: str, number: int) -> Values:
+    topic = node.log.topics.get(topic_name)
+    partition = topic.partition(number) if topic else None
+    if partition is None:
+        return _answer(number, ErrorCode.unknown_topic_or_partition)
+    try:
+        producers = await node.transactions.producers(partition)
+    except WorldError as failure:
+        return _answer(number, ErrorCode.kafka_storage_error, sentence=str(failure))
+    return _answer(number, ErrorCode.none, producers=[_producer(row) for row in producers])
+
+
+def _answer(
+    number: int, error: ErrorCode, *, sentence: str | None = None, producers: list[Any] | None = None
+) -> Values:
+    return {
+        "partition_index": number,
+        "error_code": error,
+        "error_message": sentence,
+        "active_producers": producers or (),
+    }
+
+
+def _producer(row: ProducerRow) -> Values:
+    producer = row.producer
+    return {
+        "producer_id": row.producer_id,
+        "producer_epoch": producer.epoch,
+        "last_sequence": producer.batches[-1].last_sequence if producer.batches else -1,
+        "last_timestamp": row.written_at_ms,
+        "coordinator_epoch": 0,
+        "current_txn_start_offset": -1 if producer.open_offset is None else producer.open_offset,
+    }

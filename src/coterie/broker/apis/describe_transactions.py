@@ -1,0 +1,62 @@
+"""DescribeTransactions: v0 · what the coordinator knows of transactional ids (KIP-664) · nothing is left out; the
+states in which Kafka's markers are on their way are never told, as they take no time here."""
+
+from collections.abc import Iterable
+
+from coterie.broker.node import Node, Request
+from coterie.groups.transaction_messages import TopicPartition, TransactionWritten
+from coterie.nouns.errors import WorldError
+from coterie.wire.errors import ErrorCode
+from coterie.wire.shapes import Values
+
+
+async def handle(node: Node, request: Request) -> Values:
+    return {
+        "throttle_time": 0,
+        "transaction_states": [await _described(node, name) for name in request.body.transactional_ids],
+    }
+
+
+async def _described(node: Node, transactional_id: str) -> Values:
+    if not transactional_id:
+        return _unknown(transactional_id, ErrorCode.invalid_request)
+    try:
+        written = await node.transactions.read(transactional_id)
+    except WorldError:
+        return _unknown(transactional_id, ErrorCode.kafka_storage_error)
+    if written is None:
+        return _unknown(transactional_id, ErrorCode.transactional_id_not_found)
+    return _known(transactional_id, written)
+
+
+def _known(transactional_id: str, written: TransactionWritten) -> Values:
+    return {
+        "error_code": ErrorCode.none,
+        "transactional_id": transactional_id,
+        "transaction_state": str(written.state),
+        "transaction_timeout": written.timeout_ms,
+        "transaction_start_time": written.started_at_ms,
+        "producer_id": written.producer.producer_id,
+        "producer_epoch": written.producer.epoch,
+        "topics": _topics(written.partitions),
+    }
+
+
+def _topics(partitions: Iterable[TopicPartition]) -> list[Values]:
+    numbers: dict[str, list[int]] = {}
+    for topic, number in sorted(partitions):
+        numbers.setdefault(topic, []).append(number)
+    return [{"topic": topic, "partitions": numbers[topic]} for topic in numbers]
+
+
+def _unknown(transactional_id: str, error: ErrorCode) -> Values:
+    return {
+        "error_code": error,
+        "transactional_id": transactional_id,
+        "transaction_state": "",
+        "transaction_timeout": 0,
+        "transaction_start_time": 0,
+        "producer_id": 0,
+        "producer_epoch": 0,
+        "topics": (),
+    }
