@@ -11,6 +11,7 @@ from coterie.broker.settings import BrokerSettings
 from coterie.wire.errors import ErrorCode
 from tests.broker.conftest import Connect, RawClient, ThreadedBroker, raw_client
 from tests.kafka.faults.admin import GROUP, SET, TOPIC, alter, delete, describe, grow, partitions
+from tests.kafka.faults.data import BATCH, FETCH, produce
 from tests.kafka.faults.row import KEYS, codes
 from tests.kafka.faults.topics import create
 
@@ -165,3 +166,89 @@ def own_configs(client: RawClient, type_: int, name: str) -> dict[str, str]:
 
 def resources(client: RawClient, type_: int) -> Any:
     return ask(client, "ListConfigResources", 1, {"resource_types": (type_,)}).config_resources
+
+
+def test_who_waits_for_a_topic_that_is_deleted_is_told_at_once(connect: Connect) -> None:
+    client, deleting = connect(), connect()
+    topic_id = create_topic(deleting, "t")
+    waiting = client.send(KEYS["Fetch"], 17, **fetch_by_id(topic_id, max_wait=2**31 - 1))
+    assert codes(ask(deleting, "DeleteTopics", 6, delete(("t", None)))) == (ErrorCode.none,)
+    assert codes(client.receive(waiting)) == (ErrorCode.unknown_topic_id,)
+
+
+def test_a_topic_made_again_is_another_one(connect: Connect) -> None:
+    client = connect()
+    before = create_topic(client, "t")
+    ask(client, "IncrementalAlterConfigs", 1, alter(TOPIC, "t", ("retention.ms", SET, "5")))
+    produced = produce("t")
+    assert codes(ask(client, "Produce", 12, produced)) == (ErrorCode.none,)
+    assert codes(ask(client, "DeleteTopics", 6, delete((None, before)))) == (ErrorCode.none,)
+    assert codes(ask(client, "Produce", 12, produced)) == (ErrorCode.unknown_topic_or_partition,)
+    after = create_topic(client, "t")
+    assert after != before
+    assert own_configs(client, TOPIC, "t") == {}
+    assert codes(ask(client, "Fetch", 17, fetch_by_id(before))) == (ErrorCode.unknown_topic_id,)
+    assert codes(ask(client, "Fetch", 17, fetch_by_id(after))) == (ErrorCode.none,)
+    (answer,) = ask(client, "Produce", 12, produced).responses
+    assert answer.partition_responses[0].base_offset == 0
+
+
+def test_offsets_go_with_their_topic(connect: Connect) -> None:
+    client = connect()
+    create_topic(client, "t")
+    commit = {
+        "group_id": "g",
+        "generation_id_or_member_epoch": -1,
+        "member_id": "",
+        "group_instance_id": None,
+        "topics": [
+            {
+                "name": "t",
+                "partitions": [
+                    {
+                        "partition_index": 0,
+                        "committed_offset": 7,
+                        "committed_leader_epoch": -1,
+                        "committed_metadata": "",
+                    }
+                ],
+            }
+        ],
+    }
+    assert codes(ask(client, "OffsetCommit", 9, commit)) == (ErrorCode.none,)
+    assert committed(client, "g", "t") == 7
+    ask(client, "DeleteTopics", 6, delete(("t", None)))
+    create_topic(client, "t")
+    assert committed(client, "g", "t") == -1
+
+
+def test_a_log_directory_tells_what_is_in_it(connect: Connect, settings: BrokerSettings) -> None:
+    client = connect()
+    create_topic(client, "t", 2)
+    ask(client, "Produce", 12, produce("t", partition=1))
+    asked = {"topics": [{"topic": "t", "partitions": (0, 1, 9)}, {"topic": "none", "partitions": (0,)}]}
+    (folder,) = ask(client, "DescribeLogDirs", 4, asked).results
+    assert folder.log_dir == str(settings.data_path)
+    assert folder.total_bytes >= folder.usable_bytes > 0
+    (topic,) = folder.topics
+    assert [(one.partition_index, one.partition_size) for one in topic.partitions] == [(0, 0), (1, len(BATCH))]
+    (folder,) = ask(client, "DescribeLogDirs", 4, {"topics": None}).results
+    assert {topic.name for topic in folder.topics} == {"t", GROUPS_TOPIC}
+
+
+def fetch_by_id(topic_id: UUID, max_wait: int = 0) -> dict[str, Any]:
+    partition = {"partition": 0, "fetch_offset": 0, "partition_max_bytes": 1_000_000}
+    asked = FETCH | {"max_wait": max_wait, "min_bytes": 1}
+    return asked | {"topics": [{"topic_id": topic_id, "partitions": [partition]}]}
+
+
+def committed(client: RawClient, group_id: str, topic: str) -> int:
+    group = {
+        "group_id": group_id,
+        "member_id": None,
+        "member_epoch": -1,
+        "topics": [{"name": topic, "partition_indexes": (0,)}],
+    }
+    (answer,) = ask(client, "OffsetFetch", 9, {"groups": [group], "require_stable": False}).groups
+    (found,) = answer.topics[0].partitions
+    return int(found.committed_offset)

@@ -125,6 +125,8 @@ async def _long_poll(node: Node, request: Request, wanted: list[_Wanted]) -> lis
                     await grew.wait()
             except TimeoutError:
                 return found
+            # What has woken us may be the end of a topic.
+            wanted = [one for topic in request.body.topics for one in _wanted(node, topic)]
     finally:
         for partition in watched:
             partition.unwatch(grew)
