@@ -23,7 +23,8 @@ from pathlib import Path
 from kio.index import load_request_schema
 
 from coterie.broker.apis.table import APIS
-from coterie.wire.frames import encode_request, framed
+from coterie.broker.security.users import Users
+from coterie.wire.frames import SASL_AUTHENTICATE, SASL_HANDSHAKE, encode_request, framed
 from tests.broker.conftest import RawClient, raw_client
 from tests.wire.fuzzing import Corpus, damaged
 from tests.wire.samples import sample
@@ -117,6 +118,10 @@ def run(count: int, seed: int, protocol: str) -> dict[str, object]:
     started_s = time.perf_counter()
     with tempfile.TemporaryDirectory() as folder, victim(Path(folder), protocol) as broker:
         with raw_client(broker.port) as bystander:
+            if protocol == "SASL_PLAINTEXT":
+                Users(Path(folder) / "data" / "users.json").add("bystander", "secret")
+                bystander.ask(SASL_HANDSHAKE, 1, mechanism="PLAIN")
+                bystander.ask(SASL_AUTHENTICATE, 2, auth_bytes=b"\0bystander\0secret")
             while sent < count and not broker.has_died:
                 some = [next(endless) for _ in range(rng.choice((1, 3, 10, 30)))]
                 _send(broker.port, b"".join(map(framed, some)))

@@ -15,6 +15,7 @@ from coterie.broker.security.budget import Budget
 from coterie.broker.security.principals import ANONYMOUS, of_certificate
 from coterie.broker.security.sasl import TOKEN_SIZE_MAX, Conversation
 from coterie.nouns.errors import WireError, WorldError
+from coterie.wire.blank import filled_response
 from coterie.wire.errors import ErrorCode
 from coterie.wire.frames import (
     API_VERSIONS,
@@ -113,7 +114,11 @@ class Connection:
             except DeniedError as error:
                 # Bare tokens have no word for it: a closed connection says it, as in Kafka.
                 raise WireError(str(error)) from None
-        conversation.check(decode_header(frame))
+        header = decode_header(frame)
+        api = APIS.get(header.api_key)
+        is_served = api is not None and header.api_version in api.versions
+        if not conversation.is_due(header, is_served=is_served):
+            return _out_of_turn(header) if is_served else _unsupported(header)
         answer = await self._answer(frame, conversation)
         assert answer is not None, "nothing that is due here goes unanswered"
         return answer
@@ -281,6 +286,11 @@ async def _finished(header: RequestHeader, api: Api, values: Awaitable[Values | 
 
 def _encoded(header: RequestHeader, api: Api, values: Values) -> bytes:
     return encode_response(header, build_response(api.key, header.api_version, values))
+
+
+def _out_of_turn(header: RequestHeader) -> bytes:
+    refused = filled_response(header.api_key, header.api_version, {"error_code": ErrorCode.illegal_sasl_state})
+    return encode_response(header, build_response(header.api_key, header.api_version, refused))
 
 
 def _unsupported(header: RequestHeader) -> bytes:

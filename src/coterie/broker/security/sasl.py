@@ -30,6 +30,7 @@ class Conversation:
     def __init__(self, users: Users, *, refusal_delay_ms: int) -> None:
         self._users = users
         self._refusal_delay_s = refusal_delay_ms / 1000
+        self._knows_versions = False
         self._mechanism: str | None = None
         self._scram: ScramServer | None = None
         self.has_raw_tokens = False
@@ -39,11 +40,20 @@ class Conversation:
         self.principal: Principal | None = None
         """Who the peer is, once it has shown it."""
 
-    def check(self, header: RequestHeader) -> None:
-        """:raises WireError: when this request is not due."""
-        due = (API_VERSIONS, SASL_HANDSHAKE) if self._mechanism is None else (SASL_AUTHENTICATE,)
-        if header.api_key not in due:
+    def is_due(self, header: RequestHeader, *, is_served: bool) -> bool:
+        """Whether this request is the next step. Where it is not, but a token is, Kafka still answers it.
+
+        :raises WireError: when nothing is answered.
+        """
+        if self._mechanism is not None:
+            self.has_failed = header.api_key != SASL_AUTHENTICATE
+            return not self.has_failed
+        is_first = header.api_key == API_VERSIONS and not self._knows_versions
+        if not is_first and header.api_key != SASL_HANDSHAKE:
             raise WireError(f"a request of API {header.api_key} before authentication")
+        # Whoever asked for too new a version (KIP-511) asks again.
+        self._knows_versions = self._knows_versions or is_served
+        return True
 
     def choose(self, mechanism: str, *, has_raw_tokens: bool) -> bool:
         """Go on with ``mechanism``; False when it is not offered."""
