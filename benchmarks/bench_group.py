@@ -79,9 +79,7 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
                 result["kafka"] = asyncio.run(measured(broker, "kafka", options))
     result["load_after"] = os.getloadavg()[0]
     if "embedded" in result and "kafka" in result:
-        result["embedded_to_kafka"] = {
-            key: round(result["embedded"][key] / result["kafka"][key], 2) for key in result["kafka"]
-        }
+        result["embedded_to_kafka"] = brokers.ratios(result["embedded"], result["kafka"])
     return result
 
 

@@ -4,7 +4,7 @@ import contextlib
 import os
 import resource
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -93,6 +93,11 @@ def allow_files(count: int) -> None:
 def other_core(core: int) -> int:
     """Where the clients run: not on the broker's core, where there is another."""
     return min(os.sched_getaffinity(0) - {core}, default=core)
+
+
+def ratios(ours: Mapping[str, float], theirs: Mapping[str, float]) -> dict[str, float]:
+    """Each figure of the embedded broker in Kafka's."""
+    return {key: round(ours[key] / theirs[key], 2) for key in theirs if theirs[key]}
 
 
 def say(line: str) -> None:

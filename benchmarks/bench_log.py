@@ -1,0 +1,172 @@
+"""How fast a broker's log is for an ordinary client: Coterie's embedded broker, and Apache Kafka beside it.
+
+``python -m benchmarks.bench_log`` prints one JSON line; `docs/benchmarks.md` says what its keys mean.
+"""
+
+import argparse
+import json
+import os
+import platform
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from confluent_kafka import Consumer, Producer, TopicPartition
+from confluent_kafka.admin import AdminClient, NewTopic
+
+from benchmarks import brokers
+from benchmarks.bench_group import milliseconds
+from benchmarks.brokers import Measured, say
+from tests.kafka.real_kafka import NotToBeHad
+
+TOPIC = "bench"
+PARTITIONS = 4
+WARM_UP_RECORDS = 5_000
+BATCH_SIZE = 131_072
+LINGER_MS = 5
+"""The Java producer's default since Kafka 4.0; its batches are of 16 KB, here they may be larger."""
+DEADLINE_S = 120
+
+KAFKA_PROPERTIES = "log.flush.interval.messages=1\n"
+"""Kafka acknowledges what the page cache has; ours what the disk has. So Kafka is asked for the same: every batch is
+flushed before it is acknowledged."""
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.bench_log", description=__doc__)
+    parser.add_argument("--records", type=int, default=100_000, help="produced and fetched (default: %(default)s)")
+    parser.add_argument("--size", type=int, default=500, help="of a record's value, in bytes (default: %(default)s)")
+    parser.add_argument("--singles", type=int, default=200, help="records written one by one (default: %(default)s)")
+    parser.add_argument("--core", type=int, default=0, help="the broker's core (default: %(default)s)")
+    parser.add_argument("--no-peer", action="store_true", help="leave Apache Kafka out")
+    options = parser.parse_args(arguments)
+    try:
+        result = measure(options)
+    except NotToBeHad as reason:
+        say(f"bench_log: {reason}")
+        return 1
+    sys.stdout.write(json.dumps(result) + "\n")
+    return 0
+
+
+def measure(options: argparse.Namespace) -> dict[str, Any]:
+    result: dict[str, Any] = {
+        "benchmark": "log",
+        "records": options.records,
+        "record_bytes": options.size,
+        "partitions": PARTITIONS,
+        "python": platform.python_version(),
+        "cores": os.cpu_count(),
+        "load_before": os.getloadavg()[0],
+    }
+    with tempfile.TemporaryDirectory(prefix="bench-log-") as folder, brokers.held_to(brokers.other_core(options.core)):
+        with brokers.embedded(Path(folder), core=options.core, connections_max=100) as broker:
+            result["embedded"] = measured(broker, "embedded", options)
+        if not options.no_peer:
+            (Path(folder) / "kafka").mkdir()
+            with brokers.kafka(Path(folder) / "kafka", core=options.core, properties=KAFKA_PROPERTIES) as broker:
+                result["kafka"] = measured(broker, "kafka", options)
+    result["load_after"] = os.getloadavg()[0]
+    if "kafka" in result:
+        result["embedded_to_kafka"] = brokers.ratios(result["embedded"], result["kafka"])
+    return result
+
+
+def measured(broker: Measured, name: str, options: argparse.Namespace) -> dict[str, float]:
+    """All figures of one broker."""
+    bootstrap = f"127.0.0.1:{broker.port}"
+    admin = AdminClient({"bootstrap.servers": bootstrap})
+    admin.create_topics([NewTopic(TOPIC, PARTITIONS, 1)])[TOPIC].result(DEADLINE_S)
+    value = os.urandom(options.size)
+    say(f"{name}: warm-up, then {options.records} records of {options.size} bytes are produced ...")
+    produce(bootstrap, WARM_UP_RECORDS, value)
+    cpu_s = broker.cpu_s
+    produced_s = produce(bootstrap, options.records, value)
+    produced_cpu_s = broker.cpu_s - cpu_s
+    say(f"{name}: ... fetched ...")
+    cpu_s = broker.cpu_s
+    fetched_s = fetch(bootstrap, options.records)
+    fetched_cpu_s = broker.cpu_s - cpu_s
+    say(f"{name}: ... and {options.singles} written one by one ...")
+    latencies_s = one_by_one(bootstrap, options.singles, value)
+    megabytes = options.records * options.size / 1e6
+    return {
+        "produced_records_per_s": round(options.records / produced_s),
+        "produced_mb_per_s": round(megabytes / produced_s, 2),
+        "produced_records_per_cpu_s": round(options.records / produced_cpu_s),
+        "fetched_records_per_s": round(options.records / fetched_s),
+        "fetched_mb_per_s": round(megabytes / fetched_s, 2),
+        "fetched_records_per_cpu_s": round(options.records / max(fetched_cpu_s, 0.01)),
+        "single_p50_ms": milliseconds(latencies_s, 0.5),
+        "single_p99_ms": milliseconds(latencies_s, 0.99),
+        "resident_mb": round(broker.resident_mb, 1),
+    }
+
+
+def produce(bootstrap: str, count: int, value: bytes) -> float:
+    """Seconds until the last of ``count`` records is acknowledged."""
+    producer = Producer(
+        {"bootstrap.servers": bootstrap, "acks": "all", "linger.ms": LINGER_MS, "batch.size": BATCH_SIZE}
+    )
+    failures: list[object] = []
+    started_s = time.monotonic()
+    for number in range(count):
+        while True:
+            try:
+                producer.produce(
+                    TOPIC, value, partition=number % PARTITIONS, on_delivery=lambda error, _: _note(failures, error)
+                )
+                break
+            except BufferError:
+                producer.poll(0.01)
+        if number % 1000 == 0:
+            producer.poll(0)
+    left = producer.flush(DEADLINE_S)
+    took_s = time.monotonic() - started_s
+    assert not left, f"{left} records were not acknowledged within {DEADLINE_S} s"
+    assert not failures, failures[0]
+    return took_s
+
+
+def fetch(bootstrap: str, count: int) -> float:
+    """Seconds from a consumer's start until it has ``count`` records, those of the warm-up left out."""
+    consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": "bench", "enable.auto.commit": False})
+    try:
+        started_s = time.monotonic()
+        consumer.assign([TopicPartition(TOPIC, number, WARM_UP_RECORDS // PARTITIONS) for number in range(PARTITIONS)])
+        fetched = 0
+        while fetched < count:
+            messages = consumer.consume(10_000, timeout=DEADLINE_S)
+            assert messages, f"{fetched} of {count} records came within {DEADLINE_S} s"
+            for message in messages:
+                assert message.error() is None, message.error()
+            fetched += len(messages)
+        return time.monotonic() - started_s
+    finally:
+        consumer.close()
+
+
+def one_by_one(bootstrap: str, count: int, value: bytes) -> list[float]:
+    """Seconds from each record's produce to its acknowledgement, with nothing else on its way."""
+    producer = Producer({"bootstrap.servers": bootstrap, "acks": "all", "linger.ms": 0})
+    latencies_s: list[float] = []
+    for number in range(count + 10):
+        started_s = time.monotonic()
+        producer.produce(TOPIC, value, partition=number % PARTITIONS)
+        left = producer.flush(DEADLINE_S)
+        assert not left, f"a record was not acknowledged within {DEADLINE_S} s"
+        if number >= 10:  # the first few connect
+            latencies_s.append(time.monotonic() - started_s)
+    return latencies_s
+
+
+def _note(failures: list[object], error: object) -> None:
+    if error is not None:
+        failures.append(error)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
