@@ -1,4 +1,4 @@
-"""A broker that kills itself at a named point: a program of its own, which `test_kill_phases` runs.
+"""A broker that kills itself at a named point: a program of its own, which `dying` starts.
 
     python dying_broker.py DATA PORT POINT
 

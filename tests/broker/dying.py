@@ -1,0 +1,153 @@
+"""A broker that dies at a named point, and somebody who commits offsets through all of it."""
+
+import asyncio
+import itertools
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+from coterie.wire.errors import ErrorCode
+from tests.broker.conftest import RawClient, raw_client
+
+DEADLINE_S = 90
+COMMIT, FETCH, CREATE = 8, 9, 19
+TOPIC = "t"
+PARTITIONS = 4
+NEVER = "never"
+
+
+class DyingBroker:
+    """A broker that dies at one point after the other: see `dying_broker`."""
+
+    def __init__(self, data: Path) -> None:
+        self._data = data
+        self._process: subprocess.Popen[str] | None = None
+        self.port = 0
+
+    def start(self, point: str) -> None:
+        program = Path(__file__).with_name("dying_broker.py")
+        with (self._data.parent / "broker.log").open("ab") as log:
+            self._process = subprocess.Popen(
+                [sys.executable, str(program), str(self._data), str(self.port), point],
+                stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log, text=True,
+            )  # fmt: skip
+        assert self._process.stdout is not None
+        port = self._process.stdout.readline()
+        assert port, f"the broker did not start; see {log.name}: {Path(log.name).read_text()[-2000:]}"
+        self.port = int(port)
+
+    @property
+    def is_dead(self) -> bool:
+        assert self._process is not None
+        return self._process.poll() is not None
+
+    def bury(self) -> int:
+        """How it ended; it is killed where it still lives."""
+        if self._process is None:
+            return 0
+        self._process.kill()
+        code = self._process.wait(DEADLINE_S)
+        for pipe in (self._process.stdin, self._process.stdout):
+            assert pipe is not None
+            pipe.close()
+        self._process = None
+        return code
+
+
+async def dies(broker: DyingBroker, poke: Sequence[Callable[[], None]] = ()) -> None:
+    """It dies at its point, if need be for what one of ``poke`` wants."""
+    async with asyncio.timeout(DEADLINE_S):
+        for number in itertools.count():
+            if broker.is_dead:
+                break
+            if poke and number % 40 == 0:
+                poke[number // 40 % len(poke)]()
+            await asyncio.sleep(0.05)
+    assert broker.bury() == -signal.SIGKILL
+
+
+async def start(broker: DyingBroker, point: str) -> None:
+    """In place of the life before, if there was one."""
+    broker.bury()
+    await asyncio.to_thread(broker.start, point)
+
+
+def create_topic(broker: DyingBroker) -> None:
+    wanted = {"name": TOPIC, "num_partitions": PARTITIONS, "replication_factor": 1, "assignments": (), "configs": ()}
+    with raw_client(broker.port) as client:
+        client.ask(CREATE, 7, topics=[wanted], timeout=30_000, validate_only=False)
+
+
+def kept_offset(client: RawClient, group: str, partition: int) -> int:
+    """-1: none."""
+    topics = [{"name": TOPIC, "partition_indexes": [partition]}]
+    answer = client.ask(
+        FETCH, 9, groups=[{"group_id": group, "member_id": None, "topics": topics}], require_stable=True
+    )
+    offset: int = answer.groups[0].topics[0].partitions[0].committed_offset
+    return offset
+
+
+class Committer(threading.Thread):
+    """Commits 1, 2, 3, … for a group of its own; looks after each death whether what was acknowledged is there."""
+
+    def __init__(self, port: int) -> None:
+        super().__init__(name="committer")
+        self._port = port
+        self._enough = threading.Event()
+        self.sent = 0
+        self.acknowledged = 0
+        self.failures: list[str] = []
+
+    def run(self) -> None:
+        while not self._enough.is_set():
+            try:
+                with raw_client(self._port) as client:
+                    self._compare(client)
+                    while not self._enough.wait(0.01):
+                        self.sent += 1
+                        error = self._commit(client, self.sent)
+                        if error is ErrorCode.none:
+                            self.acknowledged = self.sent
+                        else:
+                            self.failures.append(f"offset {self.sent}: {error.name}")
+            except OSError:
+                self._enough.wait(0.02)  # the broker is away
+
+    def stop(self) -> None:
+        self._enough.set()
+        self.join(DEADLINE_S)
+        assert not self.is_alive()
+        with raw_client(self._port) as client:
+            self._compare(client)
+        assert self.acknowledged > 0
+        assert self.failures == []
+
+    def _commit(self, client: RawClient, offset: int) -> ErrorCode:
+        partition = {"partition_index": 0, "committed_offset": offset, "committed_metadata": ""}
+        answer = client.ask(
+            COMMIT, 9, group_id="reader", generation_id_or_member_epoch=-1, member_id="", group_instance_id=None,
+            topics=[{"name": TOPIC, "partitions": [partition | {"committed_leader_epoch": -1}]}],
+        )  # fmt: skip
+        error: ErrorCode = answer.topics[0].partitions[0].error_code
+        return error
+
+    def _compare(self, client: RawClient) -> None:
+        kept = max(kept_offset(client, "reader", 0), 0)
+        if not self.acknowledged <= kept <= self.sent:
+            self.failures.append(f"{self.acknowledged} was acknowledged, {kept} is kept")
+
+
+@contextmanager
+def committing(broker: DyingBroker) -> Iterator[None]:
+    create_topic(broker)
+    committer = Committer(broker.port)
+    committer.start()
+    try:
+        yield
+    finally:
+        committer.stop()
