@@ -339,6 +339,8 @@ DESCRIPTIONS = (
         "ListTransactions", 1, "in a state that is none", E.none,
         {"state_filters": ("Ongoing", "Asleep"), "producer_id_filters": ()},
     ),
+    Row("ListTransactions", 2, "of a pattern", E.none, {"transactional_id_pattern": "a.*|b+"}),
+    Row("ListTransactions", 2, "of no pattern", E.invalid_regular_expression, {"transactional_id_pattern": "["}),
     Row(
         "DescribeProducers", 0, "of a partition", E.none,
         lambda scene: {"topics": [{"name": sent(scene, begun(scene), 0).topic, "partition_indexes": (0,)}]},

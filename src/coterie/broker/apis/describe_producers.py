@@ -4,6 +4,7 @@
 from typing import Any
 
 from coterie.broker.node import Node, Request
+from coterie.broker.topic_rules import name_error
 from coterie.broker.transaction_store import ProducerRow
 from coterie.nouns.errors import WorldError
 from coterie.wire.errors import ErrorCode
@@ -26,6 +27,8 @@ async def handle(node: Node, request: Request) -> Values:
 async def _described(node: Node, topic_name: str, number: int) -> Values:
     topic = node.log.topics.get(topic_name)
     partition = topic.partition(number) if topic else None
+    if topic is None and name_error(topic_name):
+        return _answer(number, ErrorCode.invalid_topic_exception)
     if partition is None:
         return _answer(number, ErrorCode.unknown_topic_or_partition)
     try:

@@ -123,7 +123,7 @@ APIS: Mapping[int, Api] = {
         Api(key=60, versions=range(3), handle=describe_cluster.handle),
         Api(key=61, versions=range(1), handle=describe_producers.handle),
         Api(key=65, versions=range(1), handle=describe_transactions.handle),
-        Api(key=66, versions=range(2), handle=list_transactions.handle),
+        Api(key=66, versions=range(3), handle=list_transactions.handle),
         Api(key=74, versions=range(2), handle=list_config_resources.handle),
         Api(key=75, versions=range(1), handle=describe_topic_partitions.handle),
     )
