@@ -49,6 +49,11 @@ async def until_settled(remotes: list[Remote], tasks: int) -> Generation:
     return view.generation
 
 
+async def in_generation(remotes: list[Remote], generation: int) -> bool:
+    views = [await view_of(remote) for remote in remotes]
+    return all(view is not None and view.settled and view.generation == generation for view in views)
+
+
 async def is_leader(remote: Remote) -> bool:
     view = await view_of(remote)
     return view is not None and view.leader == view.member_id
@@ -82,6 +87,28 @@ async def test_a_static_worker_that_is_back_gets_its_own_jobs_in_one_rebalance_a
     assert [list(remote.runtime.starts) for remote in others] == starts
     assert all(not remote.runtime.stops for remote in others)
     assert sorted(back.runtime.starts) == sorted(owned), "each once"
+
+
+async def test_one_that_is_back_after_its_session_and_within_the_delay_gets_its_own_jobs_too(fleet: Fleet) -> None:
+    """As a worker on Spark with the default session: it takes longer than that to start."""
+    fleet.delay_ms = 60_000
+    remotes = [await fleet.start(instance_id=name) for name in NAMES]
+    await until(lambda: all(remote.worker.phase == "running" for remote in remotes), within_s=60)
+    await fleet.create(ORDERS, 6)
+    await fleet.until_running(remotes[0], ORDERS, 6)
+    generation = await until_settled(remotes, 6)
+    leads = [await is_leader(remote) for remote in remotes]
+    index = leads.index(False)
+    others = [remote for remote in remotes if remote is not remotes[index]]
+    owned, starts = own(remotes[index]), [list(remote.runtime.starts) for remote in others]
+    remotes[index].worker.order_shutdown("SIGTERM")
+    async with asyncio.timeout(30):
+        await remotes[index].run
+    await until(lambda: in_generation(others, generation + 1), within_s=60)
+    back = await fleet.start(number=index, instance_id=NAMES[index])
+    await until(lambda: own(back) == owned, within_s=60)
+    assert [list(remote.runtime.starts) for remote in others] == starts
+    assert all(not remote.runtime.stops for remote in others)
 
 
 async def test_of_two_workers_with_one_instance_id_the_former_ends_and_says_why(fleet: Fleet) -> None:

@@ -106,6 +106,7 @@ class Fleet:
 
     def __init__(self, bootstrap: str, stack: AsyncExitStack) -> None:
         self.bootstrap = bootstrap
+        self.delay_ms = DELAY_MS
         self.workers: list[Remote] = []
         self._runs: list[tuple[Worker, asyncio.Task[Ended]]] = []
         self._group_id = GroupId(f"fleet-{uuid.uuid4().hex[:8]}")
@@ -164,7 +165,7 @@ class Fleet:
                 connector_type=runtime.connector_type,
                 session_timeout_ms=SESSION_MS,
                 rebalance_timeout_ms=REBALANCE_TIMEOUT_MS,
-                rebalance_delay_max_ms=DELAY_MS,
+                rebalance_delay_max_ms=self.delay_ms,
             ),
             config_log=await topics.open(
                 f"{self._group_id}-configs", partitions=1, replication=1, key="config.storage.topic"

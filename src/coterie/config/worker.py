@@ -53,7 +53,8 @@ class WorkerSettings(BaseModel):
     """The group of workers that share the work; all of them name the same."""
     group_instance_id: Name | None = None
     """Who this worker is to its group over all of its starts (KIP-345). A worker that has one does not leave when it
-    stops: its jobs wait for it, and when it is back it gets them at once. No two may run with the same."""
+    stops: its jobs wait for it, and when it is back it gets them at once. No two may run with the same. If nobody else
+    is to notice a restart, `session.timeout.ms` has to be longer than one takes (with Spark, some 20 s)."""
     client_id: str = ""
     """What the brokers' logs call this worker."""
     heartbeat_interval_ms: Milliseconds = 3_000
