@@ -67,6 +67,14 @@ def test_a_log_that_was_compacted_cut_and_swept_is_sound(path: Path) -> None:
     assert findings(path) == []
 
 
+def test_how_far_a_long_check_has_come_is_told(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("coterie.broker.check._TELL_EVERY_S", 0)
+    told: list[str] = []
+    assert list(check(path, tell=told.append)) == []
+    assert told[0] == "SQLite looks through its own pages and indexes"
+    assert told[-1] == "100 % of 0 MB of batches are checked"
+
+
 async def test_a_log_in_use_is_checked_and_not_disturbed(path: Path, tmp_path: Path) -> None:
     async with open_log(path, tmp_path / "lock") as log:
         data = encode_batch([NewRecord(key=None, value=b"x")], timestamp_ms=5)

@@ -4,6 +4,7 @@ import contextlib
 import struct
 import zlib
 from collections.abc import Callable
+from dataclasses import replace
 
 import pyarrow
 import pytest
@@ -96,6 +97,15 @@ def test_what_is_left_reads_as_it_did_before(records: list[NewRecord], keep: set
     assert slices(after, head_after) == [record for record in found if record.offset - 30 in keep]
     if not is_packed:
         assert decode_records(after) == [record for record in before if record.offset - 30 in keep]
+
+
+def test_a_small_batch_that_unpacks_to_millions_of_records_is_refused_early() -> None:
+    body = zlib.compress(encode_batch([NewRecord(key=None, value=None)], timestamp_ms=7)[61:] * 2_000_000, wbits=31)
+    assert len(body) < 50_000
+    with pytest.raises(WireError, match="does not hold the 1 records"):
+        slices(b"\0" * 61 + body, head_of_one_record(GZIP))
+    with pytest.raises(WireError, match="at most 250000"):
+        slices(b"\0" * 61 + body, replace(head_of_one_record(GZIP), record_count=2_000_000))
 
 
 @given(data=st.binary(max_size=200))

@@ -7,6 +7,7 @@ its sequence numbers; only compressed records are packed anew, with gzip, which 
 
 import struct
 from collections.abc import Iterator, Sequence
+from itertools import islice
 from typing import NamedTuple
 
 from crc32c import crc32c
@@ -23,8 +24,9 @@ _COUNT_AT = 57
 
 _CODEC_MASK = 0x07
 _LOG_APPEND_TIME = 0x08
-_UNPACKED_SIZE_MAX = 256 * 1024 * 1024
-"""No honest batch holds more: a producer's largest one has a megabyte before it is packed."""
+_UNPACKED_SIZE_MAX = 64 * 1024 * 1024
+_RECORDS_MAX = 250_000
+"""No honest batch holds more than these: a producer's largest one has about a megabyte before it is packed."""
 
 
 class Slice(NamedTuple):
@@ -40,15 +42,17 @@ class Slice(NamedTuple):
 def slices(data: bytes, head: BatchHead) -> list[Slice]:
     """The records of the one batch in ``data``.
 
-    :raises WireError: when they are malformed, or packed with a codec that is not known.
+    :raises WireError: when they are malformed, packed with a codec that is not known, or of no honest number or size.
     """
+    if head.record_count > _RECORDS_MAX:
+        raise WireError(f"a batch of {head.record_count} records; at most {_RECORDS_MAX} are looked at")
     plain = unpacked(head.attributes & _CODEC_MASK, memoryview(data)[HEAD_SIZE:], size_max=_UNPACKED_SIZE_MAX)
     try:
-        found = list(_slices(plain, head))
+        found = list(islice(_slices(plain, head), head.record_count + 1))
     except IndexError as error:
         raise WireError("a batch ends in the middle of a record") from error
     if len(found) != head.record_count:
-        raise WireError(f"a batch of {head.record_count} records holds {len(found)}")
+        raise WireError(f"a batch does not hold the {head.record_count} records that it tells")
     return found
 
 
