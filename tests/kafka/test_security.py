@@ -159,6 +159,33 @@ async def _joined(coordinator: KafkaCoordinator, group: str) -> ErrorCode:
         await asyncio.sleep(0.05)
 
 
+WORKER_RULES = f"""
+allow User:{USER}  read,write,create,describe_configs  topic:connect-*
+allow User:{USER}  read                                group:workers
+"""
+"""As in docs/security.md: all that a worker needs."""
+
+
+async def test_the_rules_for_a_worker_are_enough(tmp_path: Path, authority: Authority) -> None:
+    with secured_broker(tmp_path, "SASL_SSL", authority=authority, rules=WORKER_RULES) as broker:
+        secured = Secured(broker.port, _security(authority, PASSWORD))
+        topics = Topics([secured.bootstrap], client_id="tests", security=secured.security)
+        coordinator = _coordinator(secured, secured.security)
+        try:
+            async with asyncio.timeout(DEADLINE_S):
+                log = await topics.open("connect-configs", partitions=1, replication=1, key="config.storage.topic")
+                assert await log.append([NewLine(key=b"k", value=b"v")]) == 1
+                async for lines in log.follow():
+                    if lines:
+                        break
+                assert await topics.cluster_id()
+                assert await _joined(coordinator, "workers") is ErrorCode.member_id_required
+                assert await _joined(coordinator, "others") is ErrorCode.group_authorization_failed
+        finally:
+            await coordinator.close()
+            await topics.close()
+
+
 @pytest.mark.parametrize("mechanism", MECHANISMS)
 async def test_a_wrong_password_is_one_clear_error_for_both_clients(secured: Secured, mechanism: str) -> None:
     security = replace(secured.by(mechanism), password="wrong")
