@@ -1,7 +1,7 @@
 """Static members, and what a group tells of itself, over TCP: the same stories on both brokers."""
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 from uuid import uuid4
 
@@ -23,19 +23,18 @@ class Member:
         self.client = client
         self.group = group
         self.instance = instance
+        self.session_ms = self.rebalance_ms = 30_000
         self.member_id = ""
         self.generation = -1
         self._asked: RequestHeader | None = None
 
-    def send_join(
-        self, metadata: bytes = b"mine", *, version: int = 9, session_ms: int = 30_000, rebalance_ms: int = 30_000
-    ) -> None:
+    def send_join(self, metadata: bytes = b"mine", *, version: int = 9) -> None:
         self._asked = self.client.send(
             JOIN,
             version,
             group_id=self.group,
-            session_timeout=session_ms,
-            rebalance_timeout=rebalance_ms,
+            session_timeout=self.session_ms,
+            rebalance_timeout=self.rebalance_ms,
             member_id=self.member_id,
             group_instance_id=self.instance,
             protocol_type="sheep",
@@ -49,11 +48,11 @@ class Member:
         self.member_id, self.generation = answer.member_id, answer.generation_id
         return answer
 
-    def join(self, metadata: bytes = b"mine", *, version: int = 9, session_ms: int = 30_000) -> Any:
-        self.send_join(metadata, version=version, session_ms=session_ms)
+    def join(self, metadata: bytes = b"mine", *, version: int = 9) -> Any:
+        self.send_join(metadata, version=version)
         answer = self.joined()
         if answer.error_code is ErrorCode.member_id_required:
-            self.send_join(metadata, version=version, session_ms=session_ms)
+            self.send_join(metadata, version=version)
             answer = self.joined()
         return answer
 
@@ -117,17 +116,30 @@ class Group:
     def member(self, instance: str | None = None) -> Member:
         return Member(self._open(), self.group_id, instance)
 
-    def settle(self, *instances: str | None, session_ms: int = 30_000, rebalance_ms: int = 30_000) -> list[Member]:
-        """A stable group; each has its place in this list as its work, and the leader comes first."""
-        members = [self.member(instance) for instance in instances]
-        for member in members:
-            if member.instance is None:
-                member.send_join(session_ms=session_ms)
-                assert member.joined().error_code is ErrorCode.member_id_required
-        for member in members:
-            member.send_join(session_ms=session_ms, rebalance_ms=rebalance_ms)
-        answers = [member.joined() for member in members]
-        assert {answer.generation_id for answer in answers} == {1}, answers
+    def settle(
+        self, *instances: str | None, session_ms: Mapping[str, int] | None = None, rebalance_ms: int = 30_000
+    ) -> list[Member]:
+        """A stable group; each has its place in this list as its work, and the leader comes first.
+
+        :param session_ms: of whom it is not the usual.
+        """
+        members: list[Member] = []
+        answers: list[Any] = []
+        for instance in instances:
+            newcomer = self.member(instance)
+            newcomer.rebalance_ms = rebalance_ms
+            newcomer.session_ms = (session_ms or {}).get(instance or "", newcomer.session_ms)
+            newcomer.send_join()
+            if instance is None:
+                assert newcomer.joined().error_code is ErrorCode.member_id_required
+                newcomer.send_join()
+            # One after the other: who is a moment late for a group's first round is in its second.
+            for member in members:
+                self.until_it_joins(member)
+                member.send_join()
+            members.append(newcomer)
+            answers = [member.joined() for member in members]
+        assert {answer.generation_id for answer in answers} == {len(members)}, answers
         members.sort(key=lambda member: member.member_id != answers[0].leader)
         for member in members[1:]:
             member.send_sync()
@@ -150,6 +162,9 @@ class Group:
         (result,) = self.client.ask(DELETE, version, groups_names=[self.group_id]).results
         error: ErrorCode = result.error_code
         return error
+
+    def until_it_joins(self, member: Member) -> None:
+        self.until(lambda: member.beat() is ErrorCode.rebalance_in_progress)
 
     def until(self, holds: Callable[[], bool]) -> None:
         deadline_s = time.monotonic() + DEADLINE_S
@@ -180,7 +195,7 @@ def test_a_follower_bounces_and_nobody_notices(group: Group) -> None:
     leader, follower = group.settle("a", "b")
     back = group.member(follower.instance)
     answer = back.join(b"I own nothing yet")
-    assert (answer.error_code, answer.generation_id, answer.leader) == (ErrorCode.none, 1, leader.member_id)
+    assert (answer.error_code, answer.generation_id, answer.leader) == (ErrorCode.none, 2, leader.member_id)
     assert (answer.skip_assignment, answer.members) == (False, ())
     assert back.member_id != follower.member_id
     assert back.member_id.startswith(f"{follower.instance}-")
@@ -198,7 +213,7 @@ def test_a_leader_bounces_and_need_not_assign(group: Group) -> None:
     leader, follower = group.settle("a", "b")
     back = group.member(leader.instance)
     answer = back.join()
-    assert (answer.generation_id, answer.leader, answer.skip_assignment) == (1, back.member_id, True)
+    assert (answer.generation_id, answer.leader, answer.skip_assignment) == (2, back.member_id, True)
     assert {one.group_instance_id for one in answer.members} == {"a", "b"}
     assert back.sync().assignment == b"0"
     assert follower.beat() is ErrorCode.none
@@ -209,7 +224,7 @@ def test_a_leader_that_knows_no_skipping_comes_back_as_a_follower(group: Group, 
     leader, follower = group.settle("a", "b")
     back = group.member(leader.instance)
     answer = back.join(version=version)
-    assert (answer.error_code, answer.generation_id, answer.leader) == (ErrorCode.none, 1, leader.member_id)
+    assert (answer.error_code, answer.generation_id, answer.leader) == (ErrorCode.none, 2, leader.member_id)
     assert answer.members == ()
     assert back.sync().assignment == b"0"
     assert follower.beat() is ErrorCode.none
@@ -219,7 +234,7 @@ def test_three_members_are_upgraded_one_by_one_in_one_generation(group: Group) -
     members = group.settle("a", "b", "c")
     for place in (1, 0, 2):
         members[place] = group.member(members[place].instance)
-        assert members[place].join(b"a newer build").generation_id == 1
+        assert members[place].join(b"a newer build").generation_id == 3
         assert members[place].sync().assignment == str(place).encode()
         assert {member.beat() for member in members} == {ErrorCode.none}
 
@@ -233,7 +248,7 @@ def test_who_came_last_is_the_one_and_the_other_is_fenced(group: Group) -> None:
     member_id = former.member_id
     fenced = former.join()
     assert (fenced.error_code, fenced.member_id) == (ErrorCode.fenced_instance_id, member_id)
-    former.instance, former.generation = None, 1
+    former.instance, former.generation = None, 2
     assert former.beat() is ErrorCode.unknown_member_id
 
 
@@ -248,7 +263,7 @@ def test_who_waits_in_join_or_in_sync_is_fenced_at_once(group: Group) -> None:
 
     follower, double = group.member("b"), group.member("b")
     follower.send_join()
-    group.until(lambda: second.beat() is ErrorCode.rebalance_in_progress)
+    group.until_it_joins(second)
     second.join()
     assert follower.joined().error_code is ErrorCode.none
     follower.send_sync()
@@ -261,24 +276,20 @@ def test_who_waits_in_join_or_in_sync_is_fenced_at_once(group: Group) -> None:
 
 
 def test_who_does_not_come_back_is_missed_when_its_session_ends(group: Group) -> None:
-    leader, away = group.settle("a", "b", session_ms=1_500)
-
-    def is_missed() -> bool:
-        return leader.beat() is ErrorCode.rebalance_in_progress
-
-    group.until(is_missed)
-    assert away.beat() is ErrorCode.unknown_member_id
+    members = {member.instance: member for member in group.settle("a", "b", session_ms={"b": 3_000})}
+    group.until_it_joins(members["a"])
+    assert members["b"].beat() is ErrorCode.unknown_member_id
 
 
 def test_a_join_phase_goes_on_as_soon_as_the_one_is_back_that_was_away(group: Group) -> None:
     leader, away = group.settle("a", "b")
     newcomer = group.member("c")
     newcomer.send_join()
-    group.until(lambda: leader.beat() is ErrorCode.rebalance_in_progress)
+    group.until_it_joins(leader)
     leader.send_join()
     back = group.member(away.instance)
-    assert back.join().generation_id == 2
-    assert (leader.joined().generation_id, newcomer.joined().generation_id) == (2, 2)
+    assert back.join().generation_id == 3
+    assert (leader.joined().generation_id, newcomer.joined().generation_id) == (3, 3)
 
 
 @pytest.mark.parametrize("who", ["leader", "follower"])
@@ -286,11 +297,12 @@ def test_a_join_phase_does_not_drop_a_static_member_that_is_away(group: Group, w
     leader, follower = group.settle("a", "b", rebalance_ms=3_000)
     present = follower if who == "leader" else leader
     newcomer = group.member("c")
-    newcomer.send_join(rebalance_ms=3_000)
-    group.until(lambda: present.beat() is ErrorCode.rebalance_in_progress)
-    present.send_join(rebalance_ms=3_000)
+    newcomer.rebalance_ms = 3_000
+    newcomer.send_join()
+    group.until_it_joins(present)
+    present.send_join()
     answers = [present.joined(), newcomer.joined()]
-    assert {answer.generation_id for answer in answers} == {2}
+    assert {answer.generation_id for answer in answers} == {3}
     # Somebody leads who is there, and may give work to the one who is not.
     (told,) = [answer for answer in answers if answer.members]
     assert told.leader == told.member_id
