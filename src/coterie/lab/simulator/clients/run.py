@@ -21,6 +21,8 @@ from coterie.lab.simulator.outcome import Outcome, told_by
 from coterie.lab.simulator.world import World
 
 WEATHER_MS = 120_000
+LATEST_MS = 20_000
+"""By then whatever was on its way when the faults stopped has arrived, through clogged links and as a stranger's."""
 SETTLE_MS = 3 * SESSION_TIMEOUT_MS + 3 * REBALANCE_TIMEOUT_MS
 """Silent members go, copies fence each other, and three rounds wait for their slowest member."""
 QUIET_MS = 2 * SESSION_TIMEOUT_MS
@@ -46,6 +48,8 @@ def simulate_clients(seed: int, *, weather_ms: int = WEATHER_MS, story_lines: in
         weather.begin()
         world.run_until(weather_ms)
         weather.end()
+        world.run_until(world.now_ms + LATEST_MS)
+        weather.come_back()
         settle(play)
 
     return told_by(seed, world, story, generations=lambda: coordinator.group.generation, story_lines=story_lines)

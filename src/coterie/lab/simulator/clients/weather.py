@@ -71,9 +71,13 @@ class ClientsWeather:
         self._storm.heal()
         for client in list(self._play.clients.values()):
             self._resume(client)
+        self.come_back()
+        self._storm.crash_coordinator()
+
+    def come_back(self) -> None:
+        """Whoever is missing starts again: a client may have been fenced by what a dead one had sent before."""
         for name in self._names:
             self._start(name)
-        self._storm.crash_coordinator()
 
     def _next(self) -> None:
         self._world.after(1 + int(self._rng.expovariate(1 / self._pause_between_ms)), self._strike)
