@@ -55,7 +55,8 @@ def broker_entries(node: Node) -> list[Values]:
     entries: list[Values] = []
     for key, value in broker_values(node.settings, NODE_ID, f"{node.host}:{node.port}"):
         set_here = None if value == key.default else value
-        entry = _entry(key, set_here, Source.STATIC_BROKER, key.name, (key.default or "", Source.DEFAULT))
+        synonym = None if key.default is None else key.name
+        entry = _entry(key, set_here, Source.STATIC_BROKER, synonym, (key.default or "", Source.DEFAULT))
         entries.append({**entry, "read_only": True})
     return entries
 

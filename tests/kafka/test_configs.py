@@ -1,0 +1,47 @@
+"""Types, defaults and synonyms of configs as both brokers tell them."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from coterie.wire.errors import ErrorCode
+from tests.broker.conftest import raw_client
+from tests.kafka.faults.admin import BROKER, GROUP, TOPIC, describe
+from tests.kafka.faults.row import Scene
+
+pytestmark = [pytest.mark.kafka, pytest.mark.processes]
+
+DEFAULT = 5
+
+
+def told(port: int, type_: int, name: str = "") -> dict[str, Any]:
+    """Each key as DescribeConfigs tells it; of a fresh topic where no ``name`` is given."""
+    with raw_client(port) as client:
+        scene = Scene(client)
+        asked = describe(type_, name or scene.topic())
+        (found,) = scene.ask("DescribeConfigs", 4, asked).results
+    assert found.error_code is ErrorCode.none
+    return {entry.name: entry for entry in found.configs}
+
+
+def default_of(entry: Any) -> list[tuple[str, str | None]]:
+    """What stands behind the value when nobody sets it."""
+    return [(synonym.name, synonym.value) for synonym in entry.synonyms if synonym.source == DEFAULT]
+
+
+@pytest.mark.parametrize(("type_", "name"), [(TOPIC, ""), (GROUP, "nobody")], ids=["topic", "group"])
+def test_topics_and_groups_have_kafkas_keys(type_: int, name: str, ready_ports: Callable[[str], int]) -> None:
+    ours, theirs = (told(ready_ports(kind), type_, name) for kind in ("embedded", "kafka"))
+    assert ours.keys() == theirs.keys()
+    for key, entry in ours.items():
+        other = theirs[key]
+        assert (entry.config_type, entry.is_sensitive) == (other.config_type, other.is_sensitive), key
+        assert (entry.value, default_of(entry)) == (other.value, default_of(other)), key
+
+
+def test_the_brokers_keys_are_kafkas(ready_ports: Callable[[str], int]) -> None:
+    ours, theirs = (told(ready_ports(kind), BROKER, "1") for kind in ("embedded", "kafka"))
+    for key, entry in ours.items():
+        assert entry.config_type == theirs[key].config_type, key
+        assert default_of(entry) == default_of(theirs[key]), key
