@@ -12,7 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 from coterie.broker.cleaner import Pass
 from coterie.broker.log import BrokerLog, Partition, Topic
@@ -38,6 +38,14 @@ _EVERY_OFFSET = _EVER_MS = 2**63 - 1
 _SPARE_BYTES = 64 * 1024 * 1024
 _SPARE_SHARE = 0.25
 """Free space up to either of these stays in the file: a steady load uses it again at once."""
+
+
+class _Quiet(NamedTuple):
+    """A partition with nothing to compact: sums over all of its batches need not be made again and again."""
+
+    offsets: tuple[int, int]
+    policy: TopicPolicy
+    until_ms: int
 
 
 async def keep_up(log: BrokerLog, path: Path, settings: Upkeep, *, now_ms: Callable[[], int]) -> None:
@@ -68,6 +76,7 @@ class _Upkeep:
         self._now_ms = now_ms
         self._failing: set[Callable[[], Awaitable[None]]] = set()
         self._complained_of: set[str] = set()
+        self._quiet: dict[int, _Quiet] = {}
 
     async def run(self) -> None:
         loop = asyncio.get_running_loop()
@@ -136,11 +145,14 @@ class _Upkeep:
     # -- compaction ---------------------------------------------------------------------------------------------------
 
     async def _compact(self) -> None:
-        for topic, partition, policy in await self._partitions():
-            if policy.compacts:
-                complain = partial(self._complain, f"{topic.name}-{partition.number}")
-                while await self._compact_partition(partition, policy, complain):
-                    pass
+        compacted = [each for each in await self._partitions() if each[2].compacts]
+        self._quiet = {
+            partition.id: self._quiet[partition.id] for _, partition, _ in compacted if partition.id in self._quiet
+        }
+        for topic, partition, policy in compacted:
+            complain = partial(self._complain, f"{topic.name}-{partition.number}")
+            while await self._compact_partition(partition, policy, complain):
+                pass
 
     async def _compact_partition(
         self, partition: Partition, policy: TopicPolicy, complain: Callable[[str], None]
@@ -148,8 +160,12 @@ class _Upkeep:
         """One pass, if it is worth one; whether there is more than it had room for."""
         # Both ends are taken here, on the loop, where they move.
         offsets = partition.start_offset, partition.stable_offset
+        quiet = self._quiet.get(partition.id)
+        if quiet is not None and (quiet.offsets, quiet.policy) == (offsets, policy) and self._now_ms() < quiet.until_ms:
+            return False
         one = await self._look(partial(self._pass, partition.id, *offsets, policy, complain))
-        if one is None:
+        if not isinstance(one, Pass):
+            self._quiet[partition.id] = _Quiet(offsets, policy, one)
             return False
         settled_offset = one.end_offset
         while await self._look(one.see):
@@ -168,7 +184,8 @@ class _Upkeep:
         stable_offset: int,
         policy: TopicPolicy,
         complain: Callable[[str], None],
-    ) -> Pass | None:
+    ) -> Pass | int:
+        """A pass that is worth it; or until when there is none, as long as nothing is written."""
         now_ms = self._now_ms()
         cleaned_offset = max(self._reader.cleaned_offset(partition_id), start_offset)
         # Without a lag a timestamp from the future holds nothing up.
@@ -176,7 +193,8 @@ class _Upkeep:
         settled_offset = self._reader.offset_settled(partition_id, cleaned_offset, stable_offset, written_until_ms)
         dirt = self._reader.dirt(partition_id, start_offset, cleaned_offset, settled_offset)
         if not dirt.is_worth_a_pass(policy, now_ms):
-            return None
+            is_moved_by_time = policy.min_compaction_lag_ms > 0 or policy.max_compaction_lag_ms < _EVER_MS
+            return now_ms if is_moved_by_time else dirt.next_horizon_ms or _EVER_MS
         return Pass(
             self._reader,
             partition_id,
