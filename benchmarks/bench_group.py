@@ -29,6 +29,8 @@ GROUP = "bench"
 HEARTBEAT_INTERVAL_S = 3.0
 IN_FLIGHT_MAX = 256
 """Heartbeats on their way at once when the coordinator is asked for all that it can do."""
+WARM_UP_S = 3
+"""Heartbeats that are not counted: until then a JVM is still busy with compiling."""
 CONNECTING_MAX = 200
 FILES_BESIDE_MEMBERS = 200
 
@@ -93,6 +95,7 @@ async def measured(broker: Measured, name: str, options: argparse.Namespace) -> 
         say(f"{name}: one more joins ...")
         figures |= await group.one_more()
         say(f"{name}: heartbeats, as many as it takes ...")
+        await group.saturate(WARM_UP_S)
         figures |= await group.saturate(options.seconds)
         say(f"{name}: heartbeats, one a member every {HEARTBEAT_INTERVAL_S:g} s ...")
         figures |= await group.pace(max(options.seconds, 2 * HEARTBEAT_INTERVAL_S))
