@@ -1,7 +1,7 @@
 # The words of this house. CI runs the same ones (.ci/run).
 
 .DEFAULT_GOAL := help
-.PHONY: help setup check fmt test demo sim fuzz
+.PHONY: help setup check fmt test demo sim bench fuzz
 BIN := .venv/bin
 
 help:  ## say what the words mean
@@ -32,6 +32,10 @@ fuzz: .venv/dev.stamp  ## hostile frames: a million decoded, 50,000 sent to a br
 	$(BIN)/python -m tests.wire.fuzzing --frames $(or $(FRAMES),1000000) --seed $(or $(SEED),1)
 	$(BIN)/python -m tests.broker.fuzzing --frames $(or $(FRAMES),50000) --seed $(or $(SEED),1)
 	$(BIN)/python -m tests.broker.fuzzing --frames $(or $(FRAMES),50000) --seed $(or $(SEED),1) --protocol SASL_PLAINTEXT
+
+bench: .venv/dev.stamp  ## the benchmarks, beside Apache Kafka: one JSON line each (docs/benchmarks.md)
+	$(BIN)/python -m benchmarks.bench_group
+	$(BIN)/python -m benchmarks.bench_log
 
 # `demo` needs what Coterie itself needs and no more; the tools come with the other words.
 .venv/run.stamp: pyproject.toml tools/setup.sh
