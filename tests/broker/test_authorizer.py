@@ -153,9 +153,9 @@ def errors_in(entity: Any) -> set[ErrorCode]:
 
 
 EVERY_VERSION = [(key, version) for key in sorted(APIS) for version in APIS[key].versions]
-DESCRIBE_LOG_DIRS = 35
+DESCRIBE_LOG_DIRS, LIST_TRANSACTIONS = 35, 66
 TELL_NOTHING = (
-    *((LIST_GROUPS, version) for version in APIS[LIST_GROUPS].versions),
+    *((key, version) for key in (LIST_GROUPS, LIST_TRANSACTIONS) for version in APIS[key].versions),
     (DESCRIBE_LOG_DIRS, 1),
     (DESCRIBE_LOG_DIRS, 2),
 )

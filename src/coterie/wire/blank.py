@@ -52,7 +52,7 @@ def _empty(field: Field[Any]) -> Any:
             return ErrorCode.none
         case "bool":
             return False
-        case "timedelta_i32" | "timedelta_i64":
+        case "timedelta_i32" | "timedelta_i64" | "datetime_i64":
             return 0
         case "float64":
             return 0.0
