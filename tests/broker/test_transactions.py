@@ -1,7 +1,6 @@
 """Transactions on the log: what readers of committed records see, over restarts, timeouts and a kill anywhere."""
 
 import asyncio
-import shutil
 from pathlib import Path
 
 import pytest
@@ -13,7 +12,7 @@ from coterie.groups.transaction_messages import Identity, TransactionState
 from coterie.groups.turn import Refusal
 from coterie.wire.errors import ErrorCode
 from tests.broker.conftest import DEADLINE_S
-from tests.broker.transactional import TIMEOUT_MS, Bench, Clock, bench
+from tests.broker.transactional import TIMEOUT_MS, Bench, Clock, bench, killed_at_each_statement
 
 LAZY = Admission.BY_ITSELF
 
@@ -97,24 +96,12 @@ async def test_an_id_at_rest_for_a_week_is_forgotten(tmp_path: Path) -> None:
 
 async def test_a_broker_killed_at_any_statement_of_an_end_has_ended_it_everywhere_or_nowhere(tmp_path: Path) -> None:
     """The files are copied before each statement of the end, as a kill would leave them, and brought up again."""
-    (tmp_path / "life").mkdir()
-    killed: list[Path] = []
-
     async with bench(tmp_path / "life", partitions=3) as life:
         alice = await begun(life, "alice", b"a0")
         for number in (1, 2):
             await life.send([b"a"], alice, 0, number=number, transactional_id="alice", admission=LAZY)
-
-        def as_killed(statement: str) -> None:
-            killed.append(tmp_path / f"killed-{len(killed)}")
-            shutil.copytree(tmp_path / "life", killed[-1])
-
-        database = life.log._store.database
-        database.set_trace_callback(as_killed)
-        await life.end("alice", alice, commit=True)
-        as_killed("after the last")
-        database.set_trace_callback(None)
-
+        with killed_at_each_statement(life, tmp_path / "life", tmp_path) as killed:
+            await life.end("alice", alice, commit=True)
     ended: list[bool] = []
     for folder in killed:
         async with bench(folder) as life:
@@ -130,6 +117,21 @@ async def test_a_broker_killed_at_any_statement_of_an_end_has_ended_it_everywher
     assert len(killed) > 10
     assert ended == sorted(ended)
     assert (ended[0], ended[-1]) == (False, True)
+
+
+async def test_a_batch_that_a_broker_was_killed_in_is_written_with_its_number_or_not_at_all(tmp_path: Path) -> None:
+    async with bench(tmp_path / "life") as life:
+        alice = await life.init("alice")
+        with killed_at_each_statement(life, tmp_path / "life", tmp_path) as killed:
+            await life.send([b"a0"], alice, 0, transactional_id="alice", admission=LAZY)
+    assert len(killed) > 5
+    for folder in killed:
+        async with bench(folder) as life:
+            # Its producer has not heard, and sends it again.
+            await life.send([b"a0"], alice, 0, transactional_id="alice", admission=LAZY)
+            await life.send([b"a1"], alice, 1, transactional_id="alice", admission=LAZY)
+            assert (await life.end("alice", alice, commit=True)).error is ErrorCode.none
+            assert await life.committed() == [b"a0", b"a1"]
 
 
 # -- random lives -----------------------------------------------------------------------------------------------------

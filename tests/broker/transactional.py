@@ -1,7 +1,8 @@
 """A broker's log and its transactions without the wire, and what a reader of committed records sees of them."""
 
-from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
+import shutil
+from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 
 from coterie.broker.log import BrokerLog, Partition, open_log
@@ -13,7 +14,6 @@ from coterie.groups.transaction_messages import (
     Identity,
     InitProducerId,
     Reply,
-    TimeoutPassed,
     TopicPartition,
     TransactionLimits,
 )
@@ -66,9 +66,6 @@ class Bench:
             ),
         )
 
-    async def time_out(self, transactional_id: str) -> None:
-        await self.transactions.ask(transactional_id, lambda _: TimeoutPassed())
-
     async def send(
         self,
         values: Sequence[bytes],
@@ -118,6 +115,22 @@ class Bench:
                     seen += [record.value for record in decode_records(data[at : at + head.size_bytes])]
             offset = last_offset + 1
         return seen
+
+
+@contextmanager
+def killed_at_each_statement(life: Bench, folder: Path, into: Path) -> Iterator[list[Path]]:
+    """Copies of ``folder`` as kills would leave them: one before each statement that writes, and one after the last."""
+    copies: list[Path] = []
+
+    def copy(_statement: str) -> None:
+        copies.append(into / f"killed-{len(copies)}")
+        shutil.copytree(folder, copies[-1])
+
+    database = life.log._store.database
+    database.set_trace_callback(copy)
+    yield copies
+    database.set_trace_callback(None)
+    copy("after the last")
 
 
 @asynccontextmanager

@@ -35,6 +35,7 @@ TIMEOUT_MS = 60_000
 FRESH = 77
 P0, P1 = TopicPartition("t", 0), TopicPartition("t", 1)
 FIRST = Identity(FRESH, 0)
+TIMEOUT = TimeoutPassed(fresh_producer_id=FRESH + 1)
 
 
 def init(expected: Identity | None = None, timeout_ms: int = TIMEOUT_MS, fresh: int = FRESH) -> InitProducerId:
@@ -142,13 +143,22 @@ def test_when_the_epochs_are_used_up_the_producer_gets_another_id() -> None:
     assert asked(transaction, init(Identity(FRESH, EPOCH_MAX))).error is ErrorCode.producer_fenced
 
 
-@pytest.mark.parametrize("expected", [None, Identity(FRESH, EPOCH_MAX)])
-def test_the_last_epoch_of_all_is_left_for_the_fence(expected: Identity | None) -> None:
+@pytest.mark.parametrize(
+    ("event", "producer"),
+    [
+        (init(fresh=99), Identity(99, 1)),
+        (init(Identity(FRESH, EPOCH_MAX), fresh=99), Identity(99, 0)),
+        (end(Identity(FRESH, EPOCH_MAX), commit=False, bumps=True, fresh=99), Identity(99, 0)),
+        (TimeoutPassed(fresh_producer_id=99), Identity(99, 0)),
+    ],
+)
+def test_the_last_epoch_of_all_is_left_for_the_markers(event: Event, producer: Identity) -> None:
     transaction = at_epoch(EPOCH_MAX)
     asked(transaction, add(Identity(FRESH, EPOCH_MAX), P0))
-    output = step(transaction, init(expected, fresh=99), now_ms=NOW_MS)
+    output = step(transaction, event, now_ms=NOW_MS + TIMEOUT_MS)
     assert markers(output) == [(Identity(FRESH, EPOCH_MAX + 1), False)]
-    assert reply_in(output).producer == Identity(99, 0)
+    assert transaction.written is not None
+    assert transaction.written.producer == producer
 
 
 def at_epoch(epoch: int) -> Transaction:
@@ -260,10 +270,10 @@ def test_since_v5_an_end_in_the_last_epoch_gives_another_id() -> None:
 
 def test_a_transaction_that_outlives_its_timeout_is_aborted_and_its_producer_fenced() -> None:
     transaction = begun()
-    assert not step(transaction, TimeoutPassed(), now_ms=NOW_MS + TIMEOUT_MS - 1).records, "a stray timer"
-    output = step(transaction, TimeoutPassed(), now_ms=NOW_MS + TIMEOUT_MS)
+    assert not step(transaction, TIMEOUT, now_ms=NOW_MS + TIMEOUT_MS - 1).records, "a stray timer"
+    output = step(transaction, TIMEOUT, now_ms=NOW_MS + TIMEOUT_MS)
     assert markers(output) == [(Identity(FRESH, 1), False)]
-    assert not step(transaction, TimeoutPassed(), now_ms=NOW_MS + TIMEOUT_MS).records
+    assert not step(transaction, TIMEOUT, now_ms=NOW_MS + TIMEOUT_MS).records
     assert asked(transaction, end(FIRST, commit=True)).error is ErrorCode.producer_fenced
     assert asked(transaction, add(FIRST, P0)).error is ErrorCode.producer_fenced
     assert asked(transaction, end(FIRST, commit=True, bumps=True)).error is ErrorCode.invalid_txn_state
@@ -273,7 +283,8 @@ def test_a_transaction_that_outlives_its_timeout_is_aborted_and_its_producer_fen
 
 # -- whatever comes ---------------------------------------------------------------------------------------------------
 
-identities = st.builds(Identity, st.sampled_from([FRESH, FRESH + 1]), st.integers(0, 5))
+epochs = st.integers(0, 5) | st.integers(EPOCH_MAX - 2, EPOCH_MAX + 1)
+identities = st.builds(Identity, st.sampled_from([FRESH, FRESH + 1]), epochs)
 some_partitions = st.frozensets(st.sampled_from([P0, P1]), min_size=1)
 events = st.one_of(
     st.builds(
@@ -281,7 +292,7 @@ events = st.one_of(
         timeout_ms=st.sampled_from([0, 1_000, TIMEOUT_MS]),
         timeout_max_ms=st.just(900_000),
         expected=st.none() | identities,
-        fresh_producer_id=st.just(FRESH),
+        fresh_producer_id=st.just(FRESH + 1),
     ),
     st.builds(AddPartitions, producer=identities, partitions=some_partitions),
     st.builds(VerifyPartitions, producer=identities, partitions=some_partitions),
@@ -290,15 +301,17 @@ events = st.one_of(
         producer=identities,
         is_commit=st.booleans(),
         bumps_epoch=st.booleans(),
-        fresh_producer_id=st.just(FRESH),
+        fresh_producer_id=st.just(FRESH + 1),
     ),
-    st.just(TimeoutPassed()),
+    st.just(TIMEOUT),
 )
 
 
-@given(st.lists(st.tuples(events, st.integers(0, 30_000)), max_size=40))
-def test_replayed_records_are_the_live_state_and_epochs_only_rise(steps: Iterable[tuple[Event, int]]) -> None:
-    live, replayed = Transaction(), Transaction()
+@given(st.sampled_from([None, 0, EPOCH_MAX - 1]), st.lists(st.tuples(events, st.integers(0, 30_000)), max_size=40))
+def test_replayed_records_are_the_live_state_and_epochs_only_rise(
+    epoch: int | None, steps: Iterable[tuple[Event, int]]
+) -> None:
+    live, replayed = (Transaction() if epoch is None else at_epoch(epoch) for _ in range(2))
     now_ms = NOW_MS
     for event, later_ms in steps:
         now_ms += later_ms

@@ -155,10 +155,12 @@ class Transactions:
 
     async def _time_out(self, transactional_id: str) -> None:
         try:
-            await self._decide(transactional_id, lambda _: TimeoutPassed())
+            await self._decide(transactional_id, lambda fresh: TimeoutPassed(fresh_producer_id=fresh))
         except WorldError as error:
             logger.warning("transaction of %s is aborted later: %s", transactional_id, error)
             self._timers.set(transactional_id, self.now_ms() + _RETRY_DELAY_MS)
+        except Exception:
+            logger.exception("our own bug: transaction of %s stays open until it is ended", transactional_id)
 
     # -- small hands --------------------------------------------------------------------------------------------------
 

@@ -14,7 +14,7 @@ from coterie.wire.errors import ErrorCode
 NO_PRODUCER_ID = -1
 NO_EPOCH = -1
 EPOCH_MAX = 2**15 - 2
-"""The greatest epoch that a producer is given: the one after it is left for fencing it."""
+"""The greatest epoch that a producer is given: the one after it is left for the markers that fence it."""
 
 
 class Identity(NamedTuple):
@@ -92,6 +92,8 @@ class EndTransaction:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TimeoutPassed:
     """A claim to check: the transaction may have ended, and another begun."""
+
+    fresh_producer_id: int
 
 
 Request: TypeAlias = InitProducerId | AddPartitions | VerifyPartitions | EndTransaction

@@ -9,7 +9,6 @@ dies has ended it, or has not, and then its producer asks again or its timer fir
 from coterie.engine.output import Output
 from coterie.groups.transaction_messages import (
     EPOCH_MAX,
-    NO_EPOCH,
     NOBODY,
     AddPartitions,
     CancelTimer,
@@ -51,7 +50,7 @@ def check(transaction: Transaction) -> None:
         is_ongoing = written.state is TransactionState.ONGOING
         assert bool(written.partitions) == is_ongoing, "an open transaction has partitions, and no other has"
         assert (written.started_at_ms >= 0) == is_ongoing, "an open transaction has begun"
-        assert 0 <= written.producer.epoch <= EPOCH_MAX + 1, "an epoch is one that the wire can tell"
+        assert 0 <= written.producer.epoch <= EPOCH_MAX, "there is always an epoch left for the fence"
 
 
 def step(transaction: Transaction, event: Event, *, now_ms: int) -> Output[Record, Effect]:
@@ -68,7 +67,7 @@ def step(transaction: Transaction, event: Event, *, now_ms: int) -> Output[Recor
             case InitProducerId():
                 on_init(turn, event)
             case TimeoutPassed():
-                on_timeout(turn)
+                on_timeout(turn, event)
     except Refusal as refusal:
         assert not turn.records, "refuse before the first write"
         turn.reply(refusal.error)
@@ -112,9 +111,9 @@ def on_init(turn: _Turn, request: InitProducerId) -> None:
             raise Refusal(ErrorCode.producer_fenced)
         # Who has just started knows nobody before itself: one that was fenced must not pass for it.
         previous = NOBODY if request.expected is None else written.producer
-        producer = _abort(turn, written) if is_ongoing else written.producer
+        producer = _abort(turn, written, request.fresh_producer_id) if is_ongoing else written.producer
         # The markers of an abort take an epoch; the very producer whose transaction it was may go on with that one.
-        if not is_ongoing or request.expected is None or producer.epoch > EPOCH_MAX:
+        if not is_ongoing or request.expected is None:
             producer = _bumped(producer, request.fresh_producer_id)
     turn.write(
         TransactionWritten(
@@ -192,14 +191,14 @@ def on_end(turn: _Turn, request: EndTransaction) -> None:
         turn.reply(producer=written.producer)
 
 
-def on_timeout(turn: _Turn) -> None:
+def on_timeout(turn: _Turn, event: TimeoutPassed) -> None:
     written = turn.transaction.written
     if (
         written is not None
         and written.state is TransactionState.ONGOING
         and turn.now_ms >= written.started_at_ms + written.timeout_ms
     ):
-        _abort(turn, written)
+        _abort(turn, written, event.fresh_producer_id)
 
 
 def deadline_ms(written: TransactionWritten) -> int | None:
@@ -224,11 +223,11 @@ def check_producer(transaction: Transaction, producer: Identity) -> TransactionW
 # -- small hands ------------------------------------------------------------------------------------------------------
 
 
-def _abort(turn: _Turn, written: TransactionWritten) -> Identity:
-    """End an open transaction against its producer's will; returns whose epoch its markers have."""
-    marker = _next_epoch(written.producer)
-    _end(turn, written, TransactionState.COMPLETE_ABORT, marker=marker, producer=marker)
-    return marker
+def _abort(turn: _Turn, written: TransactionWritten, fresh_producer_id: int) -> Identity:
+    """End an open transaction against its producer's will; returns who may have the next one."""
+    marker, producer = _next_epoch(written.producer), _bumped(written.producer, fresh_producer_id)
+    _end(turn, written, TransactionState.COMPLETE_ABORT, marker=marker, producer=producer)
+    return producer
 
 
 def _end(
@@ -260,10 +259,8 @@ def _complete(turn: _Turn, written: TransactionWritten, state: TransactionState,
 
 
 def _next_epoch(producer: Identity) -> Identity:
-    assert producer.epoch <= EPOCH_MAX, "who has the last epoch has no transaction"
     return Identity(producer.producer_id, producer.epoch + 1)
 
 
 def _bumped(producer: Identity, fresh_producer_id: int) -> Identity:
-    assert producer.epoch != NO_EPOCH
     return _next_epoch(producer) if producer.epoch < EPOCH_MAX else Identity(fresh_producer_id, 0)
