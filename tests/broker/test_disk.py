@@ -18,7 +18,7 @@ from coterie.broker.log import BrokerLog, open_log
 from coterie.broker.settings import Upkeep
 from coterie.broker.upkeep import keep_up
 from coterie.nouns.errors import WorldError
-from coterie.wire.batches import NewRecord, decode_records, encode_batch, iter_heads, read_head
+from coterie.wire.batches import NewRecord, decode_records, encode_batch, encode_marker, iter_heads, read_head
 from coterie.wire.errors import ErrorCode
 from tests.broker.conftest import RawClient, raw_client
 
@@ -78,13 +78,15 @@ async def test_what_is_left_of_a_full_disk_is_kept_for_what_makes_room(
         for _ in range(3):
             with pytest.raises(WorldError, match="the disk is full"):
                 await put(log, "t", {"a": ""})
+        marker = encode_marker(producer_id=1, producer_epoch=0, is_commit=True, timestamp_ms=5)
+        await log.append(partition, marker, read_head(marker))
         await log.delete_topic(gone)
         keeping = tasks.create_task(keep_up(log, tmp_path / "log", OFTEN, now_ms=lambda: 10**6))
         async with asyncio.timeout(DEADLINE_S):
-            while partition.start_offset < 6:  # noqa: ASYNC110 - rows, not events
+            while not partition.start_offset:  # noqa: ASYNC110 - rows, not events
                 await asyncio.sleep(0.005)
         log._store.free_bytes_min = 0
-        assert await put(log, "t", {"a": ""}) == 9
+        assert await put(log, "t", {"a": ""}) == 10
         keeping.cancel()
     said = [record.message for record in caplog.records]
     assert [line for line in said if "cannot be written" in line][1:] == []

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from coterie.broker.log import BrokerLog, open_log
-from coterie.broker.store import TopicExistsError
+from coterie.broker.store import Store, TopicExistsError
 from coterie.nouns.errors import WorldError
 from coterie.wire.batches import NewRecord, decode_records, encode_batch, read_head
 
@@ -51,6 +51,19 @@ async def test_a_topic_that_exists_fails_alone(tmp_path: Path) -> None:
         assert isinstance(outcomes[0], TopicExistsError)
         assert (outcomes[1], outcomes[2]) == (0, 0)
         assert await log.next_number("n") == 1
+
+
+async def test_who_refuses_after_having_written_takes_the_whole_transaction_along(tmp_path: Path) -> None:
+    def write_and_refuse(store: Store) -> None:
+        store.next_number("n")
+        raise WorldError("too late")
+
+    async with open_log(tmp_path / "log", tmp_path / "lock") as log:
+        await log.create_topic("t", 1, {})
+        with pytest.raises(AssertionError, match="refuse before the first write"):
+            await log.write(write_and_refuse)
+        assert await log.next_number("n") == 0
+        assert await append(log, batch(b"x")) == 0
 
 
 async def test_a_full_disk_fails_what_could_not_be_written_and_nothing_else(tmp_path: Path) -> None:

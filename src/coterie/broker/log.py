@@ -118,27 +118,17 @@ class BrokerLog:
         durable, or the refusal, or a `WorldError`; before that ``when_durable`` is called on the loop."""
         return self._writer.put(write, when_durable)
 
-    def append(
-        self,
-        partition: Partition,
-        data: bytes,
-        head: BatchHead,
-        *,
-        beside: Callable[[Store, int], None] = lambda _store, _base_offset: None,
-    ) -> "asyncio.Future[int]":
+    def append(self, partition: Partition, data: bytes, head: BatchHead) -> "asyncio.Future[int]":
         """Queue a batch that was checked. The future has its base offset once it is durable, or a `WorldError`
         (`TopicGoneError` when the topic was deleted meanwhile).
 
-        Appends are written in the order of these calls. ``beside`` is called with the base offset that the batch is
-        about to get, and writes with it or not at all; it may refuse, with a `CoterieError`, before it writes.
+        Appends are written in the order of these calls.
         """
         records = head.last_offset_delta + 1
-
-        def write(store: Store) -> int:
-            beside(store, store.end_offset(partition.id))
-            return store.append(partition.id, data, head)
-
-        return self.write(write, lambda base_offset: partition.grew(base_offset + records))
+        return self.write(
+            lambda store: store.append(partition.id, data, head),
+            lambda base_offset: partition.grew(base_offset + records),
+        )
 
     async def create_topic(self, name: str, partitions: int, configs: Mapping[str, str]) -> Topic:
         """:raises TopicExistsError, WorldError: when it could not be created."""

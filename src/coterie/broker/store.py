@@ -76,6 +76,11 @@ class Store:
     def close(self) -> None:
         self.database.close()
 
+    @property
+    def changes(self) -> int:
+        """How many rows have been changed so far; for finding out whether any was."""
+        return self.database.total_changes
+
     # -- transactions -----------------------------------------------------------------------------------------------
 
     def begin(self) -> None:
@@ -112,11 +117,12 @@ class Store:
     # -- inside a transaction: batches ------------------------------------------------------------------------------
 
     def append(self, partition_id: int, data: bytes, head: BatchHead) -> int:
-        """Write one batch at the partition's end; returns its base offset.
+        """Write one batch at the partition's end; returns its base offset. A marker has always room: it is small, and
+        what it ends holds up compaction.
 
         :raises TopicGoneError, DiskFullError: before anything is written.
         """
-        if not self.has_room:
+        if not self.has_room and not head.is_control:
             raise DiskFullError(
                 f"the disk is full: {self._free_bytes // 1_000_000} MB are free, and the broker's log keeps"
                 f" {self.free_bytes_min // 1_000_000} MB of it to be able to remove what has expired"

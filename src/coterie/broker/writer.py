@@ -73,10 +73,12 @@ class Writer:
         try:
             self._store.begin()
             for write in writes:
+                changes = self._store.changes
                 try:
                     outcomes.append((write, write[0](self._store), None))
                 except CoterieError as refused:
-                    # Refused before it wrote anything: the others of this transaction are not concerned.
+                    assert self._store.changes == changes, "refuse before the first write"
+                    # So the others of this transaction are not concerned.
                     outcomes.append((write, None, refused))
             self._store.commit()
         except (OSError, sqlite3.Error) as error:
