@@ -68,6 +68,7 @@ class ClientsWatch:
         self._retired: set[MemberId] = set()
         """Member ids of static members that were followed by another of their instance id, who knows it."""
         self._offers: dict[InstanceId, tuple[str, ...]] = {}
+        """What each static member offered when it last heard that it is in, unless it has joined since."""
         self._told_when_decided: dict[ReplyTo, _Told] = {}
         """An answer may be decided in one life of the group and leave in the next."""
         self._commits: dict[TopicPartition, list[int]] = {}
@@ -188,7 +189,7 @@ class ClientsWatch:
         before = taken.before
         is_back = not request.member_id and request.instance_id in before.static_members
         assert request.instance_id is not None
-        offered, self._offers[request.instance_id] = self._offers.get(request.instance_id), _names(request)
+        offered = self._offers.pop(request.instance_id, None)
         if not is_back or before.phase is not Phase.STABLE or offered != _names(request):
             return
         others = [
@@ -249,6 +250,8 @@ class ClientsWatch:
                 raise Violation(Invariant.GENERATION_RISES, f"generation {response.generation} has two memberships")
             for one in response.members:
                 self._places[one.member_id] = one.instance_id or one.member_id
+        if request.instance_id is not None:
+            self._offers[request.instance_id] = _names(request)
         if request.instance_id is not None and not request.member_id:
             former_id = self._current.get(request.instance_id)
             if former_id is not None and former_id != member_id:
