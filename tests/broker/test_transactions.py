@@ -83,6 +83,16 @@ async def test_what_was_aborted_is_forgotten_with_the_log_that_holds_it(tmp_path
         assert await life.log.aborted(life.partition(), 0, 10) == []
 
 
+async def test_the_stable_offset_is_never_before_the_start(tmp_path: Path) -> None:
+    async with bench(tmp_path) as life:
+        alice = await begun(life, "alice", b"a0", b"a1", b"a2")
+        await life.log.delete_records(life.partition(), 2)
+        assert life.partition().stable_offset == 2
+        assert await life.committed() == []
+        await life.end("alice", alice, commit=True)
+        assert await life.committed() == [b"a2"]
+
+
 async def test_an_id_at_rest_for_a_week_is_forgotten(tmp_path: Path) -> None:
     clock = Clock()
     async with bench(tmp_path, clock=clock) as life:

@@ -46,7 +46,10 @@ class Partition:
     @property
     def stable_offset(self) -> int:
         """The last stable offset (LSO): what stands before it is decided. Compaction goes no further."""
-        return self.end_offset if self.open_offset is None else min(self.open_offset, self.end_offset)
+        if self.open_offset is None:
+            return self.end_offset
+        # Records of an open transaction may be deleted: what is left of the log begins no later than it is stable.
+        return max(self.start_offset, min(self.open_offset, self.end_offset))
 
     def grew(self, end_offset: int) -> None:
         self.end_offset = max(self.end_offset, end_offset)
