@@ -13,6 +13,7 @@ from tests.kafka.real_kafka import java_path
 RUN_TIMEOUT_S = 100
 
 CLASSES: Mapping[str, str] = {
+    "connect-distributed": "org.apache.kafka.connect.cli.ConnectDistributed",
     "kafka-cluster": "org.apache.kafka.tools.ClusterTool",
     "kafka-configs": "kafka.admin.ConfigCommand",
     "kafka-console-consumer": "org.apache.kafka.tools.consumer.ConsoleConsumer",
@@ -29,7 +30,7 @@ CLASSES: Mapping[str, str] = {
 """By the name of the script that starts it in Kafka's own distribution."""
 
 # One collector thread and no optimizing compiler: what runs for a second is not worth more.
-_OPTIONS = ("-Xmx256m", "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-Dlog4j2.level=WARN")
+_OPTIONS = ("-Xmx256m", "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,9 +48,17 @@ class Tools:
     def __init__(self, jars: Path) -> None:
         self._jars = jars
 
-    def command(self, tool: str, *arguments: str) -> list[str]:
+    def command(self, tool: str, *arguments: str, log_level: str = "WARN") -> list[str]:
         """How ``tool`` is started, for a test that talks to it while it runs."""
-        return [java_path(), *_OPTIONS, "-cp", f"{self._jars}/*", CLASSES[tool], *arguments]
+        return [
+            java_path(),
+            *_OPTIONS,
+            f"-Dlog4j2.level={log_level}",
+            "-cp",
+            f"{self._jars}/*",
+            CLASSES[tool],
+            *arguments,
+        ]
 
     def run(self, tool: str, *arguments: str, stdin: str = "", code: int | None = 0) -> Ran:
         """Run ``tool`` to its end; it has to end with ``code``, unless that is None."""
