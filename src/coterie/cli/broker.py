@@ -13,6 +13,8 @@ from coterie.nouns.errors import WorldError
 
 logger = logging.getLogger(__name__)
 
+_LOOPBACK = ("127.0.0.1", "::1", "localhost")
+
 
 def settings(
     listen: str,
@@ -78,6 +80,8 @@ def run(settings: BrokerSettings) -> int:
 
 
 async def _serve(settings: BrokerSettings) -> None:
+    if settings.security.protocol is SecurityProtocol.SASL_PLAINTEXT and settings.host not in _LOOPBACK:
+        logger.warning("Without TLS, clients that log in with PLAIN show their passwords to whoever listens on the way")
     serving = asyncio.current_task()
     assert serving is not None
     for number in (signal.SIGTERM, signal.SIGINT):
