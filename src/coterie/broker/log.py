@@ -7,6 +7,7 @@ may still be on their way out.
 
 import asyncio
 import fcntl
+import logging
 import os
 import sqlite3
 from collections.abc import AsyncIterator, Callable, Mapping
@@ -22,6 +23,8 @@ from coterie.broker.transaction_store import Aborted
 from coterie.broker.writer import Writer
 from coterie.nouns.errors import WorldError
 from coterie.wire.batches import BatchHead
+
+logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
@@ -99,6 +102,7 @@ class BrokerLog:
         self.altering = asyncio.Lock()
         """Held by whoever reads configs, changes them and writes them back."""
         self._writer = Writer(store, loop)
+        self._read_errors: set[str] = set()
         self.sweep_wanted = asyncio.Event()
         """Set when there are rows that nobody can read any more; `upkeep` removes them."""
 
@@ -252,6 +256,12 @@ class BrokerLog:
         try:
             return await self._loop.run_in_executor(self._read_thread, read, self._reader)
         except sqlite3.Error as error:
+            if str(error) not in self._read_errors:
+                # Once: clients ask again and again.
+                logger.error(
+                    "the broker's log cannot be read everywhere: %s; `coterie broker check` names the places", error
+                )
+                self._read_errors.add(str(error))
             raise WorldError(f"the broker's log cannot be read: {error}") from error
 
     # -- small hands --------------------------------------------------------------------------------------------------
