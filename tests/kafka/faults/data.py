@@ -53,6 +53,11 @@ FETCH: Fields = {
 }
 
 
+def epochs(topic: str, **wrong: Any) -> Fields:
+    partition = {"partition": 0, "current_leader_epoch": -1, "leader_epoch": 0} | wrong
+    return {"replica_id": -1, "topics": [{"topic": topic, "partitions": [partition]}]}
+
+
 def offsets(topic: str, **wrong: Any) -> Fields:
     partition = {"partition_index": 0, "current_leader_epoch": -1, "timestamp": LATEST} | wrong
     return {
@@ -78,6 +83,7 @@ MISCOUNTED = miscounted()
 _produce = partial(Row, "Produce", 12)
 _fetch = partial(Row, "Fetch", 12)
 _offsets = partial(Row, "ListOffsets", 10)
+_epochs = partial(Row, "OffsetForLeaderEpoch", 4)
 
 PRODUCE = (
     _produce("of one batch", E.none, lambda scene: produce(scene.topic())),
@@ -151,4 +157,17 @@ OFFSETS = (
     ),
 )
 
-ROWS = PRODUCE + FETCHES + OFFSETS
+EPOCHS = (
+    _epochs("of the only epoch", E.none, lambda scene: epochs(scene.topic())),
+    _epochs("of an epoch to come", E.none, lambda scene: epochs(scene.topic(), leader_epoch=1)),
+    _epochs(
+        "by who is an epoch ahead", E.unknown_leader_epoch, lambda scene: epochs(scene.topic(), current_leader_epoch=9)
+    ),
+    _epochs(
+        "by who is an epoch behind", E.fenced_leader_epoch, lambda scene: epochs(scene.topic(), current_leader_epoch=-5)
+    ),
+    _epochs("of no topic", E.unknown_topic_or_partition, lambda scene: epochs(scene.name())),
+    _epochs("of no partition", E.unknown_topic_or_partition, lambda scene: epochs(scene.topic(), partition=7)),
+)
+
+ROWS = PRODUCE + FETCHES + OFFSETS + EPOCHS

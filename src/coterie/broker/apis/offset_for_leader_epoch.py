@@ -1,0 +1,48 @@
+"""OffsetForLeaderEpoch: v2-4 · where a leader's time ended, for clients that look whether a log was cut off (KIP-320) ·
+former leaders, followers: one broker leads everything, always in the same epoch."""
+
+from typing import Any
+
+from coterie.broker.log import Partition
+from coterie.broker.node import LEADER_EPOCH, Node, Request
+from coterie.wire.errors import ErrorCode
+from coterie.wire.shapes import Values
+
+_NOT_TOLD = -1
+_NOWHERE = (-1, -1)
+"""No epoch, no offset."""
+
+
+async def handle(node: Node, request: Request) -> Values:
+    return {
+        "throttle_time": 0,
+        "topics": [
+            {"topic": topic.topic, "partitions": [_answer(node, topic.topic, asked) for asked in topic.partitions]}
+            for topic in request.body.topics
+        ],
+    }
+
+
+def _answer(node: Node, name: str, asked: Any) -> Values:
+    topic = node.log.topics.get(name)
+    partition = topic.partition(asked.partition) if topic else None
+    error, (epoch, end_offset) = ErrorCode.none, _NOWHERE
+    if partition is None:
+        error = ErrorCode.unknown_topic_or_partition
+    elif asked.current_leader_epoch > LEADER_EPOCH:
+        error = ErrorCode.unknown_leader_epoch
+    elif asked.current_leader_epoch not in (_NOT_TOLD, LEADER_EPOCH):
+        error = ErrorCode.fenced_leader_epoch
+    else:
+        epoch, end_offset = _end_of(partition, asked.leader_epoch)
+    return {"error_code": error, "partition": asked.partition, "leader_epoch": epoch, "end_offset": end_offset}
+
+
+def _end_of(partition: Partition, epoch: int) -> tuple[int, int]:
+    """The epoch that is meant, and the offset after its last record."""
+    if epoch == LEADER_EPOCH:
+        return LEADER_EPOCH, partition.end_offset
+    if epoch > LEADER_EPOCH or epoch == _NOT_TOLD:
+        return _NOWHERE
+    # Before the first one nothing was written.
+    return epoch, partition.start_offset
