@@ -186,7 +186,7 @@ class LightGroup:
             "heartbeats_per_s": round(len(latencies_s) / took_s),
             "heartbeats_p50_ms": milliseconds(latencies_s, 0.5),
             "heartbeats_p99_ms": milliseconds(latencies_s, 0.99),
-            "heartbeats_per_cpu_s": round(len(latencies_s) / cpu_s),
+            "heartbeats_per_cpu_s": brokers.per_cpu_s(len(latencies_s), cpu_s),
         }
 
     async def pace(self, seconds: float) -> dict[str, float]:

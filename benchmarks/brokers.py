@@ -95,6 +95,11 @@ def other_core(core: int) -> int:
     return min(os.sched_getaffinity(0) - {core}, default=core)
 
 
+def per_cpu_s(count: int, cpu_s: float) -> int:
+    """``count`` for each second of processor time; the system tells no less than one tick of that."""
+    return round(count / max(cpu_s, 1 / _TICKS_PER_SECOND))
+
+
 def ratios(ours: Mapping[str, float], theirs: Mapping[str, float]) -> dict[str, float]:
     """Each figure of the embedded broker in Kafka's."""
     return {key: round(ours[key] / theirs[key], 2) for key in theirs if theirs[key]}

@@ -62,6 +62,15 @@ def embedded_broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Embedd
     broker.kill()
 
 
+@pytest.fixture
+def mortal_broker(tmp_path: Path) -> Iterator[EmbeddedBroker]:
+    """A broker of the test's own."""
+    broker = EmbeddedBroker(tmp_path / "data")
+    broker.start()
+    yield broker
+    broker.kill()
+
+
 @pytest.fixture(
     params=[pytest.param("embedded", marks=pytest.mark.processes), pytest.param("kafka", marks=pytest.mark.kafka)]
 )

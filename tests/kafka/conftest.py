@@ -1,8 +1,7 @@
 """What the tests of the `kafka` room share, beside the brokers."""
 
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable
 from functools import cache
-from pathlib import Path
 
 import pytest
 from confluent_kafka.admin import AdminClient
@@ -28,15 +27,6 @@ def ready_ports(request: pytest.FixtureRequest) -> Callable[[str], int]:
         return broker.port
 
     return port_of
-
-
-@pytest.fixture
-def mortal_broker(tmp_path: Path) -> Iterator[EmbeddedBroker]:
-    """A broker of the test's own."""
-    broker = EmbeddedBroker(tmp_path / "data")
-    broker.start()
-    yield broker
-    broker.kill()
 
 
 @pytest.fixture
