@@ -162,7 +162,7 @@ async def test_a_garbled_file_gives_one_clear_error_and_the_rest_of_it(
             for _ in range(20):
                 await put(log, topic, {"a": "x" * 10_000})
     content = (tmp_path / "log").read_bytes()
-    # The youngest leaf of a table (SQLite's file format: a page that begins with 13) has rows of the topic written last.
+    # The last leaf of a table (SQLite's file format: a page that begins with 13) has rows of the topic written last.
     at = max(at for at in range(4096, len(content), 4096) if content[at] == 13)
     (tmp_path / "log").write_bytes(content[:at] + b"\xa5" * 4096 + content[at + 4096 :])
     async with open_log(tmp_path / "log", tmp_path / "lock") as log:

@@ -1,9 +1,10 @@
 """Layouts: a file that an older coterie wrote becomes one of ours, with all that is in it."""
 
-import multiprocessing
 import shutil
 import signal
 import sqlite3
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -15,6 +16,15 @@ from coterie.wire.batches import NewRecord, decode_records, encode_batch, read_h
 
 LAYOUT_1 = Path(__file__).parent / "files" / "layout_1.sqlite"
 """Written by the broker of layout 1: topics `orders` (3 partitions), `configs` (compact) and `empty`, 160 batches."""
+
+
+DIES_BEFORE_THE_COMMIT = """
+import signal, sqlite3, sys
+from coterie.broker import layout
+database = sqlite3.connect(sys.argv[1], isolation_level=None)
+database.create_function("die", 0, lambda: signal.raise_signal(signal.SIGKILL))
+layout._run(database, layout._STEPS[1] + "SELECT die();")
+"""
 
 
 @pytest.fixture
@@ -54,10 +64,8 @@ def test_a_log_that_was_taken_over_is_laid_out_like_a_new_one(path: Path, tmp_pa
 
 
 def test_a_kill_in_the_middle_of_taking_over_leaves_the_old_layout(path: Path) -> None:
-    child = multiprocessing.get_context("fork").Process(target=_die_before_the_commit, args=(path,))
-    child.start()
-    child.join(60)
-    assert child.exitcode == -signal.SIGKILL
+    died = subprocess.run([sys.executable, "-c", DIES_BEFORE_THE_COMMIT, str(path)], timeout=60, check=False)
+    assert died.returncode == -signal.SIGKILL
     database = sqlite3.connect(path)
     try:
         assert database.execute("PRAGMA user_version").fetchone() == (1,)
@@ -66,12 +74,6 @@ def test_a_kill_in_the_middle_of_taking_over_leaves_the_old_layout(path: Path) -
         database.close()
     Store(path).close()
     assert _schema(path)[0] == (layout.LAYOUT,)
-
-
-def _die_before_the_commit(path: Path) -> None:
-    database = sqlite3.connect(path, isolation_level=None)
-    database.create_function("die", 0, lambda: signal.raise_signal(signal.SIGKILL))
-    layout._run(database, layout._STEPS[1] + "SELECT die();")
 
 
 def _schema(path: Path) -> list[tuple[object, ...]]:
