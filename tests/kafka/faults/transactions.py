@@ -267,8 +267,6 @@ ADDS = (
         "of one partition that is there and one that is not",
         (E.operation_not_attempted, E.unknown_topic_or_partition),
         lambda scene: add(transactional(scene), 0, 9),
-        kafka=(E.unknown_topic_or_partition, E.operation_not_attempted),
-        why="Kafka tells partitions in the order of a hash; we in that of the request.",
     ),
     _add(
         "of a broker's own topic",
