@@ -75,8 +75,16 @@ ROWS = (
     _delete("of an offset", E.none, delete_of),
     _delete("of no group", E.group_id_not_found, lambda scene: delete(scene.name(), scene.topic())),
     _delete("of an empty group id", E.invalid_group_id, lambda scene: delete_of(scene, group_id="")),
-    _delete("of no topic", E.unknown_topic_or_partition, lambda scene: delete_of(scene) | {
-        "topics": [{"name": "no-such-topic", "partitions": [{"partition_index": 0}]}]
-    }),
-    _delete("of members that do not tell what they read", E.group_subscribed_to_topic, lambda scene: delete(scene.member()["group_id"], scene.topic())),
-)  # fmt: skip
+    _delete(
+        "of no topic",
+        E.unknown_topic_or_partition,
+        lambda scene: (
+            delete_of(scene) | {"topics": [{"name": "no-such-topic", "partitions": [{"partition_index": 0}]}]}
+        ),
+    ),
+    _delete(
+        "of members that do not tell what they read",
+        E.group_subscribed_to_topic,
+        lambda scene: delete(scene.member()["group_id"], scene.topic()),
+    ),
+)
