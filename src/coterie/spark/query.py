@@ -4,6 +4,7 @@ import logging
 import threading
 import time
 from collections.abc import Mapping
+from math import ceil
 from pathlib import Path
 from typing import Any
 
@@ -42,29 +43,32 @@ class TaskQuery:
         self._query: StreamingQuery | None = None
         self._starting = threading.Lock()
 
-    def start(self, *, once: bool = False) -> None:
+    def start(self) -> None:
         """Start the query, also after it has died.
 
         :raises ConfigError, PySparkException, Py4JError: when Spark does not start it.
         :raises FencedError: when the task was stopped meanwhile.
         """
+        interval_ms = int(self._config.get("trigger.interval.ms", "1000"))
+        self._begin(processingTime=f"{interval_ms} milliseconds")
+
+    def _begin(self, **trigger: Any) -> None:
+        """Start the query with one of Spark's triggers."""
         rows = transform(self._plugin.read(self._spark, self._config), self._config)
         writer = rows.writeStream.foreachBatch(self._effect).option("checkpointLocation", str(self.held.path))
-        interval_ms = int(self._config.get("trigger.interval.ms", "1000"))
-        interval = f"{interval_ms} milliseconds"
-        trigger = writer.trigger(availableNow=True) if once else writer.trigger(processingTime=interval)
+        writer = writer.trigger(**trigger)
         self._sink.sweep()
         with self._starting:
             if self.fence.closed:
                 raise FencedError
-            self._query = trigger.start()
+            self._query = writer.start()
 
     def run_once(self) -> None:
         """Process what is there now and end.
 
         :raises PySparkException: when a batch fails.
         """
-        self.start(once=True)
+        self._begin(availableNow=True)
         assert self._query is not None
         self._query.awaitTermination()
 
@@ -90,12 +94,13 @@ class TaskQuery:
         return "The query ended without an error" if failure is None else str(failure)
 
     def stop(self, *, grace_ms: int) -> None:
-        """Let the running batch commit within ``grace_ms``, else interrupt it. No effect comes from here afterwards."""
+        """Let the last batch commit within ``grace_ms``, else interrupt it. No effect comes from here afterwards."""
         started = time.monotonic()
         try:
             if self._query is not None and grace_ms > 0 and not self.fence.closed:
                 _end_at_boundary(self._query, self.held.path, grace_ms)
-        except (PySparkException, Py4JError) as error:
+                self._finish_batch(self._query, deadline=started + grace_ms / 1000)
+        except (FencedError, PySparkException, Py4JError) as error:
             log.debug("%s: no graceful end: %s", self.task, error)
         finally:
             self.fence.close()
@@ -109,6 +114,18 @@ class TaskQuery:
         planned, committed = (last_batch(self.held.path / name) for name in ("offsets", "commits"))
         state = "at a batch boundary" if planned == committed else f"in batch {planned}, which will be replayed"
         log.info("%s: stopped %s after %d ms", self.task, state, (time.monotonic() - started) * 1000)
+
+    def _finish_batch(self, ended: StreamingQuery, deadline: float) -> None:
+        """Spark may have planned one more batch in the moment in which it was told to end. Run that one, and no other:
+        whoever has the task next finds nothing to replay."""
+        left = deadline - time.monotonic()
+        if left <= 0 or ended.exception() is not None or self.taken or batch_in_flight(self.held.path) is None:
+            return
+        log.debug("%s: one more batch was planned, and is run", self.task)
+        ended.stop()
+        self._begin(once=True)
+        assert self._query is not None
+        self._query.awaitTermination(ceil(left))
 
     def _effect(self, batch: DataFrame, batch_id: int) -> None:
         """What foreachBatch calls: check, write aside, check again, put in place."""
