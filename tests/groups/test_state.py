@@ -12,6 +12,7 @@ from coterie.groups.classic import step
 from coterie.groups.lines import decode_line, encode_line
 from coterie.groups.messages import (
     Event,
+    GenerationWritten,
     GroupLoaded,
     Heartbeat,
     HeartbeatResponse,
@@ -108,6 +109,9 @@ class Story:
         check_whole(self.group)
         assert (before, self.group.phase) in LAWFUL or isinstance(event, GroupLoaded)
         assert self.group.generation >= generation or GroupRemoved() in output.records
+        for record in output.records:
+            if isinstance(record, GenerationWritten):
+                assert len(record.members) <= LIMITS.group_size_max, "a full group stays full, whoever is away"
         self.phases.add(self.group.phase)
         self.records.extend(output.records)
         self.lines.append(repr(output))

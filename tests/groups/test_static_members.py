@@ -135,6 +135,16 @@ def test_a_full_group_has_room_for_the_one_that_comes_back(new_play: "Callable[[
     assert play.error(play.join(instance="c")) is ErrorCode.group_max_size_reached
 
 
+def test_nobody_is_let_in_on_the_place_of_one_that_is_away(new_play: "Callable[[Limits], Play]") -> None:
+    play = new_play(Limits(group_size_max=2))
+    settle(play, "a", "b")
+    leader = play.join("m1", instance="a")
+    assert play.error(play.join()) is ErrorCode.group_max_size_reached
+    back = play.joined(play.join(instance="b"))
+    assert (back.error, back.generation) == (ErrorCode.none, 2)
+    assert [one.instance_id for one in play.joined(leader).members] == ["a", "b"]
+
+
 # -- away -------------------------------------------------------------------------------------------------------------
 
 

@@ -15,7 +15,8 @@ except that
 - a parked request whose member asks again is answered REBALANCE_IN_PROGRESS; Kafka forgets it without an answer;
 - a static member that is away when a join phase ends is not waited for in the sync phase after it: it stays until its
   session ends. Kafka removes it with whoever has not synced when the rebalance timeout has passed;
-- one that is back in a full group takes its own place; Kafka answers GROUP_MAX_SIZE_REACHED;
+- one that is back in a full group takes its own place, which nobody is given while it is away, also where the group
+  joins. Kafka answers GROUP_MAX_SIZE_REACHED, and while it joins lets in whoever comes;
 - a join or sync that is answered at once gives a full session, as a heartbeat does. Kafka leaves the session's end
   where it was, so that a member can begin to work on an answer that it got when its session was nearly over.
 """

@@ -23,10 +23,19 @@ def founds(request: Request) -> bool:
 
 def has_room_for(group: Group, member_id: MemberId) -> bool:
     """While a join phase is open, whoever has rejoined counts; then, whoever is a member. Ids that nobody has joined
-    with do not, as in Kafka: whoever asked for them may be gone, and GROUP_MAX_SIZE_REACHED ends a client."""
-    if group.join_phase is not None:
-        return member_id in group.joins or len(group.joins) < group.limits.group_size_max
-    return not group.members or member_id in group.members or len(group.members) < group.limits.group_size_max
+    with do not, as in Kafka: whoever asked for them may be gone, and GROUP_MAX_SIZE_REACHED ends a client. Static
+    members that are away keep their places, for they stay in the generation: nobody else is let in on these."""
+    size_max = group.limits.group_size_max
+    if group.join_phase is None:
+        return not group.members or member_id in group.members or len(group.members) < size_max
+    if member_id in group.joins:
+        return True
+    taken = len(group.joins)
+    member = group.members.get(member_id)
+    # Counted only where it matters: each of a thousand that rejoin would look at all of them.
+    if (member is None or member.instance_id is None) and taken + len(group.static_members) >= size_max:
+        taken += sum(static_id not in group.joins for static_id in group.static_members.values())
+    return taken < size_max
 
 
 def check_size(group: Group, member_id: MemberId, offered: tuple[MemberProtocol, ...]) -> None:
