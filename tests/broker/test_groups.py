@@ -210,6 +210,35 @@ def test_the_largest_gap_between_signs_of_life_is_known(connect: Connect, broker
     assert 0 <= heard["largest_gap_ms"] < 6000
 
 
+def test_nothing_that_strangers_say_is_remembered(connect: Connect, broker: ThreadedBroker) -> None:
+    member = Member(connect())
+    member.join()
+    stranger = Member(connect())
+    for group_id in ("g", "nobody's"):
+        known = {"group_id": group_id, "generation_id": 1, "group_instance_id": None}
+        for number in range(3):
+            beat = stranger.ask(HEARTBEAT, member_id=f"stranger-{number}" * 1_000, **known)
+            assert beat.error_code is ErrorCode.unknown_member_id
+        synced = stranger.ask(
+            SYNC, member_id="stranger", protocol_type="connect", protocol_name="default", assignments=[], **known
+        )
+        assert synced.error_code is ErrorCode.unknown_member_id
+        joined = stranger.ask(
+            JOIN,
+            group_id=group_id,
+            session_timeout=6000,
+            rebalance_timeout=6000,
+            member_id="stranger",
+            group_instance_id=None,
+            protocol_type="connect",
+            protocols=[{"name": "default", "metadata": b""}],
+            reason=None,
+        )
+        assert joined.error_code is ErrorCode.unknown_member_id
+    stats: Any = broker.broker.stats()
+    assert {group_id: set(members) for group_id, members in stats["groups"].items()} == {"g": {member.member_id}}
+
+
 @pytest.fixture
 def settings(tmp_path: Path) -> BrokerSettings:
     return BrokerSettings(

@@ -287,13 +287,16 @@ class GroupHost:
 
     # -- who was heard of when ----------------------------------------------------------------------------------------
 
+    # Of members only: what strangers say of themselves is neither remembered nor told.
+
     def _note_request(self, request: Request) -> None:
-        now_ms = self._now_ms()
         match request:
             case Heartbeat(member_id=member_id):
-                self._gaps.asked(self.group_id, member_id, now_ms, is_heartbeat=True)
-            case JoinGroup(member_id=member_id) | SyncGroup(member_id=member_id) if member_id:
-                self._gaps.asked(self.group_id, member_id, now_ms, is_heartbeat=False)
+                if member_id in self._group.members:
+                    self._gaps.asked(self.group_id, member_id, self._now_ms(), is_heartbeat=True)
+            case JoinGroup(member_id=member_id) | SyncGroup(member_id=member_id):
+                if member_id in self._group.members:
+                    self._gaps.asked(self.group_id, member_id, self._now_ms(), is_heartbeat=False)
             case LeaveGroup(members=leaving):
                 for member in leaving:
                     self._gaps.left(self.group_id, member.member_id)
@@ -301,10 +304,14 @@ class GroupHost:
                 pass
 
     def _note_answer(self, request: Request, response: Response) -> None:
-        if isinstance(response, JoinGroupResponse) and response.error is ErrorCode.none:
-            self._gaps.answered(self.group_id, response.member_id, self._now_ms())
+        if isinstance(response, JoinGroupResponse):
+            member_id = response.member_id
         elif isinstance(request, SyncGroup):
-            self._gaps.answered(self.group_id, request.member_id, self._now_ms())
+            member_id = request.member_id
+        else:
+            return
+        if member_id in self._group.members:
+            self._gaps.answered(self.group_id, member_id, self._now_ms())
 
 
 def _answer(asked: Asked, response: Response) -> None:

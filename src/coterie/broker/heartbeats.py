@@ -17,7 +17,8 @@ class _Heard:
 
 
 class HeartbeatGaps:
-    """The largest time between two signs of life, for each member.
+    """The largest time between two signs of life, for each member. Who is no member is not named here: anybody can
+    send any number of names of any length.
 
     A sign is any request of the member's. While its JoinGroup or SyncGroup is parked it cannot send heartbeats, so
     its time runs from the answer. What it does after it left is no gap.
