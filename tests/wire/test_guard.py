@@ -70,7 +70,7 @@ def test_more_elements_than_any_client_needs_are_refused_before_they_are_made() 
     writer.compact_string("")
     writer.compact_nullable_string(None)
     writer.compact_string("c")
-    writer.compact_count(ELEMENTS_MAX + 1)
+    writer.uvarint(ELEMENTS_MAX + 2)
     writer.raw(b"\x01\x01\x00" * (ELEMENTS_MAX + 1))
     writer.no_tagged_fields()
     with pytest.raises(WireError, match="elements"):

@@ -107,9 +107,6 @@ class Reader:
     def compact_nullable_bytes(self) -> bytes | None:
         return self._bytes(self.uvarint() - 1)
 
-    def compact_array(self, element: Callable[[], T], *, element_size_min: int) -> list[T]:
-        return _not_null(self._array(self.uvarint() - 1, element, element_size_min), "array")
-
     def varint_bytes(self) -> bytes | None:
         """As keys, values and headers of records are written: zigzag length, -1 is null."""
         return self._bytes(self.varint())
@@ -262,10 +259,6 @@ class Writer:
             self.uvarint(0)
         else:
             self.compact_bytes(value)
-
-    def compact_count(self, count: int) -> None:
-        """The head of a compact array; the caller writes the elements."""
-        self.uvarint(count + 1)
 
     def varint_bytes(self, value: bytes | None) -> None:
         if value is None:
