@@ -9,10 +9,9 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import NamedTuple, TypeAlias
 
+from coterie.wire.batches import NO_PRODUCER_EPOCH, NO_PRODUCER_ID
 from coterie.wire.errors import ErrorCode
 
-NO_PRODUCER_ID = -1
-NO_EPOCH = -1
 EPOCH_MAX = 2**15 - 2
 """The greatest epoch that a producer is given: the one after it is left for the markers that fence it."""
 
@@ -24,7 +23,7 @@ class Identity(NamedTuple):
     epoch: int
 
 
-NOBODY = Identity(NO_PRODUCER_ID, NO_EPOCH)
+NOBODY = Identity(NO_PRODUCER_ID, NO_PRODUCER_EPOCH)
 
 
 class TopicPartition(NamedTuple):

@@ -3,8 +3,9 @@ epoch of its producer, which fences whoever had the last one and aborts what it 
 meanwhile, with CONCURRENT_TRANSACTIONS; here that takes no time) · two-phase commit (v6), not yet stable in Kafka."""
 
 from coterie.broker.node import Node, Request
-from coterie.groups.transaction_messages import NO_EPOCH, NO_PRODUCER_ID, NOBODY, Identity, InitProducerId
+from coterie.groups.transaction_messages import NOBODY, Identity, InitProducerId
 from coterie.nouns.errors import WorldError
+from coterie.wire.batches import NO_PRODUCER_EPOCH, NO_PRODUCER_ID
 from coterie.wire.errors import ErrorCode
 from coterie.wire.shapes import Values, milliseconds
 
@@ -14,13 +15,13 @@ _FENCED_SINCE = 4
 
 async def handle(node: Node, request: Request) -> Values:
     transactional_id = request.body.transactional_id
-    expected = Identity(request.told("producer_id", NO_PRODUCER_ID), request.told("producer_epoch", NO_EPOCH))
+    expected = Identity(request.told("producer_id", NO_PRODUCER_ID), request.told("producer_epoch", NO_PRODUCER_EPOCH))
     if transactional_id is None:
         try:
             return _answer(ErrorCode.none, Identity(await node.transactions.fresh_producer_id(), 0))
         except WorldError:
             return _answer(ErrorCode.kafka_storage_error)
-    if not transactional_id or (expected.producer_id == NO_PRODUCER_ID) != (expected.epoch == NO_EPOCH):
+    if not transactional_id or (expected.producer_id == NO_PRODUCER_ID) != (expected.epoch == NO_PRODUCER_EPOCH):
         return _answer(ErrorCode.invalid_request)
     try:
         reply = await node.transactions.ask(
