@@ -31,6 +31,7 @@ from coterie.wire.batches import NewRecord, check_produced, decode_records, enco
 from coterie.wire.compression import ZSTD, packed_gzip, unpacked
 from coterie.wire.connect_bytes import decode_assignment, decode_metadata
 from coterie.wire.frames import RequestHeader, decode_request, decode_response, encode_request, encode_response
+from coterie.wire.primitives import Writer
 from coterie.wire.sifting import sifted, slices
 from tests.wire.samples import sample
 
@@ -76,12 +77,32 @@ def _batches(rng: random.Random) -> Iterator[bytes]:
         ]
         plain = encode_batch(records, timestamp_ms=1_700_000_000_000)
         yield plain
-        yield _with_codec(plain, 1, packed_gzip(plain[61:]))
+        yield with_codec(plain, 1, packed_gzip(plain[61:]))
         for codec in (2, 3, 4):
-            yield _with_codec(plain, codec, rng.randbytes(40))
+            yield with_codec(plain, codec, rng.randbytes(40))
+    yield batch_of((2**63 - 1, 0, b"k"))
+    yield batch_of((-(2**63), 0, b"k"), base_timestamp_ms=-1)
+    yield batch_of((0, 2**40, b"k"))
+    yield batch_of((0, -1, b"k"))
 
 
-def _with_codec(batch: bytes, codec: int, packed: bytes) -> bytes:
+def batch_of(*records: tuple[int, int, bytes], base_timestamp_ms: int = 1_700_000_000_000) -> bytes:
+    """A batch behind an honest head, whatever its records (timestamp delta, offset delta, key) tell."""
+    body = Writer()
+    for timestamp_delta, offset_delta, key in records:
+        record = Writer()
+        record.int8(0)
+        record.varint(timestamp_delta)
+        record.varint(offset_delta)
+        record.varint_bytes(key)
+        record.varint_bytes(b"v")
+        record.varint(0)
+        body.varint_bytes(record.getvalue())
+    plain = encode_batch([NewRecord(key=None, value=None)] * len(records), timestamp_ms=base_timestamp_ms)
+    return _sound(plain[:61] + body.getvalue())
+
+
+def with_codec(batch: bytes, codec: int, packed: bytes) -> bytes:
     head = bytearray(batch[:61])
     head[22] |= codec
     return _sound(bytes(head) + packed)

@@ -13,9 +13,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from coterie.nouns.errors import WireError
-from coterie.wire.batches import BatchHead, NewRecord, check_crc, decode_records, encode_batch, read_head
-from coterie.wire.compression import GZIP, LZ4, SNAPPY, ZSTD, unpacked
+from coterie.wire.batches import (
+    BatchHead,
+    NewRecord,
+    check_crc,
+    decode_records,
+    encode_batch,
+    read_head,
+    with_append_time,
+)
+from coterie.wire.compression import GZIP, LZ4, SNAPPY, ZSTD, packed_gzip, unpacked
 from coterie.wire.sifting import sifted, slices
+from tests.wire.fuzzing import batch_of, with_codec
 
 Pack = Callable[[bytes], bytes]
 
@@ -97,6 +106,39 @@ def test_what_is_left_reads_as_it_did_before(records: list[NewRecord], keep: set
     assert slices(after, head_after) == [record for record in found if record.offset - 30 in keep]
     if not is_packed:
         assert decode_records(after) == [record for record in before if record.offset - 30 in keep]
+
+
+@pytest.mark.parametrize("codec", [0, GZIP])
+def test_the_greatest_timestamp_is_that_of_what_is_left(codec: int) -> None:
+    plain = batch_of((0, 0, b"a"), (9, 1, b"b"), (4, 2, b"c"), (70, 3, b"d"), base_timestamp_ms=100)
+    data = plain if codec == 0 else with_codec(plain, codec, packed_gzip(plain[61:]))
+    head = read_head(data)
+    found = slices(data, head)
+    after = read_head(sifted(data, head, found[:3]))
+    assert (after.base_timestamp_ms, after.max_timestamp_ms, after.record_count) == (100, 109, 3)
+    assert (after.last_offset_delta, after.codec) == (3, codec)
+    appended, head = with_append_time(data, head, 5_000)
+    (kept, *_) = found = slices(appended, head)
+    assert [record.timestamp_ms for record in found] == [5_000] * 4
+    assert read_head(sifted(appended, head, [kept])).max_timestamp_ms == 5_000
+
+
+@pytest.mark.parametrize("base_timestamp_ms", [0, 1_700_000_000_000, -1])
+def test_a_timestamp_beyond_64_bits_is_a_peers_fault(base_timestamp_ms: int) -> None:
+    deltas = (2**63, 2**63 - 1 - base_timestamp_ms, -(2**63) - 1 - base_timestamp_ms, -(2**63) - base_timestamp_ms)
+    read: list[int] = []
+    for delta in deltas:
+        data = batch_of((delta, 0, b"k"), base_timestamp_ms=base_timestamp_ms)
+        with contextlib.suppress(WireError):
+            read += [record.timestamp_ms for record in slices(data, read_head(data))]
+    assert sorted(read) == [-(2**63), 2**63 - 1, *([2**63 - 1] if base_timestamp_ms == -1 else [])]
+
+
+@pytest.mark.parametrize("delta", [-1, 2, 2**31, 2**63])
+def test_an_offset_outside_of_its_batch_is_a_peers_fault(delta: int) -> None:
+    data = batch_of((0, 0, b"k"), (0, delta, b"k"))
+    with pytest.raises(WireError, match=f"offset delta {delta}, its batch ends at 1"):
+        slices(data, read_head(data))
 
 
 def test_a_small_batch_that_unpacks_to_millions_of_records_is_refused_early() -> None:

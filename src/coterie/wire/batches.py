@@ -21,7 +21,10 @@ _LENGTH_END = 12
 """The length counts what comes after itself."""
 _CRC_END = 21
 """The CRC covers what comes after itself."""
+_COVERED_HEAD = struct.Struct(">hiqqqhii")
+"""The head from there on."""
 _BASE_OFFSET = struct.Struct(">q")
+_LENGTH = struct.Struct(">i")
 _LEADER_EPOCH = struct.Struct(">i")
 
 _COMPRESSION_MASK = 0x07
@@ -73,6 +76,14 @@ class BatchHead:
     @property
     def is_compressed(self) -> bool:
         return bool(self.codec)
+
+    @property
+    def has_append_time(self) -> bool:
+        """Its records are of the time at which the log took them, ``max_timestamp_ms``, whatever they tell."""
+        return bool(self.attributes & _LOG_APPEND_TIME)
+
+    def with_codec(self, codec: int) -> "BatchHead":
+        return replace(self, attributes=self.attributes & ~_COMPRESSION_MASK | codec)
 
     @property
     def is_numbered(self) -> bool:
@@ -190,13 +201,24 @@ def iter_heads(data: bytes | memoryview) -> Iterator[tuple[int, BatchHead]]:
 def with_append_time(data: bytes | memoryview, head: BatchHead, now_ms: int) -> tuple[bytes, BatchHead]:
     """The batch as the log of a topic with ``message.timestamp.type=LogAppendTime`` takes it, and its head."""
     head = replace(head, attributes=head.attributes | _LOG_APPEND_TIME, max_timestamp_ms=now_ms)
+    return rebuilt(data, head, data[HEAD_SIZE:]), head
+
+
+def rebuilt(data: bytes | memoryview, head: BatchHead, body: bytes | memoryview) -> bytes:
+    """The batch in ``data`` with what ``head`` tells of it, and with ``body`` for its records; its base offset and its
+    leader epoch stay."""
     covered = b"".join(
         (
-            struct.pack(">hiqq", head.attributes, head.last_offset_delta, head.base_timestamp_ms, now_ms),
-            data[_CRC_END + 22 :],
+            _COVERED_HEAD.pack(
+                head.attributes, head.last_offset_delta, head.base_timestamp_ms, head.max_timestamp_ms,
+                head.producer_id, head.producer_epoch, head.base_sequence, head.record_count,
+            ),
+            body,
         )
-    )
-    return b"".join((data[: _CRC_END - 4], struct.pack(">I", crc32c(covered)), covered)), head
+    )  # fmt: skip
+    length = _LENGTH.pack(len(covered) + _CRC_END - _LENGTH_END)
+    crc = struct.pack(">I", crc32c(covered))
+    return b"".join((data[: _LENGTH_END - 4], length, data[_LENGTH_END : _CRC_END - 4], crc, covered))
 
 
 def encode_batch(
@@ -216,8 +238,8 @@ def encode_batch(
     for count, record in enumerate(records, start=1):
         _write_record(body, count - 1, record)
     assert count, "a batch holds at least one record"
-    covered = struct.pack(
-        ">hiqqqhii", attributes, count - 1, timestamp_ms, timestamp_ms, producer_id, producer_epoch, base_sequence,
+    covered = _COVERED_HEAD.pack(
+        attributes, count - 1, timestamp_ms, timestamp_ms, producer_id, producer_epoch, base_sequence,
         count,
     ) + body.getvalue()  # fmt: skip
     length = len(covered) + _CRC_END - _LENGTH_END
@@ -279,11 +301,7 @@ def _read_records(data: bytes | memoryview, at: int, head: BatchHead) -> Iterato
         reader.int8()
         timestamp_delta = reader.varlong()
         yield Record(
-            timestamp_ms=(
-                head.max_timestamp_ms
-                if head.attributes & _LOG_APPEND_TIME
-                else head.base_timestamp_ms + timestamp_delta
-            ),
+            timestamp_ms=(head.max_timestamp_ms if head.has_append_time else head.base_timestamp_ms + timestamp_delta),
             offset=head.base_offset + reader.varint(),
             key=reader.varint_bytes(),
             value=reader.varint_bytes(),

@@ -5,25 +5,16 @@ head's base offset and base timestamp do. What is left keeps the base and the la
 its sequence numbers; only compressed records are packed anew, with gzip, which every client has.
 """
 
-import struct
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from itertools import islice
 from typing import NamedTuple
 
-from crc32c import crc32c
-
 from coterie.nouns.errors import WireError
-from coterie.wire.batches import HEAD_SIZE, BatchHead
+from coterie.wire.batches import HEAD_SIZE, BatchHead, rebuilt
 from coterie.wire.compression import GZIP, packed_gzip, unpacked
 
-_LENGTH_END = 12
-_CRC_END = 21
-_PRODUCER_AT = 43
-_COUNT_AT = 57
-"""Where things stand in a batch's head."""
-
-_CODEC_MASK = 0x07
-_LOG_APPEND_TIME = 0x08
+_INT64_BOUND = 2**63
 _UNPACKED_SIZE_MAX = 64 * 1024 * 1024
 _RECORDS_MAX = 250_000
 """No honest batch holds more than these: a producer's largest one has about a megabyte before it is packed."""
@@ -46,7 +37,7 @@ def slices(data: bytes, head: BatchHead) -> list[Slice]:
     """
     if head.record_count > _RECORDS_MAX:
         raise WireError(f"a batch of {head.record_count} records; at most {_RECORDS_MAX} are looked at")
-    plain = unpacked(head.attributes & _CODEC_MASK, memoryview(data)[HEAD_SIZE:], size_max=_UNPACKED_SIZE_MAX)
+    plain = unpacked(head.codec, memoryview(data)[HEAD_SIZE:], size_max=_UNPACKED_SIZE_MAX)
     try:
         found = list(islice(_slices(plain, head), head.record_count + 1))
     except IndexError as error:
@@ -58,33 +49,24 @@ def slices(data: bytes, head: BatchHead) -> list[Slice]:
 
 def sifted(data: bytes, head: BatchHead, kept: Sequence[Slice]) -> bytes:
     """The batch in ``data`` with no records but ``kept``."""
+    head = replace(head, record_count=len(kept))
     body = b"".join(record.raw for record in kept)
-    attributes = head.attributes
     if head.is_compressed:
-        attributes = attributes & ~_CODEC_MASK | GZIP
+        head = head.with_codec(GZIP)
         body = packed_gzip(body)
-    max_timestamp_ms = head.max_timestamp_ms
-    if kept and not attributes & _LOG_APPEND_TIME:
-        max_timestamp_ms = max(record.timestamp_ms for record in kept)
-    covered = (
-        struct.pack(">hiqq", attributes, head.last_offset_delta, head.base_timestamp_ms, max_timestamp_ms)
-        + data[_PRODUCER_AT:_COUNT_AT]
-        + struct.pack(">i", len(kept))
-        + body
-    )
-    length = struct.pack(">i", len(covered) + _CRC_END - _LENGTH_END)
-    return (
-        data[: _LENGTH_END - 4]
-        + length
-        + data[_LENGTH_END : _CRC_END - 4]
-        + struct.pack(">I", crc32c(covered))
-        + covered
-    )
+    if kept and not head.has_append_time:
+        head = replace(head, max_timestamp_ms=max(record.timestamp_ms for record in kept))
+    return rebuilt(data, head, body)
 
 
 def _slices(plain: bytes, head: BatchHead) -> Iterator[Slice]:
     """Written out by hand, with the one-byte varints first: a compaction reads every record of a log."""
     at, end = 0, len(plain)
+    timestamp_ms, base_timestamp_ms, has_append_time = (
+        head.max_timestamp_ms,
+        head.base_timestamp_ms,
+        head.has_append_time,
+    )
     while at < end:
         start = at
         size, at = _varint(plain, at)
@@ -92,7 +74,15 @@ def _slices(plain: bytes, head: BatchHead) -> Iterator[Slice]:
         if size < 0 or record_end > end:
             raise WireError(f"a record tells {size} bytes, {end - at} are left")
         timestamp_delta, at = _varint(plain, at + 1)
+        if not has_append_time:
+            timestamp_ms = base_timestamp_ms + timestamp_delta
+            if not -_INT64_BOUND <= timestamp_ms < _INT64_BOUND:
+                raise WireError(f"a record tells a timestamp of more than 64 bits, {timestamp_ms}")
         offset_delta, at = _varint(plain, at)
+        if not 0 <= offset_delta <= head.last_offset_delta:
+            raise WireError(
+                f"a record tells the offset delta {offset_delta}, its batch ends at {head.last_offset_delta}"
+            )
         key_size, at = _varint(plain, at)
         key: bytes | None = None
         if key_size >= 0:
@@ -103,7 +93,7 @@ def _slices(plain: bytes, head: BatchHead) -> Iterator[Slice]:
             raise WireError(f"a record has not the {size} bytes it tells")
         yield Slice(
             head.base_offset + offset_delta,
-            head.max_timestamp_ms if head.attributes & _LOG_APPEND_TIME else head.base_timestamp_ms + timestamp_delta,
+            timestamp_ms,
             key,
             value_size < 0,
             plain[start:record_end],
