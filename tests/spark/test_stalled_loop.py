@@ -12,6 +12,7 @@ import pytest_asyncio
 
 from coterie.herder.seams import TaskHalted
 from coterie.nouns.jobs import ConnectorName
+from coterie.spark.runtime import SparkTaskRuntime
 from tests.kafka.embedded_broker import EmbeddedBroker
 from tests.spark.conftest import Rig, rows_of, write_file
 from tests.worker.fleet import SESSION_MS, Fleet
@@ -33,8 +34,16 @@ def broker(tmp_path: Path) -> Iterator[EmbeddedBroker]:
     broker.kill()
 
 
+@pytest.fixture
+def lent(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> SparkTaskRuntime:
+    """The runtime of all tests, which no worker opens or closes, for as long as there are workers."""
+    monkeypatch.setattr(rig.spark_runtime, "open", nothing)
+    monkeypatch.setattr(rig.spark_runtime, "close", nothing)
+    return rig.spark_runtime
+
+
 @pytest_asyncio.fixture(loop_scope="session")
-async def fleet(broker: EmbeddedBroker) -> AsyncIterator[Fleet]:
+async def fleet(broker: EmbeddedBroker, lent: SparkTaskRuntime) -> AsyncIterator[Fleet]:
     async with AsyncExitStack() as stack:
         fleet = Fleet(broker.bootstrap_servers, stack)
         yield fleet
@@ -71,13 +80,9 @@ class Feed:
 
 
 async def test_a_stalled_loop_commits_nothing_once_its_session_is_over_and_nothing_is_lost_or_doubled(
-    fleet: Fleet, rig: Rig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    fleet: Fleet, lent: SparkTaskRuntime, rig: Rig, tmp_path: Path
 ) -> None:
-    runtime = rig.spark_runtime
-    # It is lent to the worker, which neither opens nor closes it.
-    monkeypatch.setattr(runtime, "open", nothing)
-    monkeypatch.setattr(runtime, "close", nothing)
-    checkpoints = runtime._config.checkpoint_location
+    checkpoints = lent._config.checkpoint_location
     config = rig.config(tmp_path)
     feed = Feed(tmp_path / "in")
 
@@ -86,7 +91,7 @@ async def test_a_stalled_loop_commits_nothing_once_its_session_is_over_and_nothi
         paths = [*checkpoints.glob("flights-*/*/*/commits/[0-9]*"), *(tmp_path / "out").glob("*/*/*")]
         return sorted((path, path.stat().st_mtime) for path in paths)
 
-    worker, _ = await fleet.start_on(runtime)
+    worker, _ = await fleet.start_on(lent)
     await until(lambda: worker.phase == "running", within_s=120)
     await fleet.create(ConnectorName("flights"), 1, config)
     with feed.running():
