@@ -2,6 +2,8 @@
 
 import asyncio
 import os
+import shutil
+import sqlite3
 import threading
 from pathlib import Path
 
@@ -10,6 +12,7 @@ import pytest
 from coterie.broker.backup import back_up
 from coterie.broker.check import check
 from coterie.broker.log import BrokerLog, open_log
+from coterie.broker.store import connect_read_only
 from coterie.nouns.errors import WorldError
 from coterie.wire.batches import NewRecord, encode_batch, read_head
 
@@ -66,6 +69,62 @@ async def test_a_target_that_is_there_is_overwritten_only_by_force(tmp_path: Pat
         assert log.topics["t"].partitions[0].end_offset == 2
         with pytest.raises(WorldError, match="a broker uses the folder"):
             copied(tmp_path, target, force=True)
+
+
+class Killed(BaseException):
+    """As good as a kill: nobody catches it."""
+
+
+async def killed_log(folder: Path, target: Path) -> None:
+    """Two logs of the same record: one in ``folder`` that was closed, one in ``target`` as a kill leaves it."""
+    async with open_log(folder / "log", folder / "lock") as log:
+        await log.create_topic("t", 1, {})
+        await append(log, 10)
+        os.mkdir(target)
+        for name in ("log", "log-wal"):
+            shutil.copy(folder / name, target / name)
+
+
+async def test_a_kill_before_the_rename_leaves_the_old_log_with_all_that_it_had(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    target = tmp_path / "copy"
+    await killed_log(tmp_path, target)
+
+    def die(_self: Path, _target: Path) -> Path:
+        raise Killed
+
+    monkeypatch.setattr(Path, "replace", die)
+    with pytest.raises(Killed):
+        copied(tmp_path, target, force=True)
+    async with open_log(target / "log", target / "lock") as log:
+        assert log.topics["t"].partitions[0].end_offset == 1
+
+
+async def test_a_log_that_is_being_read_is_not_overwritten(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    target = tmp_path / "copy"
+    await killed_log(tmp_path, target)
+    reading = connect_read_only(target / "log")
+    connect = sqlite3.connect
+    monkeypatch.setattr(sqlite3, "connect", lambda path, **more: connect(path, timeout=0, **more))
+    try:
+        reading.execute("BEGIN")
+        reading.execute("SELECT * FROM topics").fetchone()
+        with pytest.raises(WorldError, match="is being read"):
+            copied(tmp_path, target, force=True)
+    finally:
+        reading.close()
+    copied(tmp_path, target, force=True)
+
+
+async def test_a_damaged_log_can_be_overwritten(tmp_path: Path) -> None:
+    target = tmp_path / "copy"
+    await killed_log(tmp_path, target)
+    (target / "log").write_bytes(b"not a database, but long enough to look like something" * 100)
+    (target / "log-wal").write_bytes(b"")
+    copied(tmp_path, target, force=True)
+    async with open_log(target / "log", target / "lock") as log:
+        assert log.topics["t"].partitions[0].end_offset == 1
 
 
 async def test_a_copy_that_fails_leaves_nothing_behind(tmp_path: Path) -> None:

@@ -1,7 +1,9 @@
 """A copy of a broker's log while the broker runs on it: `coterie broker backup`.
 
 One snapshot is read and held to the end, so the copy has all that was acknowledged before it began and nothing half;
-the broker writes on meanwhile, into its write-ahead log. The copy takes its place in one rename when it is whole.
+the broker writes on meanwhile, into its write-ahead log. The copy takes its place in one rename when it is whole. What
+a log that it overwrites had in a write-ahead log of its own is written back into that log first: a kill at any time
+leaves the old log or the copy, with all that it had.
 """
 
 import fcntl
@@ -70,6 +72,7 @@ def _copy(source: Path, part: Path, tell: Callable[[str], None]) -> None:
 def _put_in_place(part: Path, target: Path) -> None:
     with part.open("rb") as file:
         os.fsync(file.fileno())
+    _write_back(target)
     # What an overwritten log left in its write-ahead log must not be read into the copy.
     for suffix in ("-wal", "-shm"):
         target.with_name(target.name + suffix).unlink(missing_ok=True)
@@ -79,6 +82,26 @@ def _put_in_place(part: Path, target: Path) -> None:
         os.fsync(folder)
     finally:
         os.close(folder)
+
+
+def _write_back(target: Path) -> None:
+    """Bring the log ``target``, if there is one, to need its write-ahead log no more.
+
+    :raises WorldError, sqlite3.Error: when somebody reads it, or there is no room.
+    """
+    if not (target.exists() and target.with_name(target.name + "-wal").exists()):
+        return
+    old = sqlite3.connect(os.fspath(target), isolation_level=None)
+    try:
+        (is_busy, _, _) = old.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
+    except sqlite3.OperationalError:
+        raise
+    except sqlite3.DatabaseError:
+        return  # It is no log, or a damaged one: there is nothing in it that could be kept whole.
+    finally:
+        old.close()
+    if is_busy:
+        raise WorldError(f"{target} is being read; overwrite it when that has ended")
 
 
 @contextmanager
