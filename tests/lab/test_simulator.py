@@ -10,6 +10,7 @@ import pytest
 from coterie.lab.simulator.__main__ import main, seeds
 from coterie.lab.simulator.clients.run import simulate_clients
 from coterie.lab.simulator.coordinator import Disk
+from coterie.lab.simulator.producers.run import simulate_producers
 from coterie.lab.simulator.run import simulate
 from coterie.lab.simulator.world import Alarms, World
 
@@ -34,7 +35,31 @@ def test_clients_meet_all_that_their_play_is_about() -> None:
         assert sight in stories, sight
 
 
-@pytest.mark.parametrize("play", ["fleet", "clients"])
+@pytest.mark.parametrize("seed", range(1, 101))
+def test_all_invariants_hold_for_producers_and_their_transactions(seed: int) -> None:
+    outcome = simulate_producers(seed)
+    assert outcome.violation is None, f"{outcome.violation}\n{outcome.story}"
+    assert outcome.generations, "a seed without a transaction says nothing"
+
+
+def test_producers_meet_all_that_their_play_is_about() -> None:
+    stories = "\n".join(simulate_producers(seed, story_lines=2_000).story for seed in range(1, 21))
+    for sight in (
+        "has committed",
+        "has aborted",
+        "ends by TimeoutPassed",
+        "ends by InitProducerId",
+        "refused with producer_fenced",
+        "refused with invalid_txn_state",
+        "refused with invalid_producer_epoch",
+        "the disk fails",
+        "broker crashes",
+        "32766)",
+    ):
+        assert sight in stories, sight
+
+
+@pytest.mark.parametrize("play", ["fleet", "clients", "producers"])
 def test_a_seed_gives_the_same_trace_whatever_strings_hash_to(play: str) -> None:
     digests = set()
     for hash_seed in ("1", "2"):

@@ -39,6 +39,8 @@ def test_every_bug_of_the_list_can_still_be_planted(planted: ModuleType) -> None
         "a static member's return is a round",
         "offsets expire by their commit alone",
         "a heartbeat does not renew its session",
+        "a transaction begins with its last batch",
+        "a fenced producer goes on",
     ],
 )
 def test_a_planted_bug_breaks_an_invariant_that_it_names(planted: ModuleType, name: str) -> None:

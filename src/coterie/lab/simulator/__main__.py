@@ -6,10 +6,12 @@ from collections.abc import Iterator
 
 from coterie.lab.simulator.clients.run import simulate_clients
 from coterie.lab.simulator.outcome import Outcome
+from coterie.lab.simulator.producers.run import simulate_producers
 from coterie.lab.simulator.run import simulate
 
-PLAYS = {"fleet": simulate, "clients": simulate_clients}
-"""Workers with their connectors; ordinary clients, static and dynamic ones, with their offsets."""
+PLAYS = {"fleet": simulate, "clients": simulate_clients, "producers": simulate_producers}
+"""Workers with their connectors; ordinary clients, static and dynamic ones, with their offsets; producers with their
+transactions."""
 
 
 def seeds(text: str) -> Iterator[int]:

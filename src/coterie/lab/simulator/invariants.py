@@ -49,12 +49,35 @@ class Invariant(StrEnum):
     """No member is put out before it has been silent for its session."""
     ROOM = "room"
     """No more clients join a generation than may be in the group (KIP-389)."""
+
     MACHINE_CHECK = "machine-check"
     """What the machines assert of themselves."""
     SETTLES = "settles"
     """When the faults have stopped, all that live end in one stable generation, with everything assigned once (L1)."""
     QUIET = "quiet"
     """Then nothing happens any more: no rebalance without a cause."""
+
+    # -- of producers and their transactions
+    EXACTLY_ONCE = "exactly-once"
+    """No batch is written twice, however often it is sent; a committed transaction has all of its batches, in order."""
+    ALL_OR_NOTHING = "all-or-nothing"
+    """A transaction ends in all of its partitions at once, and in the same way."""
+    COMMITTED_ONLY = "committed-only"
+    """Nothing is committed that its producer has not asked for; a reader of committed records sees nothing else."""
+    STABLE = "stable"
+    """The last stable offset passes no open transaction."""
+    TOLD_IS_DONE = "told-is-done"
+    """Whoever was told that its transaction is committed, or aborted, finds it so, whatever crashes."""
+    NOTHING_LATE = "nothing-late"
+    """A producer writes nothing after its successor was told, and a transaction nothing after its end (KIP-890)."""
+    ONE_PRODUCER = "one-producer"
+    """No two processes are the same producer in the same epoch."""
+    IN_SEQUENCE = "in-sequence"
+    """Whoever sends its batches in order is not told that they are out of it."""
+    ABORTED_FOR_A_REASON = "aborted-for-a-reason"
+    """A transaction ends by its own producer, by a successor, or when it has outlived its timeout."""
+    ENDS = "ends"
+    """When the faults have stopped every transaction ends, and its readers get to the end of the log."""
 
 
 class Violation(Exception):

@@ -94,6 +94,11 @@ class Call:
         self._failed = failed
         self._over = False
 
+    @property
+    def is_over(self) -> bool:
+        """Whoever has asked waits no more: its connection is gone, or it has an answer."""
+        return self._over
+
     def answer(self, response: object) -> None:
         self._network.send(
             self.worker,

@@ -1,16 +1,33 @@
 """Faults of what lies between clients and their coordinator: links, its disk, itself. Each heals by itself."""
 
 from collections.abc import Callable, Sequence
+from typing import Protocol
 
-from coterie.lab.simulator.coordinator import SimCoordinator
 from coterie.lab.simulator.network import Network, Way
 from coterie.lab.simulator.world import World
+
+
+class StruckDisk(Protocol):
+    slow: bool
+
+
+class Struck(Protocol):
+    """Whoever it is that may crash, together with its disk."""
+
+    up: bool
+
+    @property
+    def disk(self) -> StruckDisk: ...
+
+    def crash(self) -> None: ...
+
+    def start(self) -> None: ...
 
 
 class Storm:
     """The faults that every play has; ``names`` are those of the links."""
 
-    def __init__(self, world: World, network: Network, coordinator: SimCoordinator, names: Sequence[str]) -> None:
+    def __init__(self, world: World, network: Network, coordinator: Struck, names: Sequence[str]) -> None:
         self._world = world
         self._rng = world.rng
         self._network = network

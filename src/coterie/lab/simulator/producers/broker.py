@@ -1,0 +1,319 @@
+"""The broker of this play: what its log's thread does for producers in production, on the real store, in memory. Its
+disk takes its time, fails now and then, and forgets what it has not acknowledged.
+
+As in production whatever gathered while the disk was busy is one transaction of the store: durable together, or not.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from coterie.broker.log import Partition, Topic
+from coterie.broker.store import Store
+from coterie.broker.transaction_store import (
+    Aborted,
+    open_offsets,
+    read_aborted,
+    read_transaction,
+    read_transactions,
+    write_transaction,
+)
+from coterie.broker.transaction_writes import NewBatch, Written, append, decide, fresh_producer_id
+from coterie.groups.transaction_messages import (
+    EPOCH_MAX,
+    NOBODY,
+    CancelTimer,
+    Event,
+    Identity,
+    Reply,
+    SetTimer,
+    TimeoutPassed,
+    TopicPartition,
+    TransactionState,
+    TransactionWritten,
+)
+from coterie.groups.transactions import deadline_ms
+from coterie.groups.turn import Refusal
+from coterie.lab.simulator.invariants import machine_check
+from coterie.lab.simulator.network import Call
+from coterie.lab.simulator.producers.watch import ProducersWatch, Step
+from coterie.lab.simulator.world import Alarms, World
+from coterie.nouns.errors import CoterieError, WorldError
+from coterie.wire.errors import ErrorCode
+
+TOPIC = "ledger"
+PARTITIONS = 3
+_RETRY_DELAY_MS = 1_000
+"""How soon a transaction is tried again that could not be aborted."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Produced:
+    """The answer to a batch."""
+
+    error: ErrorCode = ErrorCode.none
+    base_offset: int = -1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Write:
+    """Something to do on the log's thread, and who hears of it."""
+
+    transactional_id: str
+    what: Event | NewBatch
+    by: str
+    run: Callable[[Store], Written]
+    told: Callable[[Written | CoterieError], None]
+    now_ms: int
+
+
+class Disk:
+    """What it is like at the moment."""
+
+    def __init__(self) -> None:
+        self.slow = False
+        self.failing = False
+
+
+class SimBroker:
+    """One life after the other of the same log. Close it, once."""
+
+    def __init__(self, world: World, watch: ProducersWatch) -> None:
+        self._world = world
+        self._watch = watch
+        self._store = Store(Path(":memory:"))
+        self._store.free_bytes_min = 0
+        self._store.begin()
+        self._store.create_topic(TOPIC, PARTITIONS, {})
+        self._store.commit()
+        self.disk = Disk()
+        self.up = False
+        self.start()
+
+    def close(self) -> None:
+        self._store.close()
+
+    def age(self, transactional_id: str, *, epochs_left: int) -> None:
+        """Give the id a producer that has used up nearly all of its epochs."""
+        self._store.begin()
+        producer = Identity(fresh_producer_id(self._store), EPOCH_MAX - epochs_left)
+        written = TransactionWritten(
+            producer=producer,
+            previous=NOBODY,
+            timeout_ms=1,
+            state=TransactionState.EMPTY,
+            partitions=frozenset(),
+            started_at_ms=-1,
+            written_at_ms=0,
+        )
+        write_transaction(self._store.database, transactional_id, written)
+        self._store.commit()
+
+    # -- lives --------------------------------------------------------------------------------------------------------
+
+    def start(self) -> None:
+        """Find out what was open, then answer again."""
+        self._waiting: list[_Write] = []
+        self._writing: list[_Write] = []
+        self._calls: dict[Call, None] = {}
+        self._alarms = Alarms[str](self._world, self._time_out)
+        (stored,) = self._store.topics()
+        self.partitions = Topic(stored).partitions
+        found = open_offsets(self._store.database)
+        for partition in self.partitions:
+            partition.open_offset = found.get(partition.id)
+        for transactional_id, written in read_transactions(self._store.database):
+            due_ms = deadline_ms(written)
+            if due_ms is not None:
+                self._alarms.set(transactional_id, due_ms)
+        self.up = True
+        self._world.say(f"broker is up, ends are {[partition.end_offset for partition in self.partitions]}")
+        self._watch.on_loaded(self)
+
+    def crash(self) -> None:
+        self._world.say("broker crashes")
+        self.up = False
+        self._alarms.off()
+        if self._writing and self._world.chance(0.5):
+            # It has come to rest, though nobody was told.
+            self._commit(self._writing)
+        self._writing, self._waiting = [], []
+        for call in self._calls:
+            call.fail("the connection was reset", within_ms=200)
+
+    # -- questions ----------------------------------------------------------------------------------------------------
+
+    def ask(self, call: Call, by: str, transactional_id: str, make: Callable[[int], Event]) -> None:
+        """Have the coordinator of ``transactional_id`` take an event; the answer is its `Reply`."""
+        now_ms = self._world.now_ms
+
+        def told(written: Written | CoterieError) -> None:
+            if isinstance(written, Written):
+                call.answer(next(effect for effect in written.effects if isinstance(effect, Reply)))
+            else:
+                call.answer(Reply(error=ErrorCode.kafka_storage_error))
+
+        self._serve(
+            call,
+            _Write(
+                transactional_id=transactional_id,
+                what=make(-1),
+                by=by,
+                run=lambda store: decide(store, transactional_id, make, now_ms=now_ms),
+                told=told,
+                now_ms=now_ms,
+            ),
+        )
+
+    def produce(self, call: Call, by: str, batch: NewBatch) -> None:
+        """Append a batch; the answer is `Produced`."""
+        now_ms = self._world.now_ms
+
+        def told(written: Written | CoterieError) -> None:
+            match written:
+                case Written():
+                    call.answer(Produced(base_offset=written.base_offset))
+                case Refusal():
+                    call.answer(Produced(error=written.error))
+                case _:
+                    call.answer(Produced(error=ErrorCode.kafka_storage_error))
+
+        self._serve(
+            call,
+            _Write(
+                transactional_id=batch.transactional_id or "",
+                what=batch,
+                by=by,
+                run=lambda store: append(store, batch, now_ms=now_ms),
+                told=told,
+                now_ms=now_ms,
+            ),
+        )
+
+    def of(self, number: int) -> TopicPartition:
+        return TopicPartition(TOPIC, number)
+
+    def read(self, partition: Partition, offset: int, end_offset: int, *, batches_max: int = -1) -> list[bytes]:
+        """The batches from ``offset`` on that begin before ``end_offset``, as a fetch gives them."""
+        rows = self._store.database.execute(
+            "SELECT data FROM batches WHERE partition = ? AND last_offset >= ? AND last_offset < ?"
+            " ORDER BY last_offset LIMIT ?",
+            (partition.id, offset, end_offset, batches_max),
+        )
+        return [data for (data,) in rows]
+
+    def aborted(self, partition: Partition, offset: int, end_offset: int) -> Sequence[Aborted]:
+        return read_aborted(self._store.database, partition.id, offset, end_offset)
+
+    def open_transactions(self) -> list[str]:
+        """Transactional ids whose transaction has not ended."""
+        return [
+            transactional_id
+            for transactional_id, written in read_transactions(self._store.database)
+            if written.state is TransactionState.ONGOING
+        ]
+
+    def time_out(self, transactional_id: str) -> None:
+        """A claim to check: a timer that comes when it was no longer expected."""
+        if self.up:
+            self._time_out(transactional_id)
+
+    # -- the log's thread ---------------------------------------------------------------------------------------------
+
+    def _serve(self, call: Call, write: _Write) -> None:
+        if not self.up:
+            call.fail("connection refused", within_ms=20)
+            return
+        self._calls[call] = None
+        self._put(write)
+
+    def _time_out(self, transactional_id: str) -> None:
+        now_ms, alarms = self._world.now_ms, self._alarms
+
+        def make(fresh: int) -> Event:
+            return TimeoutPassed(fresh_producer_id=fresh)
+
+        def told(written: Written | CoterieError) -> None:
+            if isinstance(written, WorldError):
+                alarms.set(transactional_id, self._world.now_ms + _RETRY_DELAY_MS)
+
+        self._put(
+            _Write(
+                transactional_id=transactional_id,
+                what=make(-1),
+                by="its timer",
+                run=lambda store: decide(store, transactional_id, make, now_ms=now_ms),
+                told=told,
+                now_ms=now_ms,
+            )
+        )
+
+    def _put(self, write: _Write) -> None:
+        self._waiting.append(write)
+        if not self._writing:
+            self._begin()
+
+    def _begin(self) -> None:
+        self._writing, self._waiting = self._waiting, []
+        writing, rng = self._writing, self._world.rng
+
+        def written() -> None:
+            if writing is not self._writing:
+                return  # a life has ended since
+            outcomes = self._fail(writing) if self.disk.failing else self._commit(writing)
+            self._writing = []
+            for write, outcome in outcomes:
+                self._tell(write, outcome)
+            self._watch.on_told(self)
+            if self._waiting:
+                self._begin()
+
+        self._world.after(rng.randint(200, 3_000) if self.disk.slow else rng.randint(1, 20), written)
+
+    def _commit(self, writes: list[_Write]) -> list[tuple[_Write, Written | CoterieError]]:
+        self._store.begin()
+        steps, outcomes = self._run(writes)
+        self._store.commit()
+        self._watch.on_durable(self, steps)
+        return outcomes
+
+    def _fail(self, writes: list[_Write]) -> list[tuple[_Write, Written | CoterieError]]:
+        """The disk gives up on the way, and all that stood together fails together."""
+        self._store.begin()
+        self._run(writes)
+        self._store.rollback()
+        return [(write, WorldError("the disk fails")) for write in writes]
+
+    def _run(self, writes: list[_Write]) -> tuple[list[Step], list[tuple[_Write, Written | CoterieError]]]:
+        steps: list[Step] = []
+        outcomes: list[tuple[_Write, Written | CoterieError]] = []
+        for write in writes:
+            before = read_transaction(self._store.database, write.transactional_id)
+            changes = self._store.changes
+            outcome: Written | CoterieError
+            with machine_check("broker"):
+                try:
+                    outcome = write.run(self._store)
+                except CoterieError as refused:
+                    assert self._store.changes == changes, "refuse before the first write"
+                    outcome = refused
+            after = read_transaction(self._store.database, write.transactional_id)
+            steps.append(Step(write.transactional_id, write.what, write.by, before, after, write.now_ms))
+            outcomes.append((write, outcome))
+        return steps, outcomes
+
+    def _tell(self, write: _Write, outcome: Written | CoterieError) -> None:
+        if isinstance(outcome, Written):
+            for grown in outcome.grown:
+                partition = self.partitions[grown.of.partition]
+                partition.open_offset = grown.open_offset
+                partition.grew(grown.end_offset)
+            for effect in outcome.effects:
+                match effect:
+                    case SetTimer(at_ms=at_ms):
+                        self._alarms.set(write.transactional_id, at_ms)
+                    case CancelTimer():
+                        self._alarms.cancel(write.transactional_id)
+                    case Reply():
+                        pass  # to whoever has asked
+        write.told(outcome)

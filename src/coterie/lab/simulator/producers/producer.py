@@ -1,0 +1,318 @@
+"""One producer: it finds out who it is, numbers its batches, sends again what was not answered, and commits or aborts;
+as Kafka's own producers do it, of both protocols (KIP-98 with KIP-360, and KIP-890)."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+
+from coterie.broker.transaction_writes import NewBatch
+from coterie.groups.transaction_messages import (
+    NOBODY,
+    AddPartitions,
+    EndTransaction,
+    Event,
+    Identity,
+    InitProducerId,
+    Reply,
+)
+from coterie.lab.simulator.network import Call
+from coterie.lab.simulator.producers.broker import PARTITIONS, Produced
+from coterie.lab.simulator.producers.bundle import Bundle
+from coterie.lab.simulator.producers.play import IN_FLIGHT_MAX, LATE_MAX_MS, Play, Style
+from coterie.wire.batches import TRANSACTIONAL, NewRecord, check_produced, encode_batch
+from coterie.wire.errors import ErrorCode
+
+
+@dataclass(slots=True, eq=False)
+class _Batch:
+    """One batch on its way."""
+
+    partition: int
+    label: bytes
+    data: bytes
+    is_written: bool = False
+
+
+class Producer:
+    """One process. A producer that starts again is another one, with the same transactional id."""
+
+    def __init__(self, play: Play, name: str, transactional_id: str, style: Style) -> None:
+        self.play = play
+        self.name = name
+        self.transactional_id = transactional_id
+        self.style = style
+        self.alive = True
+        self.paused = False
+        self.is_done = False
+        """It has committed its last transaction."""
+        self._rng = play.world.rng
+        self._missed: list[Callable[[], None]] = []
+        self._identity = NOBODY
+        self._sequences: dict[int, int] = {}
+        self._known: set[int] = set()
+        """The partitions that hold a batch of this epoch."""
+        self._count = 0
+        play.producers[name] = self
+        play.world.say(f"{name} starts, of {style.name}")
+        self._init(None)
+
+    # -- its life -----------------------------------------------------------------------------------------------------
+
+    def kill(self, how: str) -> None:
+        self.alive = False
+        del self.play.producers[self.name]
+        self.play.world.say(f"{self.name} {how}")
+
+    def pause(self) -> None:
+        self.paused = True
+        self.play.world.say(f"{self.name} stands still")
+
+    def resume(self) -> None:
+        self.paused = False
+        self.play.world.say(f"{self.name} goes on")
+        missed, self._missed = self._missed, []
+        for happens in missed:
+            happens()
+
+    # -- between transactions -----------------------------------------------------------------------------------------
+
+    def _init(self, expected: Identity | None) -> None:
+        def make(fresh_producer_id: int) -> Event:
+            return InitProducerId(
+                timeout_ms=self.play.timeout_ms,
+                timeout_max_ms=self.play.timeout_ms,
+                expected=expected,
+                fresh_producer_id=fresh_producer_id,
+            )
+
+        def answered(reply: Reply) -> None:
+            self._become(reply.producer)
+            self._rest()
+
+        self._ask(make, answered)
+
+    def _become(self, producer: Identity) -> None:
+        """In another epoch its batches are numbered from 0 again."""
+        if producer != self._identity:
+            self.play.world.say(f"{self.name} is {tuple(producer)}")
+            self.play.watch.on_identity(self.name, self.transactional_id, producer)
+            self._identity = producer
+            self._sequences, self._known = {}, set()
+
+    def _rest(self) -> None:
+        is_last = self.play.is_ending
+        self._later(self._rng.randint(0, 600), lambda: self._begin(is_last=is_last))
+
+    def _begin(self, *, is_last: bool) -> None:
+        self._count += 1
+        self._bundle = Bundle(f"{self.name}/{self._count}", self.name, self.transactional_id)
+        self._is_last = is_last
+        self._wants_commit = is_last or self.play.world.chance(0.8)
+        self._is_aborting = False
+        self._added: set[int] = set()
+        self._batches: list[_Batch] = []
+        self._under_way = 0
+        """What is to happen yet before the transaction may end."""
+        numbers = self._rng.sample(range(PARTITIONS), self._rng.randint(1, PARTITIONS))
+        self._plan = [self._rng.choice(numbers) for _ in range(self._rng.choice((1, 2, 4, 8)))]
+        self._go_on()
+
+    # -- within one ---------------------------------------------------------------------------------------------------
+
+    def _go_on(self) -> None:
+        """Send the next batch of the plan, or end the transaction."""
+        if self._is_aborting or not self._plan:
+            self._end_if_idle()
+            return
+        number = self._plan[0]
+        # Before v12 a partition takes any number of a producer that it does not know, as Kafka does. A connection keeps
+        # its first batch the first; this network may not.
+        is_known = self.style is Style.V12 or number in self._known
+        if self._span(number) == (IN_FLIGHT_MAX if is_known else 1):
+            self._soon(50, self._go_on)
+        elif self.style is not Style.V12 and number not in self._added:
+            self._add(number)
+        else:
+            del self._plan[0]
+            self._send(self._numbered(number))
+            is_patient = not self._is_last and self.play.world.chance(0.02)
+            pause_ms = self._rng.randint(1_000, 2 * self.play.timeout_ms) if is_patient else self._rng.randint(0, 60)
+            self._soon(pause_ms, self._go_on)
+
+    def _span(self, number: int) -> int:
+        """How many batches there are in a partition from the first unanswered one on: the broker remembers so many."""
+        answered = [batch.is_written for batch in self._batches if batch.partition == number]
+        return len(answered) - answered.index(False) if False in answered else 0
+
+    def _add(self, number: int) -> None:
+        """Before KIP-890 a partition is added before its first batch."""
+        request = AddPartitions(producer=self._identity, partitions=frozenset((self.play.partition(number),)))
+
+        def answered(_: Reply) -> None:
+            self._under_way -= 1
+            self._added.add(number)
+            self._go_on()
+
+        self._under_way += 1
+        self._ask(lambda _: request, answered)
+
+    def _numbered(self, number: int) -> _Batch:
+        label = self._bundle.label(number)
+        self.play.watch.on_label(self._bundle, label)
+        sequence, records = self._sequences.get(number, 0), self._rng.randint(1, 3)
+        self._sequences[number] = sequence + records
+        data = encode_batch(
+            [NewRecord(key=None, value=label)] * records,
+            timestamp_ms=self.play.world.now_ms,
+            producer_id=self._identity.producer_id,
+            producer_epoch=self._identity.epoch,
+            base_sequence=sequence,
+            attributes=TRANSACTIONAL,
+        )
+        batch = _Batch(number, label, data)
+        self._batches.append(batch)
+        return batch
+
+    def _send(self, batch: _Batch) -> None:
+        earlier = self._batches[: self._batches.index(batch)]
+        had_earlier = any(other.partition == batch.partition and not other.is_written for other in earlier)
+        new = NewBatch(
+            to=self.play.partition(batch.partition),
+            partition_id=self.play.broker.partitions[batch.partition].id,
+            data=batch.data,
+            head=check_produced(batch.data),
+            transactional_id=self.transactional_id,
+            admission=self.style.value,
+            needs_keys=False,
+        )
+        self._under_way += 1
+
+        def answered(answer: object) -> None:
+            assert isinstance(answer, Produced)
+            self._under_way -= 1
+            self._on_produced(batch, answer, had_earlier=had_earlier)
+
+        def failed(_: str) -> None:
+            self._under_way -= 1
+            self._send_again(batch)
+
+        self.play.network.call(
+            self.transactional_id,
+            lambda call: self.play.broker.produce(call, self.name, new),
+            answered=lambda answer: self._awake(lambda: answered(answer)),
+            failed=lambda why: self._awake(lambda: failed(why)),
+            late_max_ms=LATE_MAX_MS,
+        )
+
+    def _on_produced(self, batch: _Batch, answer: Produced, *, had_earlier: bool) -> None:
+        match answer.error:
+            case ErrorCode.none:
+                batch.is_written = True
+                self._known.add(batch.partition)
+                self.play.watch.on_written(batch.partition, batch.label, answer.base_offset)
+                self._end_if_idle()
+            case ErrorCode.kafka_storage_error:
+                self._send_again(batch)
+            case ErrorCode.out_of_order_sequence_number:
+                # The one before it has not come in yet.
+                self.play.watch.on_out_of_order(batch.label, had_earlier=had_earlier)
+                self._send_again(batch)
+            case error:
+                self.play.world.say(f"{self.name}: a batch is refused with {error.name}")
+                self._is_aborting = True
+                self._end_if_idle()
+
+    def _send_again(self, batch: _Batch) -> None:
+        self._soon(self._rng.randint(10, 200), lambda: self._end_if_idle() if self._is_aborting else self._send(batch))
+
+    # -- its end ------------------------------------------------------------------------------------------------------
+
+    def _soon(self, ms: int, happens: Callable[[], None]) -> None:
+        """``happens`` belongs to the transaction."""
+
+        def later() -> None:
+            self._under_way -= 1
+            happens()
+
+        self._under_way += 1
+        self._later(ms, later)
+
+    def _end_if_idle(self) -> None:
+        if self._under_way:
+            return
+        if self._is_aborting:
+            self._end(is_commit=False)
+        elif not self._plan and all(batch.is_written for batch in self._batches):
+            self._end(is_commit=self._wants_commit)
+
+    def _end(self, *, is_commit: bool) -> None:
+        bundle, producer = self._bundle, self._identity
+        bundle.is_commit_asked = is_commit
+        needs_epoch = not self.style.bumps_epoch and not all(batch.is_written for batch in self._batches)
+        if needs_epoch and self.play.world.chance(0.5):
+            # Whoever takes another epoch has aborted what was open in the one before (KIP-360).
+            self._init(producer)
+            return
+
+        def make(fresh_producer_id: int) -> Event:
+            return EndTransaction(
+                producer=producer,
+                is_commit=is_commit,
+                bumps_epoch=self.style.bumps_epoch,
+                fresh_producer_id=fresh_producer_id,
+            )
+
+        def answered(reply: Reply) -> None:
+            self.play.world.say(f"{self.name} has {'committed' if is_commit else 'aborted'}")
+            self.play.watch.on_ended(bundle, is_commit=is_commit)
+            if self._is_last and is_commit:
+                self.is_done = True
+                self.play.world.say(f"{self.name} is done")
+            elif needs_epoch:
+                self._init(producer)
+            else:
+                self._become(reply.producer)
+                self._rest()
+
+        self._ask(make, answered)
+
+    # -- small hands --------------------------------------------------------------------------------------------------
+
+    def _ask(self, make: Callable[[int], Event], answered: Callable[[Reply], None]) -> None:
+        """Ask until there is an answer. A refusal is the end of the process."""
+        # Before KIP-890 all transactions of a process have one epoch, so what comes late would be taken for the next
+        # one's, as Kafka would: a broker must not take it from a connection that is gone.
+        takes_late = self.style is Style.V12
+
+        def serve(call: Call) -> None:
+            if takes_late or not call.is_over:
+                self.play.broker.ask(call, self.name, self.transactional_id, make)
+
+        def again() -> None:
+            self._later(self._rng.randint(20, 300), lambda: self._ask(make, answered))
+
+        def heard(answer: object) -> None:
+            assert isinstance(answer, Reply)
+            if answer.error is ErrorCode.none:
+                answered(answer)
+            elif answer.error is ErrorCode.kafka_storage_error:
+                again()
+            else:
+                self.kill(f"is refused with {answer.error.name}")
+
+        self.play.network.call(
+            self.transactional_id,
+            serve,
+            answered=lambda answer: self._awake(partial(heard, answer)),
+            failed=lambda _: self._awake(again),
+            late_max_ms=LATE_MAX_MS if takes_late else 0,
+        )
+
+    def _later(self, ms: int, happens: Callable[[], None]) -> None:
+        self.play.world.after(ms, lambda: self._awake(happens))
+
+    def _awake(self, happens: Callable[[], None]) -> None:
+        if self.paused:
+            self._missed.append(lambda: self._awake(happens))
+        elif self.alive:
+            happens()

@@ -1,0 +1,61 @@
+"""One seed of the producers' play: weather, then calm, then every transaction must end and be read."""
+
+from coterie.lab.simulator.invariants import Invariant, Violation
+from coterie.lab.simulator.network import Network
+from coterie.lab.simulator.outcome import Outcome, told_by
+from coterie.lab.simulator.producers.broker import PARTITIONS, SimBroker
+from coterie.lab.simulator.producers.play import Play
+from coterie.lab.simulator.producers.watch import ProducersWatch
+from coterie.lab.simulator.producers.weather import ProducersWeather
+from coterie.lab.simulator.world import World
+
+WEATHER_MS = 60_000
+LATEST_MS = 20_000
+"""By then whatever was on its way when the faults stopped has arrived, through clogged links and as a stranger's."""
+SETTLE_MS = 30_000
+"""Copies fence each other, the last timeout passes, and everybody commits once more."""
+
+
+def simulate_producers(seed: int, *, weather_ms: int = WEATHER_MS, story_lines: int = 15) -> Outcome:
+    """Play one seed. Whatever it raises is a crash, of a machine or of the simulator, and tells its story in a note.
+    What a generation is to groups is a transaction here."""
+    world = World(seed)
+    timeout_ms = world.rng.choice((2_000, 6_000, 15_000))
+    watch = ProducersWatch(world, partitions=PARTITIONS, timeout_ms=timeout_ms)
+    broker = SimBroker(world, watch)
+    play = Play(world, Network(world), broker, watch, timeout_ms=timeout_ms)
+
+    def story() -> None:
+        weather = ProducersWeather(play)
+        weather.begin()
+        world.run_until(weather_ms)
+        weather.end()
+        world.run_until(world.now_ms + LATEST_MS)
+        weather.come_back()
+        settle(play)
+
+    try:
+        return told_by(seed, world, story, generations=lambda: watch.ended, story_lines=story_lines)
+    finally:
+        broker.close()
+
+
+def settle(play: Play) -> None:
+    until_ms = play.world.now_ms + SETTLE_MS
+    while (missing := unsettled(play)) is not None:
+        if play.world.now_ms >= until_ms:
+            raise Violation(Invariant.ENDS, f"{SETTLE_MS} ms after the last fault {missing}")
+        play.world.run_until(play.world.now_ms + 1_000)
+    play.world.say("every transaction has ended")
+    play.broker.crash()
+    play.broker.start()
+
+
+def unsettled(play: Play) -> str | None:
+    """What is still missing; None when everything has ended."""
+    if still_open := play.broker.open_transactions():
+        return f"the transactions of {still_open} are open"
+    for producer in play.producers.values():
+        if not producer.is_done:
+            return f"{producer.name} has not committed its last transaction"
+    return play.watch.unread(play.broker)

@@ -1,0 +1,237 @@
+"""What must hold for any producers with any transactions, whatever is written: by the bytes of the logs, not by what
+the broker keeps about them."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, NamedTuple
+
+from coterie.broker.transaction_writes import NewBatch
+from coterie.groups.transaction_messages import (
+    EndTransaction,
+    Event,
+    Identity,
+    InitProducerId,
+    TimeoutPassed,
+    TransactionState,
+    TransactionWritten,
+)
+from coterie.lab.simulator.invariants import Invariant, Violation
+from coterie.lab.simulator.producers.bundle import Bundle, Entry, read_entry, sieve
+from coterie.lab.simulator.world import World
+
+if TYPE_CHECKING:
+    from coterie.lab.simulator.producers.broker import SimBroker
+
+
+class Step(NamedTuple):
+    """One write of the broker, now durable: what it was asked ``by`` whom, and the transactional id around it."""
+
+    transactional_id: str
+    what: Event | NewBatch
+    by: str
+    before: TransactionWritten | None
+    after: TransactionWritten | None
+    now_ms: int
+    """When it was asked."""
+
+
+@dataclass(slots=True)
+class _Followed:
+    """One partition: its log as it was read, and what is known of its end."""
+
+    entries: list[Entry] = field(default_factory=list)
+    open: dict[int, list[Entry]] = field(default_factory=dict)
+    """Of each producer id, what no marker has decided."""
+    offset: int = 0
+    read_offset: int = 0
+    """How far the reader of committed records has come."""
+
+    @property
+    def open_offset(self) -> int | None:
+        return min((entries[0].base_offset for entries in self.open.values()), default=None)
+
+
+class ProducersWatch:
+    """Looks at everything, and raises a `Violation`."""
+
+    def __init__(self, world: World, *, partitions: int, timeout_ms: int) -> None:
+        self._world = world
+        self._timeout_ms = timeout_ms
+        self._logs = [_Followed() for _ in range(partitions)]
+        self._bundles: dict[bytes, Bundle] = {}
+        self._written: set[bytes] = set()
+        self._committed: set[bytes] = set()
+        self._ends: dict[Bundle, bool] = {}
+        """Whether each that has ended, by its markers, was committed."""
+        self._over: set[Bundle] = set()
+        """They have ended everywhere, or their producers have heard so."""
+        self._told: dict[str, Identity] = {}
+        """Of each transactional id, the last producer that was told who it is."""
+        self._processes: dict[Identity, str] = {}
+        self._begun: dict[str, tuple[str, int]] = {}
+        """Of each transactional id with an open transaction, who has begun it and when."""
+        self.ended = 0
+        """How many transactions have ended."""
+
+    # -- what producers do and hear -----------------------------------------------------------------------------------
+
+    def on_label(self, bundle: Bundle, label: bytes) -> None:
+        self._bundles[label] = bundle
+
+    def on_identity(self, by: str, transactional_id: str, producer: Identity) -> None:
+        """A process hears who it is."""
+        if self._processes.setdefault(producer, by) != by:
+            raise Violation(Invariant.ONE_PRODUCER, f"{by} is told {producer}, as was {self._processes[producer]}")
+        self._told[transactional_id] = max(self._told.get(transactional_id, producer), producer)
+
+    def on_written(self, partition: int, label: bytes, base_offset: int) -> None:
+        """A producer hears where its batch is."""
+        found = [entry for entry in self._logs[partition].entries if entry.label == label]
+        if [entry.base_offset for entry in found] != [base_offset]:
+            raise Violation(
+                Invariant.EXACTLY_ONCE, f"{label!r} is told to be at {base_offset} of {partition}, found is {found}"
+            )
+
+    def on_out_of_order(self, label: bytes, *, had_earlier: bool) -> None:
+        """``had_earlier``: when it was sent, one before it had no answer yet."""
+        if not had_earlier:
+            raise Violation(Invariant.IN_SEQUENCE, f"{label!r} is told to be out of order")
+
+    def on_ended(self, bundle: Bundle, *, is_commit: bool) -> None:
+        """A producer hears that its transaction is over."""
+        self._over.add(bundle)
+        written = any(label in self._written for labels in bundle.labels.values() for label in labels)
+        if written and self._ends.get(bundle) is not is_commit:
+            raise Violation(
+                Invariant.TOLD_IS_DONE, f"{bundle.name} is told, commit {is_commit}, done is {self._ends.get(bundle)}"
+            )
+        if is_commit and not written:
+            raise Violation(Invariant.TOLD_IS_DONE, f"{bundle.name} is told to be committed, and nothing is written")
+
+    # -- what the broker does -----------------------------------------------------------------------------------------
+
+    def on_durable(self, broker: "SimBroker", steps: Sequence[Step]) -> None:
+        """One transaction of the store has come to rest."""
+        for step in steps:
+            self._on_step(step)
+        ended = [bundle for number in range(len(self._logs)) for bundle in self._follow(broker, number)]
+        for bundle in ended:
+            for number, log in enumerate(self._logs):
+                if any(self._bundle(entry) is bundle for entries in log.open.values() for entry in entries):
+                    raise Violation(Invariant.ALL_OR_NOTHING, f"{bundle.name} has ended, and is open in {number}")
+        self._over.update(ended)
+
+    def on_told(self, broker: "SimBroker") -> None:
+        """Partitions have heard what they have become."""
+        for partition, log in zip(broker.partitions, self._logs, strict=True):
+            undecided = log.open_offset
+            if undecided is not None and partition.stable_offset > undecided:
+                raise Violation(
+                    Invariant.STABLE,
+                    f"{partition.number} is stable up to {partition.stable_offset}, open is {undecided}",
+                )
+
+    def on_loaded(self, broker: "SimBroker") -> None:
+        """A life begins: the log holds what it held."""
+        for partition, log in zip(broker.partitions, self._logs, strict=True):
+            found = [read_entry(data) for data in broker.read(partition, 0, log.offset)]
+            if found != log.entries:
+                raise Violation(Invariant.NOTHING_LOST, f"{partition.number} holds another log after a crash")
+        self.on_told(broker)
+
+    def on_read(self, broker: "SimBroker", number: int, *, batches_max: int = -1) -> None:
+        """A consumer of committed records fetches on."""
+        log, partition = self._logs[number], broker.partitions[number]
+        offset = log.read_offset
+        entries = [
+            read_entry(data)
+            for data in broker.read(partition, offset, partition.stable_offset, batches_max=batches_max)
+        ]
+        if not entries:
+            return
+        end_offset = entries[-1].last_offset + 1
+        seen = sieve(entries, [one[:2] for one in broker.aborted(partition, offset, end_offset)])
+        expected = [entry.label for entry in entries if entry.label in self._committed]
+        if seen != expected:
+            raise Violation(Invariant.COMMITTED_ONLY, f"{number} from {offset} shows {seen}, committed is {expected}")
+        log.read_offset = end_offset
+
+    def unread(self, broker: "SimBroker") -> str | None:
+        """What keeps the reader from the end of its logs."""
+        for number, log in enumerate(self._logs):
+            self.on_read(broker, number)
+            if log.read_offset != log.offset:
+                return f"{number} is read up to {log.read_offset} and ends at {log.offset}"
+        return None
+
+    # -- small hands --------------------------------------------------------------------------------------------------
+
+    def _on_step(self, step: Step) -> None:
+        was_open = step.before is not None and step.before.state is TransactionState.ONGOING
+        is_open = step.after is not None and step.after.state is TransactionState.ONGOING
+        if was_open and not is_open:
+            self.ended += 1
+            by, since_ms = self._begun.pop(step.transactional_id)
+            assert step.after is not None
+            self._world.say(f"the transaction of {by} ends by {type(step.what).__name__} of {step.by}")
+            if why_not := self._why_open(step, by, since_ms):
+                raise Violation(Invariant.ABORTED_FOR_A_REASON, f"the transaction of {by} ends: {why_not}")
+        elif is_open and not was_open:
+            self._begun[step.transactional_id] = (step.by, step.now_ms)
+
+    def _why_open(self, step: Step, by: str, since_ms: int) -> str | None:
+        match step.what:
+            case TimeoutPassed():
+                age_ms = step.now_ms - since_ms
+                return None if age_ms >= self._timeout_ms else f"it is {age_ms} ms old"
+            case InitProducerId():
+                return None
+            case EndTransaction():
+                return None if step.by == by else f"by {step.by}"
+            case _:
+                return f"by {step.what}"
+
+    def _follow(self, broker: "SimBroker", number: int) -> list[Bundle]:
+        """Read what is new; returns the transactions that have ended in it."""
+        log, partition, ended = self._logs[number], broker.partitions[number], list[Bundle]()
+        for entry in map(read_entry, broker.read(partition, log.offset, 2**63 - 1)):
+            log.entries.append(entry)
+            log.offset = entry.last_offset + 1
+            if entry.label is not None:
+                self._on_batch(number, entry)
+                log.open.setdefault(entry.producer.producer_id, []).append(entry)
+            elif batches := log.open.pop(entry.producer.producer_id, []):
+                ended.append(self._on_end(number, batches, is_commit=entry.is_commit))
+        return ended
+
+    def _on_batch(self, number: int, entry: Entry) -> None:
+        label, bundle = entry.label, self._bundle(entry)
+        assert label is not None
+        if label in self._written:
+            raise Violation(Invariant.EXACTLY_ONCE, f"{label!r} is written once more, at {entry.base_offset}")
+        self._written.add(label)
+        if bundle in self._over:
+            raise Violation(Invariant.NOTHING_LATE, f"{label!r} is written, and its transaction has ended")
+        told = self._told[bundle.transactional_id]
+        if entry.producer < told:
+            raise Violation(Invariant.NOTHING_LATE, f"{label!r} is written by {entry.producer}, {told} was told")
+
+    def _on_end(self, number: int, batches: Sequence[Entry], *, is_commit: bool) -> Bundle:
+        bundle = self._bundle(batches[0])
+        if self._ends.setdefault(bundle, is_commit) is not is_commit:
+            raise Violation(Invariant.ALL_OR_NOTHING, f"{bundle.name} is committed and aborted")
+        if is_commit:
+            if not bundle.is_commit_asked:
+                raise Violation(Invariant.COMMITTED_ONLY, f"{bundle.name} is committed, nobody has asked for it")
+            labels = [entry.label for entry in batches]
+            if labels != bundle.labels[number]:
+                raise Violation(
+                    Invariant.EXACTLY_ONCE,
+                    f"{bundle.name} is committed with {labels}, sent was {bundle.labels[number]}",
+                )
+            self._committed.update(bundle.labels[number])
+        return bundle
+
+    def _bundle(self, entry: Entry) -> Bundle:
+        assert entry.label is not None
+        return self._bundles[entry.label]

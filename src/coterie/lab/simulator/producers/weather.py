@@ -1,0 +1,146 @@
+"""What happens to producers; at the end all of it stops."""
+
+from collections.abc import Callable
+from functools import partial
+
+from coterie.lab.simulator.producers.play import Play, Style
+from coterie.lab.simulator.producers.producer import Producer
+from coterie.lab.simulator.storm import Storm
+
+IDS = ("orders", "payments", "audit")
+
+
+class ProducersWeather:
+    def __init__(self, play: Play) -> None:
+        self._play = play
+        self._world = play.world
+        self._rng = play.world.rng
+        self._ids = IDS[: self._rng.randint(1, len(IDS))]
+        self._styles = {name: self._rng.choice((Style.V10, Style.V11, Style.V12, Style.V12)) for name in self._ids}
+        for name in self._ids:
+            if play.world.chance(0.2):
+                play.broker.age(name, epochs_left=self._rng.randint(0, 6))
+        self._gone_for_good: set[str] = set()
+        self._processes = 0
+        self._over = False
+        self._storm = Storm(play.world, play.network, play.broker, self._ids)
+        faults: dict[Callable[[], None], int] = self._storm.faults() | {
+            self._pause: 4,
+            self._kill: 4,
+            self._bury: 1,
+            self._start_a_copy: 3,
+            self._upgrade: 1,
+            self._fail_disk: 1,
+            self._time_out_too_soon: 2,
+        }
+        self._faults = [fault for fault, weight in faults.items() for _ in range(weight)]
+        # Some seeds are wild, some are nearly calm, so that one fault is also seen alone.
+        self._pause_between_ms = self._rng.choice((1_000, 3_000, 8_000))
+
+    def begin(self) -> None:
+        for transactional_id in self._ids:
+            self._world.after(self._rng.randint(0, 1_000), partial(self._start, transactional_id))
+        self._next()
+        self._read()
+
+    def end(self) -> None:
+        """The faults stop, the broker may die once more, and some producers die for good, wherever they are."""
+        self._world.say("the faults stop")
+        self._over = True
+        self._play.is_ending = True
+        self._storm.heal()
+        self._play.broker.disk.failing = False
+        for producer in list(self._play.producers.values()):
+            if self._world.chance(0.3):
+                self._gone_for_good.add(producer.transactional_id)
+                producer.kill("dies for good")
+            else:
+                self._resume(producer)
+        if self._world.chance(0.5):  # if it does not, its timers have to be those of its life
+            self._storm.crash_coordinator()
+
+    def come_back(self) -> None:
+        """Whoever is missing starts again: a producer may have been fenced by what a dead one had sent before."""
+        for transactional_id in self._ids:
+            self._start(transactional_id)
+
+    def _next(self) -> None:
+        self._world.after(1 + int(self._rng.expovariate(1 / self._pause_between_ms)), self._strike)
+
+    def _strike(self) -> None:
+        if not self._over:
+            self._rng.choice(self._faults)()
+            self._next()
+
+    def _read(self) -> None:
+        """A consumer of committed records goes on, in small fetches and in large ones."""
+        if self._play.broker.up:
+            for partition in self._play.broker.partitions:
+                limit = self._rng.choice((1, 3, -1))
+                self._play.watch.on_read(self._play.broker, partition.number, batches_max=limit)
+        self._world.after(self._rng.randint(100, 1_000), self._read)
+
+    # -- producers ----------------------------------------------------------------------------------------------------
+
+    def _someone(self) -> Producer | None:
+        alive = sorted(self._play.producers)
+        return self._play.producers[self._rng.choice(alive)] if alive else None
+
+    def _start(self, transactional_id: str) -> None:
+        is_there = any(one.transactional_id == transactional_id for one in self._play.producers.values())
+        if transactional_id not in self._gone_for_good and not is_there:
+            self._start_process(transactional_id)
+        if not self._over:
+            # Somebody looks after it: it may be fenced by then.
+            self._world.after(self._rng.randint(1_000, 6_000), partial(self._start, transactional_id))
+
+    def _start_process(self, transactional_id: str) -> None:
+        self._processes += 1
+        Producer(self._play, f"{transactional_id}-{self._processes}", transactional_id, self._styles[transactional_id])
+
+    def _start_a_copy(self) -> None:
+        """Somebody starts a process that runs already: the newer one is to win."""
+        producer = self._someone()
+        if producer is not None:
+            self._start_process(producer.transactional_id)
+
+    def _upgrade(self) -> None:
+        """The next process of an id speaks another version."""
+        self._styles[self._rng.choice(self._ids)] = self._rng.choice(list(Style))
+
+    def _pause(self) -> None:
+        producer = self._someone()
+        if producer is not None and not producer.paused:
+            producer.pause()
+            self._world.after(self._rng.choice((300, 2_000, 5_000, 8_000, 20_000)), partial(self._resume, producer))
+
+    def _resume(self, producer: Producer) -> None:
+        if producer.alive and producer.paused:
+            producer.resume()
+
+    def _kill(self) -> None:
+        producer = self._someone()
+        if producer is not None:
+            producer.kill("is killed")
+
+    def _bury(self) -> None:
+        producer = self._someone()
+        if producer is not None and len(self._ids) - len(self._gone_for_good) > 1:
+            self._gone_for_good.add(producer.transactional_id)
+            producer.kill("dies for good")
+
+    # -- the broker ---------------------------------------------------------------------------------------------------
+
+    def _fail_disk(self) -> None:
+        disk = self._play.broker.disk
+        disk.failing = True
+        self._world.say("the disk fails")
+
+        def heal() -> None:
+            disk.failing = False
+
+        self._world.after(self._rng.choice((100, 1_000, 4_000)), heal)
+
+    def _time_out_too_soon(self) -> None:
+        """A timer is a claim to check: it may be on its way while its transaction ends and another begins."""
+        self._play.broker.time_out(self._rng.choice(self._ids))
