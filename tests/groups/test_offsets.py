@@ -26,6 +26,7 @@ from coterie.groups.offset_messages import (
     OffsetRemoved,
     OffsetWritten,
     TopicDeleted,
+    TopicId,
     TopicPartition,
 )
 from coterie.groups.state import Group, Limits, Phase, apply
@@ -37,6 +38,7 @@ from tests.groups.conftest import Play
 T = TypeVar("T")
 T0: TopicPartition = ("t", 0)
 T1: TopicPartition = ("t", 1)
+TOPIC_ID = TopicId(b"the topic's id..")
 DAY_MS = 86_400_000
 CHECK_MS = Limits().offsets_retention_check_ms
 _numbers = map(ReplyTo, count(1_000_000))
@@ -71,7 +73,7 @@ def commit(
             generation=Generation(generation),
             retention_ms=retention_ms,
             offsets=tuple(
-                NewOffset(partition=partition, topic_id=None, offset=offset, leader_epoch=-1, metadata=metadata)
+                NewOffset(partition=partition, topic_id=TOPIC_ID, offset=offset, leader_epoch=3, metadata=metadata)
                 for partition in partitions or (T0,)
             ),
         ),
@@ -372,7 +374,7 @@ def test_groups_that_are_loaded_together_do_not_look_at_their_offsets_together(p
 
 PARTITIONS = st.sampled_from([T0, T1, ("u", 0)])
 moves = st.one_of(
-    st.tuples(st.just("commit"), PARTITIONS, st.integers(-1, 2)),
+    st.tuples(st.sampled_from(["commit", "commit for a day"]), PARTITIONS, st.integers(-1, 2)),
     st.tuples(st.sampled_from(["delete", "topic gone"]), PARTITIONS, st.just(0)),
     st.tuples(st.sampled_from(["join", "sync", "leave", "delete group", "restart"]), st.just(T0), st.just(0)),
     st.tuples(st.just("wait"), st.just(T0), st.sampled_from([1_000, 20_000, DAY_MS, 8 * DAY_MS])),
@@ -383,9 +385,10 @@ def live(play: Play, history: Sequence[tuple[str, TopicPartition, int]]) -> None
     for kind, partition, number in history:
         member = next(iter(play.group.members), "")
         match kind:
-            case "commit":
+            case "commit" | "commit for a day":
                 generation = -1 if number < 0 else play.group.generation - number + 1
-                commit(play, partition, member=member, generation=generation)
+                retention_ms = None if kind == "commit" else DAY_MS
+                commit(play, partition, member=member, generation=generation, retention_ms=retention_ms)
             case "delete":
                 delete(play, partition)
             case "topic gone":

@@ -5,7 +5,7 @@ Written as Kafka 4.3 writes: value version 4, or 1 where a client asked for a re
 
 from sys import intern
 
-from coterie.groups.offset_messages import CommittedOffset, TopicId, TopicPartition
+from coterie.groups.offset_messages import NO_LEADER_EPOCH, CommittedOffset, TopicId, TopicPartition
 from coterie.nouns.errors import WireError
 from coterie.nouns.ids import GroupId
 from coterie.wire.primitives import Reader, Writer
@@ -70,7 +70,7 @@ def decode_offset_value(data: bytes) -> CommittedOffset:
     if not 0 <= version <= _FLEXIBLE:
         raise WireError(f"an offset's record has version {version}; known are 0 to {_FLEXIBLE}")
     offset = reader.int64()
-    leader_epoch = reader.int32() if version >= _LEADER_EPOCH_SINCE else -1
+    leader_epoch = reader.int32() if version >= _LEADER_EPOCH_SINCE else NO_LEADER_EPOCH
     metadata = reader.compact_string() if version == _FLEXIBLE else reader.string()
     committed_at_ms = reader.int64()
     expires_at_ms = reader.int64() if version == _WITH_EXPIRY else None

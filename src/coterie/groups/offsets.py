@@ -18,6 +18,7 @@ from crc32c import crc32c
 from coterie.groups.guards import check_generation, check_group, check_is_known, check_member
 from coterie.groups.messages import PendingMemberTimer
 from coterie.groups.offset_messages import (
+    NO_LEADER_EPOCH,
     CommittedOffset,
     DeleteGroup,
     DeleteGroupResponse,
@@ -90,13 +91,16 @@ def on_commit(turn: Turn, request: OffsetCommit) -> None:
 
 
 def committed(new: NewOffset, now_ms: int, retention_ms: int | None) -> CommittedOffset:
+    # Of one with a retention of its own the log has no place for the topic's id and the leader's epoch: what is known
+    # now is what would be known after a restart.
+    has_all = retention_ms is None
     return CommittedOffset(
         offset=new.offset,
-        leader_epoch=new.leader_epoch,
+        leader_epoch=new.leader_epoch if has_all else NO_LEADER_EPOCH,
         metadata=new.metadata,
         committed_at_ms=now_ms,
         expires_at_ms=None if retention_ms is None else now_ms + retention_ms,
-        topic_id=new.topic_id,
+        topic_id=new.topic_id if has_all else None,
     )
 
 
@@ -138,9 +142,8 @@ def on_delete_group(turn: Turn, request: DeleteGroup) -> None:
 
 
 def on_topic_deleted(turn: Turn, topic: str) -> None:
-    for partition in sorted(turn.group.offsets):
-        if partition[0] == topic:
-            turn.write(OffsetRemoved(partition=partition))
+    for partition in sorted(partition for partition in turn.group.offsets if partition[0] == topic):
+        turn.write(OffsetRemoved(partition=partition))
 
 
 def on_expiry(turn: Turn) -> None:

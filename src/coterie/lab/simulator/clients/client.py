@@ -20,7 +20,7 @@ from coterie.groups.messages import (
     SyncGroup,
     SyncGroupResponse,
 )
-from coterie.groups.offset_messages import NewOffset, OffsetCommit, OffsetCommitResponse, OffsetFetch, TopicPartition
+from coterie.groups.offset_messages import OffsetCommit, OffsetCommitResponse, OffsetFetch, TopicPartition
 from coterie.lab.simulator.clients.play import (
     COMMIT_INTERVAL_MS,
     HEARTBEAT_INTERVAL_MS,
@@ -204,12 +204,7 @@ class Client:
     def _commit(self, stint: int) -> None:
         if stint != self._stint:
             return
-        offsets = tuple(
-            NewOffset(
-                partition=partition, topic_id=None, offset=self.play.next_offset(), leader_epoch=-1, metadata=self.name
-            )
-            for partition in self.owned
-        )
+        offsets = tuple(self.play.next_offset(partition, self.name) for partition in self.owned)
         request = partial(
             OffsetCommit,
             member_id=self.member_id,

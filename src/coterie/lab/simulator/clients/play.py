@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from coterie.groups.messages import JoinedMember
-from coterie.groups.offset_messages import TopicPartition
+from coterie.groups.offset_messages import NewOffset, TopicId, TopicPartition
 from coterie.groups.subscriptions import CONSUMER
 from coterie.lab.simulator.coordinator import SimCoordinator
 from coterie.lab.simulator.network import Network
@@ -22,12 +22,16 @@ HEARTBEAT_INTERVAL_MS = 1_500
 COMMIT_INTERVAL_MS = 2_500
 OFFSETS_RETENTION_MS = 30_000
 OFFSETS_RETENTION_CHECK_MS = 5_000
+OWN_RETENTION_MS = 12_000
+"""What some ask for, of the offsets that they commit."""
 LATE_MAX_MS = 8_000
 
 READ_TOPIC, OTHER_TOPIC = "read", "unread"
 """What the members subscribe to; what somebody once committed offsets of."""
 PARTITIONS: Sequence[TopicPartition] = tuple((READ_TOPIC, number) for number in range(5))
 OTHER_PARTITION: TopicPartition = (OTHER_TOPIC, 0)
+TOPIC_ID = TopicId(b"whatever it is..")
+LEADER_EPOCH = 7
 
 
 class Play:
@@ -42,10 +46,16 @@ class Play:
         """The living process of each client that has one, by its name."""
         self._offset = 0
 
-    def next_offset(self) -> int:
+    def next_offset(self, partition: TopicPartition, metadata: str = "") -> NewOffset:
         """Higher than all before, so that every commit can be told from every other."""
         self._offset += 1
-        return self._offset
+        return NewOffset(
+            partition=partition,
+            topic_id=TOPIC_ID,
+            offset=self._offset,
+            leader_epoch=LEADER_EPOCH,
+            metadata=metadata,
+        )
 
     def subscription(self) -> bytes:
         """What a member says of itself: a consumer's lists its topics, of others the coordinator knows nothing."""

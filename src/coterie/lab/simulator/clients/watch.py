@@ -79,6 +79,8 @@ class ClientsWatch:
         self._heard_at_ms: dict[MemberId, int] = {}
         self._emptied_at_ms: int | None = None
         self._committed_at_ms: dict[TopicPartition, int] = {}
+        self._own_retention_ms: dict[TopicPartition, int] = {}
+        """Of those that were committed with one."""
 
     # -- a step -----------------------------------------------------------------------------------------------------
 
@@ -94,19 +96,15 @@ class ClientsWatch:
         for effect in taken.output.effects:
             if isinstance(effect, Reply):
                 self._on_decided(taken, effect)
-        joined = sum(
-            isinstance(effect, Reply)
-            and isinstance(effect.response, JoinGroupResponse)
-            and effect.response.error is ErrorCode.none
-            for effect in taken.output.effects
-        )
-        if joined > self._group_size_max:
-            raise Violation(Invariant.ROOM, f"{joined} have joined, {self._group_size_max} may be in the group")
 
     def _on_record(self, taken: Step, record: Record) -> None:
         match record:
-            case GenerationWritten():
-                self._emptied_at_ms = None if record.members else self._world.now_ms
+            case GenerationWritten(members=members):
+                self._emptied_at_ms = None if members else self._world.now_ms
+                if len(members) > self._group_size_max:
+                    raise Violation(
+                        Invariant.ROOM, f"a generation of {len(members)}, {self._group_size_max} may be in the group"
+                    )
             case GroupRemoved():
                 if taken.before.phase is not Phase.EMPTY:
                     raise Violation(Invariant.OFFSETS_KEPT, f"the group is removed in {taken.before.phase}")
@@ -115,6 +113,9 @@ class ClientsWatch:
             case OffsetWritten(partition=partition, committed=committed):
                 self._commits.setdefault(partition, []).append(committed.offset)
                 self._committed_at_ms[partition] = self._world.now_ms
+                self._own_retention_ms.pop(partition, None)
+                if isinstance(taken.event, OffsetCommit) and taken.event.retention_ms is not None:
+                    self._own_retention_ms[partition] = taken.event.retention_ms
             case OffsetRemoved(partition=partition):
                 if (why_not := self._why_kept(taken, partition)) is not None:
                     raise Violation(Invariant.OFFSETS_KEPT, f"the offset of {partition} is removed: {why_not}")
@@ -133,12 +134,14 @@ class ClientsWatch:
                 return None if partition in partitions and not is_read else "nobody may delete it"
             case TimerFired(key=ExpiryTimer()):
                 since_ms = self._committed_at_ms[partition]
-                if phase is Phase.EMPTY and self._emptied_at_ms is not None:
+                own_ms = self._own_retention_ms.get(partition)
+                if phase is Phase.EMPTY and self._emptied_at_ms is not None and own_ms is None:
                     since_ms = max(since_ms, self._emptied_at_ms)
                 if is_read or (phase is not Phase.EMPTY and taken.group.protocol_type != CONSUMER):
                     return f"the group is {phase}"
                 age_ms = self._world.now_ms - since_ms
-                return None if age_ms >= OFFSETS_RETENTION_MS else f"it is {age_ms} ms old"
+                retention_ms = OFFSETS_RETENTION_MS if own_ms is None else own_ms
+                return None if age_ms >= retention_ms else f"it is {age_ms} ms old"
             case _:
                 return f"by {type(event).__name__}"
 
@@ -276,6 +279,11 @@ class ClientsWatch:
             group.written.written_at_ms if group.written is not None and not group.written.members else None
         )
         self._committed_at_ms = {partition: known.committed_at_ms for partition, known in group.offsets.items()}
+        self._own_retention_ms = {
+            partition: known.expires_at_ms - known.committed_at_ms
+            for partition, known in group.offsets.items()
+            if known.expires_at_ms is not None
+        }
 
     def _on_offset_loaded(self, partition: TopicPartition, group: Group) -> None:
         """The last commits may be lost, but none that somebody heard of."""

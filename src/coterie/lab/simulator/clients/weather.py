@@ -7,7 +7,6 @@ from itertools import count
 from coterie.groups.messages import LeaveGroup, LeavingMember, ReplyTo, Request
 from coterie.groups.offset_messages import (
     DeleteGroup,
-    NewOffset,
     OffsetCommit,
     OffsetDelete,
     OffsetFetch,
@@ -15,7 +14,15 @@ from coterie.groups.offset_messages import (
     TopicPartition,
 )
 from coterie.lab.simulator.clients.client import Client
-from coterie.lab.simulator.clients.play import LATE_MAX_MS, OTHER_PARTITION, OTHER_TOPIC, PARTITIONS, READ_TOPIC, Play
+from coterie.lab.simulator.clients.play import (
+    LATE_MAX_MS,
+    OTHER_PARTITION,
+    OTHER_TOPIC,
+    OWN_RETENTION_MS,
+    PARTITIONS,
+    READ_TOPIC,
+    Play,
+)
 from coterie.lab.simulator.storm import Storm
 from coterie.nouns.ids import Generation, InstanceId, MemberId
 
@@ -188,9 +195,8 @@ class ClientsWeather:
     def _commit_from_outside(self) -> None:
         """As a tool that resets offsets does, or a consumer that assigns its partitions itself."""
         partition = self._rng.choice((*PARTITIONS, OTHER_PARTITION))
-        offset = NewOffset(
-            partition=partition, topic_id=None, offset=self._play.next_offset(), leader_epoch=-1, metadata=""
-        )
+        offset = self._play.next_offset(partition)
+        retention_ms = self._rng.choice((None, OWN_RETENTION_MS))
         self._ask(
             f"commits an offset of {partition}",
             lambda reply_to: OffsetCommit(
@@ -198,7 +204,7 @@ class ClientsWeather:
                 member_id=MemberId(""),
                 instance_id=None,
                 generation=Generation(-1),
-                retention_ms=None,
+                retention_ms=retention_ms,
                 offsets=(offset,),
             ),
         )
