@@ -91,11 +91,19 @@ def test_a_malformed_final_message_is_refused(final: bytes) -> None:
 @pytest.mark.parametrize(
     "first",
     [b"", b"r=x,s=YQ==,i=4096", b"r=c,s=YQ==,i=4096", b"r=cs,s=YQ==,i=1", b"r=cs,s=YQ==,i=2000000000",
-     b"r=cs,s=YQ==,i=99999999999999999999999", b"r=cs,s=,i=x", b"r=cs,s=!,i=4096"],
+     b"r=cs,s=YQ==,i=99999999999999999999999", b"r=cs,s=YQ==,i=0000000004097", b"r=cs,s=YQ==,i=16385",
+     b"r=cs,s=YQ==,i=000000000" + b"9" * 30, b"r=cs,s=YQ==,i=" + b"9" * 5_000, "r=cs,s=YQ==,i=٤٠٩٦".encode(),
+     b"r=cs,s=,i=x", b"r=cs,s=!,i=4096"],
 )  # fmt: skip
 def test_a_server_that_asks_for_nonsense_is_refused(first: bytes) -> None:
     with pytest.raises(WireError):
         ScramClient("SCRAM-SHA-256", user="u", password="p", nonce="c").final(first)
+
+
+@pytest.mark.parametrize("iterations", [4_096, 16_384])
+def test_as_many_iterations_are_taken_as_kafka_may_ask_for(iterations: int) -> None:
+    client = ScramClient("SCRAM-SHA-256", user="u", password="p", nonce="c")
+    assert client.final(b"r=cs,s=YQ==,i=%d" % iterations).startswith(b"c=biws,r=cs,p=")
 
 
 @given(st.binary(max_size=60), st.binary(max_size=60))

@@ -23,8 +23,8 @@ HASHES: Mapping[str, str] = {"SCRAM-SHA-512": "sha512", "SCRAM-SHA-256": "sha256
 """By mechanism, what :mod:`hashlib` calls its hash; the stronger one first."""
 ITERATIONS_MIN = 4_096
 """RFC 7677's least, and Kafka's."""
-ITERATIONS_MAX = 1_000_000
-"""A server that asks a client for more (a second of work) only means to keep it busy."""
+ITERATIONS_MAX = 16_384
+"""Kafka's most. A server that asks a client for more only means to keep it busy."""
 
 
 class DeniedError(CoterieError):
@@ -135,10 +135,8 @@ class ScramClient:
         fields = _fields(text, "r", "s", "i")
         if not fields["r"].startswith(self._nonce) or fields["r"] == self._nonce:
             raise WireError("a SCRAM message that belongs to another exchange")
-        digits = fields["i"]
-        if not (digits.isascii() and digits.isdigit() and ITERATIONS_MIN <= int(digits[:9]) <= ITERATIONS_MAX):
-            raise WireError(f"SCRAM with {digits[:20]} iterations")
-        salted = _salted(self._hash, self._password, _unbase64(fields["s"]), int(digits))
+        iterations = _iterations(fields["i"])
+        salted = _salted(self._hash, self._password, _unbase64(fields["s"]), iterations)
         client_key = _mac(self._hash, salted, b"Client Key")
         without_proof = f"c={_base64(b'n,,')},r={fields['r']}"
         told = f"{self._bare},{text},{without_proof}".encode()
@@ -198,6 +196,14 @@ def _fields(text: str, *names: str) -> dict[str, str]:
         if not part.startswith(f"{name}="):
             raise WireError(f"a SCRAM message without {name}= in its place")
     return {name: part[2:] for name, part in fields.items()}
+
+
+def _iterations(digits: str) -> int:
+    # The length first: of digits without end nobody makes a number.
+    is_number = digits.isascii() and digits.isdigit() and len(digits) <= len(str(ITERATIONS_MAX))
+    if not is_number or not ITERATIONS_MIN <= int(digits) <= ITERATIONS_MAX:
+        raise WireError(f"SCRAM with {digits[:20]} iterations, not with {ITERATIONS_MIN} to {ITERATIONS_MAX}")
+    return int(digits)
 
 
 def _escaped(user: str) -> str:
