@@ -169,6 +169,28 @@ def test_a_renewed_certificate_is_served_without_a_restart(tmp_path: Path, autho
         awaited(lambda: serial() != before)
 
 
+def test_a_certificate_that_goes_while_it_is_read_again_changes_nothing(
+    tmp_path: Path, authority: Authority, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with secured_broker(tmp_path, "SSL", authority=authority) as broker:
+        security = broker.settings.security
+        assert security.certificate_path is not None
+        certificate = security.certificate_path
+        read_bytes = Path.read_bytes
+
+        def read_then_gone(path: Path) -> bytes:
+            data = read_bytes(path)
+            if path == security.key_path:
+                certificate.unlink(missing_ok=True)
+            return data
+
+        monkeypatch.setattr(Path, "read_bytes", read_then_gone)
+        certificate.touch()
+        awaited(lambda: "those before stay in force" in caplog.text)
+        with tls_client(broker, trusting(authority)) as client:
+            assert is_served(client)
+
+
 @pytest.mark.parametrize("fault", ["missing", "no certificate", "of another", "encrypted", "none named"])
 async def test_files_that_are_no_good_are_named_at_the_start(tmp_path: Path, authority: Authority, fault: str) -> None:
     pair, other = authority.pair("one"), authority.pair("other")

@@ -24,7 +24,7 @@ def server_context(security: Security) -> ssl.SSLContext:
     try:
         # OpenSSL would ask at the terminal for the password of an encrypted key.
         context.load_cert_chain(certificate, key, password=lambda: b"")
-    except ssl.SSLError as error:
+    except OSError as error:  # SSLError is one; so is a file that is gone by now.
         raise WorldError(
             f"the certificate {certificate} and the key {key} cannot be used: {_reason(error)};"
             " both must be PEM, belong together, and the key must not be encrypted"
