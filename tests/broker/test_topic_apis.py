@@ -118,6 +118,14 @@ def test_clients_that_change_one_topic_at_once_lose_nothing(connect: Connect) ->
     assert own_configs(clients[0], TOPIC, "t") == dict.fromkeys(keys, "2000000")
 
 
+def test_a_number_without_end_is_refused_as_any_other_value_that_is_none(connect: Connect) -> None:
+    client = connect()
+    create_topic(client, "t")
+    endless = alter(TOPIC, "t", ("retention.ms", SET, "1" * 5_000))
+    assert codes(ask(client, "IncrementalAlterConfigs", 1, endless)) == (ErrorCode.invalid_config,)
+    assert own_configs(client, TOPIC, "t") == {}
+
+
 def test_configs_survive_a_restart(broker: ThreadedBroker, connect: Connect) -> None:
     client = connect()
     create_topic(client, "t")

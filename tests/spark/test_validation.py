@@ -18,6 +18,7 @@ WRONG: list[tuple[dict[str, str | None], set[str]]] = [
     ({"source.path": None, "sink.format": "csv"}, {"source.path", "sink.format"}),
     ({"connector.class": "Nothing"}, {"connector.class"}),
     ({"tasks.max": "0", "trigger.interval.ms": "soon"}, {"tasks.max", "trigger.interval.ms"}),
+    ({"tasks.max": "1" * 5_000}, {"tasks.max"}),
     ({"source.schema": "row BIGINTT"}, {"source.schema"}),
     ({"source.schemas": "x"}, {"source.schemas"}),
     ({"sink.pth": "x"}, {"sink.pth"}),

@@ -30,7 +30,8 @@ Check = Callable[[str], str | None]
 """Looks at a value that is present, well-typed and trimmed; returns one sentence when it is wrong."""
 
 _BITS = {Type.SHORT: 16, Type.INT: 32, Type.LONG: 64}
-_WHOLE_NUMBER = re.compile(r"[+-]?[0-9]+")
+_WHOLE_NUMBER = re.compile(r"[+-]?[0-9]{1,40}")
+"""More than any number has, and few enough for whoever reads it: of 4,300 digits Python makes no number."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
