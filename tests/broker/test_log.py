@@ -91,6 +91,27 @@ async def test_an_append_is_seen_by_readers_though_nobody_waits_for_it(tmp_path:
         assert partition.end_offset == 1
 
 
+async def test_a_bug_in_telling_one_outcome_keeps_no_other_from_being_told(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    def stumble(_: int) -> None:
+        raise KeyError("who was it for?")
+
+    async with open_log(tmp_path / "log", tmp_path / "lock") as log:
+        partition = (await log.create_topic("t", 1, {})).partitions[0]
+        async with asyncio.timeout(60):
+            outcomes = await asyncio.gather(
+                append(log, batch(b"a")),
+                log.write(lambda store: store.next_number("n"), stumble),
+                append(log, batch(b"b")),
+            )
+        assert (*outcomes,) == (0, 0, 1)
+        assert partition.end_offset == 2
+    assert [record.message for record in caplog.records] == [
+        "our own bug: what has become durable is not known everywhere"
+    ]
+
+
 async def test_two_brokers_do_not_share_a_directory(tmp_path: Path) -> None:
     async with open_log(tmp_path / "log", tmp_path / "lock"):
         with pytest.raises(WorldError, match="another broker uses the data directory"):

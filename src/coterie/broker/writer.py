@@ -116,7 +116,11 @@ def _tell(outcomes: list[tuple[_Write, Any, Exception | None]]) -> None:
     for (_, when_durable, future), result, error in outcomes:
         if error is None:
             # Also when nobody waits any more: it is durable, so readers must see it.
-            when_durable(result)
+            try:
+                when_durable(result)
+            except Exception:
+                # It is durable all the same, and so is what stands behind it: each of them is told.
+                logger.exception("our own bug: what has become durable is not known everywhere")
         if future.cancelled():
             continue
         if error is None:
