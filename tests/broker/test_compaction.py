@@ -6,7 +6,8 @@ from dataclasses import dataclass, replace
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from coterie.broker.compaction import AbortedTransaction, Batch, Compaction, Verdict
+from coterie.broker.compaction import Batch, Compaction, Verdict
+from coterie.broker.transaction_store import Aborted
 from coterie.wire.sifting import Slice
 
 DELAY_MS = 100
@@ -43,7 +44,7 @@ def judged(
     *,
     now_ms: int = 0,
     keys_max: int = 100,
-    aborted: Sequence[AbortedTransaction] = (),
+    aborted: Sequence[Aborted] = (),
     seen_from: int = 0,
 ) -> list[Verdict]:
     compaction = Compaction(now_ms=now_ms, delete_retention_ms=DELAY_MS, keys_max=keys_max, aborted=aborted)
@@ -92,7 +93,7 @@ def test_a_pass_ends_before_the_batch_whose_keys_have_no_room() -> None:
 
 
 def test_an_aborted_transaction_leaves_nothing_but_its_marker_for_a_while() -> None:
-    aborted = [AbortedTransaction(producer_id=7, first_offset=1, last_offset=3)]
+    aborted = [Aborted(producer_id=7, first_offset=1, last_offset=3)]
     log = [
         batch(0, ("a", False)),
         batch(1, ("a", False), ("b", False), producer_id=7, is_transactional=True),

@@ -16,21 +16,13 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from hashlib import blake2b
 
+from coterie.broker.transaction_store import Aborted
 from coterie.wire.sifting import Slice
 
 KEY_COST_BYTES = 180
 """What a noted key takes of our memory, measured with keys of 20 bytes; Kafka counts 24."""
 _RAW_KEY_SIZE_MAX = 31
 """A longer key is noted as its digest of one byte more than this, so that no key is taken for another's digest."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AbortedTransaction:
-    """What a producer wrote from ``first_offset`` up to its marker at ``last_offset``, for nobody."""
-
-    producer_id: int
-    first_offset: int
-    last_offset: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -138,7 +130,7 @@ class Compaction:
         return self._horizon_ms if batch.horizon_ms is None else batch.horizon_ms
 
 
-def _last_offset(transaction: AbortedTransaction) -> int:
+def _last_offset(transaction: Aborted) -> int:
     return transaction.last_offset
 
 

@@ -8,9 +8,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from coterie.broker.compaction import AbortedTransaction
 from coterie.broker.policies import TopicPolicy
 from coterie.broker.store import Store, connect
+from coterie.broker.transaction_store import Aborted, read_aborted
 from coterie.wire.batches import read_head
 
 STEP_ROWS = 500
@@ -188,15 +188,9 @@ class RowReader:
         rows.close()
         return found
 
-    def aborted(self, partition_id: int, end_offset: int) -> list[AbortedTransaction]:
+    def aborted(self, partition_id: int, end_offset: int) -> list[Aborted]:
         """Those that begin before ``end_offset``."""
-        return [
-            AbortedTransaction(producer_id=producer_id, first_offset=first_offset, last_offset=last_offset)
-            for producer_id, first_offset, last_offset in self._database.execute(
-                "SELECT producer_id, first_offset, last_offset FROM aborted WHERE partition = ? AND first_offset < ?",
-                (partition_id, end_offset),
-            )
-        ]
+        return read_aborted(self._database, partition_id, 0, end_offset)
 
     def _size(self, partition_id: int, offset: int, end_offset: int) -> int:
         (size,) = self._database.execute(
