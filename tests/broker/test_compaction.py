@@ -86,6 +86,10 @@ def test_a_tombstone_behind_what_cannot_be_read_never_goes() -> None:
         assert verdicts == [Verdict(records=None), Verdict(records=None)]
 
 
+def test_what_can_no_longer_be_read_has_no_horizon_that_calls_for_passes() -> None:
+    assert judged([batch(0, is_readable=False, horizon_ms=5)], now_ms=10_000) == [Verdict(records=None)]
+
+
 def test_a_pass_ends_before_the_batch_whose_keys_have_no_room() -> None:
     compaction = Compaction(now_ms=0, delete_retention_ms=DELAY_MS, keys_max=3)
     assert compaction.see(batch(0, *((f"k{n}", False) for n in range(5)))), "the first one always has room"

@@ -169,6 +169,33 @@ async def test_what_cannot_be_unpacked_is_kept_whole_and_said_once(
     assert "upkeep of t-0" in said[0].message
 
 
+async def test_a_partition_rests_when_what_waited_for_its_horizon_can_no_longer_be_read(tmp_path: Path) -> None:
+    async with staged(tmp_path) as stage:
+        partition = await stage.topic(COMPACT)
+        await stage.put(partition, ("a", None))
+        await stage.put(partition, ("end", ""))
+        await until(lambda: stage.rows("SELECT COUNT(delete_horizon_ms) FROM batches") == 1)
+        await stage.log.write(
+            lambda store: (
+                store.database.execute(
+                    "UPDATE batches SET data = CAST(SUBSTR(data, 1, LENGTH(data) - 1) || x'ff' AS BLOB)"
+                    " WHERE last_offset = 0"
+                ).rowcount
+            )
+        )
+        statements: list[str] = []
+        stage.log._store.database.set_trace_callback(statements.append)
+        stage.now_ms += 1_000
+        await until(lambda: stage.rows("SELECT COUNT(delete_horizon_ms) FROM batches") == 0)
+        other = (await stage.log.create_topic("u", 1, COMPACT)).partitions[0]
+        for n in range(1, 6):  # each is another turn
+            await stage.put(other, ("a", str(n)))
+            await stage.put(other, ("a", str(n)))
+            await until(lambda: stage.rows("SELECT MAX(cleaned_offset) FROM partitions") == 2 * n - 1)  # noqa: B023
+        passes = [line for line in statements if "SET cleaned_offset" in line and line.endswith(f"= {partition.id}")]
+        assert len(passes) == 1
+
+
 async def test_compaction_stops_before_an_open_transaction(tmp_path: Path) -> None:
     async with staged(tmp_path) as stage:
         partition = await stage.topic(COMPACT)

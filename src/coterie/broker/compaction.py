@@ -87,7 +87,8 @@ class Compaction:
         if batch.records is None:
             self._has_met_unreadable = True
             self._note_transaction(batch)
-            return Verdict(records=None, horizon_ms=batch.horizon_ms)
+            # Nothing in it ever goes, so no pass is due for it: a horizon that it had is dropped.
+            return Verdict(records=None)
         kept = [record for record in batch.records if self._is_kept(record, batch.horizon_ms)]
         if kept:
             self._note_transaction(batch)
