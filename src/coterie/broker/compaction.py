@@ -55,13 +55,13 @@ class Compaction:
     offset, so every transaction in them is decided."""
 
     def __init__(
-        self, *, now_ms: int, delete_retention_ms: int, keys_max: int, aborted: Iterable[AbortedTransaction] = ()
+        self, *, now_ms: int, delete_retention_ms: int, keys_max: int, aborted: Iterable[Aborted] = ()
     ) -> None:
         self._now_ms = now_ms
         self._horizon_ms = now_ms + delete_retention_ms
         self._keys_max = keys_max
         self._newest: dict[bytes, int] = {}
-        self._aborted: dict[int, list[AbortedTransaction]] = {}
+        self._aborted: dict[int, list[Aborted]] = {}
         for transaction in sorted(aborted, key=_last_offset):
             self._aborted.setdefault(transaction.producer_id, []).append(transaction)
         self._has_met_unreadable = False
