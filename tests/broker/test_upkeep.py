@@ -3,6 +3,7 @@
 import asyncio
 import logging
 import os
+import sqlite3
 import struct
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
@@ -14,13 +15,14 @@ from crc32c import crc32c
 
 from coterie.broker.group_log import GroupLog
 from coterie.broker.log import BrokerLog, Partition, open_log
-from coterie.broker.rows import RowReader
+from coterie.broker.rows import Row, RowReader
 from coterie.broker.settings import Upkeep
 from coterie.broker.store import TopicGoneError
 from coterie.broker.upkeep import keep_up
 from coterie.groups.offset_messages import CommittedOffset, OffsetRemoved, OffsetWritten
 from coterie.nouns.ids import GroupId
 from coterie.wire.batches import NewRecord, Record, decode_records, encode_batch, read_head
+from tests.wire.fuzzing import batch_of
 
 DEADLINE_S = 60
 OFTEN = Upkeep(retention_check_interval_ms=5, cleaner_backoff_ms=5, initial_delay_ms=0)
@@ -293,6 +295,68 @@ async def test_configs_that_cannot_be_followed_stop_nobody_elses_upkeep(
         await stage.put(partition, ("a", "0"), timestamp_ms=5)
         await until(lambda: partition.start_offset == 1)
     assert len([record for record in caplog.records if "cannot be followed" in record.message]) == 1
+
+
+async def test_a_hostile_batch_is_kept_whole_and_said_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    async with staged(tmp_path) as stage:
+        hostile = (await stage.log.create_topic("hostile", 1, COMPACT)).partitions[0]
+        for deltas in (2**63 - 1, 0), (0, 2**40):
+            data = batch_of((*deltas, b"a"), (0, 1, b"b"))
+            await stage.log.append(hostile, data, read_head(data))
+        for value in "12":
+            await stage.put(hostile, ("b", value))
+        partition = await stage.topic(COMPACT)
+        for value in "123":
+            await stage.put(partition, ("a", value))
+
+        await stage.until_told(partition, [("a", "2"), ("a", "3")])
+        assert await stage.log.read(hostile, 0, 1)
+        await until(lambda: stage.rows("SELECT cleaned_offset FROM partitions ORDER BY id LIMIT 1 OFFSET 0") == 5)
+        assert stage.rows(f"SELECT COUNT(*) FROM batches WHERE partition = {hostile.id}") == 4
+    assert len([record for record in caplog.records if "upkeep of hostile-0" in record.message]) == 1
+
+
+@pytest.mark.parametrize("planted", [AssertionError("planted"), sqlite3.DatabaseError("planted")])
+async def test_a_partition_whose_upkeep_fails_stops_nobody_elses(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, planted: Exception
+) -> None:
+    async with staged(tmp_path, Upkeep(initial_delay_ms=10**9)) as stage:
+        both = COMPACT | {"cleanup.policy": "compact,delete", "retention.ms": "1000"}
+        broken = (await stage.log.create_topic("broken", 1, both)).partitions[0]
+        partition = await stage.topic(both)
+        for value in "1234":
+            await stage.put(broken, ("a", value))
+            await stage.put(partition, ("a", value))
+        rows, kept = RowReader.rows, RowReader.offset_kept_by_time
+
+        def failing_rows(reader: RowReader, partition_id: int, *args: int) -> list[Row]:
+            if partition_id == broken.id:
+                raise planted
+            return rows(reader, partition_id, *args)
+
+        def failing_kept(reader: RowReader, partition_id: int, *args: int) -> int:
+            if partition_id == broken.id:
+                raise planted
+            return kept(reader, partition_id, *args)
+
+        with monkeypatch.context() as patched:
+            patched.setattr(RowReader, "rows", failing_rows)
+            patched.setattr(RowReader, "offset_kept_by_time", failing_kept)
+            async with looked_after(stage):
+                await stage.until_told(partition, [("a", "3"), ("a", "4")])
+                stage.now_ms += 1_001
+                await until(lambda: partition.start_offset == 4 and stage.rows() == 4)
+        told = [record.message for record in caplog.records if record.levelno >= logging.WARNING]
+        if isinstance(planted, sqlite3.Error):
+            assert told == ["the upkeep of the broker's log waits until it works again: planted"] * 2
+        else:
+            assert told == [
+                f"our own bug: the {work} of broken-0 fails, what else there is goes on"
+                for work in ("retention", "compaction")
+            ]
+        caplog.clear()
+        async with looked_after(stage):
+            await until(lambda: broken.start_offset == 4 and stage.rows() == 0)
 
 
 async def test_a_buffer_for_few_keys_takes_several_passes_to_the_same_end(tmp_path: Path) -> None:

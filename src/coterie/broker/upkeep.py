@@ -7,7 +7,7 @@ one short step at a time. A step waits for the one before, so that an append nev
 import asyncio
 import logging
 import sqlite3
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from functools import partial
@@ -75,6 +75,8 @@ class _Upkeep:
         self._settings = settings
         self._now_ms = now_ms
         self._failing: set[Callable[[], Awaitable[None]]] = set()
+        self._broken: set[str] = set()
+        """What met a bug of ours when it had its turn the last time, said once."""
         self._complained_of: set[str] = set()
         self._quiet: dict[int, _Quiet] = {}
 
@@ -108,6 +110,29 @@ class _Upkeep:
         else:
             self._failing.discard(work)
 
+    async def _one_by_one(self, works: Iterable[tuple[str, Callable[[], Awaitable[None]]]]) -> None:
+        """Each has a name; one that fails leaves the others their turn.
+
+        :raises WorldError: at once, when the log cannot be written: none of the others could be.
+        :raises sqlite3.Error: in the end, when something could not be read.
+        """
+        unreadable: sqlite3.Error | None = None
+        for name, work in works:
+            try:
+                await work()
+            except WorldError:
+                raise
+            except sqlite3.Error as error:
+                unreadable = error
+            except Exception:
+                if name not in self._broken:
+                    logger.exception("our own bug: %s fails, what else there is goes on", name)
+                self._broken.add(name)
+            else:
+                self._broken.discard(name)
+        if unreadable is not None:
+            raise unreadable
+
     # -- what is gone already -----------------------------------------------------------------------------------------
 
     async def _sweep(self) -> None:
@@ -126,12 +151,17 @@ class _Upkeep:
     # -- retention ----------------------------------------------------------------------------------------------------
 
     async def _retain(self) -> None:
-        for _, partition, policy in await self._partitions():
-            start_offset = await self._look(partial(self._start_offset, partition, policy))
-            if start_offset > partition.start_offset:
-                with suppress(TopicGoneError):  # meanwhile: then everything goes
-                    await self._log.delete_records(partition, start_offset)
+        await self._one_by_one(
+            (f"the retention of {topic.name}-{partition.number}", partial(self._retain_partition, partition, policy))
+            for topic, partition, policy in await self._partitions()
+        )
         await self._sweep()
+
+    async def _retain_partition(self, partition: Partition, policy: TopicPolicy) -> None:
+        start_offset = await self._look(partial(self._start_offset, partition, policy))
+        if start_offset > partition.start_offset:
+            with suppress(TopicGoneError):  # meanwhile: then everything goes
+                await self._log.delete_records(partition, start_offset)
 
     def _start_offset(self, partition: Partition, policy: TopicPolicy) -> int:
         """Where the partition should begin."""
@@ -149,14 +179,20 @@ class _Upkeep:
         self._quiet = {
             partition.id: self._quiet[partition.id] for _, partition, _ in compacted if partition.id in self._quiet
         }
-        for topic, partition, policy in compacted:
-            complain = partial(self._complain, f"{topic.name}-{partition.number}")
-            while await self._compact_partition(partition, policy, complain):
-                pass
+        await self._one_by_one(
+            (
+                f"the compaction of {topic.name}-{partition.number}",
+                partial(self._compact_partition, topic, partition, policy),
+            )
+            for topic, partition, policy in compacted
+        )
 
-    async def _compact_partition(
-        self, partition: Partition, policy: TopicPolicy, complain: Callable[[str], None]
-    ) -> bool:
+    async def _compact_partition(self, topic: Topic, partition: Partition, policy: TopicPolicy) -> None:
+        complain = partial(self._complain, f"{topic.name}-{partition.number}")
+        while await self._compact_some(partition, policy, complain):
+            pass
+
+    async def _compact_some(self, partition: Partition, policy: TopicPolicy, complain: Callable[[str], None]) -> bool:
         """One pass, if it is worth one; whether there is more than it had room for."""
         # Both ends are taken here, on the loop, where they move.
         offsets = partition.start_offset, partition.stable_offset
