@@ -109,6 +109,9 @@ def test_who_may_write_anywhere_may_have_a_producer_id(tmp_path: Path) -> None:
         ("allow User:a read topic:a*b", "before its end"),
         ("super", "super wants one principal"),
         ('allow "User:a read topic:t', "No closing quotation"),
+        ('allow "User:a # read topic:t', "No closing quotation"),
+        ("allow User:a read topic:t\\", "No escaped character"),
+        ("super User:*", "super wants one principal, not everybody"),
     ],
 )
 def test_a_malformed_line_is_told_with_file_and_number(tmp_path: Path, line: str, why: str) -> None:
@@ -116,6 +119,25 @@ def test_a_malformed_line_is_told_with_file_and_number(tmp_path: Path, line: str
         rules(f"# rules\nallow User:b read topic:t\n{line}\n", tmp_path)
     assert str(refused.value).startswith(f"{tmp_path / 'rules.acl'}, line 3: ")
     assert why in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("line", "name", "host"),
+    [
+        ("allow User:alice read group:pay#1 from 10.0.0.1", "pay#1", "10.0.0.1"),
+        ("allow User:alice read group:pay#1 from 10.0.0.1 # group:pay", "pay#1", "10.0.0.1"),
+        ("allow User:alice read group:pay# from 10.0.0.1\t#", "pay#", "10.0.0.1"),
+        ('allow User:alice read "group:pay #1" from 10.0.0.1# #', "pay #1", "10.0.0.1#"),
+        ("allow User:alice read 'group:pay #1'", "pay #1", "*"),
+        ("allow User:alice read group:pay\\ #1", "pay #1", "*"),
+        ("allow User:alice read group:pay # Bob's", "pay", "*"),
+        ("allow User:alice read group:pay #", "pay", "*"),
+        ("allow User:alice read group:pay #from 10.0.0.1", "pay", "*"),
+    ],
+)
+def test_a_comment_begins_after_a_space_and_not_inside_a_word(tmp_path: Path, line: str, name: str, host: str) -> None:
+    (rule,) = rules(f"# all there is\n  # {line}\n{line}\n", tmp_path).rules
+    assert (rule.name, rule.host) == (name, host)
 
 
 async def test_a_broker_does_not_start_with_rules_that_are_no_good(tmp_path: Path) -> None:

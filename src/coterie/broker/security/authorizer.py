@@ -1,6 +1,6 @@
 """The authorizer's seam, and the one child it has: rules of a file, one a line, that people can read.
 
-    # anything after a # is a comment
+    # a # at the start of a line or after a space begins a comment; group:pay#1 holds none
     super User:admin
     allow User:alice   read,write           topic:orders*
     allow User:*       describe             topic:orders from 10.0.0.7
@@ -17,6 +17,7 @@ deny counts more than any allow, what no rule allows is denied, and read, write,
 them (alter_configs brings describe_configs).
 """
 
+import re
 import shlex
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -134,7 +135,7 @@ def read_rules(path: Path) -> Rules:
     super_users: set[str] = set()
     for number, line in enumerate(lines, start=1):
         try:
-            words = shlex.split(line, comments=True)
+            words = shlex.split(_without_comment(line))
             if words and words[0] == "super":
                 super_users.add(_super_user(words))
             elif words:
@@ -147,9 +148,22 @@ def read_rules(path: Path) -> Rules:
 # -- one line ---------------------------------------------------------------------------------------------------------
 
 
+_BEFORE_COMMENT = re.compile(r"""(?:"(?:\\.|[^"\\])*"|'[^']*'|\\.#*|[^"'\\#]|(?<=\S)#)*""")
+"""What is quoted, what is escaped, and each # that stands inside a word."""
+
+
+def _without_comment(line: str) -> str:
+    # `shlex` would take a # inside a word for the begin of a comment, too: the rest of a rule would be lost unseen.
+    before = _BEFORE_COMMENT.match(line)
+    assert before is not None, "it matches nothing at all, too"
+    return before[0] if line.startswith("#", before.end()) else line
+
+
 def _super_user(words: Sequence[str]) -> str:
     if len(words) != 2:
         raise ValueError("super wants one principal: super User:name")
+    if words[1] == "User:*":
+        raise ValueError("super wants one principal, not everybody: to let everybody do everything, leave out --acl")
     return _principal(words[1])
 
 
