@@ -87,15 +87,15 @@ class Worker:
         return None
 
     def answer(self, kind: type[RequestT], response: Response) -> RequestT:
-        send = self._take(kind)
+        send = self.take(kind)
         self.feed(Answered(id=send.id, response=response))
         assert isinstance(send.request, kind)
         return send.request
 
     def fail(self, kind: type[RequestT]) -> None:
-        self.feed(Failed(id=self._take(kind).id, reason="the connection broke"))
+        self.feed(Failed(id=self.take(kind).id, reason="the connection broke"))
 
-    def _take(self, kind: type[RequestT]) -> Send:
+    def take(self, kind: type[RequestT]) -> Send:
         send = next(send for send in reversed(self.out) if isinstance(send.request, kind))
         self.out.remove(send)
         return send

@@ -1,6 +1,6 @@
 """A place that is given up because the herder is stuck; loss, lease and farewell are told in `test_classic`."""
 
-from coterie.member.events import AbandonWanted, LeaveWanted, Left
+from coterie.member.events import AbandonWanted, Failed, LeaveWanted, Left, RejoinWanted
 from coterie.member.messages import (
     HeartbeatRequest,
     HeartbeatResponse,
@@ -9,6 +9,7 @@ from coterie.member.messages import (
     LeaveRequest,
     SyncRequest,
 )
+from coterie.member.turn import TROUBLES_MAX
 from coterie.nouns.ids import InstanceId
 from coterie.nouns.jobs import NO_JOBS
 from coterie.wire.connect_events import MembershipLost
@@ -98,3 +99,32 @@ def test_another_trouble_is_told_of_at_once(worker: Worker) -> None:
         "The group's coordinator cannot be asked",
         "The group's coordinator answers coordinator_load_in_progress; joining again",
     ]
+
+
+def test_two_troubles_in_turn_are_each_told_of_once(worker: Worker) -> None:
+    settle(worker)
+    worker.feed(RejoinWanted(reason="a wish"))
+    while worker.now_ms < 4_000:
+        worker.pass_time(100)
+        for kind in (HeartbeatRequest, JoinRequest):
+            if worker.sent(kind) is not None:
+                worker.fail(kind)
+    assert sorted(text.partition(":")[0] for text in worker.said) == [
+        "A heartbeat failed",
+        "The group's coordinator cannot be asked",
+    ]
+    # When something comes of asking they are over, and news again.
+    worker.said.clear()
+    worker.pass_time(1_000)
+    worker.answer(HeartbeatRequest, HeartbeatResponse(error=ErrorCode.rebalance_in_progress))
+    worker.fail(JoinRequest)
+    assert [text.partition(":")[0] for text in worker.said] == ["The group's coordinator cannot be asked"]
+
+
+def test_of_troubles_without_end_only_the_last_are_kept(worker: Worker) -> None:
+    worker.subscribe()
+    for number in range(100):
+        worker.pass_time(1_000)
+        worker.feed(Failed(id=worker.take(JoinRequest).id, reason=f"trouble {number}"))
+    assert len(worker.said) == 100
+    assert len(worker.member.troubles) == TROUBLES_MAX

@@ -2,7 +2,7 @@
 
 import pytest
 
-from coterie.member.events import LeaveWanted, Left
+from coterie.member.events import Installed, LeaveWanted, Left
 from coterie.member.messages import (
     HeartbeatRequest,
     HeartbeatResponse,
@@ -147,6 +147,11 @@ def test_a_leader_that_computes_its_first_round_knows_that_it_is_fresh(worker: W
     worker.answer(JoinRequest, joined(1, leader="me", members={"me": b""}))
     (wanted,) = worker.heard(AssignmentWanted)
     assert wanted.generation == 1
+    worker.feed(Installed(generation=Generation(1), assignments={}))
+    worker.answer(SyncRequest, synced(SOME_WORK, delay_ms=300))
+    (received,) = worker.heard(AssignmentReceived)
+    assert received.assignment.delay_ms == 300
+    assert worker.sent(JoinRequest) is None, "what it has computed was made for this life"
 
 
 def test_a_leader_is_told_who_is_static(worker: Worker) -> None:

@@ -57,7 +57,7 @@ def on_heartbeat(turn: Turn, asked: InFlight, response: HeartbeatResponse) -> No
 
 def renew_lease(turn: Turn, asked: InFlight) -> None:
     member = turn.member
-    member.trouble = None
+    member.troubles.clear()
     if member.leased_at_ms is None or asked.sent_at_ms > member.leased_at_ms:
         member.leased_at_ms = asked.sent_at_ms
         turn.order(SetTimer(timer="lease", at_ms=asked.sent_at_ms + member.settings.lease_ms))

@@ -53,7 +53,6 @@ class InFlight:
 class Trouble:
     """What keeps a member from its place, and passes by itself."""
 
-    text: str
     since_ms: int
     said_at_ms: int
 
@@ -95,8 +94,8 @@ class Member:
         self.retry_at_ms: int | None = None
         self.retries = 0
         self.rejoin_reason: str | None = None
-        self.trouble: Trouble | None = None
-        """Why nothing comes of asking; None when something does."""
+        self.troubles: dict[str, Trouble] = {}
+        """Why nothing comes of asking, in so many words; empty when something does."""
 
         # What ends.
         self.leased_at_ms: int | None = None

@@ -7,6 +7,8 @@ from coterie.member.messages import Request
 from coterie.member.state import InFlight, Member, Trouble
 
 SAY_AGAIN_MS = 30_000
+TROUBLES_MAX = 8
+"""Kept at once: what a broken network says of itself has no end."""
 
 
 class Turn:
@@ -19,14 +21,18 @@ class Turn:
         self.effects.append(effect)
 
     def say_trouble(self, text: str) -> None:
-        """At once when it is new, then again every so often: whoever reads the log is to see that it lasts."""
-        trouble, now_ms = self.member.trouble, self.now_ms
-        if trouble is None or trouble.text != text:
+        """At once when it is new, then again every so often: whoever reads the log is to see that it lasts. So with
+        each of several that come in turn, as when heartbeats fail and joins do, too."""
+        troubles, now_ms = self.member.troubles, self.now_ms
+        trouble = troubles.get(text)
+        if trouble is None:
             self.order(Say(text=text))
-            self.member.trouble = Trouble(text=text, since_ms=now_ms, said_at_ms=now_ms)
+            if len(troubles) == TROUBLES_MAX:
+                del troubles[min(troubles, key=lambda known: troubles[known].said_at_ms)]
+            troubles[text] = Trouble(since_ms=now_ms, said_at_ms=now_ms)
         elif now_ms - trouble.said_at_ms >= SAY_AGAIN_MS:
             self.order(Say(text=f"{text} (for {(now_ms - trouble.since_ms) // 1000} s now; asking on)"))
-            self.member.trouble = replace(trouble, said_at_ms=now_ms)
+            troubles[text] = replace(trouble, said_at_ms=now_ms)
 
     def send(self, request: Request) -> InFlight:
         sent = InFlight(id=next(self.member.request_ids), request=request, sent_at_ms=self.now_ms)
