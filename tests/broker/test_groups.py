@@ -186,9 +186,25 @@ def test_our_own_bug_costs_a_group_its_machine_but_nothing_that_was_durable(
     with caplog.at_level(logging.ERROR, logger="coterie.broker"):
         assert member.beat() is ErrorCode.not_coordinator
     assert "planted" in caplog.text
-    assert "Heartbeat(" in caplog.text
+    assert "Heartbeat" in caplog.text
+    assert "SyncGroup" in caplog.text
+    # Who and how many: what members have to do, and what they say of themselves, is theirs.
+    assert "work" not in caplog.text.partition("SyncGroup")[2].partition("\n")[0]
     assert member.beat() is ErrorCode.none
     assert other.beat() is ErrorCode.unknown_member_id
+
+
+def test_of_what_strangers_send_a_group_keeps_next_to_nothing(connect: Connect, broker: ThreadedBroker) -> None:
+    member, stranger = Member(connect()), Member(connect())
+    member.join()
+    stranger.member_id = "m" * 10_000
+    for _ in range(5):
+        assert stranger.sync(("w" * 10_000, b"w" * 1_000_000)).error_code is ErrorCode.unknown_member_id
+        assert stranger.beat() is ErrorCode.unknown_member_id
+    (host,) = broker.broker._node.groups._hosts.values()
+    story = host._trace.story(last=1_000)
+    assert story.count("SyncGroup") == story.count("Heartbeat") == 5
+    assert len(story) < 5_000
 
 
 def test_a_group_that_nobody_was_ever_in_is_not_remembered(connect: Connect, broker: ThreadedBroker) -> None:

@@ -40,6 +40,7 @@ from coterie.groups.messages import (
 )
 from coterie.groups.offset_messages import TopicDeleted
 from coterie.groups.state import Group, Limits, apply
+from coterie.groups.summary import summary
 from coterie.nouns.errors import WorldError
 from coterie.nouns.ids import GroupId, ReplyTo
 from coterie.wire.errors import ErrorCode
@@ -172,7 +173,7 @@ class GroupHost:
 
     def _step(self, event: Event) -> None:
         now_ms = self._now_ms()
-        self._trace.add(now_ms, event)
+        self._trace.add(now_ms, summary(event))
         output = step(self._group, event, now_ms=now_ms)
         self._outbox.put(output)
         if output.records:

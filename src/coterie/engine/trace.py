@@ -4,7 +4,8 @@ from collections import deque
 
 
 class Trace:
-    """The last happenings, oldest first; bounded. Each is put into words only when the story is asked for."""
+    """The last happenings, oldest first; bounded, as long as each of them is small. Each is put into words only when
+    the story is asked for."""
 
     def __init__(self, lines_max: int = 400) -> None:
         self._happenings: deque[tuple[int, object]] = deque(maxlen=lines_max)
