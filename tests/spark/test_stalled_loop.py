@@ -9,10 +9,12 @@ from pathlib import Path
 
 import pytest
 import pytest_asyncio
+from pyspark.sql import DataFrame
 
 from coterie.herder.seams import TaskHalted
 from coterie.nouns.jobs import ConnectorName
 from coterie.spark.runtime import SparkTaskRuntime
+from coterie.spark.sinks import FileSink, Staged
 from tests.kafka.embedded_broker import EmbeddedBroker
 from tests.spark.conftest import Rig, rows_of, write_file
 from tests.worker.fleet import SESSION_MS, Fleet
@@ -131,3 +133,36 @@ async def test_what_was_being_started_is_halted_too_and_what_starts_later_runs(r
     await runtime.start(starting.result())
     await rig.wait_until(lambda: rows_of(tmp_path / "out") == list(range(10)))
     await runtime.stop(task, grace_ms=10_000)
+
+
+async def test_what_is_in_its_grace_is_halted_too_and_its_last_batch_is_left_to_whoever_is_next(
+    rig: Rig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    runtime = rig.spark_runtime
+    config = rig.config(tmp_path)
+    write_file(tmp_path / "in", "0.csv", [(0, 1.0, 1)])
+    start = await rig.start(config, "grace")
+    await rig.wait_until(lambda: rows_of(tmp_path / "out") == [0])
+    in_batch, go_on = threading.Event(), threading.Event()
+    stage = FileSink.stage
+
+    def slow(sink: FileSink, batch: DataFrame) -> Staged:
+        staged = stage(sink, batch)
+        in_batch.set()
+        assert go_on.wait(60)
+        return staged
+
+    monkeypatch.setattr(FileSink, "stage", slow)
+    write_file(tmp_path / "in", "1.csv", [(1, 1.0, 1)])
+    await rig.wait_until(in_batch.is_set)
+    async with asyncio.TaskGroup() as tasks:
+        tasks.create_task(runtime.stop(start.task, grace_ms=60_000))
+        await rig.wait_until(lambda: runtime.held(start.task) is None)
+        await asyncio.to_thread(runtime.stop_everything_now)
+        go_on.set()
+    assert rows_of(tmp_path / "out") == [0]
+    assert runtime._being_stopped == []
+    monkeypatch.undo()
+    await runtime.start(start)
+    await rig.wait_until(lambda: rows_of(tmp_path / "out") == [0, 1])
+    await runtime.stop(start.task, grace_ms=10_000)

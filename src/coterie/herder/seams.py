@@ -143,8 +143,9 @@ class TaskRuntime(Protocol):
     def stop_everything_now(self) -> None:
         """For a worker whose event loop stands still: called on any other thread, it needs no loop.
 
-        When it returns no effect can come from a task that ran, or was being started, when it was called. Each of them
-        is told as :class:`TaskHalted`. Starts that are asked for later go ahead."""
+        When it returns no effect can come from a task that ran, or was being started or stopped, when it was called,
+        whatever grace a stop has. Each that was not being stopped is told as :class:`TaskHalted`. Starts that are asked
+        for later go ahead."""
         ...
 
     async def next_event(self) -> TaskEvent:

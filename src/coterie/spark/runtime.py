@@ -65,7 +65,7 @@ class SparkConfig:
     """The wait before the first of these; each further one waits twice as long."""
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class Run:
     """One task that runs here, over all restarts on the same checkpoint."""
 
@@ -86,6 +86,8 @@ class SparkTaskRuntime:
         self._lock = threading.Lock()
         self._runs: dict[ConnectorTaskId, Run] = {}
         self._being_started: list[Run] = []
+        self._being_stopped: list[Run] = []
+        """In their grace: the batch that runs may still be put in place."""
         self._halts = 0
         """How often everything was stopped: a start that was asked for before that is none any more."""
         self._closing = threading.Event()
@@ -123,12 +125,11 @@ class SparkTaskRuntime:
         await _on(self._starts, lambda: self._start(start, halts))
 
     async def stop(self, task: ConnectorTaskId, *, grace_ms: int) -> None:
-        with self._lock:
-            run = self._runs.pop(task, None)
+        run = self._pop_to_stop(task)
         if run is not None:
             # Many stops wait for a thread together, and the grace is for all of them, as in Connect.
             deadline = time.monotonic() + grace_ms / 1000
-            await _on(self._stops, lambda: run.query.stop(grace_ms=max(0, round((deadline - time.monotonic()) * 1000))))
+            await _on(self._stops, lambda: self._stop(run, deadline))
         self._events.forget(task)
 
     def stop_everything_now(self) -> None:
@@ -137,8 +138,8 @@ class SparkTaskRuntime:
             runs, self._runs = self._runs, {}
             for task in runs:
                 self._events.put(TaskHalted(task=task))
-            # Whoever starts these tells of them, when it finds their fences closed.
-            halted = [*runs.values(), *self._being_started]
+            # Whoever starts these tells of them, when it finds their fences closed; whoever stops them need not.
+            halted = [*runs.values(), *self._being_started, *self._being_stopped]
         # All at once: one that hangs in its effect must not keep the others running.
         for run in halted:
             run.query.fence.shut()
@@ -232,11 +233,11 @@ class SparkTaskRuntime:
 
     def _start(self, start: TaskStart, halts: int) -> None:
         session = self._living()
-        with self._lock:
-            former = self._runs.pop(start.task, None)
-            halted = self._halts != halts
+        former = self._pop_to_stop(start.task)
         if former is not None:
-            former.query.stop(grace_ms=0)
+            self._stop(former, time.monotonic())
+        with self._lock:
+            halted = self._halts != halts
         if halted:
             self._events.put(TaskHalted(task=start.task))
             return
@@ -252,6 +253,20 @@ class SparkTaskRuntime:
         finally:
             with self._lock:
                 self._being_started.remove(run)
+
+    def _pop_to_stop(self, task: ConnectorTaskId) -> Run | None:
+        with self._lock:
+            run = self._runs.pop(task, None)
+            if run is not None:
+                self._being_stopped.append(run)
+        return run
+
+    def _stop(self, run: Run, deadline: float) -> None:
+        try:
+            run.query.stop(grace_ms=max(0, round((deadline - time.monotonic()) * 1000)))
+        finally:
+            with self._lock:
+                self._being_stopped.remove(run)
 
     def _start_query(self, task: ConnectorTaskId, run: Run) -> None:
         """Start the query, with a few attempts, and keep the run."""
