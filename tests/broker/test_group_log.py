@@ -8,16 +8,18 @@ from typing import Any
 
 import pytest
 
-from coterie.broker.group_log import GroupLog
+from coterie.broker.group_log import BATCH_BYTES_MAX, BATCH_RECORDS_MAX, GroupLog
 from coterie.broker.log import open_log
 from coterie.broker.settings import BrokerSettings
 from coterie.groups.offset_messages import CommittedOffset, OffsetRemoved, OffsetWritten
+from coterie.broker.store import Store
 from coterie.groups.state import Limits
 from coterie.nouns.errors import WorldError
 from coterie.nouns.ids import GroupId
-from coterie.wire.batches import NewRecord, decode_records, encode_batch, read_head
+from coterie.wire.batches import NewRecord, decode_records, encode_batch, iter_heads, read_head
 from coterie.wire.errors import ErrorCode
 from tests.broker.conftest import QUICK, RawClient, ThreadedBroker, raw_client
+from coterie.wire.sifting import slices
 from tests.broker.test_groups import Member
 
 COMMIT, FETCH, CREATE, DELETE_TOPICS = 8, 9, 19, 20
@@ -40,6 +42,52 @@ async def test_of_each_key_the_last_line_counts_and_tombstones_leave_nothing(tmp
 
 
 async def test_groups_that_load_at_the_same_time_share_a_pass(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_any_number_of_records_is_cut_into_batches_that_can_be_compacted(tmp_path: Path) -> None:
+    tombstones = [OffsetRemoved(partition=("gone", number)) for number in range(BATCH_RECORDS_MAX + 1)]
+    large = [
+        OffsetWritten(
+            partition=("t", number), committed=CommittedOffset(offset=1, metadata="m" * 30_000, committed_at_ms=1)
+        )
+        for number in range(2 * BATCH_BYTES_MAX // 30_000 + 1)
+    ]
+    async with open_log(tmp_path / "log", tmp_path / "lock") as log:
+        lines = await GroupLog.open(log)
+        await lines.append(G, [*tombstones, *large], now_ms=1)
+        (partition,) = log.topics["__consumer_offsets"].partitions
+        data = await log.read(partition, 0, 10**8)
+        heads = [head for _, head in iter_heads(data)]
+        assert partition.end_offset == sum(head.record_count for head in heads) == len(tombstones) + len(large)
+        assert len(heads) == 4
+        assert all(head.record_count <= BATCH_RECORDS_MAX for head in heads)
+        assert all(head.size_bytes <= BATCH_BYTES_MAX * 1.1 for head in heads)
+        assert sum(len(slices(data[at : at + head.size_bytes], head)) for at, head in iter_heads(data)) == len(
+            tombstones
+        ) + len(large)
+        assert await lines.load(G) == large
+
+
+async def test_records_that_need_several_batches_are_all_written_or_none(tmp_path: Path) -> None:
+    tombstones = [OffsetRemoved(partition=("gone", number)) for number in range(2 * BATCH_RECORDS_MAX)]
+    async with open_log(tmp_path / "log", tmp_path / "lock") as log:
+        lines = await GroupLog.open(log)
+        (partition,) = log.topics["__consumer_offsets"].partitions
+
+        batch = encode_batch([NewRecord(key=bytes(15), value=None)] * BATCH_RECORDS_MAX, timestamp_ms=1)
+
+        def leave_room(store: Store) -> None:
+            (pages,) = store.database.execute("PRAGMA page_count").fetchone()
+            (page_size,) = store.database.execute("PRAGMA page_size").fetchone()
+            pages += len(batch) * 3 // 2 // page_size
+            store.database.execute(f"PRAGMA max_page_count = {pages}").fetchone()
+
+        await log.write(leave_room)
+        with pytest.raises(WorldError, match="cannot be written"):
+            await lines.append(G, tombstones, now_ms=1)
+        assert partition.end_offset == 0
+        await lines.append(G, tombstones[:BATCH_RECORDS_MAX], now_ms=1)
+        assert partition.end_offset == BATCH_RECORDS_MAX, "one of the two had room"
+
+
     async with open_log(tmp_path / "log", tmp_path / "lock") as log:
         lines = await GroupLog.open(log)
         await lines.append(G, [written(1)], now_ms=1)
@@ -59,6 +107,69 @@ async def test_groups_that_load_at_the_same_time_share_a_pass(tmp_path: Path, mo
 
 
 async def test_a_line_that_means_nothing_is_told_in_one_sentence(tmp_path: Path) -> None:
+@pytest.mark.parametrize("failure", [WorldError("planted"), KeyError("planted")])
+async def test_whoever_waits_for_a_pass_that_fails_is_told_and_the_next_one_is_another(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, failure: Exception
+) -> None:
+    unfetched: list[object] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: unfetched.append(context))
+    async with open_log(tmp_path / "log", tmp_path / "lock") as log:
+        lines = await GroupLog.open(log)
+        await lines.append(G, [written(1)], now_ms=1)
+        may_fail = asyncio.Event()
+
+        async def fail(*_: Any) -> bytes:
+            await may_fail.wait()
+            raise failure
+
+        with monkeypatch.context() as patched:
+            patched.setattr(log, "read", fail)
+            await lines._passing.acquire()
+            loads = [asyncio.create_task(lines.load(group_id)) for group_id in (G, H, G, H)]
+            await asyncio.sleep(0)  # all of them wait for the lock
+            loads[3].cancel()  # who has given up hears nothing, and nothing is said of that
+            lines._passing.release()
+            may_fail.set()
+            async with asyncio.timeout(60):
+                outcomes = await asyncio.gather(*loads, return_exceptions=True)
+        assert outcomes[:3] == [failure] * 3
+        assert isinstance(outcomes[3], asyncio.CancelledError)
+        assert await lines.load(G) == [written(1)]
+    del outcomes, loads
+    gc.collect()
+    assert unfetched == []
+
+
+async def test_who_gives_up_while_it_reads_for_all_leaves_that_to_the_next(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with open_log(tmp_path / "log", tmp_path / "lock") as log:
+        lines = await GroupLog.open(log)
+        await lines.append(G, [written(1)], now_ms=1)
+        reading = asyncio.Event()
+
+        async def never(*_: Any) -> bytes:
+            reading.set()
+            await asyncio.get_running_loop().create_future()
+            return b""
+
+        with monkeypatch.context() as patched:
+            patched.setattr(log, "read", never)
+            await lines._passing.acquire()
+            loads = [asyncio.create_task(lines.load(group_id)) for group_id in (H, G, H)]
+            await asyncio.sleep(0)  # all of them wait for the lock
+            lines._passing.release()
+            async with asyncio.timeout(60):
+                await reading.wait()
+            loads.append(asyncio.create_task(lines.load(G)))
+            await asyncio.sleep(0)
+        loads[0].cancel()
+        async with asyncio.timeout(60):
+            outcomes = await asyncio.gather(*loads, return_exceptions=True)
+        assert isinstance(outcomes[0], asyncio.CancelledError)
+        assert outcomes[1:] == [[written(1)], (), [written(1)]]
+
+
     async with open_log(tmp_path / "log", tmp_path / "lock") as log:
         lines = await GroupLog.open(log)
         await lines.append(G, [written(1)], now_ms=1)

@@ -1,7 +1,7 @@
 """Groups' records as lines of the topic `__consumer_offsets`: written, and read again at a load."""
 
 import asyncio
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
 from coterie.broker.log import BrokerLog, Partition
 from coterie.groups.lines import decode_line, encode_line
@@ -14,6 +14,10 @@ from coterie.wire.batches import NewRecord, decode_records, encode_batch, iter_h
 GROUPS_TOPIC = "__consumer_offsets"
 """Kafka's name and Kafka's bytes, so that tools which know the topic can read it; one partition is enough here."""
 
+BATCH_RECORDS_MAX = 10_000
+BATCH_BYTES_MAX = 1024 * 1024
+"""What one batch holds, about, so that it can be compacted; a step may write the tombstones of any number of offsets. A
+record that is larger has a batch of its own."""
 _READ_SIZE = 4 * 1024 * 1024
 
 
@@ -35,9 +39,9 @@ class GroupLog:
 
     def append(self, group_id: GroupId, records: Sequence[Record], *, now_ms: int) -> "asyncio.Future[int]":
         """The future is done once the records are durable, or fails with a `WorldError`."""
-        lines = [encode_line(group_id, record) for record in records]
-        batch = encode_batch([NewRecord(key=key, value=value) for key, value in lines], timestamp_ms=now_ms)
-        return self._log.append(self._partition, batch, read_head(batch))
+        lines = (encode_line(group_id, record) for record in records)
+        batches = [encode_batch(some, timestamp_ms=now_ms) for some in _cut(lines)]
+        return self._log.append_together(self._partition, [(batch, read_head(batch)) for batch in batches])
 
     async def load_all(self) -> Mapping[GroupId, Sequence[Record]]:
         """Every group's records. Of each key only the last one counts, and is handed out.
@@ -100,6 +104,20 @@ def _keep_last(last: dict[bytes, bytes], data: bytes) -> int:
         else:
             last[line.key] = line.value
     return max(head.last_offset for _, head in iter_heads(data)) + 1
+
+
+def _cut(lines: Iterable[tuple[bytes, bytes | None]]) -> Iterator[list[NewRecord]]:
+    """The lines in order, as many together as one batch may hold."""
+    some: list[NewRecord] = []
+    size = 0
+    for key, value in lines:
+        line_size = len(key) + len(value or b"")
+        if some and (len(some) == BATCH_RECORDS_MAX or size + line_size > BATCH_BYTES_MAX):
+            yield some
+            some, size = [], 0
+        some.append(NewRecord(key=key, value=value))
+        size += line_size
+    yield some
 
 
 def _records(last: Mapping[bytes, bytes], wanted: Collection[GroupId] | None) -> Mapping[GroupId, Sequence[Record]]:

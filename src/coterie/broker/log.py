@@ -10,7 +10,7 @@ import fcntl
 import logging
 import os
 import sqlite3
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -131,11 +131,21 @@ class BrokerLog:
 
         Appends are written in the order of these calls.
         """
-        records = head.last_offset_delta + 1
-        return self.write(
-            lambda store: store.append(partition.id, data, head),
-            lambda base_offset: partition.grew(base_offset + records),
-        )
+        return self.append_together(partition, [(data, head)])
+
+    def append_together(
+        self, partition: Partition, batches: Sequence[tuple[bytes, BatchHead]]
+    ) -> "asyncio.Future[int]":
+        """Likewise for some batches in a row, at least one: all of them are durable, and readable, or none is. The
+        future has the first one's base offset."""
+        records = sum(head.last_offset_delta + 1 for _, head in batches)
+
+        def write(store: Store) -> int:
+            # If one is refused it is the first one, before anything is written.
+            base_offset, *_ = [store.append(partition.id, data, head) for data, head in batches]
+            return base_offset
+
+        return self.write(write, lambda base_offset: partition.grew(base_offset + records))
 
     async def create_topic(self, name: str, partitions: int, configs: Mapping[str, str]) -> Topic:
         """:raises TopicExistsError, WorldError: when it could not be created."""

@@ -17,7 +17,8 @@ from coterie.wire.compression import GZIP, packed_gzip, unpacked
 _INT64_BOUND = 2**63
 _UNPACKED_SIZE_MAX = 64 * 1024 * 1024
 _RECORDS_MAX = 250_000
-"""No honest batch holds more than these: a producer's largest one has about a megabyte before it is packed."""
+"""No honest batch holds more than these: a producer's largest one has about a megabyte before it is packed, and the
+groups' log cuts its own far below."""
 
 
 class Slice(NamedTuple):
