@@ -13,6 +13,7 @@ from uuid import UUID
 
 from coterie.broker.group_log import GROUPS_TOPIC
 from coterie.broker.layout import LAYOUT
+from coterie.broker.log_file import is_damage, require_log, unopened, unread
 from coterie.broker.store import connect_read_only
 from coterie.groups.lines import decode_line
 from coterie.nouns.errors import WireError, WorldError
@@ -22,26 +23,31 @@ _INTEGRITY_LINES_MAX = 100
 _TELL_EVERY_S = 2.0
 
 
-def check(path: Path, *, tell: Callable[[str], None]) -> Iterator[str]:
+def check(path: Path, *, tell: Callable[[str], None], may_be_older: bool = False) -> Iterator[str]:
     """What is wrong with the log at ``path``, one line each; ``tell`` hears from time to time how far the check is.
+    Of an older layout, where ``may_be_older``, only what SQLite finds.
 
-    :raises WorldError: when there is no log of this layout.
+    :raises WorldError: when there is no log of this layout, or it cannot be read here.
     """
-    if not path.is_file():
-        raise WorldError(f"there is no broker's log at {path}; name the folder that --data names")
+    require_log(path)
     try:
         database = connect_read_only(path)
     except sqlite3.Error as error:
-        raise WorldError(f"the broker's log {path} cannot be opened: {error}") from error
+        raise unopened(path, error) from error
     try:
         database.execute("BEGIN")
         (layout,) = database.execute("PRAGMA user_version").fetchone()
-        if layout != LAYOUT:
+        if layout == LAYOUT:
+            yield from _Check(database, tell).run()
+        elif may_be_older and 0 < layout < LAYOUT:
+            yield from _integrity(database)
+        else:
             raise WorldError(
                 f"{path} is of layout {layout}, known is {LAYOUT}; a broker's start takes an older one over"
             )
-        yield from _Check(database, tell).run()
     except sqlite3.Error as error:
+        if not is_damage(error):
+            raise unread(path, error) from error
         yield f"the file cannot be read: {error}"
     finally:
         database.close()
@@ -57,11 +63,7 @@ class _Check:
 
     def run(self) -> Iterator[str]:
         self._tell("SQLite looks through its own pages and indexes")
-        yield from (
-            f"SQLite: {line}"
-            for (line,) in self._database.execute(f"PRAGMA integrity_check({_INTEGRITY_LINES_MAX})")
-            if line != "ok"
-        )
+        yield from _integrity(self._database)
         yield from self._check_topics()
         (self._all_bytes,) = self._database.execute("SELECT COALESCE(SUM(size_bytes), 0) FROM batches").fetchone()
         for topic, number, *partition in self._database.execute(
@@ -174,6 +176,12 @@ class _Check:
 
 
 # -- small hands ------------------------------------------------------------------------------------------------------
+
+
+def _integrity(database: sqlite3.Connection) -> Iterator[str]:
+    for (line,) in database.execute(f"PRAGMA integrity_check({_INTEGRITY_LINES_MAX})"):
+        if line != "ok":
+            yield f"SQLite: {line}"
 
 
 def _sound_head(data: bytes) -> BatchHead:
