@@ -52,6 +52,7 @@ def test_producers_meet_all_that_their_play_is_about() -> None:
         "refused with producer_fenced",
         "refused with invalid_txn_state",
         "refused with invalid_producer_epoch",
+        "gives up a batch",
         "the disk fails",
         "broker crashes",
         "32766)",

@@ -76,6 +76,8 @@ class Invariant(StrEnum):
     """Whoever sends its batches in order is not told that they are out of it."""
     ABORTED_FOR_A_REASON = "aborted-for-a-reason"
     """A transaction ends by its own producer, by a successor, or when it has outlived its timeout."""
+    FENCED_FOR_A_REASON = "fenced-for-a-reason"
+    """Nothing is refused to a producer that has no successor and has outlived no timeout."""
     ENDS = "ends"
     """When the faults have stopped every transaction ends, and its readers get to the end of the log."""
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import lru_cache
 
 from coterie.groups.transaction_messages import Identity
 from coterie.wire.batches import decode_records, encode_marker, read_head
@@ -39,6 +40,7 @@ class Entry:
     """Of a marker."""
 
 
+@lru_cache(maxsize=4_096)  # whoever looks at a log looks at all of it
 def read_entry(data: bytes) -> Entry:
     head = read_head(data)
     is_commit, label = False, None

@@ -14,6 +14,8 @@ if TYPE_CHECKING:
     from coterie.lab.simulator.producers.producer import Producer
 
 LATE_MAX_MS = 8_000
+DELIVERY_TIMEOUT_MS = 1_500
+"""For so long a batch is sent again; then its transaction is given up."""
 IN_FLIGHT_MAX = 5
 """From a producer's first unanswered batch in a partition to its last one, both counted
 (``max.in.flight.requests.per.connection``)."""

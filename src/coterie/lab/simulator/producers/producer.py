@@ -18,7 +18,7 @@ from coterie.groups.transaction_messages import (
 from coterie.lab.simulator.network import Call
 from coterie.lab.simulator.producers.broker import PARTITIONS, Produced
 from coterie.lab.simulator.producers.bundle import Bundle
-from coterie.lab.simulator.producers.play import IN_FLIGHT_MAX, LATE_MAX_MS, Play, Style
+from coterie.lab.simulator.producers.play import DELIVERY_TIMEOUT_MS, IN_FLIGHT_MAX, LATE_MAX_MS, Play, Style
 from coterie.wire.batches import TRANSACTIONAL, NewRecord, check_produced, encode_batch
 from coterie.wire.errors import ErrorCode
 
@@ -30,6 +30,7 @@ class _Batch:
     partition: int
     label: bytes
     data: bytes
+    made_at_ms: int
     is_written: bool = False
 
 
@@ -169,7 +170,7 @@ class Producer:
             base_sequence=sequence,
             attributes=TRANSACTIONAL,
         )
-        batch = _Batch(number, label, data)
+        batch = _Batch(number, label, data, self.play.world.now_ms)
         self._batches.append(batch)
         return batch
 
@@ -218,11 +219,15 @@ class Producer:
                 self.play.watch.on_out_of_order(batch.label, had_earlier=had_earlier)
                 self._send_again(batch)
             case error:
+                self.play.watch.on_refused(self.name, error)
                 self.play.world.say(f"{self.name}: a batch is refused with {error.name}")
                 self._is_aborting = True
                 self._end_if_idle()
 
     def _send_again(self, batch: _Batch) -> None:
+        if self.play.world.now_ms - batch.made_at_ms > DELIVERY_TIMEOUT_MS:
+            self.play.world.say(f"{self.name} gives up a batch")
+            self._is_aborting = True
         self._soon(self._rng.randint(10, 200), lambda: self._end_if_idle() if self._is_aborting else self._send(batch))
 
     # -- its end ------------------------------------------------------------------------------------------------------
@@ -269,7 +274,7 @@ class Producer:
                 self.is_done = True
                 self.play.world.say(f"{self.name} is done")
             elif needs_epoch:
-                self._init(producer)
+                self._later(self._rng.choice((0, 2_000)), lambda: self._init(producer))
             else:
                 self._become(reply.producer)
                 self._rest()
@@ -298,6 +303,7 @@ class Producer:
             elif answer.error is ErrorCode.kafka_storage_error:
                 again()
             else:
+                self.play.watch.on_refused(self.name, answer.error)
                 self.kill(f"is refused with {answer.error.name}")
 
         self.play.network.call(

@@ -9,7 +9,7 @@ from coterie.lab.simulator.producers.watch import ProducersWatch
 from coterie.lab.simulator.producers.weather import ProducersWeather
 from coterie.lab.simulator.world import World
 
-WEATHER_MS = 60_000
+WEATHER_MS = 45_000
 LATEST_MS = 20_000
 """By then whatever was on its way when the faults stopped has arrived, through clogged links and as a stranger's."""
 SETTLE_MS = 30_000

@@ -18,6 +18,7 @@ from coterie.groups.transaction_messages import (
 from coterie.lab.simulator.invariants import Invariant, Violation
 from coterie.lab.simulator.producers.bundle import Bundle, Entry, read_entry, sieve
 from coterie.lab.simulator.world import World
+from coterie.wire.errors import ErrorCode
 
 if TYPE_CHECKING:
     from coterie.lab.simulator.producers.broker import SimBroker
@@ -68,6 +69,10 @@ class ProducersWatch:
         self._told: dict[str, Identity] = {}
         """Of each transactional id, the last producer that was told who it is."""
         self._processes: dict[Identity, str] = {}
+        self._started: dict[str, set[str]] = {}
+        """Of each transactional id, the processes that have become its producer."""
+        self._excused: set[str] = set()
+        """Processes that may be refused: another one came, or their time was over."""
         self._begun: dict[str, tuple[str, int]] = {}
         """Of each transactional id with an open transaction, who has begun it and when."""
         self.ended = 0
@@ -96,6 +101,11 @@ class ProducersWatch:
         """``had_earlier``: when it was sent, one before it had no answer yet."""
         if not had_earlier:
             raise Violation(Invariant.IN_SEQUENCE, f"{label!r} is told to be out of order")
+
+    def on_refused(self, by: str, error: ErrorCode) -> None:
+        """A process hears that it may not do what it wants."""
+        if by not in self._excused:
+            raise Violation(Invariant.FENCED_FOR_A_REASON, f"{by} is refused with {error.name}")
 
     def on_ended(self, bundle: Bundle, *, is_commit: bool) -> None:
         """A producer hears that its transaction is over."""
@@ -167,10 +177,17 @@ class ProducersWatch:
     # -- small hands --------------------------------------------------------------------------------------------------
 
     def _on_step(self, step: Step) -> None:
+        started = self._started.setdefault(step.transactional_id, set())
+        if isinstance(step.what, InitProducerId) and step.after != step.before and step.what.expected is None:
+            # It may be its own successor: what it had asked before may come in late.
+            self._excused |= started
+            started.add(step.by)
         was_open = step.before is not None and step.before.state is TransactionState.ONGOING
         is_open = step.after is not None and step.after.state is TransactionState.ONGOING
         if was_open and not is_open:
             self.ended += 1
+            if isinstance(step.what, TimeoutPassed):
+                self._excused |= started
             by, since_ms = self._begun.pop(step.transactional_id)
             assert step.after is not None
             self._world.say(f"the transaction of {by} ends by {type(step.what).__name__} of {step.by}")
@@ -195,6 +212,8 @@ class ProducersWatch:
         """Read what is new; returns the transactions that have ended in it."""
         log, partition, ended = self._logs[number], broker.partitions[number], list[Bundle]()
         for entry in map(read_entry, broker.read(partition, log.offset, 2**63 - 1)):
+            if entry.base_offset != log.offset:
+                raise Violation(Invariant.NOTHING_LOST, f"{number} goes on at {entry.base_offset} after {log.offset}")
             log.entries.append(entry)
             log.offset = entry.last_offset + 1
             if entry.label is not None:
