@@ -1,10 +1,14 @@
 """A worker's two Kafka clients, secured: log-in by each mechanism, and refusals that name what to change."""
 
 import asyncio
+import shutil
+import ssl
+import threading
 import uuid
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -233,6 +237,27 @@ async def test_a_file_that_is_not_there_is_named(authority: Authority, tmp_path:
         security = KafkaSecurity(protocol="SSL", ca_location=missing)
     with pytest.raises(WorldError, match=missing):
         await check_admission(["localhost:1"], client_id="tests", security=security)
+
+
+async def test_certificates_are_read_once_and_not_by_the_loop(
+    secured: Secured, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ca, readers, create = tmp_path / "ca.pem", list[threading.Thread](), ssl.create_default_context
+    shutil.copy(secured.security.ca_location or "", ca)
+
+    def noted(*args: Any, **settings: Any) -> ssl.SSLContext:
+        if settings.get("cafile") == str(ca):
+            readers.append(threading.current_thread())
+        return create(*args, **settings)
+
+    monkeypatch.setattr(ssl, "create_default_context", noted)
+    security = replace(secured.security, ca_location=str(ca))
+    await check_admission([secured.bootstrap], client_id="tests", security=security)
+    for _ in range(2):
+        connection = await Connection.open(Address.parse(secured.bootstrap), client_id="tests", security=security)
+        connection.close()
+    (reader,) = readers
+    assert reader is not threading.current_thread()
 
 
 async def test_only_the_host_that_a_certificate_names_is_trusted(authority: Authority, tmp_path: Path) -> None:

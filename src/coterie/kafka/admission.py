@@ -19,7 +19,7 @@ async def check_admission(
 
     :raises WorldError: when a broker is not trusted, or refuses the user; when a file of certificates is no good.
     """
-    tls_context(security)
+    await tls_context(security)
     for server in bootstrap_servers:
         try:
             async with asyncio.timeout(timeout_ms / 1000):

@@ -180,7 +180,8 @@ def _hint(api: Api) -> str:
 
 async def _connect(address: Address, security: KafkaSecurity) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
     """The one place where a connection begins, and so where it is secured."""
-    reader, writer = await asyncio.open_connection(address.host, address.port, ssl=tls_context(security))
+    context = await tls_context(security)
+    reader, writer = await asyncio.open_connection(address.host, address.port, ssl=context)
     # A parked join has nothing to send for a minute: the system finds out whether the other side is still there.
     writer.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     return reader, writer
