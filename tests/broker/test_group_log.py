@@ -1,6 +1,7 @@
 """The lines of groups in the broker's log: what a load hands out, and what a broker makes of it when it is back."""
 
 import asyncio
+import gc
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -11,15 +12,15 @@ import pytest
 from coterie.broker.group_log import BATCH_BYTES_MAX, BATCH_RECORDS_MAX, GroupLog
 from coterie.broker.log import open_log
 from coterie.broker.settings import BrokerSettings
-from coterie.groups.offset_messages import CommittedOffset, OffsetRemoved, OffsetWritten
 from coterie.broker.store import Store
+from coterie.groups.offset_messages import CommittedOffset, OffsetRemoved, OffsetWritten
 from coterie.groups.state import Limits
 from coterie.nouns.errors import WorldError
 from coterie.nouns.ids import GroupId
 from coterie.wire.batches import NewRecord, decode_records, encode_batch, iter_heads, read_head
 from coterie.wire.errors import ErrorCode
-from tests.broker.conftest import QUICK, RawClient, ThreadedBroker, raw_client
 from coterie.wire.sifting import slices
+from tests.broker.conftest import QUICK, RawClient, ThreadedBroker, raw_client
 from tests.broker.test_groups import Member
 
 COMMIT, FETCH, CREATE, DELETE_TOPICS = 8, 9, 19, 20
@@ -41,7 +42,6 @@ async def test_of_each_key_the_last_line_counts_and_tombstones_leave_nothing(tmp
         assert await lines.load(H) == ()
 
 
-async def test_groups_that_load_at_the_same_time_share_a_pass(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 async def test_any_number_of_records_is_cut_into_batches_that_can_be_compacted(tmp_path: Path) -> None:
     tombstones = [OffsetRemoved(partition=("gone", number)) for number in range(BATCH_RECORDS_MAX + 1)]
     large = [
@@ -88,6 +88,7 @@ async def test_records_that_need_several_batches_are_all_written_or_none(tmp_pat
         assert partition.end_offset == BATCH_RECORDS_MAX, "one of the two had room"
 
 
+async def test_groups_that_load_at_the_same_time_share_a_pass(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async with open_log(tmp_path / "log", tmp_path / "lock") as log:
         lines = await GroupLog.open(log)
         await lines.append(G, [written(1)], now_ms=1)
@@ -106,7 +107,6 @@ async def test_records_that_need_several_batches_are_all_written_or_none(tmp_pat
         assert reads.count(0) <= 2
 
 
-async def test_a_line_that_means_nothing_is_told_in_one_sentence(tmp_path: Path) -> None:
 @pytest.mark.parametrize("failure", [WorldError("planted"), KeyError("planted")])
 async def test_whoever_waits_for_a_pass_that_fails_is_told_and_the_next_one_is_another(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, failure: Exception
@@ -170,6 +170,7 @@ async def test_who_gives_up_while_it_reads_for_all_leaves_that_to_the_next(
         assert outcomes[1:] == [[written(1)], (), [written(1)]]
 
 
+async def test_a_line_that_means_nothing_is_told_in_one_sentence(tmp_path: Path) -> None:
     async with open_log(tmp_path / "log", tmp_path / "lock") as log:
         lines = await GroupLog.open(log)
         await lines.append(G, [written(1)], now_ms=1)

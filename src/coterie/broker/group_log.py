@@ -20,6 +20,8 @@ BATCH_BYTES_MAX = 1024 * 1024
 record that is larger has a batch of its own."""
 _READ_SIZE = 4 * 1024 * 1024
 
+_Wanted = tuple[GroupId, "asyncio.Future[Sequence[Record]]"]
+
 
 class GroupLog:
     """The lines of all groups. Made by :meth:`open`."""
@@ -27,8 +29,8 @@ class GroupLog:
     def __init__(self, log: BrokerLog, partition: Partition) -> None:
         self._log = log
         self._partition = partition
-        self._wanted: dict[GroupId, asyncio.Future[Sequence[Record]]] = {}
-        """Groups that the next pass over the log shall load; there is one pass at a time."""
+        self._wanted: list[_Wanted] = []
+        """What the next pass over the log shall load; there is one pass at a time."""
         self._passing = asyncio.Lock()
 
     @classmethod
@@ -55,19 +57,29 @@ class GroupLog:
 
         :raises WorldError: when the log cannot be read.
         """
-        loaded = self._wanted.setdefault(group_id, asyncio.get_running_loop().create_future())
+        loaded: asyncio.Future[Sequence[Record]] = asyncio.get_running_loop().create_future()
+        self._wanted.append((group_id, loaded))
         async with self._passing:
             if not loaded.done():
-                wanted, self._wanted = self._wanted, {}
-                try:
-                    found = await self._pass(wanted.keys())
-                except WorldError as error:
-                    for future in wanted.values():
-                        future.set_exception(error)
-                else:
-                    for other, future in wanted.items():
-                        future.set_result(found.get(other, ()))
-        return await loaded
+                await self._load_wanted()
+        return loaded.result()
+
+    async def _load_wanted(self) -> None:
+        wanted, self._wanted = self._wanted, []
+        try:
+            found = await self._pass({group_id for group_id, _ in wanted})
+        except asyncio.CancelledError:
+            # The others still wait: the next of them reads for all.
+            self._wanted = wanted + self._wanted
+            raise
+        except Exception as error:
+            for _, loaded in wanted:
+                loaded.set_exception(error)
+                # Whoever has given up waiting will not fetch it, and that is no news for the log.
+                loaded.exception()
+            raise
+        for group_id, loaded in wanted:
+            loaded.set_result(found.get(group_id, ()))
 
     def topics_gone(self, records: Sequence[Record]) -> Sequence[str]:
         """Topics of these records that were deleted, or made anew, since they were written; sorted."""
@@ -94,18 +106,6 @@ class GroupLog:
             ) from error
 
 
-def _keep_last(last: dict[bytes, bytes], data: bytes) -> int:
-    """Take in the lines of these batches; returns the offset behind them."""
-    for line in decode_records(data):
-        if line.key is None:
-            continue
-        if line.value is None:
-            last.pop(line.key, None)
-        else:
-            last[line.key] = line.value
-    return max(head.last_offset for _, head in iter_heads(data)) + 1
-
-
 def _cut(lines: Iterable[tuple[bytes, bytes | None]]) -> Iterator[list[NewRecord]]:
     """The lines in order, as many together as one batch may hold."""
     some: list[NewRecord] = []
@@ -118,6 +118,18 @@ def _cut(lines: Iterable[tuple[bytes, bytes | None]]) -> Iterator[list[NewRecord
         some.append(NewRecord(key=key, value=value))
         size += line_size
     yield some
+
+
+def _keep_last(last: dict[bytes, bytes], data: bytes) -> int:
+    """Take in the lines of these batches; returns the offset behind them."""
+    for line in decode_records(data):
+        if line.key is None:
+            continue
+        if line.value is None:
+            last.pop(line.key, None)
+        else:
+            last[line.key] = line.value
+    return max(head.last_offset for _, head in iter_heads(data)) + 1
 
 
 def _records(last: Mapping[bytes, bytes], wanted: Collection[GroupId] | None) -> Mapping[GroupId, Sequence[Record]]:
