@@ -12,6 +12,7 @@ from coterie.broker.refusal import RefusedError, outcome
 from coterie.broker.store import TopicExistsError
 from coterie.broker.topic_configs import config_error
 from coterie.broker.topic_rules import collision, is_internal, name_error
+from coterie.broker.turns import in_turns
 from coterie.wire.errors import ErrorCode
 from coterie.wire.shapes import Values
 
@@ -22,7 +23,9 @@ async def handle(node: Node, request: Request) -> Values:
     asked = {topic.name: topic for topic in request.body.topics}.values()
     return {
         "throttle_time": 0,
-        "topics": [await _answer(node, one, often, validate_only=request.body.validate_only) for one in asked],
+        "topics": [
+            await _answer(node, one, often, validate_only=request.body.validate_only) async for one in in_turns(asked)
+        ],
     }
 
 
@@ -31,7 +34,7 @@ async def _answer(node: Node, asked: Any, often: Counter[str], *, validate_only:
     error, sentence = await outcome(_create(node, asked, configs, often, validate_only=validate_only))
     answer: dict[str, Any] = {"name": asked.name, "topic_id": None, "error_code": error, "error_message": sentence}
     if error is not ErrorCode.none:
-        return answer | {"num_partitions": -1, "replication_factor": -1, "configs": None}
+        return answer | {"num_partitions": -1, "replication_factor": -1, "configs": ()}
     if not validate_only:
         answer["topic_id"] = node.log.topics[asked.name].topic_id
     return answer | {
