@@ -38,6 +38,8 @@ super User:{USER}
 allow User:{BOB} read,write,create  topic:hers*
 allow User:{BOB} describe           topic:seen
 allow User:{BOB} read               group:hers*
+allow User:{BOB} describe_configs   topic:hers-told
+allow User:{BOB} describe           transactional_id:shown
 deny  User:{BOB} read               topic:hers-secret
 """
 ACLS = [
@@ -46,6 +48,20 @@ ACLS = [
     (ResourceType.TOPIC, "hers", ResourcePatternType.PREFIXED, AclOperation.CREATE, AclPermissionType.ALLOW),
     (ResourceType.TOPIC, "seen", ResourcePatternType.LITERAL, AclOperation.DESCRIBE, AclPermissionType.ALLOW),
     (ResourceType.GROUP, "hers", ResourcePatternType.PREFIXED, AclOperation.READ, AclPermissionType.ALLOW),
+    (
+        ResourceType.TOPIC,
+        "hers-told",
+        ResourcePatternType.LITERAL,
+        AclOperation.DESCRIBE_CONFIGS,
+        AclPermissionType.ALLOW,
+    ),
+    (
+        ResourceType.TRANSACTIONAL_ID,
+        "shown",
+        ResourcePatternType.LITERAL,
+        AclOperation.DESCRIBE,
+        AclPermissionType.ALLOW,
+    ),
     (ResourceType.TOPIC, "hers-secret", ResourcePatternType.LITERAL, AclOperation.READ, AclPermissionType.DENY),
 ]
 """The same, as Kafka's tools would set them."""
@@ -287,3 +303,53 @@ async def test_a_user_with_few_rights_is_told_what_kafka_tells(askers: list[Aske
     api_key, version, values = REQUESTS[request_name]
     ours, theirs = [told(await asker.ask_until_ready(api_key, version, values)) for asker in askers]
     assert ours == theirs
+
+
+async def test_a_transaction_is_told_without_the_topics_that_one_may_not_describe(
+    askers: list[Asker], ours: int, theirs: int
+) -> None:
+    for bob, alice in zip(askers, (Asker(ours, USER, PASSWORD), Asker(theirs, USER, REAL_PASSWORD)), strict=True):
+        await alice.ask_until_ready(10, 3, {"key": "shown", "key_type": 1})
+        begun = await alice.ask_until_ready(22, 1, {"transactional_id": "shown", "transaction_timeout": 60_000})
+        producer = {
+            "transactional_id": "shown",
+            "producer_id": begun.producer_id,
+            "producer_epoch": begun.producer_epoch,
+        }
+        added = await alice.ask_until_ready(24, 3, {
+            **{f"v3_and_below_{name}": value for name, value in producer.items()},
+            "v3_and_below_topics": [{"name": name, "partitions": (0,)} for name in TOPICS],
+        })  # fmt: skip
+        assert {error for _, error in told(added)} == {"none"}
+        seen = [await who.ask(65, 0, {"transactional_ids": ["shown"]}) for who in (alice, bob)]
+        assert [{topic.topic for topic in one.transaction_states[0].topics} for one in seen] == [
+            set(TOPICS),
+            {"hers", "seen"},
+        ]
+        await alice.ask(26, 3, {**producer, "committed": False})
+
+
+async def test_configs_of_a_new_topic_are_told_to_who_may_describe_them(askers: list[Asker]) -> None:
+    asked = {
+        "topics": [
+            {"name": name, "num_partitions": 1, "replication_factor": 1, "assignments": (), "configs": ()}
+            for name in ("hers-told", "hers-new", "hers", "theirs-new")
+        ],
+        "timeout": 10_000, "validate_only": True,
+    }  # fmt: skip
+    answers = [await asker.ask(19, 7, asked) for asker in askers]
+    ours, theirs = [
+        {
+            topic.name: (
+                topic.error_code.name,
+                topic.topic_config_error_code,
+                topic.num_partitions,
+                topic.replication_factor,
+                {config.name for config in topic.configs},
+            )
+            for topic in answer.topics
+        }
+        for answer in answers
+    ]
+    assert ours == theirs
+    assert ours["hers-new"] == ("none", ErrorCode.topic_authorization_failed, -1, -1, set())

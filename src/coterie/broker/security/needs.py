@@ -254,6 +254,39 @@ def _seen_topics(asking: Asking, topics: Any, are_named: bool, of_group: ErrorCo
     return seen
 
 
+def _seen_transactions(asking: Asking, answer: Values) -> Values:
+    """Without the topics that the peer may not describe; nothing says that there are such."""
+    return {
+        **answer,
+        "transaction_states": [
+            {
+                **one,
+                "topics": [topic for topic in one["topics"] if asking.may(Operation.DESCRIBE, TOPIC, topic["topic"])],
+            }
+            for one in answer.get("transaction_states", ())
+        ],
+    }
+
+
+def _seen_configs(asking: Asking, answer: Values) -> Values:
+    """Since v5 a new topic's configs are told (KIP-525), to whoever may describe them."""
+    hidden = {
+        "topic_config_error_code": int(ErrorCode.topic_authorization_failed),
+        "num_partitions": -1,
+        "replication_factor": -1,
+        "configs": (),
+    }
+    return {
+        **answer,
+        "topics": [
+            topic
+            if topic["error_code"] is not ErrorCode.none or asking.may(Operation.DESCRIBE_CONFIGS, TOPIC, topic["name"])
+            else {**topic, **hidden}
+            for topic in answer.get("topics", ())
+        ],
+    }
+
+
 def _is_group_shown(asking: Asking, group: Values) -> bool:
     return asking.may(Operation.DESCRIBE, CLUSTER) or asking.may(Operation.DESCRIBE, GROUP, group["group_id"])
 
@@ -340,9 +373,15 @@ NEEDS: Mapping[int, Permission] = {
                 asked="topics",
                 answers="topics",
                 needs=_creation,
-                refused=lambda topic, error: {"name": topic.name, "error_code": error, "error_message": _SENTENCE},
+                refused=lambda topic, error: {
+                    "name": topic.name,
+                    "error_code": error,
+                    "error_message": _SENTENCE,
+                    "configs": (),
+                },
             )
-        ]
+        ],
+        rewritten=_seen_configs,
     ),
     20: Permission(
         each=[
@@ -435,7 +474,8 @@ NEEDS: Mapping[int, Permission] = {
                 answers="transaction_states",
                 name="transactional_id",
             )
-        ]
+        ],
+        rewritten=_seen_transactions,
     ),
     66: Permission(
         shown={
