@@ -2,9 +2,11 @@
 
 import asyncio
 import logging
+import select
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -14,7 +16,7 @@ from coterie.wire.errors import ErrorCode
 from tests.broker.conftest import DEADLINE_S, RawClient, raw_client
 from tests.broker.secured import USER, logged_in, secured_broker
 
-PRODUCE, FETCH, METADATA = 0, 1, 3
+PRODUCE, FETCH, METADATA, OFFSET_FETCH, HEARTBEAT, DESCRIBE_GROUPS = 0, 1, 3, 9, 12, 15
 
 
 def awaited(what: Callable[[], bool]) -> None:
@@ -167,3 +169,58 @@ def test_a_peer_that_reads_no_answer_stops_being_read(tmp_path: Path) -> None:
         assert is_served(other)
         sizes = {len(deaf.receive(header).responses[0].partitions[0].records) for header in headers}
         assert sizes == {len(batch)}
+
+
+@pytest.mark.parametrize(
+    ("api_key", "version", "asked"),
+    [
+        (
+            METADATA,
+            9,
+            {
+                "topics": [{"name": f"t{number}"} for number in range(20_000)],
+                "allow_auto_topic_creation": False,
+                "include_cluster_authorized_operations": False,
+                "include_topic_authorized_operations": False,
+            },
+        ),
+        (DESCRIBE_GROUPS, 5, {"groups": [f"g{n}" for n in range(20_000)], "include_authorized_operations": False}),
+        (
+            OFFSET_FETCH,
+            8,
+            {"groups": [{"group_id": f"g{n}", "topics": None} for n in range(20_000)], "require_stable": False},
+        ),
+    ],
+    ids=["metadata", "describe groups", "offset fetch"],
+)
+def test_others_are_answered_while_a_long_request_is(
+    tmp_path: Path, api_key: int, version: int, asked: dict[str, Any]
+) -> None:
+    with (
+        secured_broker(tmp_path, "PLAINTEXT") as broker,
+        raw_client(broker.port) as greedy,
+        raw_client(broker.port) as other,
+    ):
+        header = greedy.send(api_key, version, **asked)
+        heard = 0
+        while not select.select([greedy.socket], [], [], 0)[0]:
+            other.ask(HEARTBEAT, 4, group_id="g", generation_id=1, member_id="m", group_instance_id=None)
+            heard += 1
+        assert heard > 20  # as many as the frame comes in pieces, were it answered in one go
+        answer = greedy.receive(header)
+        assert len(getattr(answer, "groups", None) or answer.topics) == 20_000
+
+
+def test_requests_behind_a_long_one_do_not_pass_it(tmp_path: Path) -> None:
+    batch = encode_batch([NewRecord(key=None, value=b"x")], timestamp_ms=1)
+    many = [{"name": "t", "partition_data": [{"index": 0, "records": batch}] * 3_000}]
+    one = [{"name": "t", "partition_data": [{"index": 0, "records": batch}]}]
+    with secured_broker(tmp_path, "PLAINTEXT") as broker, raw_client(broker.port) as client:
+        client.ask(METADATA, 4, topics=[{"name": "t"}], allow_auto_topic_creation=True)
+        headers = [
+            client.send(PRODUCE, 9, transactional_id=None, acks=-1, timeout=1000, topic_data=data)
+            for data in (one, many, one)
+        ]
+        answers = [client.receive(header).responses[0].partition_responses for header in headers]
+    offsets = [partition.base_offset for answer in answers for partition in answer]
+    assert offsets == list(range(3_002))

@@ -16,8 +16,15 @@ from kio.schema.index import api_key_map, schema_name_map
 from coterie.broker.apis.table import APIS
 from coterie.nouns.errors import WireError
 from coterie.wire.errors import ErrorCode
-from coterie.wire.frames import RequestHeader, decode_request, decode_response, encode_request, encode_response
-from coterie.wire.guard import ELEMENTS_MAX, checked_message
+from coterie.wire.frames import (
+    REQUEST_ELEMENTS_MAX,
+    RequestHeader,
+    decode_request,
+    decode_response,
+    encode_request,
+    encode_response,
+)
+from coterie.wire.guard import checked_message
 from coterie.wire.primitives import Writer
 from coterie.wire.shapes import build_request, build_response
 
@@ -70,8 +77,8 @@ def test_more_elements_than_any_client_needs_are_refused_before_they_are_made() 
     writer.compact_string("")
     writer.compact_nullable_string(None)
     writer.compact_string("c")
-    writer.uvarint(ELEMENTS_MAX + 2)
-    writer.raw(b"\x01\x01\x00" * (ELEMENTS_MAX + 1))
+    writer.uvarint(REQUEST_ELEMENTS_MAX + 2)
+    writer.raw(b"\x01\x01\x00" * (REQUEST_ELEMENTS_MAX + 1))
     writer.no_tagged_fields()
     with pytest.raises(WireError, match="elements"):
         decode_request(writer.getvalue())

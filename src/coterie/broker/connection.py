@@ -7,13 +7,14 @@ import ssl
 from collections.abc import Awaitable, Coroutine, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
-from typing import TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 from coterie.broker.apis.table import APIS, Api, supported_versions
 from coterie.broker.node import Node, Request
-from coterie.broker.security.budget import Budget
+from coterie.broker.security.budget import Budget, Share
 from coterie.broker.security.principals import ANONYMOUS, of_certificate
 from coterie.broker.security.sasl import TOKEN_SIZE_MAX, Conversation
+from coterie.broker.turns import ELEMENTS_AT_ONCE, is_long
 from coterie.nouns.errors import WireError, WorldError
 from coterie.wire.blank import filled_response
 from coterie.wire.errors import ErrorCode
@@ -26,6 +27,7 @@ from coterie.wire.frames import (
     encode_response,
     framed,
 )
+from coterie.wire.guard import TooManyElementsError
 from coterie.wire.scram import DeniedError
 from coterie.wire.shapes import Values, build_response
 
@@ -33,6 +35,16 @@ logger = logging.getLogger(__name__)
 
 _LOOK_S = 1.0
 """How soon it is noticed that a peer which is not read has gone."""
+
+
+class _Asked(NamedTuple):
+    """One request, read."""
+
+    header: RequestHeader
+    api: Api | None
+    """None: it is not served here, in this version."""
+    body: Any = None
+    is_long: bool = False
 
 
 class Connection:
@@ -45,7 +57,8 @@ class Connection:
         self._room = asyncio.Semaphore(node.settings.in_flight_max)
         self._budget = Budget(node.settings.in_flight_size_max)
         self._in_flight = 0
-        self._answered_at_once = 0
+        self._requests = 0
+        self._answers = 0
         self._reads_since_s: float | None = None
         self._principal = ANONYMOUS
         peer = writer.get_extra_info("peername")
@@ -97,17 +110,18 @@ class Connection:
             frame = await self._read_frame(min(TOKEN_SIZE_MAX, self._node.settings.frame_size_max))
             if frame is None:
                 return False
-            answer = await self._next_in(conversation, frame)
-            self._writer.write(framed(answer))
-            await self._writer.drain()
-            self._budget.give_back(len(frame))
+            share = self._share(len(frame))
+            answer = await self._next_in(conversation, frame, share)
+            await self._send(answer)
+            self._answers += 1
+            share.settle(0)
             if conversation.has_failed:
                 logger.warning("connection of %s closed: its authentication failed", self.peer)
                 return False
         self._principal = conversation.principal
         return True
 
-    async def _next_in(self, conversation: Conversation, frame: bytes) -> bytes:
+    async def _next_in(self, conversation: Conversation, frame: bytes, share: Share) -> bytes:
         if conversation.has_raw_tokens:
             try:
                 return await conversation.take(frame)
@@ -119,7 +133,7 @@ class Connection:
         is_served = api is not None and header.api_version in api.versions
         if not conversation.is_due(header, is_served=is_served):
             return _out_of_turn(header) if is_served else _unsupported(header)
-        answer = await self._answer(frame, conversation)
+        answer = await self._answer(await self._decoded(frame), share, conversation)
         assert answer is not None, "nothing that is due here goes unanswered"
         return answer
 
@@ -145,23 +159,29 @@ class Connection:
                 if frame is None:
                     break
                 await self._wait_for_room(shared, len(frame))
+                asked = await self._decoded(frame)
+                share = self._share(len(frame))
                 # Most requests are heartbeats, one at a time, which need no task; behind others each has its turn.
-                begun = self._answer(frame) if self._in_flight else self._begin(frame)
+                begun = self._answer(asked, share) if self._in_flight else self._begin(asked, share)
                 if isinstance(begun, bytes):
                     shared.give_back(len(frame))
-                    self._budget.give_back(len(frame))
+                    share.settle(0)
                     self._room.release()
                     await self._send(begun)
-                    self._answered_at_once += 1
-                    if self._answered_at_once % self._node.settings.in_flight_max == 0:
+                    self._answers += 1
+                    if self._answers % self._node.settings.in_flight_max == 0:
                         await asyncio.sleep(0)  # others have their turn, however much has come on this connection
                     continue
                 self._in_flight += 1
                 answer = tasks.create_task(begun)
                 parked.add(answer)
-                answer.add_done_callback(partial(self._settle, shared, len(frame)))
+                answer.add_done_callback(partial(_settle, shared, len(frame), share))
                 answer.add_done_callback(parked.discard)
                 answers.put_nowait(answer)
+                while asked.is_long and not (answer.done() or self._reader.at_eof()):
+                    # It leaves the loop to others, who may not come before it, and is as many of its kind as
+                    # there may be on one connection.
+                    await asyncio.wait([answer], timeout=_LOOK_S)
             # The peer has closed its side: it hears no answer and waits for none. But what it sent counts, so every
             # request gets one turn of the loop, in which a Produce is queued for the log.
             await asyncio.sleep(0)
@@ -185,12 +205,11 @@ class Connection:
                     shared.take_anyway(size)
                     return
 
-    def _settle(self, shared: Budget, size: int, answer: asyncio.Task[bytes | None]) -> None:
-        """The request's bytes are gone, the answer's are there until they are written."""
-        shared.give_back(size)
-        self._budget.give_back(size)
-        if not answer.cancelled() and answer.exception() is None:
-            self._budget.take_anyway(len(answer.result() or b""))
+    def _share(self, size: int) -> Share:
+        """Of the next request, whose ``size`` bytes are taken."""
+        number = self._requests
+        self._requests += 1
+        return Share(self._budget, size, is_next=lambda: number == self._answers)
 
     # -- in ---------------------------------------------------------------------------------------------------------
 
@@ -243,7 +262,8 @@ class Connection:
             frame = await (await answers.get())
             if frame is not None:
                 await self._send(frame)
-                self._budget.give_back(len(frame))
+            self._answers += 1
+            self._budget.give_back(len(frame or b""))
             self._in_flight -= 1
             self._room.release()
 
@@ -253,35 +273,56 @@ class Connection:
 
     # -- answers ------------------------------------------------------------------------------------------------------
 
-    async def _answer(self, frame: bytes, conversation: Conversation | None = None) -> bytes | None:
+    async def _decoded(self, frame: bytes) -> _Asked:
+        try:
+            header = decode_header(frame)
+            api = APIS.get(header.api_key)
+            if api is None or header.api_version not in api.versions:
+                return _Asked(header, None)
+            return _Asked(header, api, decode_request(frame, elements_max=ELEMENTS_AT_ONCE)[1])
+        except TooManyElementsError:
+            _, body = await self._node.aside.run(decode_request, frame)
+            return _Asked(header, api, body, is_long=True)
+        except WireError:
+            # What came before it counts, and has its turn.
+            await asyncio.sleep(0)
+            raise
+
+    async def _answer(self, asked: _Asked, share: Share, conversation: Conversation | None = None) -> bytes | None:
         """The answer's frame; None where none is awaited."""
-        answer = self._begin(frame, conversation)
+        answer = self._begin(asked, share, conversation)
         return answer if isinstance(answer, bytes) else await answer
 
-    def _begin(self, frame: bytes, conversation: Conversation | None = None) -> "_Answer":
+    def _begin(self, asked: _Asked, share: Share, conversation: Conversation | None = None) -> "_Answer":
         """The answer's frame where that is there at once; otherwise what is left to do for it."""
-        header = decode_header(frame)
-        api = APIS.get(header.api_key)
-        if api is None or header.api_version not in api.versions:
+        header, api = asked.header, asked.api
+        if api is None:
             return _unsupported(header)
-        _, body = decode_request(frame)
         request = Request(
             header=header,
-            body=body,
+            body=asked.body,
             peer_host=self.peer_host,
+            reserve=share.reserve,
             principal=self._principal,
             conversation=conversation,
         )
         values = api.handle(self._node, request)
-        return _finished(header, api, values) if isinstance(values, Awaitable) else _encoded(header, api, values)
+        return self._finished(header, api, values) if isinstance(values, Awaitable) else _encoded(header, api, values)
+
+    async def _finished(self, header: RequestHeader, api: Api, values: Awaitable[Values | None]) -> bytes | None:
+        told = await values
+        if told is None:
+            return None
+        return await self._node.aside.run(_encoded, header, api, told) if is_long(told) else _encoded(header, api, told)
 
 
 _Answer: TypeAlias = bytes | Coroutine[None, None, bytes | None]
 
 
-async def _finished(header: RequestHeader, api: Api, values: Awaitable[Values | None]) -> bytes | None:
-    told = await values
-    return None if told is None else _encoded(header, api, told)
+def _settle(shared: Budget, size: int, share: Share, answer: asyncio.Task[bytes | None]) -> None:
+    shared.give_back(size)
+    is_answered = not answer.cancelled() and answer.exception() is None
+    share.settle(len(answer.result() or b"") if is_answered else 0)
 
 
 def _encoded(header: RequestHeader, api: Api, values: Values) -> bytes:

@@ -1,6 +1,7 @@
 """What the APIs work on: this broker as clients see it, its log, its groups and its transactions."""
 
-from dataclasses import dataclass
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
 from typing import Any
 
 from coterie.broker.groups import Groups
@@ -10,6 +11,7 @@ from coterie.broker.security.principals import ANONYMOUS, Principal
 from coterie.broker.security.sasl import Conversation
 from coterie.broker.settings import BrokerSettings
 from coterie.broker.transactions import Transactions
+from coterie.broker.turns import Aside
 from coterie.wire.frames import RequestHeader
 
 NODE_ID = 1
@@ -30,6 +32,7 @@ class Node:
     groups: Groups
     transactions: Transactions
     admission: Admission
+    aside: Aside = field(default_factory=Aside)
 
     @property
     def address(self) -> dict[str, Any]:
@@ -44,6 +47,8 @@ class Request:
     header: RequestHeader
     body: Any
     peer_host: str
+    reserve: Callable[[int], Awaitable[None]]
+    """Waits until an answer of so many bytes may be made for this connection."""
     principal: Principal = ANONYMOUS
     """Who asks."""
     conversation: Conversation | None = None

@@ -14,11 +14,15 @@ from kio.serial import entity_reader, entity_writer
 from kio.serial.errors import SerialError
 
 from coterie.nouns.errors import WireError
-from coterie.wire.guard import checked_message
+from coterie.wire.guard import ELEMENTS_MAX, checked_message
 from coterie.wire.primitives import Reader, Writer
 
 LENGTH_SIZE = 4
 """Every frame travels behind its length, an int32."""
+
+REQUEST_ELEMENTS_MAX = 50_000
+"""The most elements of one request: what it takes to ask for 20,000 topics of one partition each, with room to spare. A
+client of 10,000 partitions of a few topics sends 10,000."""
 
 SASL_HANDSHAKE = 17
 API_VERSIONS = 18
@@ -59,18 +63,18 @@ def decode_header(frame: bytes) -> RequestHeader:
     return _read_header(Reader(frame))
 
 
-def decode_request(frame: bytes) -> tuple[RequestHeader, Any]:
+def decode_request(frame: bytes, *, elements_max: int = REQUEST_ELEMENTS_MAX) -> tuple[RequestHeader, Any]:
     """The header and kio's entity of the request.
 
     :raises UnknownApiError: when there is no such API or version.
-    :raises WireError: when the frame is malformed.
+    :raises WireError: when the frame is malformed; `TooManyElementsError` for more than ``elements_max``.
     """
     reader = Reader(frame)
     header = _read_header(reader)
     schema = _schema(header, response=False)
     if _header_version(schema) == 2:
         reader.skip_tagged_fields()
-    return header, _decode(frame, reader.at, schema)
+    return header, _decode(frame, reader.at, schema, elements_max)
 
 
 def encode_response(header: RequestHeader, response: Any) -> bytes:
@@ -125,7 +129,7 @@ def decode_response(frame: bytes, header: RequestHeader) -> Any:
         schema = load_response_schema(API_VERSIONS, 0)
     if _header_version(schema) == 1:
         reader.skip_tagged_fields()
-    return _decode(frame, reader.at, schema)
+    return _decode(frame, reader.at, schema, ELEMENTS_MAX)
 
 
 # -- small hands ------------------------------------------------------------------------------------------------------
@@ -157,8 +161,8 @@ def _header_version(schema: type[Any]) -> int:
     return int(schema.__header_schema__.__version__)
 
 
-def _decode(frame: bytes, at: int, schema: Any) -> Any:
-    checked = checked_message(frame, at, schema)
+def _decode(frame: bytes, at: int, schema: Any, elements_max: int) -> Any:
+    checked = checked_message(frame, at, schema, elements_max=elements_max)
     try:
         entity, _ = entity_reader(schema)(checked, at)
     except (SerialError, ValueError, OverflowError) as error:

@@ -22,8 +22,13 @@ ELEMENTS_MAX = 500_000
 """The most array elements and tagged fields in one message, nested ones included.
 
 A frame's size is limited by the shells, but an element of 3 bytes becomes some 100 bytes of objects, and each takes
-its time on the event loop. No client of ours comes near: a fetch of 100,000 partitions would.
+its time. Answers of great clusters come nearest: metadata of 50,000 partitions with three replicas each.
 """
+
+
+class TooManyElementsError(WireError):
+    """The message has more elements than whoever reads it allows. Told before the first of those is made."""
+
 
 _FIXED_SIZES = {
     "bool": 1, "int8": 1, "uint8": 1,
@@ -37,12 +42,13 @@ _FIXED_SIZES = {
 class _Message:
     """The bytes that are walked, and how many more elements they may hold."""
 
-    __slots__ = ("data", "elements_left", "end", "rewritten")
+    __slots__ = ("data", "elements_left", "elements_max", "end", "rewritten")
 
-    def __init__(self, data: bytes) -> None:
+    def __init__(self, data: bytes, elements_max: int) -> None:
         self.data = data
         self.end = len(data)
-        self.elements_left = ELEMENTS_MAX
+        self.elements_max = elements_max
+        self.elements_left = elements_max
         self.rewritten: list[tuple[int, int, bytes]] = []
         """From where to where which bytes stand instead, in order: tagged fields less those that kio does not know."""
 
@@ -66,7 +72,7 @@ class _Message:
             raise WireError(f"{count} elements are announced at {at}, {self.end - at} bytes are left")
         self.elements_left -= count
         if self.elements_left < 0:
-            raise WireError(f"a message of more than {ELEMENTS_MAX} elements")
+            raise TooManyElementsError(f"a message of more than {self.elements_max} elements")
         return count
 
     def number(self, at: int, size: int) -> int:
@@ -99,13 +105,13 @@ class _Shape:
     """Whether every value has ``size_min`` bytes."""
 
 
-def checked_message(data: bytes, at: int, entity_type: Any) -> bytes:
+def checked_message(data: bytes, at: int, entity_type: Any, *, elements_max: int = ELEMENTS_MAX) -> bytes:
     """Walk the message of kio's ``entity_type`` that begins at ``at``; return ``data``, less the tagged fields that kio
     does not know. Bytes left over are nobody's business, as in Kafka: librdkafka sends some after its Metadata v12.
 
-    :raises WireError: when a count or a length passes the end.
+    :raises WireError: when a count or a length passes the end; `TooManyElementsError` for more than ``elements_max``.
     """
-    message = _Message(data)
+    message = _Message(data, elements_max)
     _entity(entity_type).walk(message, at)
     return message.without_unknown()
 

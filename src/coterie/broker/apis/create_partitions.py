@@ -8,6 +8,7 @@ from coterie.broker.apis.create_topics import assignment_error, check_room
 from coterie.broker.node import Node, Request
 from coterie.broker.refusal import RefusedError, outcome
 from coterie.broker.topic_rules import is_internal
+from coterie.broker.turns import in_turns
 from coterie.wire.errors import ErrorCode
 from coterie.wire.shapes import Values
 
@@ -15,7 +16,7 @@ from coterie.wire.shapes import Values
 async def handle(node: Node, request: Request) -> Values:
     often = Counter(asked.name for asked in request.body.topics)
     answers: list[Values] = []
-    for asked in {asked.name: asked for asked in request.body.topics}.values():
+    async for asked in in_turns({asked.name: asked for asked in request.body.topics}.values()):
         error, sentence = await outcome(_grow(node, asked, often, validate_only=request.body.validate_only))
         answers.append({"name": asked.name, "error_code": error, "error_message": sentence})
     return {"throttle_time": 0, "results": answers}

@@ -2,6 +2,7 @@
 twice is answered once, as by Kafka."""
 
 from coterie.broker.node import Node, Request
+from coterie.broker.turns import in_turns
 from coterie.groups.offset_messages import DeleteGroup, DeleteGroupResponse
 from coterie.nouns.ids import GroupId
 from coterie.wire.shapes import Values
@@ -9,7 +10,7 @@ from coterie.wire.shapes import Values
 
 async def handle(node: Node, request: Request) -> Values:
     results: list[Values] = []
-    for group_id in dict.fromkeys(request.body.groups_names):
+    async for group_id in in_turns(dict.fromkeys(request.body.groups_names)):
         response = await node.groups.ask(GroupId(group_id), lambda reply_to: DeleteGroup(reply_to=reply_to))
         assert isinstance(response, DeleteGroupResponse)
         results.append({"group_id": group_id, "error_code": response.error})

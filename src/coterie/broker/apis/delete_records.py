@@ -8,6 +8,7 @@ from coterie.broker.node import Node, Request
 from coterie.broker.refusal import RefusedError, outcome
 from coterie.broker.topic_configs import items_of
 from coterie.broker.topic_rules import is_internal
+from coterie.broker.turns import in_turns
 from coterie.wire.errors import ErrorCode
 from coterie.wire.shapes import Values
 
@@ -19,8 +20,11 @@ async def handle(node: Node, request: Request) -> Values:
     return {
         "throttle_time": 0,
         "topics": [
-            {"name": topic.name, "partitions": [await _answer(node, topic.name, asked) for asked in topic.partitions]}
-            for topic in request.body.topics
+            {
+                "name": topic.name,
+                "partitions": [await _answer(node, topic.name, asked) async for asked in in_turns(topic.partitions)],
+            }
+            async for topic in in_turns(request.body.topics)
         ],
     }
 

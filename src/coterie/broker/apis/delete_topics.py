@@ -9,6 +9,7 @@ from coterie.broker.log import Topic
 from coterie.broker.node import Node, Request
 from coterie.broker.refusal import RefusedError, outcome
 from coterie.broker.topic_rules import is_internal
+from coterie.broker.turns import in_turns
 from coterie.wire.errors import ErrorCode
 from coterie.wire.shapes import Values
 
@@ -22,7 +23,7 @@ async def handle(node: Node, request: Request) -> Values:
     asked += [(name, None) for name in request.told("topic_names", ())]
     often = Counter(asked)
     answers: list[Values] = []
-    for one in often:
+    async for one in in_turns(often):
         name, topic_id = one
         topic = _found(node, one)
         if topic is not None and one == (topic.name, None) and (None, topic.topic_id) in often:

@@ -8,12 +8,16 @@ from coterie.broker.apis.resources import ResourceType, broker_error
 from coterie.broker.node import Node, Request
 from coterie.broker.refusal import RefusedError
 from coterie.broker.topic_rules import name_error
+from coterie.broker.turns import in_turns
 from coterie.wire.errors import ErrorCode
 from coterie.wire.shapes import Values
 
 
 async def handle(node: Node, request: Request) -> Values:
-    return {"throttle_time": 0, "results": [_described(node, request, asked) for asked in request.body.resources]}
+    return {
+        "throttle_time": 0,
+        "results": [_described(node, request, asked) async for asked in in_turns(request.body.resources)],
+    }
 
 
 def _described(node: Node, request: Request, asked: Any) -> Values:

@@ -4,6 +4,7 @@ from typing import Any
 
 from coterie.broker.apis.operations import group_operations
 from coterie.broker.node import Node, Request
+from coterie.broker.turns import in_turns
 from coterie.groups.messages import DescribeGroup, DescribeGroupResponse
 from coterie.nouns.ids import GroupId
 from coterie.wire.errors import ErrorCode
@@ -16,7 +17,7 @@ _NOT_FOUND_SINCE = 6
 async def handle(node: Node, request: Request) -> Values:
     return {
         "throttle_time": 0,
-        "groups": [await _described(node, request, GroupId(group_id)) for group_id in request.body.groups],
+        "groups": [await _described(node, request, GroupId(one)) async for one in in_turns(request.body.groups)],
     }
 
 

@@ -6,6 +6,7 @@ from typing import Any
 from coterie.broker.node import Node, Request
 from coterie.broker.topic_rules import name_error
 from coterie.broker.transaction_store import ProducerRow
+from coterie.broker.turns import in_turns
 from coterie.nouns.errors import WorldError
 from coterie.wire.errors import ErrorCode
 from coterie.wire.shapes import Values
@@ -17,9 +18,11 @@ async def handle(node: Node, request: Request) -> Values:
         "topics": [
             {
                 "name": asked.name,
-                "partitions": [await _described(node, asked.name, number) for number in asked.partition_indexes],
+                "partitions": [
+                    await _described(node, asked.name, number) async for number in in_turns(asked.partition_indexes)
+                ],
             }
-            for asked in request.body.topics
+            async for asked in in_turns(request.body.topics)
         ],
     }
 

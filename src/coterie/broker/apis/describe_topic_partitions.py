@@ -7,6 +7,7 @@ from coterie.broker.apis.metadata import described, missing
 from coterie.broker.apis.operations import NOT_ASKED, topic_operations
 from coterie.broker.node import Node, Request
 from coterie.broker.topic_rules import name_error
+from coterie.broker.turns import in_turns
 from coterie.wire.errors import ErrorCode
 from coterie.wire.shapes import Values
 
@@ -29,7 +30,7 @@ async def handle(node: Node, request: Request) -> Values:
     left = min(max(1, body.response_partition_limit), _PARTITIONS_MAX)
     topics: list[Values] = []
     next_cursor: Values | None = None
-    for name in names:
+    async for name in in_turns(names):
         topic = _answer(node, request, name)
         size = len(topic["partitions"])
         if size and not left:

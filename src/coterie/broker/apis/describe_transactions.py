@@ -4,6 +4,7 @@ states in which Kafka's markers are on their way are never told, as they take no
 from collections.abc import Iterable
 
 from coterie.broker.node import Node, Request
+from coterie.broker.turns import in_turns
 from coterie.groups.transaction_messages import TopicPartition, TransactionWritten
 from coterie.nouns.errors import WorldError
 from coterie.wire.errors import ErrorCode
@@ -13,7 +14,7 @@ from coterie.wire.shapes import Values
 async def handle(node: Node, request: Request) -> Values:
     return {
         "throttle_time": 0,
-        "transaction_states": [await _described(node, name) for name in request.body.transactional_ids],
+        "transaction_states": [await _described(node, name) async for name in in_turns(request.body.transactional_ids)],
     }
 
 

@@ -2,6 +2,7 @@
 none, so their coordinators are refused, as any key type that means nothing."""
 
 from coterie.broker.node import Node, Request
+from coterie.broker.turns import in_turns
 from coterie.wire.errors import ErrorCode
 from coterie.wire.shapes import Values
 
@@ -15,7 +16,7 @@ async def handle(node: Node, request: Request) -> Values:
     if request.header.api_version < _MANY_SINCE:
         return {"throttle_time": 0} | _answer(node, key_type, request.body.key)
     keys = request.body.coordinator_keys
-    return {"throttle_time": 0, "coordinators": [_answer(node, key_type, key) for key in keys]}
+    return {"throttle_time": 0, "coordinators": [_answer(node, key_type, key) async for key in in_turns(keys)]}
 
 
 def _answer(node: Node, key_type: int, key: str) -> dict[str, object]:

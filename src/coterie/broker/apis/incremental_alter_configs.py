@@ -12,6 +12,7 @@ from coterie.broker.node import Node, Request
 from coterie.broker.refusal import RefusedError, outcome
 from coterie.broker.topic_configs import TOPIC, config_error
 from coterie.broker.topic_rules import is_internal, name_error
+from coterie.broker.turns import in_turns
 from coterie.config.definition import Definition
 from coterie.wire.errors import ErrorCode
 from coterie.wire.shapes import Values
@@ -32,7 +33,7 @@ async def answered(node: Node, request: Request, altering: Callable[[Any], Alter
     """The answer to a request whose resources are to be altered as ``altering`` says of each."""
     often = Counter((asked.resource_type, asked.resource_name) for asked in request.body.resources)
     answers: list[Values] = []
-    for asked in request.body.resources:
+    async for asked in in_turns(request.body.resources):
         error, sentence = await outcome(
             _alter(node, asked, altering(asked), often, validate_only=request.body.validate_only)
         )

@@ -3,6 +3,7 @@ and types are taken in upper and lower case; one that means nothing matches no g
 
 from coterie.broker.apis.describe_groups import state_name
 from coterie.broker.node import Node, Request
+from coterie.broker.turns import in_turns
 from coterie.groups.messages import DescribeGroup, DescribeGroupResponse
 from coterie.wire.errors import ErrorCode
 from coterie.wire.shapes import Values
@@ -14,7 +15,7 @@ async def handle(node: Node, request: Request) -> Values:
     states = {name.strip().lower() for name in request.told("states_filter", ())}
     types = {name.lower() for name in request.told("types_filter", ())}
     groups: list[Values] = []
-    for group_id in node.groups.known() if not types or _CLASSIC in types else ():
+    async for group_id in in_turns(node.groups.known() if not types or _CLASSIC in types else ()):
         response = await node.groups.ask(
             group_id, lambda reply_to: DescribeGroup(reply_to=reply_to, with_members=False)
         )

@@ -8,6 +8,7 @@ from typing import Any
 from coterie.broker.apis.fetch import reads_committed
 from coterie.broker.log import Partition
 from coterie.broker.node import LEADER_EPOCH, Node, Request
+from coterie.broker.turns import in_turns
 from coterie.nouns.errors import WireError, WorldError
 from coterie.wire.batches import read_head
 from coterie.wire.errors import ErrorCode
@@ -33,9 +34,11 @@ async def handle(node: Node, request: Request) -> Values:
         "topics": [
             {
                 "name": asked.name,
-                "partitions": [await _answer(node, request, asked.name, one) for one in asked.partitions],
+                "partitions": [
+                    await _answer(node, request, asked.name, one) async for one in in_turns(asked.partitions)
+                ],
             }
-            for asked in request.body.topics
+            async for asked in in_turns(request.body.topics)
         ],
     }
 

@@ -9,6 +9,7 @@ from coterie.broker.log import Topic
 from coterie.broker.node import LEADER_EPOCH, NODE_ID, Node, Request
 from coterie.broker.refusal import outcome
 from coterie.broker.topic_rules import is_internal, name_error
+from coterie.broker.turns import in_turns
 from coterie.wire.errors import ErrorCode
 from coterie.wire.shapes import Values
 
@@ -19,12 +20,12 @@ async def handle(node: Node, request: Request) -> Values:
     asked = request.body.topics
     # In v0 an empty list asks for all; since v1 null does, and an empty list for none.
     if asked is None or (not asked and request.header.api_version == 0):
-        topics = [described(topic) for _, topic in sorted(node.log.topics.items())]
+        topics = [described(topic) async for _, topic in in_turns(sorted(node.log.topics.items()))]
     else:
         # Whoever asks twice is answered once.
-        topics = [await _answer(node, request, one) for one in dict.fromkeys(asked)]
+        topics = [await _answer(node, request, one) async for one in in_turns(dict.fromkeys(asked))]
     told = request.told("include_topic_authorized_operations", False)
-    for topic in topics:
+    async for topic in in_turns(topics):
         topic["topic_authorized_operations"] = topic_operations(node, request, topic["name"], wanted=told)
     return {
         "throttle_time": 0,

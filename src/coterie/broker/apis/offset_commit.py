@@ -5,6 +5,7 @@ from typing import Any
 
 from coterie.broker.log import Topic
 from coterie.broker.node import Node, Request, topic_of
+from coterie.broker.turns import ELEMENTS_AT_ONCE, in_turns
 from coterie.groups.offset_messages import (
     NO_LEADER_EPOCH,
     NewOffset,
@@ -23,8 +24,14 @@ _BY_ID_SINCE = 10
 async def handle(node: Node, request: Request) -> Values:
     # What is not there is decided before the group is asked: topics may come and go while it answers.
     checked = [
-        (asked, [_checked(request, topic_of(node, asked), partition) for partition in asked.partitions])
-        for asked in request.body.topics
+        (
+            asked,
+            [
+                _checked(request, topic_of(node, asked), partition)
+                async for partition in in_turns(asked.partitions, at_once=ELEMENTS_AT_ONCE)
+            ],
+        )
+        async for asked in in_turns(request.body.topics, at_once=ELEMENTS_AT_ONCE)
     ]
     new = tuple(one for _, partitions in checked for one in partitions if isinstance(one, NewOffset))
     errors = iter(await _commit(node, request, new) if new else ())

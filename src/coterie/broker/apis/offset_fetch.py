@@ -5,6 +5,7 @@ from itertools import groupby
 from typing import Any
 
 from coterie.broker.node import Node, Request, topic_of
+from coterie.broker.turns import in_turns
 from coterie.groups.offset_messages import (
     NO_LEADER_EPOCH,
     CommittedOffset,
@@ -23,7 +24,7 @@ _NO_OFFSET = -1
 
 async def handle(node: Node, request: Request) -> Values:
     if request.header.api_version >= _MANY_SINCE:
-        groups = [await _answer(node, request, asked) for asked in request.body.groups]
+        groups = [await _answer(node, request, asked) async for asked in in_turns(request.body.groups)]
         return {"throttle_time": 0, "groups": groups}
     return {"throttle_time": 0} | await _answer(node, request, request.body)
 

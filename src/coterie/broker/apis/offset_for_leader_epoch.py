@@ -5,6 +5,7 @@ from typing import Any
 
 from coterie.broker.log import Partition
 from coterie.broker.node import LEADER_EPOCH, Node, Request
+from coterie.broker.turns import in_turns
 from coterie.wire.errors import ErrorCode
 from coterie.wire.shapes import Values
 
@@ -17,8 +18,11 @@ async def handle(node: Node, request: Request) -> Values:
     return {
         "throttle_time": 0,
         "topics": [
-            {"topic": topic.topic, "partitions": [_answer(node, topic.topic, asked) for asked in topic.partitions]}
-            for topic in request.body.topics
+            {
+                "topic": topic.topic,
+                "partitions": [_answer(node, topic.topic, asked) async for asked in in_turns(topic.partitions)],
+            }
+            async for topic in in_turns(request.body.topics)
         ],
     }
 

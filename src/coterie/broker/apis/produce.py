@@ -12,6 +12,7 @@ from coterie.broker.store import TopicGoneError
 from coterie.broker.topic_configs import batch_size_max, has_append_time, items_of, number_of
 from coterie.broker.topic_rules import is_internal
 from coterie.broker.transaction_writes import Admission, KeylessError, NewBatch, Written
+from coterie.broker.turns import ELEMENTS_AT_ONCE, in_turns
 from coterie.groups.transaction_messages import TopicPartition
 from coterie.groups.turn import Refusal
 from coterie.nouns.errors import WireError, WorldError
@@ -42,8 +43,14 @@ async def handle(node: Node, request: Request) -> Values | None:
     acks = request.body.acks
     # Everything is queued before the first wait: the order of requests is the order in the log.
     queued = [
-        (topic, [(data.index, _queue(node, request, topic, data)) for data in topic.partition_data])
-        for topic in request.body.topic_data
+        (
+            topic,
+            [
+                (data.index, _queue(node, request, topic, data))
+                async for data in in_turns(topic.partition_data, at_once=ELEMENTS_AT_ONCE)
+            ],
+        )
+        async for topic in in_turns(request.body.topic_data, at_once=ELEMENTS_AT_ONCE)
     ]
     responses: list[Values] = []
     failed = False

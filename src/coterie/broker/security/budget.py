@@ -1,6 +1,7 @@
 """Bytes in flight: how much may be under way for somebody at once; who wants more waits."""
 
 import asyncio
+from collections.abc import Callable
 
 
 class Budget:
@@ -15,9 +16,9 @@ class Budget:
         """Alone, even more than the whole budget may be under way: otherwise it never could."""
         return not self.taken or self.taken + size <= self._size_max
 
-    async def take(self, size: int) -> None:
-        """Wait until ``size`` bytes may be under way."""
-        while not self.has_room(size):
+    async def take(self, size: int, *, may_pass: Callable[[], bool] = lambda: False) -> None:
+        """Wait until ``size`` bytes may be under way, or whoever wants them may pass all that wait."""
+        while not (self.has_room(size) or may_pass()):
             turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
             self._waiting.append(turn)
             try:
@@ -35,6 +36,29 @@ class Budget:
         for turn in self._waiting:
             if not turn.done():
                 turn.set_result(None)
+
+
+class Share:
+    """What one request has of its connection's budget: its own bytes, and those that its answer is about to have."""
+
+    __slots__ = ("_budget", "_is_next", "_size")
+
+    def __init__(self, budget: Budget, size: int, *, is_next: Callable[[], bool]) -> None:
+        """``size`` bytes are taken already; ``is_next`` tells whether no answer is due before this request's."""
+        self._budget = budget
+        self._size = size
+        self._is_next = is_next
+
+    async def reserve(self, size: int) -> None:
+        """Wait until an answer of ``size`` bytes may be made. The one that is due next passes all others: those go out
+        behind it, and would wait for it for ever."""
+        await self._budget.take(size, may_pass=self._is_next)
+        self._size += size
+
+    def settle(self, answer_size: int) -> None:
+        """The request's bytes are gone; the answer's are there until they are written."""
+        self._budget.take_anyway(answer_size)
+        self._budget.give_back(self._size)
 
 
 class Budgets:

@@ -10,6 +10,7 @@ from typing import Any
 
 from coterie.broker.node import Node, Request, topic_of
 from coterie.broker.security.authorizer import Authorizer, Operation, ResourceType
+from coterie.broker.turns import ELEMENTS_AT_ONCE, in_turns
 from coterie.nouns.errors import WireError
 from coterie.wire.blank import filled_response
 from coterie.wire.errors import ErrorCode
@@ -85,7 +86,7 @@ class Permission:
     """Also when nothing is left of what was asked for: the answer says more."""
 
 
-def _sifted(permission: Permission, asking: Asking) -> tuple[Any, dict[str, list[Values]], ErrorCode | None]:
+async def _sifted(permission: Permission, asking: Asking) -> tuple[Any, dict[str, list[Values]], ErrorCode | None]:
     """What is left of the request's body, by field of the answer what is refused, and whether all of it is."""
     body = asking.request.body
     if permission.whole is not None and (error := permission.whole(asking)) is not None:
@@ -95,7 +96,7 @@ def _sifted(permission: Permission, asking: Asking) -> tuple[Any, dict[str, list
         asked = getattr(body, each.asked, None)
         if not asked:
             continue
-        errors = [(one, each.needs(asking, one)) for one in asked]
+        errors = [(one, each.needs(asking, one)) async for one in in_turns(asked, at_once=ELEMENTS_AT_ONCE)]
         answers = [each.refused(one, error) for one, error in errors if error is not None]
         if answers:
             refused.setdefault(each.answers, []).extend(answers)
@@ -118,7 +119,7 @@ async def answered(
     if permission is None:
         # A new API that nobody has thought about yet is closed, not open.
         raise WireError(f"API {header.api_key} is not served where there are rules: nobody has said what it needs")
-    body, refused, error = _sifted(permission, asking)
+    body, refused, error = await _sifted(permission, asking)
     if error is not None:
         return filled_response(header.api_key, header.api_version, {"error_code": error})
     values: Values | None = {}
