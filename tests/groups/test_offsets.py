@@ -346,6 +346,14 @@ def test_an_empty_group_without_offsets_goes_at_the_next_look(play: Play) -> Non
     assert play.group.is_unheard_of
 
 
+def test_an_empty_group_in_which_somebody_is_about_to_join_stays(play: Play) -> None:
+    play.leave(settle(play))
+    play.wait(play.group.deadlines[ExpiryTimer()] - play.now_ms - 1)
+    newcomer = play.joined(play.join(knows_ids=True)).member_id
+    play.wait(1)
+    assert play.waits(play.join(newcomer, knows_ids=True))
+
+
 def test_expiry_goes_on_counting_after_a_restart(play: Play) -> None:
     member = settle(play)
     commit(play, member=member, generation=1)

@@ -32,7 +32,7 @@ from coterie.groups.messages import (
     TimerFired,
     TimerKey,
 )
-from coterie.groups.offset_messages import GroupRemoved
+from coterie.groups.offset_messages import ExpiryTimer, GroupRemoved
 from coterie.groups.state import Group, Limits, Phase, apply, check_whole
 from coterie.nouns.ids import Generation, GroupId, InstanceId, MemberId
 from coterie.wire.errors import ErrorCode
@@ -61,6 +61,7 @@ TIMERS: tuple[Callable[[MemberId], TimerKey], ...] = (
     lambda member_id: NewMemberTimer(member_id=member_id),
     lambda _: JoinPhaseTimer(),
     lambda _: SyncTimer(),
+    lambda _: ExpiryTimer(),
 )
 
 

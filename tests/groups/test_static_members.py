@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from coterie.groups.messages import JoinedMember
+from coterie.groups.messages import JoinedMember, JoinPhaseTimer, TimerFired
 from coterie.groups.state import Limits, Phase
 from coterie.nouns.ids import InstanceId, MemberId
 from coterie.wire.errors import ErrorCode
@@ -128,6 +128,20 @@ def test_a_member_that_is_back_while_the_group_joins_takes_its_own_place(play: "
     assert (play.joined(back).member_id, play.joined(back).generation) == ("m3", 2)
 
 
+def test_a_member_that_is_back_without_having_synced_still_has_to(play: "Play") -> None:
+    joins = [play.join(instance=instance) for instance in "ab"]
+    play.wait(6_000)
+    assert not any(play.waits(join) for join in joins)
+    play.sync("m1", instance="a")
+    back = play.joined(play.join(instance="b"))
+    assert (back.generation, back.member_id, play.phase) == (1, "m3", Phase.STABLE)
+    for _ in range(12):
+        assert {play.heartbeat("m1", 1), play.heartbeat("m3", 1)} == {ErrorCode.none}
+        play.wait(5_000)
+    assert play.heartbeat("m3", 1) is ErrorCode.unknown_member_id
+    assert play.heartbeat("m1", 1) is ErrorCode.rebalance_in_progress
+
+
 def test_a_full_group_has_room_for_the_one_that_comes_back(new_play: "Callable[[Limits], Play]") -> None:
     play = new_play(Limits(group_size_max=2))
     settle(play, "a", "b")
@@ -207,6 +221,19 @@ def test_a_round_to_which_nobody_comes_waits_for_the_first_who_does(play: "Play"
     back = play.join(instance="b", session_ms=200_000)
     play.wait(60_000)
     assert (play.joined(back).generation, play.joined(back).leader) == (2, "m4")
+
+
+def test_a_round_to_which_nobody_comes_looks_again_no_sooner_than_a_session_may_end(play: "Play") -> None:
+    settle(play, "a")
+    # It leads, so it may ask for a round: from now on with no time for one.
+    play.join("m1", instance="a", session_ms=200_000, rebalance_ms=0)
+    play.sync("m1", instance="a")
+    play.join(rebalance_ms=1_000)
+    play.leave("m2")
+    play.now_ms = play.group.deadlines[JoinPhaseTimer()]
+    play.feed(TimerFired(key=JoinPhaseTimer()))
+    assert play.phase is Phase.PREPARING_REBALANCE
+    assert play.group.deadlines[JoinPhaseTimer()] == play.now_ms + play.limits.session_timeout_min_ms
 
 
 def test_after_a_crash_in_the_sync_phase_a_static_member_has_to_come_back_like_the_others(play: "Play") -> None:

@@ -230,6 +230,8 @@ def test_an_end_writes_markers_and_may_be_asked_for_again(commit: bool) -> None:
     again = step(transaction, end(FIRST, commit=commit), now_ms=NOW_MS)
     assert (reply_in(again).error, again.records) == (ErrorCode.none, ())
     assert asked(transaction, end(FIRST, commit=not commit)).error is ErrorCode.invalid_txn_state
+    # Nobody was bumped, so this is no question that is asked twice.
+    assert asked(transaction, init(FIRST)).producer == Identity(FRESH, 1)
 
 
 @pytest.mark.parametrize("commit", [True, False])
