@@ -25,7 +25,7 @@ test: .venv/dev.stamp  ## every test
 demo: .venv/run.stamp  ## broker, three workers, real data, one worker killed in the middle of a batch
 	$(BIN)/coterie demo
 
-sim: .venv/dev.stamp  ## the simulator; SEEDS="1 2 3" or SEEDS=1-40, PLAY=clients or fleet
+sim: .venv/dev.stamp  ## the simulator; SEEDS="1 2 3" or SEEDS=1-40, PLAY=fleet, clients or producers
 	$(BIN)/python -m coterie.lab.simulator $(if $(PLAY),--play $(PLAY)) $(if $(SEEDS),--seeds "$(SEEDS)")
 
 fuzz: .venv/dev.stamp  ## hostile frames: a million decoded, 50,000 sent to a broker; FRAMES=… SEED=…

@@ -8,4 +8,7 @@ worker       one worker process: the real `herder` and `member` machines, and ta
 weather      what goes wrong, and when
 watch        the named invariants
 run          one seed from birth to verdict
+
+Two more plays share the world, the network and the storm: `clients` are ordinary members of one group, `producers` have
+transactions.
 """

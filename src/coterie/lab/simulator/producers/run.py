@@ -49,6 +49,9 @@ def settle(play: Play) -> None:
     play.world.say("every transaction has ended")
     play.broker.crash()
     play.broker.start()
+    play.watch.rewind()
+    if (missing := unsettled(play)) is not None:
+        raise Violation(Invariant.NOTHING_LOST, f"after the last crash {missing}")
 
 
 def unsettled(play: Play) -> str | None:

@@ -60,7 +60,8 @@ class ProducersWatch:
         self._timeout_ms = timeout_ms
         self._logs = [_Followed() for _ in range(partitions)]
         self._bundles: dict[bytes, Bundle] = {}
-        self._written: set[bytes] = set()
+        self._written: dict[bytes, tuple[int, int]] = {}
+        """Partition and offset of each label."""
         self._committed: set[bytes] = set()
         self._ends: dict[Bundle, bool] = {}
         """Whether each that has ended, by its markers, was committed."""
@@ -91,11 +92,9 @@ class ProducersWatch:
 
     def on_written(self, partition: int, label: bytes, base_offset: int) -> None:
         """A producer hears where its batch is."""
-        found = [entry for entry in self._logs[partition].entries if entry.label == label]
-        if [entry.base_offset for entry in found] != [base_offset]:
-            raise Violation(
-                Invariant.EXACTLY_ONCE, f"{label!r} is told to be at {base_offset} of {partition}, found is {found}"
-            )
+        told, found = (partition, base_offset), self._written.get(label)
+        if found != told:
+            raise Violation(Invariant.EXACTLY_ONCE, f"{label!r} is told to be at {told}, and is at {found}")
 
     def on_out_of_order(self, label: bytes, *, had_earlier: bool) -> None:
         """``had_earlier``: when it was sent, one before it had no answer yet."""
@@ -110,13 +109,14 @@ class ProducersWatch:
     def on_ended(self, bundle: Bundle, *, is_commit: bool) -> None:
         """A producer hears that its transaction is over."""
         self._over.add(bundle)
-        written = any(label in self._written for labels in bundle.labels.values() for label in labels)
-        if written and self._ends.get(bundle) is not is_commit:
+        labels = {label for labels in bundle.labels.values() for label in labels}
+        if is_commit and not labels <= self._committed:
             raise Violation(
-                Invariant.TOLD_IS_DONE, f"{bundle.name} is told, commit {is_commit}, done is {self._ends.get(bundle)}"
+                Invariant.TOLD_IS_DONE,
+                f"{bundle.name} is told to be committed; {sorted(labels - self._committed)} is not",
             )
-        if is_commit and not written:
-            raise Violation(Invariant.TOLD_IS_DONE, f"{bundle.name} is told to be committed, and nothing is written")
+        if not is_commit and labels & self._written.keys() and self._ends.get(bundle) is not False:
+            raise Violation(Invariant.TOLD_IS_DONE, f"{bundle.name} is told to be aborted, and is not")
 
     # -- what the broker does -----------------------------------------------------------------------------------------
 
@@ -165,6 +165,11 @@ class ProducersWatch:
         if seen != expected:
             raise Violation(Invariant.COMMITTED_ONLY, f"{number} from {offset} shows {seen}, committed is {expected}")
         log.read_offset = end_offset
+
+    def rewind(self) -> None:
+        """The consumer begins once more, with the first record."""
+        for log in self._logs:
+            log.read_offset = 0
 
     def unread(self, broker: "SimBroker") -> str | None:
         """What keeps the reader from the end of its logs."""
@@ -228,7 +233,7 @@ class ProducersWatch:
         assert label is not None
         if label in self._written:
             raise Violation(Invariant.EXACTLY_ONCE, f"{label!r} is written once more, at {entry.base_offset}")
-        self._written.add(label)
+        self._written[label] = (number, entry.base_offset)
         if bundle in self._over:
             raise Violation(Invariant.NOTHING_LATE, f"{label!r} is written, and its transaction has ended")
         told = self._told[bundle.transactional_id]
