@@ -39,11 +39,6 @@ def _in_transaction(field: str = "transactional_id") -> Callable[[Asking], Error
     return lambda asking: asking.refusal(Operation.WRITE, TRANSACTIONAL_ID, getattr(asking.request.body, field))
 
 
-def _all_of(*wholes: Callable[[Asking], ErrorCode | None]) -> Callable[[Asking], ErrorCode | None]:
-    """The first refusal of several."""
-    return lambda asking: next((error for whole in wholes if (error := whole(asking)) is not None), None)
-
-
 def _topic(operation: Operation, first: Callable[[Asking], ErrorCode | None] | None = None) -> Needs:
     """``operation`` on the topic, after what the whole request needs where that is told topic by topic."""
 
@@ -394,7 +389,7 @@ NEEDS: Mapping[int, Permission] = {
     22: Permission(whole=_producer),
     # OffsetForLeaderEpoch
     23: Permission(each=[_partitions(_topic(Operation.DESCRIBE), number=("partition", "partition"))]),
-    # AddPartitionsToTxn, AddOffsetsToTxn, EndTxn, WriteTxnMarkers, TxnOffsetCommit
+    # AddPartitionsToTxn, EndTxn
     24: Permission(
         whole=_added_by_a_broker,
         each=[
@@ -411,30 +406,7 @@ NEEDS: Mapping[int, Permission] = {
             )
         ],
     ),
-    25: Permission(whole=_all_of(_in_transaction(), _in_group(Operation.READ))),
     26: Permission(whole=_in_transaction()),
-    27: Permission(
-        each=[
-            Each(
-                asked="markers",
-                answers="markers",
-                needs=lambda asking, marker: asking.refusal(Operation.CLUSTER_ACTION, CLUSTER),
-                refused=lambda marker, error: {
-                    "producer_id": marker.producer_id,
-                    "topics": [
-                        {
-                            "name": topic.name,
-                            "partitions": [
-                                {"partition_index": number, "error_code": error} for number in topic.partition_indexes
-                            ],
-                        }
-                        for topic in marker.topics
-                    ],
-                },
-            )
-        ]
-    ),
-    28: Permission(each=[_partitions(_topic(Operation.READ, _all_of(_in_transaction(), _in_group(Operation.READ))))]),
     # DescribeConfigs, AlterConfigs
     32: Permission(each=[_resources(Operation.DESCRIBE_CONFIGS, answers="results")]),
     33: Permission(each=[_resources(Operation.ALTER_CONFIGS, answers="responses")]),
@@ -498,4 +470,4 @@ NEEDS: Mapping[int, Permission] = {
         shown={"topics": _is_topic_shown},
     ),
 }
-"""By API key. Also of APIs that are not served here yet: what they need is Kafka's word, not ours."""
+"""By API key."""
