@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 
 from coterie.broker.security.users import Users
-from coterie.broker.settings import BrokerSettings
+from coterie.broker.server import running
+from coterie.broker.settings import BrokerSettings, Security, SecurityProtocol
 from coterie.nouns.errors import WorldError
 from coterie.wire.errors import ErrorCode
 from coterie.wire.frames import framed
@@ -222,16 +223,29 @@ def test_a_users_file_that_is_none_is_named(tmp_path: Path, text: str) -> None:
         Users(path).names()
 
 
-def test_a_broken_users_file_closes_connections_with_one_line(
+def test_beside_a_broken_users_file_those_before_stay_in_force_and_one_line_says_so(
     broker: ThreadedBroker, caplog: pytest.LogCaptureFixture
 ) -> None:
     broker.settings.users_path.write_text("no users")
-    with raw_client(broker.port) as client, caplog.at_level(logging.WARNING, logger="coterie.broker"):
-        choose(client, "PLAIN")
-        client.send(SASL_AUTHENTICATE, 2, auth_bytes=b"\0alice\0x")
-        assert client.is_closed()
-    assert len(caplog.records) == 1
-    assert "users.json is not a file of users" in caplog.text
+    with caplog.at_level(logging.WARNING, logger="coterie.broker"):
+        for _ in range(3):
+            with raw_client(broker.port) as client:
+                assert log_in(client, "PLAIN").error_code is ErrorCode.none
+    (record,) = caplog.records
+    assert "those before stay in force" in record.message
+    assert "users.json is not a file of users; move it away" in record.message
+
+
+@pytest.mark.parametrize("protocol", ["SASL_PLAINTEXT", "PLAINTEXT"])
+async def test_a_broker_that_could_let_nobody_in_does_not_start(tmp_path: Path, protocol: str) -> None:
+    settings = BrokerSettings(data_path=tmp_path, security=Security(protocol=SecurityProtocol(protocol)))
+    settings.users_path.write_text("no users")
+    if not settings.security.protocol.has_sasl:
+        async with running(settings):
+            return
+    with pytest.raises(WorldError, match=r"users.json is not a file of users; move it away, and add them anew"):
+        async with running(settings):
+            raise AssertionError("it has started")
 
 
 def test_the_default_limits_before_authentication_are_kafkas() -> None:

@@ -11,12 +11,14 @@ from coterie.broker.security.users import Users
 from coterie.broker.settings import BrokerSettings
 
 
-def user(*arguments: str, stdin: str = "", check: int = 0) -> "subprocess.CompletedProcess[str]":
+def user(*arguments: str, stdin: str | bytes = "", check: int = 0) -> "subprocess.CompletedProcess[str]":
     run = subprocess.run(
         [sys.executable, "-m", "coterie", "broker", "user", *arguments],
-        input=stdin,
+        input=stdin.decode("utf-8", "surrogateescape") if isinstance(stdin, bytes) else stdin,
         capture_output=True,
         text=True,
+        encoding="utf-8",
+        errors="surrogateescape",
         timeout=60,
         check=False,
         env={**os.environ, "COLUMNS": "100", "NO_COLOR": "1", "TERM": "dumb"},
@@ -39,16 +41,25 @@ def test_a_user_is_added_listed_changed_and_removed(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "stdin", "complaint"),
     [
+        (["add", "DATA", "alice"], b"p\xe4ss \xff\n", "is not UTF-8"),
         (["add", "DATA", "alice"], "\n", "no password at standard input"),
         (["add", "DATA", "a\tb"], "p\n", "is no name for a user"),
         (["remove", "DATA", "nobody"], "", "there is no user nobody in"),
     ],
 )
-def test_what_cannot_be_is_one_line(tmp_path: Path, arguments: list[str], stdin: str, complaint: str) -> None:
+def test_what_cannot_be_is_one_line(tmp_path: Path, arguments: list[str], stdin: str | bytes, complaint: str) -> None:
     words = [str(tmp_path) if word == "DATA" else word for word in arguments]
     run = user(*words, stdin=stdin, check=1)
     assert complaint in run.stderr
     assert run.stderr.count("\n") == 1
+
+
+def test_a_broken_file_of_users_is_repaired_as_the_complaint_says(tmp_path: Path) -> None:
+    path = BrokerSettings(data_path=tmp_path).users_path
+    path.write_text("no users")
+    assert "move it away" in user("add", str(tmp_path), "alice", stdin="p\n", check=1).stderr
+    path.rename(path.with_name("away"))
+    assert user("add", str(tmp_path), "alice", stdin="p\n").stdout == "User alice is added.\n"
 
 
 def test_a_wrong_security_protocol_is_one_line(tmp_path: Path) -> None:

@@ -58,7 +58,11 @@ def _password(name: str) -> str:
     """Never of the command line: every process of the machine may read that."""
     if sys.stdin.isatty():
         return str(typer.prompt(f"Password of {name}", hide_input=True, confirmation_prompt=True))
-    password = sys.stdin.readline().rstrip("\r\n")
+    try:
+        # Whatever the locale says: it is what clients send (RFC 4616, RFC 5802).
+        password = sys.stdin.buffer.readline().decode("utf-8").rstrip("\r\n")
+    except UnicodeDecodeError as error:
+        raise WorldError("the password at standard input is not UTF-8; clients could not send it") from error
     if not password:
         raise WorldError("there is no password at standard input: write it there as one line")
     return password

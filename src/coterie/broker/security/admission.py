@@ -18,6 +18,9 @@ class Admission:
         """:raises WorldError: names the file that is missing or no good."""
         security = settings.security
         self.users = Users(settings.users_path)
+        if security.protocol.has_sasl:
+            # A broker that could let nobody in does not start.
+            self.users.names()
         self.budgets = Budgets(settings.principal_in_flight_size_max)
         self._tls: Watched[ssl.SSLContext] | None = None
         self._rules: Watched[Rules] | None = None

@@ -2,13 +2,15 @@
 
 A file and no table of the log: `coterie broker user` changes it beside a running broker, whose log is locked against
 other processes, and a backup of the log carries no credentials. It is replaced as a whole by a rename, so whoever reads
-it sees the old users or the new ones; a running broker looks at every log-in whether there is a newer file.
+it sees the old users or the new ones; a running broker looks at every log-in whether there is a newer file. One that
+cannot be read changes nothing for it, as with certificates and rules: the log says so, once a change.
 """
 
 import base64
 import binascii
 import hmac
 import json
+import logging
 import os
 import secrets
 import tempfile
@@ -17,6 +19,8 @@ from pathlib import Path
 
 from coterie.nouns.errors import WorldError
 from coterie.wire.scram import HASHES, Credential
+
+logger = logging.getLogger(__name__)
 
 ITERATIONS = 16_384
 """RFC 7677 would have at least 15,000; Kafka takes no more than these. Some 5 ms of whoever tries a password."""
@@ -33,15 +37,14 @@ class Users:
         self._path = path
         self._stamp: tuple[int, int, int] | None = None
         self._users: Mapping[str, User] = {}
+        self._complaint = ""
         self._decoys = secrets.token_bytes(32)
 
     def find(self, name: str) -> User:
         """The credentials of ``name``. An unknown user has some that no password fits, always the same salt with them:
         who asks does not learn who exists.
-
-        :raises WorldError: when the file cannot be read.
         """
-        self._refresh()
+        self._follow()
         return self._users.get(name) or {
             mechanism: Credential(
                 salt=_derived(self._decoys, mechanism, name)[:_SALT_SIZE],
@@ -81,6 +84,17 @@ class Users:
             return False
         self._write({other: user for other, user in self._users.items() if other != name})
         return True
+
+    def _follow(self) -> None:
+        try:
+            self._refresh()
+        except WorldError as error:
+            # Once: whoever logs in asks again and again.
+            if self._complaint != str(error):
+                logger.error("the users: those before stay in force: %s", error)
+            self._complaint = str(error)
+        else:
+            self._complaint = ""
 
     def _refresh(self) -> None:
         try:
@@ -132,7 +146,9 @@ def _read(path: Path) -> Mapping[str, User]:
     except OSError as error:
         raise WorldError(f"the users in {path} cannot be read: {error.strerror}") from error
     except (ValueError, KeyError, TypeError, AttributeError, binascii.Error) as error:
-        raise WorldError(f"{path} is not a file of users; add them anew with `coterie broker user add`") from error
+        raise WorldError(
+            f"{path} is not a file of users; move it away, and add them anew with `coterie broker user add`"
+        ) from error
 
 
 def _told(user: User) -> Mapping[str, Mapping[str, object]]:
