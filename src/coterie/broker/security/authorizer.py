@@ -3,18 +3,20 @@
     # a # at the start of a line or after a space begins a comment; group:pay#1 holds none
     super User:admin
     allow User:alice   read,write           topic:orders*
-    allow User:*       describe             topic:orders from 10.0.0.7
+    allow User:*       describe             topic:orders  from 10.0.0.7
+    deny  User:*       write                topic:orders* from 192.168.0.0/16
     deny  User:mallory all                  group:*
     allow "User:CN=loader, O=Big Co" write  topic:orders*
 
     super PRINCIPAL
-    allow|deny PRINCIPAL OPERATION[,OPERATION…] TYPE:NAME [from HOST]
+    allow|deny PRINCIPAL OPERATION[,OPERATION…] TYPE:NAME [from ADDRESS|RANGE]
 
 The types are topic, group, cluster and transactional_id; the operations are Kafka's, in lower case (read, write,
 create, delete, alter, describe, cluster_action, describe_configs, alter_configs, idempotent_write, all). A name that
-ends in `*` means all that begin so, `*` alone means all; the cluster has no name, it is just `cluster`. As in Kafka, a
-deny counts more than any allow, what no rule allows is denied, and read, write, delete and alter bring describe with
-them (alter_configs brings describe_configs).
+ends in `*` means all that begin so, `*` alone means all; the cluster has no name, it is just `cluster`. A peer is known
+by its IP address alone: a rule comes from one, from a range of them (192.168.0.0/16), or from anywhere (`*`, or no
+`from` at all). As in Kafka, a deny counts more than any allow, what no rule allows is denied, and read, write, delete
+and alter bring describe with them (alter_configs brings describe_configs).
 """
 
 import re
@@ -22,6 +24,8 @@ import shlex
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from functools import lru_cache
+from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address, ip_network
 from pathlib import Path
 from typing import Protocol
 
@@ -52,6 +56,10 @@ class ResourceType(StrEnum):
     TRANSACTIONAL_ID = "transactional_id"
 
 
+THE_CLUSTER = "kafka-cluster"
+"""Its name, where one is asked for."""
+
+
 class Authorizer(Protocol):
     """Says who may do what. Asked on the event loop: it answers at once."""
 
@@ -78,16 +86,21 @@ class Rule:
     operations: frozenset[Operation]
     type_: ResourceType
     name: str
-    host: str
+    host: IPv4Network | IPv6Network | None
+    """Whence; None means from anywhere."""
 
     def meets(self, who: Principal, wanted: Iterable[Operation], type_: ResourceType, host: str) -> bool:
         """Whether it speaks of ``who``, one of the operations and the type, whatever the resource is called."""
         return (
             self.type_ is type_
             and self.principal in (str(who), f"{who.kind}:*")
-            and self.host in (host, "*")
+            and (self.host is None or self._holds(_address(host)))
             and (Operation.ALL in self.operations or not self.operations.isdisjoint(wanted))
         )
+
+    def _holds(self, address: IPv4Address | IPv6Address | None) -> bool:
+        # Whose address is not known has one all the same: it may do no more for that.
+        return not self.allows if address is None else self.host is not None and address in self.host
 
     def covers(self, name: str) -> bool:
         return name.startswith(self.name[:-1]) if self.name.endswith("*") else name == self.name
@@ -171,7 +184,7 @@ def _rule(words: Sequence[str]) -> Rule:
     if words[0] not in ("allow", "deny"):
         raise ValueError(f"a rule begins with allow, deny or super, not {words[0]}")
     if len(words) not in (4, 6) or words[4:5] not in ([], ["from"]):
-        raise ValueError(f"a rule is: {words[0]} PRINCIPAL OPERATIONS TYPE:NAME [from HOST]")
+        raise ValueError(f"a rule is: {words[0]} PRINCIPAL OPERATIONS TYPE:NAME [from ADDRESS|RANGE]")
     type_, name = _resource(words[3])
     return Rule(
         allows=words[0] == "allow",
@@ -179,7 +192,7 @@ def _rule(words: Sequence[str]) -> Rule:
         operations=frozenset(_operation(word) for word in words[2].split(",")),
         type_=type_,
         name=name,
-        host=words[5] if len(words) == 6 else "*",
+        host=_host(words[5]) if len(words) == 6 else None,
     )
 
 
@@ -206,3 +219,23 @@ def _resource(word: str) -> tuple[ResourceType, str]:
     if "*" in name[:-1]:
         raise ValueError(f"{word} has a * before its end: only the end of a name may be left open")
     return ResourceType(type_), name
+
+
+def _host(word: str) -> IPv4Network | IPv6Network | None:
+    if word == "*":
+        return None
+    try:
+        return ip_network(word)
+    except ValueError as error:
+        # A name would never meet anybody: a deny rule with one would forbid nothing.
+        raise ValueError(f"after from comes an IP address or a range of them, like 10.0.0.0/8: {error}") from None
+
+
+@lru_cache(maxsize=1024)
+def _address(host: str) -> IPv4Address | IPv6Address | None:
+    """Of a peer; None where there is none."""
+    try:
+        address = ip_address(host)
+    except ValueError:
+        return None
+    return (address.ipv4_mapped if isinstance(address, IPv6Address) else None) or address
