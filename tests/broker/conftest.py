@@ -4,6 +4,7 @@ import asyncio
 import socket
 import struct
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -19,6 +20,14 @@ from coterie.wire.shapes import build_request
 
 QUICK = Limits(initial_rebalance_delay_ms=50, session_timeout_min_ms=500)
 DEADLINE_S = 60
+
+
+def awaited(what: Callable[[], bool]) -> None:
+    """Waits until it is so."""
+    deadline_s = time.monotonic() + DEADLINE_S
+    while not what():
+        assert time.monotonic() < deadline_s
+        time.sleep(0.02)
 
 
 class ThreadedBroker:

@@ -2,7 +2,6 @@
 
 import logging
 import random
-import time
 from collections.abc import Iterator
 from dataclasses import fields, is_dataclass
 from ipaddress import ip_network
@@ -21,7 +20,7 @@ from coterie.broker.settings import BrokerSettings, Security
 from coterie.nouns.errors import WorldError
 from coterie.wire.errors import ErrorCode
 from coterie.wire.frames import decode_response, encode_request, framed
-from tests.broker.conftest import DEADLINE_S, ThreadedBroker, raw_client
+from tests.broker.conftest import ThreadedBroker, awaited, raw_client
 from tests.broker.secured import USER, logged_in, secured_broker
 from tests.wire.samples import sample
 
@@ -337,21 +336,12 @@ def test_rules_change_beside_a_running_broker_and_bad_ones_change_nothing(
                 found: ErrorCode = topics[0].error_code
                 return found
 
-            def awaited(wanted: ErrorCode) -> None:
-                deadline_s = time.monotonic() + DEADLINE_S
-                while error() is not wanted:
-                    assert time.monotonic() < deadline_s
-                    time.sleep(0.02)
-
             assert error() is ErrorCode.none
             with caplog.at_level(logging.ERROR, logger="coterie.broker"):
                 path.write_text("allow nonsense\n")
-                deadline_s = time.monotonic() + DEADLINE_S
-                while not caplog.records:
-                    assert time.monotonic() < deadline_s
-                    time.sleep(0.02)
+                awaited(lambda: bool(caplog.records))
             assert "rules.acl, line 1: " in caplog.text
             assert "those before stay in force" in caplog.text
             assert error() is ErrorCode.none
             path.write_text("super User:somebody\n")
-            awaited(ErrorCode.topic_authorization_failed)
+            awaited(lambda: error() is ErrorCode.topic_authorization_failed)

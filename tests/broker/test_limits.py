@@ -3,27 +3,20 @@
 import asyncio
 import logging
 import select
-import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from coterie.broker.security.budget import Budget, Budgets
+from coterie.broker.security.budget import Budget, Budgets, Share
+from coterie.broker.store_reader import StoreReader
 from coterie.wire.batches import NewRecord, encode_batch
 from coterie.wire.errors import ErrorCode
-from tests.broker.conftest import DEADLINE_S, RawClient, raw_client
+from coterie.wire.frames import RequestHeader
+from tests.broker.conftest import RawClient, awaited, raw_client
 from tests.broker.secured import USER, logged_in, secured_broker
 
 PRODUCE, FETCH, METADATA, OFFSET_FETCH, HEARTBEAT, DESCRIBE_GROUPS = 0, 1, 3, 9, 12, 15
-
-
-def awaited(what: Callable[[], bool]) -> None:
-    deadline_s = time.monotonic() + DEADLINE_S
-    while not what():
-        assert time.monotonic() < deadline_s
-        time.sleep(0.02)
 
 
 def is_served(client: RawClient) -> bool:
@@ -60,6 +53,21 @@ async def test_whoever_gives_up_waiting_is_forgotten() -> None:
         await waiting
     budget.give_back(100)
     assert budget.taken == 0
+
+
+async def test_the_answer_that_is_due_next_passes_those_that_go_out_behind_it() -> None:
+    budget = Budget(100)
+    due = 1
+    first, second = (Share(budget, 0, is_next=lambda number=number: due == number) for number in (0, 1))
+    await second.reserve(90)
+    waiting = asyncio.create_task(first.reserve(90))
+    await asyncio.sleep(0)
+    assert not waiting.done()
+    due = 0
+    budget.give_back(0)
+    await waiting
+    first.settle(80)
+    assert budget.taken == 170
 
 
 def test_a_budget_lives_as_long_as_its_members() -> None:
@@ -140,35 +148,77 @@ def test_a_greedy_principal_waits_and_others_are_served(tmp_path: Path, caplog: 
         assert is_served(bob)
 
 
-def test_a_peer_that_reads_no_answer_stops_being_read(tmp_path: Path) -> None:
-    """Its answers pile up to the limit and no further; others are served meanwhile."""
-    batch = encode_batch([NewRecord(key=None, value=b"x" * 900_000)], timestamp_ms=1)
+@pytest.fixture
+def sizes_read(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """The bytes of each read of batches from the log, as they are read."""
+    sizes: list[int] = []
+    read = StoreReader.batches
+
+    def batches(self: StoreReader, *asked: int) -> bytes:
+        data = read(self, *asked)
+        sizes.append(len(data))
+        return data
+
+    monkeypatch.setattr(StoreReader, "batches", batches)
+    return sizes
+
+
+def fetch(client: RawClient, *, min_bytes: int = 1, max_bytes: int, max_wait_ms: int = 0) -> RequestHeader:
+    partition = {"partition": 0, "fetch_offset": 0, "partition_max_bytes": max_bytes}
+    return client.send(
+        FETCH,
+        4,
+        replica_id=-1,
+        max_wait=max_wait_ms,
+        min_bytes=min_bytes,
+        max_bytes=max_bytes,
+        isolation_level=0,
+        topics=[{"topic": "t", "partitions": [partition]}],
+    )
+
+
+def produce(client: RawClient, batch: bytes, *, often: int) -> None:
+    client.ask(METADATA, 4, topics=[{"name": "t"}], allow_auto_topic_creation=True)
     data = [{"name": "t", "partition_data": [{"index": 0, "records": batch}]}]
+    for _ in range(often):
+        produced = client.ask(PRODUCE, 9, transactional_id=None, acks=-1, timeout=1000, topic_data=data)
+        assert produced.responses[0].partition_responses[0].error_code is ErrorCode.none
+
+
+def test_a_peer_that_reads_no_answer_stops_being_read(tmp_path: Path, sizes_read: list[int]) -> None:
+    """Its answers pile up to the limit and no further; others are served meanwhile."""
+    batch = encode_batch([NewRecord(key=None, value=b"x" * 1_000_000)], timestamp_ms=1)
+    size_max = 4 * len(batch)
     with (
-        secured_broker(tmp_path, "PLAINTEXT", in_flight_size_max=1_000_000) as broker,
+        secured_broker(tmp_path, "PLAINTEXT", in_flight_size_max=size_max) as broker,
         raw_client(broker.port) as other,
         raw_client(broker.port) as deaf,
     ):
-        other.ask(METADATA, 4, topics=[{"name": "t"}], allow_auto_topic_creation=True)
-        produced = other.ask(PRODUCE, 9, transactional_id=None, acks=-1, timeout=1000, topic_data=data)
-        assert produced.responses[0].partition_responses[0].error_code is ErrorCode.none
-        partition = {"partition": 0, "fetch_offset": 0, "partition_max_bytes": 1_000_000}
-        headers = [
-            deaf.send(
-                FETCH,
-                4,
-                replica_id=-1,
-                max_wait=0,
-                min_bytes=1,
-                max_bytes=1_000_000,
-                isolation_level=0,
-                topics=[{"topic": "t", "partitions": [partition]}],
-            )
-            for _ in range(100)
-        ]
-        assert is_served(other)
-        sizes = {len(deaf.receive(header).responses[0].partitions[0].records) for header in headers}
-        assert sizes == {len(batch)}
+        produce(other, batch, often=4)
+        headers = [fetch(deaf, max_bytes=size_max) for _ in range(32)]
+        for _ in range(100):
+            assert is_served(other)
+        # One thread reads for all: what the deaf peer's requests had it read comes before this.
+        other.receive(fetch(other, max_bytes=1))
+        # The limit, one answer that is being sent, and what the system has taken of those before.
+        assert sum(sizes_read) < 8 * size_max
+        for header in headers:
+            assert len(deaf.receive(header).responses[0].partitions[0].records) == size_max
+    assert sum(sizes_read) > 32 * size_max
+
+
+def test_a_waiting_fetch_reads_only_once_there_is_enough(tmp_path: Path, sizes_read: list[int]) -> None:
+    batch = encode_batch([NewRecord(key=None, value=b"x" * 1_000)], timestamp_ms=1)
+    with (
+        secured_broker(tmp_path, "PLAINTEXT") as broker,
+        raw_client(broker.port) as producer,
+        raw_client(broker.port) as consumer,
+    ):
+        produce(producer, batch, often=1)
+        header = fetch(consumer, min_bytes=20 * len(batch), max_bytes=1_000_000, max_wait_ms=DEADLINE_S * 1_000)
+        produce(producer, batch, often=19)
+        assert len(consumer.receive(header).responses[0].partitions[0].records) == 20 * len(batch)
+    assert sizes_read == [20 * len(batch)]
 
 
 @pytest.mark.parametrize(

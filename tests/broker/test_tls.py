@@ -5,8 +5,7 @@ import gc
 import logging
 import socket
 import ssl
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -16,7 +15,7 @@ from coterie.broker.security.principals import ANONYMOUS, of_certificate
 from coterie.broker.server import running
 from coterie.broker.settings import BrokerSettings, Security, SecurityProtocol
 from coterie.nouns.errors import WorldError
-from tests.broker.conftest import DEADLINE_S, RawClient, ThreadedBroker, raw_client
+from tests.broker.conftest import RawClient, ThreadedBroker, awaited, raw_client
 from tests.broker.secured import secured_broker, trusting
 from tests.certificates import Authority, Pair, encrypted
 
@@ -38,13 +37,6 @@ def tls_client(broker: ThreadedBroker, context: ssl.SSLContext) -> Iterator[RawC
 def is_served(client: RawClient) -> bool:
     answer = client.ask(API_VERSIONS, 3, client_software_name="t", client_software_version="1")
     return len(answer.api_keys) > 0
-
-
-def awaited(what: Callable[[], bool]) -> None:
-    deadline_s = time.monotonic() + DEADLINE_S
-    while not what():
-        assert time.monotonic() < deadline_s
-        time.sleep(0.02)
 
 
 def lines(caplog: pytest.LogCaptureFixture) -> list[str]:

@@ -1,14 +1,12 @@
 """Fields that tell a client what it may do with a topic, a group or the cluster (KIP-430): the authorizer says it."""
 
 from collections.abc import Mapping
-from typing import Final
 
 from coterie.broker.node import Node, Request
-from coterie.broker.security.authorizer import Operation, ResourceType
+from coterie.broker.security.authorizer import THE_CLUSTER, Operation, ResourceType
 
 NOT_ASKED = -(2**31)
 
-_CLUSTER: Final = "kafka-cluster"
 _NUMBERS: Mapping[Operation, int] = {
     Operation.READ: 3,
     Operation.WRITE: 4,
@@ -65,7 +63,7 @@ def group_operations(node: Node, request: Request, group_id: str, *, wanted: boo
 
 def cluster_operations(node: Node, request: Request, *, wanted: bool) -> int:
     """Likewise on the cluster."""
-    return _allowed(node, request, ResourceType.CLUSTER, _CLUSTER) if wanted else NOT_ASKED
+    return _allowed(node, request, ResourceType.CLUSTER, THE_CLUSTER) if wanted else NOT_ASKED
 
 
 def _allowed(node: Node, request: Request, type_: ResourceType, name: str) -> int:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from coterie.broker.node import Node, Request, topic_of
-from coterie.broker.security.authorizer import Authorizer, Operation, ResourceType
+from coterie.broker.security.authorizer import THE_CLUSTER, Authorizer, Operation, ResourceType
 from coterie.broker.turns import ELEMENTS_AT_ONCE, in_turns
 from coterie.nouns.errors import WireError
 from coterie.wire.blank import filled_response
@@ -22,7 +22,6 @@ CLUSTER, GROUP, TOPIC, TRANSACTIONAL_ID = (
     ResourceType.TOPIC,
     ResourceType.TRANSACTIONAL_ID,
 )
-_THE_CLUSTER = "kafka-cluster"
 _CODES = {
     CLUSTER: ErrorCode.cluster_authorization_failed,
     GROUP: ErrorCode.group_authorization_failed,
@@ -39,10 +38,10 @@ class Asking:
     request: Request
     authorizer: Authorizer
 
-    def may(self, operation: Operation, type_: ResourceType, name: str = _THE_CLUSTER) -> bool:
+    def may(self, operation: Operation, type_: ResourceType, name: str = THE_CLUSTER) -> bool:
         return self.authorizer.may(self.request.principal, operation, type_, name, self.request.peer_host)
 
-    def refusal(self, operation: Operation, type_: ResourceType, name: str = _THE_CLUSTER) -> ErrorCode | None:
+    def refusal(self, operation: Operation, type_: ResourceType, name: str = THE_CLUSTER) -> ErrorCode | None:
         return None if self.may(operation, type_, name) else _CODES[type_]
 
     def may_anywhere(self, operation: Operation, type_: ResourceType) -> bool:
