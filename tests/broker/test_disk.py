@@ -113,6 +113,17 @@ async def test_upkeep_on_a_full_disk_waits_and_goes_on(tmp_path: Path, caplog: p
     assert findings(tmp_path / "log") == []
 
 
+async def test_a_folder_that_was_moved_away_is_named_with_a_way_out(tmp_path: Path) -> None:
+    folder = tmp_path / "data"
+    async with open_log(folder / "log", folder / "lock") as log:
+        await log.create_topic("t", 1, {})
+        folder.rename(tmp_path / "elsewhere")
+        with pytest.raises(WorldError, match=r"the folder .*/data is gone; put it back, or stop the broker"):
+            await put(log, "t", {"a": "1"})
+        (tmp_path / "elsewhere").rename(folder)
+        assert await put(log, "t", {"a": "2"}) == 0
+
+
 # -- torn -------------------------------------------------------------------------------------------------------------
 
 

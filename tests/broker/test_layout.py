@@ -1,10 +1,13 @@
 """Layouts: a file that an older coterie wrote becomes one of ours, with all that is in it."""
 
+import os
 import shutil
 import signal
 import sqlite3
 import subprocess
 import sys
+from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -12,6 +15,7 @@ import pytest
 from coterie.broker import layout
 from coterie.broker.log import open_log
 from coterie.broker.store import Store
+from coterie.nouns.errors import WorldError
 from coterie.wire.batches import NewRecord, decode_records, encode_batch, read_head
 
 LAYOUT_1 = Path(__file__).parent / "files" / "layout_1.sqlite"
@@ -90,3 +94,55 @@ def _schema(path: Path) -> list[tuple[object, ...]]:
         ]
     finally:
         database.close()
+
+
+# -- what is no log ---------------------------------------------------------------------------------------------------
+
+
+def foreign(path: Path) -> None:
+    with closing(sqlite3.connect(path)) as database:
+        database.execute("CREATE TABLE bookmarks (url)")
+        database.execute("PRAGMA user_version = 2")
+        database.commit()
+
+
+def empty(path: Path) -> None:
+    path.touch()
+
+
+def only_wal(path: Path) -> None:
+    path.with_name("log-wal").write_bytes(b"x")
+
+
+@pytest.mark.parametrize(
+    ("make", "complaint"),
+    [(foreign, "is a file of SQLite, but no broker's log"), (empty, "is empty: restore"), (only_wal, "is gone, and")],
+)
+async def test_what_is_no_log_is_refused_and_stays_as_it_is(
+    make: Callable[[Path], None], complaint: str, tmp_path: Path
+) -> None:
+    path = tmp_path / "log"
+    make(path)
+    before = path.read_bytes() if path.exists() else None
+    with pytest.raises(WorldError, match=complaint):
+        async with open_log(path, tmp_path / "lock"):
+            raise AssertionError("it was taken over")
+    assert (path.read_bytes() if path.exists() else None) == before
+
+
+async def test_a_kill_while_a_log_is_made_leaves_none(tmp_path: Path) -> None:
+    (tmp_path / "log.new").write_bytes(b"half")
+    async with open_log(tmp_path / "log", tmp_path / "lock") as log:
+        assert log.is_new
+    async with open_log(tmp_path / "log", tmp_path / "lock") as log:
+        assert not log.is_new
+    assert sorted(os.listdir(tmp_path)) == ["lock", "log"]
+
+
+async def test_a_damaged_log_says_what_to_do(tmp_path: Path) -> None:
+    (tmp_path / "log").write_bytes(b"not a database, but long enough to look like something" * 100)
+    with pytest.raises(
+        WorldError, match=r"file is not a database; .coterie broker check .* says what is wrong; restore"
+    ):
+        async with open_log(tmp_path / "log", tmp_path / "lock"):
+            raise AssertionError("it was opened")

@@ -2,15 +2,18 @@
 
 import asyncio
 import gc
+import logging
 import socket
 import threading
 from pathlib import Path
 
 import pytest
 
+from coterie.broker.log import open_log
 from coterie.broker.server import running, serve
 from coterie.broker.settings import BrokerSettings
 from coterie.nouns.errors import WorldError
+from coterie.wire.batches import NewRecord, encode_batch, read_head
 
 
 async def test_a_taken_port_is_a_failure_of_the_world(tmp_path: Path) -> None:
@@ -72,3 +75,23 @@ async def test_whoever_is_accepted_as_the_broker_ends_is_closed(tmp_path: Path, 
     finally:
         for peer in peers:
             peer.close()
+
+
+async def test_a_start_tells_which_folder_it_is_and_what_is_in_it(
+    settings: BrokerSettings, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    caplog.set_level(logging.INFO, logger="coterie.broker")
+    async with running(settings):
+        pass
+    async with open_log(settings.log_path, settings.lock_path) as log:
+        await log.create_topic("t", 1, {})
+        await log.create_topic("u", 1, {})
+        data = encode_batch([NewRecord(key=None, value=b"x")] * 3, timestamp_ms=5)
+        await log.append(log.topics["t"].partitions[0], data, read_head(data))
+    monkeypatch.setattr("coterie.broker.server.FREE_BYTES_MIN", 2**62)
+    async with running(settings):
+        pass
+    said = [record.message for record in caplog.records]
+    assert f"The data folder is {settings.data_path}: it is new" in said
+    assert f"The data folder is {settings.data_path}: 2 topics, up to 3 records, 0 groups" in said
+    assert len([line for line in said if "the broker refuses to write while less than" in line]) == 1

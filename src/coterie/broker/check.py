@@ -12,7 +12,7 @@ from pathlib import Path
 from uuid import UUID
 
 from coterie.broker.group_log import GROUPS_TOPIC
-from coterie.broker.layout import LAYOUT
+from coterie.broker.layout import LAYOUT, require_ours
 from coterie.broker.log_file import is_damage, require_log, unopened, unread
 from coterie.broker.store import connect_read_only
 from coterie.groups.lines import decode_line
@@ -36,6 +36,7 @@ def check(path: Path, *, tell: Callable[[str], None], may_be_older: bool = False
         raise unopened(path, error) from error
     try:
         database.execute("BEGIN")
+        require_ours(database, path)
         (layout,) = database.execute("PRAGMA user_version").fetchone()
         if layout == LAYOUT:
             yield from _Check(database, tell).run()

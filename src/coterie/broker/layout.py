@@ -5,6 +5,7 @@ modules are named here, too, so that there is one list of what a file holds.
 """
 
 import logging
+import os
 import shutil
 import sqlite3
 from collections.abc import Mapping
@@ -64,6 +65,9 @@ CREATE TRIGGER partition_gone AFTER DELETE ON partitions BEGIN
 END;
 """
 
+_TABLES = {"numbers", "topics", "partitions", "batches"}
+"""What every layout has."""
+
 _STEPS: Mapping[int, str] = {
     1: _PARTITIONS.format(name="new_partitions")
     + """
@@ -76,6 +80,43 @@ DROP INDEX batches_by_offset;
     + _TRANSACTIONS,
 }
 """What leads from each older layout to the next one."""
+
+
+def make(path: Path) -> None:
+    """A new log at ``path``, whole at once: a kill leaves none.
+
+    :raises WorldError: when there is what is left of another one.
+    """
+    wal = path.with_name(path.name + "-wal")
+    if wal.exists() and wal.stat().st_size:
+        raise WorldError(
+            f"{path} is gone, and {wal.name} is still there: put both back, or move it away to begin with an empty log"
+        )
+    part = path.with_name(path.name + ".new")
+    for suffix in ("", "-journal"):
+        part.with_name(part.name + suffix).unlink(missing_ok=True)
+    database = sqlite3.connect(os.fspath(part), isolation_level=None)
+    try:
+        lay_out(database, part)
+    finally:
+        database.close()
+    part.replace(path)
+    folder = os.open(path.parent, os.O_RDONLY)
+    try:
+        os.fsync(folder)
+    finally:
+        os.close(folder)
+
+
+def require_ours(database: sqlite3.Connection, path: Path) -> None:
+    """:raises WorldError: when ``path``, which is there, is not what some coterie has written."""
+    if path.stat().st_size == 0:
+        raise WorldError(f"{path} is empty: restore a backup, or move it away to begin with an empty log")
+    if database.execute("PRAGMA user_version").fetchone() > (LAYOUT,):
+        return  # What a newer one has is not known here; `lay_out` says whose it is.
+    tables = {name for (name,) in database.execute("SELECT name FROM sqlite_schema WHERE type = 'table'")}
+    if not tables >= _TABLES:
+        raise WorldError(f"{path} is a file of SQLite, but no broker's log; name another folder, or move it away")
 
 
 def lay_out(database: sqlite3.Connection, path: Path) -> None:

@@ -12,7 +12,7 @@ import os
 import sqlite3
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, closing
 from pathlib import Path
 from typing import TypeVar
 from uuid import UUID
@@ -90,7 +90,8 @@ class Topic:
 class BrokerLog:
     """All topics of one data directory. Made by :func:`open_log`."""
 
-    def __init__(self, store: Store, reader: StoreReader, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(self, store: Store, reader: StoreReader, loop: asyncio.AbstractEventLoop, *, is_new: bool) -> None:
+        self.is_new = is_new
         self._store = store
         self._reader = reader
         self._loop = loop
@@ -330,7 +331,14 @@ async def open_log(path: Path, lock_path: Path) -> AsyncIterator[BrokerLog]:
 
 def _open(path: Path, loop: asyncio.AbstractEventLoop) -> BrokerLog:
     try:
-        store = Store(path)
-        return BrokerLog(store, StoreReader(path), loop)
+        is_new = not path.exists()
+        if is_new:
+            make(path)
+        else:
+            with closing(connect_read_only(path)) as database:
+                require_ours(database, path)
+        return BrokerLog(Store(path), StoreReader(path), loop, is_new=is_new)
     except sqlite3.Error as error:
-        raise WorldError(f"the broker's log {path} cannot be opened: {error}") from error
+        raise unopened(path, error) from error
+    except OSError as error:
+        raise WorldError(f"the broker's log {path} cannot be opened: {error.strerror}") from error

@@ -4,6 +4,7 @@ import asyncio
 import gc
 import json
 import logging
+import shutil
 import time
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
@@ -11,12 +12,13 @@ from contextlib import asynccontextmanager, contextmanager
 
 from coterie.broker.clock import steady_clock
 from coterie.broker.connection import Connection
-from coterie.broker.group_log import GroupLog
+from coterie.broker.group_log import GROUPS_TOPIC, GroupLog
 from coterie.broker.groups import Groups
-from coterie.broker.log import open_log
+from coterie.broker.log import BrokerLog, open_log
 from coterie.broker.node import Node
 from coterie.broker.security.admission import Admission
 from coterie.broker.settings import BrokerSettings
+from coterie.broker.store import FREE_BYTES_MIN
 from coterie.broker.transactions import Transactions
 from coterie.broker.upkeep import keep_up
 from coterie.nouns.errors import WorldError
@@ -67,6 +69,7 @@ async def running(settings: BrokerSettings) -> AsyncIterator[Broker]:
         async with open_log(settings.log_path, settings.lock_path) as log, asyncio.TaskGroup() as tasks:
             groups = Groups(await GroupLog.open(log), settings.limits, tasks)
             await groups.load()
+            _tell_what_is_there(settings, log, groups)
             transactions = await Transactions.open(log, settings.transactions, now_ms=steady_clock())
             timing = tasks.create_task(transactions.run(), name="transactions")
             keeping = tasks.create_task(
@@ -157,6 +160,26 @@ class _Connections:
             del self._by_address[connection.peer_host]
         # Here and not in the task: one that is cancelled before its first step runs nothing of its own.
         connection.abort()
+
+
+def _tell_what_is_there(settings: BrokerSettings, log: BrokerLog, groups: Groups) -> None:
+    """Whoever has named the wrong folder sees it at once."""
+    topics = [topic for topic in log.topics.values() if topic.name != GROUPS_TOPIC]
+    # Offsets, as counting would take long: compaction has left fewer records, and some are marks of transactions.
+    records = sum(part.end_offset - part.start_offset for topic in topics for part in topic.partitions)
+    logger.info(
+        "The data folder is %s: %s",
+        settings.data_path.absolute(),
+        "it is new" if log.is_new else f"{len(topics)} topics, up to {records} records, {len(groups.known())} groups",
+    )
+    free_bytes = shutil.disk_usage(settings.data_path).free
+    if free_bytes < FREE_BYTES_MIN:
+        logger.warning(
+            "%d MB are free in %s: the broker refuses to write while less than %d MB are",
+            free_bytes // 1_000_000,
+            settings.data_path.absolute(),
+            FREE_BYTES_MIN // 1_000_000 + 1,
+        )
 
 
 def _wall_ms() -> int:

@@ -84,9 +84,15 @@ class Store:
     # -- transactions -----------------------------------------------------------------------------------------------
 
     def begin(self) -> None:
-        """:raises OSError, sqlite3.Error: when the disk cannot be asked or written to."""
+        """:raises OSError, sqlite3.Error: when the disk cannot be asked or written to, or the folder is gone."""
         self.database.execute("BEGIN IMMEDIATE")
-        disk = os.statvfs(self._folder)
+        try:
+            disk = os.statvfs(self._folder)
+        except FileNotFoundError:
+            raise FileNotFoundError(
+                f"the folder {self._folder.absolute()} is gone; put it back, or stop the broker and name with --data"
+                " where it is now"
+            ) from None
         self._free_bytes = disk.f_bavail * disk.f_frsize
         self.has_room = self._free_bytes >= self.free_bytes_min or (
             self._free_bytes >= _FREE_BYTES_OF_WAL and self._free_bytes + self._unused_bytes() >= self.free_bytes_min
