@@ -2,11 +2,11 @@
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol, TypeAlias
+from typing import Protocol
 
 from coterie.engine.output import Outbox, Output
 from coterie.groups.classic import step
-from coterie.groups.lines import decode_line, encode_line
+from coterie.groups.lines import encode_line
 from coterie.groups.messages import (
     CancelTimer,
     Effect,
@@ -22,15 +22,13 @@ from coterie.groups.messages import (
     TimerFired,
     TimerKey,
 )
-from coterie.groups.state import Group, Limits, Phase, apply, check_whole
+from coterie.groups.state import Group, Limits, Phase, check_whole
+from coterie.lab.simulator.durable import DurableGroup, Line, folded
 from coterie.lab.simulator.invariants import machine_check
 from coterie.lab.simulator.network import Call
 from coterie.lab.simulator.world import Alarms, World
 from coterie.nouns.ids import Generation, GroupId, InstanceId, MemberId
 from coterie.wire.errors import ErrorCode
-
-Line: TypeAlias = tuple[bytes, bytes | None]
-"""Key and value of one record, as the log holds it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,9 +59,8 @@ class CoordinatorWatch(Protocol):
 
     def on_step(self, taken: Step) -> None: ...
 
-    def on_reply(self, request: Request, response: Response, durable: Group, *, needs: int, has: int) -> None:
-        """An answer leaves. ``durable`` is the group as the log holds it, of ``has`` lines; when the answer was decided
-        the log was to have ``needs``."""
+    def on_reply(self, request: Request, response: Response) -> None:
+        """An answer leaves; the log holds what it shows."""
         ...
 
     def on_crash(self, group: Group, lines: Iterable[Line]) -> None:
@@ -139,8 +136,7 @@ class SimCoordinator:
         self._outbox = Outbox[Effect]()
         self._alarms = Alarms[TimerKey](self._world, lambda key: self.feed(TimerFired(key=key)))
         self.group = folded(self._group_id, self._limits, self.disk.lines)
-        self._durable = folded(self._group_id, self._limits, self.disk.lines)
-        self._durable_lines = len(self.disk.lines)
+        self._durable = DurableGroup(self._group_id, self._limits, self.disk.lines)
         self._lines: list[Line] = list(self.disk.lines)
         self.up = True
         self._watch.on_loaded(self.group)
@@ -216,11 +212,8 @@ class SimCoordinator:
 
     def _answer(self, to: ReplyTo, response: Response) -> None:
         call, request = self._calls.pop(to), self._requests.pop(to)
-        for line in self.disk.lines[self._durable_lines :]:
-            replay(self._durable, line)
-        self._durable_lines = len(self.disk.lines)
-        needs = self._needs.pop(to)
-        self._watch.on_reply(request, response, self._durable, needs=needs, has=self._durable_lines)
+        self._durable.check(request, response, needs=self._needs.pop(to))
+        self._watch.on_reply(request, response)
         if not isinstance(request, Heartbeat) or response.error is not ErrorCode.none:
             self._world.say(f"coordinator to {call.worker}: {type(request).__name__} {response.error.name}")
         call.answer(response)
@@ -228,17 +221,3 @@ class SimCoordinator:
     @property
     def is_stable(self) -> bool:
         return self.up and self.group.phase is Phase.STABLE
-
-
-def folded(group_id: GroupId, limits: Limits, lines: Iterable[Line]) -> Group:
-    """The group that ``lines`` alone tell of."""
-    group = Group(group_id, limits)
-    for line in lines:
-        replay(group, line)
-    return group
-
-
-def replay(group: Group, line: Line) -> None:
-    decoded = decode_line(*line)
-    assert decoded is not None, "all lines are of groups"
-    apply(group, decoded[1])

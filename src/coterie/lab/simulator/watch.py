@@ -16,7 +16,8 @@ from coterie.groups.messages import (
 )
 from coterie.groups.state import Group
 from coterie.lab.simulator.config_log import ConfigLog
-from coterie.lab.simulator.coordinator import Line, Step
+from coterie.lab.simulator.coordinator import Step
+from coterie.lab.simulator.durable import Line
 from coterie.lab.simulator.invariants import Invariant, Violation
 from coterie.lab.simulator.replay import check_replay
 from coterie.lab.simulator.world import World
@@ -122,11 +123,7 @@ class Watch:
                 f"generation {record.generation} gives {member_id} {told(jobs)}, which another member runs",
             )
 
-    def on_reply(self, request: Request, response: Response, durable: Group, *, needs: int, has: int) -> None:
-        if needs > has:
-            raise Violation(
-                Invariant.DURABLE_FIRST, f"{type(response).__name__} needs {needs} lines, the log has {has}"
-            )
+    def on_reply(self, request: Request, response: Response) -> None:
         if response.error is ErrorCode.none and isinstance(response, JoinGroupResponse):
             self._on_joined(response)
 

@@ -34,7 +34,8 @@ from coterie.groups.offset_messages import (
 from coterie.groups.state import Group, Phase
 from coterie.groups.subscriptions import CONSUMER
 from coterie.lab.simulator.clients.play import OFFSETS_RETENTION_MS, READ_TOPIC, SESSION_TIMEOUT_MS
-from coterie.lab.simulator.coordinator import Line, Step
+from coterie.lab.simulator.coordinator import Step
+from coterie.lab.simulator.durable import Line
 from coterie.lab.simulator.invariants import Invariant, Violation
 from coterie.lab.simulator.replay import check_replay
 from coterie.lab.simulator.world import World
@@ -220,11 +221,7 @@ class ClientsWatch:
 
     # -- an answer, as it leaves ------------------------------------------------------------------------------------
 
-    def on_reply(self, request: Request, response: Response, durable: Group, *, needs: int, has: int) -> None:
-        if needs > has:
-            raise Violation(
-                Invariant.DURABLE_FIRST, f"{type(response).__name__} needs {needs} lines, the log has {has}"
-            )
+    def on_reply(self, request: Request, response: Response) -> None:
         if response.error is not ErrorCode.none:
             return
         match request, response:
