@@ -17,7 +17,9 @@ from pathlib import Path
 from typing import TypeVar
 from uuid import UUID
 
-from coterie.broker.store import Store, StoredPartition, StoredTopic
+from coterie.broker.layout import make, require_ours
+from coterie.broker.log_file import unopened
+from coterie.broker.store import Store, StoredPartition, StoredTopic, connect_read_only
 from coterie.broker.store_reader import StoreReader
 from coterie.broker.transaction_store import Aborted
 from coterie.broker.writer import Writer
