@@ -66,7 +66,7 @@ def test_a_wrong_worker_file_is_one_line_for_each_wrong_key(tmp_path: Path) -> N
     assert run.stdout == ""
     lines = run.stderr.splitlines()
     assert len(lines) == 3
-    assert all(line.startswith("coterie: ") for line in lines)
+    assert all(line.startswith(f"coterie: {file}: ") for line in lines)
     assert [
         key for key in ("status.storage.topic", "checkpoint.location", "connect.protocol") if key in run.stderr
     ] == [
@@ -74,6 +74,13 @@ def test_a_wrong_worker_file_is_one_line_for_each_wrong_key(tmp_path: Path) -> N
         "checkpoint.location",
         "connect.protocol",
     ]
+
+
+def test_a_worker_file_that_cannot_be_parsed_is_told_by_its_line(tmp_path: Path) -> None:
+    file = tmp_path / "worker.properties"
+    file.write_text("group.id=g\nworker.name=\\u12\n")
+    run = coterie("worker", "-c", str(file), check=1)
+    assert run.stderr.startswith(f"coterie: {file}, line 2: ")
 
 
 def test_a_missing_worker_file_is_one_line(tmp_path: Path) -> None:

@@ -1,5 +1,9 @@
+import re
+from pathlib import Path
+
 import pytest
 
+from coterie.config.properties import parse
 from coterie.config.worker import Listener, WorkerSettings
 from coterie.nouns.errors import ConfigError
 
@@ -10,6 +14,9 @@ REQUIRED = {
     "status.storage.topic": "fleet-status",
     "checkpoint.location": "/shared/checkpoints",
 }
+
+
+EXAMPLE = Path(__file__).parents[2] / "docs" / "worker.properties"
 
 
 def settings(**changes: str) -> WorkerSettings:
@@ -30,9 +37,18 @@ def test_defaults_are_kafka_connects() -> None:
 def test_required_keys_are_named_each() -> None:
     with pytest.raises(ConfigError) as raised:
         WorkerSettings.from_properties({})
-    assert raised.value.errors == {
-        key: (f'Missing required configuration "{key}" which has no default value.',) for key in REQUIRED
-    }
+    assert raised.value.errors.keys() == REQUIRED.keys()
+    for key, (sentence,) in raised.value.errors.items():
+        assert sentence.startswith(f'Missing required configuration "{key}" which has no default value. It is: ')
+    assert "A folder that all workers of the group reach" in raised.value.errors["checkpoint.location"][0]
+
+
+@pytest.mark.parametrize("text", [EXAMPLE.read_text(), re.sub(r"(?m)^#(?=\S)", "", EXAMPLE.read_text())])
+def test_the_example_to_copy_is_taken_as_it_is_and_with_all_that_it_proposes(text: str) -> None:
+    properties = parse(text)
+    made = WorkerSettings.from_properties(properties)
+    assert WorkerSettings.unknown_keys(properties) == []
+    assert made.bootstrap_servers == ("127.0.0.1:9092",), "where `coterie broker` listens"
 
 
 @pytest.mark.parametrize(

@@ -1,16 +1,17 @@
 """A worker's settings, read from its file."""
 
+from collections.abc import Callable
 from pathlib import Path
 
 from coterie.config import properties
 from coterie.config.worker import WorkerSettings
-from coterie.nouns.errors import WorldError
+from coterie.nouns.errors import ConfigError, WorldError
 
 
 def read(path: Path) -> tuple[WorkerSettings, list[str]]:
     """The settings in a worker file, and those of its keys that nobody knows.
 
-    :raises ConfigError: names each wrong key.
+    :raises ConfigError: names the file and each wrong key.
     :raises WorldError: when the file cannot be read.
     """
     try:
@@ -19,5 +20,15 @@ def read(path: Path) -> tuple[WorkerSettings, list[str]]:
         raise WorldError(f"{path} cannot be read: {error.strerror}") from error
     except UnicodeDecodeError as error:
         raise WorldError(f"{path} is not UTF-8: {error.reason} at byte {error.start}") from error
-    found = properties.parse(text)
-    return WorkerSettings.from_properties(found), WorkerSettings.unknown_keys(found)
+    try:
+        found = properties.parse(text)
+    except ConfigError as error:
+        raise ConfigError(_named(error, lambda line: f"{path}, {line}")) from None
+    try:
+        return WorkerSettings.from_properties(found), WorkerSettings.unknown_keys(found)
+    except ConfigError as error:
+        raise ConfigError(_named(error, lambda _: str(path))) from None
+
+
+def _named(error: ConfigError, place: Callable[[str], str]) -> dict[str, list[str]]:
+    return {key: [f"{place(key)}: {sentence}" for sentence in sentences] for key, sentences in error.errors.items()}

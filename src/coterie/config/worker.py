@@ -73,11 +73,14 @@ class WorkerSettings(BaseModel):
     # -- the topics -------------------------------------------------------------------------------------------------
 
     config_storage_topic: Name
+    """The topic of all configs of the group's connectors; it is made where it is missing, as the next two are."""
     config_storage_replication_factor: int = 3
     offset_storage_topic: Name
+    """The topic of the group's offsets."""
     offset_storage_replication_factor: int = 3
     offset_storage_partitions: int = 25
     status_storage_topic: Name
+    """The topic of the states of the group's connectors and tasks."""
     status_storage_replication_factor: int = 3
     status_storage_partitions: int = 5
 
@@ -124,7 +127,7 @@ class WorkerSettings(BaseModel):
         try:
             settings = cls.model_validate({**known, "spark": spark, "security": security})
         except ValidationError as error:
-            raise ConfigError(_sentences(error) | wrong) from None
+            raise ConfigError(_sentences(error, cls) | wrong) from None
         if wrong:
             raise ConfigError(wrong)
         if errors := settings._errors_between_keys():
@@ -272,13 +275,16 @@ def _listener(text: str) -> Listener:
     return Listener(parts.hostname or "", port)
 
 
-def _sentences(error: ValidationError) -> dict[str, list[str]]:
-    """Pydantic's findings in Connect's words, by key."""
+def _sentences(error: ValidationError, settings: type[BaseModel]) -> dict[str, list[str]]:
+    """Pydantic's findings in Connect's words, by key; of a missing key also what belongs there."""
+    meanings = {str(field.alias): field.description for field in settings.model_fields.values()}
     found: dict[str, list[str]] = {}
     for detail in error.errors(include_url=False):
         key = str(detail["loc"][0])
         if detail["type"] == "missing":
             sentence = f'Missing required configuration "{key}" which has no default value.'
+            if meaning := meanings[key]:
+                sentence += f" It is: {' '.join(meaning.split())}"
         else:
             sentence = f"Invalid value {_shown(detail['input'])} for configuration {key}: {_reason(detail)}"
         found.setdefault(key, []).append(sentence)
