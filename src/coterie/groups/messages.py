@@ -121,7 +121,7 @@ class GroupLoaded:
 Request: TypeAlias = Heartbeat | JoinGroup | SyncGroup | LeaveGroup | DescribeGroup | OffsetRequest
 Event: TypeAlias = Request | TimerFired | GroupLoaded | TopicDeleted
 
-# -- records: lines of the group's log; each is the whole of the group's hard state ------------------------------------
+# -- records: lines of the group's log; each is the whole of what is known about its key: the group, or a partition ----
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

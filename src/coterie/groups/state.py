@@ -1,7 +1,8 @@
-"""What a classic group's coordinator knows: hard state (one record) and soft state; `apply` and `check`.
+"""What a classic group's coordinator knows: hard state and soft state; `apply` and `check`.
 
-Hard is only what was written: the last generation, with its members and what each was assigned. Who has joined so far,
-who waits for an answer and which deadlines run is soft: after a crash the members say it again.
+Hard is only what was written: the last generation, with its members and what each was assigned, and the offset of each
+partition that was committed. Who has joined so far, who waits for an answer and which deadlines run is soft: after a
+crash the members say it again.
 """
 
 from dataclasses import dataclass
