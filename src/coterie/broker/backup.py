@@ -16,6 +16,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from coterie.broker.check import check
+from coterie.broker.folder import make_folder
 from coterie.broker.log_file import is_damage, require_log, unread
 from coterie.broker.store import connect_read_only
 from coterie.nouns.errors import WorldError
@@ -66,7 +67,7 @@ def _made(folder: Path, lock_path: Path) -> Iterator[None]:
     missing = [each for each in (folder, *folder.parents) if not each.exists()]
     has_lock = lock_path.exists()
     try:
-        folder.mkdir(parents=True, exist_ok=True)
+        make_folder(folder)
         yield
     except BaseException:
         if not has_lock:

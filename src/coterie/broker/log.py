@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import TypeVar
 from uuid import UUID
 
+from coterie.broker.folder import make_folder
 from coterie.broker.layout import make, require_ours
 from coterie.broker.log_file import unopened
 from coterie.broker.store import Store, StoredPartition, StoredTopic, connect_read_only
@@ -311,7 +312,7 @@ async def open_log(path: Path, lock_path: Path) -> AsyncIterator[BrokerLog]:
     :raises WorldError: when the directory cannot be used, or another broker holds it.
     """
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
+        make_folder(path.parent)
         lock = os.open(lock_path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     except OSError as error:
         raise WorldError(f"the data directory {path.parent} cannot be used: {error.strerror}") from error

@@ -17,6 +17,7 @@ import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 
+from coterie.broker.folder import make_folder
 from coterie.nouns.errors import WorldError
 from coterie.wire.scram import HASHES, Credential
 
@@ -114,7 +115,7 @@ class Users:
             {"version": 1, "users": {name: _told(user) for name, user in sorted(users.items())}}, indent=1
         )
         try:
-            self._path.parent.mkdir(parents=True, exist_ok=True)
+            make_folder(self._path.parent)
             # Made with mode 0600.
             descriptor, partial = tempfile.mkstemp(dir=self._path.parent, prefix=f".{self._path.name}-")
             try:
