@@ -21,7 +21,7 @@ from coterie.broker.folder import make_folder
 from coterie.broker.layout import make, require_ours
 from coterie.broker.log_file import unopened
 from coterie.broker.store import Store, StoredPartition, StoredTopic, connect_read_only
-from coterie.broker.store_reader import StoreReader
+from coterie.broker.store_reader import Counted, StoreReader
 from coterie.broker.transaction_store import Aborted
 from coterie.broker.writer import Writer
 from coterie.nouns.errors import WorldError
@@ -241,6 +241,17 @@ class BrokerLog:
         if offset >= end_offset:
             return b""
         return await self._read(lambda reader: reader.batches(partition.id, offset, end_offset, size_max))
+
+    async def count(
+        self, partition: Partition, offset: int, size_max: int, *, end_offset: int, before: int = 0
+    ) -> Counted:
+        """What `read` would give after ``before`` bytes that were counted already, without reading any of it.
+
+        :raises WorldError: when the log cannot be read.
+        """
+        if offset >= end_offset:
+            return Counted(size=before, end_offset=offset, is_full=False)
+        return await self._read(lambda reader: reader.counted(partition.id, offset, end_offset, size_max, before))
 
     async def aborted(self, partition: Partition, offset: int, end_offset: int) -> list[Aborted]:
         """The aborted transactions with anything between the two offsets, in the order of their first records.

@@ -1,9 +1,21 @@
 """What is read from the log's file while it is written: one connection that sees what is committed, and only reads."""
 
 from pathlib import Path
+from typing import NamedTuple
 
 from coterie.broker.store import connect
 from coterie.broker.transaction_store import Aborted, read_aborted
+
+
+class Counted(NamedTuple):
+    """What there is to read of one partition."""
+
+    size: int
+    """Bytes, of whole batches."""
+    end_offset: int
+    """The offset behind the last of them."""
+    is_full: bool
+    """Whether the next batch, if there is one, would be too much."""
 
 
 class StoreReader:
@@ -35,6 +47,27 @@ class StoreReader:
                 break
         rows.close()
         return b"".join(found)
+
+    def counted(self, partition_id: int, offset: int, end_offset: int, size_max: int, before: int) -> Counted:
+        """What `batches` would give after ``before`` bytes that were counted already, without reading any of it."""
+        size, counted_to, is_full = before, offset, False
+        # The index has all of it: no batch is touched.
+        rows = self._database.execute(
+            "SELECT size_bytes, last_offset FROM batches WHERE partition = ? AND last_offset >= ? AND last_offset < ?"
+            " ORDER BY last_offset",
+            (partition_id, offset, end_offset),
+        )
+        for size_bytes, last_offset in rows:
+            is_full = bool(size) and size + size_bytes > size_max
+            if is_full:
+                break
+            size += size_bytes
+            counted_to = last_offset + 1
+            is_full = size >= size_max
+            if is_full:
+                break
+        rows.close()
+        return Counted(size=size, end_offset=counted_to, is_full=is_full)
 
     def sizes(self) -> dict[int, int]:
         """The bytes of each partition that has any; those that nobody can read any more count until they are swept."""

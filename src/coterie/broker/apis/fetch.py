@@ -9,7 +9,9 @@ from typing import Any
 
 from coterie.broker.log import Partition
 from coterie.broker.node import LEADER_EPOCH, Node, Request, topic_of
+from coterie.broker.store_reader import Counted
 from coterie.broker.transaction_store import Aborted
+from coterie.broker.turns import in_turns
 from coterie.nouns.errors import WorldError
 from coterie.wire.batches import iter_heads
 from coterie.wire.errors import ErrorCode
@@ -45,7 +47,7 @@ class _Found:
 async def handle(node: Node, request: Request) -> Values:
     if refusal := _session_refusal(request):
         return {"throttle_time": 0, "error_code": refusal, "session_id": _NO_SESSION, "responses": ()}
-    wanted = [(topic, _wanted(node, topic)) for topic in request.body.topics]
+    wanted = [(topic, await _wanted(node, topic)) async for topic in in_turns(request.body.topics)]
     every = [one for _, partitions in wanted for one in partitions]
     found = await _long_poll(node, request, every)
     answers = iter(found)
@@ -58,10 +60,11 @@ async def handle(node: Node, request: Request) -> Values:
                 "topic": getattr(topic, "topic", None),
                 "topic_id": getattr(topic, "topic_id", None),
                 "partitions": [
-                    _described(one, next(answers), reads_committed=reads_committed(request)) for one in partitions
+                    _described(one, next(answers), reads_committed=reads_committed(request))
+                    async for one in in_turns(partitions)
                 ],
             }
-            for topic, partitions in wanted
+            async for topic, partitions in in_turns(wanted)
         ],
     }
 
@@ -78,11 +81,11 @@ def _session_refusal(request: Request) -> ErrorCode | None:
     return None
 
 
-def _wanted(node: Node, asked: Any) -> list[_Wanted]:
+async def _wanted(node: Node, asked: Any) -> list[_Wanted]:
     topic = topic_of(node, asked, "topic")
     unknown = ErrorCode.unknown_topic_or_partition if hasattr(asked, "topic") else ErrorCode.unknown_topic_id
     wanted: list[_Wanted] = []
-    for entity in asked.partitions:
+    async for entity in in_turns(asked.partitions):
         partition = topic.partition(entity.partition) if topic else None
         if partition is None:
             error = unknown if topic is None else ErrorCode.unknown_topic_or_partition
@@ -112,55 +115,96 @@ async def _long_poll(node: Node, request: Request, wanted: list[_Wanted]) -> lis
     watched = [one.partition for one in wanted if one.partition is not None]
     for partition in watched:
         partition.watch(grew)
+    gathered = _Gathered(node, request)
     try:
         while True:
             grew.clear()
-            found = await _read(node, request, wanted)
-            size = sum(len(one.data) for one in found)
-            is_enough = size >= request.body.min_bytes or any(one.error is not ErrorCode.none for one in found)
+            is_enough = await gathered.count(wanted)
+            if not is_enough and wanted:
+                try:
+                    async with asyncio.timeout_at(deadline):
+                        await grew.wait()
+                except TimeoutError:
+                    is_enough = True
             if is_enough or not wanted:
-                return found
-            try:
-                async with asyncio.timeout_at(deadline):
-                    await grew.wait()
-            except TimeoutError:
-                return found
+                return await gathered.read(wanted)
             # What has woken us may be the end of a topic.
-            wanted = [one for topic in request.body.topics for one in _wanted(node, topic)]
+            wanted = [one for topic in request.body.topics for one in await _wanted(node, topic)]
     finally:
         for partition in watched:
             partition.unwatch(grew)
 
 
-async def _read(node: Node, request: Request, wanted: list[_Wanted]) -> list[_Found]:
-    """In the client's order; once its limit is reached the rest is left empty. The first batch always goes."""
-    found: list[_Found] = []
-    left = size_max = min(request.told("max_bytes", node.settings.fetch_size_max), node.settings.fetch_size_max)
-    for one in wanted:
-        answer = _Found(error=one.error)
-        if one.error is ErrorCode.none and left > 0 and one.partition is not None:
-            try:
-                answer = await _read_one(
-                    node, one.partition, one.offset, max(0, min(left, one.size_max)), committed=reads_committed(request)
-                )
-            except WorldError:
-                answer = _Found(error=ErrorCode.kafka_storage_error)
-            if len(answer.data) > left and left < size_max:
-                answer = _Found(error=one.error)
-            left -= len(answer.data)
-        found.append(answer)
-    return found
+class _Gathered:
+    """What there is for a fetch. It is counted on from where that ended before, and read once it is enough."""
 
+    def __init__(self, node: Node, request: Request) -> None:
+        self._node = node
+        self._reserve = request.reserve
+        self._reads_committed = reads_committed(request)
+        self._size_max = min(request.told("max_bytes", node.settings.fetch_size_max), node.settings.fetch_size_max)
+        self._min_bytes = min(request.body.min_bytes, self._size_max)
+        self._counted: dict[tuple[int, int], Counted] = {}
+        """By place in the request, and partition there: one of that name may have come after it."""
 
-async def _read_one(node: Node, partition: Partition, offset: int, size_max: int, *, committed: bool) -> _Found:
-    """:raises WorldError: when the log cannot be read."""
-    if not committed:
-        return _Found(error=ErrorCode.none, data=await node.log.read(partition, offset, size_max))
-    data = await node.log.read(partition, offset, size_max, end_offset=partition.stable_offset)
-    if not data:
-        return _Found(error=ErrorCode.none)
-    last_offset = max(head.last_offset for _, head in iter_heads(data))
-    return _Found(error=ErrorCode.none, data=data, aborted=await node.log.aborted(partition, offset, last_offset + 1))
+    async def count(self, wanted: list[_Wanted]) -> bool:
+        """Whether there is enough, or an error, which the client learns at once."""
+        size = 0
+        has_failed = False
+        async for place, one in in_turns(enumerate(wanted)):
+            has_failed = has_failed or one.error is not ErrorCode.none
+            if one.error is not ErrorCode.none or one.partition is None or size >= self._size_max:
+                continue
+            size_max = max(0, min(one.size_max, self._size_max))
+            before = self._counted.get((place, one.partition.id), Counted(size=0, end_offset=one.offset, is_full=False))
+            if not before.is_full:
+                try:
+                    before = await self._node.log.count(
+                        one.partition,
+                        before.end_offset,
+                        size_max,
+                        end_offset=one.partition.stable_offset if self._reads_committed else one.partition.end_offset,
+                        before=before.size,
+                    )
+                except WorldError:
+                    # Reading it fails likewise, and tells the client.
+                    has_failed = True
+                    before = Counted(size=before.size, end_offset=one.partition.end_offset, is_full=False)
+                self._counted[place, one.partition.id] = before
+            size += before.size
+        return has_failed or size >= self._min_bytes
+
+    async def read(self, wanted: list[_Wanted]) -> list[_Found]:
+        """In the client's order; once its limit is reached the rest is left empty. The first batch always goes."""
+        sizes = [counted.size for counted in self._counted.values() if counted.size]
+        if sizes:
+            await self._reserve(min(sum(sizes), max(self._size_max, sizes[0])))
+        found: list[_Found] = []
+        left = self._size_max
+        async for place, one in in_turns(enumerate(wanted)):
+            answer = _Found(error=one.error)
+            counted = None if one.partition is None else self._counted.get((place, one.partition.id))
+            if one.error is ErrorCode.none and left > 0 and one.partition is not None and counted is not None:
+                try:
+                    answer = await self._read_one(
+                        one.partition, one.offset, max(0, min(left, one.size_max)), counted.end_offset
+                    )
+                except WorldError:
+                    answer = _Found(error=ErrorCode.kafka_storage_error)
+                if len(answer.data) > left and left < self._size_max:
+                    answer = _Found(error=one.error)
+                left -= len(answer.data)
+            found.append(answer)
+        return found
+
+    async def _read_one(self, partition: Partition, offset: int, size_max: int, end_offset: int) -> _Found:
+        """:raises WorldError: when the log cannot be read."""
+        log = self._node.log
+        data = await log.read(partition, offset, size_max, end_offset=end_offset)
+        if not self._reads_committed or not data:
+            return _Found(error=ErrorCode.none, data=data)
+        last_offset = max(head.last_offset for _, head in iter_heads(data))
+        return _Found(error=ErrorCode.none, data=data, aborted=await log.aborted(partition, offset, last_offset + 1))
 
 
 def _described(one: _Wanted, found: _Found, *, reads_committed: bool) -> Values:
