@@ -92,6 +92,11 @@ PRODUCE = (
     _produce(
         "to a partition below 0", E.unknown_topic_or_partition, lambda scene: produce(scene.topic(), partition=-1)
     ),
+    _produce(
+        "for which more in-sync replicas are wanted than there are",
+        E.none,
+        lambda scene: produce(scene.topic(min_insync_replicas="2"), acks=-1),
+    ),
     _produce("with acks 2", E.invalid_required_acks, lambda scene: produce(scene.topic(), acks=2)),
     _produce("of half a batch", E.invalid_record, lambda scene: produce(scene.topic(), records=BATCH[:-5])),
     _produce("of no batch", E.invalid_record, lambda scene: produce(scene.topic(), records=b"")),
