@@ -9,11 +9,14 @@ from pathlib import Path
 
 import pytest
 
+from coterie.broker.clock import wall_ms
 from coterie.broker.log import open_log
 from coterie.broker.server import running, serve
 from coterie.broker.settings import BrokerSettings
 from coterie.nouns.errors import WorldError
 from coterie.wire.batches import NewRecord, encode_batch, read_head
+from coterie.wire.errors import ErrorCode
+from tests.broker.conftest import QUICK, ThreadedBroker, raw_client
 
 
 async def test_a_taken_port_is_a_failure_of_the_world(tmp_path: Path) -> None:
@@ -95,3 +98,28 @@ async def test_a_start_tells_which_folder_it_is_and_what_is_in_it(
     assert f"The data folder is {settings.data_path}: it is new" in said
     assert f"The data folder is {settings.data_path}: 2 topics, up to 3 records, 0 groups" in said
     assert len([line for line in said if "the broker refuses to write while less than" in line]) == 1
+
+
+def test_records_are_measured_by_the_wall_clock_though_the_steady_one_lags(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As after two hours of sleep, in which the steady one stood still."""
+    behind_ms = 2 * 3_600_000
+    monkeypatch.setattr("coterie.broker.server.steady_clock", lambda: lambda: wall_ms() - behind_ms)
+    threaded = ThreadedBroker(BrokerSettings(data_path=tmp_path, limits=QUICK))
+    threaded.start()
+    try:
+        with raw_client(threaded.port) as client:
+            own = {"name": "own", "configs": []}
+            arrival = {"name": "arrival", "configs": [{"name": "message.timestamp.type", "value": "LogAppendTime"}]}
+            topics = [one | {"num_partitions": 1, "replication_factor": 1, "assignments": []} for one in (own, arrival)]
+            client.ask(19, 4, topics=topics, timeout=1000, validate_only=False)
+            before_ms = wall_ms()
+            batch = encode_batch([NewRecord(key=None, value=b"x")], timestamp_ms=before_ms)
+            data = [{"name": name, "partition_data": [{"index": 0, "records": batch}]} for name in ("own", "arrival")]
+            produced = client.ask(0, 9, transactional_id=None, acks=-1, timeout=1000, topic_data=data)
+            of_own, of_arrival = (one.partition_responses[0] for one in produced.responses)
+            assert of_own.error_code is ErrorCode.none
+            assert round(of_arrival.log_append_time.timestamp() * 1000) >= before_ms
+    finally:
+        threaded.stop()

@@ -5,12 +5,11 @@ import gc
 import json
 import logging
 import shutil
-import time
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager
 
-from coterie.broker.clock import steady_clock
+from coterie.broker.clock import steady_clock, wall_ms
 from coterie.broker.connection import Connection
 from coterie.broker.group_log import GROUPS_TOPIC, GroupLog
 from coterie.broker.groups import Groups
@@ -73,7 +72,7 @@ async def running(settings: BrokerSettings) -> AsyncIterator[Broker]:
             transactions = await Transactions.open(log, settings.transactions, now_ms=steady_clock())
             timing = tasks.create_task(transactions.run(), name="transactions")
             keeping = tasks.create_task(
-                keep_up(log, settings.log_path, settings.upkeep, now_ms=_wall_ms), name="upkeep of the log"
+                keep_up(log, settings.log_path, settings.upkeep, now_ms=wall_ms), name="upkeep of the log"
             )
             connections = _Connections(settings, tasks)
             watching = [tasks.create_task(watched.watch()) for watched in admission.watched]
@@ -180,11 +179,6 @@ def _tell_what_is_there(settings: BrokerSettings, log: BrokerLog, groups: Groups
             settings.data_path.absolute(),
             FREE_BYTES_MIN // 1_000_000 + 1,
         )
-
-
-def _wall_ms() -> int:
-    """What records' timestamps are compared with; a machine that slept must not lag behind them."""
-    return time.time_ns() // 1_000_000
 
 
 async def _bound(settings: BrokerSettings, connections: _Connections) -> asyncio.Server:

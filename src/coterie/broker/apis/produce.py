@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
+from coterie.broker.clock import wall_ms
 from coterie.broker.log import Partition, Topic
 from coterie.broker.node import Node, Request, topic_of
 from coterie.broker.store import TopicGoneError
@@ -87,7 +88,7 @@ def _queue(node: Node, request: Request, topic_data: Any, data: Any) -> _Queued 
         return _Refused(ErrorCode.corrupt_message, str(error))
     except WireError as error:
         return _Refused(ErrorCode.invalid_record, str(error))
-    now_ms = node.transactions.now_ms()
+    now_ms = wall_ms()
     refused = _refusal(node, request, topic, head, now_ms)
     if refused is not None:
         return refused
