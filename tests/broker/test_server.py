@@ -26,6 +26,12 @@ async def test_a_taken_port_is_a_failure_of_the_world(tmp_path: Path) -> None:
             await serve(BrokerSettings(data_path=tmp_path, port=port), ready=lambda host, port: None)
 
 
+@pytest.mark.parametrize("host", ["no.such.host.invalid", "192.0.2.1"])
+async def test_a_host_that_is_not_of_this_machine_is_not_said_to_be_a_taken_port(host: str, tmp_path: Path) -> None:
+    with pytest.raises(WorldError, match=f"cannot listen on {host}:0: .*; name an address of this machine"):
+        await serve(BrokerSettings(data_path=tmp_path, host=host), ready=lambda host, port: None)
+
+
 async def test_a_second_broker_on_the_same_data_is_refused(tmp_path: Path) -> None:
     async with running(BrokerSettings(data_path=tmp_path)):
         with pytest.raises(WorldError, match="another broker"):

@@ -54,11 +54,24 @@ def test_what_cannot_be_is_one_line(tmp_path: Path, arguments: list[str], stdin:
     assert run.stderr.count("\n") == 1
 
 
+def test_a_folder_that_was_mistyped_gets_no_users(tmp_path: Path) -> None:
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other" / "letter").touch()
+    for words in (["list"], ["remove", "alice"], ["add", "alice"]):
+        complaint = user(words[0], str(tmp_path / "other"), *words[1:], stdin="p\n", check=1).stderr
+        assert complaint == f"coterie: {tmp_path}/other is not a broker's folder; name the one that --data names\n"
+    for words in (["list"], ["remove", "alice"]):
+        complaint = user(words[0], str(tmp_path / "nowhere"), *words[1:], check=1).stderr
+        assert complaint == f"coterie: there is no folder {tmp_path}/nowhere; name the one that --data names\n"
+    assert user("add", str(tmp_path / "new"), "alice", stdin="p\n").stderr == f"The folder {tmp_path}/new is new.\n"
+    assert user("add", str(tmp_path / "new"), "alice", stdin="p\n").stderr == ""
+
+
 def test_a_broken_file_of_users_is_repaired_as_the_complaint_says(tmp_path: Path) -> None:
     path = BrokerSettings(data_path=tmp_path).users_path
     path.write_text("no users")
     assert "move it away" in user("add", str(tmp_path), "alice", stdin="p\n", check=1).stderr
-    path.rename(path.with_name("away"))
+    path.rename(path.with_name("users.json.broken"))
     assert user("add", str(tmp_path), "alice", stdin="p\n").stdout == "User alice is added.\n"
 
 

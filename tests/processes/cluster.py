@@ -82,12 +82,6 @@ class Process:
         """The process id of this worker's JVM."""
         return next(pid for pid in self.group() if Path(f"/proc/{pid}/comm").read_text().strip() == "java")
 
-    def told(self, mark: str) -> Any:
-        """The JSON behind ``mark`` in the last line of the log that holds it."""
-        lines = [line for line in self.log.read_text().splitlines() if mark in line]
-        assert lines, self.tail()
-        return json.loads(lines[-1].partition(mark)[2])
-
     def tail(self) -> str:
         return f"--- {self.name}\n" + "\n".join(self.log.read_text(errors="replace").splitlines()[-25:])
 

@@ -1,10 +1,12 @@
 """The broker as a whole: opens the log, loads the groups, listens, and ends without leaving anything behind."""
 
 import asyncio
+import errno
 import gc
 import json
 import logging
 import shutil
+import socket
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager
@@ -205,16 +207,17 @@ def _port_of(settings: BrokerSettings) -> Iterator[None]:
     try:
         yield
     except OSError as error:
+        advice = "choose another port, or stop what listens there"
+        if isinstance(error, socket.gaierror) or error.errno == errno.EADDRNOTAVAIL:
+            advice = "name an address of this machine, or 0.0.0.0 for all of them"
         raise WorldError(
-            f"the broker cannot listen on {settings.host}:{settings.port}: {error.strerror};"
-            " choose another port, or stop what listens there"
+            f"the broker cannot listen on {settings.host}:{settings.port}: {error.strerror}; {advice}"
         ) from error
 
 
 async def _tell_stats(settings: BrokerSettings, broker: Broker) -> None:
-    line = json.dumps(broker.stats(), sort_keys=True)
-    logger.info("broker stats %s", line)
     if settings.stats_path is not None:
+        line = json.dumps(broker.stats(), sort_keys=True)
         try:
             await asyncio.to_thread(settings.stats_path.write_text, line + "\n")
         except OSError as error:

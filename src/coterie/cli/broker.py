@@ -1,9 +1,11 @@
 """`coterie broker`: the embedded broker as a process."""
 
 import asyncio
+import ipaddress
 import logging
 import signal
 import socket
+from collections.abc import Iterator
 from pathlib import Path
 
 from coterie.broker.server import serve
@@ -12,8 +14,6 @@ from coterie.groups.state import Limits
 from coterie.nouns.errors import WorldError
 
 logger = logging.getLogger(__name__)
-
-_LOOPBACK = ("127.0.0.1", "::1", "localhost")
 
 
 def settings(
@@ -26,6 +26,7 @@ def settings(
     key: Path | None,
     client_ca: Path | None,
     acl: Path | None,
+    auto_create_topics: bool,
     connections_per_address_max: int | None,
     initial_delay_ms: int,
     groups_max: int,
@@ -41,24 +42,16 @@ def settings(
 
     :raises WorldError: for an address or a security protocol that is none.
     """
-    host, _, port = listen.rpartition(":")
-    if not (host and port.isascii() and port.isdigit() and int(port) < 65536):
-        raise WorldError(f"--listen {listen} is not HOST:PORT")
-    host = _unbracketed(host)
+    host, port = _address(listen)
     if advertise is None and host in ("0.0.0.0", "::"):
         advertise = socket.gethostname()
     return BrokerSettings(
         data_path=data,
+        auto_create_topics=auto_create_topics,
         host=host,
-        port=int(port),
+        port=port,
         advertised_host=_unbracketed(advertise) if advertise else None,
-        security=Security(
-            protocol=_protocol(security),
-            certificate_path=certificate,
-            key_path=key,
-            client_ca_path=client_ca,
-            acl_path=acl,
-        ),
+        security=_security(security, certificate=certificate, key=key, client_ca=client_ca, acl=acl),
         connections_per_address_max=connections_per_address_max,
         limits=Limits(
             initial_rebalance_delay_ms=initial_delay_ms, groups_max=groups_max, group_size_max=group_size_max
@@ -80,25 +73,76 @@ def run(settings: BrokerSettings) -> int:
 
 
 async def _serve(settings: BrokerSettings) -> None:
-    if settings.security.protocol is SecurityProtocol.SASL_PLAINTEXT and settings.host not in _LOOPBACK:
-        logger.warning("Without TLS, clients that log in with PLAIN show their passwords to whoever listens on the way")
+    for warning in warnings(settings):
+        logger.warning("%s", warning)
     serving = asyncio.current_task()
     assert serving is not None
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, serving.cancel)
+
+    def tell(host: str, port: int) -> None:
+        logger.info("The broker listens at %s:%d; clients are told %s:%d", settings.host, port, host, port)
+
     try:
-        await serve(settings, ready=lambda host, port: logger.info("The broker listens at %s:%d", host, port))
+        await serve(settings, ready=tell)
     except asyncio.CancelledError:
         logger.info("The broker has ended")
 
 
-def _protocol(word: str) -> SecurityProtocol:
+def warnings(settings: BrokerSettings) -> Iterator[str]:
+    """What an operator may not have meant, where others reach the broker, too."""
+    security = settings.security
+    if _is_loopback(settings.host):
+        return
+    if security.protocol is SecurityProtocol.SASL_PLAINTEXT:
+        yield "Without TLS, clients that log in with PLAIN show their passwords to whoever listens on the way"
+    knows_who = security.protocol.has_sasl or security.client_ca_path is not None
+    if knows_who and security.acl_path is None:
+        yield "Whoever is let in may do everything; --acl FILE says who may do what"
+    elif not knows_who:
+        may = "do everything" if security.acl_path is None else "do what the rules allow to ANONYMOUS"
+        yield (
+            f"Whoever reaches {settings.host}:{settings.port} is let in and may {may}; --security SASL_SSL lets in who"
+            " has a password"
+        )
+
+
+# -- the command line's words -----------------------------------------------------------------------------------------
+
+
+def _security(
+    word: str, *, certificate: Path | None, key: Path | None, client_ca: Path | None, acl: Path | None
+) -> Security:
     try:
-        return SecurityProtocol(word.upper())
+        protocol = SecurityProtocol(word.upper())
     except ValueError:
         raise WorldError(f"--security {word} is none of {', '.join(SecurityProtocol)}") from None
+    for option, path in (("certificate", certificate), ("key", key), ("client-ca", client_ca)):
+        if path is not None and not protocol.has_tls:
+            raise WorldError(f"--tls-{option} means nothing with --security {protocol}: take SSL or SASL_SSL")
+    return Security(
+        protocol=protocol, certificate_path=certificate, key_path=key, client_ca_path=client_ca, acl_path=acl
+    )
+
+
+def _address(listen: str) -> tuple[str, int]:
+    host, _, port = listen.rpartition(":")
+    if not (port.isascii() and port.isdigit()):
+        raise WorldError(f"--listen {listen} is not HOST:PORT")
+    if not host:
+        raise WorldError(f"--listen {listen} names no host; 127.0.0.1:{port} is this machine, 0.0.0.0:{port} the world")
+    if int(port) > 65535:
+        raise WorldError(f"--listen {listen}: there is no port {port}; they end at 65535")
+    return _unbracketed(host), int(port)
 
 
 def _unbracketed(host: str) -> str:
     """``[::1]`` is how an IPv6 address is written before a port."""
     return host[1:-1] if host.startswith("[") and host.endswith("]") else host
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"

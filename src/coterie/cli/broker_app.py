@@ -7,6 +7,7 @@ from typing import Annotated
 import typer
 
 from coterie.cli.broker_users import users_app
+from coterie.cli.folders import folder
 from coterie.cli.stderr import log_to_stderr
 
 broker_app = typer.Typer(invoke_without_command=True)
@@ -29,7 +30,10 @@ def broker(
         ),
     ] = None,
     data: Annotated[
-        Path, typer.Option("--data", help="Folder for everything that is kept: topics, groups, users.")
+        Path,
+        typer.Option(
+            "--data", metavar="PATH", parser=folder, help="Folder for everything that is kept: topics, groups, users."
+        ),
     ] = Path("coterie-data/broker"),
     security: Annotated[
         str,
@@ -62,32 +66,53 @@ def broker(
             "Default: whoever gets in may do everything.",
         ),
     ] = None,
+    no_auto_create_topics: Annotated[
+        bool,
+        typer.Option(
+            "--no-auto-create-topics",
+            help="A client that asks for a topic does not make it. Default: it does, as with Kafka.",
+        ),
+    ] = False,
     initial_delay_ms: Annotated[
         int,
         typer.Option(
-            "--initial-delay-ms", min=0, help="How long an empty group waits for more members before its first round."
+            "--initial-delay-ms",
+            metavar="MS",
+            min=0,
+            help="How long an empty group waits for more members before its first round.",
         ),
     ] = 3_000,
     groups_max: Annotated[
-        int, typer.Option("--groups-max", min=1, help="How many groups there may be; one more is refused.")
+        int, typer.Option("--groups-max", metavar="N", min=1, help="How many groups there may be; one more is refused.")
     ] = 10_000,
     group_size_max: Annotated[
-        int, typer.Option("--group-size-max", min=1, help="How many members one group may have.")
+        int, typer.Option("--group-size-max", metavar="N", min=1, help="How many members one group may have.")
     ] = 2**31 - 1,
     frame_size_max: Annotated[
-        int, typer.Option("--frame-size-max", min=1_024, help="Largest request in bytes; a larger one is refused.")
+        int,
+        typer.Option(
+            "--frame-size-max", metavar="BYTES", min=1_024, help="Largest request in bytes; a larger one is refused."
+        ),
     ] = 104_857_600,
     connections_max: Annotated[
-        int, typer.Option("--connections-max", min=1, help="How many connections may be open.")
+        int, typer.Option("--connections-max", metavar="N", min=1, help="How many connections may be open.")
     ] = 2_000,
     connections_per_address_max: Annotated[
         int | None,
-        typer.Option("--connections-per-address-max", min=1, help="How many of them may come from one address."),
+        typer.Option(
+            "--connections-per-ip-max",
+            metavar="N",
+            min=1,
+            help="How many of them may come from one address. Default: as many as may be open.",
+        ),
     ] = None,
     in_flight_max: Annotated[
         int,
         typer.Option(
-            "--in-flight-max", min=1, help="How many requests of one connection are taken before the first is answered."
+            "--in-flight-max",
+            metavar="N",
+            min=1,
+            help="How many requests of one connection are taken before the first is answered.",
         ),
     ] = 32,
 ) -> None:
@@ -110,6 +135,7 @@ def broker(
         key=tls_key,
         client_ca=tls_client_ca,
         acl=acl,
+        auto_create_topics=not no_auto_create_topics,
         connections_per_address_max=connections_per_address_max,
         initial_delay_ms=initial_delay_ms,
         groups_max=groups_max,
@@ -123,7 +149,9 @@ def broker(
 
 @broker_app.command("check")
 def check_broker(
-    data: Annotated[Path, typer.Argument(metavar="DATA", help="The broker's folder.", show_default=False)],
+    data: Annotated[
+        Path, typer.Argument(metavar="DATA", parser=folder, help="The broker's folder.", show_default=False)
+    ],
 ) -> None:
     """Look through everything that a broker keeps, also while it runs; each finding is a line, and the exit code 1."""
     from coterie.cli import broker_data
@@ -133,8 +161,12 @@ def check_broker(
 
 @broker_app.command("backup")
 def back_broker_up(
-    data: Annotated[Path, typer.Argument(metavar="DATA", help="The broker's folder.", show_default=False)],
-    target: Annotated[Path, typer.Argument(metavar="TARGET", help="Folder for the copy.", show_default=False)],
+    data: Annotated[
+        Path, typer.Argument(metavar="DATA", parser=folder, help="The broker's folder.", show_default=False)
+    ],
+    target: Annotated[
+        Path, typer.Argument(metavar="TARGET", parser=folder, help="Folder for the copy.", show_default=False)
+    ],
     force: Annotated[bool, typer.Option("--force", help="Overwrite a copy that is there.")] = False,
 ) -> None:
     """Copy everything that a broker keeps, also while it runs: what was acknowledged before is in the copy."""

@@ -6,6 +6,7 @@ from typing import Annotated
 
 import typer
 
+from coterie.cli.folders import folder
 from coterie.nouns.errors import WorldError
 
 users_app = typer.Typer(
@@ -13,7 +14,9 @@ users_app = typer.Typer(
     help="Add, remove and list the users who may log in to a broker; a running one takes the change at once.",
 )
 
-Data = Annotated[Path, typer.Argument(metavar="DATA", help="The broker's folder, as in --data.", show_default=False)]
+Data = Annotated[
+    Path, typer.Argument(metavar="DATA", parser=folder, help="The broker's folder, as in --data.", show_default=False)
+]
 User = Annotated[str, typer.Argument(metavar="NAME", help="The user's name.", show_default=False)]
 
 
@@ -29,7 +32,10 @@ def add_user(data: Data, name: User) -> None:
 
     if not name.isprintable() or not name.strip():
         raise WorldError(f"{name!r} is no name for a user: it must be printable")
+    made = not _is_brokers(data)
     is_new = Users(BrokerSettings(data_path=data).users_path).add(name, _password(name))
+    if made:
+        typer.echo(f"The folder {data.absolute()} is new.", err=True)
     typer.echo(f"User {name} is added." if is_new else f"User {name} has another password.")
 
 
@@ -39,6 +45,7 @@ def remove_user(data: Data, name: User) -> None:
     from coterie.broker.security.users import Users
     from coterie.broker.settings import BrokerSettings
 
+    _require_folder(data)
     if not Users(BrokerSettings(data_path=data).users_path).remove(name):
         raise WorldError(f"there is no user {name} in {data}")
     typer.echo(f"User {name} is removed.")
@@ -50,8 +57,36 @@ def list_users(data: Data) -> None:
     from coterie.broker.security.users import Users
     from coterie.broker.settings import BrokerSettings
 
+    _require_folder(data)
     for name in Users(BrokerSettings(data_path=data).users_path).names():
         typer.echo(name)
+
+
+def _require_folder(data: Path) -> None:
+    """:raises WorldError: when there is no folder, or it is none of a broker."""
+    if not _is_brokers(data):
+        raise WorldError(f"there is no folder {data.absolute()}; name the one that --data names")
+
+
+def _is_brokers(data: Path) -> bool:
+    """Whether the folder is there.
+
+    :raises WorldError: when it is somebody else's: a name that was mistyped may not get users.
+    """
+    from coterie.broker.settings import BrokerSettings
+
+    settings = BrokerSettings(data_path=data)
+    ours = (settings.log_path.name, settings.lock_path.name, settings.users_path.name)
+    try:
+        there = [path.name for path in data.iterdir()]
+    except FileNotFoundError:
+        return False
+    except OSError as error:
+        raise WorldError(f"the folder {data.absolute()} cannot be used: {error.strerror}") from error
+    # Also what was set aside in it, as users.json.broken.
+    if there and not any(name.startswith(ours) for name in there):
+        raise WorldError(f"{data.absolute()} is not a broker's folder; name the one that --data names")
+    return True
 
 
 def _password(name: str) -> str:
