@@ -7,10 +7,15 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
 
 from tests.kafka.embedded_broker import EmbeddedBroker
 from tests.kafka.real_kafka import NotToBeHad, RealKafka, fetch
 from tests.kafka.tools import Tools
+
+# How long an example takes says how busy the machine is, and nothing about us.
+settings.register_profile("tests")
+settings.load_profile("tests")
 
 
 @pytest.fixture(scope="session")

@@ -289,7 +289,7 @@ def play(memory: Memory, configured: Jobs, members: Mapping[MemberId, Jobs], gen
     )
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=400)
 @given(configured=SETS, before=MEMBERS, members=MEMBERS, time_ms=TIMES)
 def test_any_round_accounts_for_every_job_and_gives_none_twice(
     configured: Jobs, before: Mapping[MemberId, Jobs], members: Mapping[MemberId, Jobs], time_ms: int
@@ -319,7 +319,7 @@ def test_any_round_accounts_for_every_job_and_gives_none_twice(
     assert (outcome.delay_ms > 0) == bool(waiting)
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(configured=SETS, before=MEMBERS, members=MEMBERS.filter(bool), time_ms=TIMES)
 def test_any_state_settles_level_in_two_rounds_once_no_delay_runs(
     configured: Jobs, before: Mapping[MemberId, Jobs], members: Mapping[MemberId, Jobs], time_ms: int
@@ -340,7 +340,7 @@ def test_any_state_settles_level_in_two_rounds_once_no_delay_runs(
     assert not any(one.assigned or one.revoked for one in again.assignments.values()), "its own output stays"
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(configured=SETS, before=MEMBERS, members=MEMBERS, time_ms=TIMES, data=st.data())
 def test_d11_the_order_of_members_does_not_matter(
     configured: Jobs,

@@ -93,7 +93,7 @@ def test_a_dynamic_member_with_a_static_ones_former_id_is_somebody_else(leader: 
 JOBS = [f"{connector}T{number}" for connector in "AB" for number in range(4)] + ["AC0", "BC0"]
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(
     owners=st.lists(st.integers(0, 3), min_size=len(JOBS), max_size=len(JOBS)),
     away=st.integers(0, 3),

@@ -63,7 +63,7 @@ def fewest_moves(loads: Sequence[Load], connectors: int, tasks: int) -> int:
     return min(best)
 
 
-@settings(max_examples=500, deadline=None)
+@settings(max_examples=500)
 @given(group=GROUPS)
 def test_all_is_kept_and_level_with_the_fewest_moves(group: Group) -> None:
     loads, free_connectors, free_tasks = group
@@ -85,7 +85,7 @@ def test_all_is_kept_and_level_with_the_fewest_moves(group: Group) -> None:
     assert moves >= fewest_moves_bound(held, connectors + tasks.total())
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(group=GROUPS)
 def test_running_again_on_its_own_output_moves_nothing(group: Group) -> None:
     loads, free_connectors, free_tasks = group
@@ -95,7 +95,7 @@ def test_running_again_on_its_own_output_moves_nothing(group: Group) -> None:
         assert not any(change.tasks.values())
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(tasks=COUNTS, workers=st.integers(1, 6))
 def test_what_nobody_runs_yet_is_spread_as_evenly_as_can_be(tasks: dict[ConnectorName, int], workers: int) -> None:
     after = applied([Load()] * workers, balance([Load()] * workers, connectors=0, tasks=tasks))
@@ -146,7 +146,7 @@ def test_no_workers_have_no_changes() -> None:
     assert balance([], connectors=3, tasks={NAMES[0]: 2}) == ()
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(
     loads=st.lists(st.builds(Load, tasks=st.dictionaries(st.sampled_from(NAMES[:2]), st.integers(1, 3))), max_size=3),
     free=st.dictionaries(st.sampled_from(NAMES[:2]), st.integers(1, 2)),

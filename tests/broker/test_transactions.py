@@ -190,7 +190,7 @@ class Model:
         return seen
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(st.lists(acts, max_size=40))
 def test_readers_see_exactly_what_was_committed_in_order(
     tmp_path_factory: pytest.TempPathFactory, history: list[tuple[str, str, int]]

@@ -38,7 +38,7 @@ from coterie.nouns.ids import Generation, GroupId, InstanceId, MemberId
 from coterie.wire.errors import ErrorCode
 
 # A machine that is busy with other things is no reason to fail.
-patient = partial(settings, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+patient = partial(settings, suppress_health_check=[HealthCheck.too_slow])
 
 LIMITS = Limits(group_size_max=4)
 ONE_STEP = {

@@ -495,7 +495,7 @@ class World:
             self.collect()
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(st.integers(0, 2**32))
 def test_whatever_happens_no_task_runs_twice_and_all_is_answered_in_the_end(seed: int) -> None:
     world = World(Random(seed))

@@ -93,7 +93,7 @@ def answer_to(request: Request, data: st.DataObject) -> Response:
             return LeaveResponse(error=data.draw(ERRORS))
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(turns=st.lists(TURNS, max_size=60), instance_id=INSTANCE_IDS, data=st.data())
 def test_any_course_of_events_keeps_a_member_in_order(
     turns: list[object], instance_id: InstanceId | None, data: st.DataObject
@@ -131,7 +131,7 @@ def test_any_course_of_events_keeps_a_member_in_order(
     assert sum(isinstance(told, Left) for told in worker.told) <= 1
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(turns=st.lists(TURNS, max_size=40), instance_id=INSTANCE_IDS, data=st.data())
 def test_once_the_coordinator_answers_every_member_that_was_not_refused_gets_its_assignment(
     turns: list[object], instance_id: InstanceId | None, data: st.DataObject
