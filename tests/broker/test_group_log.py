@@ -16,7 +16,7 @@ from coterie.broker.store import Store
 from coterie.groups.offset_messages import CommittedOffset, OffsetRemoved, OffsetWritten
 from coterie.groups.state import Limits
 from coterie.nouns.errors import WorldError
-from coterie.nouns.ids import GroupId
+from coterie.nouns.ids import GroupId, TopicPartition
 from coterie.wire.batches import NewRecord, decode_records, encode_batch, iter_heads, read_head
 from coterie.wire.errors import ErrorCode
 from coterie.wire.sifting import slices
@@ -28,14 +28,16 @@ G, H = GroupId("g"), GroupId("h")
 
 
 def written(offset: int, topic: str = "t") -> OffsetWritten:
-    return OffsetWritten(partition=(topic, 0), committed=CommittedOffset(offset=offset, committed_at_ms=1))
+    return OffsetWritten(
+        partition=TopicPartition(topic, 0), committed=CommittedOffset(offset=offset, committed_at_ms=1)
+    )
 
 
 async def test_of_each_key_the_last_line_counts_and_tombstones_leave_nothing(tmp_path: Path) -> None:
     async with open_log(tmp_path / "log", tmp_path / "lock") as log:
         lines = await GroupLog.open(log)
         first = lines.append(G, [written(1), written(2), written(7, "u")], now_ms=1)
-        second = lines.append(H, [written(3), OffsetRemoved(partition=("t", 0))], now_ms=1)
+        second = lines.append(H, [written(3), OffsetRemoved(partition=TopicPartition("t", 0))], now_ms=1)
         await asyncio.gather(first, second, lines.append(G, [written(4)], now_ms=1))
         assert await lines.load_all() == {G: [written(4), written(7, "u")]}
         assert await lines.load(G) == [written(4), written(7, "u")]
@@ -43,10 +45,11 @@ async def test_of_each_key_the_last_line_counts_and_tombstones_leave_nothing(tmp
 
 
 async def test_any_number_of_records_is_cut_into_batches_that_can_be_compacted(tmp_path: Path) -> None:
-    tombstones = [OffsetRemoved(partition=("gone", number)) for number in range(BATCH_RECORDS_MAX + 1)]
+    tombstones = [OffsetRemoved(partition=TopicPartition("gone", number)) for number in range(BATCH_RECORDS_MAX + 1)]
     large = [
         OffsetWritten(
-            partition=("t", number), committed=CommittedOffset(offset=1, metadata="m" * 30_000, committed_at_ms=1)
+            partition=TopicPartition("t", number),
+            committed=CommittedOffset(offset=1, metadata="m" * 30_000, committed_at_ms=1),
         )
         for number in range(2 * BATCH_BYTES_MAX // 30_000 + 1)
     ]
@@ -67,7 +70,7 @@ async def test_any_number_of_records_is_cut_into_batches_that_can_be_compacted(t
 
 
 async def test_records_that_need_several_batches_are_all_written_or_none(tmp_path: Path) -> None:
-    tombstones = [OffsetRemoved(partition=("gone", number)) for number in range(2 * BATCH_RECORDS_MAX)]
+    tombstones = [OffsetRemoved(partition=TopicPartition("gone", number)) for number in range(2 * BATCH_RECORDS_MAX)]
     async with open_log(tmp_path / "log", tmp_path / "lock") as log:
         lines = await GroupLog.open(log)
         (partition,) = log.topics["__consumer_offsets"].partitions

@@ -15,12 +15,12 @@ from crc32c import crc32c
 
 from coterie.broker.group_log import GroupLog
 from coterie.broker.log import BrokerLog, Partition, open_log
-from coterie.broker.rows import Row, RowReader
+from coterie.broker.rows import Row, RowReader, remove_rows
 from coterie.broker.settings import Upkeep
-from coterie.broker.store import TopicGoneError
+from coterie.broker.store import Store, TopicGoneError
 from coterie.broker.upkeep import keep_up
 from coterie.groups.offset_messages import CommittedOffset, OffsetRemoved, OffsetWritten
-from coterie.nouns.ids import GroupId
+from coterie.nouns.ids import GroupId, TopicPartition
 from coterie.wire.batches import NewRecord, Record, decode_records, encode_batch, read_head
 from tests.wire.fuzzing import batch_of
 
@@ -257,9 +257,11 @@ async def test_groups_are_what_they_were_after_a_compaction(tmp_path: Path) -> N
             groups.append(
                 GroupId(f"g{n % 3}"),
                 [
-                    OffsetRemoved(partition=("t", n % 5))
+                    OffsetRemoved(partition=TopicPartition("t", n % 5))
                     if n % 11 == 0
-                    else OffsetWritten(partition=("t", n % 5), committed=CommittedOffset(offset=n, committed_at_ms=n))
+                    else OffsetWritten(
+                        partition=TopicPartition("t", n % 5), committed=CommittedOffset(offset=n, committed_at_ms=n)
+                    )
                 ],
                 now_ms=1,
             )

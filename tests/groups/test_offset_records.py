@@ -1,7 +1,7 @@
 """The bytes in which offsets are kept: vectors are lines that Apache Kafka 4.3.1 has written."""
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from coterie.groups.offset_messages import CommittedOffset, TopicId
@@ -12,7 +12,7 @@ from coterie.groups.offset_records import (
     encode_offset_value,
 )
 from coterie.nouns.errors import WireError
-from coterie.nouns.ids import GroupId
+from coterie.nouns.ids import GroupId, TopicPartition
 
 KEY = "0001 000d 70726f62652d33303137646678 000c 70726f62652d333031376466 00000000"
 LATEST = (
@@ -47,9 +47,9 @@ OFFSETS = st.builds(
 
 
 def test_a_key_has_the_bytes_of_kafka() -> None:
-    key = encode_offset_key(GroupId("probe-3017dfx"), ("probe-3017df", 0))
+    key = encode_offset_key(GroupId("probe-3017dfx"), TopicPartition("probe-3017df", 0))
     assert key == bytes.fromhex(KEY)
-    assert decode_offset_key(key) == (GroupId("probe-3017dfx"), ("probe-3017df", 0))
+    assert decode_offset_key(key) == (GroupId("probe-3017dfx"), TopicPartition("probe-3017df", 0))
 
 
 @pytest.mark.parametrize(("data", "committed"), [LATEST, WITH_EXPIRY])
@@ -65,13 +65,11 @@ def test_values_of_older_brokers_are_read(data: str, leader_epoch: int) -> None:
 
 
 @given(OFFSETS)
-@settings(deadline=None)
 def test_what_was_written_is_what_is_read(committed: CommittedOffset) -> None:
     assert decode_offset_value(encode_offset_value(committed)) == committed
 
 
 @given(OFFSETS, st.data())
-@settings(deadline=None)
 def test_a_value_cut_short_or_run_long_is_refused(committed: CommittedOffset, data: st.DataObject) -> None:
     whole = encode_offset_value(committed)
     with pytest.raises(WireError):
@@ -81,7 +79,6 @@ def test_a_value_cut_short_or_run_long_is_refused(committed: CommittedOffset, da
 
 
 @given(st.integers(0, 5), st.binary(max_size=80))
-@settings(deadline=None)
 def test_any_bytes_are_read_or_refused(version: int, data: bytes) -> None:
     try:
         decode_offset_value(version.to_bytes(2) + data)

@@ -36,14 +36,14 @@ from coterie.wire.primitives import Writer
 from tests.groups.conftest import Play
 
 T = TypeVar("T")
-T0: TopicPartition = ("t", 0)
-T1: TopicPartition = ("t", 1)
+T0 = TopicPartition("t", 0)
+T1 = TopicPartition("t", 1)
 TOPIC_ID = TopicId(b"the topic's id..")
 DAY_MS = 86_400_000
 CHECK_MS = Limits().offsets_retention_check_ms
 _numbers = map(ReplyTo, count(1_000_000))
 
-patient = partial(settings, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+patient = partial(settings, suppress_health_check=[HealthCheck.too_slow])
 
 
 def ask(play: Play, make: Callable[[ReplyTo], Request], answer: type[T]) -> T:
@@ -237,8 +237,8 @@ def test_any_number_is_an_offset(play: Play) -> None:
 
 def test_offsets_of_topics_that_a_consumer_reads_cannot_be_deleted(play: Play) -> None:
     member = settle(play)
-    commit(play, T0, ("other", 0), member=member, generation=1)
-    deleted = delete(play, T0, ("other", 0), ("other", 1))
+    commit(play, T0, TopicPartition("other", 0), member=member, generation=1)
+    deleted = delete(play, T0, TopicPartition("other", 0), TopicPartition("other", 1))
     assert deleted.errors == (ErrorCode.group_subscribed_to_topic, ErrorCode.none, ErrorCode.none)
     assert fetch(play) == {T0: 5}
 
@@ -246,7 +246,7 @@ def test_offsets_of_topics_that_a_consumer_reads_cannot_be_deleted(play: Play) -
 def test_consumers_that_say_nothing_readable_keep_all_their_offsets(play: Play) -> None:
     member = settle(play, metadata=b"\x7f")
     commit(play, member=member, generation=1)
-    assert delete(play, ("other", 0)).errors == (ErrorCode.group_subscribed_to_topic,)
+    assert delete(play, TopicPartition("other", 0)).errors == (ErrorCode.group_subscribed_to_topic,)
 
 
 def test_groups_of_another_type_keep_their_offsets_while_anybody_is_in_them(play: Play) -> None:
@@ -278,9 +278,9 @@ def test_a_deleted_group_can_be_joined_as_if_it_had_never_been(play: Play) -> No
 
 def test_offsets_of_a_deleted_topic_go_whoever_reads_it(play: Play) -> None:
     member = settle(play)
-    commit(play, T0, T1, ("u", 0), member=member, generation=1)
+    commit(play, T0, T1, TopicPartition("u", 0), member=member, generation=1)
     play.feed(TopicDeleted(topic="t"))
-    assert fetch(play) == {("u", 0): 5}
+    assert fetch(play) == {TopicPartition("u", 0): 5}
 
 
 # -- in time ----------------------------------------------------------------------------------------------------------
@@ -314,7 +314,7 @@ def test_offsets_of_a_group_go_when_it_has_been_empty_for_long_but_one_that_was_
 
 def test_a_member_keeps_offsets_of_the_topics_that_it_reads_and_loses_old_ones_of_others(play: Play) -> None:
     member = settle(play)
-    commit(play, T0, ("other", 0), member=member, generation=1)
+    commit(play, T0, TopicPartition("other", 0), member=member, generation=1)
     for _ in range(7 * DAY_MS // 9_000 + 100):
         play.wait(9_000)
         assert play.heartbeat(member) is ErrorCode.none
@@ -380,7 +380,7 @@ def test_groups_that_are_loaded_together_do_not_look_at_their_offsets_together(p
 
 # -- any history ------------------------------------------------------------------------------------------------------
 
-PARTITIONS = st.sampled_from([T0, T1, ("u", 0)])
+PARTITIONS = st.sampled_from([T0, T1, TopicPartition("u", 0)])
 moves = st.one_of(
     st.tuples(st.sampled_from(["commit", "commit for a day"]), PARTITIONS, st.integers(-1, 2)),
     st.tuples(st.sampled_from(["delete", "topic gone"]), PARTITIONS, st.just(0)),

@@ -27,13 +27,13 @@ from coterie.groups.offset_messages import (
     TopicDeleted,
 )
 from coterie.groups.summary import ID_LENGTH_MAX, summary
-from coterie.nouns.ids import Generation, InstanceId, MemberId, ReplyTo
+from coterie.nouns.ids import Generation, InstanceId, MemberId, ReplyTo, TopicPartition
 
 TO = ReplyTo(1)
 WHO = MemberId("x" * 100_000 + "-uuid")
 INSTANCE = InstanceId("y" * 100_000 + "-instance")
 THIRD = Generation(3)
-PARTITIONS = tuple(("z" * 249, number) for number in range(1_000))
+PARTITIONS = tuple(TopicPartition("z" * 249, number) for number in range(1_000))
 OFFSETS = tuple(
     NewOffset(partition=one, topic_id=None, offset=1, leader_epoch=1, metadata="m" * 100) for one in PARTITIONS
 )

@@ -6,11 +6,11 @@ from dataclasses import dataclass
 from typing import NewType, TypeAlias
 
 from coterie.nouns.ids import Generation, InstanceId, MemberId, ReplyTo
+from coterie.nouns.ids import TopicPartition as TopicPartition
 from coterie.wire.errors import ErrorCode
 
 TopicId = NewType("TopicId", bytes)
 """16 bytes (KIP-516)."""
-TopicPartition: TypeAlias = tuple[str, int]
 
 NO_LEADER_EPOCH = -1
 

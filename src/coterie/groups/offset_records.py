@@ -34,7 +34,7 @@ def decode_offset_key(data: bytes) -> tuple[GroupId, TopicPartition]:
     assert version in KEY_VERSIONS, "the caller has looked"
     group_id = GroupId(reader.string())
     # A load of a million offsets knows a few topics: each name is kept once.
-    partition = (intern(reader.string()), reader.int32())
+    partition = TopicPartition(intern(reader.string()), reader.int32())
     reader.expect_end()
     return group_id, partition
 

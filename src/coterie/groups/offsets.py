@@ -119,13 +119,13 @@ def on_delete_offsets(turn: Turn, request: OffsetDelete) -> None:
         raise Refusal(ErrorCode.non_empty_group)
     read = topics_read(group)
     errors: list[ErrorCode] = []
-    for topic, number in request.partitions:
-        if read is None or topic in read:
+    for partition in request.partitions:
+        if read is None or partition.topic in read:
             errors.append(ErrorCode.group_subscribed_to_topic)
             continue
         errors.append(ErrorCode.none)
-        if (topic, number) in group.offsets:
-            turn.write(OffsetRemoved(partition=(topic, number)))
+        if partition in group.offsets:
+            turn.write(OffsetRemoved(partition=partition))
     turn.reply(request.reply_to, OffsetDeleteResponse(error=ErrorCode.none, errors=tuple(errors)))
 
 
@@ -142,7 +142,7 @@ def on_delete_group(turn: Turn, request: DeleteGroup) -> None:
 
 
 def on_topic_deleted(turn: Turn, topic: str) -> None:
-    for partition in sorted(partition for partition in turn.group.offsets if partition[0] == topic):
+    for partition in sorted(partition for partition in turn.group.offsets if partition.topic == topic):
         turn.write(OffsetRemoved(partition=partition))
 
 
@@ -177,7 +177,7 @@ def expired(group: Group, now_ms: int) -> list[TopicPartition]:
     return sorted(
         partition
         for partition, offset in group.offsets.items()
-        if (read is None or partition[0] not in read)
+        if (read is None or partition.topic not in read)
         and now_ms >= expires_at_ms(offset, emptied_at_ms=emptied_at_ms, retention_ms=retention_ms)
     )
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import NamedTuple, TypeAlias
 
+from coterie.nouns.ids import TopicPartition as TopicPartition
 from coterie.wire.batches import NO_PRODUCER_EPOCH, NO_PRODUCER_ID
 from coterie.wire.errors import ErrorCode
 
@@ -24,11 +25,6 @@ class Identity(NamedTuple):
 
 
 NOBODY = Identity(NO_PRODUCER_ID, NO_PRODUCER_EPOCH)
-
-
-class TopicPartition(NamedTuple):
-    topic: str
-    partition: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,6 +1,6 @@
 """Ids: strings and numbers that must not be taken for one another."""
 
-from typing import NewType
+from typing import NamedTuple, NewType
 
 GroupId = NewType("GroupId", str)
 MemberId = NewType("MemberId", str)
@@ -16,3 +16,8 @@ Incarnation = NewType("Incarnation", str)
 """Which life of a connector's name this is: deleting and creating again gives a new one."""
 ConfigOffset = NewType("ConfigOffset", int)
 """How far a worker has read the config log: the offset of the last record read, plus one; -1 when it is unread."""
+
+
+class TopicPartition(NamedTuple):
+    topic: str
+    partition: int

@@ -13,7 +13,7 @@ from coterie.groups.offset_messages import (
     OffsetCommitResponse,
     TopicId,
 )
-from coterie.nouns.ids import Generation, GroupId, InstanceId, MemberId
+from coterie.nouns.ids import Generation, GroupId, InstanceId, MemberId, TopicPartition
 from coterie.wire.errors import ErrorCode
 from coterie.wire.shapes import Values, milliseconds
 
@@ -83,7 +83,7 @@ def _checked(request: Request, topic: Topic | None, partition: Any) -> NewOffset
     if topic is None or topic.partition(partition.partition_index) is None:
         return ErrorCode.unknown_topic_or_partition
     return NewOffset(
-        partition=(topic.name, partition.partition_index),
+        partition=TopicPartition(topic.name, partition.partition_index),
         topic_id=TopicId(topic.topic_id.bytes),
         offset=partition.committed_offset,
         leader_epoch=getattr(partition, "committed_leader_epoch", NO_LEADER_EPOCH),

@@ -5,7 +5,7 @@ from typing import Any
 
 from coterie.broker.node import Node, Request, topic_of
 from coterie.groups.offset_messages import OffsetDelete, OffsetDeleteResponse
-from coterie.nouns.ids import GroupId
+from coterie.nouns.ids import GroupId, TopicPartition
 from coterie.wire.errors import ErrorCode
 from coterie.wire.shapes import Values
 
@@ -15,7 +15,7 @@ async def handle(node: Node, request: Request) -> Values:
     # What is not there is decided before the group is asked: topics may come and go while it answers.
     checked = [(asked, [_is_there(node, asked, partition) for partition in asked.partitions]) for asked in body.topics]
     there = tuple(
-        (asked.name, partition.partition_index)
+        TopicPartition(asked.name, partition.partition_index)
         for asked, found in checked
         for partition, is_there in zip(asked.partitions, found, strict=True)
         if is_there

@@ -37,7 +37,9 @@ async def _answer(node: Node, request: Request, asked: Any) -> dict[str, Any]:
             reply_to=reply_to,
             partitions=None
             if named is None
-            else tuple((topic, number) for topic, one in named if topic for number in one.partition_indexes),
+            else tuple(
+                TopicPartition(topic, number) for topic, one in named if topic for number in one.partition_indexes
+            ),
         ),
     )
     assert isinstance(response, OffsetFetchResponse)
@@ -67,7 +69,7 @@ def _asked_for(named: list[tuple[str | None, Any]], response: OffsetFetchRespons
             "partitions": [
                 _partition(number, None, ErrorCode.unknown_topic_id)
                 if name is None
-                else _partition(number, response.offsets.get((name, number)), response.error)
+                else _partition(number, response.offsets.get(TopicPartition(name, number)), response.error)
                 for number in asked.partition_indexes
             ],
         }
@@ -81,13 +83,13 @@ def _everything(node: Node, response: OffsetFetchResponse) -> list[Values]:
     for name, partitions in groupby(response.offsets, key=_topic):
         topic = node.log.topics.get(name)
         if topic is not None:
-            told = [_partition(number, response.offsets[name, number], ErrorCode.none) for _, number in partitions]
+            told = [_partition(of.partition, response.offsets[of], ErrorCode.none) for of in partitions]
             answers.append({"name": name, "topic_id": topic.topic_id, "partitions": told})
     return answers
 
 
 def _topic(partition: TopicPartition) -> str:
-    return partition[0]
+    return partition.topic
 
 
 def _partition(number: int, committed: CommittedOffset | None, error: ErrorCode) -> Values:

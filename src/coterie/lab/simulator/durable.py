@@ -44,7 +44,7 @@ class DurableGroup:
             replay(self._group, line)
         self._read = needs
         if response.error is ErrorCode.none and not holds(self._group, request, response):
-            raise Violation(Invariant.DURABLE_FIRST, f"the log does not hold what {response} says")
+            raise Violation(Invariant.DURABLE_FIRST, f"the log does not hold what {name} says")
 
 
 def holds(group: Group, request: Request, response: Response) -> bool:

@@ -28,8 +28,8 @@ LATE_MAX_MS = 8_000
 
 READ_TOPIC, OTHER_TOPIC = "read", "unread"
 """What the members subscribe to; what somebody once committed offsets of."""
-PARTITIONS: Sequence[TopicPartition] = tuple((READ_TOPIC, number) for number in range(5))
-OTHER_PARTITION: TopicPartition = (OTHER_TOPIC, 0)
+PARTITIONS: Sequence[TopicPartition] = tuple(TopicPartition(READ_TOPIC, number) for number in range(5))
+OTHER_PARTITION = TopicPartition(OTHER_TOPIC, 0)
 TOPIC_ID = TopicId(b"whatever it is..")
 LEADER_EPOCH = 7
 

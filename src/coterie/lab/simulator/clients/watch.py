@@ -125,10 +125,10 @@ class ClientsWatch:
 
     def _why_kept(self, taken: Step, partition: TopicPartition) -> str | None:
         event, phase = taken.event, taken.before.phase
-        is_read = partition[0] == READ_TOPIC and phase is not Phase.EMPTY
+        is_read = partition.topic == READ_TOPIC and phase is not Phase.EMPTY
         match event:
             case TopicDeleted(topic=topic):
-                return None if topic == partition[0] else f"topic {topic} was deleted"
+                return None if topic == partition.topic else f"topic {topic} was deleted"
             case DeleteGroup():
                 return None if phase is Phase.EMPTY else f"the group is {phase}"
             case OffsetDelete(partitions=partitions):
