@@ -165,6 +165,22 @@ def test_partitions_are_limited_by_topic_and_over_all(narrow: ThreadedBroker) ->
         assert metadata(client, ("d", None))[0].error_code is ErrorCode.none
 
 
+def test_partitions_that_are_asked_for_at_once_are_limited_likewise(narrow: ThreadedBroker) -> None:
+    with raw_client(narrow.port) as client:
+        create_topic(client, "a")
+        asked: list[tuple[str, int, dict[str, Any]]] = [
+            ("CreateTopics", 5, create({"name": name, "num_partitions": 2}, validate_only=False)) for name in "bcd"
+        ]
+        asked += [("CreatePartitions", 3, grow("a", count) | {"validate_only": False}) for count in (3, 2)]
+        asked += [("Metadata", 4, {"topics": [{"name": name}], "allow_auto_topic_creation": True}) for name in "ef"]
+        headers = [client.send(KEYS[api], version, **values) for api, version, values in asked]
+        answers = [client.receive(header) for header in headers]
+        none, refused = (ErrorCode.none,), (ErrorCode.policy_violation,)
+        assert [codes(answer) for answer in answers] == [none, none, refused, refused, none, refused, refused]
+        counted = client.ask(KEYS["Metadata"], 4, topics=None, allow_auto_topic_creation=False)
+        assert sum(len(topic.partitions) for topic in counted.topics) == 7
+
+
 def own_configs(client: RawClient, type_: int, name: str) -> dict[str, str]:
     """What was set for the resource itself."""
     (found,) = ask(client, "DescribeConfigs", 4, describe(type_, name)).results

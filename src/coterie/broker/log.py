@@ -10,6 +10,7 @@ import fcntl
 import logging
 import os
 import sqlite3
+import sys
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager, closing
@@ -151,19 +152,33 @@ class BrokerLog:
 
         return self.write(write, lambda base_offset: partition.grew(base_offset + records))
 
-    async def create_topic(self, name: str, partitions: int, configs: Mapping[str, str]) -> Topic:
-        """:raises TopicExistsError, WorldError: when it could not be created."""
-        await self.write(lambda store: store.create_topic(name, partitions, configs), self._add_topic)
+    async def create_topic(
+        self, name: str, partitions: int, configs: Mapping[str, str], *, partitions_max: int = sys.maxsize
+    ) -> Topic:
+        """``partitions_max`` is over all topics, and counts those that are being created, too.
+
+        :raises TopicExistsError, NoRoomError, WorldError: when it could not be created.
+        """
+
+        def create(store: Store) -> StoredTopic:
+            store.check_room(partitions, partitions_max)
+            return store.create_topic(name, partitions, configs)
+
+        await self.write(create, self._add_topic)
         return self.topics[name]
 
-    async def create_partitions(self, topic: Topic, count: int) -> None:
+    async def create_partitions(self, topic: Topic, count: int, *, partitions_max: int = sys.maxsize) -> None:
         """Give ``topic`` the partitions that it lacks to ``count``.
 
+        :raises NoRoomError: likewise.
         :raises WorldError: `TopicGoneError` when it was deleted meanwhile.
         """
-        await self.write(
-            lambda store: store.create_partitions(topic.topic_id, count), lambda stored: _add_partitions(topic, stored)
-        )
+
+        def create(store: Store) -> tuple[StoredPartition, ...]:
+            store.check_room(count - len(topic.partitions), partitions_max)
+            return store.create_partitions(topic.topic_id, count)
+
+        await self.write(create, lambda stored: _add_partitions(topic, stored))
 
     async def delete_topic(self, topic: Topic) -> None:
         """Its name is free when this returns; its rows go later, step by step.

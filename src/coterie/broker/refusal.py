@@ -2,7 +2,7 @@
 
 from collections.abc import Awaitable
 
-from coterie.broker.store import TopicGoneError
+from coterie.broker.store import NoRoomError, TopicGoneError
 from coterie.nouns.errors import CoterieError, WorldError
 from coterie.wire.errors import ErrorCode
 
@@ -22,6 +22,8 @@ async def outcome(attempt: Awaitable[None]) -> tuple[ErrorCode, str | None]:
         await attempt
     except RefusedError as refused:
         return refused.error, refused.sentence
+    except NoRoomError as full:
+        return ErrorCode.policy_violation, str(full)
     except TopicGoneError as gone:
         return ErrorCode.unknown_topic_or_partition, str(gone)
     except WorldError as failure:

@@ -21,6 +21,13 @@ class TopicExistsError(CoterieError):
     """A topic of this name is there already."""
 
 
+class NoRoomError(CoterieError):
+    """There would be more partitions than there may be."""
+
+    def __init__(self, partitions_max: int) -> None:
+        super().__init__(f"This broker has room for {partitions_max} partitions.")
+
+
 class DiskFullError(WorldError):
     """There is so little room left that it is kept for retention and compaction, which make more."""
 
@@ -175,6 +182,14 @@ class Store:
         return int(start_offset)
 
     # -- inside a transaction: topics -------------------------------------------------------------------------------
+
+    def check_room(self, more: int, partitions_max: int) -> None:
+        """Whether ``more`` partitions may come to all that there are, with those of this transaction.
+
+        :raises NoRoomError: when they may not.
+        """
+        if len(self._ends) + more > partitions_max:
+            raise NoRoomError(partitions_max)
 
     def create_topic(self, name: str, partitions: int, configs: Mapping[str, str]) -> StoredTopic:
         """:raises TopicExistsError: before anything is written."""

@@ -51,4 +51,4 @@ async def _grow(node: Node, asked: Any, often: Counter[str], *, validate_only: b
             if sentence := assignment_error(assignment.broker_ids):
                 raise RefusedError(ErrorCode.invalid_replica_assignment, sentence)
     if not validate_only:
-        await node.log.create_partitions(topic, after)
+        await node.log.create_partitions(topic, after, partitions_max=node.settings.partitions_max)

@@ -9,7 +9,7 @@ from coterie.broker.apis.config_entries import topic_entries
 from coterie.broker.log import Topic
 from coterie.broker.node import NODE_ID, Node, Request
 from coterie.broker.refusal import RefusedError, outcome
-from coterie.broker.store import TopicExistsError
+from coterie.broker.store import NoRoomError, TopicExistsError
 from coterie.broker.topic_configs import config_error
 from coterie.broker.topic_rules import collision, is_internal, name_error
 from coterie.broker.turns import in_turns
@@ -60,9 +60,9 @@ async def _create(
 
 
 async def create(node: Node, name: str, partitions: int, configs: Mapping[str, str]) -> Topic:
-    """:raises RefusedError, WorldError: and there is none, or somebody else was faster."""
+    """:raises RefusedError, NoRoomError, WorldError: and there is none, or somebody else was faster."""
     try:
-        return await node.log.create_topic(name, partitions, configs)
+        return await node.log.create_topic(name, partitions, configs, partitions_max=node.settings.partitions_max)
     except TopicExistsError as error:
         raise RefusedError(ErrorCode.topic_already_exists, str(error)) from error
 
@@ -83,16 +83,17 @@ def check_name(node: Node, name: str) -> None:
 
 
 def check_room(node: Node, *, partitions: int, more: int) -> None:
-    """:raises RefusedError: when a topic cannot have so many ``partitions``, ``more`` of them new."""
+    """Early, for whoever only asks: what others are creating at the same time counts once this one is written.
+
+    :raises RefusedError, NoRoomError: when a topic cannot have so many ``partitions``, ``more`` of them new.
+    """
     if partitions > node.settings.topic_partitions_max:
         raise RefusedError(
             ErrorCode.invalid_partitions,
             f"A topic has at most {node.settings.topic_partitions_max} partitions here, {partitions} are asked for.",
         )
     if node.log.partition_count + more > node.settings.partitions_max:
-        raise RefusedError(
-            ErrorCode.policy_violation, f"This broker has room for {node.settings.partitions_max} partitions."
-        )
+        raise NoRoomError(node.settings.partitions_max)
 
 
 def assignment_error(broker_ids: Sequence[int]) -> str | None:
