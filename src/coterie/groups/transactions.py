@@ -193,12 +193,14 @@ def on_end(turn: _Turn, request: EndTransaction) -> None:
 
 def on_timeout(turn: _Turn, event: TimeoutPassed) -> None:
     written = turn.transaction.written
-    if (
-        written is not None
-        and written.state is TransactionState.ONGOING
-        and turn.now_ms >= written.started_at_ms + written.timeout_ms
-    ):
+    due_ms = None if written is None else deadline_ms(written)
+    if written is None or due_ms is None:
+        return
+    if turn.now_ms >= due_ms:
         _abort(turn, written, event.fresh_producer_id)
+    else:
+        # A shell that tries again has one timer only: what it tried may be over, and this one's deadline forgotten.
+        turn.effects.append(SetTimer(at_ms=due_ms))
 
 
 def deadline_ms(written: TransactionWritten) -> int | None:
