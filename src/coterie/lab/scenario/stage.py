@@ -15,6 +15,7 @@ from coterie.engine.timers import Timers
 from coterie.groups import classic as coordinator
 from coterie.groups import messages as said
 from coterie.groups.state import Group, Limits, Phase, check_whole
+from coterie.lab.translation import as_asked, as_heard
 from coterie.member import classic as member_machine
 from coterie.member.events import (
     Answered,
@@ -31,18 +32,7 @@ from coterie.member.events import (
     Timer,
     TimerFired,
 )
-from coterie.member.messages import (
-    HeartbeatRequest,
-    HeartbeatResponse,
-    JoinRequest,
-    JoinResponse,
-    LeaveRequest,
-    LeaveResponse,
-    Request,
-    Response,
-    SyncRequest,
-    SyncResponse,
-)
+from coterie.member.messages import JoinRequest, Request
 from coterie.member.state import Member, MemberSettings
 from coterie.nouns.ids import ConfigOffset, Generation, GroupId, MemberId, WorkerUrl
 from coterie.nouns.jobs import NO_JOBS, ConnectorName, ConnectorTaskId, Job, Jobs
@@ -255,7 +245,7 @@ class Stage:
         reply_to = next(self._reply_to)
 
         def answer(response: said.Response) -> None:
-            self.soon(lambda: worker.feed(Answered(id=id_, response=translated(response))))
+            self.soon(lambda: worker.feed(Answered(id=id_, response=as_heard(response))))
 
         self._waiting[reply_to] = answer
         self.soon(lambda: self._hear(worker, reply_to, request))
@@ -275,37 +265,10 @@ class Stage:
     # -- the coordinator's side ---------------------------------------------------------------------------------------
 
     def _hear(self, worker: Worker, reply_to: said.ReplyTo, request: Request) -> None:
-        match request:
-            case JoinRequest():
-                fresh = worker.name + "'" * (self._lives[worker.name] - 1)
-                if request.member_id:
-                    self._tell_join(worker, request)
-                event: said.Event = said.JoinGroup(
-                    reply_to=reply_to,
-                    member_id=request.member_id,
-                    fresh_member_id=MemberId(fresh),
-                    requires_known_member_id=True,
-                    client_id=worker.name,
-                    client_host="/127.0.0.1",
-                    session_timeout_ms=request.session_timeout_ms,
-                    rebalance_timeout_ms=request.rebalance_timeout_ms,
-                    protocol_type=request.protocol_type,
-                    protocols=tuple(said.MemberProtocol(name=name, metadata=data) for name, data in request.protocols),
-                )
-            case SyncRequest():
-                event = said.SyncGroup(
-                    reply_to=reply_to,
-                    member_id=request.member_id,
-                    generation=request.generation,
-                    protocol_type=request.protocol_type,
-                    protocol=request.protocol,
-                    assignments=request.assignments,
-                )
-            case HeartbeatRequest():
-                event = said.Heartbeat(reply_to=reply_to, member_id=request.member_id, generation=request.generation)
-            case LeaveRequest():
-                event = said.LeaveGroup(reply_to=reply_to, members=(said.LeavingMember(member_id=request.member_id),))
-        self._coordinate(event)
+        if isinstance(request, JoinRequest) and request.member_id:
+            self._tell_join(worker, request)
+        fresh = MemberId(worker.name + "'" * (self._lives[worker.name] - 1))
+        self._coordinate(as_asked(worker.name, reply_to, request, fresh_member_id=lambda _: fresh))
 
     def _coordinate(self, event: said.Event) -> None:
         was_open = self._group.phase is Phase.PREPARING_REBALANCE
@@ -348,25 +311,3 @@ class Stage:
     def _next_at_ms(self) -> int | None:
         deadlines = [self._timers.next_at_ms(), *(worker.next_at_ms() for worker in self.workers.values())]
         return min((at_ms for at_ms in deadlines if at_ms is not None), default=None)
-
-
-def translated(response: said.Response) -> Response:
-    """The coordinator's answer, as a member's client reads it off the wire."""
-    match response:
-        case said.JoinGroupResponse():
-            return JoinResponse(
-                error=response.error,
-                generation=response.generation,
-                protocol=response.protocol or "",
-                leader=response.leader,
-                member_id=response.member_id,
-                members={one.member_id: one.metadata for one in response.members} or None,
-            )
-        case said.SyncGroupResponse():
-            return SyncResponse(error=response.error, assignment=response.assignment)
-        case said.HeartbeatResponse():
-            return HeartbeatResponse(error=response.error)
-        case said.LeaveGroupResponse():
-            return LeaveResponse(error=response.error)
-        case _:
-            raise AssertionError(f"no worker asked for {response}")

@@ -23,9 +23,9 @@ from coterie.lab.simulator.cluster import (
 )
 from coterie.lab.simulator.invariants import machine_check
 from coterie.lab.simulator.network import Call
-from coterie.lab.simulator.translation import as_asked, as_heard
 from coterie.lab.simulator.watch import told
 from coterie.lab.simulator.world import Alarms
+from coterie.lab.translation import as_asked, as_heard
 from coterie.member import classic, events
 from coterie.member.messages import HeartbeatResponse, JoinRequest, Response
 from coterie.member.state import Member, MemberSettings
@@ -325,7 +325,10 @@ class Process:
         self.cluster.network.call(
             self.name,
             lambda call: coordinator.serve(
-                call, lambda reply_to: as_asked(coordinator, self.name, reply_to, send.request)
+                call,
+                lambda reply_to: as_asked(
+                    self.name, reply_to, send.request, fresh_member_id=coordinator.fresh_member_id
+                ),
             ),
             answered=answered,
             failed=failed,

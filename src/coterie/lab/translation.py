@@ -1,14 +1,20 @@
 """What the broker and a worker's client make of each other's words: the seam between `member` and `groups`."""
 
+from collections.abc import Callable
+
 from coterie.groups import messages as groups
-from coterie.lab.simulator.coordinator import SimCoordinator
 from coterie.member import messages as member
+from coterie.nouns.ids import MemberId
 
 
 def as_asked(
-    coordinator: SimCoordinator, worker: str, reply_to: groups.ReplyTo, request: member.Request
+    worker: str,
+    reply_to: groups.ReplyTo,
+    request: member.Request,
+    *,
+    fresh_member_id: Callable[[str], MemberId],
 ) -> groups.Request:
-    """The request as the broker's API hands it to the group."""
+    """The request as the broker's API hands it to the group; ``fresh_member_id`` makes an id of what it begins with."""
     match request:
         case member.HeartbeatRequest():
             return groups.Heartbeat(
@@ -21,7 +27,7 @@ def as_asked(
             return groups.JoinGroup(
                 reply_to=reply_to,
                 member_id=request.member_id,
-                fresh_member_id=coordinator.fresh_member_id(request.instance_id or worker),
+                fresh_member_id=fresh_member_id(request.instance_id or worker),
                 requires_known_member_id=True,
                 client_id=worker,
                 client_host="/127.0.0.1",
