@@ -2,12 +2,13 @@
 
 import asyncio
 import sqlite3
+import threading
 from pathlib import Path
 
 import pytest
 
 from coterie.broker.log import BrokerLog, open_log
-from coterie.broker.store import Store, TopicExistsError
+from coterie.broker.store import DamagedError, Store, TopicExistsError
 from coterie.nouns.errors import WorldError
 from coterie.wire.batches import NewRecord, decode_records, encode_batch, read_head
 
@@ -110,6 +111,25 @@ async def test_a_bug_in_telling_one_outcome_keeps_no_other_from_being_told(
     assert [record.message for record in caplog.records] == [
         "our own bug: what has become durable is not known everywhere"
     ]
+
+
+async def test_who_meets_damage_hears_of_that_and_who_stands_beside_it_of_a_failure(tmp_path: Path) -> None:
+    def meet_damage(_: Store) -> None:
+        error = sqlite3.DatabaseError("planted")
+        error.sqlite_errorcode = sqlite3.SQLITE_CORRUPT_INDEX
+        raise error
+
+    async with open_log(tmp_path / "log", tmp_path / "lock") as log:
+        await log.create_topic("t", 1, {})
+        met = threading.Barrier(2)
+        first = log.write(lambda _: (met.wait(60), met.wait(60)))  # between the two the others gather
+        await asyncio.to_thread(met.wait, 60)
+        rest = append(log, batch(b"a")), log.write(meet_damage), append(log, batch(b"b"))
+        await asyncio.to_thread(met.wait, 60)
+        failures = await asyncio.gather(*rest, return_exceptions=True)
+        assert [type(failure) for failure in failures] == [WorldError, DamagedError, WorldError]
+        await first
+        assert await append(log, batch(b"again")) == 0
 
 
 async def test_two_brokers_do_not_share_a_directory(tmp_path: Path) -> None:

@@ -6,7 +6,7 @@ import os
 import sqlite3
 import struct
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, closing
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -350,7 +350,10 @@ async def test_a_partition_whose_upkeep_fails_stops_nobody_elses(
                 await until(lambda: partition.start_offset == 4 and stage.rows() == 4)
         told = [record.message for record in caplog.records if record.levelno >= logging.WARNING]
         if isinstance(planted, sqlite3.Error):
-            assert told == ["the upkeep of the broker's log waits until it works again: planted"] * 2
+            assert [line.partition(";")[0] for line in told] == [
+                f"the {work} of broken-0 waits, what else there is goes on: planted"
+                for work in ("retention", "compaction")
+            ]
         else:
             assert told == [
                 f"our own bug: the {work} of broken-0 fails, what else there is goes on"
@@ -359,6 +362,89 @@ async def test_a_partition_whose_upkeep_fails_stops_nobody_elses(
         caplog.clear()
         async with looked_after(stage):
             await until(lambda: broken.start_offset == 4 and stage.rows() == 0)
+
+
+async def test_damage_in_one_partition_stops_nobody_elses_upkeep_and_is_said_once_for_each_work(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    names = ("damaged", "sound", "gone")
+    async with staged(tmp_path, Upkeep(initial_delay_ms=10**9)) as stage:
+        for name in names:
+            topic = await stage.log.create_topic(name, 1, {"retention.ms": "1000"})
+            await asyncio.gather(*(stage.put(topic.partitions[0], ("a", str(n))) for n in range(600)))
+    garble_first_leaf(tmp_path / "log", "batches_by_offset")
+    async with staged(tmp_path) as stage:
+        damaged, sound, gone = (stage.log.topics[name].partitions[0] for name in names)
+        stage.now_ms += 1_001
+        await until(lambda: sound.start_offset == gone.start_offset == 600)
+        await until(lambda: stage.rows(f"SELECT COUNT(*) FROM batches WHERE partition = {sound.id}") == 0)
+        await stage.log.delete_records(damaged, 599)
+        await stage.put(sound, ("a", "next"))
+        await stage.log.delete_records(sound, 601)
+        await until(lambda: stage.rows(f"SELECT COUNT(*) FROM batches WHERE partition = {sound.id}") == 0)
+        statements: list[str] = []
+        stage.log._store.database.set_trace_callback(statements.append)
+        for name in ("damaged", "gone"):
+            await stage.log.delete_topic(stage.log.topics[name])
+        await until(lambda: stage.rows(f"SELECT COUNT(*) FROM partitions WHERE id = {gone.id}") == 0)
+        for _ in range(3):
+            await stage.put(sound, ("a", "next"))
+            await stage.log.delete_records(sound, sound.end_offset)
+            await until(lambda: stage.rows(f"SELECT COUNT(*) FROM batches WHERE partition = {sound.id}") == 0)
+        assert not [line for line in statements if f"FROM batches WHERE partition = {damaged.id} " in line]
+    told = [record.message.partition(": ")[0] for record in caplog.records if record.levelno >= logging.WARNING]
+    assert told == [
+        "the retention of damaged-0 waits, what else there is goes on",
+        "the removal of deleted records of damaged-0 waits, what else there is goes on",
+        f"the removal of partition {damaged.id} of a deleted topic waits, what else there is goes on",
+    ]
+
+
+async def test_damage_that_a_write_meets_is_not_met_again(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tried: list[int] = []
+
+    def meet_damage(store: Store, partition_id: int, last_offset: int) -> None:
+        if partition_id == damaged.id:
+            tried.append(last_offset)
+            error = sqlite3.DatabaseError("planted")
+            error.sqlite_errorcode = sqlite3.SQLITE_CORRUPT
+            raise error
+        remove_rows(store, partition_id, last_offset)
+
+    monkeypatch.setattr("coterie.broker.upkeep.remove_rows", meet_damage)
+    async with staged(tmp_path, Upkeep(initial_delay_ms=10**9)) as stage:
+        damaged, sound = [(await stage.log.create_topic(name, 1, {})).partitions[0] for name in ("damaged", "sound")]
+        for partition in (damaged, sound):
+            await stage.put(partition, ("a", "1"))
+            await stage.log.delete_records(partition, 1)
+        for _ in range(3):
+            await until(lambda: stage.rows() == 1)
+            await stage.put(sound, ("a", "next"))
+            await stage.log.delete_records(sound, sound.end_offset)
+        await until(lambda: stage.rows() == 1)
+    assert tried == [0]
+    told = [record.message.partition(": ")[0] for record in caplog.records if record.levelno >= logging.WARNING]
+    assert told == [
+        "the broker's log cannot be written, so producers are refused until it can",
+        "the removal of deleted records of damaged-0 has ended, what else there is goes on",
+    ]
+
+
+def garble_first_leaf(path: Path, tree: str) -> None:
+    """SQLite's file format: an index's page begins with 2 above its leaves, and ends its head with the places of its
+    cells, each of which begins with a page's number."""
+    with closing(sqlite3.connect(path)) as database:
+        (root,) = database.execute("SELECT rootpage FROM sqlite_schema WHERE name = ?", (tree,)).fetchone()
+        (size,) = database.execute("PRAGMA page_size").fetchone()
+        database.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
+    content = path.read_bytes()
+    page = content[(root - 1) * size : root * size]
+    assert page[0] == 2, "there are leaves under the root"
+    (cell,) = struct.unpack_from(">H", page, 12)
+    (leaf,) = struct.unpack_from(">I", page, cell)
+    path.write_bytes(content[: (leaf - 1) * size] + b"\xff" * size + content[leaf * size :])
 
 
 async def test_a_buffer_for_few_keys_takes_several_passes_to_the_same_end(tmp_path: Path) -> None:

@@ -4,7 +4,8 @@
 the `Store`, does at most so much at a time, and says whether there is more: an append waits for one such step at most.
 """
 
-from collections.abc import Iterable
+import sqlite3
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -108,12 +109,42 @@ class RowReader:
             rows.close()
         return kept_from
 
-    def partitions_with_hidden_rows(self) -> list[tuple[int, int]]:
-        """Id and start offset of the partitions with rows that nobody can read any more."""
-        return self._database.execute(
-            "SELECT p.id, p.start_offset FROM partitions p WHERE p.topic IS NOT NULL AND EXISTS"
-            " (SELECT 1 FROM batches WHERE partition = p.id AND last_offset < p.start_offset)"
+    def partitions_with_hidden_rows(self, failed: Callable[[int, sqlite3.Error], None]) -> list[tuple[int, int]]:
+        """Id and start offset of the partitions with rows that nobody can read any more; ``failed`` hears of each
+        partition whose rows cannot be looked at."""
+        found: list[tuple[int, int]] = []
+        # One by one: what is damaged in one of them must not hide the others.
+        for partition_id, start_offset in self._database.execute(
+            "SELECT id, start_offset FROM partitions WHERE topic IS NOT NULL AND start_offset > 0"
+        ).fetchall():
+            try:
+                row = self._database.execute(
+                    "SELECT 1 FROM batches WHERE partition = ? AND last_offset < ? LIMIT 1",
+                    (partition_id, start_offset),
+                ).fetchone()
+            except sqlite3.Error as error:
+                failed(partition_id, error)
+            else:
+                if row is not None:
+                    found.append((partition_id, start_offset))
+        return found
+
+    def removable(self, partition_id: int, end_offset: int) -> int | None:
+        """Up to where one step may remove the batches that end before ``end_offset``; None when there are none."""
+        # The horizon is in the table and not in the index: damage in either is met here, and not by a write that would
+        # take others along.
+        found = self._database.execute(
+            "SELECT last_offset, size_bytes, delete_horizon_ms FROM batches WHERE partition = ? AND last_offset < ?"
+            " ORDER BY last_offset LIMIT ?",
+            (partition_id, end_offset, STEP_ROWS),
         ).fetchall()
+        size, until = 0, None
+        for last_offset, size_bytes, _ in found:
+            until = last_offset
+            size += size_bytes
+            if size >= STEP_BYTES:
+                break
+        return until
 
     def orphans(self) -> list[int]:
         """The ids of partitions whose topic was deleted."""
@@ -204,21 +235,9 @@ class RowReader:
 # -- inside a transaction of the store --------------------------------------------------------------------------------
 
 
-def remove_rows(store: Store, partition_id: int, end_offset: int) -> bool:
-    """Remove some of the batches that end before ``end_offset``; False when that were all."""
-    found = store.database.execute(
-        "SELECT last_offset, size_bytes FROM batches WHERE partition = ? AND last_offset < ?"
-        " ORDER BY last_offset LIMIT ?",
-        (partition_id, end_offset, STEP_ROWS),
-    ).fetchall()
-    size, until = 0, -1
-    for last_offset, size_bytes in found:
-        until = last_offset
-        size += size_bytes
-        if size >= STEP_BYTES:
-            break
-    store.database.execute("DELETE FROM batches WHERE partition = ? AND last_offset <= ?", (partition_id, until))
-    return bool(found) and (until < found[-1][0] or len(found) == STEP_ROWS)
+def remove_rows(store: Store, partition_id: int, last_offset: int) -> None:
+    """Remove the batches up to ``last_offset``, as far as `RowReader.removable` says that one step goes."""
+    store.database.execute("DELETE FROM batches WHERE partition = ? AND last_offset <= ?", (partition_id, last_offset))
 
 
 def forget_partition(store: Store, partition_id: int) -> None:

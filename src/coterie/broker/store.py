@@ -32,6 +32,10 @@ class DiskFullError(WorldError):
     """There is so little room left that it is kept for retention and compaction, which make more."""
 
 
+class DamagedError(WorldError):
+    """The file cannot be right where this write looked; elsewhere it may be sound."""
+
+
 class TopicGoneError(WorldError):
     """The topic was deleted, perhaps while the request waited."""
 

@@ -27,7 +27,7 @@ from coterie.broker.rows import (
     set_sifted,
 )
 from coterie.broker.settings import Upkeep
-from coterie.broker.store import TopicGoneError
+from coterie.broker.store import DamagedError, TopicGoneError
 from coterie.nouns.errors import WorldError
 
 logger = logging.getLogger(__name__)
@@ -38,6 +38,8 @@ _EVERY_OFFSET = _EVER_MS = 2**63 - 1
 _SPARE_BYTES = 64 * 1024 * 1024
 _SPARE_SHARE = 0.25
 """Free space up to either of these stays in the file: a steady load uses it again at once."""
+
+_WHAT_TO_DO = "; `coterie broker check` names the places, and a backup has what was there"
 
 
 class _Quiet(NamedTuple):
@@ -76,7 +78,9 @@ class _Upkeep:
         self._now_ms = now_ms
         self._failing: set[Callable[[], Awaitable[None]]] = set()
         self._broken: set[str] = set()
-        """What met a bug of ours when it had its turn the last time, said once."""
+        """What failed when it had its turn the last time, said once."""
+        self._damaged: set[str] = set()
+        """What has met damage when it wrote, and has no turn any more: whatever is queued beside it fails with it."""
         self._complained_of: set[str] = set()
         self._quiet: dict[int, _Quiet] = {}
 
@@ -113,40 +117,68 @@ class _Upkeep:
     async def _one_by_one(self, works: Iterable[tuple[str, Callable[[], Awaitable[None]]]]) -> None:
         """Each has a name; one that fails leaves the others their turn.
 
-        :raises WorldError: at once, when the log cannot be written: none of the others could be.
-        :raises sqlite3.Error: in the end, when something could not be read.
+        :raises WorldError: when the log cannot be written: none of the others could be.
         """
-        unreadable: sqlite3.Error | None = None
         for name, work in works:
+            if name in self._damaged:
+                continue
             try:
                 await work()
+            except DamagedError as error:
+                logger.error("%s has ended, what else there is goes on: %s%s", name, error, _WHAT_TO_DO)
+                self._damaged.add(name)
             except WorldError:
                 raise
             except sqlite3.Error as error:
-                unreadable = error
+                self._note_unreadable(name, error)
             except Exception:
                 if name not in self._broken:
                     logger.exception("our own bug: %s fails, what else there is goes on", name)
                 self._broken.add(name)
             else:
                 self._broken.discard(name)
-        if unreadable is not None:
-            raise unreadable
+
+    def _note_unreadable(self, name: str, error: sqlite3.Error) -> None:
+        if name not in self._broken:
+            logger.error("%s waits, what else there is goes on: %s%s", name, error, _WHAT_TO_DO)
+        self._broken.add(name)
 
     # -- what is gone already -----------------------------------------------------------------------------------------
 
     async def _sweep(self) -> None:
         """Remove the rows that nobody can read any more."""
         self._log.sweep_wanted.clear()
-        for partition_id, start_offset in await self._look(self._reader.partitions_with_hidden_rows):
-            await self._remove(partition_id, start_offset)
-        for partition_id in await self._look(self._reader.orphans):
-            await self._remove(partition_id, _EVERY_OFFSET)
-            await self._log.write(partial(forget_partition, partition_id=partition_id))
+        names = {
+            partition.id: f"the removal of deleted records of {topic.name}-{partition.number}"
+            for topic in self._log.topics.values()
+            for partition in topic.partitions
+        }
+
+        def name_of(partition_id: int) -> str:
+            return names.get(partition_id, f"the removal of partition {partition_id} of a deleted topic")
+
+        hidden = await self._look(
+            partial(
+                self._reader.partitions_with_hidden_rows,
+                lambda partition_id, error: self._note_unreadable(name_of(partition_id), error),
+            )
+        )
+        await self._one_by_one(
+            (name_of(partition_id), partial(self._remove, partition_id, start_offset))
+            for partition_id, start_offset in hidden
+        )
+        await self._one_by_one(
+            (name_of(partition_id), partial(self._remove_orphan, partition_id))
+            for partition_id in await self._look(self._reader.orphans)
+        )
+
+    async def _remove_orphan(self, partition_id: int) -> None:
+        await self._remove(partition_id, _EVERY_OFFSET)
+        await self._log.write(partial(forget_partition, partition_id=partition_id))
 
     async def _remove(self, partition_id: int, end_offset: int) -> None:
-        while await self._log.write(partial(remove_rows, partition_id=partition_id, end_offset=end_offset)):
-            pass
+        while (until := await self._look(partial(self._reader.removable, partition_id, end_offset))) is not None:
+            await self._log.write(partial(remove_rows, partition_id=partition_id, last_offset=until))
 
     # -- retention ----------------------------------------------------------------------------------------------------
 

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from queue import Empty, SimpleQueue
 from typing import Any, TypeVar
 
-from coterie.broker.store import DiskFullError, Store
+from coterie.broker.store import DamagedError, DiskFullError, Store
 from coterie.nouns.errors import CoterieError, WorldError
 
 logger = logging.getLogger(__name__)
@@ -70,6 +70,7 @@ class Writer:
 
     def _commit(self, writes: list[_Write]) -> "list[tuple[_Write, Any, Exception | None]]":
         outcomes: list[tuple[_Write, Any, Exception | None]] = []
+        met_damage: int | None = None
         try:
             self._store.begin()
             for write in writes:
@@ -84,6 +85,8 @@ class Writer:
         except (OSError, sqlite3.Error) as error:
             self._note_failure(error)
             failure: Exception = WorldError(f"the broker's log cannot be written: {error}")
+            if _is_damage(error):
+                met_damage = len(outcomes)
         except Exception as error:  # noqa: BLE001 our own bug: whoever waits must hear of it, and the thread go on
             failure = error
         else:
@@ -98,7 +101,11 @@ class Writer:
         except sqlite3.Error as error:
             # The next transaction will not begin either, and says so: this thread has to live for that.
             logger.error("the broker's log cannot be rolled back: %s", error)
-        return [(write, None, failure) for write in writes]
+        # Only one has met the damage: the others would have been written without it.
+        return [
+            (write, None, DamagedError(str(failure)) if number == met_damage else failure)
+            for number, write in enumerate(writes)
+        ]
 
     def _note_failure(self, error: Exception) -> None:
         """One line for a whole time of failing: a full disk is met by every producer, again and again."""
@@ -110,6 +117,11 @@ class Writer:
         if self._is_failing:
             logger.info("the broker's log can be written again")
         self._is_failing = False
+
+
+def _is_damage(error: OSError | sqlite3.Error) -> bool:
+    # What the module `sqlite3` raises by itself has no code; the lowest byte tells the kind, the others the place.
+    return getattr(error, "sqlite_errorcode", 0) & 0xFF == sqlite3.SQLITE_CORRUPT
 
 
 def _tell(outcomes: list[tuple[_Write, Any, Exception | None]]) -> None:
