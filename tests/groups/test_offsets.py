@@ -11,10 +11,9 @@ from hypothesis import strategies as st
 
 from coterie.groups.classic import step
 from coterie.groups.lines import decode_line, encode_line
-from coterie.groups.messages import GenerationWritten, GroupLoaded, Request, Response
+from coterie.groups.messages import ExpiryTimer, GenerationWritten, GroupLoaded, Request, Response
 from coterie.groups.offset_messages import (
     DeleteGroup,
-    ExpiryTimer,
     GroupRemoved,
     NewOffset,
     OffsetCommit,

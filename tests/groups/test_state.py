@@ -12,6 +12,7 @@ from coterie.groups.classic import step
 from coterie.groups.lines import decode_line, encode_line
 from coterie.groups.messages import (
     Event,
+    ExpiryTimer,
     GenerationWritten,
     GroupLoaded,
     Heartbeat,
@@ -32,7 +33,7 @@ from coterie.groups.messages import (
     TimerFired,
     TimerKey,
 )
-from coterie.groups.offset_messages import ExpiryTimer, GroupRemoved
+from coterie.groups.offset_messages import GroupRemoved
 from coterie.groups.state import Group, Limits, Phase, apply, check_whole
 from coterie.nouns.ids import Generation, GroupId, InstanceId, MemberId
 from coterie.wire.errors import ErrorCode

@@ -32,6 +32,7 @@ from coterie.groups.messages import (
     DescribeGroupResponse,
     Effect,
     Event,
+    ExpiryTimer,
     GroupLoaded,
     Heartbeat,
     HeartbeatResponse,
@@ -56,7 +57,6 @@ from coterie.groups.messages import (
 from coterie.groups.newcomers import check_size, hand_out_member_id, has_room_for, on_no_room, take_pending
 from coterie.groups.offset_messages import (
     DeleteGroup,
-    ExpiryTimer,
     OffsetCommit,
     OffsetDelete,
     OffsetFetch,

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import TypeAlias
 
-from coterie.groups.offset_messages import ExpiryTimer, OffsetRecord, OffsetRequest, OffsetResponse, TopicDeleted
+from coterie.groups.offset_messages import OffsetRecord, OffsetRequest, OffsetResponse, TopicDeleted
 from coterie.nouns.ids import Generation, InstanceId, MemberId
 from coterie.nouns.ids import ReplyTo as ReplyTo
 from coterie.wire.errors import ErrorCode
@@ -269,6 +269,11 @@ class JoinPhaseTimer:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SyncTimer:
     """Who has not sent its SyncGroup by now is removed."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExpiryTimer:
+    """Time to look for offsets that are older than they may be."""
 
 
 TimerKey: TypeAlias = SessionTimer | PendingMemberTimer | NewMemberTimer | JoinPhaseTimer | SyncTimer | ExpiryTimer

@@ -1,4 +1,4 @@
-"""What is asked about a group's offsets, what its log keeps of them, and what is answered. A group's end is here, too:
+"""What is asked about a group's offsets, what its log keeps of them, and what is answered; also of a group's end, since
 it goes with its last offset."""
 
 from collections.abc import Mapping
@@ -138,8 +138,3 @@ class DeleteGroupResponse:
 
 
 OffsetResponse: TypeAlias = OffsetCommitResponse | OffsetFetchResponse | OffsetDeleteResponse | DeleteGroupResponse
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ExpiryTimer:
-    """Time to look for offsets that are older than they may be."""

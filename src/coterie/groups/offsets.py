@@ -16,13 +16,12 @@ A group without members and offsets goes at the same moment, whatever its type.
 from crc32c import crc32c
 
 from coterie.groups.guards import check_generation, check_group, check_is_known, check_member
-from coterie.groups.messages import PendingMemberTimer
+from coterie.groups.messages import ExpiryTimer, PendingMemberTimer
 from coterie.groups.offset_messages import (
     NO_LEADER_EPOCH,
     CommittedOffset,
     DeleteGroup,
     DeleteGroupResponse,
-    ExpiryTimer,
     GroupRemoved,
     NewOffset,
     OffsetCommit,

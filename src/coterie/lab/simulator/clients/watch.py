@@ -4,6 +4,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from coterie.groups.messages import (
+    ExpiryTimer,
     GenerationWritten,
     Heartbeat,
     JoinGroup,
@@ -20,7 +21,6 @@ from coterie.groups.messages import (
 )
 from coterie.groups.offset_messages import (
     DeleteGroup,
-    ExpiryTimer,
     GroupRemoved,
     OffsetCommit,
     OffsetCommitResponse,
