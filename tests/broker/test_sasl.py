@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from coterie.broker.security.denials import Denials
 from coterie.broker.security.users import Users
 from coterie.broker.server import running
 from coterie.broker.settings import BrokerSettings, Security, SecurityProtocol
@@ -246,6 +247,39 @@ async def test_a_broker_that_could_let_nobody_in_does_not_start(tmp_path: Path, 
     with pytest.raises(WorldError, match=r"users.json is not a file of users; move it away, and add them anew"):
         async with running(settings):
             raise AssertionError("it has started")
+
+
+@pytest.mark.parametrize(("mechanism", "version"), [("PLAIN", 1), ("PLAIN", 0), ("SCRAM-SHA-256", 1)])
+def test_the_log_tells_who_failed_to_log_in_once_a_minute_and_address(
+    broker: ThreadedBroker, caplog: pytest.LogCaptureFixture, mechanism: str, version: int
+) -> None:
+    user = "mal\nlory" + "x" * 500
+    with caplog.at_level(logging.WARNING, logger="coterie.broker"):
+        for _ in range(5):
+            with raw_client(broker.port) as client:
+                if version:
+                    log_in(client, mechanism, user=user)
+                else:
+                    choose(client, mechanism, 0)
+                    client.socket.sendall(framed(f"\0{user}\0x".encode()))
+                assert client.is_closed()
+    (record,) = caplog.records
+    assert record.message.endswith(f"closed: its authentication failed, of 'mal\\nlory{'x' * 56}' with {mechanism}")
+
+
+def test_what_was_not_said_of_an_address_is_counted_in_its_next_line() -> None:
+    denials = Denials()
+    assert denials.line("a", "", None, now_s=1000) == "its authentication failed"
+    assert (
+        denials.line("b", "", "PLAIN", now_s=1000) == "its authentication failed, of no user that was named with PLAIN"
+    )
+    assert [denials.line("a", "eve", "PLAIN", now_s=1000 + n) for n in range(1, 60)] == [None] * 59
+    assert denials.line("a", "eve", "PLAIN", now_s=1060) == (
+        "its authentication failed, of 'eve' with PLAIN; so did 59 more from a since the last such line"
+    )
+    for n in range(2_000):
+        assert denials.line(f"h{n}", "eve", "PLAIN", now_s=1061)
+    assert len(denials._told) == 1_000
 
 
 def test_the_default_limits_before_authentication_are_kafkas() -> None:

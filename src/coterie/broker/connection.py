@@ -112,22 +112,31 @@ class Connection:
                 return False
             share = self._share(len(frame))
             answer = await self._next_in(conversation, frame, share)
-            await self._send(answer)
-            self._answers += 1
+            if answer is not None:
+                await self._send(answer)
+                self._answers += 1
             share.settle(0)
             if conversation.has_failed:
-                logger.warning("connection of %s closed: its authentication failed", self.peer)
+                self._tell_denial(conversation)
                 return False
         self._principal = conversation.principal
         return True
 
-    async def _next_in(self, conversation: Conversation, frame: bytes, share: Share) -> bytes:
+    def _tell_denial(self, conversation: Conversation) -> None:
+        now_s = asyncio.get_running_loop().time()
+        denials = self._node.admission.denials
+        line = denials.line(self.peer_host, conversation.user, conversation.mechanism, now_s=now_s)
+        if line is not None:
+            logger.warning("connection of %s closed: %s", self.peer, line)
+
+    async def _next_in(self, conversation: Conversation, frame: bytes, share: Share) -> bytes | None:
+        """The answer; None where a closed connection is all that is said."""
         if conversation.has_raw_tokens:
             try:
                 return await conversation.take(frame)
-            except DeniedError as error:
-                # Bare tokens have no word for it: a closed connection says it, as in Kafka.
-                raise WireError(str(error)) from None
+            except DeniedError:
+                # Bare tokens have no word for it, as in Kafka.
+                return None
         header = decode_header(frame)
         api = APIS.get(header.api_key)
         is_served = api is not None and header.api_version in api.versions

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 
 from coterie.broker.security.authorizer import Authorizer, Rules, read_rules
 from coterie.broker.security.budget import Budgets
+from coterie.broker.security.denials import Denials
 from coterie.broker.security.tls import server_context
 from coterie.broker.security.users import Users
 from coterie.broker.security.watched import Watched
@@ -21,6 +22,7 @@ class Admission:
         if security.protocol.has_sasl:
             # A broker that could let nobody in does not start.
             self.users.names()
+        self.denials = Denials()
         self.budgets = Budgets(settings.principal_in_flight_size_max)
         self._tls: Watched[ssl.SSLContext] | None = None
         self._rules: Watched[Rules] | None = None

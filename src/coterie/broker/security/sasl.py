@@ -31,7 +31,9 @@ class Conversation:
         self._users = users
         self._refusal_delay_s = refusal_delay_ms / 1000
         self._knows_versions = False
-        self._mechanism: str | None = None
+        self.mechanism: str | None = None
+        self.user = ""
+        """Who the peer says it is."""
         self._scram: ScramServer | None = None
         self.has_raw_tokens = False
         """Whether the next frames are bare tokens (SaslHandshake v0)."""
@@ -45,7 +47,7 @@ class Conversation:
 
         :raises WireError: when nothing is answered.
         """
-        if self._mechanism is not None:
+        if self.mechanism is not None:
             self.has_failed = header.api_key != SASL_AUTHENTICATE
             return not self.has_failed
         is_first = header.api_key == API_VERSIONS and not self._knows_versions
@@ -60,7 +62,7 @@ class Conversation:
         if mechanism not in MECHANISMS:
             self.has_failed = True
             return False
-        self._mechanism = mechanism
+        self.mechanism = mechanism
         self.has_raw_tokens = has_raw_tokens
         if mechanism != PLAIN:
             self._scram = ScramServer(
@@ -89,7 +91,10 @@ class Conversation:
             self.principal = self._checked_plain(token)
             return b""
         if not self._scram.user:
-            return self._scram.first(token)
+            try:
+                return self._scram.first(token)
+            finally:
+                self.user = self._scram.user
         answer = self._scram.final(token)
         self.principal = Principal(self._scram.user)
         return answer
@@ -102,6 +107,7 @@ class Conversation:
             raise WireError("a PLAIN message is not: nothing, NUL, user, NUL, password") from error
         if not user or not password or authorization not in ("", user):
             raise WireError("a PLAIN message needs user and password, and speaks for nobody else")
+        self.user = user
         if not self._users.find(user)[_PLAIN_MECHANISM].fits(_PLAIN_MECHANISM, password):
             raise DeniedError("the password is wrong")
         return Principal(user)
