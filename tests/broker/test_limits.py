@@ -3,12 +3,14 @@
 import asyncio
 import logging
 import select
+from collections.abc import Callable
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from coterie.broker.security.budget import Budget, Budgets, Share
+from coterie.broker.security.budget import Budget, Budgets, Share, SharedBudget
 from coterie.broker.store_reader import StoreReader
 from coterie.wire.batches import NewRecord, encode_batch
 from coterie.wire.errors import ErrorCode
@@ -58,8 +60,8 @@ async def test_whoever_gives_up_waiting_is_forgotten() -> None:
 async def test_the_answer_that_is_due_next_passes_those_that_go_out_behind_it() -> None:
     budget = Budget(100)
     due = [1]
-    first = Share(budget, 0, is_next=lambda: due == [0])
-    second = Share(budget, 0, is_next=lambda: due == [1])
+    first = Share(budget, SharedBudget("a", 1_000), 0, is_next=lambda: due == [0])
+    second = Share(budget, SharedBudget("a", 1_000), 0, is_next=lambda: due == [1])
     await second.reserve(90)
     waiting = asyncio.create_task(first.reserve(90))
     await asyncio.sleep(0)
@@ -69,6 +71,31 @@ async def test_the_answer_that_is_due_next_passes_those_that_go_out_behind_it() 
     await waiting
     first.settle(80)
     assert budget.taken == 170
+
+
+async def test_answers_leave_a_quarter_to_requests_and_one_alone_may_always_be() -> None:
+    shared = SharedBudget("a", 100)
+    await shared.take_for_answer(80, is_next=lambda: True)
+    assert shared.has_room(20)
+    waiting = asyncio.create_task(shared.take_for_answer(40, is_next=lambda: True))
+    await asyncio.sleep(0)
+    shared.take_anyway(20)
+    assert not waiting.done()
+    shared.give_back_answer(80)
+    await waiting
+    assert shared.taken == 60
+
+
+async def test_an_answer_behind_another_keeps_nothing_that_the_other_may_wait_for() -> None:
+    shared = SharedBudget("a", 100)
+    due = [0]
+    behind = asyncio.create_task(shared.take_for_answer(75, is_next=lambda: due == [1]))
+    await asyncio.sleep(0)
+    await shared.take_for_answer(75, is_next=lambda: due == [0])
+    due[0] = 1
+    shared.give_back_answer(75)
+    await behind
+    assert shared.taken == 75
 
 
 def test_a_budget_lives_as_long_as_its_members() -> None:
@@ -206,6 +233,44 @@ def test_a_peer_that_reads_no_answer_stops_being_read(tmp_path: Path, sizes_read
         for header in headers:
             assert len(deaf.receive(header).responses[0].partitions[0].records) == size_max
     assert sum(sizes_read) > 32 * size_max
+
+
+def test_many_that_read_no_answer_take_no_more_together_and_hold_up_no_heartbeat(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    budgets: set[SharedBudget] = set()
+    taken: list[int] = []
+    take_for_answer = SharedBudget.take_for_answer
+
+    async def recorded(self: SharedBudget, size: int, *, is_next: Callable[[], bool]) -> None:
+        await take_for_answer(self, size, is_next=is_next)
+        taken.append(self.taken)
+        budgets.add(self)
+
+    monkeypatch.setattr(SharedBudget, "take_for_answer", recorded)
+    batch = encode_batch([NewRecord(key=None, value=b"x" * 1_000_000)], timestamp_ms=1)
+    size_max = 16 * len(batch)
+    with (
+        secured_broker(tmp_path, "PLAINTEXT", principal_in_flight_size_max=size_max) as broker,
+        raw_client(broker.port) as bystander,
+        ExitStack() as stack,
+        caplog.at_level(logging.WARNING, logger="coterie.broker"),
+    ):
+        produce(bystander, batch, often=4)
+        # More of each than the system takes in for a peer that reads nothing.
+        deaf = [stack.enter_context(raw_client(broker.port)) for _ in range(8)]
+        headers = [[fetch(client, max_bytes=4 * len(batch)) for _ in range(5)] for client in deaf]
+        awaited(lambda: "fetches of User:ANONYMOUS@127.0.0.1 wait" in caplog.text)
+        for _ in range(100):
+            bystander.ask(HEARTBEAT, 4, group_id="g", generation_id=1, member_id="m", group_instance_id=None)
+        assert "its principal has" not in caplog.text
+        deaf[0].socket.close()
+        for client, its in list(zip(deaf, headers, strict=True))[1:]:
+            for header in its:
+                assert len(client.receive(header).responses[0].partitions[0].records) == 4 * len(batch)
+        (budget,) = budgets
+        awaited(lambda: budget.taken == 0)
+    assert max(taken) <= size_max
 
 
 def test_a_waiting_fetch_reads_only_once_there_is_enough(tmp_path: Path, sizes_read: list[int]) -> None:

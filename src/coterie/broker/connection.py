@@ -11,7 +11,7 @@ from typing import Any, NamedTuple, TypeAlias
 
 from coterie.broker.apis.table import APIS, Api, supported_versions
 from coterie.broker.node import Node, Request
-from coterie.broker.security.budget import Budget, Share
+from coterie.broker.security.budget import Budget, Share, SharedBudget
 from coterie.broker.security.principals import ANONYMOUS, of_certificate
 from coterie.broker.security.sasl import TOKEN_SIZE_MAX, Conversation
 from coterie.broker.turns import ELEMENTS_AT_ONCE, is_long
@@ -61,6 +61,8 @@ class Connection:
         self._answers = 0
         self._reads_since_s: float | None = None
         self._principal = ANONYMOUS
+        self._shared = SharedBudget("nobody yet", node.settings.principal_in_flight_size_max)
+        """Its own until it is known whose it is."""
         peer = writer.get_extra_info("peername")
         self.peer_host = str(peer[0]) if peer else "unknown"
         self.peer = f"{peer[0]}:{peer[1]}" if peer else "unknown"
@@ -150,17 +152,21 @@ class Connection:
 
     async def _serve(self) -> None:
         name = str(self._principal) if self._principal != ANONYMOUS else f"{ANONYMOUS}@{self.peer_host}"
-        shared = self._node.admission.budgets.join(name)
+        shares: set[Share] = set()
+        self._shared = self._node.admission.budgets.join(name)
         try:
             with self._watched():
-                await self._serve_within(shared)
+                await self._serve_within(self._shared, shares)
         finally:
+            for share in shares:
+                share.end()
             self._node.admission.budgets.leave(name)
 
-    async def _serve_within(self, shared: Budget) -> None:
-        answers: asyncio.Queue[asyncio.Task[bytes | None]] = asyncio.Queue()
+    async def _serve_within(self, shared: SharedBudget, shares: set[Share]) -> None:
+        """``shares`` are those of the requests whose answers are not written yet."""
+        answers: asyncio.Queue[tuple[asyncio.Task[bytes | None], Share]] = asyncio.Queue()
         async with asyncio.TaskGroup() as tasks:
-            writing = tasks.create_task(self._write(answers))
+            writing = tasks.create_task(self._write(answers, shares))
             parked: set[asyncio.Task[bytes | None]] = set()
             # With as many requests in flight as may be, the peer is not read until one is answered.
             while await self._room.acquire():
@@ -184,9 +190,10 @@ class Connection:
                 self._in_flight += 1
                 answer = tasks.create_task(begun)
                 parked.add(answer)
+                shares.add(share)
                 answer.add_done_callback(partial(_settle, shared, len(frame), share))
                 answer.add_done_callback(parked.discard)
-                answers.put_nowait(answer)
+                answers.put_nowait((answer, share))
                 while asked.is_long and not (answer.done() or self._reader.at_eof()):
                     # It leaves the loop to others, who may not come before it, and is as many of its kind as
                     # there may be on one connection.
@@ -218,7 +225,7 @@ class Connection:
         """Of the next request, whose ``size`` bytes are taken."""
         number = self._requests
         self._requests += 1
-        return Share(self._budget, size, is_next=lambda: number == self._answers)
+        return Share(self._budget, self._shared, size, is_next=lambda: number == self._answers)
 
     # -- in ---------------------------------------------------------------------------------------------------------
 
@@ -266,13 +273,18 @@ class Connection:
 
     # -- out --------------------------------------------------------------------------------------------------------
 
-    async def _write(self, answers: "asyncio.Queue[asyncio.Task[bytes | None]]") -> None:
+    async def _write(
+        self, answers: "asyncio.Queue[tuple[asyncio.Task[bytes | None], Share]]", shares: set[Share]
+    ) -> None:
         while True:
-            frame = await (await answers.get())
+            answer, share = await answers.get()
+            frame = await answer
             if frame is not None:
                 await self._send(frame)
             self._answers += 1
             self._budget.give_back(len(frame or b""))
+            shares.discard(share)
+            share.end()
             self._in_flight -= 1
             self._room.release()
 

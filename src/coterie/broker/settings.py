@@ -85,7 +85,8 @@ class BrokerSettings:
     in_flight_size_max: int = 104_857_600
     """Bytes of one connection's requests and answers that are not through yet; then its socket is not read."""
     principal_in_flight_size_max: int = 419_430_400
-    """Bytes of requests of one principal, or of one host where nobody has a name; then the next request waits."""
+    """Bytes of requests and fetched records of one principal, or of one host where nobody has a name; then the next
+    request waits. Three quarters of it are for records, so that those who read none keep nobody from its heartbeats."""
     handshake_timeout_ms: int = 10_000
     """From the connection to the end of TLS and SASL."""
     refusal_delay_ms: int = 100

@@ -1,7 +1,10 @@
 """Bytes in flight: how much may be under way for somebody at once; who wants more waits."""
 
 import asyncio
+import logging
 from collections.abc import Callable
+
+logger = logging.getLogger(__name__)
 
 
 class Budget:
@@ -18,13 +21,7 @@ class Budget:
 
     async def take(self, size: int, *, may_pass: Callable[[], bool] = lambda: False) -> None:
         """Wait until ``size`` bytes may be under way, or whoever wants them may pass all that wait."""
-        while not (self.has_room(size) or may_pass()):
-            turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-            self._waiting.append(turn)
-            try:
-                await turn
-            finally:
-                self._waiting.remove(turn)
+        await self._wait_until(lambda: self.has_room(size) or may_pass())
         self.taken += size
 
     def take_anyway(self, size: int) -> None:
@@ -37,28 +34,85 @@ class Budget:
             if not turn.done():
                 turn.set_result(None)
 
+    async def _wait_until(self, may_go_on: Callable[[], bool]) -> None:
+        """Asked again whenever something was given back."""
+        while not may_go_on():
+            turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            self._waiting.append(turn)
+            try:
+                await turn
+            finally:
+                self._waiting.remove(turn)
+
+
+class SharedBudget(Budget):
+    """That of one principal, over all of its connections. Its requests may take all of it; the answers that are made
+    room for, those with records, leave a quarter of it to them. So whoever reads no answers keeps its principal's
+    fetches waiting, and no heartbeat."""
+
+    def __init__(self, name: str, size_max: int) -> None:
+        super().__init__(size_max)
+        self._name = name
+        self._answers_size_max = size_max - size_max // 4
+        self._answers_taken = 0
+        self._answers_waiting = 0
+
+    async def take_for_answer(self, size: int, *, is_next: Callable[[], bool]) -> None:
+        """Wait until an answer of ``size`` bytes may be made. Only the one that is due next on its connection may have
+        any: one behind it would keep what it waits for, for ever."""
+        await self._wait_until(is_next)
+        if not self._has_room_for_answer(size):
+            if not self._answers_waiting:
+                logger.warning("fetches of %s wait: %d bytes of it are in flight", self._name, self.taken)
+            self._answers_waiting += 1
+            try:
+                await self._wait_until(lambda: self._has_room_for_answer(size))
+            finally:
+                self._answers_waiting -= 1
+        self._answers_taken += size
+        self.taken += size
+
+    def give_back_answer(self, size: int) -> None:
+        self._answers_taken -= size
+        self.give_back(size)
+
+    def _has_room_for_answer(self, size: int) -> bool:
+        # One alone may always: otherwise none that is larger than what is left ever could.
+        return not self._answers_taken or self.taken + size <= self._answers_size_max
+
 
 class Share:
-    """What one request has of its connection's budget: its own bytes, and those that its answer is about to have."""
+    """What one request has of its connection's budget and of its principal's: its own bytes, and those that its answer
+    is about to have."""
 
-    __slots__ = ("_budget", "_is_next", "_size")
+    __slots__ = ("_answer_size", "_budget", "_is_next", "_shared", "_size")
 
-    def __init__(self, budget: Budget, size: int, *, is_next: Callable[[], bool]) -> None:
-        """``size`` bytes are taken already; ``is_next`` tells whether no answer is due before this request's."""
+    def __init__(self, budget: Budget, shared: SharedBudget, size: int, *, is_next: Callable[[], bool]) -> None:
+        """``size`` bytes are taken already of both; ``is_next`` tells whether no answer is due before this request's,
+        and something is given back to both whenever that changes."""
         self._budget = budget
+        self._shared = shared
         self._size = size
+        self._answer_size = 0
         self._is_next = is_next
 
     async def reserve(self, size: int) -> None:
-        """Wait until an answer of ``size`` bytes may be made. The one that is due next passes all others: those go out
-        behind it, and would wait for it for ever."""
+        """Wait until an answer of ``size`` bytes may be made. The one that is due next passes all others of its
+        connection: those go out behind it, and would wait for it for ever."""
         await self._budget.take(size, may_pass=self._is_next)
         self._size += size
+        await self._shared.take_for_answer(size, is_next=self._is_next)
+        self._answer_size += size
 
     def settle(self, answer_size: int) -> None:
         """The request's bytes are gone; the answer's are there until they are written."""
         self._budget.take_anyway(answer_size)
         self._budget.give_back(self._size)
+
+    def end(self) -> None:
+        """The answer is written, or never will be."""
+        self._shared.give_back_answer(self._answer_size)
+        self._answer_size = 0
 
 
 class Budgets:
@@ -66,11 +120,11 @@ class Budgets:
 
     def __init__(self, size_max: int) -> None:
         self._size_max = size_max
-        self._budgets: dict[str, tuple[Budget, int]] = {}
+        self._budgets: dict[str, tuple[SharedBudget, int]] = {}
 
-    def join(self, name: str) -> Budget:
+    def join(self, name: str) -> SharedBudget:
         """The budget of ``name``, shared with whoever else joined it; to be left once for each time joined."""
-        budget, members = self._budgets.get(name, (Budget(self._size_max), 0))
+        budget, members = self._budgets.get(name, (SharedBudget(name, self._size_max), 0))
         self._budgets[name] = (budget, members + 1)
         return budget
 
