@@ -14,6 +14,12 @@ def test_kafkas_defaults_are_within_kafkas_bounds() -> None:
     assert set(BROKER_NAMES) <= {key.name for key in TOPIC.keys}
 
 
+def test_keys_that_change_nothing_here_say_so() -> None:
+    unread = [key for key in TOPIC.keys if key.name.startswith(("compression.", "segment."))]
+    assert len(unread) == 8
+    assert all("this broker" in key.documentation for key in unread)
+
+
 def test_what_is_not_set_has_its_default() -> None:
     assert number_of({}, "retention.ms") == 604_800_000
     assert items_of({}, "cleanup.policy") == ["delete"]

@@ -41,11 +41,15 @@ def _key(name: str, type_: Type, default: str, documentation: str, check: Check 
 TOPIC = Definition((
     _key("cleanup.policy", Type.LIST, "delete", "What becomes of old records: `delete` drops them by age and size,"
          " `compact` keeps the last one of each key. Both, between commas, do both; none keeps everything.", _policies),
-    _key("compression.gzip.level", Type.INT, "-1", "How hard gzip tries where the broker compresses.", _codec_level),
-    _key("compression.lz4.level", Type.INT, "9", "How hard lz4 tries where the broker compresses.", between(1, 17)),
-    _key("compression.type", Type.STRING, "producer", "How batches are kept: as the producer compressed them, or with"
-         " one codec.", one_of(("uncompressed", "zstd", "lz4", "snappy", "gzip", "producer"))),
-    _key("compression.zstd.level", Type.INT, "3", "How hard zstd tries where the broker compresses.",
+    _key("compression.gzip.level", Type.INT, "-1", "How hard gzip tries where a broker compresses; this broker does"
+         " not.", _codec_level),
+    _key("compression.lz4.level", Type.INT, "9", "How hard lz4 tries where a broker compresses; this broker does"
+         " not.", between(1, 17)),
+    _key("compression.type", Type.STRING, "producer", "How a broker compresses batches; this broker keeps them as the"
+         " producer compressed them, whatever is said here.",
+         one_of(("uncompressed", "zstd", "lz4", "snappy", "gzip", "producer"))),
+    _key("compression.zstd.level", Type.INT, "3", "How hard zstd tries where a broker compresses; this broker does"
+         " not.",
          between(-131072, 22)),
     _key("delete.retention.ms", Type.LONG, "86400000", "How long a compacted topic keeps a tombstone, so that slow"
          " readers see it.", at_least(0)),
@@ -90,13 +94,16 @@ TOPIC = Definition((
          " -1 for no limit."),
     _key("retention.ms", Type.LONG, "604800000", "How old a record may become before it is dropped; -1 for no limit.",
          at_least(-1)),
-    _key("segment.bytes", Type.INT, "1073741824", "How large a segment becomes; retention drops whole segments.",
+    _key("segment.bytes", Type.INT, "1073741824", "How large a segment becomes; this broker has no segments, and drops"
+         " records batch by batch.",
          at_least(1_048_576)),
     _key("segment.index.bytes", Type.INT, "10485760", "How large a segment's index is; this broker has one index for"
          " all.", at_least(4)),
-    _key("segment.jitter.ms", Type.LONG, "0", "How much chance there is in the age at which a segment ends.",
+    _key("segment.jitter.ms", Type.LONG, "0", "How much chance there is in the age at which a segment ends; this"
+         " broker has no segments.",
          at_least(0)),
-    _key("segment.ms", Type.LONG, "604800000", "After how long a segment ends though it is not full.", at_least(1)),
+    _key("segment.ms", Type.LONG, "604800000", "After how long a segment ends though it is not full; this broker has no"
+         " segments.", at_least(1)),
     _key("unclean.leader.election.enable", Type.BOOLEAN, "false", "Whether a replica that lags may become leader; there"
          " is no other."),
 ))  # fmt: skip
