@@ -2,7 +2,7 @@
 
 from itertools import permutations
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from coterie.groups.messages import MemberProtocol
@@ -57,7 +57,6 @@ def test_who_leaves_is_not_counted_any_more() -> None:
 
 
 @given(st.lists(st.permutations("abc").map("".join), min_size=1, max_size=4))
-@settings(deadline=None)
 def test_the_winner_has_as_many_votes_as_any(members: list[str]) -> None:
     winner = vote([offers(names) for names in members])
     votes = {name: sum(names[0] == name for names in members) for name in "abc"}

@@ -1,7 +1,7 @@
 """The bytes in which a group is kept, field by field as Kafka lays them out."""
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from coterie.groups.messages import GenerationWritten, WrittenMember
@@ -68,7 +68,6 @@ def test_the_bytes_are_those_of_group_metadata() -> None:
 
 
 @given(RECORDS)
-@settings(deadline=None)
 def test_what_was_written_is_what_is_read(record: GenerationWritten) -> None:
     decoded = decode_value(encode_value(record))
     assert decoded == record
@@ -76,7 +75,6 @@ def test_what_was_written_is_what_is_read(record: GenerationWritten) -> None:
 
 
 @given(st.text(max_size=20).map(GroupId))
-@settings(deadline=None)
 def test_a_key_names_its_group(group_id: GroupId) -> None:
     assert decode_key(encode_key(group_id)) == group_id
 
@@ -86,7 +84,6 @@ def test_keys_of_offsets_are_somebody_elses() -> None:
 
 
 @given(RECORDS, st.data())
-@settings(deadline=None)
 def test_a_record_cut_short_or_run_long_is_refused(record: GenerationWritten, data: st.DataObject) -> None:
     whole = encode_value(record)
     with pytest.raises(WireError):
@@ -96,7 +93,6 @@ def test_a_record_cut_short_or_run_long_is_refused(record: GenerationWritten, da
 
 
 @given(st.binary(max_size=80))
-@settings(deadline=None)
 def test_any_bytes_are_read_or_refused(data: bytes) -> None:
     try:
         decode_value(b"\0\x03" + data)

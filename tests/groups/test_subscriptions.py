@@ -1,6 +1,6 @@
 """Which topics consumers read, from bytes that are theirs."""
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from coterie.groups.subscriptions import subscribed_topics
@@ -20,6 +20,5 @@ def test_one_member_that_cannot_be_read_hides_what_the_group_reads() -> None:
 
 
 @given(st.lists(st.binary(max_size=60), max_size=4))
-@settings(deadline=None)
 def test_any_bytes_are_read_or_not(metadata: list[bytes]) -> None:
     subscribed_topics(metadata)
