@@ -1,6 +1,7 @@
 """Transactions on the log: what readers of committed records see, over restarts, timeouts and a kill anywhere."""
 
 import asyncio
+import threading
 from pathlib import Path
 
 import pytest
@@ -102,6 +103,29 @@ async def test_an_id_at_rest_for_a_week_is_forgotten(tmp_path: Path) -> None:
         await life.transactions.sweep()
         assert [name for name, _ in await life.transactions.read_all()] == ["bob"], "bob's transaction is open"
         assert (await life.init("alice")).producer_id > bob.producer_id
+
+
+async def test_what_is_told_of_producers_is_read_beside_the_writer_in_short_steps(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("coterie.broker.transactions._PAGE_ROWS", 2)
+    async with bench(tmp_path) as life:
+        producers = [await begun(life, name, b"x") for name in ("alice", "bob", "carol", "dave", "eve")]
+        met = threading.Barrier(2)
+        held = life.log.write(lambda _: (met.wait(DEADLINE_S), met.wait(DEADLINE_S)))
+        await asyncio.to_thread(met.wait, DEADLINE_S)
+        try:  # the writer is busy
+            async with asyncio.timeout(DEADLINE_S):
+                alice = await life.transactions.read("alice")
+                names = [name for name, _ in await life.transactions.read_all()]
+                rows = await life.transactions.producers(life.partition())
+        finally:
+            await asyncio.to_thread(met.wait, DEADLINE_S)
+            await held
+        assert alice is not None
+        assert alice.producer == producers[0]
+        assert names == ["alice", "bob", "carol", "dave", "eve"]
+        assert [row.producer_id for row in rows] == [producer.producer_id for producer in producers]
 
 
 async def test_a_broker_killed_at_any_statement_of_an_end_has_ended_it_everywhere_or_nowhere(tmp_path: Path) -> None:

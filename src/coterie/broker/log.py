@@ -255,7 +255,7 @@ class BrokerLog:
         end_offset = partition.end_offset if end_offset is None else end_offset
         if offset >= end_offset:
             return b""
-        return await self._read(lambda reader: reader.batches(partition.id, offset, end_offset, size_max))
+        return await self.look(lambda reader: reader.batches(partition.id, offset, end_offset, size_max))
 
     async def count(
         self, partition: Partition, offset: int, size_max: int, *, end_offset: int, before: int = 0
@@ -266,35 +266,39 @@ class BrokerLog:
         """
         if offset >= end_offset:
             return Counted(size=before, end_offset=offset, is_full=False)
-        return await self._read(lambda reader: reader.counted(partition.id, offset, end_offset, size_max, before))
+        return await self.look(lambda reader: reader.counted(partition.id, offset, end_offset, size_max, before))
 
     async def aborted(self, partition: Partition, offset: int, end_offset: int) -> list[Aborted]:
         """The aborted transactions with anything between the two offsets, in the order of their first records.
 
         :raises WorldError: when the log cannot be read.
         """
-        return await self._read(lambda reader: reader.aborted(partition.id, offset, end_offset))
+        return await self.look(lambda reader: reader.aborted(partition.id, offset, end_offset))
 
     async def batch_since(self, partition: Partition, timestamp_ms: int) -> bytes | None:
         """The first batch with a record of ``timestamp_ms`` or later."""
         start_offset, end_offset = partition.start_offset, partition.end_offset
-        return await self._read(lambda reader: reader.batch_since(partition.id, timestamp_ms, start_offset, end_offset))
+        return await self.look(lambda reader: reader.batch_since(partition.id, timestamp_ms, start_offset, end_offset))
 
     async def latest_batch(self, partition: Partition) -> bytes | None:
         """The batch with the greatest timestamp."""
         start_offset, end_offset = partition.start_offset, partition.end_offset
-        return await self._read(lambda reader: reader.latest_batch(partition.id, start_offset, end_offset))
+        return await self.look(lambda reader: reader.latest_batch(partition.id, start_offset, end_offset))
 
     async def sizes(self) -> Mapping[int, int]:
         """The bytes of each partition, by its id, where there are any.
 
         :raises WorldError: when the log cannot be read.
         """
-        return await self._read(lambda reader: reader.sizes())
+        return await self.look(lambda reader: reader.sizes())
 
-    async def _read(self, read: Callable[[StoreReader], T]) -> T:
+    async def look(self, look: Callable[[StoreReader], T]) -> T:
+        """Run ``look``, a short one, beside everything that writes.
+
+        :raises WorldError: when the log cannot be read.
+        """
         try:
-            return await self._loop.run_in_executor(self._read_thread, read, self._reader)
+            return await self._loop.run_in_executor(self._read_thread, look, self._reader)
         except sqlite3.Error as error:
             if str(error) not in self._read_errors:
                 # Once: clients ask again and again.

@@ -50,9 +50,15 @@ def read_transaction(database: sqlite3.Connection, transactional_id: str) -> Tra
     return None if row is None else _transaction(row)
 
 
-def read_transactions(database: sqlite3.Connection) -> Iterator[tuple[str, TransactionWritten]]:
-    """By transactional id, in order."""
-    rows = database.execute(f"SELECT transactional_id, {_COLUMNS} FROM transactions ORDER BY transactional_id")
+def read_transactions(
+    database: sqlite3.Connection, *, after: str = "", rows_max: int = -1
+) -> Iterator[tuple[str, TransactionWritten]]:
+    """By transactional id, in order; those behind ``after``, and no more than ``rows_max`` unless that is negative."""
+    rows = database.execute(
+        f"SELECT transactional_id, {_COLUMNS} FROM transactions WHERE transactional_id > ?"
+        " ORDER BY transactional_id LIMIT ?",
+        (after, rows_max),
+    )
     for transactional_id, *row in rows:
         yield transactional_id, _transaction(tuple(row))
 
@@ -105,13 +111,16 @@ def read_producer(database: sqlite3.Connection, partition_id: int, producer_id: 
     return None if row is None else _producer(*row)
 
 
-def read_producers(database: sqlite3.Connection, partition_id: int) -> list[ProducerRow]:
+def read_producers(
+    database: sqlite3.Connection, partition_id: int, *, after: int = -1, rows_max: int = -1
+) -> list[ProducerRow]:
+    """By producer id, likewise."""
     return [
         ProducerRow(producer_id, _producer(epoch, batches, open_offset), written_at_ms)
         for producer_id, epoch, batches, open_offset, written_at_ms in database.execute(
             "SELECT producer_id, epoch, batches, open_offset, written_at_ms FROM producers WHERE partition = ?"
-            " ORDER BY producer_id",
-            (partition_id,),
+            " AND producer_id > ? ORDER BY producer_id LIMIT ?",
+            (partition_id, after, rows_max),
         )
     ]
 

@@ -5,10 +5,12 @@ have become, and wakes a transaction's coordinator when its time is over. Decide
 import asyncio
 import logging
 from collections.abc import Callable
+from functools import partial
 from typing import TypeVar
 
 from coterie.broker.log import BrokerLog, Partition
 from coterie.broker.store import Store
+from coterie.broker.store_reader import StoreReader
 from coterie.broker.transaction_store import (
     ProducerRow,
     forget_aborted,
@@ -39,6 +41,8 @@ T = TypeVar("T")
 
 _SWEEP_INTERVAL_MS = 600_000
 """``producer.id.expiration.check.interval.ms``."""
+_PAGE_ROWS = 500
+"""What is read at a time of what may be long: whoever fetches waits for one such step at most."""
 _RETRY_DELAY_MS = 1_000
 """How soon a transaction is tried again that could not be aborted."""
 
@@ -102,18 +106,31 @@ class Transactions:
 
     async def read(self, transactional_id: str) -> TransactionWritten | None:
         """:raises WorldError: when the log cannot be read."""
-        return await self._log.write(lambda store: read_transaction(store.database, transactional_id))
+        return await self._log.look(lambda reader: read_transaction(reader.database, transactional_id))
 
     async def read_all(self) -> list[tuple[str, TransactionWritten]]:
         """By transactional id, in order.
 
         :raises WorldError: when the log cannot be read.
         """
-        return await self._log.write(lambda store: list(read_transactions(store.database)))
+        found: list[tuple[str, TransactionWritten]] = []
+        after = ""
+        while page := await self._log.look(partial(_page_of_transactions, after=after)):
+            found += page
+            after = page[-1][0]
+        return found
 
     async def producers(self, partition: Partition) -> list[ProducerRow]:
-        """:raises WorldError: when the log cannot be read."""
-        return await self._log.write(lambda store: read_producers(store.database, partition.id))
+        """By producer id, in order.
+
+        :raises WorldError: when the log cannot be read.
+        """
+        found: list[ProducerRow] = []
+        after = -1
+        while page := await self._log.look(partial(_page_of_producers, partition_id=partition.id, after=after)):
+            found += page
+            after = page[-1].producer_id
+        return found
 
     # -- time ---------------------------------------------------------------------------------------------------------
 
@@ -188,3 +205,11 @@ class Transactions:
                     self._timers.cancel(transactional_id)
                 case Reply():
                     pass  # to whoever has asked
+
+
+def _page_of_transactions(reader: StoreReader, *, after: str) -> list[tuple[str, TransactionWritten]]:
+    return list(read_transactions(reader.database, after=after, rows_max=_PAGE_ROWS))
+
+
+def _page_of_producers(reader: StoreReader, *, partition_id: int, after: int) -> list[ProducerRow]:
+    return read_producers(reader.database, partition_id, after=after, rows_max=_PAGE_ROWS)
