@@ -13,9 +13,11 @@ from coterie.broker.check import check
 from coterie.broker.group_log import GROUPS_TOPIC, GroupLog
 from coterie.broker.log import open_log
 from coterie.broker.settings import Upkeep
+from coterie.broker.transaction_writes import Admission
 from coterie.broker.upkeep import keep_up
 from coterie.nouns.errors import WorldError
 from coterie.wire.batches import NewRecord, encode_batch, read_head
+from tests.broker.transactional import bench
 
 
 async def write(folder: Path) -> None:
@@ -65,6 +67,14 @@ def findings(path: Path) -> list[str]:
 
 def test_a_log_that_was_compacted_cut_and_swept_is_sound(path: Path) -> None:
     assert findings(path) == []
+
+
+async def test_an_open_transaction_is_sound(tmp_path: Path) -> None:
+    async with bench(tmp_path) as life:
+        producer = await life.init("alice")
+        await life.send([b"a"], producer, 0, transactional_id="alice", admission=Admission.BY_ITSELF)
+        assert life.partition().open_offset == 0
+    assert findings(tmp_path / "log.sqlite") == []
 
 
 def test_how_far_a_long_check_has_come_is_told(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -144,6 +154,14 @@ P0 = "(SELECT p.id FROM partitions p JOIN topics t ON t.id = p.topic WHERE t.nam
         (
             run(f"INSERT INTO producers VALUES ({P0}, 4, 0, 'x', NULL, 0)"),
             "p-0: what is known of producer 4 cannot be read",
+        ),
+        (
+            run(f"INSERT INTO producers VALUES ({P0}, 4, 0, '[]', 12, 0)"),
+            "p-0: what producer 4 has begun at 12 belongs to no ongoing transaction",
+        ),
+        (
+            run("INSERT INTO transactions VALUES ('alice', 4, 0, -1, -1, 1, 'Ongoing', '{', 1, 1)"),
+            "the partitions of the transaction of alice cannot be read",
         ),
         (
             run(f"INSERT INTO aborted VALUES ({P0}, 60, 12, 4)"),

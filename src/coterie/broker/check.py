@@ -16,6 +16,7 @@ from coterie.broker.layout import LAYOUT, require_ours
 from coterie.broker.log_file import is_damage, require_log, unopened, unread
 from coterie.broker.store import connect_read_only
 from coterie.groups.lines import decode_line
+from coterie.groups.transaction_messages import TransactionState
 from coterie.nouns.errors import WireError, WorldError
 from coterie.wire.batches import BatchHead, check_crc, decode_records, read_head
 
@@ -66,6 +67,7 @@ class _Check:
         self._tell("SQLite looks through its own pages and indexes")
         yield from _integrity(self._database)
         yield from self._check_topics()
+        yield from self._check_open_transactions()
         (self._all_bytes,) = self._database.execute("SELECT COALESCE(SUM(size_bytes), 0) FROM batches").fetchone()
         for topic, number, *partition in self._database.execute(
             "SELECT t.name, p.number, p.id, p.start_offset, p.cleaned_offset, p.sifted_offset FROM partitions p"
@@ -112,6 +114,28 @@ class _Check:
         (count,) = self._database.execute(f"SELECT COUNT(*) FROM {table} WHERE {condition}").fetchone()
         if count:
             yield f"{count} rows of {table} belong to nothing"
+
+    def _check_open_transactions(self) -> Iterator[str]:
+        """What is open holds up readers until its transaction ends: there must be one."""
+        ongoing: set[tuple[int, str, int]] = set()
+        for transactional_id, producer_id, partitions in self._database.execute(
+            "SELECT transactional_id, producer_id, partitions FROM transactions WHERE state = ?",
+            (TransactionState.ONGOING,),
+        ):
+            try:
+                ongoing |= {(producer_id, topic, number) for topic, number in json.loads(partitions)}
+            except (ValueError, TypeError):
+                yield f"the partitions of the transaction of {transactional_id} cannot be read"
+        for topic, number, producer_id, open_offset in self._database.execute(
+            "SELECT t.name, p.number, o.producer_id, o.open_offset FROM producers o"
+            " JOIN partitions p ON p.id = o.partition JOIN topics t ON t.id = p.topic"
+            " WHERE o.open_offset IS NOT NULL ORDER BY t.name, p.number, o.producer_id"
+        ):
+            if (producer_id, topic, number) not in ongoing:
+                yield (
+                    f"{topic}-{number}: what producer {producer_id} has begun at {open_offset} belongs to no ongoing"
+                    " transaction"
+                )
 
     # -- partitions ---------------------------------------------------------------------------------------------------
 
