@@ -58,3 +58,7 @@ has_java ||
 
 [ "$kind" = run ] || touch .venv/dev.stamp
 touch .venv/run.stamp
+case $kind in
+    run) echo "Coterie is in .venv" ;;
+    dev) echo "Coterie and its tools are in .venv; next: make check, make test, make demo" ;;
+esac

@@ -1,10 +1,8 @@
 """The command line: what each command is called, takes and says; what it does lives beside it, loaded when needed."""
 
 import logging
-import signal
 import sys
 from pathlib import Path
-from types import FrameType
 from typing import Annotated
 
 import typer
@@ -12,6 +10,7 @@ import typer
 from coterie import __version__
 from coterie.cli import parent
 from coterie.cli.broker_app import broker_app
+from coterie.cli.signals import interrupt_on_signals
 from coterie.cli.stderr import complain, log_to_stderr
 from coterie.nouns.errors import ConfigError, CoterieError
 
@@ -87,7 +86,7 @@ def up(
 
     The broker is started again when it dies, on the same port and data; a worker is not: its group goes on without it.
     """
-    _interrupt_on_signals()
+    interrupt_on_signals()
     from coterie.cli import up as up_
 
     sys.exit(up_.run(workers=workers, data=data, broker_port=broker_port, rest_port=rest_port))
@@ -111,7 +110,7 @@ def demo(
     Takes less than three minutes and leaves nothing running. Exit code 0 means that every row was compared and is
     right.
     """
-    _interrupt_on_signals()
+    interrupt_on_signals()
     from coterie.cli.demo import script
 
     sys.exit(script.run(data=data, broker_port=broker_port, rest_port=rest_port))
@@ -210,16 +209,3 @@ def delete_connector(name: Name, url: Url = DEFAULT_URL) -> None:
     from coterie.cli import connectors
 
     connectors.delete(url, name)
-
-
-# -- small hands ------------------------------------------------------------------------------------------------------
-
-
-def _interrupt_on_signals() -> None:
-    """SIGTERM and a lost terminal end a cluster as Ctrl-C does."""
-
-    def interrupt(_number: int, _frame: FrameType | None) -> None:
-        raise KeyboardInterrupt
-
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        signal.signal(number, interrupt)

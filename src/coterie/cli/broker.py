@@ -126,8 +126,8 @@ def _security(
 
 
 def _address(listen: str) -> tuple[str, int]:
-    host, _, port = listen.rpartition(":")
-    if not (port.isascii() and port.isdigit()):
+    host, colon, port = listen.rpartition(":")
+    if not (colon and port.isascii() and port.isdigit()):
         raise WorldError(f"--listen {listen} is not HOST:PORT")
     if not host:
         raise WorldError(f"--listen {listen} names no host; 127.0.0.1:{port} is this machine, 0.0.0.0:{port} the world")

@@ -8,6 +8,7 @@ import typer
 
 from coterie.cli.broker_users import users_app
 from coterie.cli.folders import folder
+from coterie.cli.signals import interrupt_on_signals
 from coterie.cli.stderr import log_to_stderr
 
 broker_app = typer.Typer(invoke_without_command=True)
@@ -170,6 +171,7 @@ def back_broker_up(
     force: Annotated[bool, typer.Option("--force", help="Overwrite a copy that is there.")] = False,
 ) -> None:
     """Copy everything that a broker keeps, also while it runs: what was acknowledged before is in the copy."""
+    interrupt_on_signals()
     from coterie.cli import broker_data
 
     sys.exit(broker_data.back_up_data(data, target, force=force))
