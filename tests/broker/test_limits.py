@@ -273,6 +273,29 @@ def test_many_that_read_no_answer_take_no_more_together_and_hold_up_no_heartbeat
     assert max(taken) <= size_max
 
 
+def test_whoever_waits_for_a_deaf_peer_waits_no_longer_than_that_may_be_deaf(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    batch = encode_batch([NewRecord(key=None, value=b"x" * 1_000_000)], timestamp_ms=1)
+    size_max = 16 * len(batch)
+    with (
+        secured_broker(tmp_path, "PLAINTEXT", principal_in_flight_size_max=size_max, deaf_timeout_ms=1_000) as broker,
+        raw_client(broker.port) as reader,
+        ExitStack() as stack,
+        caplog.at_level(logging.WARNING, logger="coterie.broker"),
+    ):
+        produce(reader, batch, often=4)
+        deaf = [stack.enter_context(raw_client(broker.port)) for _ in range(8)]
+        for client in deaf:
+            for _ in range(5):
+                fetch(client, max_bytes=4 * len(batch))
+        awaited(lambda: "fetches of User:ANONYMOUS@127.0.0.1 wait" in caplog.text)
+        header = fetch(reader, max_bytes=4 * len(batch))
+        assert len(reader.receive(header).responses[0].partitions[0].records) == 4 * len(batch)
+        awaited(lambda: caplog.text.count("the peer has read none of its answers for 1000 ms") == len(deaf))
+        assert is_served(reader)
+
+
 def test_a_waiting_fetch_reads_only_once_there_is_enough(tmp_path: Path, sizes_read: list[int]) -> None:
     batch = encode_batch([NewRecord(key=None, value=b"x" * 1_000)], timestamp_ms=1)
     with (

@@ -290,6 +290,23 @@ class Connection:
 
     async def _send(self, frame: bytes) -> None:
         self._writer.write(framed(frame))
+        await self._await_reading()
+
+    async def _await_reading(self) -> None:
+        """Until the peer has read enough. One that reads nothing for too long keeps others' answers from being made.
+
+        :raises WireError: for such a peer.
+        """
+        transport, timeout_ms = self._writer.transport, self._node.settings.deaf_timeout_ms
+        while left := transport.get_write_buffer_size():
+            try:
+                async with asyncio.timeout(timeout_ms / 1000):
+                    await self._writer.drain()
+            except TimeoutError:
+                if transport.get_write_buffer_size() >= left:
+                    raise WireError(f"the peer has read none of its answers for {timeout_ms} ms") from None
+            else:
+                return
         await self._writer.drain()
 
     # -- answers ------------------------------------------------------------------------------------------------------

@@ -93,6 +93,9 @@ class BrokerSettings:
     """``connection.failed.authentication.delay.ms``."""
     idle_timeout_ms: int = 600_000
     """``connections.max.idle.ms``: a connection with nothing in flight that sends no whole request is closed."""
+    deaf_timeout_ms: int = 60_000
+    """A peer that reads nothing of an answer for so long is closed: what it does not read counts against its principal,
+    and others may wait for that."""
     security: Security = field(default_factory=Security)
     limits: Limits = field(default_factory=Limits)
     """Initial rebalance delay, session timeouts and size of groups."""
