@@ -19,6 +19,8 @@ pytestmark = [pytest.mark.kafka, pytest.mark.processes]
 
 NOBODYS_ID = UUID(int=5)
 
+DELETE_GROUPS = 42
+
 KIO_KNOWS = {35: (1, 4)}
 """Where that is less than Kafka serves."""
 
@@ -53,6 +55,8 @@ def _blank_value(name: str, type_: Any, metadata: Any) -> Any:
 
 def asked(port: int, key: int, version: int) -> Codes:
     with raw_client(port) as client:
+        # An OffsetCommit, here or in the fault table, may have made a group called nothing: now there is none.
+        client.ask(DELETE_GROUPS, 2, groups_names=("",))
         request = blank(load_request_schema(key, version))
         header, frame = encode_request(request, correlation_id=1, client_id="blank")
         client.socket.sendall(framed(frame))
