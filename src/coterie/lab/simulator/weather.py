@@ -1,10 +1,10 @@
 """What goes wrong, and when: faults come at random, each heals by itself, and at the end all of them stop."""
 
-from collections.abc import Callable
 from functools import partial
 
 from coterie.herder.config_records import connector_line, deletion_lines
 from coterie.lab.simulator.cluster import Cluster
+from coterie.lab.simulator.faults import Faults
 from coterie.lab.simulator.storm import Storm
 from coterie.lab.simulator.worker import Process
 from coterie.nouns.ids import Incarnation
@@ -14,30 +14,27 @@ NAMES = ("w1", "w2", "w3", "w4", "w5")
 CONNECTORS = ("alpha", "beta", "gamma", "delta")
 
 
-class Weather:
+class Weather(Faults[Process]):
     def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster
-        self._world = cluster.world
-        self._rng = cluster.world.rng
-        self._workers = NAMES[: self._rng.randint(2, len(NAMES))]
+        self._workers = NAMES[: cluster.world.rng.randint(2, len(NAMES))]
+        storm = Storm(cluster.world, cluster.network, cluster.coordinator, self._workers)
+        super().__init__(cluster.world, storm, cluster.processes, self._workers)
         # In some seeds all are static, in most none, so that both are also seen alone.
         share = self._rng.choice((0.0, 0.0, 0.5, 1.0))
         cluster.static = frozenset(name for name in self._workers if self._rng.random() < share)
-        self._gone_for_good: set[str] = set()
-        self._over = False
         self._incarnations = 0
-        self._storm = Storm(cluster.world, cluster.network, cluster.coordinator, self._workers)
-        faults: dict[Callable[[], None], int] = self._storm.faults() | {
-            self._pause: 4,
-            self._kill: 4,
-            self._shut_down: 2,
-            self._bury: 1,
-            self._write_connector: 3,
-            self._delete_connector: 1,
-        }
-        self._faults = [fault for fault, weight in faults.items() for _ in range(weight)]
-        # Some seeds are wild, some are nearly calm, so that one fault is also seen alone.
-        self._pause_between_ms = self._rng.choice((2_000, 6_000, 15_000, 40_000))
+        self._plan(
+            {
+                self._pause: 4,
+                self._kill: 4,
+                self._shut_down: 2,
+                self._bury: 1,
+                self._write_connector: 3,
+                self._delete_connector: 1,
+            },
+            pauses_ms=(2_000, 6_000, 15_000, 40_000),
+        )
 
     def begin(self) -> None:
         for connector in CONNECTORS[: self._rng.randint(1, len(CONNECTORS))]:
@@ -61,49 +58,19 @@ class Weather:
 
     # -- faults ------------------------------------------------------------------------------------------------------
 
-    def _next(self) -> None:
-        self._world.after(1 + int(self._rng.expovariate(1 / self._pause_between_ms)), self._strike)
-
-    def _strike(self) -> None:
-        if not self._over:
-            self._rng.choice(self._faults)()
-            self._next()
-
-    def _someone(self) -> Process | None:
-        alive = sorted(self._cluster.processes)
-        return self._cluster.processes[self._rng.choice(alive)] if alive else None
-
-    def _pause(self) -> None:
-        process = self._someone()
-        if process is not None and not process.paused:
-            process.pause()
-            self._world.after(self._rng.choice((300, 2_000, 5_000, 8_000, 20_000)), lambda: self._resume(process))
-
     def _resume(self, process: Process) -> None:
         if process.alive and process.paused:
             self._cluster.watch.on_resumed(process)
-            process.resume()
-
-    def _kill(self) -> None:
-        process = self._someone()
-        if process is not None:
-            process.kill("is killed")
-            self._come_back(process.name)
+        super()._resume(process)
 
     def _shut_down(self) -> None:
         process = self._someone()
         if process is not None and not process.paused:
             process.shut_down()
-            self._come_back(process.name)
+            self._come_back(process.home)
 
-    def _bury(self) -> None:
-        process = self._someone()
-        if process is not None and len(self._workers) - len(self._gone_for_good) > 1:
-            self._gone_for_good.add(process.name)
-            process.kill("dies for good")
-
-    def _come_back(self, name: str) -> None:
-        self._world.after(self._rng.choice((1_000, 4_000, 9_000, 30_000)), lambda: self._start(name))
+    def _come_back(self, home: str) -> None:
+        self._world.after(self._rng.choice((1_000, 4_000, 9_000, 30_000)), lambda: self._start(home))
 
     def _start(self, name: str) -> None:
         if name in self._gone_for_good:

@@ -41,7 +41,7 @@ class Process:
     def __init__(self, cluster: Cluster, name: str) -> None:
         self.cluster = cluster
         self.world = cluster.world
-        self.name = name
+        self.name = self.home = name
         url = WorkerUrl(f"http://{name}/")
         self.herder = Herder(
             HerderSettings(

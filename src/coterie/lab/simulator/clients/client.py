@@ -21,6 +21,7 @@ from coterie.groups.messages import (
     SyncGroupResponse,
 )
 from coterie.groups.offset_messages import OffsetCommit, OffsetCommitResponse, OffsetFetch, TopicPartition
+from coterie.lab.simulator.actor import Actor
 from coterie.lab.simulator.clients.play import (
     COMMIT_INTERVAL_MS,
     HEARTBEAT_INTERVAL_MS,
@@ -40,15 +41,14 @@ _GIVEN_UP_MS = REBALANCE_TIMEOUT_MS + 5_000
 """After this long a client asks again; only a join or a sync may take nearly so long."""
 
 
-class Client:
+class Client(Actor):
     """One process. A client that starts again is another one, with the same name and perhaps the same instance id."""
 
     def __init__(
-        self, play: Play, name: str, *, host: str, instance_id: InstanceId | None, protocols: tuple[str, ...]
+        self, play: Play, name: str, *, home: str, instance_id: InstanceId | None, protocols: tuple[str, ...]
     ) -> None:
+        super().__init__(play.world, name, home, play.clients)
         self.play = play
-        self.name = name
-        self.host = host
         self.instance_id = instance_id
         self.protocols = protocols
         self.member_id = NO_MEMBER
@@ -58,23 +58,13 @@ class Client:
         """It has the assignment of its generation, and knows of no rebalance."""
         self.turned_away = False
         """The group had no room for it."""
-        self.alive = True
-        self.paused = False
-        self._missed: list[Callable[[], None]] = []
         self._asked: dict[_Kind, object] = {}
         self._stint = 0
         """Counts the assignments, so that a heartbeat of a former one is the last of its kind."""
-        play.clients[name] = self
         play.world.say(f"{name} starts" + (f" as {instance_id}" if instance_id is not None else ""))
         self._join()
 
     # -- its life ---------------------------------------------------------------------------------------------------
-
-    def kill(self, how: str) -> None:
-        self.alive = False
-        if self.play.clients.get(self.name) is self:
-            del self.play.clients[self.name]
-        self.play.world.say(f"{self.name} {how}")
 
     def stop(self) -> None:
         """In order: a dynamic member says farewell, a static one just goes (KIP-345)."""
@@ -82,17 +72,6 @@ class Client:
             farewell = partial(LeaveGroup, members=(LeavingMember(member_id=self.member_id),))
             self._ask("farewell", lambda reply_to: farewell(reply_to=reply_to), lambda _: None)
         self.kill("stops")
-
-    def pause(self) -> None:
-        self.paused = True
-        self.play.world.say(f"{self.name} stands still")
-
-    def resume(self) -> None:
-        self.paused = False
-        self.play.world.say(f"{self.name} goes on")
-        missed, self._missed = self._missed, []
-        for happens in missed:
-            happens()
 
     # -- rounds -----------------------------------------------------------------------------------------------------
 
@@ -244,7 +223,7 @@ class Client:
                 self._start_over(ErrorCode.network_exception)
 
         self.play.network.call(
-            self.host,
+            self.home,
             lambda call: self.play.coordinator.serve(call, request),
             answered=lambda response: self._awake(lambda: heard(lambda: answered(_response(response)))),
             failed=lambda _: self._awake(lambda: heard(failed)),
@@ -252,15 +231,6 @@ class Client:
         )
         if kind == "round":
             self._later(_GIVEN_UP_MS, lambda: heard(failed))
-
-    def _later(self, ms: int, happens: Callable[[], None]) -> None:
-        self.play.world.after(ms, lambda: self._awake(happens))
-
-    def _awake(self, happens: Callable[[], None]) -> None:
-        if self.paused:
-            self._missed.append(lambda: self._awake(happens))
-        elif self.alive:
-            happens()
 
 
 def _response(response: object) -> Response:

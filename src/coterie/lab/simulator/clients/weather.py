@@ -23,6 +23,7 @@ from coterie.lab.simulator.clients.play import (
     READ_TOPIC,
     Play,
 )
+from coterie.lab.simulator.faults import Faults
 from coterie.lab.simulator.storm import Storm
 from coterie.nouns.ids import Generation, InstanceId, MemberId
 
@@ -33,37 +34,35 @@ PROTOCOLS = (("range", "sticky"), ("sticky", "range"), ("range", "sticky", "own"
 spoke, so whoever offers nothing of that would be refused until all others have joined once more. As in Kafka."""
 
 
-class ClientsWeather:
+class ClientsWeather(Faults[Client]):
     def __init__(self, play: Play) -> None:
         self._play = play
-        self._world = play.world
-        self._rng = play.world.rng
-        self._names = NAMES[: self._rng.randint(1, len(NAMES))]
-        self._static = [name for name in self._names if self._rng.random() < 0.6]
-        self._protocols = {name: self._rng.choice(PROTOCOLS) for name in self._names}
-        self._gone_for_good: set[str] = set()
+        rng = play.world.rng
+        self._names = NAMES[: rng.randint(1, len(NAMES))]
+        self._static = [name for name in self._names if rng.random() < 0.6]
+        self._protocols = {name: rng.choice(PROTOCOLS) for name in self._names}
         self._copies: Iterator[int] = count(2)
-        self._over = False
         self._deserted_until_ms = 0
-        self._storm = Storm(play.world, play.network, play.coordinator, (*self._names, OPERATOR))
-        faults: dict[Callable[[], None], int] = self._storm.faults() | {
-            self._pause: 4,
-            self._kill: 4,
-            self._stop: 4,
-            self._bury: 1,
-            self._start_a_copy: 2,
-            self._change_protocols: 1,
-            self._desert: 1,
-            self._remove_static: 1,
-            self._delete_group: 1,
-            self._delete_offsets: 1,
-            self._delete_topic: 1,
-            self._commit_from_outside: 2,
-            self._fetch_all: 1,
-        }
-        self._faults = [fault for fault, weight in faults.items() for _ in range(weight)]
-        # Some seeds are wild, some are nearly calm, so that one fault is also seen alone.
-        self._pause_between_ms = self._rng.choice((1_500, 4_000, 10_000))
+        storm = Storm(play.world, play.network, play.coordinator, (*self._names, OPERATOR))
+        super().__init__(play.world, storm, play.clients, self._names)
+        self._plan(
+            {
+                self._pause: 4,
+                self._kill: 4,
+                self._stop: 4,
+                self._bury: 1,
+                self._start_a_copy: 2,
+                self._change_protocols: 1,
+                self._desert: 1,
+                self._remove_static: 1,
+                self._delete_group: 1,
+                self._delete_offsets: 1,
+                self._delete_topic: 1,
+                self._commit_from_outside: 2,
+                self._fetch_all: 1,
+            },
+            pauses_ms=(1_500, 4_000, 10_000),
+        )
 
     def begin(self) -> None:
         for name in self._names:
@@ -86,67 +85,33 @@ class ClientsWeather:
         for name in self._names:
             self._start(name)
 
-    def _next(self) -> None:
-        self._world.after(1 + int(self._rng.expovariate(1 / self._pause_between_ms)), self._strike)
-
-    def _strike(self) -> None:
-        if not self._over:
-            self._rng.choice(self._faults)()
-            self._next()
-
     # -- clients ------------------------------------------------------------------------------------------------------
-
-    def _someone(self) -> Client | None:
-        alive = sorted(self._play.clients)
-        return self._play.clients[self._rng.choice(alive)] if alive else None
 
     def _start(self, name: str) -> None:
         wait_ms = self._deserted_until_ms - self._world.now_ms
         if wait_ms > 0:
             self._world.after(wait_ms, partial(self._start, name))
-        elif name not in self._gone_for_good and not any(client.host == name for client in self._play.clients.values()):
+        elif name not in self._gone_for_good and not any(client.home == name for client in self._play.clients.values()):
             self._start_process(name, name)
 
-    def _start_process(self, name: str, host: str) -> None:
-        instance_id = InstanceId(f"place-{host}") if host in self._static else None
-        Client(self._play, name, host=host, instance_id=instance_id, protocols=self._protocols[host])
+    def _start_process(self, name: str, home: str) -> None:
+        instance_id = InstanceId(f"place-{home}") if home in self._static else None
+        Client(self._play, name, home=home, instance_id=instance_id, protocols=self._protocols[home])
 
-    def _come_back(self, host: str) -> None:
-        self._world.after(self._rng.choice((200, 1_000, 4_000, 9_000, 20_000)), partial(self._start, host))
-
-    def _pause(self) -> None:
-        client = self._someone()
-        if client is not None and not client.paused:
-            client.pause()
-            self._world.after(self._rng.choice((300, 2_000, 5_000, 8_000, 20_000)), partial(self._resume, client))
-
-    def _resume(self, client: Client) -> None:
-        if client.alive and client.paused:
-            client.resume()
-
-    def _kill(self) -> None:
-        client = self._someone()
-        if client is not None:
-            client.kill("is killed")
-            self._come_back(client.host)
+    def _come_back(self, home: str) -> None:
+        self._world.after(self._rng.choice((200, 1_000, 4_000, 9_000, 20_000)), partial(self._start, home))
 
     def _stop(self) -> None:
         client = self._someone()
         if client is not None and not client.paused:
             client.stop()
-            self._come_back(client.host)
-
-    def _bury(self) -> None:
-        client = self._someone()
-        if client is not None and len(self._names) - len(self._gone_for_good) > 1:
-            self._gone_for_good.add(client.host)
-            client.kill("dies for good")
+            self._come_back(client.home)
 
     def _start_a_copy(self) -> None:
         """Somebody starts a process that runs already: with an instance id, the newer one is to win."""
         client = self._someone()
         if client is not None and client.instance_id is not None:
-            self._start_process(f"{client.host}-copy{next(self._copies)}", client.host)
+            self._start_process(f"{client.home}-copy{next(self._copies)}", client.home)
 
     def _change_protocols(self) -> None:
         self._protocols[self._rng.choice(self._names)] = self._rng.choice(PROTOCOLS)

@@ -15,6 +15,7 @@ from coterie.groups.transaction_messages import (
     InitProducerId,
     Reply,
 )
+from coterie.lab.simulator.actor import Actor
 from coterie.lab.simulator.network import Call
 from coterie.lab.simulator.producers.broker import PARTITIONS, Produced
 from coterie.lab.simulator.producers.bundle import Bundle
@@ -34,46 +35,24 @@ class _Batch:
     is_written: bool = False
 
 
-class Producer:
+class Producer(Actor):
     """One process. A producer that starts again is another one, with the same transactional id."""
 
     def __init__(self, play: Play, name: str, transactional_id: str, style: Style) -> None:
+        super().__init__(play.world, name, transactional_id, play.producers)
         self.play = play
-        self.name = name
         self.transactional_id = transactional_id
         self.style = style
-        self.alive = True
-        self.paused = False
         self.is_done = False
         """It has committed its last transaction."""
         self._rng = play.world.rng
-        self._missed: list[Callable[[], None]] = []
         self._identity = NOBODY
         self._sequences: dict[int, int] = {}
         self._known: set[int] = set()
         """The partitions that hold a batch of this epoch."""
         self._count = 0
-        play.producers[name] = self
         play.world.say(f"{name} starts, of {style.name}")
         self._init(None)
-
-    # -- its life -----------------------------------------------------------------------------------------------------
-
-    def kill(self, how: str) -> None:
-        self.alive = False
-        del self.play.producers[self.name]
-        self.play.world.say(f"{self.name} {how}")
-
-    def pause(self) -> None:
-        self.paused = True
-        self.play.world.say(f"{self.name} stands still")
-
-    def resume(self) -> None:
-        self.paused = False
-        self.play.world.say(f"{self.name} goes on")
-        missed, self._missed = self._missed, []
-        for happens in missed:
-            happens()
 
     # -- between transactions -----------------------------------------------------------------------------------------
 
@@ -313,12 +292,3 @@ class Producer:
             failed=lambda _: self._awake(again),
             late_max_ms=LATE_MAX_MS if takes_late else 0,
         )
-
-    def _later(self, ms: int, happens: Callable[[], None]) -> None:
-        self.play.world.after(ms, lambda: self._awake(happens))
-
-    def _awake(self, happens: Callable[[], None]) -> None:
-        if self.paused:
-            self._missed.append(lambda: self._awake(happens))
-        elif self.alive:
-            happens()

@@ -1,8 +1,8 @@
 """What happens to producers; at the end all of it stops."""
 
-from collections.abc import Callable
 from functools import partial
 
+from coterie.lab.simulator.faults import Faults
 from coterie.lab.simulator.producers.play import Play, Style
 from coterie.lab.simulator.producers.producer import Producer
 from coterie.lab.simulator.storm import Storm
@@ -10,32 +10,30 @@ from coterie.lab.simulator.storm import Storm
 IDS = ("orders", "payments", "audit")
 
 
-class ProducersWeather:
+class ProducersWeather(Faults[Producer]):
     def __init__(self, play: Play) -> None:
         self._play = play
-        self._world = play.world
-        self._rng = play.world.rng
-        self._ids = IDS[: self._rng.randint(1, len(IDS))]
-        self._styles = {name: self._rng.choice((Style.V10, Style.V11, Style.V12, Style.V12)) for name in self._ids}
+        rng = play.world.rng
+        self._ids = IDS[: rng.randint(1, len(IDS))]
+        self._styles = {name: rng.choice((Style.V10, Style.V11, Style.V12, Style.V12)) for name in self._ids}
         for name in self._ids:
             if play.world.chance(0.2):
-                play.broker.age(name, epochs_left=self._rng.randint(0, 6))
-        self._gone_for_good: set[str] = set()
+                play.broker.age(name, epochs_left=rng.randint(0, 6))
         self._processes = 0
-        self._over = False
-        self._storm = Storm(play.world, play.network, play.broker, self._ids)
-        faults: dict[Callable[[], None], int] = self._storm.faults() | {
-            self._pause: 4,
-            self._kill: 4,
-            self._bury: 1,
-            self._start_a_copy: 3,
-            self._upgrade: 1,
-            self._fail_disk: 1,
-            self._time_out_too_soon: 2,
-        }
-        self._faults = [fault for fault, weight in faults.items() for _ in range(weight)]
-        # Some seeds are wild, some are nearly calm, so that one fault is also seen alone.
-        self._pause_between_ms = self._rng.choice((1_000, 3_000, 8_000))
+        storm = Storm(play.world, play.network, play.broker, self._ids)
+        super().__init__(play.world, storm, play.producers, self._ids)
+        self._plan(
+            {
+                self._pause: 4,
+                self._kill: 4,
+                self._bury: 1,
+                self._start_a_copy: 3,
+                self._upgrade: 1,
+                self._fail_disk: 1,
+                self._time_out_too_soon: 2,
+            },
+            pauses_ms=(1_000, 3_000, 8_000),
+        )
 
     def begin(self) -> None:
         for transactional_id in self._ids:
@@ -64,14 +62,6 @@ class ProducersWeather:
         for transactional_id in self._ids:
             self._start(transactional_id)
 
-    def _next(self) -> None:
-        self._world.after(1 + int(self._rng.expovariate(1 / self._pause_between_ms)), self._strike)
-
-    def _strike(self) -> None:
-        if not self._over:
-            self._rng.choice(self._faults)()
-            self._next()
-
     def _read(self) -> None:
         """A consumer of committed records goes on, in small fetches and in large ones."""
         if self._play.broker.up:
@@ -81,10 +71,6 @@ class ProducersWeather:
         self._world.after(self._rng.randint(100, 1_000), self._read)
 
     # -- producers ----------------------------------------------------------------------------------------------------
-
-    def _someone(self) -> Producer | None:
-        alive = sorted(self._play.producers)
-        return self._play.producers[self._rng.choice(alive)] if alive else None
 
     def _start(self, transactional_id: str) -> None:
         is_there = any(one.transactional_id == transactional_id for one in self._play.producers.values())
@@ -107,27 +93,6 @@ class ProducersWeather:
     def _upgrade(self) -> None:
         """The next process of an id speaks another version."""
         self._styles[self._rng.choice(self._ids)] = self._rng.choice(list(Style))
-
-    def _pause(self) -> None:
-        producer = self._someone()
-        if producer is not None and not producer.paused:
-            producer.pause()
-            self._world.after(self._rng.choice((300, 2_000, 5_000, 8_000, 20_000)), partial(self._resume, producer))
-
-    def _resume(self, producer: Producer) -> None:
-        if producer.alive and producer.paused:
-            producer.resume()
-
-    def _kill(self) -> None:
-        producer = self._someone()
-        if producer is not None:
-            producer.kill("is killed")
-
-    def _bury(self) -> None:
-        producer = self._someone()
-        if producer is not None and len(self._ids) - len(self._gone_for_good) > 1:
-            self._gone_for_good.add(producer.transactional_id)
-            producer.kill("dies for good")
 
     # -- the broker ---------------------------------------------------------------------------------------------------
 

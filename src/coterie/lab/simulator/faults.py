@@ -1,0 +1,84 @@
+"""Faults that strike at random until they are to stop: those of the storm, and what happens to processes anywhere."""
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import Generic, Protocol, TypeVar
+
+from coterie.lab.simulator.storm import Storm
+from coterie.lab.simulator.world import World
+
+
+class Struck(Protocol):
+    """A process; the next one of its home may follow it."""
+
+    home: str
+    alive: bool
+    paused: bool
+
+    def pause(self) -> None: ...
+
+    def resume(self) -> None: ...
+
+    def kill(self, how: str) -> None: ...
+
+
+ProcessT = TypeVar("ProcessT", bound=Struck)
+
+
+class Faults(Generic[ProcessT]):
+    """What the weathers of all plays have in common."""
+
+    def __init__(self, world: World, storm: Storm, living: Mapping[str, ProcessT], homes: Sequence[str]) -> None:
+        self._world = world
+        self._rng = world.rng
+        self._storm = storm
+        self._living = living
+        self._homes = homes
+        self._gone_for_good: set[str] = set()
+        self._over = False
+
+    def _plan(self, own: Mapping[Callable[[], None], int], *, pauses_ms: Sequence[int]) -> None:
+        """``own`` faults of a play, each with how often it comes, as a weight, beside those of the storm."""
+        faults = {**self._storm.faults(), **own}
+        self._faults = [fault for fault, weight in faults.items() for _ in range(weight)]
+        # Some seeds are wild, some are nearly calm, so that one fault is also seen alone.
+        self._pause_between_ms = self._rng.choice(pauses_ms)
+
+    def _next(self) -> None:
+        self._world.after(1 + int(self._rng.expovariate(1 / self._pause_between_ms)), self._strike)
+
+    def _strike(self) -> None:
+        if not self._over:
+            self._rng.choice(self._faults)()
+            self._next()
+
+    # -- processes ----------------------------------------------------------------------------------------------------
+
+    def _someone(self) -> ProcessT | None:
+        alive = sorted(self._living)
+        return self._living[self._rng.choice(alive)] if alive else None
+
+    def _come_back(self, home: str) -> None:
+        """Called when a process ends that another is to follow."""
+
+    def _pause(self) -> None:
+        process = self._someone()
+        if process is not None and not process.paused:
+            process.pause()
+            self._world.after(self._rng.choice((300, 2_000, 5_000, 8_000, 20_000)), partial(self._resume, process))
+
+    def _resume(self, process: ProcessT) -> None:
+        if process.alive and process.paused:
+            process.resume()
+
+    def _kill(self) -> None:
+        process = self._someone()
+        if process is not None:
+            process.kill("is killed")
+            self._come_back(process.home)
+
+    def _bury(self) -> None:
+        process = self._someone()
+        if process is not None and len(self._homes) - len(self._gone_for_good) > 1:
+            self._gone_for_good.add(process.home)
+            process.kill("dies for good")
