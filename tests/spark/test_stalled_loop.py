@@ -13,6 +13,7 @@ from pyspark.sql import DataFrame
 
 from coterie.herder.seams import TaskHalted
 from coterie.nouns.jobs import ConnectorName
+from coterie.spark.query import TaskQuery
 from coterie.spark.runtime import SparkTaskRuntime
 from coterie.spark.sinks import FileSink, Staged
 from tests.kafka.embedded_broker import EmbeddedBroker
@@ -116,14 +117,27 @@ async def test_a_stalled_loop_commits_nothing_once_its_session_is_over_and_nothi
     assert rows_of(tmp_path / "out") == list(range(feed.rows))
 
 
-async def test_what_was_being_started_is_halted_too_and_what_starts_later_runs(rig: Rig, tmp_path: Path) -> None:
+async def test_what_was_being_started_is_halted_too_and_what_starts_later_runs(
+    rig: Rig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     runtime = rig.spark_runtime
     config = rig.config(tmp_path)
     write_file(tmp_path / "in", "0.csv", [(row, 1.0, 1) for row in range(10)])
+    in_start, go_on = threading.Event(), threading.Event()
+    start_query = TaskQuery.start
+
+    def slow(query: TaskQuery) -> None:
+        in_start.set()
+        assert go_on.wait(60)
+        start_query(query)
+
+    monkeypatch.setattr(TaskQuery, "start", slow)
     async with asyncio.TaskGroup() as tasks:
         starting = tasks.create_task(rig.start(config, "half"))
-        await rig.wait_until(lambda: bool(runtime._being_started))
+        await rig.wait_until(in_start.is_set)
         await asyncio.to_thread(runtime.stop_everything_now)
+        go_on.set()
+    monkeypatch.undo()
     task = starting.result().task
     async with asyncio.timeout(60):
         while await runtime.next_event() != TaskHalted(task=task):
