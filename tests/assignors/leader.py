@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 
 from coterie.assignors.cooperative import Memory, Round, assign
+from coterie.assignors.members import MemberView, Policy
 from coterie.nouns.ids import Generation, InstanceId, MemberId
 from coterie.nouns.jobs import ConnectorName, ConnectorTaskId, Jobs
 
@@ -40,13 +41,15 @@ class Leader:
         outcome = assign(
             self.memory,
             configured=self.configured,
-            members=members,
+            members={
+                member: MemberView(owned=owned, instance_id=self.instance_ids.get(member))
+                for member, owned in members.items()
+            },
             generation=Generation(self.generation),
             last_completed_generation=Generation(self.last_completed_generation),
             now_ms=now_ms,
-            max_delay_ms=self.max_delay_ms,
+            policy=Policy(max_delay_ms=self.max_delay_ms),
             known_delay_ms=self.known_delay_ms,
-            instance_ids={member: id_ for member, id_ in self.instance_ids.items() if member in members},
         )
         self.memory = outcome.memory
         if delivered:

@@ -7,6 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from coterie.assignors.cooperative import Memory, Round, assign
+from coterie.assignors.members import MemberView, Policy
 from coterie.nouns.ids import Generation, MemberId
 from coterie.nouns.jobs import NO_JOBS, ConnectorName, ConnectorTaskId, Job, Jobs
 from tests.assignors.leader import Leader, parse_jobs
@@ -281,11 +282,11 @@ def play(memory: Memory, configured: Jobs, members: Mapping[MemberId, Jobs], gen
     return assign(
         memory,
         configured=configured,
-        members=members,
+        members={member: MemberView(owned=owned) for member, owned in members.items()},
         generation=Generation(generation),
         last_completed_generation=Generation(generation - 1),
         now_ms=now_ms,
-        max_delay_ms=300,
+        policy=Policy(max_delay_ms=300),
     )
 
 

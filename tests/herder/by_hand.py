@@ -33,7 +33,7 @@ from coterie.herder.requests import Answer, Request
 from coterie.herder.state import Herder, HerderSettings
 from coterie.nouns.ids import ConfigOffset, Generation, Incarnation, MemberId, WorkerId, WorkerUrl
 from coterie.nouns.jobs import NO_JOBS, Jobs
-from coterie.wire.connect import WorkerAssignment
+from coterie.wire.connect import ConnectProtocol, WorkerAssignment
 from coterie.wire.connect_events import AssignmentReceived
 
 ME, OTHER = MemberId("me"), MemberId("other")
@@ -87,7 +87,14 @@ class ByHand:
             revoked=revoked,
             delay_ms=delay_ms,
         )
-        self.tell(AssignmentReceived(generation=Generation(self._generation), member_id=ME, assignment=assignment))
+        self.tell(
+            AssignmentReceived(
+                generation=Generation(self._generation),
+                protocol=ConnectProtocol.COMPATIBLE,
+                member_id=ME,
+                assignment=assignment,
+            )
+        )
 
     def write(self, *lines: NewLine, read: bool = True) -> None:
         """Somebody appends to the config log; this herder reads it, unless it is not to yet."""

@@ -47,7 +47,7 @@ from coterie.herder.seams import TaskEvent, TaskFailed, TaskHalted, TaskProgress
 from coterie.nouns.ids import ConfigOffset, Generation, Incarnation, WorkerUrl
 from coterie.nouns.jobs import NO_JOBS, ConnectorName, ConnectorTaskId, Jobs
 from coterie.nouns.states import TargetState
-from coterie.wire.connect import AssignmentError, WorkerMetadata
+from coterie.wire.connect import AssignmentError, ConnectProtocol, WorkerMetadata
 from coterie.wire.connect_events import (
     AssignmentReceived,
     AssignmentWanted,
@@ -191,6 +191,7 @@ def test_the_leader_deals_out_and_asks_for_a_round_when_the_jobs_change() -> Non
     herder.write(BORN)
     wanted = AssignmentWanted(
         generation=Generation(1),
+        protocol=ConnectProtocol.COMPATIBLE,
         member_id=ME,
         members={ME: WorkerMetadata(url=WorkerUrl("http://here:8083/"), config_offset=ConfigOffset(1))},
     )
@@ -211,7 +212,14 @@ def test_a_leader_that_lags_waits_for_its_log_and_then_says_that_nobody_gets_any
     herder = ByHand()
     herder.begin()
     there = WorkerMetadata(url=WorkerUrl("http://there:8083/"), config_offset=ConfigOffset(1))
-    herder.tell(AssignmentWanted(generation=Generation(1), member_id=ME, members={ME: there, OTHER: there}))
+    herder.tell(
+        AssignmentWanted(
+            generation=Generation(1),
+            protocol=ConnectProtocol.COMPATIBLE,
+            member_id=ME,
+            members={ME: there, OTHER: there},
+        )
+    )
     assert not herder.take(Install)
     (timer,) = herder.take(SetTimer)
     assert timer.timer == "assign"
@@ -220,7 +228,14 @@ def test_a_leader_that_lags_waits_for_its_log_and_then_says_that_nobody_gets_any
     (installed,) = herder.take(Install)
     assert {one.error for one in installed.assignments.values()} == {AssignmentError.CONFIG_MISMATCH}
 
-    herder.tell(AssignmentWanted(generation=Generation(2), member_id=ME, members={ME: there, OTHER: there}))
+    herder.tell(
+        AssignmentWanted(
+            generation=Generation(2),
+            protocol=ConnectProtocol.COMPATIBLE,
+            member_id=ME,
+            members={ME: there, OTHER: there},
+        )
+    )
     herder.write(BORN)
     (installed,) = herder.take(Install)
     assert {one.error for one in installed.assignments.values()} == {AssignmentError.NO_ERROR}
@@ -230,12 +245,23 @@ def test_a_leader_that_caught_up_too_late_asks_for_another_round_at_once() -> No
     herder = ByHand()
     herder.begin()
     there = WorkerMetadata(url=WorkerUrl("http://there:8083/"), config_offset=ConfigOffset(1))
-    herder.tell(AssignmentWanted(generation=Generation(1), member_id=ME, members={ME: there}))
+    herder.tell(
+        AssignmentWanted(
+            generation=Generation(1), protocol=ConnectProtocol.COMPATIBLE, member_id=ME, members={ME: there}
+        )
+    )
     herder.tell(TimerFired(timer="assign"))
     (installed,) = herder.take(Install)
     herder.write(BORN)  # Between its answer and the end of the round.
     assert not herder.take(Rejoin)
-    herder.tell(AssignmentReceived(generation=Generation(1), member_id=ME, assignment=installed.assignments[ME]))
+    herder.tell(
+        AssignmentReceived(
+            generation=Generation(1),
+            protocol=ConnectProtocol.COMPATIBLE,
+            member_id=ME,
+            assignment=installed.assignments[ME],
+        )
+    )
     assert len(herder.take(Rejoin)) == 1
 
 

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 
+from coterie.assignors.members import Policy
 from coterie.herder.requests import ConnectorInfo, ConnectorStatus, DescribeStatus, PutConnector
 from coterie.herder.seams import TaskRuntime
 from coterie.herder.state import HerderSettings
@@ -165,7 +166,7 @@ class Fleet:
                 connector_type=runtime.connector_type,
                 session_timeout_ms=SESSION_MS,
                 rebalance_timeout_ms=REBALANCE_TIMEOUT_MS,
-                rebalance_delay_max_ms=self.delay_ms,
+                policy=Policy(max_delay_ms=self.delay_ms),
             ),
             config_log=await topics.open(
                 f"{self._group_id}-configs", partitions=1, replication=1, key="config.storage.topic"

@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass
 
+from coterie.assignors.members import Policy
 from coterie.engine.log import Line, NewLine
 from coterie.herder.requests import Answer, DescribeWorker, PutConnector, PutTaskConfigs, Refused, WorkerView
 from coterie.herder.seams import LeaderClient, TaskEvent, TaskHalted, TaskProgressed, TaskStart
@@ -18,7 +19,7 @@ from coterie.herder.state import HerderSettings
 from coterie.nouns.errors import WorldError
 from coterie.nouns.ids import ConfigOffset, Generation, MemberId, WorkerId, WorkerUrl
 from coterie.nouns.jobs import NO_JOBS, ConnectorName, ConnectorTaskId, Jobs
-from coterie.wire.connect import WorkerAssignment, WorkerMetadata
+from coterie.wire.connect import ConnectProtocol, WorkerAssignment, WorkerMetadata
 from coterie.wire.connect_events import (
     AssignmentReceived,
     AssignmentWanted,
@@ -195,14 +196,22 @@ class SimulatedGroup:
             member.say(RebalanceStarted())
         leader = next(iter(self.members))
         metadata = {id_: member.metadata(leader) for id_, member in self.members.items()}
-        self.members[leader].say(AssignmentWanted(generation=self.generation, member_id=leader, members=metadata))
+        self.members[leader].say(
+            AssignmentWanted(
+                generation=self.generation, protocol=ConnectProtocol.COMPATIBLE, member_id=leader, members=metadata
+            )
+        )
 
     def install(self, generation: Generation, assignments: Mapping[MemberId, WorkerAssignment]) -> None:
         if generation != self.generation:
             return
         for id_, assignment in assignments.items():
             if id_ in self.members:
-                self.members[id_].say(AssignmentReceived(generation=generation, member_id=id_, assignment=assignment))
+                self.members[id_].say(
+                    AssignmentReceived(
+                        generation=generation, protocol=ConnectProtocol.COMPATIBLE, member_id=id_, assignment=assignment
+                    )
+                )
 
 
 class SimulatedMembership:
@@ -225,7 +234,7 @@ class SimulatedMembership:
         )
         return WorkerMetadata(url=self._url, config_offset=self._config_offset, allocation=allocation)
 
-    def subscribe(self, *, config_offset: ConfigOffset, owned: Jobs) -> None:
+    def subscribe(self, *, config_offset: ConfigOffset, owned: Jobs, draining: bool = False) -> None:
         self._config_offset, self._owned = config_offset, owned
         if not self._has_begun or (self._rejoins_without_work and not owned):
             self._has_begun, self._rejoins_without_work = True, False
@@ -278,7 +287,14 @@ class SimulatedMembership:
         assignment = WorkerAssignment(
             leader=MemberId("elsewhere"), leader_url=WorkerUrl(leader_url), config_offset=ConfigOffset(-1)
         )
-        self.say(AssignmentReceived(generation=self._group.generation, member_id=self.id, assignment=assignment))
+        self.say(
+            AssignmentReceived(
+                generation=self._group.generation,
+                protocol=ConnectProtocol.COMPATIBLE,
+                member_id=self.id,
+                assignment=assignment,
+            )
+        )
 
 
 # -- workers in it ----------------------------------------------------------------------------------------------------
@@ -358,7 +374,7 @@ class Cluster:
             url=url,
             version="0.1.0",
             connector_type=runtime.connector_type,
-            rebalance_delay_max_ms=self._delay_max_ms,
+            policy=Policy(max_delay_ms=self._delay_max_ms),
         )
         worker = Worker(
             settings=settings,

@@ -22,15 +22,14 @@ leaves the group").
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from types import MappingProxyType
 
+from coterie.assignors.members import MemberView, Policy
 from coterie.assignors.target import Change, Load, balance
 from coterie.nouns.ids import Generation, InstanceId, MemberId
 from coterie.nouns.jobs import NO_JOBS, ConnectorName, ConnectorTaskId, Job, Jobs
 
 AGAIN_MS = 1
 """When another round is to follow, though nobody has anything to give back that would bring it about."""
-NOBODY_STATIC: Mapping[MemberId, InstanceId] = MappingProxyType({})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,33 +87,34 @@ class Round:
     assignments: Mapping[MemberId, MemberRound]
     delay_ms: int
     """When everybody is to join again, because jobs are waiting or balance is; 0 when nothing is."""
+    unassigned: Mapping[Job, str]
+    """Who gets nobody in this round though it is configured and nobody runs it, and why."""
 
 
 def assign(
     memory: Memory,
     *,
     configured: Jobs,
-    members: Mapping[MemberId, Jobs],
+    members: Mapping[MemberId, MemberView],
     generation: Generation,
     last_completed_generation: Generation,
     now_ms: int,
-    max_delay_ms: int,
+    policy: Policy,
     known_delay_ms: int = 0,
-    instance_ids: Mapping[MemberId, InstanceId] = NOBODY_STATIC,
 ) -> Round:
     """Compute the round of ``generation``.
 
-    :param members: what each member says that it runs.
     :param last_completed_generation: the last one whose assignment this worker received; -1 when there is none in its
         present life in the group.
-    :param max_delay_ms: ``scheduled.rebalance.max.delay.ms``; 0 never delays.
     :param known_delay_ms: what is left of the delay that this worker's own last assignment told it of.
-    :param instance_ids: of the static ones among ``members``.
     """
+    instance_ids = {member: view.instance_id for member, view in members.items() if view.instance_id is not None}
+    said = {member: view.owned for member, view in members.items()}
+    max_delay_ms = policy.max_delay_ms
     trusted = _still_true(memory, generation=generation, last_completed_generation=last_completed_generation)
     trusted = _under_present_ids(trusted, instance_ids)
     newcomer = trusted.generation < 0
-    owned, duplicates = _owned(configured, members, trusted)
+    owned, duplicates = _owned(configured, said, trusted)
     unaccounted = configured - _all(owned.values())
     returned = _returned(trusted, unaccounted, instance_ids)
     owned = {member: jobs | returned.get(member, NO_JOBS) for member, jobs in owned.items()}
@@ -134,17 +134,17 @@ def assign(
         ]
         waiting = _awaited([*trusted.waiting, *fresh], unaccounted, now_ms)
     arrived = [member for member in sorted(members) if not owned[member] and member not in trusted.members]
-    candidates = _candidates(trusted.candidates, arrived if waiting else (), members)
+    candidates = _candidates(trusted.candidates, arrived if waiting else (), said)
     withheld = _all(one.jobs for one in waiting)
 
-    given, released = _toward_balance(owned, unaccounted, withheld, moved, order=_in_turn(candidates, members))
+    given, released = _toward_balance(owned, unaccounted, withheld, moved, order=_in_turn(candidates, said))
     assignments = {}
     for member in sorted(members):
         assigned = given[member] | returned.get(member, NO_JOBS)
-        revoked = (members[member] - configured) | duplicates[member]
+        revoked = (said[member] - configured) | duplicates[member]
         if not waiting:
-            revoked |= released[member] & members[member]
-        whole = (members[member] - revoked) | assigned
+            revoked |= released[member] & said[member]
+        whole = (said[member] - revoked) | assigned
         assignments[member] = MemberRound(assigned=assigned, revoked=revoked, whole=whole)
     delay_ms = min((one.deadline_ms - now_ms for one in waiting), default=0)
     if not waiting and any(released[member] & jobs for member, jobs in returned.items()):
@@ -154,7 +154,7 @@ def assign(
             generation=generation,
             members={
                 member: Remembered(
-                    kept=members[member] - one.revoked, given=one.assigned, instance_id=instance_ids.get(member)
+                    kept=said[member] - one.revoked, given=one.assigned, instance_id=instance_ids.get(member)
                 )
                 for member, one in assignments.items()
             },
@@ -164,6 +164,11 @@ def assign(
         ),
         assignments=assignments,
         delay_ms=delay_ms,
+        unassigned={
+            job: f"its worker has left the group and may be back; it waits {one.deadline_ms - now_ms} ms more"
+            for one in waiting
+            for job in one.jobs
+        },
     )
 
 

@@ -14,6 +14,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 from coterie import __version__
+from coterie.assignors.members import Policy
 from coterie.config.worker import WorkerSettings
 from coterie.herder.state import HerderSettings
 from coterie.kafka.admission import check_admission
@@ -82,7 +83,7 @@ async def _run_worker(settings: WorkerSettings, listener: socket.socket) -> int:
                     rebalance_timeout_ms=settings.rebalance_timeout_ms,
                     sync_timeout_ms=settings.worker_sync_timeout_ms,
                     stop_grace_ms=settings.task_shutdown_graceful_timeout_ms,
-                    rebalance_delay_max_ms=settings.scheduled_rebalance_max_delay_ms,
+                    policy=Policy(max_delay_ms=settings.scheduled_rebalance_max_delay_ms),
                 ),
                 config_log=config_log,
                 status_log=status_log,

@@ -1,11 +1,12 @@
 """What the leader does for its group: deals the jobs out in each round, and asks for a round when there are others."""
 
 from coterie.assignors import cooperative
+from coterie.assignors.members import MemberView
 from coterie.herder.messages import CancelTimer, Install, Rejoin, Say, SetTimer
 from coterie.herder.state import Turn
-from coterie.nouns.ids import ConfigOffset, Generation
-from coterie.nouns.jobs import NO_JOBS
-from coterie.wire.connect import AssignmentError, WorkerAssignment
+from coterie.nouns.ids import ConfigOffset, Generation, InstanceId
+from coterie.nouns.jobs import NO_JOBS, Jobs
+from coterie.wire.connect import AssignmentError, ConnectProtocol, WorkerAssignment, WorkerMetadata
 from coterie.wire.connect_events import AssignmentWanted
 
 
@@ -48,14 +49,13 @@ def _assign(turn: Turn, wanted: AssignmentWanted) -> None:
         herder.memory,
         configured=herder.config.jobs(),
         members={
-            member: metadata.allocation.assigned if metadata.allocation is not None else NO_JOBS
+            member: _view(metadata, wanted.instance_ids.get(member), wanted.protocol)
             for member, metadata in wanted.members.items()
         },
-        instance_ids=wanted.instance_ids,
         generation=wanted.generation,
         last_completed_generation=Generation(-1) if herder.lost else herder.generation,
         now_ms=turn.now_ms,
-        max_delay_ms=herder.settings.rebalance_delay_max_ms,
+        policy=herder.settings.policy,
         known_delay_ms=max(deferred_until_ms - turn.now_ms, 0) if deferred_until_ms is not None else 0,
     )
     herder.wanted = None
@@ -73,6 +73,17 @@ def _assign(turn: Turn, wanted: AssignmentWanted) -> None:
         for member, one in round_.assignments.items()
     }
     turn.order(Install(generation=wanted.generation, assignments=assignments))
+
+
+def _view(metadata: WorkerMetadata, instance_id: InstanceId | None, protocol: ConnectProtocol) -> MemberView:
+    """What the assignor is told of a member: what all members' protocol has a place for."""
+    owned = metadata.allocation.assigned if metadata.allocation is not None else NO_JOBS
+    if protocol < ConnectProtocol.STATIC:
+        return MemberView(owned=owned, instance_id=instance_id)
+    claims = None
+    if metadata.static_connectors is not None or metadata.static_tasks is not None:
+        claims = Jobs(metadata.static_connectors or frozenset(), metadata.static_tasks or frozenset())
+    return MemberView(owned=owned, claims=claims, draining=metadata.draining, instance_id=instance_id)
 
 
 def ask_for_changed_jobs(turn: Turn) -> None:

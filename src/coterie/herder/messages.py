@@ -218,6 +218,7 @@ class Say:
 class Subscribe:
     config_offset: ConfigOffset
     owned: Jobs
+    draining: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -19,7 +19,7 @@ class Membership(Protocol):
         """Take part until the worker has left; all other methods need it to run."""
         ...
 
-    def subscribe(self, *, config_offset: ConfigOffset, owned: Jobs) -> None:
+    def subscribe(self, *, config_offset: ConfigOffset, owned: Jobs, draining: bool = False) -> None:
         """What the next join will say. Told again whenever it changes; never blocks."""
         ...
 

@@ -7,10 +7,11 @@ owns nothing.
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import IntEnum
 
 from coterie.assignors.cooperative import Memory
+from coterie.assignors.members import Policy
 from coterie.engine.lease import lease_ms
 from coterie.engine.output import Output
 from coterie.herder.config_state import UNREAD, ConfigState
@@ -41,8 +42,8 @@ class HerderSettings:
     """``worker.sync.timeout.ms``: how long to wait for the config log's end."""
     stop_grace_ms: int = 5_000
     """``task.shutdown.graceful.timeout.ms``"""
-    rebalance_delay_max_ms: int = 300_000
-    """``scheduled.rebalance.max.delay.ms``"""
+    policy: Policy = field(default_factory=Policy)
+    """How patient this worker is when it leads."""
     request_timeout_ms: int = 90_000
     """As in Connect, no setting."""
 

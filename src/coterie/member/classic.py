@@ -77,6 +77,7 @@ def step(member: Member, event: Event, *, now_ms: int) -> Output[None, Effect]:
                 on_timer(turn, timer)
             case Subscribed():
                 member.config_offset, member.owned = event.config_offset, event.owned
+                member.draining = event.draining
             case RejoinWanted(reason=reason):
                 member.rejoin_reason = member.rejoin_reason or reason
             case Installed():

@@ -26,6 +26,8 @@ class Subscribed:
 
     config_offset: ConfigOffset
     owned: Jobs
+    draining: bool = False
+    """This worker is to go for good: its jobs move away while it still runs them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

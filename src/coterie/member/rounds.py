@@ -20,12 +20,12 @@ from coterie.member.presence import (
     retry_later,
 )
 from coterie.member.refusals import refusal
-from coterie.member.state import NO_GENERATION, NO_MEMBER, InFlight
+from coterie.member.state import NO_GENERATION, NO_MEMBER, InFlight, Member
 from coterie.member.turn import Turn
 from coterie.nouns.errors import WireError
 from coterie.nouns.ids import ConfigOffset, MemberId, WorkerUrl
 from coterie.nouns.jobs import NO_JOBS
-from coterie.wire.connect import PROTOCOL_TYPE, WorkerAssignment, WorkerMetadata
+from coterie.wire.connect import PROTOCOL_TYPE, ConnectProtocol, WorkerAssignment, WorkerMetadata
 from coterie.wire.connect_bytes import decode_assignment, decode_metadata, encode_assignment, encode_metadata
 from coterie.wire.connect_events import AssignmentReceived, AssignmentWanted, MembershipRefused, RebalanceStarted
 from coterie.wire.errors import ErrorCode
@@ -59,8 +59,14 @@ def join_if_due(turn: Turn) -> None:
     allocation = WorkerAssignment(
         leader=told.leader, leader_url=told.leader_url, config_offset=told.config_offset, assigned=owned
     )
+    claims = settings.claims
     metadata = WorkerMetadata(
-        url=settings.url, config_offset=member.config_offset, allocation=allocation if owned else None
+        url=settings.url,
+        config_offset=member.config_offset,
+        allocation=allocation if owned else None,
+        static_connectors=None if claims is None else claims.connectors,
+        static_tasks=None if claims is None else claims.tasks,
+        draining=member.draining,
     )
     turn.order(RebalanceStarted())
     request = JoinRequest(
@@ -118,17 +124,21 @@ def on_joined(turn: Turn, asked: InFlight, response: JoinResponse) -> None:
             was_in = member.generation >= 0
             member.has_been_in = True
             member.member_id, member.generation = response.member_id, response.generation
-            member.protocol = response.protocol
+            member.protocol = spoken(member, response.protocol)
             if was_in:
                 renew_lease(turn, asked)
             turn.order(SetTimer(timer="heartbeat", at_ms=turn.now_ms + member.settings.heartbeat_interval_ms))
-            if response.leader == response.member_id and not response.skip_assignment:
+            if member.protocol is None:
+                turn.order(Say(text=f"The group has chosen {response.protocol!r}, which this worker never offered"))
+                retry_later(turn)
+            elif response.leader == response.member_id and not response.skip_assignment:
                 member.returning = False
                 member.computing = True
                 members = {other: read_metadata(turn, other, data) for other, data in (response.members or {}).items()}
                 turn.order(
                     AssignmentWanted(
                         generation=member.generation,
+                        protocol=member.protocol,
                         member_id=member.member_id,
                         members=members,
                         instance_ids=response.instance_ids,
@@ -159,6 +169,11 @@ def on_error(turn: Turn, error: ErrorCode) -> None:
         retry_later(turn)
 
 
+def spoken(member: Member, wire_name: str) -> ConnectProtocol | None:
+    """The protocol of that name, if this worker offers it."""
+    return next((offered for offered in member.settings.protocols if offered.wire_name == wire_name), None)
+
+
 def is_about(asked: InFlight, member_id: MemberId) -> bool:
     """Whether an answer speaks of the member that asked, or gives one without an id its id."""
     assert isinstance(asked.request, JoinRequest)
@@ -186,11 +201,8 @@ def on_installed(turn: Turn, event: Installed) -> None:
 
 def sync(turn: Turn, assignments: Mapping[MemberId, WorkerAssignment]) -> None:
     member = turn.member
-    spoken = next((offered for offered in member.settings.protocols if offered.wire_name == member.protocol), None)
-    if spoken is None:
-        turn.order(Say(text=f"The group has chosen {member.protocol!r}, which this worker never offered"))
-        retry_later(turn)
-        return
+    protocol = member.protocol
+    assert protocol is not None
     ask(
         turn,
         SyncRequest(
@@ -199,8 +211,10 @@ def sync(turn: Turn, assignments: Mapping[MemberId, WorkerAssignment]) -> None:
             instance_id=member.settings.instance_id,
             generation=member.generation,
             protocol_type=PROTOCOL_TYPE,
-            protocol=member.protocol,
-            assignments=tuple((other, encode_assignment(spoken, assignments[other])) for other in sorted(assignments)),
+            protocol=protocol.wire_name,
+            assignments=tuple(
+                (other, encode_assignment(protocol, assignments[other])) for other in sorted(assignments)
+            ),
         ),
     )
 
@@ -228,8 +242,14 @@ def on_synced(turn: Turn, asked: InFlight, response: SyncResponse) -> None:
             member.completed, member.retries, member.told = True, 0, assignment
             # Until the herder says otherwise: should the place be lost now, all of this has to stop first.
             member.owned = (member.owned or NO_JOBS) | assignment.assigned
+            assert member.protocol is not None
             turn.order(
-                AssignmentReceived(generation=member.generation, member_id=member.member_id, assignment=assignment)
+                AssignmentReceived(
+                    generation=member.generation,
+                    protocol=member.protocol,
+                    member_id=member.member_id,
+                    assignment=assignment,
+                )
             )
         case ErrorCode.unknown_member_id:
             on_unknown(turn)

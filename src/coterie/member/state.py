@@ -23,6 +23,8 @@ class MemberSettings:
     """Where this worker's REST listens: leaders tell it to everybody."""
     protocols: tuple[ConnectProtocol, ...] = (ConnectProtocol.COMPATIBLE,)
     """What this worker offers, the preferred one first."""
+    claims: Jobs | None = None
+    """``static.connectors`` and ``static.tasks``: the only jobs that it takes; None takes any (KIP-987)."""
     session_timeout_ms: int = 10_000
     rebalance_timeout_ms: int = 60_000
     heartbeat_interval_ms: int = 3_000
@@ -68,6 +70,8 @@ class Member:
         self.config_offset = ConfigOffset(-1)
         self.owned: Jobs | None = None
         """What the next join will say that it runs; None before the herder has said anything."""
+        self.draining = False
+        """Whether the next join will say that this worker is to go for good."""
         self.told: WorkerAssignment | None = None
         """The last assignment: who leads."""
 
@@ -75,7 +79,8 @@ class Member:
         self.member_id = NO_MEMBER
         self.generation = NO_GENERATION
         """Of the last join that was answered."""
-        self.protocol = ""
+        self.protocol: ConnectProtocol | None = None
+        """What the group voted for in that join."""
         self.completed = False
         """Whether that generation's assignment has been received."""
         self.known: bool | None = None

@@ -25,6 +25,21 @@ class ConnectProtocol(IntEnum):
     def wire_name(self) -> str:
         return ("default", "compatible", "sessioned", "static")[self]
 
+    @property
+    def setting(self) -> str:
+        """As ``connect.protocol`` names it."""
+        return self.name.lower()
+
+    @property
+    def offered(self) -> "tuple[ConnectProtocol, ...]":
+        """What a worker that is set to this one offers: it and all older ones, the newest first."""
+        return tuple(sorted((protocol for protocol in ConnectProtocol if protocol <= self), reverse=True))
+
+    @classmethod
+    def named(cls, setting: str) -> "ConnectProtocol":
+        """:raises KeyError: when ``connect.protocol`` can have no such value."""
+        return {protocol.setting: protocol for protocol in cls}[setting]
+
 
 class AssignmentError(IntEnum):
     """Why a leader gives nobody any work."""

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import TypeAlias
 
 from coterie.nouns.ids import Generation, InstanceId, MemberId
-from coterie.wire.connect import WorkerAssignment, WorkerMetadata
+from coterie.wire.connect import ConnectProtocol, WorkerAssignment, WorkerMetadata
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -23,6 +23,8 @@ class AssignmentWanted:
     """This worker is the leader of ``generation`` and has to answer with the assignments of all members."""
 
     generation: Generation
+    protocol: ConnectProtocol
+    """What the group has voted for: the newest that all members speak."""
     member_id: MemberId
     members: Mapping[MemberId, WorkerMetadata]
     instance_ids: Mapping[MemberId, InstanceId] = field(default_factory=dict)
@@ -34,6 +36,8 @@ class AssignmentReceived:
     """The round has ended: what is newly assigned to this worker and what it has to give back."""
 
     generation: Generation
+    protocol: ConnectProtocol
+    """What the group had voted for in that round."""
     member_id: MemberId
     assignment: WorkerAssignment
 

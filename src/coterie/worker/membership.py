@@ -69,8 +69,8 @@ class ClassicMembership:
 
     # -- for the herder ----------------------------------------------------------------------------------------------
 
-    def subscribe(self, *, config_offset: ConfigOffset, owned: Jobs) -> None:
-        self._inbox.put_nowait(Subscribed(config_offset=config_offset, owned=owned))
+    def subscribe(self, *, config_offset: ConfigOffset, owned: Jobs, draining: bool = False) -> None:
+        self._inbox.put_nowait(Subscribed(config_offset=config_offset, owned=owned, draining=draining))
 
     def rejoin(self, reason: str) -> None:
         self._inbox.put_nowait(RejoinWanted(reason=reason))

@@ -290,8 +290,8 @@ class Worker:
                 self._inbox.timers.cancel(timer)
             case Say(text=text):
                 logger.info("%s", text)
-            case Subscribe(config_offset=config_offset, owned=owned):
-                self._membership.subscribe(config_offset=config_offset, owned=owned)
+            case Subscribe(config_offset=config_offset, owned=owned, draining=draining):
+                self._membership.subscribe(config_offset=config_offset, owned=owned, draining=draining)
             case Rejoin(reason=reason):
                 self._membership.rejoin(reason)
             case Install(generation=generation, assignments=assignments):

@@ -10,6 +10,7 @@ from functools import partial
 from itertools import count
 
 from coterie.assignors.cooperative import Memory, Round, assign
+from coterie.assignors.members import MemberView, Policy
 from coterie.assignors.target import fewest_moves_bound
 from coterie.engine.timers import Timers
 from coterie.groups import classic as coordinator
@@ -108,7 +109,7 @@ class Worker:
     def compute(self, wanted: AssignmentWanted) -> None:
         now_ms, deferred_until_ms = self.stage.now_ms, self.deferred_until_ms
         members = {
-            other: metadata.allocation.assigned if metadata.allocation else NO_JOBS
+            other: MemberView(owned=metadata.allocation.assigned if metadata.allocation else NO_JOBS)
             for other, metadata in wanted.members.items()
         }
         outcome = assign(
@@ -118,11 +119,11 @@ class Worker:
             generation=wanted.generation,
             last_completed_generation=self.completed,
             now_ms=now_ms,
-            max_delay_ms=MAX_DELAY_MS,
+            policy=Policy(max_delay_ms=MAX_DELAY_MS),
             known_delay_ms=max(0, deferred_until_ms - now_ms) if deferred_until_ms is not None else 0,
         )
         self.memory = outcome.memory
-        self.stage.tell_round(self, outcome, members)
+        self.stage.tell_round(self, outcome, {other: view.owned for other, view in members.items()})
         assignments = {
             other: WorkerAssignment(
                 leader=wanted.member_id,

@@ -6,6 +6,7 @@ what a dead one is told is lost.
 
 from collections.abc import Callable
 
+from coterie.assignors.members import Policy
 from coterie.herder import machine as herder_machine
 from coterie.herder import messages as herder
 from coterie.herder.requests import Answer, Done, PutTaskConfigs, Refused
@@ -51,7 +52,7 @@ class Process:
                 connector_type=lambda _: "source",
                 session_timeout_ms=SESSION_TIMEOUT_MS,
                 stop_grace_ms=STOP_GRACE_MS,
-                rebalance_delay_max_ms=DELAY_MAX_MS,
+                policy=Policy(max_delay_ms=DELAY_MAX_MS),
                 request_timeout_ms=REQUEST_TIMEOUT_MS,
             )
         )
@@ -148,8 +149,8 @@ class Process:
                 self.world.say(f"{self.name}: {text}")
             case herder.Reply(id=id_, answer=answer):
                 self._asked.pop(id_)(answer)
-            case herder.Subscribe(config_offset=config_offset, owned=owned):
-                self.feed_member(events.Subscribed(config_offset=config_offset, owned=owned))
+            case herder.Subscribe(config_offset=config_offset, owned=owned, draining=draining):
+                self.feed_member(events.Subscribed(config_offset=config_offset, owned=owned, draining=draining))
             case herder.Rejoin(reason=reason):
                 self.feed_member(events.RejoinWanted(reason=reason))
             case herder.Install(generation=generation, assignments=assignments):
