@@ -4,6 +4,7 @@ import asyncio
 import logging
 import select
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -265,9 +266,14 @@ def test_many_that_read_no_answer_take_no_more_together_and_hold_up_no_heartbeat
             bystander.ask(HEARTBEAT, 4, group_id="g", generation_id=1, member_id="m", group_instance_id=None)
         assert "its principal has" not in caplog.text
         deaf[0].socket.close()
-        for client, its in list(zip(deaf, headers, strict=True))[1:]:
-            for header in its:
-                assert len(client.receive(header).responses[0].partitions[0].records) == 4 * len(batch)
+
+        def read_all(client: RawClient, its: list[RequestHeader]) -> list[int]:
+            return [len(client.receive(header).responses[0].partitions[0].records) for header in its]
+
+        # All at once: whoever is read waits for what the others' answers have taken.
+        with ThreadPoolExecutor(7) as readers:
+            sizes = list(readers.map(read_all, deaf[1:], headers[1:]))
+        assert sizes == [[4 * len(batch)] * 5] * 7
         (budget,) = budgets
         awaited(lambda: budget.taken == 0)
     assert max(taken) <= size_max
