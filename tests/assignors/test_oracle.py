@@ -1,0 +1,66 @@
+"""The oracle itself, against every way to place every job of small groups."""
+
+import random
+from collections import Counter
+from collections.abc import Sequence
+from itertools import combinations, product
+
+from coterie.assignors.target import Load
+from coterie.nouns.jobs import ConnectorName
+from tests.assignors.oracle import Optimum, optimum
+
+NAMES = [ConnectorName(name) for name in "abc"]
+PLACEMENTS_MAX = 20_000
+
+
+def is_level(counts: Sequence[int]) -> bool:
+    return max(counts) - min(counts) <= 1
+
+
+def best_of_all(loads: Sequence[Load], connectors: int, tasks: dict[ConnectorName, int]) -> Optimum:
+    workers = range(len(loads))
+    floor, extras = divmod(connectors + sum(load.connectors for load in loads), len(loads))
+    all_shares = [[floor + (worker in lucky) for worker in workers] for lucky in combinations(workers, extras)]
+    runs: list[tuple[ConnectorName, int | None]] = [
+        (name, worker) for worker, load in enumerate(loads) for name, count in load.tasks.items() for _ in range(count)
+    ]
+    runs += [(name, None) for name, count in tasks.items() for _ in range(count)]
+    outcomes = []
+    for places in product(workers, repeat=len(runs)):
+        at_worker = [places.count(worker) for worker in workers]
+        if not is_level(at_worker):
+            continue
+        stops = sum(owner is not None and owner != place for (_, owner), place in zip(runs, places, strict=True))
+        cells = Counter((name, place) for (name, _), place in zip(runs, places, strict=True))
+        squares = sum(count * count for count in cells.values())
+        for shares in all_shares:
+            if is_level([share + count for share, count in zip(shares, at_worker, strict=True)]):
+                given = sum(max(0, load.connectors - share) for load, share in zip(loads, shares, strict=True))
+                outcomes.append((given + stops, squares))
+    moves, squares = min(outcomes)
+    return Optimum(moves=moves, squares=squares)
+
+
+def test_the_oracle_says_what_trying_everything_says() -> None:
+    rng = random.Random(415)
+    tried = 0
+    while tried < 300:
+        loads = [
+            Load(
+                connectors=rng.randint(0, 3),
+                tasks={name: rng.randint(1, 3) for name in NAMES if rng.random() < 0.5},
+            )
+            for _ in range(rng.randint(1, 4))
+        ]
+        connectors = rng.randint(0, 2)
+        tasks = {name: rng.randint(1, 2) for name in NAMES if rng.random() < 0.4}
+        all_tasks = sum(load.all_tasks for load in loads) + sum(tasks.values())
+        if len(loads) ** all_tasks > PLACEMENTS_MAX:
+            continue
+        assert optimum(loads, connectors=connectors, tasks=tasks) == best_of_all(loads, connectors, tasks)
+        tried += 1
+
+
+def test_connectors_and_tasks_that_have_to_cross_over_cost_what_no_bound_tells() -> None:
+    loads = [Load(connectors=2), Load(tasks={NAMES[0]: 2})]
+    assert optimum(loads, connectors=0, tasks={}) == Optimum(moves=2, squares=2)
