@@ -129,6 +129,14 @@ class ConfigState:
         connector = self._connectors.get(name)
         return tuple(ConnectorTaskId(name, i) for i in range(len(connector.task_configs) if connector else 0))
 
+    def awaits_tasks(self) -> bool:
+        """Whether a connector that is to run has still to be split, or to be split again."""
+        return any(
+            (connector.inconsistent or connector.applied_config != connector.config)
+            and self.target_state(name) is TargetState.STARTED
+            for name, connector in self._connectors.items()
+        )
+
     def jobs(self) -> Jobs:
         """All that there is to assign: every connector, and every task that is committed."""
         if self._jobs is None:

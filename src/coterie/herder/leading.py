@@ -1,8 +1,8 @@
-"""What the leader does for its group: deals the jobs out in each round, and asks for a round when there are others."""
+"""What the leader does for its group: it deals the jobs out in each round."""
 
 from coterie.assignors import cooperative
 from coterie.assignors.members import MemberView
-from coterie.herder.messages import CancelTimer, Install, Rejoin, Say, SetTimer
+from coterie.herder.messages import CancelTimer, Install, Say, SetTimer
 from coterie.herder.state import Turn
 from coterie.nouns.ids import ConfigOffset, Generation, InstanceId
 from coterie.nouns.jobs import NO_JOBS, Jobs
@@ -84,20 +84,6 @@ def _view(metadata: WorkerMetadata, instance_id: InstanceId | None, protocol: Co
     if metadata.static_connectors is not None or metadata.static_tasks is not None:
         claims = Jobs(metadata.static_connectors or frozenset(), metadata.static_tasks or frozenset())
     return MemberView(owned=owned, claims=claims, draining=metadata.draining, instance_id=instance_id)
-
-
-def ask_for_changed_jobs(turn: Turn) -> None:
-    """Connectors or tasks that come or go need a round; a config that only changes does not.
-
-    The leader alone asks: it knows what it dealt out, and its joining always makes a round.
-    """
-    herder = turn.herder
-    if herder.is_leader and not herder.rejoin_asked and herder.assigned_for is not None and herder.leaving is None:
-        configured = herder.config.jobs()
-        if configured != herder.assigned_for:
-            more, fewer = len(configured - herder.assigned_for), len(herder.assigned_for - configured)
-            herder.rejoin_asked = True
-            turn.order(Rejoin(reason=f"the set of jobs has changed: {more} more, {fewer} fewer"))
 
 
 def _furthest(wanted: AssignmentWanted) -> ConfigOffset:

@@ -16,6 +16,7 @@ holds up one chore of one connector, never the step.
 """
 
 from coterie.herder import (
+    bursts,
     connectors,
     leading,
     leaving,
@@ -115,7 +116,7 @@ def _reconcile(turn: Turn) -> None:
     connectors.reconcile(turn)
     _advance_requests(turn)
     membership.advance(turn)
-    leading.ask_for_changed_jobs(turn)
+    bursts.advance(turn)
 
 
 def _advance_requests(turn: Turn) -> None:
@@ -244,6 +245,8 @@ def _on_timer(turn: Turn, timer: Timer) -> None:
             writes.on_look_due(turn, id_)
         case RetryDue():
             connectors.on_retry(turn, timer)
+        case "changed jobs":
+            pass  # It is compared below, as after any event.
         case "assign":
             leading.on_patience_over(turn)
         case "delay over":

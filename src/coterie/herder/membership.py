@@ -1,7 +1,7 @@
 """This worker's place in the group: what it is given, gives back, and says at its next join."""
 
 from coterie.assignors.cooperative import Memory
-from coterie.herder import statuses
+from coterie.herder import bursts, statuses
 from coterie.herder.messages import CancelTimer, Rejoin, Say, SetTimer, Subscribe
 from coterie.herder.state import Turn
 from coterie.nouns.ids import MemberId, WorkerUrl
@@ -21,6 +21,7 @@ def on_assignment(turn: Turn, event: AssignmentReceived) -> None:
     herder.leader, herder.leader_url = assignment.leader, assignment.leader_url
     herder.lost = herder.rejoin_asked = False
     herder.wanted = None
+    bursts.close_window(turn)
     if herder.leader != herder.member_id:
         herder.assigned_for = None
     turn.order(Say(text=_told(event)))
@@ -54,6 +55,7 @@ def on_lost(turn: Turn, event: MembershipLost) -> None:
     # A group that its coordinator forgot counts its generations anew: an old memory would pass for a fresh one.
     herder.memory = Memory()
     herder.owes_rejoin = herder.rejoin_asked = False
+    bursts.close_window(turn)
     herder.subscribed = None  # Said again also when it is the same: the membership waits to hear it.
     _set_delay(turn, 0)
 

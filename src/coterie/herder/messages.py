@@ -181,8 +181,9 @@ class LookDue:
     id: RequestId
 
 
-HerderTimer: TypeAlias = Literal["assign", "delay over", "statuses", "shutdown"]
+HerderTimer: TypeAlias = Literal["assign", "changed jobs", "delay over", "statuses", "shutdown"]
 """``assign``: the leader's config log still lags, so nobody gets anything in this round (CONFIG_MISMATCH) ·
+``changed jobs``: no more changes of the set of jobs are waited for ·
 ``delay over``: the scheduled rebalance delay has ended · ``statuses``: write them again · ``shutdown``: leave though
 not all has stopped."""
 Timer: TypeAlias = RequestDue | RetryDue | LookDue | HerderTimer

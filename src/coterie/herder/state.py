@@ -44,6 +44,8 @@ class HerderSettings:
     """``task.shutdown.graceful.timeout.ms``"""
     policy: Policy = field(default_factory=Policy)
     """How patient this worker is when it leads."""
+    rebalance_window_ms: int = 300
+    """``config.rebalance.window.ms``"""
     request_timeout_ms: int = 90_000
     """As in Connect, no setting."""
 
@@ -168,6 +170,10 @@ class Herder:
         self.owes_rejoin = False
         """It was told to release something: when all that is done, it rejoins."""
         self.catch_up_to: ConfigOffset | None = None
+        self.assigned_for: Jobs | None = None
+        """What was configured when the jobs were last dealt out; None while that is not known."""
+        self.window_ends_ms: int | None = None
+        """Until when changes of the set of jobs are gathered for one round; None when there is none to ask for."""
         self.rejoin_asked = False
         self.deferred_until_ms: int | None = None
         self.subscribed: tuple[ConfigOffset, Jobs] | None = None
@@ -176,8 +182,6 @@ class Herder:
         """A round waits for this leader, which waits for its config log."""
         self.memory = Memory()
         """What the assignor remembers of the rounds computed here."""
-        self.assigned_for: Jobs | None = None
-        """What was configured when this leader last assigned."""
         # Soft: the work.
         self.runs: dict[ConnectorTaskId, Run] = {}
         self.splits: dict[ConnectorName, Split] = {}

@@ -1,0 +1,56 @@
+"""When a set of jobs that has changed becomes a round: changes that come close together make one.
+
+Connectors or tasks that come or go need a round; a config that only changes does not. Connect makes a round of each,
+so that creating 30 connectors takes 46 of them. Here the first change opens a window
+(``config.rebalance.window.ms``), and its end asks for one round for all that has come by then. A round that comes
+anyway takes the changes in.
+
+All members read the same log, so each opens the window and asks by itself, as Connect's do: then the round waits for
+nobody's next heartbeat. Where a follower has read on beyond what was dealt out it may take a change for dealt out; the
+leader, which knows, asks then.
+"""
+
+from coterie.herder.messages import CancelTimer, Rejoin, SetTimer
+from coterie.herder.state import Herder, Turn
+from coterie.nouns.jobs import Jobs
+
+
+def advance(turn: Turn) -> None:
+    herder = turn.herder
+    if not herder.settled or herder.rejoin_asked or herder.leaving is not None:
+        return
+    if herder.assigned_for is None:
+        if not herder.is_leader and herder.caught_up:
+            herder.assigned_for = herder.config.jobs()
+        return
+    configured = herder.config.jobs()
+    if configured == herder.assigned_for:
+        close_window(turn)
+        return
+    more, fewer = configured - herder.assigned_for, herder.assigned_for - configured
+    if herder.window_ends_ms is None:
+        herder.window_ends_ms = turn.now_ms + herder.settings.rebalance_window_ms
+        turn.order(SetTimer(timer="changed jobs", at_ms=herder.window_ends_ms))
+    if turn.now_ms >= herder.window_ends_ms or _is_all_of_one(herder, more, fewer):
+        close_window(turn)
+        herder.rejoin_asked = True
+        turn.order(Rejoin(reason=f"the set of jobs has changed: {len(more)} more, {len(fewer)} fewer"))
+
+
+def close_window(turn: Turn) -> None:
+    """A round has come, was asked for, or is needed no longer."""
+    if turn.herder.window_ends_ms is not None:
+        turn.herder.window_ends_ms = None
+        turn.order(CancelTimer(timer="changed jobs"))
+
+
+def _is_all_of_one(herder: Herder, more: Jobs, fewer: Jobs) -> bool:
+    """All tasks of one connector have come, and nothing else is on its way: it has waited once, for its first round."""
+    connectors = {task.connector for task in more.tasks}
+    return (
+        not fewer
+        and not more.connectors
+        and len(connectors) == 1
+        and not herder.config.awaits_tasks()
+        and all(write.request.connector in connectors for write in herder.writes.values())
+    )
