@@ -1,0 +1,65 @@
+"""The scheduled rebalance delay: whose jobs wait, until when, and who may be somebody that is back (K415)."""
+
+from collections.abc import Collection, Iterable, Mapping, Sequence, Set
+from dataclasses import replace
+
+from coterie.assignors.members import MemberView
+from coterie.assignors.memory import Memory, Waiting
+from coterie.nouns.ids import InstanceId, MemberId
+from coterie.nouns.jobs import Jobs
+
+
+def waiting_now(
+    trusted: Memory,
+    unaccounted: Jobs,
+    members: Mapping[MemberId, MemberView],
+    *,
+    now_ms: int,
+    max_delay_ms: int,
+    known_delay_ms: int,
+) -> tuple[Waiting, ...]:
+    """What of ``unaccounted`` waits for whom, the earliest deadline first.
+
+    Each departure has a delay of its own. Nobody waits for a static member that is back (whatever it did not take, it
+    will not take), nor for one that drained. A leader without a memory lets everything wait for as long as its last
+    assignment told it (K415, "Leader leaves the group").
+    """
+    if max_delay_ms <= 0 or not unaccounted:
+        return ()
+    if trusted.generation < 0:
+        told = Waiting(jobs=unaccounted, deadline_ms=now_ms + min(known_delay_ms, max_delay_ms))
+        return _awaited([told], unaccounted, now_ms, present=frozenset())
+    present = {view.instance_id for view in members.values() if view.instance_id is not None}
+    fresh = [
+        Waiting(jobs=held.kept | held.given, deadline_ms=now_ms + max_delay_ms, instance_id=held.instance_id)
+        for member, held in sorted(trusted.members.items())
+        if member not in members and not held.draining
+    ]
+    return _awaited([*trusted.waiting, *fresh], unaccounted, now_ms, present=present)
+
+
+def _awaited(
+    waiting: Iterable[Waiting], unaccounted: Jobs, now_ms: int, *, present: Set[InstanceId]
+) -> tuple[Waiting, ...]:
+    left = unaccounted
+    still: list[Waiting] = []
+    for one in sorted(waiting, key=lambda one: one.deadline_ms):
+        jobs = one.jobs & left
+        left -= jobs
+        if jobs and one.deadline_ms > now_ms and one.instance_id not in present:
+            still.append(replace(one, jobs=jobs))
+    return tuple(still)
+
+
+def candidates(
+    known: Sequence[MemberId], arrived: Iterable[MemberId], members: Collection[MemberId]
+) -> tuple[MemberId, ...]:
+    """Who came without work while work waited, in order of arrival."""
+    here = [member for member in known if member in members]
+    return (*here, *(member for member in arrived if member not in here))
+
+
+def in_turn(first: Sequence[MemberId], wildcard: Collection[MemberId]) -> Sequence[MemberId]:
+    """The order in which equals are served: candidates as they came, then the others by id."""
+    served = [member for member in first if member in wildcard]
+    return (*served, *sorted(set(wildcard) - set(served)))
