@@ -44,6 +44,7 @@ class Worker:
                 session_timeout_ms=9_000,
                 rebalance_timeout_ms=60_000,
                 heartbeat_interval_ms=1_000,
+                rebalance_heartbeat_interval_ms=1_000,
             )
         )
         self.now_ms = 0

@@ -32,6 +32,10 @@ from coterie.worker.worker import Worker
 logger = logging.getLogger(__name__)
 
 
+QUIET_MARGIN_MS = 1_000
+"""How long after the last of what was revoked has stopped a round may still follow at once."""
+
+
 def run_worker(settings: WorkerSettings) -> int:
     """Run one worker until it ends; returns the exit code. Nothing is begun before its REST port is known to be free.
 
@@ -64,6 +68,8 @@ async def _run_worker(settings: WorkerSettings, listener: socket.socket) -> int:
                     session_timeout_ms=settings.session_timeout_ms,
                     rebalance_timeout_ms=settings.rebalance_timeout_ms,
                     heartbeat_interval_ms=settings.heartbeat_interval_ms,
+                    rebalance_heartbeat_interval_ms=settings.rebalance_heartbeat_interval_ms,
+                    quiet_ms=settings.task_shutdown_graceful_timeout_ms + QUIET_MARGIN_MS,
                 ),
                 KafkaCoordinator(
                     settings.bootstrap_servers,
@@ -83,6 +89,7 @@ async def _run_worker(settings: WorkerSettings, listener: socket.socket) -> int:
                     rebalance_timeout_ms=settings.rebalance_timeout_ms,
                     sync_timeout_ms=settings.worker_sync_timeout_ms,
                     stop_grace_ms=settings.task_shutdown_graceful_timeout_ms,
+                    rebalance_window_ms=settings.config_rebalance_window_ms,
                     policy=Policy(max_delay_ms=settings.scheduled_rebalance_max_delay_ms),
                 ),
                 config_log=config_log,

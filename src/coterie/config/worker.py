@@ -60,11 +60,18 @@ class WorkerSettings(BaseModel):
     heartbeat_interval_ms: Milliseconds = 3_000
     session_timeout_ms: Milliseconds = 10_000
     """A worker unheard of for so long is dead to its group."""
+    rebalance_heartbeat_interval_ms: Milliseconds = 200
+    """How often after a rebalance, when the next one may follow soon, until what was revoked has had the time to stop:
+    all learn of that next one at once, and jobs that move are down so much less. Never less often than
+    `heartbeat.interval.ms`. (Coterie's own key.)"""
     rebalance_timeout_ms: Milliseconds = 60_000
     """How long a round waits for a worker to rejoin."""
     worker_sync_timeout_ms: Milliseconds = 3_000
     """How long to wait for the config topic's end. A round whose leader has not read as far as its members by then
     gives nobody anything new, and another follows when it has; a GET answers what is known by then."""
+    config_rebalance_window_ms: Annotated[int, Field(ge=0)] = 300
+    """Connectors and tasks that come and go within so short a time make one rebalance; 0 makes one of each change.
+    (Coterie's own key.)"""
     scheduled_rebalance_max_delay_ms: Annotated[int, Field(ge=0)] = 300_000
     """How long a lost worker's jobs wait for it before others get them; 0 means not at all."""
     connect_protocol: str = "compatible"

@@ -17,11 +17,32 @@ _ALL_TIMERS: tuple[Timer, ...] = ("heartbeat", "lease", "answer", "retry", "leav
 # -- heartbeats and the lease -----------------------------------------------------------------------------------------
 
 
+def expect_a_round(turn: Turn) -> None:
+    """Ask often from now on, until a quiet time has passed.
+
+    A member learns of a round by its next heartbeat, and what another has just given back is down until all have
+    learned of the next one. Who was revoked what the others are not told, so each of them hurries after every round.
+    """
+    member = turn.member
+    member.hurries_until_ms = turn.now_ms + member.settings.quiet_ms
+    set_heartbeat(turn)
+
+
+def set_heartbeat(turn: Turn) -> None:
+    member, settings = turn.member, turn.member.settings
+    interval_ms = settings.heartbeat_interval_ms
+    if member.hurries_until_ms is not None and turn.now_ms >= member.hurries_until_ms:
+        member.hurries_until_ms = None
+    if member.hurries_until_ms is not None:
+        interval_ms = min(interval_ms, settings.rebalance_heartbeat_interval_ms)
+    turn.order(SetTimer(timer="heartbeat", at_ms=turn.now_ms + interval_ms))
+
+
 def send_heartbeat(turn: Turn) -> None:
     member = turn.member
     if member.generation < 0 or member.stopping or member.leaving is not None:
         return
-    turn.order(SetTimer(timer="heartbeat", at_ms=turn.now_ms + member.settings.heartbeat_interval_ms))
+    set_heartbeat(turn)
     if member.heartbeat is not None and turn.now_ms - member.heartbeat.sent_at_ms < member.settings.lease_ms // 2:
         return  # it may still be answered; after that another one has to try, as long as there is time for it
     member.heartbeat = turn.send(
@@ -102,7 +123,7 @@ def lose(turn: Turn, reason: str) -> None:
     member.generation = NO_GENERATION
     member.completed = member.computing = False
     member.asking = member.heartbeat = member.rejoin_reason = None
-    member.leased_at_ms = member.retry_at_ms = member.told = None
+    member.leased_at_ms = member.retry_at_ms = member.told = member.hurries_until_ms = None
     member.stopping = True
     for timer in _ALL_TIMERS:
         turn.order(CancelTimer(timer=timer))

@@ -14,10 +14,12 @@ from coterie.member.messages import (
 )
 from coterie.member.presence import (
     end_lease_if_over,
+    expect_a_round,
     expel,
     on_unknown,
     renew_lease,
     retry_later,
+    set_heartbeat,
 )
 from coterie.member.refusals import refusal
 from coterie.member.state import NO_GENERATION, NO_MEMBER, InFlight, Member
@@ -127,7 +129,7 @@ def on_joined(turn: Turn, asked: InFlight, response: JoinResponse) -> None:
             member.protocol = spoken(member, response.protocol)
             if was_in:
                 renew_lease(turn, asked)
-            turn.order(SetTimer(timer="heartbeat", at_ms=turn.now_ms + member.settings.heartbeat_interval_ms))
+            set_heartbeat(turn)
             if member.protocol is None:
                 turn.order(Say(text=f"The group has chosen {response.protocol!r}, which this worker never offered"))
                 retry_later(turn)
@@ -240,6 +242,7 @@ def on_synced(turn: Turn, asked: InFlight, response: SyncResponse) -> None:
                 member.returning = False
                 member.rejoin_reason = member.rejoin_reason or "this static member has begun a new life"
             member.completed, member.retries, member.told = True, 0, assignment
+            expect_a_round(turn)
             # Until the herder says otherwise: should the place be lost now, all of this has to stop first.
             member.owned = (member.owned or NO_JOBS) | assignment.assigned
             assert member.protocol is not None

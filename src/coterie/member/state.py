@@ -28,6 +28,10 @@ class MemberSettings:
     session_timeout_ms: int = 10_000
     rebalance_timeout_ms: int = 60_000
     heartbeat_interval_ms: int = 3_000
+    rebalance_heartbeat_interval_ms: int = 200
+    """While the next round may come soon."""
+    quiet_ms: int = 6_000
+    """For how long after an assignment that is so: longer than stopping what was revoked may take."""
     retry_backoff_ms: int = 100
     retry_backoff_max_ms: int = 1_000
 
@@ -99,6 +103,8 @@ class Member:
         self.retry_at_ms: int | None = None
         self.retries = 0
         self.rejoin_reason: str | None = None
+        self.hurries_until_ms: int | None = None
+        """Until when another round may come soon; None when none is expected."""
         self.troubles: dict[str, Trouble] = {}
         """Why nothing comes of asking, in so many words; empty when something does."""
 

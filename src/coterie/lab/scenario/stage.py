@@ -73,7 +73,13 @@ class Worker:
     def __init__(self, stage: "Stage", name: str) -> None:
         self.stage = stage
         self.name = name
-        self.member = Member(MemberSettings(group_id=GROUP, url=WorkerUrl(f"http://{name}:8083/")))
+        self.member = Member(
+            MemberSettings(
+                group_id=GROUP,
+                url=WorkerUrl(f"http://{name}:8083/"),
+                rebalance_heartbeat_interval_ms=3_000,  # One rhythm: a play tells who acts when, not how often all ask.
+            )
+        )
         self.timers = Timers[Timer]()
         self.owned = NO_JOBS
         self.memory = Memory()
