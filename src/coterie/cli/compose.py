@@ -9,13 +9,15 @@ import logging
 import signal
 import socket
 import tempfile
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import TypeAlias
 
 from coterie import __version__
 from coterie.assignors.members import Policy
 from coterie.config.worker import WorkerSettings
+from coterie.herder.seams import TaskRuntime
 from coterie.herder.state import HerderSettings
 from coterie.kafka.admission import check_admission
 from coterie.kafka.coordinator import KafkaCoordinator
@@ -36,30 +38,38 @@ QUIET_MARGIN_MS = 1_000
 """How long after the last of what was revoked has stopped a round may still follow at once."""
 
 
-def run_worker(settings: WorkerSettings) -> int:
+RuntimeOf: TypeAlias = Callable[[WorkerSettings, str, Path], TaskRuntime]
+"""Makes the runtime of a worker with these settings and this name; the folder is its own for as long as it runs."""
+
+
+def spark_runtime(settings: WorkerSettings, name: str, scratch: Path) -> TaskRuntime:
+    return SparkTaskRuntime(
+        SparkConfig(
+            checkpoint_location=Path(settings.checkpoint_location),
+            scratch=scratch,
+            log_file=Path(settings.log_jvm_file or Path(tempfile.gettempdir()) / f"{_file_name(name)}.jvm.log"),
+            settings=settings.spark,
+        )
+    )
+
+
+def run_worker(settings: WorkerSettings, runtime_of: RuntimeOf = spark_runtime) -> int:
     """Run one worker until it ends; returns the exit code. Nothing is begun before its REST port is known to be free.
 
     :raises WorldError: when it cannot start: a taken port, no broker, no Java.
     """
     with bind(*settings.listener) as listener:
-        return asyncio.run(_run_worker(settings, listener))
+        return asyncio.run(_run_worker(settings, listener, runtime_of))
 
 
-async def _run_worker(settings: WorkerSettings, listener: socket.socket) -> int:
+async def _run_worker(settings: WorkerSettings, listener: socket.socket, runtime_of: RuntimeOf) -> int:
     port = listener.getsockname()[1]
     name, url = settings.name(bound_port=port), settings.url(bound_port=port)
     client_id = settings.client_id or name
     logger.info("%s serves REST at %s and is starting", name, url)
     async with _topics(settings, client_id) as (topics, config_log, status_log), open_client() as client:
         with tempfile.TemporaryDirectory(prefix="coterie-", ignore_cleanup_errors=True) as scratch:
-            runtime = SparkTaskRuntime(
-                SparkConfig(
-                    checkpoint_location=Path(settings.checkpoint_location),
-                    scratch=Path(scratch),
-                    log_file=Path(settings.log_jvm_file or Path(tempfile.gettempdir()) / f"{_file_name(name)}.jvm.log"),
-                    settings=settings.spark,
-                )
-            )
+            runtime = runtime_of(settings, name, Path(scratch))
             membership = ClassicMembership(
                 MemberSettings(
                     group_id=settings.group_id,
