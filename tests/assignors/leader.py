@@ -20,18 +20,24 @@ def parse_jobs(text: str) -> Jobs:
     return Jobs(frozenset(connectors), frozenset(tasks))
 
 
+PATIENT = Policy(max_delay_ms=300)
+
+
 class Leader:
     """Plays rounds as a leader does, each on top of the memory of the one before."""
 
-    def __init__(self, configured: str, max_delay_ms: int = 300) -> None:
+    def __init__(self, configured: str, policy: Policy = PATIENT) -> None:
         self.configured = parse_jobs(configured)
-        self.max_delay_ms = max_delay_ms
+        self.policy = policy
         self.memory = Memory()
         self.generation = 0
         self.last_completed_generation = -1
         self.known_delay_ms = 0
         self.instance_ids: dict[MemberId, InstanceId] = {}
-        """Of the static ones."""
+        """Of the static members (KIP-345)."""
+        self.claims: dict[MemberId, Jobs] = {}
+        """Of the static workers (K987)."""
+        self.draining: set[MemberId] = set()
 
     def round(self, now_ms: int = 0, *, delivered: bool = True, **members: str) -> Round:
         return self.play({MemberId(member): parse_jobs(jobs) for member, jobs in members.items()}, now_ms, delivered)
@@ -42,13 +48,18 @@ class Leader:
             self.memory,
             configured=self.configured,
             members={
-                member: MemberView(owned=owned, instance_id=self.instance_ids.get(member))
+                member: MemberView(
+                    owned=owned,
+                    claims=self.claims.get(member),
+                    draining=member in self.draining,
+                    instance_id=self.instance_ids.get(member),
+                )
                 for member, owned in members.items()
             },
             generation=Generation(self.generation),
             last_completed_generation=Generation(self.last_completed_generation),
             now_ms=now_ms,
-            policy=Policy(max_delay_ms=self.max_delay_ms),
+            policy=self.policy,
             known_delay_ms=self.known_delay_ms,
         )
         self.memory = outcome.memory

@@ -119,7 +119,7 @@ def test_candidates_are_served_in_the_order_in_which_they_came_each_at_most_its_
 
 
 def test_a_delay_of_zero_never_delays() -> None:
-    leader = Leader(FIVE, max_delay_ms=0)
+    leader = Leader(FIVE, Policy(max_delay_ms=0))
     leader.round(W1="AC0 AT1", W2="AT2 BC0", W3="BT1")
     outcome = leader.round(W1="AC0 AT1", W3="BT1")
     assert outcome.delay_ms == 0

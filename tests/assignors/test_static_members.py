@@ -5,6 +5,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from coterie.assignors.cooperative import AGAIN_MS
+from coterie.assignors.members import Policy
 from coterie.nouns.ids import InstanceId, MemberId
 from coterie.nouns.jobs import NO_JOBS, Jobs
 from tests.assignors.leader import Leader, parse_jobs
@@ -105,7 +106,7 @@ def test_whoever_is_back_gets_all_that_nobody_runs_and_the_group_is_level_in_the
 ) -> None:
     """Whatever the others look like; the rounds in which it is away are within its delay."""
     members = [W1, W2, W3, W4]
-    leader = Leader(" ".join(JOBS), max_delay_ms=delay_ms)
+    leader = Leader(" ".join(JOBS), Policy(max_delay_ms=delay_ms))
     back = MemberId("back")
     leader.instance_ids = {member: InstanceId(member) for member in members}
     leader.instance_ids[back] = InstanceId(members[away])
