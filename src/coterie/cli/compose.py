@@ -59,10 +59,17 @@ def run_worker(settings: WorkerSettings, runtime_of: RuntimeOf = spark_runtime) 
     :raises WorldError: when it cannot start: a taken port, no broker, no Java.
     """
     with bind(*settings.listener) as listener:
-        return asyncio.run(_run_worker(settings, listener, runtime_of))
+        return asyncio.run(serve_worker(settings, listener, runtime_of, made=_obey_signals))
 
 
-async def _run_worker(settings: WorkerSettings, listener: socket.socket, runtime_of: RuntimeOf) -> int:
+async def serve_worker(
+    settings: WorkerSettings,
+    listener: socket.socket,
+    runtime_of: RuntimeOf = spark_runtime,
+    *,
+    made: Callable[[Worker], None],
+) -> int:
+    """Run one worker of perhaps several in this process; ``made`` is handed it before it begins, and can end it."""
     port = listener.getsockname()[1]
     name, url = settings.name(bound_port=port), settings.url(bound_port=port)
     client_id = settings.client_id or name
@@ -108,13 +115,17 @@ async def _run_worker(settings: WorkerSettings, listener: socket.socket, runtime
                 runtime=runtime,
                 leader_client=HttpLeaderClient(client),
             )
-            loop = asyncio.get_running_loop()
-            for number in (signal.SIGTERM, signal.SIGINT):
-                loop.add_signal_handler(number, worker.order_shutdown, signal.Signals(number).name)
+            made(worker)
             app = create_app(worker, client, cluster_id=await topics.cluster_id())
             ended = await serve_while(app, listener, worker.run())
     logger.log(logging.ERROR if ended.code else logging.INFO, "%s has ended: %s", name, ended.reason)
     return ended.code
+
+
+def _obey_signals(worker: Worker) -> None:
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, worker.order_shutdown, signal.Signals(number).name)
 
 
 @asynccontextmanager
