@@ -10,7 +10,14 @@ from hypothesis import strategies as st
 
 from coterie.engine.log import NewLine
 from coterie.herder import config_records
-from coterie.herder.config_records import ConnectorWritten, NotForUs, TargetStateWritten, TasksCommitted, TaskWritten
+from coterie.herder.config_records import (
+    ConnectorWritten,
+    NotForUs,
+    SessionKeyWritten,
+    TargetStateWritten,
+    TasksCommitted,
+    TaskWritten,
+)
 from coterie.nouns.ids import Incarnation
 from coterie.nouns.jobs import ConnectorName, ConnectorTaskId
 from coterie.nouns.states import TargetState
@@ -37,7 +44,10 @@ def written_again(record: config_records.ConfigRecord) -> list[NewLine]:
             return [config_records.deletion_lines(name)[1]]
         case TargetStateWritten(connector=name, target_state=target_state) if target_state is not None:
             return [config_records.target_state_line(name, target_state)]
-    return []
+        case SessionKeyWritten(session_key=session_key):
+            return [config_records.session_key_line(session_key)]
+        case _:
+            return []
 
 
 @pytest.mark.parametrize("recorded", RECORDED, ids=lambda record: f"{record['o']}-{record['key']}")
@@ -46,7 +56,7 @@ def test_what_connect_wrote_is_written_again_to_the_byte(recorded: dict[str, Any
     parsed = config_records.parse(recorded["key"].encode(), None if value is None else value.encode())
     if isinstance(parsed, NotForUs):
         assert parsed.remark is None, "a key of Connect's own is no surprise"
-        assert recorded["key"].startswith(("session-key", "restart-connector-", "logger-cluster-"))
+        assert recorded["key"].startswith(("restart-connector-", "logger-cluster-"))
         return
     (line,) = written_again(parsed)
     ours = line.value and line.value.replace(b',"incarnation":"5f3a"', b"")
@@ -94,6 +104,7 @@ def test_a_line_that_means_nothing_is_remarked_on_and_ignored(key: bytes | None,
 def test_no_line_is_ever_a_reason_to_fail(key: bytes, value: bytes | None) -> None:
     for prefix in (b"", b"connector-", b"task-", b"commit-", b"target-state-"):
         config_records.parse(prefix + key, value)
+    config_records.parse(b"session-key", value)
 
 
 @given(st.dictionaries(st.text(max_size=20), st.text(max_size=20), max_size=6), st.text(min_size=1, max_size=30))
@@ -101,3 +112,29 @@ def test_any_config_comes_back_as_it_was_put(config: dict[str, str], name: str) 
     line = config_records.connector_line(ConnectorName(name), config, LIFE)
     parsed = config_records.parse(line.key, line.value)
     assert parsed == ConnectorWritten(connector=ConnectorName(name), config=config, incarnation=LIFE)
+
+
+GOOD_KEY = {"key": "c2VjcmV0", "algorithm": "HmacSHA256", "creation-timestamp": 1}
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"key": None},
+        {"key": ""},
+        {"key": "c2VjcmV0="},
+        {"key": 7},
+        {"algorithm": 7},
+        {"creation-timestamp": "1"},
+        {"creation-timestamp": 1.5},
+        {"creation-timestamp": True},
+        {"creation-timestamp": None},
+    ],
+)
+def test_a_bad_session_key_is_a_remark_that_shows_none_of_it(changes: dict[str, Any]) -> None:
+    value = json.dumps({**GOOD_KEY, **changes}).encode()
+    assert isinstance(config_records.parse(b"session-key", json.dumps(GOOD_KEY).encode()), SessionKeyWritten)
+    parsed = config_records.parse(b"session-key", value)
+    assert isinstance(parsed, NotForUs)
+    assert parsed.remark
+    assert "c2VjcmV0" not in parsed.remark

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from coterie.engine.log import Line, NewLine
 from coterie.herder import config_records
 from coterie.herder.config_state import ConfigState
+from coterie.herder.session_keys import SessionKey
 from coterie.nouns.ids import Incarnation
 from coterie.nouns.jobs import ConnectorName, ConnectorTaskId, Jobs
 from coterie.nouns.states import TargetState
@@ -106,3 +107,13 @@ def test_a_target_state_may_come_before_its_connector() -> None:
     state = ConfigState()
     read(state, [config_records.target_state_line(ORDERS, TargetState.STOPPED), BORN])
     assert state.target_state(ORDERS) is TargetState.STOPPED
+
+
+def test_the_latest_session_key_counts_and_nothing_takes_it_away() -> None:
+    state = ConfigState()
+    assert state.session_key is None
+    older, newer = (SessionKey(key=key, algorithm="HmacSHA256", created_at_ms=9) for key in (b"older", b"newer"))
+    assert read(state, [config_records.session_key_line(older), config_records.session_key_line(newer)]) == []
+    assert state.session_key == newer
+    (remark,) = read(state, [NewLine(key=b"session-key", value=None)])
+    assert state.session_key == newer, remark

@@ -1,11 +1,13 @@
 """The lines of the config topic: Kafka Connect's keys and JSON to the byte, and an incarnation that Connect ignores."""
 
+import base64
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
 from coterie.engine.log import NewLine
+from coterie.herder.session_keys import SessionKey, decode_base64
 from coterie.nouns.ids import Incarnation
 from coterie.nouns.jobs import ConnectorName, ConnectorTaskId
 from coterie.nouns.states import TargetState
@@ -48,15 +50,25 @@ class TargetStateWritten:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class SessionKeyWritten:
+    """``session-key``: what all workers sign with from now on (KIP-507)."""
+
+    session_key: SessionKey
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class NotForUs:
     """A line that changes nothing here. With a ``remark``, it should not be there; without, others need it."""
 
     remark: str | None = None
 
 
-ConfigRecord: TypeAlias = ConnectorWritten | TaskWritten | TasksCommitted | TargetStateWritten | NotForUs
+ConfigRecord: TypeAlias = (
+    ConnectorWritten | TaskWritten | TasksCommitted | TargetStateWritten | SessionKeyWritten | NotForUs
+)
 
-_OTHERS_KEYS = ("restart-connector-", "tasks-fencing-", "session-key", "logger-cluster-")
+_SESSION_KEY = "session-key"
+_OTHERS_KEYS = ("restart-connector-", "tasks-fencing-", "logger-cluster-")
 """Keys of Connect that this worker has no use for yet; matched after ours, as Connect does."""
 
 
@@ -77,6 +89,8 @@ def parse(key: bytes | None, value: bytes | None) -> ConfigRecord:
         return _task(name.removeprefix("task-"), body)
     if name.startswith("commit-"):
         return _commit(ConnectorName(name.removeprefix("commit-")), body)
+    if name == _SESSION_KEY:
+        return _session_key(body)
     if name.startswith(_OTHERS_KEYS):
         return NotForUs()
     return NotForUs(remark=f"Ignoring config key {name!r}: nobody knows what it means")
@@ -125,6 +139,21 @@ def _commit(connector: ConnectorName, body: Mapping[str, object] | None) -> Conf
     return TasksCommitted(connector=connector, tasks=tasks)
 
 
+def _session_key(body: Mapping[str, object] | None) -> ConfigRecord:
+    """No remark of a bad one shows any of it."""
+    fields = body or {}
+    key, algorithm, created_at_ms = (fields.get(name) for name in ("key", "algorithm", "creation-timestamp"))
+    if not (isinstance(key, str) and isinstance(algorithm, str) and type(created_at_ms) is int):
+        return NotForUs(remark="Ignoring a session key: it lacks a key, an algorithm or a creation-timestamp")
+    try:
+        decoded = decode_base64(key)
+    except ValueError as error:
+        return NotForUs(remark=f"Ignoring a session key: {error}")
+    if not decoded:
+        return NotForUs(remark="Ignoring a session key: it is empty")
+    return SessionKeyWritten(session_key=SessionKey(key=decoded, algorithm=algorithm, created_at_ms=created_at_ms))
+
+
 # -- writing ----------------------------------------------------------------------------------------------------------
 
 
@@ -149,6 +178,15 @@ def target_state_line(connector: ConnectorName, target_state: TargetState) -> Ne
     # Workers older than KIP-875 know no STOPPED: they are told to pause.
     older = TargetState.PAUSED if target_state is TargetState.STOPPED else target_state
     return _line(f"target-state-{connector}", {"state": older.value, "state.v2": target_state.value})
+
+
+def session_key_line(session_key: SessionKey) -> NewLine:
+    fields = {
+        "key": base64.b64encode(session_key.key).decode(),
+        "algorithm": session_key.algorithm,
+        "creation-timestamp": session_key.created_at_ms,
+    }
+    return _line(_SESSION_KEY, fields)
 
 
 # -- small hands ------------------------------------------------------------------------------------------------------

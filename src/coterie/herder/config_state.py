@@ -8,10 +8,12 @@ from coterie.herder import config_records
 from coterie.herder.config_records import (
     ConnectorWritten,
     NotForUs,
+    SessionKeyWritten,
     TargetStateWritten,
     TasksCommitted,
     TaskWritten,
 )
+from coterie.herder.session_keys import SessionKey
 from coterie.nouns.ids import ConfigOffset, Incarnation
 from coterie.nouns.jobs import ConnectorName, ConnectorTaskId, Jobs
 from coterie.nouns.states import TargetState
@@ -41,6 +43,8 @@ class ConfigState:
     def __init__(self) -> None:
         self.offset = UNREAD
         """Offset of the last line read, plus one: what the group protocol calls the config offset."""
+        self.session_key: SessionKey | None = None
+        """The latest one; none older counts (KIP-507)."""
         self._connectors: dict[ConnectorName, Connector] = {}
         self._target_states: dict[ConnectorName, TargetState] = {}
         self._deferred: dict[ConnectorName, dict[int, Mapping[str, str]]] = {}
@@ -65,6 +69,8 @@ class ConfigState:
                     self._target_states.pop(name, None)
                 else:
                     self._target_states[name] = target_state
+            case SessionKeyWritten(session_key=session_key):
+                self.session_key = session_key
         return None
 
     def _on_connector(self, written: ConnectorWritten, offset: int) -> None:

@@ -1,0 +1,74 @@
+"""The key that the workers of a group share (KIP-507), and the signatures that are made with it.
+
+It stands in the config topic, so whoever may read that topic has it, and nobody else. Nothing here shows it: keys and
+what is derived of them are left out of every ``repr``, for events and orders are traced.
+"""
+
+import base64
+import hmac
+import re
+from dataclasses import dataclass, field
+
+from coterie.nouns import macs
+
+_BASE64 = re.compile(r"(?:[A-Za-z0-9+/]{4})*(?:[A-Za-z0-9+/]{2}(?:==)?|[A-Za-z0-9+/]{3}=?)?")
+"""As Java's basic decoder takes it: padding may be left out, but not in part."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SessionKeySettings:
+    """``inter.worker.…``: what keys a leader makes, and what this worker signs with and takes."""
+
+    ttl_ms: int = 3_600_000
+    """How old a key may become; 0 is any age."""
+    algorithm: str = "HmacSHA256"
+    size_bytes: int = 32
+    signature_algorithm: str = "HmacSHA256"
+    verification_algorithms: tuple[str, ...] = ("HmacSHA256",)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SessionKey:
+    key: bytes = field(repr=False)
+    algorithm: str
+    """What it was made for; requests may be signed with it by another."""
+    created_at_ms: int
+    """By the wall clock of the leader that made it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Signing:
+    """With what a request is signed."""
+
+    key: bytes = field(repr=False)
+    algorithm: str
+
+    def signature(self, body: bytes) -> "Signature":
+        return Signature(algorithm=self.algorithm, mac=_mac(self.key, self.algorithm, body), body=body)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Signature:
+    """How a request came signed; by a MAC that is one of :data:`macs.HASHES`, in any case."""
+
+    algorithm: str
+    mac: bytes = field(repr=False)
+    body: bytes = field(repr=False)
+    """Exactly the bytes that are signed."""
+
+    def is_valid(self, key: SessionKey) -> bool:
+        """Takes as long for a wrong MAC as for the right one."""
+        return hmac.compare_digest(_mac(key.key, self.algorithm, self.body), self.mac)
+
+
+def decode_base64(text: str) -> bytes:
+    """:raises ValueError: when Java's decoder would not take ``text``."""
+    if _BASE64.fullmatch(text) is None:
+        raise ValueError("it is no base64")
+    return base64.b64decode(text + "=" * (-len(text) % 4))
+
+
+def _mac(key: bytes, algorithm: str, body: bytes) -> bytes:
+    name = macs.canonical(algorithm)
+    assert name is not None, f"{algorithm} was not checked where it came in"
+    return hmac.digest(key, body, macs.HASHES[name])

@@ -1,0 +1,55 @@
+"""Keys and MACs, beside those of Java, which Kafka Connect signs with."""
+
+import base64
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from coterie.herder.session_keys import SessionKey, Signature, Signing, decode_base64
+from coterie.nouns import macs
+
+VECTORS: dict[str, Any] = json.loads((Path(__file__).parent / "vectors" / "session-keys.json").read_text())
+KEY = SessionKey(key=b"0123456789abcdef" * 2, algorithm="HmacSHA256", created_at_ms=1_795_228_766_406)
+
+
+@pytest.mark.parametrize("vector", VECTORS["signatures"], ids=lambda vector: f"{vector['algorithm']}-{vector['body']}")
+def test_what_java_signs_is_signed_alike_and_taken(vector: dict[str, str]) -> None:
+    key, mac, body = decode_base64(vector["key"]), decode_base64(vector["mac"]), vector["body"].encode()
+    ours = Signing(key=key, algorithm=vector["algorithm"]).signature(body)
+    assert base64.b64encode(ours.mac).decode() == vector["mac"]
+    session_key = SessionKey(key=key, algorithm=vector["algorithm"], created_at_ms=0)
+    assert Signature(algorithm=vector["algorithm"].upper(), mac=mac, body=body).is_valid(session_key)
+    assert not Signature(algorithm=vector["algorithm"], mac=mac, body=body + b" ").is_valid(session_key)
+
+
+def test_all_macs_are_here_and_have_keys_of_javas_size() -> None:
+    assert {name: macs.key_size_bits(name) // 8 for name in macs.HASHES} == VECTORS["key_size_bytes"]
+    assert {macs.canonical(name.upper()) for name in macs.HASHES} == macs.HASHES.keys()
+    assert macs.canonical("HmacSHA-256") is macs.canonical("") is None
+
+
+@pytest.mark.parametrize(("text", "java"), VECTORS["base64"].items())
+def test_base64_is_read_and_refused_as_java_reads_it(text: str, java: str) -> None:
+    if java.startswith("hex:"):
+        assert decode_base64(text).hex() == java.removeprefix("hex:")
+    else:
+        with pytest.raises(ValueError, match="no base64"):
+            decode_base64(text)
+
+
+def test_a_mac_of_another_key_body_or_length_is_none() -> None:
+    signature = Signing(key=KEY.key, algorithm="HmacSHA256").signature(b"[]")
+    other = SessionKey(key=b"x" * 32, algorithm="HmacSHA256", created_at_ms=0)
+    assert signature.is_valid(KEY)
+    assert not signature.is_valid(other)
+    for mac in (b"", signature.mac[:-1], signature.mac + b"\0", bytes(32)):
+        assert not Signature(algorithm="HmacSHA256", mac=mac, body=b"[]").is_valid(KEY)
+
+
+def test_nothing_of_a_key_shows() -> None:
+    signing = Signing(key=KEY.key, algorithm="HmacSHA256")
+    shown = f"{KEY} {signing} {signing.signature(b'secret body')}"
+    for secret in ("0123456789", "secret", base64.b64encode(KEY.key).decode(), repr(signing.signature(b"").mac)):
+        assert secret not in shown
