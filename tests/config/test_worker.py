@@ -6,6 +6,7 @@ import pytest
 from coterie.config.properties import parse
 from coterie.config.worker import Listener, WorkerSettings
 from coterie.nouns.errors import ConfigError
+from coterie.nouns.jobs import ConnectorName, ConnectorTaskId, Jobs
 
 REQUIRED = {
     "group.id": "fleet",
@@ -17,6 +18,10 @@ REQUIRED = {
 
 
 EXAMPLE = Path(__file__).parents[2] / "docs" / "worker.properties"
+
+
+def task(connector: str, number: int) -> ConnectorTaskId:
+    return ConnectorTaskId(ConnectorName(connector), number)
 
 
 def settings(**changes: str) -> WorkerSettings:
@@ -75,9 +80,15 @@ def test_the_example_to_copy_is_taken_as_it_is_and_with_all_that_it_proposes(tex
         ("listeners", "http://a:99999", "http://a:99999 is not http://host:port"),
         ("rest.advertised.port", "0", "must be at least 1"),
         ("rest.advertised.listener", "https", "only http can be served"),
-        ("connect.protocol", "sessioned", "speaks 'compatible' only"),
-        ("connect.protocol", "static", "speaks 'compatible' only"),
-        ("connect.protocol", "fast", "there is no such protocol"),
+        ("connect.protocol", "fast", "must be one of eager, compatible, sessioned, static"),
+        ("static.connectors", "orders,,stock", "a name is missing"),
+        ("static.tasks", "orders", "'orders' is not <connector>-<task number>"),
+        ("static.tasks", "stock-0,orders-", "'orders-' is not <connector>-<task number>"),
+        ("static.tasks", "-1", "'-1' is not <connector>-<task number>"),
+        ("static.tasks", "orders-x", "'orders-x' is not <connector>-<task number>"),
+        ("static.tasks", "orders-01", "'orders-01' is no task"),
+        ("static.tasks", "orders-2147483648", "its number is 0 to 2147483647"),
+        ("static.tasks", "orders-0,", "a name is missing"),
         ("checkpoint.location", "", "must not be empty"),
         ("log.level", "loud", "must be one of DEBUG, INFO, WARNING, ERROR"),
     ],
@@ -130,3 +141,25 @@ def test_a_listener_on_every_interface_is_advertised_by_the_machines_name() -> N
 
 def test_an_ipv6_listener_keeps_its_brackets_in_the_url() -> None:
     assert settings(listeners="http://[::1]:8083").url() == "http://[::1]:8083/"
+
+
+@pytest.mark.parametrize(
+    ("keys", "claims"),
+    [
+        ({}, None),
+        ({"static_connectors": ""}, Jobs()),
+        ({"static_tasks": " "}, Jobs()),
+        ({"static_connectors": "orders, stock"}, Jobs.of([ConnectorName("orders"), ConnectorName("stock")])),
+        ({"static_tasks": "a-b-3,a--0"}, Jobs.of([task("a-b", 3), task("a-", 0)])),
+        ({"static_connectors": "a", "static_tasks": "b-1"}, Jobs.of([ConnectorName("a"), task("b", 1)])),
+    ],
+)
+def test_what_a_worker_claims_is_nothing_when_set_to_nothing_and_anything_when_not_set(
+    keys: dict[str, str], claims: Jobs | None
+) -> None:
+    assert settings(**keys).claims == claims
+
+
+def test_the_protocol_is_the_newest_by_default_and_may_be_written_in_capitals() -> None:
+    assert settings().connect_protocol == "static"
+    assert settings(connect_protocol="EAGER").connect_protocol == "eager"

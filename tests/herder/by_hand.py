@@ -33,7 +33,7 @@ from coterie.herder.requests import Answer, Request
 from coterie.herder.state import Herder, HerderSettings
 from coterie.nouns.ids import ConfigOffset, Generation, Incarnation, MemberId, WorkerId, WorkerUrl
 from coterie.nouns.jobs import NO_JOBS, Jobs
-from coterie.wire.connect import ConnectProtocol, WorkerAssignment
+from coterie.wire.connect import AssignmentError, ConnectProtocol, WorkerAssignment
 from coterie.wire.connect_events import AssignmentReceived
 
 ME, OTHER = MemberId("me"), MemberId("other")
@@ -56,7 +56,7 @@ class ByHand:
         self.config: list[NewLine] = []
         self.statuses: list[NewLine] = []
         self._requests = 0
-        self._generation = 0
+        self.generation = 0
 
     def tell(self, event: Event) -> None:
         self.orders += step(self.herder, event, now_ms=self.now_ms).effects
@@ -75,11 +75,19 @@ class ByHand:
         self.tell(RuntimeOpened())
 
     def assign(
-        self, *, assigned: Jobs = NO_JOBS, revoked: Jobs = NO_JOBS, leader: MemberId = OTHER, delay_ms: int = 0
+        self,
+        *,
+        assigned: Jobs = NO_JOBS,
+        revoked: Jobs = NO_JOBS,
+        leader: MemberId = OTHER,
+        delay_ms: int = 0,
+        protocol: ConnectProtocol = ConnectProtocol.COMPATIBLE,
+        error: AssignmentError = AssignmentError.NO_ERROR,
     ) -> None:
         """A round ends."""
-        self._generation += 1
+        self.generation += 1
         assignment = WorkerAssignment(
+            error=error,
             leader=leader,
             leader_url=WorkerUrl("http://leader:8083/"),
             config_offset=ConfigOffset(len(self.config) or -1),
@@ -89,8 +97,8 @@ class ByHand:
         )
         self.tell(
             AssignmentReceived(
-                generation=Generation(self._generation),
-                protocol=ConnectProtocol.COMPATIBLE,
+                generation=Generation(self.generation),
+                protocol=protocol,
                 member_id=ME,
                 assignment=assignment,
             )

@@ -35,12 +35,20 @@ SOME_WORK = Jobs(frozenset({ConnectorName("a")}), frozenset({ConnectorTaskId(Con
 class Worker:
     """One member and what is around it; time stands still unless it is told to pass."""
 
-    def __init__(self, instance_id: InstanceId | None = None) -> None:
+    def __init__(
+        self,
+        instance_id: InstanceId | None = None,
+        *,
+        offers: ConnectProtocol = ConnectProtocol.STATIC,
+        claims: Jobs | None = None,
+    ) -> None:
         self.member = Member(
             MemberSettings(
                 group_id=GroupId("fleet"),
                 instance_id=instance_id,
                 url=WorkerUrl("http://w:8083/"),
+                protocols=offers.offered,
+                claims=claims,
                 session_timeout_ms=9_000,
                 rebalance_timeout_ms=60_000,
                 heartbeat_interval_ms=1_000,
@@ -51,6 +59,7 @@ class Worker:
         self.timers = Timers[Timer]()
         self.out: list[Send] = []
         self.said: list[str] = []
+        self.warned: list[str] = []
         self.told: list[Effect] = []
         """What the herder hears, oldest first."""
 
@@ -63,8 +72,8 @@ class Worker:
                     self.timers.set(timer, at_ms)
                 case CancelTimer(timer=timer):
                     self.timers.cancel(timer)
-                case Say(text=text):
-                    self.said.append(text)
+                case Say(text=text, warns=warns):
+                    (self.warned if warns else self.said).append(text)
                 case _:
                     self.told.append(effect)
 
@@ -111,18 +120,30 @@ class Worker:
         return sum(isinstance(send.request, HeartbeatRequest) for send in self.out)
 
 
-def joined(generation: int = 1, *, leader: str = "x", members: Mapping[str, bytes] | None = None) -> JoinResponse:
+def joined(
+    generation: int = 1,
+    *,
+    leader: str = "x",
+    members: Mapping[str, bytes] | None = None,
+    protocol: ConnectProtocol = ConnectProtocol.COMPATIBLE,
+) -> JoinResponse:
     return JoinResponse(
         error=ErrorCode.none,
         generation=Generation(generation),
-        protocol="compatible",
+        protocol=protocol.wire_name,
         leader=MemberId(leader),
         member_id=MemberId("me"),
         members={MemberId(member): data for member, data in members.items()} if members is not None else None,
     )
 
 
-def synced(assigned: Jobs = NO_JOBS, *, revoked: Jobs = NO_JOBS, delay_ms: int = 0) -> SyncResponse:
+def synced(
+    assigned: Jobs = NO_JOBS,
+    *,
+    revoked: Jobs = NO_JOBS,
+    delay_ms: int = 0,
+    protocol: ConnectProtocol = ConnectProtocol.COMPATIBLE,
+) -> SyncResponse:
     assignment = WorkerAssignment(
         leader=MemberId("x"),
         leader_url=WorkerUrl("http://x:8083/"),
@@ -131,4 +152,4 @@ def synced(assigned: Jobs = NO_JOBS, *, revoked: Jobs = NO_JOBS, delay_ms: int =
         revoked=revoked,
         delay_ms=delay_ms,
     )
-    return SyncResponse(error=ErrorCode.none, assignment=encode_assignment(ConnectProtocol.COMPATIBLE, assignment))
+    return SyncResponse(error=ErrorCode.none, assignment=encode_assignment(protocol, assignment))

@@ -99,24 +99,6 @@ def test_a_leader_syncs_what_its_herder_computed(worker: Worker) -> None:
     assert [member for member, _ in request.assignments] == ["me"]
 
 
-def test_one_members_malformed_metadata_does_not_kill_the_leaders_round(worker: Worker) -> None:
-    worker.subscribe()
-    worker.answer(JoinRequest, joined(leader="me", members={"me": b"\xff\xff", "other": b""}))
-    (wanted,) = worker.heard(AssignmentWanted)
-    assert all(metadata.allocation is None for metadata in wanted.members.values())
-
-
-@pytest.mark.parametrize("nonsense", [b"", b"\xff\xff", b"\x00\x01\x00", b"\x00\x01\x00\x09\x00\x00"])
-def test_a_malformed_assignment_is_asked_for_again(worker: Worker, nonsense: bytes) -> None:
-    worker.subscribe()
-    worker.answer(JoinRequest, joined())
-    worker.answer(SyncRequest, SyncResponse(error=ErrorCode.none, assignment=nonsense))
-    assert not worker.heard(AssignmentReceived)
-    assert worker.sent(JoinRequest) is None, "not at once"
-    worker.pass_time(1_000)
-    assert worker.sent(JoinRequest) is not None
-
-
 def test_the_next_join_says_what_is_owned_and_the_work_goes_on(worker: Worker) -> None:
     settle(worker)
     worker.feed(RejoinWanted(reason="the delay is over"))
@@ -168,7 +150,10 @@ def test_a_coordinator_that_is_away_is_asked_again_by_the_same_member(worker: Wo
     ("error", "names"),
     [
         (ErrorCode.invalid_session_timeout, ["session.timeout.ms=9000", "group.min.session.timeout.ms"]),
-        (ErrorCode.inconsistent_group_protocol, ["connect.protocol compatible", "group.id"]),
+        (
+            ErrorCode.inconsistent_group_protocol,
+            ["connect.protocol static, sessioned, compatible, default", "group.id"],
+        ),
         (ErrorCode.invalid_group_id, ["group.id=fleet"]),
         (ErrorCode.group_authorization_failed, ["authorized", "group.id"]),
     ],

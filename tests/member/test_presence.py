@@ -103,6 +103,7 @@ def test_another_trouble_is_told_of_at_once(worker: Worker) -> None:
 
 def test_two_troubles_in_turn_are_each_told_of_once(worker: Worker) -> None:
     settle(worker)
+    worker.said.clear()
     worker.feed(RejoinWanted(reason="a wish"))
     while worker.now_ms < 4_000:
         worker.pass_time(100)

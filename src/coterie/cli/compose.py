@@ -28,6 +28,7 @@ from coterie.rest.app import create_app
 from coterie.rest.leader import HttpLeaderClient, open_client
 from coterie.rest.server import bind, serve_while
 from coterie.spark.runtime import SparkConfig, SparkTaskRuntime
+from coterie.wire.connect import ConnectProtocol
 from coterie.worker.membership import ClassicMembership
 from coterie.worker.worker import Worker
 
@@ -85,6 +86,8 @@ async def serve_worker(
                     session_timeout_ms=settings.session_timeout_ms,
                     rebalance_timeout_ms=settings.rebalance_timeout_ms,
                     heartbeat_interval_ms=settings.heartbeat_interval_ms,
+                    protocols=ConnectProtocol.named(settings.connect_protocol).offered,
+                    claims=settings.claims,
                     rebalance_heartbeat_interval_ms=settings.rebalance_heartbeat_interval_ms,
                     quiet_ms=settings.task_shutdown_graceful_timeout_ms + QUIET_MARGIN_MS,
                 ),

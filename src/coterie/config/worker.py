@@ -14,14 +14,20 @@ from coterie.config.security import KEYS as SECURITY_KEYS
 from coterie.config.security import KafkaSecurity
 from coterie.nouns.errors import ConfigError
 from coterie.nouns.ids import GroupId, WorkerId, WorkerUrl
+from coterie.nouns.jobs import ConnectorName, ConnectorTaskId, Jobs
 
 INSTANCE_ID = r"[a-zA-Z0-9._-]{1,249}"
 """As brokers check it."""
+TASK_MAX = 2**31 - 1
+"""What has a place in the group's protocol."""
 Name = Annotated[str, Field(min_length=1)]
 Milliseconds = Annotated[int, Field(ge=1)]
 Port = Annotated[int, Field(ge=1, le=65535)]
-Names = Annotated[tuple[Name, ...], BeforeValidator(lambda value: as_list(value) if isinstance(value, str) else value)]
+_AsList = BeforeValidator(lambda value: as_list(value) if isinstance(value, str) else value)
+Names = Annotated[tuple[Name, ...], _AsList]
 """A LIST value: items between commas."""
+Claims = Annotated[tuple[str, ...], _AsList]
+"""A LIST value that is checked as a whole: whoever reads the error sees all of it."""
 
 
 class Listener(NamedTuple):
@@ -74,8 +80,14 @@ class WorkerSettings(BaseModel):
     (Coterie's own key.)"""
     scheduled_rebalance_max_delay_ms: Annotated[int, Field(ge=0)] = 300_000
     """How long a lost worker's jobs wait for it before others get them; 0 means not at all."""
-    connect_protocol: str = "compatible"
-    """The newest embedded protocol that this worker offers."""
+    connect_protocol: str = "static"
+    """The newest protocol that this worker offers its group: eager, compatible, sessioned or static, each with all
+    older ones. The group speaks the newest that all its workers offer. With eager every rebalance stops every task."""
+    static_connectors: Claims | None = None
+    """The connectors that this worker may run (KIP-987); a worker that names any job, were it none, runs nothing else.
+    Ignored as long as one worker of the group does not speak static."""
+    static_tasks: Claims | None = None
+    """The tasks that this worker may run, each as `<connector>-<number>` (KIP-987)."""
 
     # -- the topics -------------------------------------------------------------------------------------------------
 
@@ -148,6 +160,16 @@ class WorkerSettings(BaseModel):
         return sorted(key for key in properties if key not in known and not key.startswith("spark."))
 
     @property
+    def claims(self) -> Jobs | None:
+        """The only jobs that this worker takes, were it none; None when it takes any."""
+        if self.static_connectors is None and self.static_tasks is None:
+            return None
+        return Jobs(
+            frozenset(map(ConnectorName, self.static_connectors or ())),
+            frozenset(map(ConnectorTaskId.parse, self.static_tasks or ())),
+        )
+
+    @property
     def listener(self) -> Listener:
         return _listener(self.listeners[0])
 
@@ -209,12 +231,26 @@ class WorkerSettings(BaseModel):
 
     @field_validator("connect_protocol")
     @classmethod
-    def _is_served(cls, protocol: str) -> str:
-        if protocol in ("eager", "sessioned", "static"):
-            raise ValueError("this version of Coterie speaks 'compatible' only; leave the key out or set that")
-        if protocol != "compatible":
-            raise ValueError("there is no such protocol; 'compatible' is spoken")
-        return protocol
+    def _is_a_protocol(cls, protocol: str) -> str:
+        if protocol.lower() not in ("eager", "compatible", "sessioned", "static"):
+            raise ValueError("must be one of eager, compatible, sessioned, static")
+        return protocol.lower()
+
+    @field_validator("static_connectors", "static_tasks")
+    @classmethod
+    def _are_names(cls, claims: tuple[str, ...] | None) -> tuple[str, ...] | None:
+        if "" in (claims or ()):
+            raise ValueError("a name is missing between two commas, or behind the last one")
+        return claims
+
+    @field_validator("static_tasks")
+    @classmethod
+    def _are_tasks(cls, tasks: tuple[str, ...] | None) -> tuple[str, ...] | None:
+        for text in tasks or ():
+            task = ConnectorTaskId.parse(text)
+            if str(task) != text or task.task > TASK_MAX:
+                raise ValueError(f"{text!r} is no task: its number is 0 to {TASK_MAX}, without zeros in front")
+        return tasks
 
     @field_validator(
         "config_storage_replication_factor",

@@ -1,13 +1,19 @@
 """What the leader does for its group: it deals the jobs out in each round."""
 
-from coterie.assignors import cooperative
+from collections.abc import Mapping
+
+from coterie.assignors import cooperative, eager
+from coterie.assignors.cooperative import Memory
 from coterie.assignors.members import MemberView
 from coterie.herder.messages import CancelTimer, Install, Say, SetTimer
 from coterie.herder.state import Turn
-from coterie.nouns.ids import ConfigOffset, Generation, InstanceId
+from coterie.nouns.ids import ConfigOffset, Generation, InstanceId, MemberId
 from coterie.nouns.jobs import NO_JOBS, Jobs
 from coterie.wire.connect import AssignmentError, ConnectProtocol, WorkerAssignment, WorkerMetadata
 from coterie.wire.connect_events import AssignmentWanted
+
+FIRST_GENERATION = Generation(1)
+"""Of a group that nobody was in before."""
 
 
 def on_wanted(turn: Turn, event: AssignmentWanted) -> None:
@@ -44,6 +50,14 @@ def on_patience_over(turn: Turn) -> None:
 
 def _assign(turn: Turn, wanted: AssignmentWanted) -> None:
     herder = turn.herder
+    herder.wanted = None
+    deal = _deal_anew if wanted.protocol is ConnectProtocol.EAGER else _deal_on
+    turn.order(Install(generation=wanted.generation, assignments=deal(turn, wanted)))
+
+
+def _deal_on(turn: Turn, wanted: AssignmentWanted) -> Mapping[MemberId, WorkerAssignment]:
+    """A cooperative round: everybody keeps what it has, but for what this round takes and gives."""
+    herder = turn.herder
     deferred_until_ms = herder.deferred_until_ms
     round_ = cooperative.assign(
         herder.memory,
@@ -53,15 +67,14 @@ def _assign(turn: Turn, wanted: AssignmentWanted) -> None:
             for member, metadata in wanted.members.items()
         },
         generation=wanted.generation,
-        last_completed_generation=Generation(-1) if herder.lost else herder.generation,
+        last_completed_generation=Generation(-1) if herder.lost else herder.completed,
         now_ms=turn.now_ms,
         policy=herder.settings.policy,
         known_delay_ms=max(deferred_until_ms - turn.now_ms, 0) if deferred_until_ms is not None else 0,
     )
-    herder.wanted = None
     herder.memory = round_.memory
     herder.assigned_for = herder.config.jobs()
-    assignments = {
+    return {
         member: WorkerAssignment(
             leader=wanted.member_id,
             leader_url=herder.settings.url,
@@ -72,7 +85,35 @@ def _assign(turn: Turn, wanted: AssignmentWanted) -> None:
         )
         for member, one in round_.assignments.items()
     }
-    turn.order(Install(generation=wanted.generation, assignments=assignments))
+
+
+def _deal_anew(turn: Turn, wanted: AssignmentWanted) -> Mapping[MemberId, WorkerAssignment]:
+    """An eager round. Who was in the last one and heard of it has stopped everything before it joined this one.
+
+    If that was no eager one, or this leader does not know, nobody is told to run anything yet: members of a
+    cooperative group may still run what they had (K415: "first sending a downgraded assignment with empty assigned
+    connectors and tasks"). That there is more to deal out then brings about the next round.
+    """
+    herder = turn.herder
+    has_heard = not herder.lost and herder.generation == wanted.generation - 1
+    all_stopped = (
+        (has_heard and herder.protocol is ConnectProtocol.EAGER)
+        or wanted.generation == FIRST_GENERATION
+        or wanted.members.keys() == {wanted.member_id}
+    )
+    herder.memory = Memory()
+    herder.assigned_for = herder.config.jobs() if all_stopped else NO_JOBS
+    if not all_stopped:
+        turn.order(Say(text="The group has come to speak eager: before anything is dealt out, everybody stops"))
+    return {
+        member: WorkerAssignment(
+            leader=wanted.member_id,
+            leader_url=herder.settings.url,
+            config_offset=herder.config.offset,
+            assigned=jobs,
+        )
+        for member, jobs in eager.assign(herder.assigned_for, wanted.members).items()
+    }
 
 
 def _view(metadata: WorkerMetadata, instance_id: InstanceId | None, protocol: ConnectProtocol) -> MemberView:

@@ -145,6 +145,7 @@ def _on_news(turn: Turn, event: TaskProgressed | HeartbeatAnswered | StatusLines
                 turn.herder.statuses.apply(line)
         case StatusesAppended():
             statuses.on_appended(turn, event)
+            membership.advance(turn)
 
 
 def _on_config_lines(turn: Turn, event: ConfigLinesRead) -> None:
@@ -170,7 +171,7 @@ def _on_membership(
 ) -> None:
     match event:
         case RebalanceStarted():
-            membership.on_rebalance(turn)
+            membership.on_rebalance(turn, event)
         case AssignmentWanted():
             leading.on_wanted(turn, event)
         case AssignmentReceived():

@@ -6,20 +6,27 @@ from coterie.herder.messages import CancelTimer, Rejoin, Say, SetTimer, Subscrib
 from coterie.herder.state import Turn
 from coterie.nouns.ids import MemberId, WorkerUrl
 from coterie.nouns.jobs import NO_JOBS
-from coterie.wire.connect import AssignmentError
-from coterie.wire.connect_events import AssignmentReceived, MembershipLost
+from coterie.wire.connect import AssignmentError, ConnectProtocol
+from coterie.wire.connect_events import AssignmentReceived, MembershipLost, RebalanceStarted
 
 
-def on_rebalance(turn: Turn) -> None:
-    turn.herder.settled = False
-    turn.herder.wanted = None
+def on_rebalance(turn: Turn, event: RebalanceStarted) -> None:
+    herder = turn.herder
+    herder.settled = False
+    herder.wanted = None
+    if event.everything_stops and not herder.releasing:
+        turn.order(Say(text="The group speaks eager and rebalances: everything here stops first"))
+        herder.releasing = True
+        herder.assigned = NO_JOBS
+        herder.owes_rejoin = False
+        herder.subscribed = None  # Said again also when it is the same: the membership waits to hear it.
 
 
 def on_assignment(turn: Turn, event: AssignmentReceived) -> None:
     herder, assignment = turn.herder, event.assignment
-    herder.member_id, herder.generation = event.member_id, event.generation
+    herder.member_id, herder.generation, herder.protocol = event.member_id, event.generation, event.protocol
     herder.leader, herder.leader_url = assignment.leader, assignment.leader_url
-    herder.lost = herder.rejoin_asked = False
+    herder.lost = herder.releasing = herder.rejoin_asked = False
     herder.wanted = None
     bursts.close_window(turn)
     if herder.leader != herder.member_id:
@@ -32,10 +39,18 @@ def on_assignment(turn: Turn, event: AssignmentReceived) -> None:
         herder.catch_up_to = assignment.config_offset if lagged else None
         return
     herder.settled = True
+    herder.completed = event.generation
     herder.catch_up_to = None
     herder.assignment_offset = assignment.config_offset
+    is_eager = event.protocol is ConnectProtocol.EAGER
+    if is_eager:
+        # Whoever worked before has stopped, or stops now: nothing of what was remembered of it can be lost any more.
+        herder.memory = Memory()
+        # A leader that dealt nothing out, for not everybody had stopped, brings the real round about.
+        herder.owes_rejoin = herder.assigned_for == NO_JOBS and bool(herder.config.jobs())
     if herder.leaving is None:
-        herder.assigned = (herder.assigned - assignment.revoked) | assignment.assigned
+        kept = NO_JOBS if is_eager else herder.assigned - assignment.revoked
+        herder.assigned = kept | assignment.assigned
         herder.owes_rejoin = herder.owes_rejoin or bool(assignment.revoked)
     _set_delay(turn, assignment.delay_ms)
     if herder.is_leader:
@@ -46,7 +61,7 @@ def on_lost(turn: Turn, event: MembershipLost) -> None:
     """Stop everything. The membership joins again, as a worker without work, when all has stopped."""
     herder = turn.herder
     turn.order(Say(text=f"The membership is lost, everything here stops: {event.reason}"))
-    herder.settled = False
+    herder.settled = herder.releasing = False
     herder.lost = True
     herder.member_id = herder.leader = MemberId("")
     herder.leader_url = WorkerUrl("")
@@ -72,7 +87,8 @@ def advance(turn: Turn) -> None:
     """Say what has changed about this worker, then ask for the rounds that it owes."""
     herder = turn.herder
     now = (herder.config.offset, herder.owned)
-    if herder.may_join and now != herder.subscribed:
+    tells = herder.releasing and bool(herder.unwritten or herder.writing)
+    if herder.may_join and now != herder.subscribed and not tells:
         herder.subscribed = now
         turn.order(Subscribe(config_offset=now[0], owned=now[1]))
     # Not while a round is under way: its join may have been sent when something of what was revoked still ran, and
@@ -93,7 +109,8 @@ def _told(event: AssignmentReceived) -> str:
     waits = f"; lost jobs wait {assignment.delay_ms} ms" if assignment.delay_ms else ""
     wrong = f"; {assignment.error.name}" if assignment.error else ""
     return (
-        f"Generation {event.generation}, led by {assignment.leader_url}: new {given}; to give back {back}{waits}{wrong}"
+        f"Generation {event.generation} ({event.protocol.setting}), led by {assignment.leader_url}: "
+        f"new {given}; to give back {back}{waits}{wrong}"
     )
 
 

@@ -22,6 +22,7 @@ from coterie.herder.status_records import Status, StatusState
 from coterie.nouns.ids import ConfigOffset, Generation, Incarnation, MemberId, WorkerId, WorkerUrl
 from coterie.nouns.jobs import NO_JOBS, ConnectorName, ConnectorTaskId, Job, Jobs
 from coterie.nouns.states import State
+from coterie.wire.connect import ConnectProtocol
 from coterie.wire.connect_events import AssignmentWanted
 
 
@@ -159,10 +160,17 @@ class Herder:
         """The runtime is open; before, nothing is said to the membership, which joins when it is told something."""
         self.member_id = MemberId("")
         self.generation = Generation(-1)
+        """Of the last round that ended here."""
+        self.protocol: ConnectProtocol | None = None
+        """What the group had voted for in it; None before the first."""
+        self.completed = Generation(-1)
+        """Of the last round that ended here with an assignment; one that failed changed nothing of who has what."""
         self.leader = MemberId("")
         self.leader_url = WorkerUrl("")
         self.settled = False
         self.lost = False
+        self.releasing = False
+        """The group speaks eager and a round waits until nothing runs here, and until that has been told."""
         self.answered_at_ms: int | None = None
         """When the last heartbeat was sent that the coordinator has answered; None before the first."""
         self.assigned: Jobs = NO_JOBS

@@ -66,6 +66,7 @@ def on_appended(turn: Turn, event: StatusesAppended) -> None:
     if event.failure is None:
         herder.writing = {}
         return
+    herder.releasing = False  # A join that waits for them has waited long enough.
     turn.order(Say(text=f"Statuses could not be written, and will be in {RETRY_MS} ms: {event.failure}"))
     # What was said of a job meanwhile counts more than what was on its way.
     turn.order(SetTimer(timer="statuses", at_ms=turn.now_ms + RETRY_MS))

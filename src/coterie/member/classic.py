@@ -2,8 +2,9 @@
 
 Theory of operation. A round is one join, answered when everybody has joined, and one sync, answered when the leader has
 sent the assignments; between the two the leader's herder computes them. The work goes on through all of it (K415):
-only an assignment revokes. Whoever is told to rejoin (by a heartbeat, by its herder) begins the next round; a wish
-that comes during a round is granted after it.
+only an assignment revokes. But where the group's last vote was for eager its leader is not told what anybody runs, so
+there everything stops first, and the join waits for that. Whoever is told to rejoin (by a heartbeat, by its herder)
+begins the next round; a wish that comes during a round is granted after it.
 
 Three things can end a place:
 
@@ -61,7 +62,7 @@ from coterie.member.presence import (
     retry_later,
     send_heartbeat,
 )
-from coterie.member.rounds import join_if_due, on_installed, on_joined, on_known, on_synced
+from coterie.member.rounds import join_if_due, on_installed, on_joined, on_known, on_subscribed, on_synced
 from coterie.member.state import InFlight, Member, check
 from coterie.member.turn import Turn
 
@@ -76,8 +77,7 @@ def step(member: Member, event: Event, *, now_ms: int) -> Output[None, Effect]:
             case TimerFired(timer=timer):
                 on_timer(turn, timer)
             case Subscribed():
-                member.config_offset, member.owned = event.config_offset, event.owned
-                member.draining = event.draining
+                on_subscribed(member, event)
             case RejoinWanted(reason=reason):
                 member.rejoin_reason = member.rejoin_reason or reason
             case Installed():

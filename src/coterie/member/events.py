@@ -107,6 +107,8 @@ class Say:
     """One line for the process's log."""
 
     text: str
+    warns: bool = False
+    """An operator should see it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

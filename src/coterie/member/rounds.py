@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import replace
 
-from coterie.member.events import Installed, Say, SetTimer
+from coterie.member.events import Installed, Say, SetTimer, Subscribed
 from coterie.member.messages import (
     HeartbeatRequest,
     HeartbeatResponse,
@@ -16,6 +16,7 @@ from coterie.member.presence import (
     end_lease_if_over,
     expect_a_round,
     expel,
+    lose,
     on_unknown,
     renew_lease,
     retry_later,
@@ -25,7 +26,7 @@ from coterie.member.refusals import refusal
 from coterie.member.state import NO_GENERATION, NO_MEMBER, InFlight, Member
 from coterie.member.turn import Turn
 from coterie.nouns.errors import WireError
-from coterie.nouns.ids import ConfigOffset, MemberId, WorkerUrl
+from coterie.nouns.ids import MemberId, WorkerUrl
 from coterie.nouns.jobs import NO_JOBS
 from coterie.wire.connect import PROTOCOL_TYPE, ConnectProtocol, WorkerAssignment, WorkerMetadata
 from coterie.wire.connect_bytes import decode_assignment, decode_metadata, encode_assignment, encode_metadata
@@ -33,6 +34,13 @@ from coterie.wire.connect_events import AssignmentReceived, AssignmentWanted, Me
 from coterie.wire.errors import ErrorCode
 
 # -- joining ----------------------------------------------------------------------------------------------------------
+
+
+def on_subscribed(member: Member, said: Subscribed) -> None:
+    member.config_offset, member.draining = said.config_offset, said.draining
+    if member.handed <= said.owned:
+        member.handed = NO_JOBS
+    member.owned = said.owned | member.handed
 
 
 def join_if_due(turn: Turn) -> None:
@@ -44,7 +52,12 @@ def join_if_due(turn: Turn) -> None:
         return
     if member.retry_at_ms is not None or (member.completed and member.rejoin_reason is None):
         return
-    member.stopping = False
+    if member.protocol is ConnectProtocol.EAGER and member.owned:
+        if not member.releasing:
+            member.releasing = True
+            turn.order(RebalanceStarted(everything_stops=True))
+        return
+    member.stopping = member.releasing = False
     settings, owned = member.settings, member.owned
     if settings.instance_id is not None and not member.member_id:
         if member.known is None:
@@ -136,7 +149,8 @@ def on_joined(turn: Turn, asked: InFlight, response: JoinResponse) -> None:
             elif response.leader == response.member_id and not response.skip_assignment:
                 member.returning = False
                 member.computing = True
-                members = {other: read_metadata(turn, other, data) for other, data in (response.members or {}).items()}
+                read = {other: read_metadata(turn, other, data) for other, data in (response.members or {}).items()}
+                members = {other: metadata for other, metadata in read.items() if metadata is not None}
                 turn.order(
                     AssignmentWanted(
                         generation=member.generation,
@@ -147,6 +161,10 @@ def on_joined(turn: Turn, asked: InFlight, response: JoinResponse) -> None:
                     )
                 )
             else:
+                if member.protocol is ConnectProtocol.EAGER and not response.skip_assignment:
+                    # There an assignment is the whole, so what a former life was told is good for this one, too. (But a
+                    # leader that is back does not know any more what it dealt out.)
+                    member.returning = False
                 sync(turn, {})
         case ErrorCode.member_id_required if is_about(asked, response.member_id):
             member.member_id = response.member_id
@@ -182,13 +200,14 @@ def is_about(asked: InFlight, member_id: MemberId) -> bool:
     return bool(member_id) and asked.request.member_id in (NO_MEMBER, member_id)
 
 
-def read_metadata(turn: Turn, other: MemberId, data: bytes) -> WorkerMetadata:
-    """One member's nonsense is not the group's: whoever cannot be understood counts as one that runs nothing."""
+def read_metadata(turn: Turn, other: MemberId, data: bytes) -> WorkerMetadata | None:
+    """One member's nonsense is not the group's: whoever cannot be understood is left out of the round."""
     try:
         return decode_metadata(data)[1]
     except WireError as error:
-        turn.order(Say(text=f"What member {other} says of itself is malformed, it counts as empty: {error}"))
-        return WorkerMetadata(url=WorkerUrl(""), config_offset=ConfigOffset(-1))
+        text = f"What member {other} says of itself is malformed, so it is given no assignment: {error}"
+        turn.order(Say(text=text, warns=True))
+        return None
 
 
 # -- syncing ----------------------------------------------------------------------------------------------------------
@@ -228,10 +247,14 @@ def on_synced(turn: Turn, asked: InFlight, response: SyncResponse) -> None:
             renew_lease(turn, asked)
             if end_lease_if_over(turn):
                 return  # it lay in the socket while this process was paused: others have the work by now
+            if not response.assignment:
+                lose(turn, "its leader has left this worker out, as one does with whom one cannot understand")
+                retry_later(turn)
+                return
             try:
                 _, assignment = decode_assignment(response.assignment)
             except WireError as error:
-                turn.order(Say(text=f"The assignment is malformed, joining again: {error}"))
+                turn.say_trouble(f"The assignment is malformed, joining again: {error}")
                 retry_later(turn)
                 return
             if member.returning:
@@ -243,9 +266,12 @@ def on_synced(turn: Turn, asked: InFlight, response: SyncResponse) -> None:
                 member.rejoin_reason = member.rejoin_reason or "this static member has begun a new life"
             member.completed, member.retries, member.told = True, 0, assignment
             expect_a_round(turn)
-            # Until the herder says otherwise: should the place be lost now, all of this has to stop first.
-            member.owned = (member.owned or NO_JOBS) | assignment.assigned
+            # Until the herder has taken it up: should the place be lost now, all of this has to stop first.
+            owned = member.owned or NO_JOBS
+            member.handed = assignment.assigned - owned
+            member.owned = owned | assignment.assigned
             assert member.protocol is not None
+            announce(turn, member.protocol)
             turn.order(
                 AssignmentReceived(
                     generation=member.generation,
@@ -260,3 +286,21 @@ def on_synced(turn: Turn, asked: InFlight, response: SyncResponse) -> None:
             pass  # the group has moved on: join at once
         case error:
             on_error(turn, error)
+
+
+def announce(turn: Turn, protocol: ConnectProtocol) -> None:
+    """Say what the group speaks, whenever that is another protocol than before."""
+    member = turn.member
+    if protocol is member.announced:
+        return
+    member.announced = protocol
+    newest = member.settings.protocols[0]
+    if protocol is newest:
+        turn.order(Say(text=f"The group speaks {protocol.setting}"))
+        return
+    text = f"The group speaks {protocol.setting}, not {newest.setting}: a member's connect.protocol is that old"
+    if protocol is ConnectProtocol.EAGER:
+        text += "; so each rebalance stops all tasks"
+    if member.settings.claims is not None and protocol < ConnectProtocol.STATIC:
+        text += "; static.connectors and static.tasks are ignored"
+    turn.order(Say(text=text, warns=True))

@@ -7,7 +7,7 @@ from coterie.engine.lease import lease_ms
 from coterie.member.events import RequestId
 from coterie.member.messages import HeartbeatRequest, Request, SyncRequest
 from coterie.nouns.ids import ConfigOffset, Generation, GroupId, InstanceId, MemberId, WorkerUrl
-from coterie.nouns.jobs import Jobs
+from coterie.nouns.jobs import NO_JOBS, Jobs
 from coterie.wire.connect import ConnectProtocol, WorkerAssignment
 
 NO_GENERATION = Generation(-1)
@@ -21,7 +21,7 @@ class MemberSettings:
     """``group.instance.id``: with it this is a static member, which never says that it leaves (KIP-345)."""
     url: WorkerUrl
     """Where this worker's REST listens: leaders tell it to everybody."""
-    protocols: tuple[ConnectProtocol, ...] = (ConnectProtocol.COMPATIBLE,)
+    protocols: tuple[ConnectProtocol, ...] = ConnectProtocol.STATIC.offered
     """What this worker offers, the preferred one first."""
     claims: Jobs | None = None
     """``static.connectors`` and ``static.tasks``: the only jobs that it takes; None takes any (KIP-987)."""
@@ -74,6 +74,8 @@ class Member:
         self.config_offset = ConfigOffset(-1)
         self.owned: Jobs | None = None
         """What the next join will say that it runs; None before the herder has said anything."""
+        self.handed: Jobs = NO_JOBS
+        """What it was assigned and the herder has not taken up yet: what it says until then was said before."""
         self.draining = False
         """Whether the next join will say that this worker is to go for good."""
         self.told: WorkerAssignment | None = None
@@ -85,6 +87,8 @@ class Member:
         """Of the last join that was answered."""
         self.protocol: ConnectProtocol | None = None
         """What the group voted for in that join."""
+        self.announced: ConnectProtocol | None = None
+        """What the process's log was last told that the group speaks."""
         self.completed = False
         """Whether that generation's assignment has been received."""
         self.known: bool | None = None
@@ -111,6 +115,8 @@ class Member:
         # What ends.
         self.leased_at_ms: int | None = None
         """When the last request was sent that the coordinator answered as one to a member; None when there is none."""
+        self.releasing = False
+        """The place is kept, but the group speaks eager: nothing may run any more when this member joins."""
         self.stopping = False
         """The membership is lost, and not all has stopped yet."""
         self.refused = False
@@ -134,5 +140,6 @@ def check(member: Member) -> None:
     assert not (member.completed and member.generation < 0), "what is completed has a number"
     assert not (member.computing and asking is not None), "a leader that computes asks for nothing"
     assert not (member.stopping and asking is not None) or member.leaving is not None, "no join before all has stopped"
+    assert not (member.releasing and asking is not None) or member.leaving is not None, "no join before all is released"
     assert not (member.refused and asking is not None) or member.leaving is not None, "whoever is refused asks no more"
     assert member.generation < 0 or member.member_id, "only a member has a generation"

@@ -15,7 +15,10 @@ from coterie.wire.connect import ConnectProtocol, WorkerAssignment, WorkerMetada
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RebalanceStarted:
     """This worker is joining, and its work goes on: until the next assignment nobody is asked to start or stop
-    anything."""
+    anything. Unless ``everything_stops``: then it is to join, and does so when it says that nothing is owned."""
+
+    everything_stops: bool = False
+    """The group speaks eager, in which the leader is not told what anybody runs, and deals all out anew."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -133,8 +133,8 @@ class ClassicMembership:
                 self._inbox.timers.set(timer, at_ms)
             case CancelTimer(timer=timer):
                 self._inbox.timers.cancel(timer)
-            case Say(text=text):
-                logger.info("%s", text)
+            case Say(text=text, warns=warns):
+                logger.log(logging.WARNING if warns else logging.INFO, "%s", text)
             case Left():
                 logger.info("Left the group")
             case _:

@@ -1,0 +1,248 @@
+"""What the group speaks decides how a herder leads, and what it does with its work: eager, and the ways to and from it.
+
+Scenes of K415's "Compatibility, Deprecation, and Migration Plan", with the leader and one follower told by hand.
+"""
+
+import pytest
+
+from coterie.herder.messages import (
+    AppendStatuses,
+    Install,
+    Rejoin,
+    StartTask,
+    StatusesAppended,
+    StopTask,
+    Subscribe,
+)
+from coterie.herder.seams import TaskProgressed
+from coterie.nouns.ids import ConfigOffset, Generation, MemberId, WorkerUrl
+from coterie.nouns.jobs import NO_JOBS, Jobs
+from coterie.wire.connect import ConnectProtocol, WorkerAssignment, WorkerMetadata
+from coterie.wire.connect_events import AssignmentWanted, MembershipLost, RebalanceStarted
+from tests.herder.by_hand import ME, OTHER, ByHand
+from tests.herder.test_machine import BORN, DEALT, ORDERS, TASKS, only
+
+EAGER, COMPATIBLE, SESSIONED, STATIC = ConnectProtocol
+ALL_JOBS = only(ORDERS, *TASKS)
+COOPERATIVE = pytest.mark.parametrize("protocol", [COMPATIBLE, SESSIONED, STATIC])
+
+
+def ready() -> ByHand:
+    """One that has read of a connector and its two tasks."""
+    herder = ByHand()
+    herder.begin()
+    herder.write(BORN, *DEALT)
+    return herder
+
+
+def deal(
+    herder: ByHand,
+    generation: int,
+    protocol: ConnectProtocol,
+    owned: dict[MemberId, Jobs],
+    claims: dict[MemberId, Jobs] | None = None,
+) -> dict[MemberId, WorkerAssignment]:
+    """What this leader gives, and takes from, members that say of themselves what ``protocol`` has a place for."""
+    herder.tell(RebalanceStarted())
+    members = {}
+    for member, jobs in owned.items():
+        allocation = WorkerAssignment(
+            leader=ME, leader_url=WorkerUrl("http://x/"), config_offset=ConfigOffset(len(herder.config)), assigned=jobs
+        )
+        mine = (claims or {}).get(member)
+        members[member] = WorkerMetadata(
+            url=WorkerUrl(f"http://{member}/"),
+            config_offset=ConfigOffset(len(herder.config)),
+            allocation=None if protocol is EAGER else allocation,
+            static_connectors=None if mine is None else mine.connectors,
+            static_tasks=None if mine is None else mine.tasks,
+        )
+    herder.tell(AssignmentWanted(generation=Generation(generation), protocol=protocol, member_id=ME, members=members))
+    (installed,) = herder.take(Install)
+    assert installed.generation == generation
+    return dict(installed.assignments)
+
+
+def lead(herder: ByHand, protocol: ConnectProtocol, owned: dict[MemberId, Jobs]) -> dict[MemberId, WorkerAssignment]:
+    """A whole round that this herder leads; its number follows the last one's."""
+    dealt = deal(herder, herder.generation + 1, protocol, owned)
+    herder.assign(assigned=dealt[ME].assigned, revoked=dealt[ME].revoked, leader=ME, protocol=protocol)
+    return dealt
+
+
+def given(dealt: dict[MemberId, WorkerAssignment]) -> Jobs:
+    return Jobs.of(job for one in dealt.values() for job in one.assigned)
+
+
+# -- a group that speaks eager ----------------------------------------------------------------------------------------
+
+
+def test_an_eager_round_deals_everything_out_to_everybody() -> None:
+    herder = ready()
+    dealt = lead(herder, EAGER, {ME: NO_JOBS, OTHER: NO_JOBS})
+    assert given(dealt) == ALL_JOBS
+    assert not (dealt[ME].assigned & dealt[OTHER].assigned)
+    assert {(one.revoked, one.delay_ms) for one in dealt.values()} == {(NO_JOBS, 0)}
+
+
+def test_before_an_eager_round_everything_stops_is_committed_and_told() -> None:
+    herder = ready()
+    herder.assign(assigned=only(*TASKS), protocol=EAGER)
+    herder.obey()
+    herder.tell(TaskProgressed(task=TASKS[0], batch_id=0, input_rows=1))
+    herder.obey()
+    herder.take(Subscribe)
+    herder.tell(RebalanceStarted(everything_stops=True))
+    stops = herder.take(StopTask)
+    assert {stop.task for stop in stops} == set(TASKS)
+    herder.do(stops[0])
+    assert NO_JOBS not in [order.owned for order in herder.take(Subscribe)]
+    herder.do(stops[1])
+    (told,) = herder.take(AppendStatuses)
+    assert not herder.take(Subscribe), "what it has to say of its tasks is not written yet"
+    herder.do(told)
+    for more in herder.take(AppendStatuses):
+        herder.do(more)
+    assert herder.take(Subscribe)[-1].owned == NO_JOBS
+
+
+def test_statuses_that_cannot_be_written_hold_no_round_up() -> None:
+    herder = ready()
+    herder.assign(assigned=only(*TASKS), protocol=EAGER)
+    herder.obey()
+    herder.tell(TaskProgressed(task=TASKS[0], batch_id=0, input_rows=1))
+    herder.obey()
+    herder.take(Subscribe)
+    herder.tell(RebalanceStarted(everything_stops=True))
+    for stop in herder.take(StopTask):
+        herder.do(stop)
+    assert herder.take(AppendStatuses)
+    herder.tell(StatusesAppended(failure="the log is away"))
+    assert herder.take(Subscribe)[-1].owned == NO_JOBS
+
+
+def test_whoever_runs_nothing_says_so_at_once_when_everything_is_to_stop() -> None:
+    herder = ready()
+    herder.assign(protocol=EAGER)
+    herder.obey()
+    herder.take(Subscribe)
+    herder.tell(RebalanceStarted(everything_stops=True))
+    herder.obey()
+    assert [order.owned for order in herder.take(Subscribe)] == [NO_JOBS]
+
+
+def test_an_eager_assignment_replaces_the_whole_and_goes_on_with_what_is_in_both() -> None:
+    herder = ready()
+    herder.assign(assigned=only(*TASKS))
+    herder.obey()
+    herder.assign(assigned=only(TASKS[0]), protocol=EAGER)
+    assert [stop.task for stop in herder.take(StopTask)] == [TASKS[1]]
+    assert not herder.take(StartTask)
+    assert not herder.take(Rejoin), "a follower's business is done"
+
+
+# -- downgrade --------------------------------------------------------------------------------------------------------
+
+
+@COOPERATIVE
+def test_when_a_cooperative_group_comes_to_speak_eager_nobody_gets_anything_until_all_have_stopped(
+    protocol: ConnectProtocol,
+) -> None:
+    """K415: a one-time double rebalance, the first of it with empty assignments."""
+    herder = ready()
+    first = lead(herder, protocol, {ME: NO_JOBS, OTHER: NO_JOBS})
+    herder.obey()
+    assert not herder.take(Rejoin)
+    # A third one has come, which speaks eager alone. Nobody has stopped, and nobody says what it runs.
+    dealt = lead(herder, EAGER, {ME: first[ME].assigned, OTHER: first[OTHER].assigned, MemberId("third"): NO_JOBS})
+    assert given(dealt) == NO_JOBS
+    herder.obey()  # It stops its own.
+    assert not herder.herder.owned
+    assert len(herder.take(Rejoin)) == 1, "the leader brings the second round about"
+    # Its members have heard of the eager vote, so they have stopped before they joined.
+    dealt = lead(herder, EAGER, {ME: NO_JOBS, OTHER: NO_JOBS, MemberId("third"): NO_JOBS})
+    assert given(dealt) == ALL_JOBS
+    herder.obey()
+    assert not herder.take(Rejoin), "once is enough"
+
+
+def test_a_leader_that_was_not_in_the_round_before_takes_nobody_to_have_stopped() -> None:
+    herder = ready()
+    assert given(deal(herder, 7, EAGER, {ME: NO_JOBS, OTHER: NO_JOBS})) == NO_JOBS
+
+
+def test_a_leader_that_missed_a_round_takes_nobody_to_have_stopped() -> None:
+    herder = ready()
+    lead(herder, EAGER, {ME: NO_JOBS, OTHER: NO_JOBS})
+    assert given(deal(herder, 3, EAGER, {ME: NO_JOBS, OTHER: NO_JOBS})) == NO_JOBS
+
+
+def test_a_leader_that_was_lost_takes_nobody_to_have_stopped() -> None:
+    herder = ready()
+    lead(herder, EAGER, {ME: NO_JOBS, OTHER: NO_JOBS})
+    herder.tell(MembershipLost(reason="silence"))
+    assert given(deal(herder, 2, EAGER, {ME: NO_JOBS, OTHER: NO_JOBS})) == NO_JOBS
+
+
+def test_in_a_group_that_had_no_round_before_and_in_one_of_its_own_nobody_runs_anything() -> None:
+    assert given(deal(ready(), 1, EAGER, {ME: NO_JOBS, OTHER: NO_JOBS})) == ALL_JOBS
+    assert given(deal(ready(), 7, EAGER, {ME: NO_JOBS})) == ALL_JOBS
+
+
+def test_a_follower_of_the_last_eager_round_that_leads_the_next_knows_that_all_have_stopped() -> None:
+    herder = ready()
+    herder.assign(leader=OTHER, protocol=EAGER)
+    assert given(deal(herder, 2, EAGER, {ME: NO_JOBS, MemberId("third"): NO_JOBS})) == ALL_JOBS
+
+
+def test_a_group_that_has_nothing_to_run_needs_no_second_round() -> None:
+    herder = ByHand()
+    herder.begin()
+    herder.assign(protocol=STATIC, leader=ME)
+    lead(herder, EAGER, {ME: NO_JOBS, OTHER: NO_JOBS})
+    assert not herder.take(Rejoin)
+
+
+# -- upgrade ----------------------------------------------------------------------------------------------------------
+
+
+@COOPERATIVE
+def test_the_first_cooperative_round_after_an_eager_one_loses_nothing_and_waits_for_nothing(
+    protocol: ConnectProtocol,
+) -> None:
+    """The last eager worker has left: the others stopped everything before they joined, as they were in an eager group,
+    and what they ran, and what it ran, is to be dealt out at once."""
+    herder = ready()
+    # What this leader remembers of the days before the eager ones says nothing any more.
+    lead(herder, protocol, {ME: NO_JOBS, OTHER: NO_JOBS, MemberId("third"): NO_JOBS})
+    lead(herder, EAGER, {ME: NO_JOBS, OTHER: NO_JOBS, MemberId("third"): NO_JOBS})
+    lead(herder, EAGER, {ME: NO_JOBS, OTHER: NO_JOBS, MemberId("third"): NO_JOBS})
+    dealt = lead(herder, protocol, {ME: NO_JOBS, OTHER: NO_JOBS})
+    assert given(dealt) == ALL_JOBS
+    assert {one.delay_ms for one in dealt.values()} == {0}
+    # From now on it is as ever: who leaves is waited for, and what was not his goes on.
+    dealt = lead(herder, protocol, {ME: dealt[ME].assigned})
+    assert given(dealt) == NO_JOBS
+    assert dealt[ME].delay_ms == 300_000
+
+
+def test_a_delay_that_was_running_when_the_group_came_to_speak_eager_is_over() -> None:
+    herder = ready()
+    herder.assign(delay_ms=60_000, leader=ME, protocol=STATIC)
+    lead(herder, EAGER, {ME: NO_JOBS, OTHER: NO_JOBS})
+    lead(herder, EAGER, {ME: NO_JOBS, OTHER: NO_JOBS})
+    dealt = lead(herder, STATIC, {ME: NO_JOBS, OTHER: NO_JOBS})
+    assert (given(dealt), dealt[ME].delay_ms) == (ALL_JOBS, 0)
+
+
+# -- who may claim ----------------------------------------------------------------------------------------------------
+
+
+def test_claims_count_where_all_speak_static_and_nowhere_else() -> None:
+    claims = {OTHER: ALL_JOBS}
+    dealt = deal(ready(), 1, STATIC, {ME: NO_JOBS, OTHER: NO_JOBS}, claims)
+    assert dealt[OTHER].assigned == ALL_JOBS
+    for protocol in (COMPATIBLE, SESSIONED):
+        dealt = deal(ready(), 1, protocol, {ME: NO_JOBS, OTHER: NO_JOBS}, claims)
+        assert dealt[OTHER].assigned != ALL_JOBS
+        assert given(dealt) == ALL_JOBS
