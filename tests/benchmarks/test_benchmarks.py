@@ -5,9 +5,12 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks import bench_log
+from benchmarks import bench_log, fleets
 from benchmarks.bench_group import LightGroup
+from benchmarks.bench_rebalance import Bench
 from benchmarks.brokers import Measured, allow_files, ratios
+from benchmarks.fleets import OurWorkers
+from coterie.cli.processes import Children
 from coterie.nouns.errors import WorldError
 from tests.kafka.embedded_broker import EmbeddedBroker
 
@@ -45,6 +48,22 @@ def test_records_are_produced_fetched_and_written_one_by_one(measured: Measured)
     figures = bench_log.measured(measured, "embedded", options)
     assert figures["fetched_records_per_s"] > 0
     assert not unexplained(figures)
+
+
+def test_a_fleet_of_light_tasks_is_created_joined_and_left(tmp_path: Path) -> None:
+    home = tmp_path / "light"
+    home.mkdir()
+    with Children(tmp_path / "logs") as children, fleets.broker(tmp_path / "broker", children) as port:
+        workers = OurWorkers(home, children, port=port, protocol="static", delay_ms=0)
+        bench = Bench(workers, 20, idle_s=0)
+        workers.start()
+        bench.settle_group()
+        created, joined, left = bench.create(), bench.join(), bench.lose(workers.stop)
+        workers.end()
+    assert (created["restarted"], joined["stopped"], joined["optimum"], left["stopped"]) == (0, 10, 10, 0)
+    assert (joined["moved"], left["moved"]) == (10, 10)
+    assert joined["rounds"] == 2, "one that revokes, and one that assigns"
+    assert not unexplained(created | joined | left)
 
 
 def test_too_low_a_limit_of_open_files_is_told() -> None:

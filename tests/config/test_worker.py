@@ -32,6 +32,7 @@ def test_defaults_are_kafka_connects() -> None:
     made = settings()
     assert made.bootstrap_servers == ("localhost:9092",)
     assert (made.heartbeat_interval_ms, made.session_timeout_ms, made.rebalance_timeout_ms) == (3_000, 10_000, 60_000)
+    assert (made.rebalance_heartbeat_interval_ms, made.config_rebalance_window_ms) == (200, 300), "Coterie's own"
     assert (made.worker_sync_timeout_ms, made.scheduled_rebalance_max_delay_ms) == (3_000, 300_000)
     assert (made.offset_storage_partitions, made.status_storage_partitions) == (25, 5)
     assert made.config_storage_replication_factor == 3
@@ -72,6 +73,8 @@ def test_the_example_to_copy_is_taken_as_it_is_and_with_all_that_it_proposes(tex
         ("session.timeout.ms", "10.5", "not a whole number"),
         ("heartbeat.interval.ms", "10000", "must be less than session.timeout.ms (10000)"),
         ("scheduled.rebalance.max.delay.ms", "-1", "must be at least 0"),
+        ("rebalance.heartbeat.interval.ms", "0", "must be at least 1"),
+        ("config.rebalance.window.ms", "soon", "not a whole number"),
         ("status.storage.partitions", "0", "must be at least 1, or -1 for the broker's own default"),
         ("offset.storage.topic", "fleet-configs", "config.storage.topic has the same topic"),
         ("listeners", "https://:8443", "https is not served"),

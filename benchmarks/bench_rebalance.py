@@ -1,0 +1,209 @@
+"""What a rebalance costs: tasks that stop, for how long they are down, and how long it takes until all is balanced.
+
+``python -m benchmarks.bench_rebalance --tasks 90`` prints one JSON line for each event, Kafka Connect beside Coterie;
+`docs/benchmarks.md` says what its keys mean.
+"""
+
+import argparse
+import json
+import os
+import platform
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from benchmarks import diary, fleets
+from benchmarks.brokers import say
+from benchmarks.fleets import ConnectWorkers, OurWorkers, Workers
+from coterie.cli.processes import Children
+from coterie.nouns.errors import WorldError
+from tests.kafka.real_kafka import NotToBeHad
+
+EVENTS = ("create", "join", "stop", "kill")
+WORKERS = 3
+TASKS_PER_CONNECTOR = 10
+QUIET_S = 1.0
+"""A fleet is balanced when it has been for so long."""
+IDLE_S = 7.0
+"""Between two events: by then nobody hurries any more because of the last one."""
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.bench_rebalance", description=__doc__)
+    parser.add_argument("--tasks", type=int, action="append", help="how many, in tens (default: 90, then 300)")
+    parser.add_argument("--event", choices=EVENTS, action="append", help="measure only this (default: all)")
+    parser.add_argument("--protocol", default="static", help="Coterie's connect.protocol (default: %(default)s)")
+    parser.add_argument("--peer", action="append", help="Connect's (default: compatible, sessioned, eager)")
+    parser.add_argument("--no-peer", action="store_true", help="leave Kafka Connect out")
+    parser.add_argument(
+        "--delay-ms", type=int, default=10_000, help="for how long lost jobs wait (default: %(default)s)"
+    )
+    options = parser.parse_args(arguments)
+    try:
+        for tasks in options.tasks or (90, 300):
+            for point in measure(tasks, options):
+                sys.stdout.write(json.dumps(point) + "\n")
+                sys.stdout.flush()
+    except (WorldError, NotToBeHad) as reason:
+        say(f"bench_rebalance: {reason}")
+        return 1
+    return 0
+
+
+def measure(tasks: int, options: argparse.Namespace) -> list[dict[str, Any]]:
+    """One point for each event, every system in it."""
+    wanted = options.event or EVENTS
+    points: dict[str, dict[str, Any]] = {
+        event: {
+            "benchmark": "rebalance",
+            "event": event,
+            "tasks": tasks,
+            "delay_ms": options.delay_ms,
+            "heartbeat_interval_ms": fleets.HEARTBEAT_MS,
+            "python": platform.python_version(),
+            "cores": os.cpu_count(),
+            "load_before": os.getloadavg()[0],
+        }
+        for event in wanted
+    }
+    with tempfile.TemporaryDirectory(prefix="bench-rebalance-") as name:
+        folder = Path(name)
+        systems: dict[str, Callable[..., Workers]] = {"coterie": OurWorkers}
+        protocols = {"coterie": options.protocol}
+        if not options.no_peer:
+            jars, plugins = fleets.light_source(folder)
+            for protocol in options.peer or ("compatible", "sessioned", "eager"):
+                systems[f"connect_{protocol}"] = lambda *given, **more: ConnectWorkers(
+                    *given, jars=jars, plugins=plugins, **more
+                )
+                protocols[f"connect_{protocol}"] = protocol
+        for system, kind in systems.items():
+            figures = measured(system, kind, folder, tasks, wanted, protocols[system], options.delay_ms)
+            for event, one in figures.items():
+                points[event][system] = one
+    for point in points.values():
+        point["load_after"] = os.getloadavg()[0]
+    return list(points.values())
+
+
+def measured(
+    system: str,
+    kind: Callable[..., Workers],
+    folder: Path,
+    tasks: int,
+    wanted: Sequence[str],
+    protocol: str,
+    delay_ms: int,
+) -> Mapping[str, dict[str, Any]]:
+    """All events of one system, on a broker of its own."""
+    home = folder / system
+    home.mkdir()
+    with Children(folder / "logs") as children:
+        with fleets.broker(folder / f"{system}-broker", children) as port:
+            workers = kind(home, children, port=port, protocol=protocol, delay_ms=delay_ms)
+            figures = play(Bench(workers, tasks), wanted)
+            workers.end()
+        stats = json.loads((folder / f"{system}-broker" / "stats.json").read_text())
+    gaps = [member["largest_gap_ms"] for member in stats.get("groups", stats)[workers.group_id].values()]
+    for one in figures.values():
+        one["heartbeat_gap_max_ms"] = max(gaps)
+        if stall_ms := workers.longest_stall_ms():
+            one["loop_stall_max_ms"] = stall_ms
+    return figures
+
+
+def play(bench: "Bench", wanted: Sequence[str]) -> Mapping[str, dict[str, Any]]:
+    figures: dict[str, dict[str, Any]] = {}
+    for _ in range(WORKERS):
+        bench.workers.start()
+    bench.settle_group()
+    figures["create"] = bench.create()
+    for event in [event for event in EVENTS[1:] if event in wanted]:
+        if event == "join" or len(bench.workers.running) == WORKERS:
+            figures["join"] = bench.join()
+        if event == "stop":
+            figures["stop"] = bench.lose(bench.workers.stop)
+        if event == "kill":
+            figures["kill"] = bench.lose(bench.workers.kill)
+    return {event: figures[event] for event in wanted}
+
+
+class Bench:
+    """One fleet, event by event; it is balanced before and after each."""
+
+    def __init__(self, workers: Workers, tasks: int, *, idle_s: float = IDLE_S) -> None:
+        self.workers = workers
+        self._tasks = tasks
+        self._idle_s = idle_s
+
+    def create(self) -> dict[str, Any]:
+        """All connectors over REST, one after the other."""
+        generation = self.workers.generation()
+        since_ms = now_ms()
+        for number in range(self._tasks // TASKS_PER_CONNECTOR):
+            self.workers.create(f"c{number:03d}", TASKS_PER_CONNECTOR)
+        posted_ms = now_ms()
+        self.settle()
+        return {
+            "posted_s": round((posted_ms - since_ms) / 1000, 2),
+            "rounds": self.workers.generation() - generation,
+            "restarted": sum(count - 1 for count in Counter(run.task for run in self.workers.fleet().runs()).values()),
+            "to_balanced_s": round((self.workers.fleet().last_ms() - since_ms) / 1000, 2),
+        }
+
+    def join(self) -> dict[str, Any]:
+        """One more worker; the event begins when its group takes notice of it."""
+        before, generation = self._before()
+        self.workers.start()
+        self.workers.until("the group takes notice", lambda: self.workers.group_state()[0] != "Stable", pause_s=0.005)
+        since_ms = now_ms()
+        self.settle()
+        return self._cost(since_ms, generation, before, gone=None)
+
+    def lose(self, how: Callable[[str], None]) -> dict[str, Any]:
+        """The newest worker goes."""
+        before, generation = self._before()
+        since_ms = now_ms()
+        gone = list(self.workers.running)[-1]
+        how(gone)
+        self.settle()
+        return self._cost(since_ms, generation, before, gone=gone)
+
+    def settle(self) -> None:
+        """Until every task runs once, evenly spread, and has for a while."""
+
+        def is_settled() -> bool:
+            fleet = self.workers.fleet()
+            return now_ms() > fleet.last_ms() + 1000 * QUIET_S and fleet.is_balanced(
+                list(self.workers.running), self._tasks
+            )
+
+        self.workers.until("all tasks are balanced", is_settled, pause_s=0.1)
+        self.settle_group()
+
+    def settle_group(self) -> None:
+        count = len(self.workers.running)
+        self.workers.until("the group is stable", lambda: self.workers.group_state() == ("Stable", count), pause_s=0.1)
+
+    def _before(self) -> tuple[Mapping[str, int], int]:
+        """What each worker runs, and the generation, once all is idle."""
+        time.sleep(self._idle_s)
+        return Counter(worker for _, worker in self.workers.fleet().running()), self.workers.generation()
+
+    def _cost(self, since_ms: int, generation: int, before: Mapping[str, int], *, gone: str | None) -> dict[str, Any]:
+        figures: dict[str, Any] = diary.cost(self.workers.fleet(), since_ms, gone)
+        figures["optimum"] = diary.fewest_stops(before, list(self.workers.running))
+        figures["rounds"] = self.workers.generation() - generation
+        return figures
+
+
+def now_ms() -> int:
+    return round(time.time() * 1000)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

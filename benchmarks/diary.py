@@ -1,0 +1,131 @@
+"""What tasks wrote down of their starts and stops, and what an event has cost by it.
+
+A diary is a file of one worker, a line ``<milliseconds since 1970> start|stop <task>`` each; Java's light tasks
+(`peers/LightSource.java`) write the same.
+"""
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+
+def line_of(at_ms: int, what: str, task: str) -> str:
+    return f"{at_ms} {what} {task}\n"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Entry:
+    at_ms: int
+    starts: bool
+    task: str
+    worker: str
+
+
+def entries(text: str, worker: str) -> list[Entry]:
+    """What the diary of ``worker`` says; a line that is still being written is left for the next time."""
+    found = []
+    for line in text.splitlines(keepends=True):
+        if line.endswith("\n"):
+            at_ms, what, task = line.split()
+            found.append(Entry(at_ms=int(at_ms), starts=what == "start", task=task, worker=worker))
+    return found
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fleet:
+    """Who runs what, by all diaries."""
+
+    entries: Sequence[Entry]
+    killed_ms: Mapping[str, int] = field(default_factory=dict)
+    """When workers were killed that could write nothing more."""
+
+    def runs(self) -> list["Run"]:
+        """Every run of every task, in order of starts; of whoever was killed they ended then."""
+        open_: dict[tuple[str, str], int] = {}
+        found: list[Run] = []
+        for entry in sorted(self.entries, key=lambda entry: (entry.at_ms, entry.starts)):
+            key = (entry.task, entry.worker)
+            if entry.starts:
+                open_[key] = entry.at_ms
+            elif key in open_:
+                begin_ms = open_.pop(key)
+                found.append(Run(task=entry.task, worker=entry.worker, begin_ms=begin_ms, end_ms=entry.at_ms))
+        for (task, worker), begin_ms in open_.items():
+            found.append(Run(task=task, worker=worker, begin_ms=begin_ms, end_ms=self.killed_ms.get(worker)))
+        return sorted(found, key=lambda run: run.begin_ms)
+
+    def running(self) -> Counter[tuple[str, str]]:
+        """(task, worker), once for each run that goes on."""
+        return Counter((run.task, run.worker) for run in self.runs() if run.end_ms is None)
+
+    def is_balanced(self, workers: Sequence[str], tasks: int) -> bool:
+        """Whether every task runs once, on these workers, and none has more than one task more than another."""
+        running = self.running()
+        loads = Counter(worker for _, worker in running)
+        return (
+            len({task for task, _ in running}) == running.total() == tasks
+            and loads.keys() <= set(workers)
+            and max(loads[worker] for worker in workers) - min(loads[worker] for worker in workers) <= 1
+        )
+
+    def last_ms(self) -> int:
+        return max((entry.at_ms for entry in self.entries), default=0)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Run:
+    task: str
+    worker: str
+    begin_ms: int
+    end_ms: int | None
+    """None while it goes on."""
+
+
+def fewest_stops(before: Mapping[str, int], workers: Sequence[str]) -> int:
+    """How many tasks must stop so that ``workers`` share evenly what ``before`` says that each runs; those of others
+    stop anyway, and are not counted: M* = Σ max(0, load − q) − min(r, |{load > q}|)."""
+    quotient, remainder = divmod(sum(before.values()), len(workers))
+    above = [load - quotient for worker in workers if (load := before.get(worker, 0)) > quotient]
+    return sum(above) - min(remainder, len(above))
+
+
+def cost(fleet: Fleet, since_ms: int, gone: str | None) -> dict[str, float]:
+    """What came of an event at ``since_ms``, once all was balanced again; ``gone`` is the worker that it took away."""
+    runs = fleet.runs()
+    owner: dict[str, str] = {}
+    downs_ms: dict[str, int] = {}
+    stopped: set[str] = set()
+    down_since_ms: dict[str, int] = {}
+    for run in runs:
+        task = run.task
+        if run.begin_ms < since_ms and (run.end_ms is None or run.end_ms >= since_ms):
+            owner[task] = run.worker
+        if run.end_ms is not None and run.end_ms >= since_ms and task in owner:
+            stopped.add(task)
+    for run in runs:
+        task = run.task
+        if task not in stopped:
+            continue
+        if run.begin_ms >= since_ms and task in down_since_ms:
+            downs_ms[task] = downs_ms.get(task, 0) + max(run.begin_ms - down_since_ms.pop(task), 0)
+        if run.end_ms is not None and run.end_ms >= since_ms:
+            down_since_ms[task] = run.end_ms
+    now = {run.task: run.worker for run in runs if run.end_ms is None}
+    moved = sorted(task for task in stopped if now.get(task) != owner[task])
+    others = sorted(stopped - set(moved))
+    down = [downs_ms.get(task, 0) / 1000 for task in moved]
+    return {
+        "stopped": sum(owner[task] != gone for task in stopped),
+        "moved": len(moved),
+        "down_p50_s": quantile(down, 0.5),
+        "down_p99_s": quantile(down, 0.99),
+        "down_sum_s": round(sum(downs_ms.values()) / 1000, 2),
+        "others_stopped": len(others),
+        "others_down_p50_s": quantile([downs_ms.get(task, 0) / 1000 for task in others], 0.5),
+        "to_balanced_s": round((fleet.last_ms() - since_ms) / 1000, 2),
+    }
+
+
+def quantile(values: Sequence[float], share: float) -> float:
+    ordered = sorted(values)
+    return round(ordered[min(len(ordered) - 1, int(share * len(ordered)))], 3) if ordered else 0.0

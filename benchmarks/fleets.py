@@ -1,0 +1,251 @@
+"""Fleets of light tasks as real processes: workers of Coterie, and of Kafka Connect beside them, on one broker."""
+
+import re
+import shutil
+import subprocess
+import time
+import zipfile
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+
+import httpx
+
+from benchmarks.brokers import say
+from benchmarks.diary import Entry, Fleet, entries
+from coterie.cli.processes import Child, Children
+from coterie.wire.errors import ErrorCode
+from tests.broker.conftest import raw_client
+from tests.kafka.real_kafka import NotToBeHad, fetch, java_path
+
+DEADLINE_S = 300
+SESSION_MS = 10_000
+HEARTBEAT_MS = 3_000
+DESCRIBE_GROUPS, DESCRIBE_VERSION = 15, 5
+RETRY_S = 0.1
+
+COMMON = """\
+bootstrap.servers={bootstrap}
+group.id={group}
+connect.protocol={protocol}
+config.storage.topic={group}-configs
+offset.storage.topic={group}-offsets
+status.storage.topic={group}-statuses
+config.storage.replication.factor=1
+offset.storage.replication.factor=1
+status.storage.replication.factor=1
+listeners=http://127.0.0.1:0
+session.timeout.ms={session_ms}
+heartbeat.interval.ms={heartbeat_ms}
+scheduled.rebalance.max.delay.ms={delay_ms}
+"""
+
+
+class Workers(ABC):
+    """The workers of one group, by name; all that they say of themselves is in ``folder``."""
+
+    def __init__(self, folder: Path, children: Children, *, port: int, protocol: str, delay_ms: int) -> None:
+        self.running: dict[str, Child] = {}
+        self.killed_ms: dict[str, int] = {}
+        self.group_id = folder.name
+        self._folder = folder
+        self._children = children
+        self._port = port
+        self._properties = COMMON.format(
+            bootstrap=f"127.0.0.1:{port}",
+            group=self.group_id,
+            protocol=protocol,
+            session_ms=SESSION_MS,
+            heartbeat_ms=HEARTBEAT_MS,
+            delay_ms=delay_ms,
+        )
+        self._started = 0
+
+    # -- what differs -------------------------------------------------------------------------------------------------
+
+    @abstractmethod
+    def command(self, properties: Path, diary: Path) -> list[str]:
+        """What Python is to run for one worker."""
+
+    @abstractmethod
+    def further_properties(self) -> str: ...
+
+    connector_class: str
+    generation_told: re.Pattern[str]
+    """How a worker's log tells of a generation that it is in."""
+
+    # -- the workers --------------------------------------------------------------------------------------------------
+
+    def start(self) -> str:
+        """One more worker; returns at once."""
+        self._started += 1
+        name = f"worker-{self._started}"
+        properties = self._folder / f"{name}.properties"
+        properties.write_text(self._properties + self.further_properties())
+        diary = self._folder / f"{name}.diary"
+        diary.touch()
+        self.running[name] = self._children.start(f"{self.group_id}-{name}", self.command(properties, diary))
+        return name
+
+    def stop(self, name: str) -> None:
+        """SIGTERM; returns at once."""
+        self.running.pop(name).terminate()
+
+    def kill(self, name: str) -> None:
+        self.running.pop(name).kill()
+        self.killed_ms[name] = round(time.time() * 1000)
+
+    def end(self) -> None:
+        self._children.end(list(self.running.values()), grace_s=30)
+        self.running.clear()
+
+    def fleet(self) -> Fleet:
+        found: list[Entry] = []
+        for diary in self._folder.glob("*.diary"):
+            found += entries(diary.read_text(), diary.stem)
+        return Fleet(entries=found, killed_ms=self.killed_ms)
+
+    def create(self, name: str, tasks: int) -> None:
+        """Ask the first worker for a connector, again and again while it answers that there is a rebalance."""
+        config = {"connector.class": self.connector_class, "tasks.max": str(tasks)}
+        url = self._url(next(iter(self.running)))
+        deadline_s = time.monotonic() + DEADLINE_S
+        while True:
+            answer = httpx.post(
+                f"{url}/connectors", json={"name": name, "config": config}, timeout=DEADLINE_S, trust_env=False
+            )
+            if answer.status_code == httpx.codes.CREATED:
+                return
+            # Connect answers 409 during a rebalance, and 500 when a forwarded request runs into one.
+            if time.monotonic() > deadline_s or answer.status_code not in (409, 500, 503):
+                raise AssertionError(f"{name} cannot be created: {answer.status_code} {answer.text}")
+            time.sleep(RETRY_S)
+
+    # -- what they say ------------------------------------------------------------------------------------------------
+
+    def generation(self) -> int:
+        """The highest that any of them was in."""
+        told = (
+            int(number)
+            for log in self._folder.parent.glob(f"logs/{self.group_id}-*.log")
+            for number in self.generation_told.findall(log.read_text(errors="replace"))
+        )
+        return max(told, default=0)
+
+    def longest_stall_ms(self) -> float:
+        """Of the event loops of those that have ended; a JVM has none."""
+        told = (
+            float(number)
+            for log in self._folder.parent.glob(f"logs/{self.group_id}-*.log")
+            for number in re.findall(r"longest stall was (\d+) ms", log.read_text(errors="replace"))
+        )
+        return max(told, default=0)
+
+    def group_state(self) -> tuple[str, int]:
+        """The group's state and how many members it has, by its coordinator."""
+        with raw_client(self._port) as client:
+            answer = client.ask(
+                DESCRIBE_GROUPS, DESCRIBE_VERSION, groups=(self.group_id,), include_authorized_operations=False
+            )
+        (group,) = answer.groups
+        if group.error_code != ErrorCode.none:
+            return "Unknown", 0
+        return group.group_state, len(group.members)
+
+    def until(self, what: str, condition: Callable[[], bool], *, pause_s: float = 0.02) -> None:
+        deadline_s = time.monotonic() + DEADLINE_S
+        while not condition():
+            for name, child in self.running.items():
+                if not child.is_running:
+                    raise AssertionError(f"{name} has ended: {child.tail()}")
+            if time.monotonic() > deadline_s:
+                raise AssertionError(f"{self.group_id}: not within {DEADLINE_S} s: {what}")
+            time.sleep(pause_s)
+
+    def _url(self, name: str) -> str:
+        found: list[str] = []
+
+        def is_told() -> bool:
+            found.extend(
+                re.findall(r"http://127\.0\.0\.1:[1-9]\d*", self.running[name].log.read_text(errors="replace"))
+            )
+            return bool(found)
+
+        self.until(f"{name} serves REST", is_told)
+        return found[-1]
+
+
+class OurWorkers(Workers):
+    connector_class = "LightSource"
+    generation_told = re.compile(r"Generation (\d+)\b[^\n]* led by")
+
+    def command(self, properties: Path, diary: Path) -> list[str]:
+        return ["-m", "benchmarks.light_worker", str(properties), str(diary)]
+
+    def further_properties(self) -> str:
+        return f"checkpoint.location={self._folder}\n"
+
+
+class ConnectWorkers(Workers):
+    """Unmodified Kafka Connect workers, with a heap of 512 MB each."""
+
+    connector_class = "peers.LightSource"
+    generation_told = re.compile(r"generationId=(\d+)")
+
+    def __init__(self, *arguments: Path | Children, jars: Path, plugins: Path, **options: object) -> None:
+        super().__init__(*arguments, **options)  # type: ignore[arg-type]
+        self._jars, self._plugins = jars, plugins
+
+    def command(self, properties: Path, diary: Path) -> list[str]:
+        run = "import os, sys; os.execv(sys.argv[1], sys.argv[1:])"
+        options = ["-Xmx512m", "-Dlog4j2.level=INFO", "-Dlog4j2.statusLoggerLevel=OFF", f"-Dlight.diary={diary}"]
+        main = ["-cp", f"{self._jars}/*", "org.apache.kafka.connect.cli.ConnectDistributed", str(properties)]
+        return ["-c", run, java_path(), *options, *main]
+
+    def further_properties(self) -> str:
+        converters = "".join(
+            f"{kind}.converter=org.apache.kafka.connect.json.JsonConverter\n" for kind in ("key", "value")
+        )
+        return f"{converters}plugin.path={self._plugins}\nplugin.discovery=service_load\n"
+
+
+def light_source(folder: Path) -> tuple[Path, Path]:
+    """Kafka's jars, and a plug-in path with the light connector of `peers`.
+
+    :raises NotToBeHad: when there is no Java, no compiler, or no jars.
+    """
+    jars = fetch(say)
+    compiler = shutil.which("javac", path=str(Path(java_path()).resolve().parent)) or shutil.which("javac")
+    if compiler is None:
+        raise NotToBeHad("Kafka Connect's light tasks need a Java compiler: install a JDK, or measure with --no-peer")
+    classes = folder / "classes"
+    source = Path(__file__).parent / "peers" / "LightSource.java"
+    subprocess.run([compiler, "-cp", f"{jars}/*", "-d", str(classes), str(source)], check=True)
+    plugins = folder / "plugins"
+    (plugins / "light").mkdir(parents=True)
+    with zipfile.ZipFile(plugins / "light" / "light.jar", "w") as jar:
+        for path in classes.rglob("*.class"):
+            jar.write(path, str(path.relative_to(classes)))
+        jar.writestr("META-INF/services/org.apache.kafka.connect.source.SourceConnector", "peers.LightSource\n")
+    return jars, plugins
+
+
+@contextmanager
+def broker(folder: Path, children: Children) -> Iterator[int]:
+    """The embedded broker's port. At its end it leaves in ``folder`` how regularly it heard of each member."""
+    listen = ["--listen", "127.0.0.1:0", "--initial-delay-ms", "300"]
+    child = children.start(f"{folder.name}-broker", ["-m", "coterie", "broker", "--data", str(folder), *listen])
+    deadline_s = time.monotonic() + DEADLINE_S
+    while not (told := re.findall(r"listens at 127\.0\.0\.1:(\d+)", child.log.read_text())):
+        if not child.is_running or time.monotonic() > deadline_s:
+            raise AssertionError(f"the broker does not start: {child.tail()}")
+        time.sleep(0.05)
+    try:
+        yield int(told[0])
+    finally:
+        child.terminate()
+        child.wait(DEADLINE_S)
+
+
+Systems = Mapping[str, Callable[..., Workers]]

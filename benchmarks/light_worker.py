@@ -1,0 +1,85 @@
+"""A worker that is all real but for its tasks: each costs next to nothing, and its starts and stops are written down.
+
+``python -m benchmarks.light_worker WORKER_FILE DIARY`` runs one until SIGTERM. The diary's lines are those of
+:mod:`benchmarks.diary`.
+"""
+
+import asyncio
+import logging
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from benchmarks.diary import line_of
+from coterie.cli import compose, parent, worker_file
+from coterie.herder.seams import TaskEvent, TaskHalted, TaskProgressed, TaskStart
+from coterie.nouns.jobs import ConnectorName, ConnectorTaskId
+
+TICK_S = 0.1
+"""What stands for a batch: a task stops when its tick ends, as Connect's source tasks do when their poll returns."""
+
+
+class LightRuntime:
+    """`TaskRuntime` whose tasks only say that they run. A connector is split into ``tasks.max`` tasks."""
+
+    def __init__(self, diary: Path) -> None:
+        self._diary = diary.open("ab", buffering=0)
+        self._started_s: dict[ConnectorTaskId, float] = {}
+        self._events: asyncio.Queue[TaskEvent] = asyncio.Queue()
+        self._loop: asyncio.AbstractEventLoop | None = None
+
+    async def open(self) -> None:
+        self._loop = asyncio.get_running_loop()
+
+    async def close(self) -> None:
+        for task in list(self._started_s):
+            self._end(task)
+        self._diary.close()
+
+    async def validate(self, config: Mapping[str, str]) -> Mapping[str, Sequence[str]]:
+        return {}
+
+    def connector_type(self, config: Mapping[str, str]) -> str:
+        return "source"
+
+    async def split(self, connector: ConnectorName, config: Mapping[str, str]) -> Sequence[Mapping[str, str]]:
+        return [{**config, "task": f"{connector}-{number}"} for number in range(int(config["tasks.max"]))]
+
+    async def start(self, start: TaskStart) -> None:
+        self._note("start", start.task)
+        self._started_s[start.task] = time.monotonic()
+        self._events.put_nowait(TaskProgressed(task=start.task, batch_id=0, input_rows=0))
+
+    async def stop(self, task: ConnectorTaskId, *, grace_ms: int) -> None:
+        if (started_s := self._started_s.get(task)) is not None:
+            await asyncio.sleep(TICK_S - (time.monotonic() - started_s) % TICK_S)
+            self._end(task)
+
+    def stop_everything_now(self) -> None:
+        assert self._loop is not None
+        for task in list(self._started_s):
+            self._end(task)
+            self._loop.call_soon_threadsafe(self._events.put_nowait, TaskHalted(task=task))
+
+    async def next_event(self) -> TaskEvent:
+        return await self._events.get()
+
+    def _end(self, task: ConnectorTaskId) -> None:
+        if self._started_s.pop(task, None) is not None:
+            self._note("stop", task)
+
+    def _note(self, what: str, task: ConnectorTaskId) -> None:
+        self._diary.write(line_of(round(time.time() * 1000), what, str(task)).encode())
+
+
+def main(file: str, diary: str) -> int:
+    parent.end_with_it()
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
+    logging.getLogger("httpx").setLevel(logging.WARNING)
+    settings, _ = worker_file.read(Path(file))
+    return compose.run_worker(settings, lambda settings, name, scratch: LightRuntime(Path(diary)))
+
+
+if __name__ == "__main__":
+    sys.exit(main(*sys.argv[1:]))
