@@ -1,0 +1,95 @@
+"""Who gets the extras: what remains when connectors, and tasks, are divided by workers, where it saves most stops.
+
+A worker has a connector's extra, a task's extra, both or none. The sum of connectors and tasks ties the two kinds
+together: if all extras fit side by side, nobody may have both; if they do not, nobody may have neither. A connector's
+extra saves a stop where more than the floor of connectors is held, a task's extra where more than that of tasks is.
+
+Which of these states still lead to the fewest stops is told by prices: at the right price of each kind (those of the
+linear program's dual), exactly the states that pay a worker most occur in *some* best solution, and every way to deal
+out the extras by such states is a best one. So whoever deals may choose among them by other things.
+"""
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import product
+from typing import TypeAlias
+
+State: TypeAlias = tuple[bool, bool]
+"""Whether a worker has a connector's extra, and whether it has a task's."""
+
+_Kind: TypeAlias = tuple[bool, bool]
+"""Whether a worker holds more connectors than the floor, and more tasks."""
+
+
+@dataclass(slots=True, kw_only=True)
+class Shares:
+    """How many connectors and tasks each worker is to run."""
+
+    connectors_floor: int
+    tasks_floor: int
+    tasks_extras: int
+    """How many workers have one."""
+    with_connector: list[bool]
+    with_task: list[bool]
+    """True is settled where nothing else is lawful; for the others whoever deals decides."""
+    lawful: Sequence[frozenset[State]]
+    """Of each worker, the states that cost no stop more than others."""
+
+    def may(self, worker: int, *, connector: bool, task: bool) -> bool:
+        return (connector, task) in self.lawful[worker]
+
+    def is_open(self, worker: int) -> bool:
+        """Whether it may have a task's extra and may go without, as far as its connectors go."""
+        connector = self.with_connector[worker]
+        return (connector, True) in self.lawful[worker] and (connector, False) in self.lawful[worker]
+
+    def may_change(self, worker: int) -> bool:
+        """Whether it may have a task's extra and may go without, if connectors' extras change hands, too."""
+        return len({task for _, task in self.lawful[worker]}) > 1
+
+
+def divide(connectors: Sequence[int], tasks: Sequence[int], *, all_connectors: int, all_tasks: int) -> Shares:
+    """The shares of workers that run so many ``connectors`` and ``tasks``; the order of workers settles ties."""
+    workers = range(len(connectors))
+    connectors_floor, connectors_extras = divmod(all_connectors, len(workers))
+    tasks_floor, tasks_extras = divmod(all_tasks, len(workers))
+    kinds = [(held > connectors_floor, running > tasks_floor) for held, running in zip(connectors, tasks, strict=True)]
+    lawful_by_kind = _lawful(Counter(kinds), connectors_extras, tasks_extras)
+    # Connectors' extras go first to workers that hold many connectors alone, then to those that hold much of both
+    # (there either extra saves one stop), then to those for whom none saves any.
+    ranked = sorted(workers, key=lambda worker: (not kinds[worker][0], kinds[worker][1], worker))
+    with_connector = [False] * len(workers)
+    for worker in ranked[:connectors_extras]:
+        with_connector[worker] = True
+    lawful = [lawful_by_kind[kind] for kind in kinds]
+    return Shares(
+        connectors_floor=connectors_floor,
+        tasks_floor=tasks_floor,
+        tasks_extras=tasks_extras,
+        with_connector=with_connector,
+        with_task=[(has, False) not in lawful[worker] for worker, has in enumerate(with_connector)],
+        lawful=lawful,
+    )
+
+
+def _lawful(kinds: Counter[_Kind], connectors_extras: int, tasks_extras: int) -> dict[_Kind, frozenset[State]]:
+    if connectors_extras + tasks_extras <= kinds.total():
+        states = [(False, False), (True, False), (False, True)]
+    else:
+        states = [(True, False), (False, True), (True, True)]
+
+    def gain(kind: _Kind, state: State, prices: tuple[int, int]) -> int:
+        return sum(saved - price for saved, has, price in zip(kind, state, prices, strict=True) if has)
+
+    def total(prices: tuple[int, int]) -> int:
+        gains = sum(count * max(gain(kind, state, prices) for state in states) for kind, count in kinds.items())
+        return gains + prices[0] * connectors_extras + prices[1] * tasks_extras
+
+    # What an extra saves is 0 or 1, so prices beyond these are never needed.
+    prices = min(product(range(-2, 3), range(-2, 3)), key=total)
+    lawful = {}
+    for kind in kinds:
+        most = max(gain(kind, state, prices) for state in states)
+        lawful[kind] = frozenset(state for state in states if gain(kind, state, prices) == most)
+    return lawful

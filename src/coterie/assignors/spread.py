@@ -1,0 +1,254 @@
+"""The best spread: tasks change places at no extra stop until no connector can be spread more evenly.
+
+That is a min-cost flow with convex costs (the n-th task of a connector on a worker costs n² - (n-1)²), of which
+`exchange` has made a good solution, and this is the out-of-kilter method that makes it a best one. Every connector has
+a *level* and every worker an *offset*; a best solution is one for which they can be chosen so that
+
+- a worker that may take one more of a connector has at least level + offset of it;
+- a worker that may do with one less has at most level + offset + 1.
+
+Levels are chosen such that all of the first hold. Where one of the second does not, the task seeks a cheapest way: its
+connector takes the place of another's task, that one another's, until the first worker is whole again. If such a cycle
+makes the sum of squares less, it is made; either way levels and offsets rise until the second holds, too, and none that
+held is broken.
+
+Who may take and who may do with less is such that nobody stops more: who has too many takes back no more than it gave,
+who has too few gives back no more than it took. Tasks' and connectors' extras change hands on the way, too, where
+`shares` tells them to be alike: an offset each, as if both were workers.
+"""
+
+import heapq
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from itertools import count, pairwise
+from typing import TypeAlias
+
+from coterie.assignors.exchange import Deltas, Held
+from coterie.assignors.shares import Shares
+from coterie.nouns.jobs import ConnectorName
+
+TASKS_EXTRAS = -1
+CONNECTORS_EXTRAS = -2
+"""Who hands the extras around: nodes beside the workers, whose numbers begin at 0."""
+NOWHERE = 1 << 60
+"""The level of a connector that no worker may take: above all others."""
+
+_Node: TypeAlias = ConnectorName | int
+"""A connector, a worker, or one of the two that hand extras around."""
+
+
+def spread(held: Held, deltas: Deltas, shares: Shares) -> None:
+    """Change ``deltas``, and the extras in ``shares``, to those of a best spread that needs no stop more."""
+    exchanged = _Exchanged(held, deltas, shares)
+    crowded = sorted(exchanged.crowded())
+    if not crowded:
+        return
+    prices = _Prices(exchanged)
+    for _, name, worker in crowded:
+        while exchanged.may_lose(worker, name) and (gain := -prices.slack_of_losing(worker, name)) > 0:
+            way = prices.cheapest_way(name, worker, gain)
+            if way:
+                exchanged.follow(way)
+
+
+class _Exchanged:
+    """What everybody has after the exchange, and what of it may still change."""
+
+    def __init__(self, held: Held, deltas: Deltas, shares: Shares) -> None:
+        self._held = held
+        self._deltas = deltas
+        self._shares = shares
+        self.workers = [worker for worker, delta in enumerate(deltas) if delta or shares.may_change(worker)]
+        """Those whose tasks may change at all."""
+        self._givers = {worker for worker in self.workers if sum(held[worker].values()) > shares.tasks_floor}
+
+    def crowded(self) -> Iterator[tuple[int, ConnectorName, int]]:
+        """Where several tasks of a connector are of which one could go; most tasks first when sorted."""
+        for worker in self.workers:
+            tasks, delta = self._held[worker], self._deltas[worker]
+            if worker in self._givers:
+                for name, before in tasks.items():
+                    if before > 1 and (now := before + delta.get(name, 0)) > 1:
+                        yield -now, name, worker
+            else:
+                for name, gained in delta.items():
+                    if (now := tasks.get(name, 0) + gained) > 1:
+                        yield -now, name, worker
+
+    def has(self, worker: int, name: ConnectorName) -> int:
+        return self._held[worker].get(name, 0) + self._deltas[worker].get(name, 0)
+
+    def may_take(self, worker: int, name: ConnectorName) -> bool:
+        return worker not in self._givers or name in self._deltas[worker]
+
+    def may_lose(self, worker: int, name: ConnectorName) -> bool:
+        return self.has(worker, name) > 0 if worker in self._givers else name in self._deltas[worker]
+
+    def losable(self, worker: int) -> list[ConnectorName]:
+        if worker in self._givers:
+            return sorted(name for name in self._held[worker] if self.has(worker, name))
+        return sorted(self._deltas[worker])
+
+    def lowest(self) -> dict[ConnectorName, int]:
+        """Of each connector, the least that a worker has that may take one more."""
+        takers = len(self.workers) - len(self._givers)
+        holding: Counter[ConnectorName] = Counter()
+        lowest: dict[ConnectorName, int] = {}
+        for worker in self.workers:
+            delta = self._deltas[worker]
+            takes = worker not in self._givers
+            for name in self._held[worker].keys() | delta.keys():
+                if takes or name in delta:
+                    lowest[name] = min(self.has(worker, name), lowest.get(name, NOWHERE))
+                else:
+                    lowest.setdefault(name, NOWHERE)
+                if takes:
+                    holding[name] += 1
+        return {name: least if holding[name] == takers else 0 for name, least in lowest.items()}
+
+    # -- the ways of extras -------------------------------------------------------------------------------------------
+
+    def takes_extra_from(self, worker: int) -> Iterator[int]:
+        """Who lets ``worker`` have a task's extra: for nothing, or for the connector's extra that it has."""
+        shares = self._shares
+        connector = shares.with_connector[worker]
+        if shares.with_task[worker]:
+            return
+        if shares.may(worker, connector=connector, task=True):
+            yield TASKS_EXTRAS
+        if connector and shares.may(worker, connector=False, task=True):
+            yield CONNECTORS_EXTRAS
+
+    def give_extra_to(self, holder: int) -> Iterator[int]:
+        """Which workers give up a task's extra: for nothing, or for a connector's extra."""
+        shares = self._shares
+        for worker in self.workers:
+            connector = shares.with_connector[worker]
+            if not shares.with_task[worker] or (holder == CONNECTORS_EXTRAS and connector):
+                continue
+            if shares.may(worker, connector=connector or holder == CONNECTORS_EXTRAS, task=False):
+                yield worker
+
+    def between(self, holder: int) -> int | None:
+        """The first worker that gets a connector's extra and keeps the rest, or gives one up, seen from ``holder``."""
+        shares = self._shares
+        gets = holder == CONNECTORS_EXTRAS
+        for worker, connector in enumerate(shares.with_connector):
+            if connector != gets and shares.may(worker, connector=gets, task=shares.with_task[worker]):
+                return worker
+        return None
+
+    # -- changing -----------------------------------------------------------------------------------------------------
+
+    def follow(self, way: Sequence[_Node]) -> None:
+        """The last of ``way``, a worker, gives up one of the first, a connector; all between them follows."""
+        shares = self._shares
+        # Asked before anything changes: on one way, nobody changes its connectors twice.
+        between = {holder: self.between(holder) for holder in (TASKS_EXTRAS, CONNECTORS_EXTRAS)}
+        for origin, to in pairwise((way[-1], *way)):
+            if isinstance(to, str):
+                assert isinstance(origin, int)
+                self._shift(origin, to, -1)
+            elif isinstance(origin, str):
+                self._shift(to, origin, +1)
+            elif origin >= 0:
+                shares.with_task[origin] = True
+                shares.with_connector[origin] &= to != CONNECTORS_EXTRAS
+            elif to >= 0:
+                shares.with_task[to] = False
+                shares.with_connector[to] |= origin == CONNECTORS_EXTRAS
+            else:
+                trader = between[origin]
+                assert trader is not None
+                shares.with_connector[trader] = origin == CONNECTORS_EXTRAS
+
+    def _shift(self, worker: int, name: ConnectorName, by: int) -> None:
+        delta = self._deltas[worker]
+        delta[name] = delta.get(name, 0) + by
+        if not delta[name]:
+            del delta[name]
+
+
+class _Prices:
+    """Levels and offsets, and the search that raises them."""
+
+    def __init__(self, exchanged: _Exchanged) -> None:
+        self._exchanged = exchanged
+        self._level = exchanged.lowest()
+        self._offset = dict.fromkeys([*exchanged.workers, TASKS_EXTRAS, CONNECTORS_EXTRAS], 0)
+
+    def slack_of_losing(self, worker: int, name: ConnectorName) -> int:
+        """Below zero where ``worker`` has too many of ``name`` for level and offset."""
+        return self._level[name] + self._offset[worker] - (self._exchanged.has(worker, name) - 1)
+
+    def cheapest_way(self, start: ConnectorName, end: int, limit: int) -> Sequence[_Node]:
+        """The way of a task of ``start`` that leaves ``end``: empty when none costs less than ``limit``.
+
+        Dijkstra's search over slacks; those that are below zero are no arcs yet. What it reached rises by as much as
+        the way is longer, or ``limit`` is: then the way has no slack, or else the task's leaving has none.
+        """
+        distance: dict[_Node, int] = {start: 0}
+        came_from: dict[_Node, _Node] = {}
+        settled: set[_Node] = set()
+        order = count()
+        queue: list[tuple[int, int, _Node]] = [(0, next(order), start)]
+        far = list(self._exchanged.workers)
+        reached = limit
+        while queue:
+            here, _, node = heapq.heappop(queue)
+            if node in settled:
+                continue
+            if node == end:
+                reached = here
+                break
+            settled.add(node)
+            arcs = self._from_connector(node, far) if isinstance(node, str) else self._from_number(node)
+            for slack, to in arcs:
+                there = here + slack
+                if there < distance.get(to, limit):
+                    distance[to] = there
+                    came_from[to] = node
+                    heapq.heappush(queue, (there, next(order), to))
+        for node, there in distance.items():
+            rise = max(0, reached - there)
+            if isinstance(node, str):
+                self._level[node] += rise
+            else:
+                self._offset[node] -= rise
+        if reached == limit:
+            return ()
+        way: list[_Node] = [end]
+        while way[-1] != start:
+            way.append(came_from[way[-1]])
+        return way[::-1]
+
+    def _from_connector(self, name: ConnectorName, far: list[int]) -> list[tuple[int, int]]:
+        """To workers that may take one. Those without slack leave ``far``: no later arc leads to them sooner."""
+        exchanged, level, offset = self._exchanged, self._level[name], self._offset
+        arcs = []
+        still_far = []
+        for worker in far:
+            slack = NOWHERE
+            if exchanged.may_take(worker, name):
+                slack = exchanged.has(worker, name) - level - offset[worker]
+                arcs.append((slack, worker))
+            if slack:
+                still_far.append(worker)
+        far[:] = still_far
+        return arcs
+
+    def _from_number(self, node: int) -> Iterator[tuple[int, _Node]]:
+        exchanged, offset = self._exchanged, self._offset
+        if node >= 0:
+            for name in exchanged.losable(node):
+                slack = self.slack_of_losing(node, name)
+                if slack >= 0:
+                    yield slack, name
+            for holder in exchanged.takes_extra_from(node):
+                yield offset[node] - offset[holder], holder
+        else:
+            for worker in exchanged.give_extra_to(node):
+                yield offset[node] - offset[worker], worker
+            if exchanged.between(node) is not None:
+                other = CONNECTORS_EXTRAS if node == TASKS_EXTRAS else TASKS_EXTRAS
+                yield offset[node] - offset[other], other
