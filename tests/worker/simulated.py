@@ -250,7 +250,7 @@ class SimulatedMembership:
     def abandon(self, reason: str) -> None:
         self.lose(reason)
 
-    async def leave(self, reason: str) -> None:
+    async def leave(self, reason: str, *, for_good: bool = False) -> None:
         self.left = True
         self._group.members.pop(self.id, None)
         self._group.begin_round()

@@ -47,7 +47,7 @@ def reconcile(turn: Turn) -> None:
 def _reconcile_one(turn: Turn, name: ConnectorName, split: Split) -> None:
     herder = turn.herder
     connector = herder.config.connector(name)
-    if not herder.caught_up or herder.leaving is not None:
+    if not herder.caught_up or herder.warming or herder.restarting or herder.leaving is not None:
         return
     if connector is None:
         statuses.forget(turn, name)

@@ -5,10 +5,11 @@ from collections.abc import Mapping
 from coterie.assignors import cooperative, eager
 from coterie.assignors.cooperative import Memory
 from coterie.assignors.members import MemberView
+from coterie.herder import group_view
 from coterie.herder.messages import CancelTimer, Install, Say, SetTimer
 from coterie.herder.state import Turn
 from coterie.nouns.ids import ConfigOffset, Generation, InstanceId, MemberId
-from coterie.nouns.jobs import NO_JOBS, Jobs
+from coterie.nouns.jobs import NO_JOBS, Job, Jobs
 from coterie.wire.connect import AssignmentError, ConnectProtocol, WorkerAssignment, WorkerMetadata
 from coterie.wire.connect_events import AssignmentWanted
 
@@ -51,21 +52,32 @@ def on_patience_over(turn: Turn) -> None:
 def _assign(turn: Turn, wanted: AssignmentWanted) -> None:
     herder = turn.herder
     herder.wanted = None
-    deal = _deal_anew if wanted.protocol is ConnectProtocol.EAGER else _deal_on
-    turn.order(Install(generation=wanted.generation, assignments=deal(turn, wanted)))
+    views = {
+        member: view_of(metadata, wanted.instance_ids.get(member), wanted.protocol)
+        for member, metadata in wanted.members.items()
+    }
+    unassigned: Mapping[Job, str] = {}
+    if wanted.protocol is ConnectProtocol.EAGER:
+        assignments = _deal_anew(turn, wanted)
+    else:
+        assignments, unassigned = _deal_on(turn, wanted, views)
+    herder.dealt = group_view.deal(
+        herder.dealt, wanted, views, assignments, configured=herder.config.jobs(), unassigned=unassigned
+    )
+    turn.order(Install(generation=wanted.generation, assignments=assignments))
 
 
-def _deal_on(turn: Turn, wanted: AssignmentWanted) -> Mapping[MemberId, WorkerAssignment]:
-    """A cooperative round: everybody keeps what it has, but for what this round takes and gives."""
+def _deal_on(
+    turn: Turn, wanted: AssignmentWanted, views: Mapping[MemberId, MemberView]
+) -> tuple[Mapping[MemberId, WorkerAssignment], Mapping[Job, str]]:
+    """A cooperative round: everybody keeps what it has, but for what this round takes and gives; and who gets nobody,
+    and why."""
     herder = turn.herder
     deferred_until_ms = herder.deferred_until_ms
     round_ = cooperative.assign(
         herder.memory,
         configured=herder.config.jobs(),
-        members={
-            member: _view(metadata, wanted.instance_ids.get(member), wanted.protocol)
-            for member, metadata in wanted.members.items()
-        },
+        members=views,
         generation=wanted.generation,
         last_completed_generation=Generation(-1) if herder.lost else herder.completed,
         now_ms=turn.now_ms,
@@ -74,7 +86,7 @@ def _deal_on(turn: Turn, wanted: AssignmentWanted) -> Mapping[MemberId, WorkerAs
     )
     herder.memory = round_.memory
     herder.assigned_for = herder.config.jobs()
-    return {
+    assignments = {
         member: WorkerAssignment(
             leader=wanted.member_id,
             leader_url=herder.settings.url,
@@ -85,6 +97,7 @@ def _deal_on(turn: Turn, wanted: AssignmentWanted) -> Mapping[MemberId, WorkerAs
         )
         for member, one in round_.assignments.items()
     }
+    return assignments, round_.unassigned
 
 
 def _deal_anew(turn: Turn, wanted: AssignmentWanted) -> Mapping[MemberId, WorkerAssignment]:
@@ -116,7 +129,7 @@ def _deal_anew(turn: Turn, wanted: AssignmentWanted) -> Mapping[MemberId, Worker
     }
 
 
-def _view(metadata: WorkerMetadata, instance_id: InstanceId | None, protocol: ConnectProtocol) -> MemberView:
+def view_of(metadata: WorkerMetadata, instance_id: InstanceId | None, protocol: ConnectProtocol) -> MemberView:
     """What the assignor is told of a member: what all members' protocol has a place for."""
     owned = metadata.allocation.assigned if metadata.allocation is not None else NO_JOBS
     if protocol < ConnectProtocol.STATIC:

@@ -1,5 +1,7 @@
 """How a worker ends: everything here stops, its last statuses are written, it leaves the group, the process exits."""
 
+from dataclasses import replace
+
 from coterie.herder import reads, writes
 from coterie.herder.messages import Exit, LeaveGroup, Say, SetTimer
 from coterie.herder.requests import Problem
@@ -10,13 +12,13 @@ FAREWELL_MS = 1_000
 """For the last statuses, on top of the grace of the tasks."""
 
 
-def leave(turn: Turn, reason: str, *, code: int, grace_ms: int) -> None:
+def leave(turn: Turn, reason: str, *, code: int, grace_ms: int, for_good: bool = False) -> None:
     """Begin to leave; the first reason stands."""
     herder = turn.herder
     if herder.leaving is not None:
         return
     turn.order(Say(text=f"This worker is leaving: {reason}"))
-    herder.leaving = Leaving(code=code, reason=reason)
+    herder.leaving = Leaving(code=code, reason=reason, for_good=for_good)
     herder.assigned = NO_JOBS
     herder.owes_rejoin = False
     writes.refuse_all(turn, Problem.SHUTTING_DOWN, "Worker is shutting down")
@@ -45,5 +47,5 @@ def on_left(turn: Turn) -> None:
 def _say_farewell(turn: Turn) -> None:
     leaving = turn.herder.leaving
     if leaving is not None and not leaving.said:
-        turn.herder.leaving = Leaving(code=leaving.code, reason=leaving.reason, said=True)
-        turn.order(LeaveGroup(reason=leaving.reason))
+        turn.herder.leaving = replace(leaving, said=True)
+        turn.order(LeaveGroup(reason=leaving.reason, for_good=leaving.for_good))

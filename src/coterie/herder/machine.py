@@ -18,10 +18,13 @@ holds up one chore of one connector, never the step.
 from coterie.herder import (
     bursts,
     connectors,
+    draining,
     leading,
     leaving,
     membership,
+    orders,
     reads,
+    restarting,
     statuses,
     tasks,
     writes,
@@ -40,6 +43,7 @@ from coterie.herder.messages import (
     RequestArrived,
     RequestDue,
     RetryDue,
+    RuntimeClosed,
     RuntimeOpened,
     Say,
     ShutdownOrdered,
@@ -55,17 +59,24 @@ from coterie.herder.messages import (
 )
 from coterie.herder.requests import (
     DeleteConnector,
+    DescribeGroup,
+    DescribeWorker,
+    DrainWorker,
+    MemberState,
     Problem,
     PutConnector,
     PutTaskConfigs,
     Refused,
+    RestartWorker,
     SetTargetState,
+    UncordonWorker,
 )
 from coterie.herder.seams import RuntimeDied, TaskFailed, TaskHalted, TaskProgressed, TaskTaken
 from coterie.herder.state import Herder, HerderOutput, Stage, Turn
 from coterie.wire.connect_events import (
     AssignmentReceived,
     AssignmentWanted,
+    GenerationJoined,
     HeartbeatAnswered,
     MembershipLost,
     MembershipRefused,
@@ -88,6 +99,8 @@ def step(herder: Herder, event: Event, *, now_ms: int) -> HerderOutput:
         case ConfigLinesRead():
             _on_config_lines(turn, event)
             _reconcile(turn)
+        case GenerationJoined():
+            herder.joining = MemberState.COMPLETING_REBALANCE
         case RebalanceStarted() | AssignmentWanted() | AssignmentReceived() | MembershipLost() | MembershipRefused():
             _on_membership(turn, event)
             _reconcile(turn)
@@ -100,11 +113,12 @@ def step(herder: Herder, event: Event, *, now_ms: int) -> HerderOutput:
         case TimerFired(timer=timer):
             _on_timer(turn, timer)
             _reconcile(turn)
-        case RuntimeOpened() | RuntimeDied() | ShutdownOrdered() | GroupLeft():
+        case RuntimeOpened() | RuntimeDied() | RuntimeClosed() | ShutdownOrdered() | GroupLeft():
             _on_life(turn, event)
             _reconcile(turn)
     statuses.flush(turn)
     leaving.advance(turn)
+    restarting.advance(turn)
     check(herder)
     return turn.output()
 
@@ -117,6 +131,7 @@ def _reconcile(turn: Turn) -> None:
     _advance_requests(turn)
     membership.advance(turn)
     bursts.advance(turn)
+    draining.advance(turn)
 
 
 def _advance_requests(turn: Turn) -> None:
@@ -154,16 +169,19 @@ def _on_config_lines(turn: Turn, event: ConfigLinesRead) -> None:
             turn.order(Say(text=remark))
 
 
-def _on_life(turn: Turn, event: RuntimeOpened | RuntimeDied | ShutdownOrdered | GroupLeft) -> None:
+def _on_life(turn: Turn, event: RuntimeOpened | RuntimeDied | RuntimeClosed | ShutdownOrdered | GroupLeft) -> None:
     match event:
         case RuntimeOpened():
             turn.herder.may_join = True
+            turn.herder.warming = False
         case RuntimeDied(reason=reason):
             leaving.leave(turn, reason, code=1, grace_ms=RUNTIME_DIED_GRACE_MS)
         case ShutdownOrdered(reason=reason, code=code):
             leaving.leave(turn, reason, code=code, grace_ms=turn.herder.settings.stop_grace_ms)
         case GroupLeft():
             leaving.on_left(turn)
+        case RuntimeClosed():
+            restarting.on_closed(turn)
 
 
 def _on_membership(
@@ -226,13 +244,20 @@ def _on_request(
 
 
 def _on_arrival(turn: Turn, event: RequestArrived) -> None:
-    if turn.herder.leaving is not None:
-        refusal = Refused(problem=Problem.SHUTTING_DOWN, message="Worker is shutting down")
+    leaves, restarts = turn.herder.leaving is not None, turn.herder.restarting
+    if leaves or (restarts and not isinstance(event.request, DescribeWorker | DescribeGroup)):
+        doing = "shutting down" if leaves else "restarting"
+        refusal = Refused(problem=Problem.SHUTTING_DOWN, message=f"Worker is {doing}")
         turn.order(Reply(id=event.id, answer=refusal))
         return
     match event.request:
         case PutConnector() | DeleteConnector() | SetTargetState() | PutTaskConfigs() as request:
             writes.on_request(turn, event, request)
+        case DescribeGroup():
+            orders.on_describe(turn, event)
+        case DrainWorker() | UncordonWorker() | RestartWorker() as order:
+            orders.on_order(turn, event, order)
+            _reconcile(turn)
         case request:
             reads.on_request(turn, event, request)
 
@@ -256,6 +281,8 @@ def _on_timer(turn: Turn, timer: Timer) -> None:
             statuses.on_retry(turn)
         case "shutdown":
             leaving.on_patience_over(turn)
+        case "restart":
+            restarting.on_patience_over(turn)
 
 
 def check(herder: Herder) -> None:

@@ -3,6 +3,7 @@
 from coterie.assignors.cooperative import Memory
 from coterie.herder import bursts, statuses
 from coterie.herder.messages import CancelTimer, Rejoin, Say, SetTimer, Subscribe
+from coterie.herder.requests import MemberState
 from coterie.herder.state import Turn
 from coterie.nouns.ids import MemberId, WorkerUrl
 from coterie.nouns.jobs import NO_JOBS
@@ -13,6 +14,7 @@ from coterie.wire.connect_events import AssignmentReceived, MembershipLost, Reba
 def on_rebalance(turn: Turn, event: RebalanceStarted) -> None:
     herder = turn.herder
     herder.settled = False
+    herder.joining = MemberState.PREPARING_REBALANCE
     herder.wanted = None
     if event.everything_stops and not herder.releasing:
         turn.order(Say(text="The group speaks eager and rebalances: everything here stops first"))
@@ -28,9 +30,10 @@ def on_assignment(turn: Turn, event: AssignmentReceived) -> None:
     herder.leader, herder.leader_url = assignment.leader, assignment.leader_url
     herder.lost = herder.releasing = herder.rejoin_asked = False
     herder.wanted = None
+    herder.joining = None
     bursts.close_window(turn)
     if herder.leader != herder.member_id:
-        herder.assigned_for = None
+        herder.assigned_for = herder.dealt = None
     turn.order(Say(text=_told(event)))
     if assignment.error is not AssignmentError.NO_ERROR:
         # All keep what they have. Whoever lagged asks for another round once it has caught up; the leader did lag, even
@@ -66,7 +69,7 @@ def on_lost(turn: Turn, event: MembershipLost) -> None:
     herder.member_id = herder.leader = MemberId("")
     herder.leader_url = WorkerUrl("")
     herder.assigned = NO_JOBS
-    herder.assigned_for = herder.wanted = herder.catch_up_to = None
+    herder.assigned_for = herder.dealt = herder.wanted = herder.catch_up_to = herder.joining = None
     # A group that its coordinator forgot counts its generations anew: an old memory would pass for a fresh one.
     herder.memory = Memory()
     herder.owes_rejoin = herder.rejoin_asked = False
@@ -86,11 +89,11 @@ def on_delay_over(turn: Turn) -> None:
 def advance(turn: Turn) -> None:
     """Say what has changed about this worker, then ask for the rounds that it owes."""
     herder = turn.herder
-    now = (herder.config.offset, herder.owned)
+    now = (herder.config.offset, herder.owned, herder.draining)
     tells = herder.releasing and bool(herder.unwritten or herder.writing)
     if herder.may_join and now != herder.subscribed and not tells:
         herder.subscribed = now
-        turn.order(Subscribe(config_offset=now[0], owned=now[1]))
+        turn.order(Subscribe(config_offset=now[0], owned=now[1], draining=now[2]))
     # Not while a round is under way: its join may have been sent when something of what was revoked still ran, and
     # then the leader thinks that this worker keeps it. The round after it puts that right.
     if herder.owes_rejoin and herder.settled and herder.owned == herder.assigned:

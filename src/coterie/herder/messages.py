@@ -11,6 +11,7 @@ from coterie.nouns.ids import ConfigOffset, Generation, Incarnation, MemberId, W
 from coterie.nouns.jobs import ConnectorName, ConnectorTaskId, Jobs
 from coterie.wire.connect import WorkerAssignment
 from coterie.wire.connect_events import MembershipEvent
+from coterie.wire.connect_place import Place
 
 RequestId = NewType("RequestId", int)
 """Which question an answer belongs to. The shell counts upwards from 0; the herder's own questions downwards."""
@@ -131,6 +132,11 @@ class GroupLeft:
     """Whether anybody heard the farewell or not."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RuntimeClosed:
+    """Nothing runs here any more, whatever was under way."""
+
+
 ChoreResult: TypeAlias = (
     TaskStarted
     | TaskStartFailed
@@ -144,6 +150,7 @@ ChoreResult: TypeAlias = (
     | ConfigAppendFailed
     | StatusesAppended
     | GroupLeft
+    | RuntimeClosed
 )
 Event: TypeAlias = (
     ConfigLinesRead
@@ -181,11 +188,11 @@ class LookDue:
     id: RequestId
 
 
-HerderTimer: TypeAlias = Literal["assign", "changed jobs", "delay over", "statuses", "shutdown"]
+HerderTimer: TypeAlias = Literal["assign", "changed jobs", "delay over", "statuses", "shutdown", "restart"]
 """``assign``: the leader's config log still lags, so nobody gets anything in this round (CONFIG_MISMATCH) ·
 ``changed jobs``: no more changes of the set of jobs are waited for ·
 ``delay over``: the scheduled rebalance delay has ended · ``statuses``: write them again · ``shutdown``: leave though
-not all has stopped."""
+not all has stopped · ``restart``: close the runtime though not all has."""
 Timer: TypeAlias = RequestDue | RetryDue | LookDue | HerderTimer
 
 # -- effects: orders. Those that take time are chores, each answered by the event named -------------------------------
@@ -235,10 +242,13 @@ class Install:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Exit:
-    """The end: close everything and end the process with ``code``."""
+    """The end: close everything and end the process with ``code``, or execute it anew."""
 
     code: int
     reason: str
+    restarts: bool = False
+    place: Place | None = None
+    """Of one that ``restarts``: what its next life goes on with."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -310,6 +320,13 @@ class LeaveGroup:
     """→ GroupLeft"""
 
     reason: str
+    for_good: bool = False
+    """A static member says it, too: it is not coming back."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CloseRuntime:
+    """→ RuntimeClosed"""
 
 
 Chore: TypeAlias = (
@@ -322,5 +339,6 @@ Chore: TypeAlias = (
     | AppendConfig
     | AppendStatuses
     | LeaveGroup
+    | CloseRuntime
 )
 Effect: TypeAlias = Reply | SetTimer | CancelTimer | Say | Subscribe | Rejoin | Install | Exit | Chore

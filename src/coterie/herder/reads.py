@@ -150,7 +150,12 @@ def _status(herder: Herder, name: ConnectorName) -> ConnectorStatus | None:
 def _worker_view(herder: Herder) -> WorkerView:
     return WorkerView(
         worker_id=herder.settings.worker_id,
+        name=herder.settings.shown_name,
         url=herder.settings.url,
+        state=herder.state,
+        draining=herder.draining,
+        restarting=herder.restarting,
+        protocol=None if herder.protocol is None else herder.protocol.setting,
         member_id=herder.member_id,
         generation=herder.generation,
         settled=herder.settled,

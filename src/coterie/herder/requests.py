@@ -5,9 +5,10 @@ from dataclasses import dataclass
 from enum import StrEnum, auto
 from typing import TypeAlias
 
+from coterie.assignors.members import Policy
 from coterie.herder.status_records import Status
-from coterie.nouns.ids import ConfigOffset, Generation, MemberId, WorkerId, WorkerUrl
-from coterie.nouns.jobs import ConnectorName, ConnectorTaskId, Jobs
+from coterie.nouns.ids import ConfigOffset, Generation, InstanceId, MemberId, WorkerId, WorkerUrl
+from coterie.nouns.jobs import ConnectorName, ConnectorTaskId, Job, Jobs
 from coterie.nouns.states import TargetState
 
 # -- reads: any worker answers them, also while the group rebalances --------------------------------------------------
@@ -92,7 +93,42 @@ class PutTaskConfigs:
 
 
 Write: TypeAlias = PutConnector | DeleteConnector | SetTargetState | PutTaskConfigs
-Request: TypeAlias = Read | Write
+
+# -- the group: its leader knows it ------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DescribeGroup:
+    """What the leader knows of its group; answered with :class:`GroupView`, at once, or with who leads."""
+
+
+# -- orders to one worker: whoever it is not says who it is, or who leads ----------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DrainWorker:
+    """Its jobs move away while it still runs them; then it leaves for good. Answered with :class:`Done`, at once."""
+
+    worker: str
+    """Its name, ``host:port`` or instance id."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UncordonWorker:
+    """Call a drain back: the worker stays, and takes work again. Answered with :class:`Done`, at once."""
+
+    worker: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RestartWorker:
+    """Stop its tasks and begin its process anew, in the same place. Answered with :class:`Done`, at once."""
+
+    worker: str
+
+
+WorkerOrder: TypeAlias = DrainWorker | UncordonWorker | RestartWorker
+Request: TypeAlias = Read | Write | DescribeGroup | WorkerOrder
 
 # -- answers ----------------------------------------------------------------------------------------------------------
 
@@ -149,10 +185,27 @@ class TaskView:
     """How often this worker has started it since it got it."""
 
 
+class MemberState(StrEnum):
+    """How far a worker is in its group's rounds, as Connect's own members call it."""
+
+    UNJOINED = "UNJOINED"
+    PREPARING_REBALANCE = "PREPARING_REBALANCE"
+    """It has asked to join, and waits for the others."""
+    COMPLETING_REBALANCE = "COMPLETING_REBALANCE"
+    """All have joined, and it waits for its assignment."""
+    STABLE = "STABLE"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerView:
     worker_id: WorkerId
+    name: str
     url: WorkerUrl
+    state: MemberState
+    draining: bool
+    restarting: bool
+    protocol: str | None
+    """What the group votes for, as ``connect.protocol`` names it; None before the first round."""
     member_id: MemberId
     generation: Generation
     settled: bool
@@ -167,8 +220,59 @@ class WorkerView:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class MemberInfo:
+    """One member, as it joined the last round and as that round has left it."""
+
+    member_id: MemberId
+    worker_id: WorkerId
+    name: str
+    url: WorkerUrl
+    instance_id: InstanceId | None
+    claims: Jobs | None
+    draining: bool
+    config_offset: ConfigOffset
+    owned: Jobs
+    """What it runs when it has done as it was told."""
+    revoked: Jobs
+    """What it was told to give back, and will be somebody's in a later round."""
+    waits: str | None
+    """Why its drain does not go on; None when it does, or there is none."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeferredJobs:
+    """Jobs of a member that is gone, and may be back for them."""
+
+    jobs: Jobs
+    left_ms: int
+    worker: str | None
+    """The name of who had them; None when this leader does not know."""
+    instance_id: InstanceId | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupView:
+    """All that the leader knows, and all that it would decide the next round by."""
+
+    generation: Generation
+    """Of the round that is told of."""
+    protocol: str
+    leader: MemberId
+    config_offset: ConfigOffset
+    configured: Jobs
+    members: tuple[MemberInfo, ...]
+    """By name."""
+    deferred: tuple[DeferredJobs, ...]
+    unassigned: tuple[tuple[Job, str], ...]
+    """Who has nobody, and why, in words."""
+    policy: Policy
+    next_round_ms: int | None
+    """When everybody is to join again for what is deferred or has still to move; None when nothing is."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Done:
-    """It is written, and this worker has read it back."""
+    """It is written, and this worker has read it back; or it is ordered, and will be done."""
 
 
 class Problem(StrEnum):
@@ -178,6 +282,8 @@ class Problem(StrEnum):
     ALREADY_EXISTS = auto()
     BAD_REQUEST = auto()
     NOT_LEADER = auto()
+    NOT_THIS_WORKER = auto()
+    NOT_POSSIBLE = auto()
     NO_LEADER = auto()
     STARTING = auto()
     SHUTTING_DOWN = auto()
@@ -191,9 +297,9 @@ class Refused:
     problem: Problem
     message: str
     leader_url: WorkerUrl | None = None
-    """With NOT_LEADER: who can do it."""
+    """With NOT_LEADER and NOT_THIS_WORKER: who can do it."""
 
 
 Answer: TypeAlias = (
-    ConnectorInfo | ConnectorStatus | ConnectorList | TaskConfigs | TaskStatus | WorkerView | Done | Refused
+    ConnectorInfo | ConnectorStatus | ConnectorList | TaskConfigs | TaskStatus | WorkerView | GroupView | Done | Refused
 )

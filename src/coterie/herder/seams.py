@@ -35,8 +35,10 @@ class Membership(Protocol):
         """Give the place up for now, and say ``MembershipLost``; it joins again when it hears that nothing is owned."""
         ...
 
-    async def leave(self, reason: str) -> None:
-        """Leave the group; what is owned has been stopped before. Returns even when nobody answers."""
+    async def leave(self, reason: str, *, for_good: bool = False) -> None:
+        """Leave the group; what is owned has been stopped before. Returns even when nobody answers.
+
+        A static member only ends, and is waited for; unless it goes ``for_good``."""
         ...
 
     async def next_event(self) -> MembershipEvent:

@@ -15,15 +15,17 @@ from coterie.assignors.members import Policy
 from coterie.engine.lease import lease_ms
 from coterie.engine.output import Output
 from coterie.herder.config_state import UNREAD, ConfigState
+from coterie.herder.group_view import Dealt
 from coterie.herder.messages import Effect, RequestId
-from coterie.herder.requests import Answer, Read, Write
+from coterie.herder.requests import Answer, MemberState, Read, Write
 from coterie.herder.seams import TaskStart
 from coterie.herder.status_records import Status, StatusState
-from coterie.nouns.ids import ConfigOffset, Generation, Incarnation, MemberId, WorkerId, WorkerUrl
+from coterie.nouns.ids import ConfigOffset, Generation, Incarnation, InstanceId, MemberId, WorkerId, WorkerUrl
 from coterie.nouns.jobs import NO_JOBS, ConnectorName, ConnectorTaskId, Job, Jobs
 from coterie.nouns.states import State
 from coterie.wire.connect import ConnectProtocol
 from coterie.wire.connect_events import AssignmentWanted
+from coterie.wire.connect_place import Place
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,6 +38,10 @@ class HerderSettings:
     """Told with every status (KIP-891); all plug-ins are of this version."""
     connector_type: Callable[[Mapping[str, str]], str]
     """``source``, ``sink`` or ``unknown``, by a connector's config."""
+    name: str | None = None
+    """``worker.name``"""
+    instance_id: InstanceId | None = None
+    """``group.instance.id``"""
     session_timeout_ms: int = 10_000
     rebalance_timeout_ms: int = 60_000
     """A herder that has not taken up what it was told for so long is stuck."""
@@ -49,6 +55,11 @@ class HerderSettings:
     """``config.rebalance.window.ms``"""
     request_timeout_ms: int = 90_000
     """As in Connect, no setting."""
+
+    @property
+    def shown_name(self) -> str:
+        """What people call this worker."""
+        return self.name or self.worker_id
 
     @property
     def lease_ms(self) -> int:
@@ -143,6 +154,8 @@ class Leaving:
 
     code: int
     reason: str
+    for_good: bool = False
+    """It is drained: nobody is to wait for it, be it a static member."""
     said: bool = False
     """LeaveGroup is under way, or done."""
 
@@ -150,7 +163,8 @@ class Leaving:
 class Herder:
     """The state of one worker's herder."""
 
-    def __init__(self, settings: HerderSettings) -> None:
+    def __init__(self, settings: HerderSettings, place: Place | None = None) -> None:
+        """``place`` is what a former life of this process has handed on."""
         self.settings = settings
         # Hard: what the logs say.
         self.config = ConfigState()
@@ -168,6 +182,8 @@ class Herder:
         self.leader = MemberId("")
         self.leader_url = WorkerUrl("")
         self.settled = False
+        self.joining: MemberState | None = None
+        """How far the round is that is under way; None when none is."""
         self.lost = False
         self.releasing = False
         """The group speaks eager and a round waits until nothing runs here, and until that has been told."""
@@ -184,12 +200,14 @@ class Herder:
         """Until when changes of the set of jobs are gathered for one round; None when there is none to ask for."""
         self.rejoin_asked = False
         self.deferred_until_ms: int | None = None
-        self.subscribed: tuple[ConfigOffset, Jobs] | None = None
+        self.subscribed: tuple[ConfigOffset, Jobs, bool] | None = None
         # Soft: the leader's.
         self.wanted: AssignmentWanted | None = None
         """A round waits for this leader, which waits for its config log."""
         self.memory = Memory()
         """What the assignor remembers of the rounds computed here."""
+        self.dealt: Dealt | None = None
+        """The last of them, as it may be shown."""
         # Soft: the work.
         self.runs: dict[ConnectorTaskId, Run] = {}
         self.splits: dict[ConnectorName, Split] = {}
@@ -201,11 +219,40 @@ class Herder:
         self.reads: dict[RequestId, ReadWait] = {}
         self.writes: dict[RequestId, WriteTurn] = {}
         self.own_requests = 0
+        # Soft: what an operator wants of this worker, and how it ends.
+        self.draining = False
+        self.owes_word: str | None = None
+        """Why it asks for a round as soon as none is under way: what it says of itself has changed."""
+        self.restarting = False
+        self.closing = False
+        """The runtime closes, or is closed: this life of a worker that restarts is over."""
         self.leaving: Leaving | None = None
+        # Soft: a former life of this process, whose place it has.
+        self.warming = False
+        """The runtime is not open yet, though this worker has its place: nothing starts."""
+        self.unproved = False
+        """No heartbeat of this life has been answered: whether the place is still its own is not known."""
+        if place is not None:
+            self._go_on_in(place)
+
+    def _go_on_in(self, place: Place) -> None:
+        self.may_join = self.settled = self.warming = self.unproved = True
+        self.member_id, self.protocol = place.member_id, place.protocol
+        self.generation = self.completed = place.generation
+        self.leader, self.leader_url = place.leader, place.leader_url
+        self.assigned, self.assignment_offset = place.jobs, place.config_offset
+        self.runs = {task: Run() for task in place.jobs.tasks}
+        self.owes_word = "a worker begins a new life in its place" if place.owes_round else None
 
     @property
     def is_leader(self) -> bool:
         return self.settled and self.leader == self.member_id
+
+    @property
+    def state(self) -> MemberState:
+        if self.joining is not None:
+            return self.joining
+        return MemberState.STABLE if self.member_id else MemberState.UNJOINED
 
     @property
     def owned(self) -> Jobs:
@@ -221,7 +268,9 @@ class Herder:
 
     def is_counted_in(self, now_ms: int) -> bool:
         """Whether its place was proved lately. After a pause other news may come before that of its loss."""
-        return self.answered_at_ms is None or now_ms < self.answered_at_ms + self.settings.lease_ms
+        if self.answered_at_ms is None:
+            return not self.unproved
+        return now_ms < self.answered_at_ms + self.settings.lease_ms
 
     def grace_ms(self, now_ms: int) -> int:
         """How long a stop that is ordered now may take, so that it ends within the session should no answer follow."""

@@ -25,7 +25,7 @@ def should_run(herder: Herder, task: ConnectorTaskId) -> TaskStart | None:
     """What of ``task`` should run here; None when nothing should."""
     connector = herder.config.connector(task.connector)
     config = herder.config.task_config(task)
-    if connector is None or config is None or task not in herder.assigned:
+    if connector is None or config is None or task not in herder.assigned or herder.restarting:
         return None
     if herder.config.target_state(task.connector) is not TargetState.STARTED:
         return None
@@ -63,7 +63,7 @@ def _reconcile_one(turn: Turn, task: ConnectorTaskId, run: Run) -> None:
 
 def _may_start(turn: Turn, run: Run, wanted: TaskStart) -> bool:
     herder = turn.herder
-    if not (herder.caught_up and herder.is_counted_in(turn.now_ms)) or herder.leaving is not None:
+    if not (herder.caught_up and herder.is_counted_in(turn.now_ms)) or herder.warming or herder.leaving is not None:
         return False
     failed_so = run.trace is not None and run.start == wanted
     return not failed_so and run.taken_at_ms is None
@@ -79,6 +79,8 @@ def _show(turn: Turn, task: ConnectorTaskId, run: Run) -> None:
     elif run.running and not run.stopping:
         if run.progressed:
             statuses.show(turn, task, State.RUNNING)
+    elif not run.active and herder.restarting:
+        statuses.show(turn, task, State.RESTARTING)
     elif not run.active and herder.caught_up:
         if herder.config.task_config(task) is None:
             statuses.forget(turn, task)

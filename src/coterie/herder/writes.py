@@ -77,7 +77,7 @@ def _begin(turn: Turn, write: WriteTurn) -> None:
         if not herder.settled:
             return
         if not herder.is_leader:
-            _refuse_unless_leader(turn, write)
+            _answer(turn, write, not_leader(herder))
             return
     if isinstance(write.request, PutConnector):
         write.stage = Stage.VALIDATING
@@ -113,7 +113,7 @@ def _append(turn: Turn, write: WriteTurn) -> bool:
     if _needs_leader(write.request) and not herder.is_leader:
         if not herder.settled:
             return False
-        _refuse_unless_leader(turn, write)
+        _answer(turn, write, not_leader(herder))
         return True
     refusal = _refusal(herder, write.request)
     if refusal is not None:
@@ -242,17 +242,13 @@ def refuse_all(turn: Turn, problem: Problem, message: str) -> None:
         _answer(turn, write, Refused(problem=problem, message=message))
 
 
-def _refuse_unless_leader(turn: Turn, write: WriteTurn) -> None:
-    herder = turn.herder
-    if herder.leader_url:
+def not_leader(herder: Herder) -> Refused:
+    """What this worker says to what only the leader can do."""
+    if herder.leader_url and herder.leader != herder.member_id:
         message = "Cannot complete request because this worker is not the leader"
-        refusal = Refused(problem=Problem.NOT_LEADER, message=message, leader_url=herder.leader_url)
-    else:
-        message = (
-            "Cannot complete request momentarily due to no known leader URL, likely because a rebalance was underway."
-        )
-        refusal = Refused(problem=Problem.NO_LEADER, message=message)
-    _answer(turn, write, refusal)
+        return Refused(problem=Problem.NOT_LEADER, message=message, leader_url=herder.leader_url)
+    message = "Cannot complete request momentarily due to no known leader URL, likely because a rebalance was underway."
+    return Refused(problem=Problem.NO_LEADER, message=message)
 
 
 def _answer(turn: Turn, write: WriteTurn, answer: Answer) -> None:

@@ -243,7 +243,11 @@ def _heartbeat(request: HeartbeatRequest) -> Values:
 
 
 def _leave(request: LeaveRequest) -> Values:
-    leaving = {"member_id": request.member_id, "group_instance_id": None, "reason": request.reason or None}
+    leaving = {
+        "member_id": request.member_id,
+        "group_instance_id": request.instance_id,
+        "reason": request.reason or None,
+    }
     return {"group_id": request.group_id, "members": (leaving,)}
 
 

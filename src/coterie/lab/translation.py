@@ -51,7 +51,8 @@ def as_asked(
                 instance_id=request.instance_id,
             )
         case member.LeaveRequest():
-            return groups.LeaveGroup(reply_to=reply_to, members=(groups.LeavingMember(member_id=request.member_id),))
+            leaving = groups.LeavingMember(member_id=request.member_id, instance_id=request.instance_id)
+            return groups.LeaveGroup(reply_to=reply_to, members=(leaving,))
 
 
 def as_heard(response: object) -> member.Response:

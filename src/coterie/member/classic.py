@@ -86,8 +86,8 @@ def step(member: Member, event: Event, *, now_ms: int) -> Output[None, Effect]:
                 on_failure(turn, event)
             case AbandonWanted(reason=reason):
                 on_abandon(turn, reason)
-            case LeaveWanted(reason=reason):
-                on_leave(turn, reason)
+            case LeaveWanted(reason=reason, for_good=for_good):
+                on_leave(turn, reason, for_good=for_good)
         join_if_due(turn)
     check(member)
     return Output(effects=tuple(turn.effects))

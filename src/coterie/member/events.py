@@ -53,6 +53,8 @@ class AbandonWanted:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LeaveWanted:
     reason: str
+    for_good: bool = False
+    """A static member says farewell, too: nobody is to wait for it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

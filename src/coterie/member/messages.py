@@ -75,6 +75,8 @@ class HeartbeatResponse:
 class LeaveRequest:
     group_id: GroupId
     member_id: MemberId
+    instance_id: InstanceId | None = None
+    """Of a static member that is not coming back."""
     reason: str = ""
 
 

@@ -154,7 +154,7 @@ def on_abandon(turn: Turn, reason: str) -> None:
         member.member_id = NO_MEMBER
 
 
-def on_leave(turn: Turn, reason: str) -> None:
+def on_leave(turn: Turn, reason: str, *, for_good: bool = False) -> None:
     member = turn.member
     if member.leaving is not None:
         return
@@ -163,13 +163,15 @@ def on_leave(turn: Turn, reason: str) -> None:
     member.asking = member.heartbeat = member.leased_at_ms = None
     for timer in _ALL_TIMERS:
         turn.order(CancelTimer(timer=timer))
-    if not member.member_id or member.settings.instance_id is not None:
+    instance_id = member.settings.instance_id
+    if not member.member_id or (instance_id is not None and not for_good):
         # A static member is expected back: its place, and with it its work, waits as long as its session.
         leave(turn)
         return
-    member.asking = turn.send(
-        LeaveRequest(group_id=member.settings.group_id, member_id=member.member_id, reason=reason)
+    request = LeaveRequest(
+        group_id=member.settings.group_id, member_id=member.member_id, instance_id=instance_id, reason=reason
     )
+    member.asking = turn.send(request)
     turn.order(SetTimer(timer="leave", at_ms=turn.now_ms + LEAVE_PATIENCE_MS))
 
 

@@ -30,7 +30,14 @@ from coterie.nouns.ids import MemberId, WorkerUrl
 from coterie.nouns.jobs import NO_JOBS
 from coterie.wire.connect import PROTOCOL_TYPE, ConnectProtocol, WorkerAssignment, WorkerMetadata
 from coterie.wire.connect_bytes import decode_assignment, decode_metadata, encode_assignment, encode_metadata
-from coterie.wire.connect_events import AssignmentReceived, AssignmentWanted, MembershipRefused, RebalanceStarted
+from coterie.wire.connect_events import (
+    AssignmentReceived,
+    AssignmentWanted,
+    GenerationJoined,
+    MembershipRefused,
+    RebalanceStarted,
+)
+from coterie.wire.connect_opaque import encode_opaque
 from coterie.wire.errors import ErrorCode
 
 # -- joining ----------------------------------------------------------------------------------------------------------
@@ -82,6 +89,7 @@ def join_if_due(turn: Turn) -> None:
         static_connectors=None if claims is None else claims.connectors,
         static_tasks=None if claims is None else claims.tasks,
         draining=member.draining,
+        opaque=None if settings.name is None else encode_opaque(name=settings.name),
     )
     turn.order(RebalanceStarted())
     request = JoinRequest(
@@ -142,6 +150,7 @@ def on_joined(turn: Turn, asked: InFlight, response: JoinResponse) -> None:
             member.protocol = spoken(member, response.protocol)
             if was_in:
                 renew_lease(turn, asked)
+            turn.order(GenerationJoined(generation=response.generation))
             set_heartbeat(turn)
             if member.protocol is None:
                 turn.order(Say(text=f"The group has chosen {response.protocol!r}, which this worker never offered"))

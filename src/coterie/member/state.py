@@ -9,6 +9,7 @@ from coterie.member.messages import HeartbeatRequest, Request, SyncRequest
 from coterie.nouns.ids import ConfigOffset, Generation, GroupId, InstanceId, MemberId, WorkerUrl
 from coterie.nouns.jobs import NO_JOBS, Jobs
 from coterie.wire.connect import ConnectProtocol, WorkerAssignment
+from coterie.wire.connect_place import Place
 
 NO_GENERATION = Generation(-1)
 NO_MEMBER = MemberId("")
@@ -23,6 +24,8 @@ class MemberSettings:
     """Where this worker's REST listens: leaders tell it to everybody."""
     protocols: tuple[ConnectProtocol, ...] = ConnectProtocol.STATIC.offered
     """What this worker offers, the preferred one first."""
+    name: str | None = None
+    """``worker.name``: what people call it; None for its ``host:port``."""
     claims: Jobs | None = None
     """``static.connectors`` and ``static.tasks``: the only jobs that it takes; None takes any (KIP-987)."""
     session_timeout_ms: int = 10_000
@@ -66,7 +69,8 @@ class Trouble:
 class Member:
     """All of it is soft: a worker that starts again is another member."""
 
-    def __init__(self, settings: MemberSettings) -> None:
+    def __init__(self, settings: MemberSettings, place: Place | None = None) -> None:
+        """``place`` is what a former life of this process has handed on: heartbeats go on in it."""
         self.settings = settings
         self.request_ids = map(RequestId, count(1))
 
@@ -123,6 +127,16 @@ class Member:
         """The group will never take this worker as it is set: nothing is asked but to leave."""
         self.leaving: str | None = None
         self.left = False
+        if place is not None:
+            self._go_on_in(place)
+
+    def _go_on_in(self, place: Place) -> None:
+        self.member_id, self.generation, self.protocol = place.member_id, place.generation, place.protocol
+        self.config_offset, self.owned = place.config_offset, place.jobs
+        self.told = WorkerAssignment(
+            leader=place.leader, leader_url=place.leader_url, config_offset=place.config_offset
+        )
+        self.completed = self.has_been_in = self.known = True
 
 
 def check(member: Member) -> None:

@@ -22,6 +22,13 @@ class RebalanceStarted:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class GenerationJoined:
+    """All have joined; what is missing are the assignments, which the leader computes."""
+
+    generation: Generation
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class AssignmentWanted:
     """This worker is the leader of ``generation`` and has to answer with the assignments of all members."""
 
@@ -69,5 +76,11 @@ class MembershipRefused:
 
 
 MembershipEvent: TypeAlias = (
-    RebalanceStarted | AssignmentWanted | AssignmentReceived | HeartbeatAnswered | MembershipLost | MembershipRefused
+    RebalanceStarted
+    | GenerationJoined
+    | AssignmentWanted
+    | AssignmentReceived
+    | HeartbeatAnswered
+    | MembershipLost
+    | MembershipRefused
 )

@@ -13,6 +13,7 @@ from coterie.herder.messages import (
     AppendStatuses,
     Chore,
     ChoreResult,
+    CloseRuntime,
     ConfigAppended,
     ConfigAppendFailed,
     ConfigEndFound,
@@ -22,6 +23,7 @@ from coterie.herder.messages import (
     GroupLeft,
     LeaveGroup,
     PublishTaskConfigs,
+    RuntimeClosed,
     SplitConnector,
     SplitFailed,
     StartTask,
@@ -77,9 +79,12 @@ class Chores:
                 return await self._append_config(chore)
             case AppendStatuses():
                 return await self._append_statuses(chore)
-            case LeaveGroup(reason=reason):
-                await self._membership.leave(reason)
+            case LeaveGroup(reason=reason, for_good=for_good):
+                await self._membership.leave(reason, for_good=for_good)
                 return GroupLeft()
+            case CloseRuntime():
+                await self._runtime.close()
+                return RuntimeClosed()
 
     # -- the runtime's ------------------------------------------------------------------------------------------------
 

@@ -41,6 +41,7 @@ from coterie.wire.connect_events import (
     HeartbeatAnswered,
     MembershipEvent,
 )
+from coterie.wire.connect_place import Place
 from coterie.worker.inbox import Inbox, now_ms
 
 logger = logging.getLogger(__name__)
@@ -57,8 +58,9 @@ _Kind: TypeAlias = Literal["heartbeat", "round"]
 class ClassicMembership:
     """Matches `herder.seams.Membership`. Alive while :meth:`run` runs."""
 
-    def __init__(self, settings: MemberSettings, coordinator: Coordinator) -> None:
-        self._member = Member(settings)
+    def __init__(self, settings: MemberSettings, coordinator: Coordinator, *, place: Place | None = None) -> None:
+        """``place`` is what a former life of this process has handed on: the member goes on in it."""
+        self._member = Member(settings, place)
         self._coordinator = coordinator
         self._inbox: Inbox[Event, Timer] = Inbox(INBOX_MAX, fired=lambda timer: TimerFired(timer=timer))
         self._trace = Trace()
@@ -81,9 +83,9 @@ class ClassicMembership:
     def abandon(self, reason: str) -> None:
         self._inbox.put_nowait(AbandonWanted(reason=reason))
 
-    async def leave(self, reason: str) -> None:
+    async def leave(self, reason: str, *, for_good: bool = False) -> None:
         if not self._ended.is_set():
-            self._inbox.put_nowait(LeaveWanted(reason=reason))
+            self._inbox.put_nowait(LeaveWanted(reason=reason, for_good=for_good))
         await self._ended.wait()
 
     async def next_event(self) -> MembershipEvent:
@@ -102,6 +104,9 @@ class ClassicMembership:
 
         :raises ExceptionGroup: for a bug of ours, after the member's story has been logged.
         """
+        if self._member.generation >= 0:
+            # Whoever goes on in a place has to be heard of at once.
+            self._inbox.timers.set("heartbeat", now_ms())
         try:
             async with asyncio.TaskGroup() as group:
                 while not self._member.left:

@@ -46,6 +46,7 @@ from coterie.herder.state import Herder, HerderSettings
 from coterie.nouns.errors import ConfigError, WorldError
 from coterie.nouns.ids import Incarnation
 from coterie.wire.connect_events import HeartbeatAnswered
+from coterie.wire.connect_place import Place
 from coterie.worker.chores import Chores
 from coterie.worker.inbox import Inbox, now_ms
 from coterie.worker.stall import StallMeter
@@ -69,10 +70,13 @@ class Phase(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ended:
-    """How a worker ended: the process's exit code, and why."""
+    """How a worker ended: the process's exit code, and why; or that it is to begin anew."""
 
     code: int
     reason: str
+    restarts: bool = False
+    """The process is to execute itself anew, and to hand ``place`` on, if there is one."""
+    place: Place | None = None
 
 
 class _Exited(Exception):
@@ -91,13 +95,18 @@ class Worker:
         membership: Membership,
         runtime: TaskRuntime,
         leader_client: LeaderClient,
+        place: Place | None = None,
     ) -> None:
+        """``place`` is what a former life of this process has handed on; its membership goes on in it as well."""
         self.settings = settings
+        self.life = uuid.uuid4().hex[:12]
+        """Tells this life of the process from others, for whoever waits for the next one."""
         self.stall = StallMeter()
         self.phase = Phase.STARTING
         self.stage = "awaiting startup"
         """What it is doing while it starts, in Connect's words where it has some."""
-        self._herder = Herder(settings)
+        self._herder = Herder(settings, place)
+        self._goes_on = place is not None
         self._config_log = config_log
         self._status_log = status_log
         self._membership = membership
@@ -192,6 +201,9 @@ class Worker:
         group.create_task(self._feed(self._status_log, lambda lines: StatusLinesRead(lines=lines), status_read))
         await config_read.wait()
         await status_read.wait()
+        if self._goes_on:
+            # It is in its group already, and may be wanted there before it can work.
+            group.create_task(self._feed_membership_events())
         self.stage = "starting the task runtime"
         try:
             await self._runtime.open()
@@ -199,7 +211,8 @@ class Worker:
             self._end(Ended(code=1, reason=str(error)))
         self.stage = "ensuring membership in the cluster"
         group.create_task(self._feed_task_events())
-        group.create_task(self._feed_membership_events())
+        if not self._goes_on:
+            group.create_task(self._feed_membership_events())
         await self._inbox.put(RuntimeOpened())
         self.phase = Phase.RUNNING
 
@@ -296,8 +309,8 @@ class Worker:
                 self._membership.rejoin(reason)
             case Install(generation=generation, assignments=assignments):
                 self._membership.install(generation, assignments)
-            case Exit(code=code, reason=reason):
-                self._end(Ended(code=code, reason=reason))
+            case Exit(code=code, reason=reason, restarts=restarts, place=place):
+                self._end(Ended(code=code, reason=reason, restarts=restarts, place=place))
             case _:
                 group.create_task(self._do(effect))
 

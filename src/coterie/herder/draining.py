@@ -1,0 +1,61 @@
+"""Scale-in: a worker that is to go for good hands its jobs over before it goes.
+
+It says so in its next join, and asks for a round. The leader has it give back what others may take, in one round or in
+as many as its policy wants; each job is stopped here at the end of its batch, and runs elsewhere one round later. When
+it owns nothing and nothing runs, it leaves the group (a static member, too: nobody is to wait for it), and its process
+ends with code 0. What nobody may take it goes on with, for as long as it takes.
+
+The wish outlives the membership: who loses its place while it drains joins again, still draining.
+"""
+
+from coterie.herder import leaving
+from coterie.herder.messages import Rejoin, Say
+from coterie.herder.requests import Answer, Done, Problem, Refused
+from coterie.herder.state import Turn
+from coterie.wire.connect import ConnectProtocol
+
+
+def drain(turn: Turn) -> Answer:
+    herder = turn.herder
+    if herder.restarting:
+        return Refused(problem=Problem.SHUTTING_DOWN, message="This worker is restarting; drain it when it is back")
+    if herder.protocol is None or not herder.member_id:
+        message = "This worker has no place in its group at the moment, so nobody could take its jobs; ask again"
+        return Refused(problem=Problem.NO_LEADER, message=message)
+    if herder.protocol < ConnectProtocol.STATIC:
+        return Refused(problem=Problem.NOT_POSSIBLE, message=_too_old(herder.protocol))
+    _turn_to(turn, draining=True, reason="this worker drains")
+    return Done()
+
+
+def uncordon(turn: Turn) -> Answer:
+    _turn_to(turn, draining=False, reason="this worker takes work again")
+    return Done()
+
+
+def advance(turn: Turn) -> None:
+    """Ask for the round that is owed; go when there is nothing left to go for."""
+    herder = turn.herder
+    if not herder.settled or herder.leaving is not None:
+        return
+    if herder.draining and not herder.owned and not herder.owes_rejoin:
+        leaving.leave(turn, "it is drained", code=0, grace_ms=herder.settings.stop_grace_ms, for_good=True)
+    elif herder.owes_word is not None and not herder.warming:
+        turn.order(Rejoin(reason=herder.owes_word))
+        herder.owes_word = None
+
+
+def _turn_to(turn: Turn, *, draining: bool, reason: str) -> None:
+    herder = turn.herder
+    if herder.draining is not draining:
+        herder.draining = draining
+        herder.owes_word = reason
+        turn.order(Say(text=f"By order of an operator {reason}"))
+
+
+def _too_old(protocol: ConnectProtocol) -> str:
+    return (
+        f"The group speaks {protocol.setting}, which has no word for a drain: all workers have to offer "
+        f"connect.protocol={ConnectProtocol.STATIC.setting}. Until then stop this worker (SIGTERM): its jobs move when "
+        "it has been gone for scheduled.rebalance.max.delay.ms"
+    )

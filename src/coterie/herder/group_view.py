@@ -1,0 +1,163 @@
+"""What the leader can tell of its group: who is in it, who has what, what waits for whom, and who has nobody.
+
+A round is told of as it was dealt out (:class:`Dealt`): what members said of themselves when they joined, what they
+were told, and which members of the rounds before are gone while their jobs still wait for them.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from urllib.parse import urlsplit
+
+from coterie.assignors.claims import Places
+from coterie.assignors.members import MemberView, Policy
+from coterie.assignors.memory import Waiting
+from coterie.herder.requests import DeferredJobs, GroupView, MemberInfo
+from coterie.nouns.ids import InstanceId, MemberId, WorkerId, WorkerUrl
+from coterie.nouns.jobs import Job, Jobs
+from coterie.wire.connect import WorkerAssignment
+from coterie.wire.connect_events import AssignmentWanted
+from coterie.wire.connect_opaque import name_in
+
+IN_PORTIONS = "rebalance.max.moves.per.round lets others go first"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Departed:
+    """A member that is gone, and what it had."""
+
+    name: str
+    instance_id: InstanceId | None
+    jobs: Jobs
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Dealt:
+    """The last round that this worker dealt out as its group's leader."""
+
+    wanted: AssignmentWanted
+    members: tuple[MemberInfo, ...]
+    """By name, then by id."""
+    unassigned: Mapping[Job, str]
+    """Who gets nobody, and why; those too that wait for a member that is gone."""
+    departed: tuple[Departed, ...]
+
+
+def deal(
+    former: Dealt | None,
+    wanted: AssignmentWanted,
+    views: Mapping[MemberId, MemberView],
+    assignments: Mapping[MemberId, WorkerAssignment],
+    *,
+    configured: Jobs,
+    unassigned: Mapping[Job, str],
+) -> Dealt:
+    """Note a round, and who of the one before it is gone."""
+    departed: tuple[Departed, ...] = ()
+    if former is not None and unassigned:
+        left = Jobs.of(unassigned)
+        gone = (info for info in former.members if info.member_id not in wanted.members)
+        had = [*former.departed, *(Departed(name=i.name, instance_id=i.instance_id, jobs=i.owned) for i in gone)]
+        departed = tuple(one for one in had if one.jobs & left)
+    places = Places.of(views, configured)
+    infos = (_info(member, wanted, views, assignments[member], places) for member in assignments)
+    return Dealt(
+        wanted=wanted,
+        members=tuple(sorted(infos, key=lambda info: (info.name, info.member_id))),
+        unassigned=unassigned,
+        departed=departed,
+    )
+
+
+def view(
+    dealt: Dealt,
+    waiting: Sequence[Waiting],
+    *,
+    configured: Jobs,
+    policy: Policy,
+    next_round_ms: int | None,
+    now_ms: int,
+) -> GroupView:
+    """What is dealt out, as it stands at ``now_ms``."""
+    deferred = Jobs.of(job for one in waiting for job in one.jobs)
+    return GroupView(
+        generation=dealt.wanted.generation,
+        protocol=dealt.wanted.protocol.setting,
+        leader=dealt.wanted.member_id,
+        config_offset=max(info.config_offset for info in dealt.members),
+        configured=configured,
+        members=dealt.members,
+        deferred=tuple(part for one in waiting for part in _whose(one, dealt.departed, now_ms)),
+        unassigned=tuple(
+            (job, reason)
+            for job, reason in sorted(dealt.unassigned.items(), key=lambda item: str(item[0]))
+            if job not in deferred
+        ),
+        policy=policy,
+        next_round_ms=next_round_ms,
+    )
+
+
+def names_of(info: MemberInfo) -> Sequence[str]:
+    """By what people may call a worker."""
+    return [info.name, info.worker_id, *([info.instance_id] if info.instance_id is not None else [])]
+
+
+def called(members: Iterable[MemberInfo], called: str) -> list[MemberInfo]:
+    """Whom ``called`` means. Names go first, then ``host:port``, then instance ids; two workers may have one name."""
+    known = list(members)
+    for found in (
+        [info for info in known if info.name == called],
+        [info for info in known if info.worker_id == called],
+        [info for info in known if info.instance_id == called],
+    ):
+        if found:
+            return found
+    return []
+
+
+def worker_id_in(url: WorkerUrl) -> WorkerId:
+    """``host:port`` of a worker's REST: what Connect calls it by."""
+    return WorkerId(urlsplit(url).netloc or url)
+
+
+# -- small hands ------------------------------------------------------------------------------------------------------
+
+
+def _info(
+    member: MemberId,
+    wanted: AssignmentWanted,
+    views: Mapping[MemberId, MemberView],
+    assignment: WorkerAssignment,
+    places: Places,
+) -> MemberInfo:
+    metadata, seen = wanted.members[member], views[member]
+    worker_id = worker_id_in(metadata.url)
+    owned = (seen.owned - assignment.revoked) | assignment.assigned
+    waits = None
+    if seen.draining and owned and not assignment.revoked:
+        kept = next(iter(owned))
+        waits = IN_PORTIONS if places.placeable(owned) else places.why_nobody(kept, views)
+    return MemberInfo(
+        member_id=member,
+        worker_id=worker_id,
+        name=name_in(metadata.opaque) or worker_id,
+        url=metadata.url,
+        instance_id=seen.instance_id,
+        claims=seen.claims,
+        draining=seen.draining,
+        config_offset=metadata.config_offset,
+        owned=owned,
+        revoked=assignment.revoked,
+        waits=waits,
+    )
+
+
+def _whose(waiting: Waiting, departed: Sequence[Departed], now_ms: int) -> Iterable[DeferredJobs]:
+    """``waiting``, by who had the jobs: the last one that had them."""
+    left, left_ms = waiting.jobs, max(waiting.deadline_ms - now_ms, 0)
+    for one in reversed(departed):
+        if jobs := one.jobs & left:
+            left -= jobs
+            yield DeferredJobs(jobs=jobs, left_ms=left_ms, worker=one.name, instance_id=one.instance_id)
+    if left:
+        yield DeferredJobs(jobs=left, left_ms=left_ms, worker=None, instance_id=waiting.instance_id)

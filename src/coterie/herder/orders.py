@@ -1,0 +1,77 @@
+"""What concerns workers and not connectors: the group as its leader knows it, and orders to one worker.
+
+An order is taken by the worker that it names. Whoever else is asked says who that is, or who may know it: the leader.
+"""
+
+from collections.abc import Sequence
+
+from coterie.herder import draining, restarting
+from coterie.herder.group_view import called, names_of, view
+from coterie.herder.messages import Reply, RequestArrived
+from coterie.herder.requests import (
+    Answer,
+    DrainWorker,
+    Problem,
+    Refused,
+    RestartWorker,
+    UncordonWorker,
+    WorkerOrder,
+)
+from coterie.herder.state import Herder, Turn
+from coterie.herder.writes import not_leader
+
+
+def on_describe(turn: Turn, event: RequestArrived) -> None:
+    herder = turn.herder
+    if herder.leader != herder.member_id or herder.dealt is None:
+        turn.order(Reply(id=event.id, answer=not_leader(herder)))
+        return
+    answer = view(
+        herder.dealt,
+        herder.memory.waiting,
+        configured=herder.config.jobs(),
+        policy=herder.settings.policy,
+        next_round_ms=None if herder.deferred_until_ms is None else max(herder.deferred_until_ms - turn.now_ms, 0),
+        now_ms=turn.now_ms,
+    )
+    turn.order(Reply(id=event.id, answer=answer))
+
+
+def on_order(turn: Turn, event: RequestArrived, order: WorkerOrder) -> None:
+    answer = _elsewhere(turn.herder, order.worker) or _obey(turn, order)
+    turn.order(Reply(id=event.id, answer=answer))
+
+
+def _obey(turn: Turn, order: WorkerOrder) -> Answer:
+    match order:
+        case DrainWorker():
+            return draining.drain(turn)
+        case UncordonWorker():
+            return draining.uncordon(turn)
+        case RestartWorker():
+            return restarting.restart(turn)
+
+
+def _elsewhere(herder: Herder, worker: str) -> Refused | None:
+    """Who is meant, if it is another; None when it is this worker."""
+    if worker in own_names(herder):
+        return None
+    if herder.leader != herder.member_id or herder.dealt is None:
+        return not_leader(herder)
+    found = called(herder.dealt.members, worker)
+    match found:
+        case []:
+            known = "; ".join(", ".join(dict.fromkeys(names_of(info))) for info in herder.dealt.members)
+            return Refused(problem=Problem.NOT_FOUND, message=f"No worker is called {worker}. There are: {known}")
+        case [info]:
+            message = f"{worker} is another worker, at {info.url}"
+            return Refused(problem=Problem.NOT_THIS_WORKER, message=message, leader_url=info.url)
+        case _:
+            which = ", ".join(info.worker_id for info in found)
+            message = f"{len(found)} workers are called {worker}; name one of {which}"
+            return Refused(problem=Problem.BAD_REQUEST, message=message)
+
+
+def own_names(herder: Herder) -> Sequence[str]:
+    settings = herder.settings
+    return [name for name in (settings.shown_name, settings.worker_id, settings.instance_id) if name is not None]

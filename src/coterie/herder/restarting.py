@@ -1,0 +1,79 @@
+"""A worker that begins its process anew, in the same place: for a new version, or for other settings.
+
+Its tasks stop at the ends of their batches and the runtime closes, while heartbeats go on. Then the process executes
+itself and goes on as the very member that it was: it owns what it owned, its group notices nothing, and no job moves.
+Only if that takes longer than the session it has lost its place, as any worker that was away for so long.
+
+A leader remembers nothing of its rounds in its next life. So that it knows its members again it asks for one, in which
+nobody has to move.
+"""
+
+from coterie.herder import reads, statuses, writes
+from coterie.herder.leaving import FAREWELL_MS
+from coterie.herder.messages import CloseRuntime, Exit, Say, SetTimer
+from coterie.herder.requests import Answer, Done, Problem, Refused
+from coterie.herder.state import Herder, Turn
+from coterie.nouns.states import State
+from coterie.wire.connect_place import Place
+
+REASON = "it restarts"
+
+
+def restart(turn: Turn) -> Answer:
+    herder = turn.herder
+    if herder.draining:
+        message = "This worker drains: it ends when it is done. To keep it, call it back first (uncordon)"
+        return Refused(problem=Problem.NOT_POSSIBLE, message=message)
+    if not herder.restarting:
+        turn.order(Say(text="By order of an operator this worker restarts"))
+        herder.restarting = True
+        message = "Worker is restarting"
+        writes.refuse_all(turn, Problem.SHUTTING_DOWN, message)
+        reads.refuse_all(turn, Problem.SHUTTING_DOWN, message)
+        for name in sorted(herder.assigned.connectors):
+            statuses.show(turn, name, State.RESTARTING)
+        patience_ms = herder.settings.stop_grace_ms + FAREWELL_MS
+        turn.order(SetTimer(timer="restart", at_ms=turn.now_ms + patience_ms))
+    return Done()
+
+
+def advance(turn: Turn) -> None:
+    """Close the runtime when all has stopped, the statuses are written and no round is under way."""
+    herder = turn.herder
+    if herder.restarting and herder.leaving is None:
+        quiet = herder.settled and not (herder.unwritten or herder.writing)
+        if quiet and not any(run.active for run in herder.runs.values()):
+            _close(turn)
+
+
+def on_patience_over(turn: Turn) -> None:
+    """What has not stopped by now is stopped with the runtime, and a round that has not ended is joined once more."""
+    if turn.herder.restarting and turn.herder.leaving is None:
+        _close(turn)
+
+
+def on_closed(turn: Turn) -> None:
+    if turn.herder.leaving is None:  # Otherwise it is to end, which it does by itself.
+        turn.order(Exit(code=0, reason=REASON, restarts=True, place=_place(turn.herder)))
+
+
+def _close(turn: Turn) -> None:
+    if not turn.herder.closing:
+        turn.herder.closing = True
+        turn.order(CloseRuntime())
+
+
+def _place(herder: Herder) -> Place | None:
+    """What the next life goes on with; None when there is no place to go on in."""
+    if herder.lost or herder.protocol is None or not herder.member_id:
+        return None
+    return Place(
+        member_id=herder.member_id,
+        generation=herder.generation,
+        protocol=herder.protocol,
+        leader=herder.leader,
+        leader_url=herder.leader_url,
+        config_offset=herder.assignment_offset,
+        jobs=herder.assigned,
+        owes_round=herder.leader == herder.member_id or herder.owes_rejoin or not herder.settled,
+    )
