@@ -155,8 +155,8 @@ class Process:
                 self.feed_member(events.RejoinWanted(reason=reason))
             case herder.Install(generation=generation, assignments=assignments):
                 self.feed_member(events.Installed(generation=generation, assignments=assignments))
-            case herder.LeaveGroup(reason=reason):
-                self.feed_member(events.LeaveWanted(reason=reason))
+            case herder.LeaveGroup(reason=reason, for_good=for_good):
+                self.feed_member(events.LeaveWanted(reason=reason, for_good=for_good))
             case herder.Exit(reason=reason):
                 self.kill(f"ends: {reason}")
             case chore:
@@ -194,6 +194,8 @@ class Process:
                 )
             case herder.AppendStatuses():
                 self.after(rng.randint(1, 50), lambda: self.tell(herder.StatusesAppended()))
+            case herder.CloseRuntime():
+                raise AssertionError("nobody here orders a worker to restart")
             case herder.LeaveGroup():
                 raise AssertionError("the membership's business")
 
