@@ -74,6 +74,17 @@ def test_in_a_new_life_it_joins_once_more_after_its_first_assignment(worker: Wor
     assert second.assignment.assigned == SOME_WORK
 
 
+def test_its_second_join_says_something_else_than_the_first_so_that_it_makes_a_round(worker: Worker) -> None:
+    """A group that is stable answers a follower that says nothing new with the generation as it stands."""
+    begin(worker)
+    first = worker.answer(JoinRequest, joined(7))
+    worker.answer(SyncRequest, synced(NO_JOBS))
+    second = worker.sent(JoinRequest)
+    assert second is not None
+    for (name, before), (_, after) in zip(first.protocols, second.protocols, strict=True):
+        assert before != after or name == "default", "in an eager group what it was told is the whole"
+
+
 def test_one_that_the_group_never_knew_joins_once(worker: Worker) -> None:
     begin(worker, known=False)
     worker.answer(JoinRequest, joined(7))
