@@ -3,12 +3,12 @@
 from collections.abc import Mapping
 
 from coterie.assignors import cooperative, eager
-from coterie.assignors.cooperative import Memory
+from coterie.assignors.cooperative import Memory, Round
 from coterie.assignors.members import MemberView
 from coterie.herder import group_view
 from coterie.herder.messages import CancelTimer, Install, Say, SetTimer
 from coterie.herder.state import Turn
-from coterie.nouns.ids import ConfigOffset, Generation, InstanceId, MemberId
+from coterie.nouns.ids import ConfigOffset, Generation, InstanceId, MemberId, WorkerUrl
 from coterie.nouns.jobs import NO_JOBS, Job, Jobs
 from coterie.wire.connect import AssignmentError, ConnectProtocol, WorkerAssignment, WorkerMetadata
 from coterie.wire.connect_events import AssignmentWanted
@@ -73,7 +73,6 @@ def _deal_on(
     """A cooperative round: everybody keeps what it has, but for what this round takes and gives; and who gets nobody,
     and why."""
     herder = turn.herder
-    deferred_until_ms = herder.deferred_until_ms
     round_ = cooperative.assign(
         herder.memory,
         configured=herder.config.jobs(),
@@ -82,22 +81,34 @@ def _deal_on(
         last_completed_generation=Generation(-1) if herder.lost else herder.completed,
         now_ms=turn.now_ms,
         policy=herder.settings.policy,
-        known_delay_ms=max(deferred_until_ms - turn.now_ms, 0) if deferred_until_ms is not None else 0,
+        known_delay_ms=left_ms(herder.deferred_until_ms, turn.now_ms),
     )
     herder.memory = round_.memory
     herder.assigned_for = herder.config.jobs()
-    assignments = {
+    told = as_told(wanted, round_, leader_url=herder.settings.url, config_offset=herder.config.offset)
+    return told, round_.unassigned
+
+
+def left_ms(deferred_until_ms: int | None, now_ms: int) -> int:
+    """What is left of the delay that this worker was told of."""
+    return 0 if deferred_until_ms is None else max(deferred_until_ms - now_ms, 0)
+
+
+def as_told(
+    wanted: AssignmentWanted, round_: Round, *, leader_url: WorkerUrl, config_offset: ConfigOffset
+) -> Mapping[MemberId, WorkerAssignment]:
+    """What a round is to its members."""
+    return {
         member: WorkerAssignment(
             leader=wanted.member_id,
-            leader_url=herder.settings.url,
-            config_offset=herder.config.offset,
+            leader_url=leader_url,
+            config_offset=config_offset,
             assigned=one.assigned,
             revoked=one.revoked,
             delay_ms=round_.delay_ms,
         )
         for member, one in round_.assignments.items()
     }
-    return assignments, round_.unassigned
 
 
 def _deal_anew(turn: Turn, wanted: AssignmentWanted) -> Mapping[MemberId, WorkerAssignment]:
