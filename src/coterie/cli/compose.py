@@ -16,6 +16,7 @@ from typing import TypeAlias
 
 from coterie import __version__
 from coterie.assignors.members import Policy
+from coterie.cli import relaunch
 from coterie.config.worker import WorkerSettings
 from coterie.herder.seams import TaskRuntime
 from coterie.herder.state import HerderSettings
@@ -29,8 +30,9 @@ from coterie.rest.leader import HttpLeaderClient, open_client
 from coterie.rest.server import bind, serve_while
 from coterie.spark.runtime import SparkConfig, SparkTaskRuntime
 from coterie.wire.connect import ConnectProtocol
+from coterie.wire.connect_place import Place
 from coterie.worker.membership import ClassicMembership
-from coterie.worker.worker import Worker
+from coterie.worker.worker import Ended, Worker
 
 logger = logging.getLogger(__name__)
 
@@ -60,7 +62,12 @@ def run_worker(settings: WorkerSettings, runtime_of: RuntimeOf = spark_runtime) 
     :raises WorldError: when it cannot start: a taken port, no broker, no Java.
     """
     with bind(*settings.listener) as listener:
-        return asyncio.run(serve_worker(settings, listener, runtime_of, made=_obey_signals))
+        member = member_settings(settings, listener)
+        place = relaunch.handed_on(member)
+        ended = asyncio.run(serve_life(settings, listener, runtime_of, made=_obey_signals, place=place))
+    if ended.restarts:
+        relaunch.begin_anew(member, ended.place)
+    return ended.code
 
 
 async def serve_worker(
@@ -71,26 +78,43 @@ async def serve_worker(
     made: Callable[[Worker], None],
 ) -> int:
     """Run one worker of perhaps several in this process; ``made`` is handed it before it begins, and can end it."""
+    return (await serve_life(settings, listener, runtime_of, made=made)).code
+
+
+def member_settings(settings: WorkerSettings, listener: socket.socket) -> MemberSettings:
+    return MemberSettings(
+        group_id=settings.group_id,
+        instance_id=InstanceId(settings.group_instance_id) if settings.group_instance_id else None,
+        url=settings.url(bound_port=listener.getsockname()[1]),
+        name=settings.worker_name,
+        session_timeout_ms=settings.session_timeout_ms,
+        rebalance_timeout_ms=settings.rebalance_timeout_ms,
+        heartbeat_interval_ms=settings.heartbeat_interval_ms,
+        rebalance_heartbeat_interval_ms=settings.rebalance_heartbeat_interval_ms,
+        quiet_ms=settings.task_shutdown_graceful_timeout_ms + QUIET_MARGIN_MS,
+        protocols=ConnectProtocol.named(settings.connect_protocol).offered,
+        claims=settings.claims,
+    )
+
+
+async def serve_life(
+    settings: WorkerSettings,
+    listener: socket.socket,
+    runtime_of: RuntimeOf = spark_runtime,
+    *,
+    made: Callable[[Worker], None],
+    place: Place | None = None,
+) -> Ended:
+    """Run one life of a worker, in the ``place`` of a former one if there was such a one."""
     port = listener.getsockname()[1]
-    name, url = settings.name(bound_port=port), settings.url(bound_port=port)
+    name, member = settings.name(bound_port=port), member_settings(settings, listener)
     client_id = settings.client_id or name
-    logger.info("%s serves REST at %s and is starting", name, url)
+    logger.info("%s serves REST at %s and is starting", name, member.url)
     async with _topics(settings, client_id) as (topics, config_log, status_log), open_client() as client:
         with tempfile.TemporaryDirectory(prefix="coterie-", ignore_cleanup_errors=True) as scratch:
             runtime = runtime_of(settings, name, Path(scratch))
             membership = ClassicMembership(
-                MemberSettings(
-                    group_id=settings.group_id,
-                    instance_id=InstanceId(settings.group_instance_id) if settings.group_instance_id else None,
-                    url=url,
-                    session_timeout_ms=settings.session_timeout_ms,
-                    rebalance_timeout_ms=settings.rebalance_timeout_ms,
-                    heartbeat_interval_ms=settings.heartbeat_interval_ms,
-                    protocols=ConnectProtocol.named(settings.connect_protocol).offered,
-                    claims=settings.claims,
-                    rebalance_heartbeat_interval_ms=settings.rebalance_heartbeat_interval_ms,
-                    quiet_ms=settings.task_shutdown_graceful_timeout_ms + QUIET_MARGIN_MS,
-                ),
+                member,
                 KafkaCoordinator(
                     settings.bootstrap_servers,
                     client_id=client_id,
@@ -98,13 +122,16 @@ async def serve_worker(
                     rebalance_timeout_ms=settings.rebalance_timeout_ms,
                     security=settings.security,
                 ),
+                place=place,
             )
             worker = Worker(
                 settings=HerderSettings(
                     worker_id=settings.worker_id(bound_port=port),
-                    url=url,
+                    url=member.url,
                     version=__version__,
                     connector_type=runtime.connector_type,
+                    name=settings.worker_name,
+                    instance_id=member.instance_id,
                     session_timeout_ms=settings.session_timeout_ms,
                     rebalance_timeout_ms=settings.rebalance_timeout_ms,
                     sync_timeout_ms=settings.worker_sync_timeout_ms,
@@ -117,12 +144,13 @@ async def serve_worker(
                 membership=membership,
                 runtime=runtime,
                 leader_client=HttpLeaderClient(client),
+                place=place,
             )
             made(worker)
             app = create_app(worker, client, cluster_id=await topics.cluster_id())
             ended = await serve_while(app, listener, worker.run())
     logger.log(logging.ERROR if ended.code else logging.INFO, "%s has ended: %s", name, ended.reason)
-    return ended.code
+    return ended
 
 
 def _obey_signals(worker: Worker) -> None:

@@ -12,11 +12,24 @@ import threading
 PIPE_VARIABLE = "COTERIE_PARENT_PIPE"
 
 
+_pipe: list[str] = []
+"""The descriptor that this process watches, if there is one."""
+
+
 def end_with_it() -> None:
     """Watch the parent's pipe from a thread, if there is one. Called before anything slow is imported."""
     descriptor = os.environ.pop(PIPE_VARIABLE, None)
     if descriptor is not None:
+        _pipe.append(descriptor)
         threading.Thread(target=_watch, args=(int(descriptor),), name="parent", daemon=True).start()
+
+
+def handed_on() -> dict[str, str]:
+    """What has to stand in the environment of a process that this one becomes, so that it watches, too."""
+    if not _pipe:
+        return {}
+    os.set_inheritable(int(_pipe[0]), True)
+    return {PIPE_VARIABLE: _pipe[0]}
 
 
 def _watch(descriptor: int) -> None:

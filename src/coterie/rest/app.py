@@ -41,8 +41,8 @@ from coterie.herder.requests import (
 from coterie.nouns.jobs import ConnectorName, ConnectorTaskId
 from coterie.nouns.states import TargetState
 from coterie.rest import bodies, problems, views
+from coterie.rest.group import GroupApi
 from coterie.rest.leader import forward
-from coterie.worker.inbox import now_ms
 from coterie.worker.worker import Phase, Worker
 
 CONNECT_VERSION = "4.3.1"
@@ -67,6 +67,7 @@ class Api:
         self._worker = worker
         self._client = client
         self._cluster_id = cluster_id
+        self._group = GroupApi(worker, client)
 
     def routes(self) -> list[Route]:
         connector, task = "/connectors/{connector}", "/connectors/{connector}/tasks/{task}"
@@ -86,7 +87,7 @@ class Api:
             ("PUT", f"{connector}/pause", self.pause),
             ("PUT", f"{connector}/resume", self.resume),
             ("PUT", f"{connector}/stop", self.stop),
-            ("GET", "/coterie/worker", self.describe_worker),
+            *self._group.table(),
         ]
         by_path: dict[str, dict[str, Callable[[Request], Awaitable[Response]]]] = {}
         for method, path, handler in table:
@@ -147,11 +148,6 @@ class Api:
     async def describe_task_status(self, request: Request) -> Response:
         status = await self._read(DescribeTaskStatus(task=_task(request)), TaskStatus)
         return JSONResponse(views.task_status(status))
-
-    async def describe_worker(self, _: Request) -> Response:
-        view = await self._read(DescribeWorker(), WorkerView)
-        stall_ms = self._worker.stall.longest_ms
-        return JSONResponse(views.worker(view, now_ms=now_ms(), version=__version__, stall_ms=stall_ms))
 
     # -- writes -------------------------------------------------------------------------------------------------------
 

@@ -59,15 +59,21 @@ def task_status(one: TaskStatus) -> Json:
     return {"id": one.task.task, **_status(one.status)}
 
 
-def worker(view: WorkerView, *, now_ms: int, version: str, stall_ms: float) -> Json:
+def worker(view: WorkerView, *, now_ms: int, version: str, life: str, stall_ms: float) -> Json:
     """What only Coterie shows: one worker's own view of itself and its tasks."""
     deferred = view.deferred_until_ms
     return {
         "worker_id": view.worker_id,
+        "name": view.name,
         "url": view.url,
         "coterie_version": version,
+        "life": life,
+        "draining": view.draining,
+        "restarting": view.restarting,
         "group": {
             "member_id": view.member_id,
+            "state": view.state.value,
+            "protocol": view.protocol,
             "generation": view.generation,
             "settled": view.settled,
             "leader": view.leader,

@@ -1,0 +1,132 @@
+"""The group and its workers over HTTP: what only Coterie has, under ``/coterie/``.
+
+Any worker answers. What the leader knows it is asked for; an order to one worker is handed on to that worker, by way of
+the leader, who knows where it is.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping
+from typing import cast
+
+import httpx
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+
+from coterie import __version__
+from coterie.herder.requests import (
+    DescribeGroup,
+    DescribeWorker,
+    Done,
+    DrainWorker,
+    GroupView,
+    MemberInfo,
+    Problem,
+    Refused,
+    RestartWorker,
+    UncordonWorker,
+    WorkerOrder,
+    WorkerView,
+)
+from coterie.nouns.ids import WorkerUrl
+from coterie.rest import group_views, problems, views
+from coterie.rest.leader import forward
+from coterie.rest.views import Json
+from coterie.worker.inbox import now_ms
+from coterie.worker.worker import Worker
+
+OWN_WORD_TIMEOUT_S = 1.0
+"""How long each member is given to tell its own state; all are asked at once."""
+
+Handler = Callable[[Request], Awaitable[Response]]
+
+
+class GroupApi:
+    """The handlers of one worker that concern workers and not connectors."""
+
+    def __init__(self, worker: Worker, client: httpx.AsyncClient) -> None:
+        self._worker = worker
+        self._client = client
+
+    def table(self) -> list[tuple[str, str, Handler]]:
+        one = "/coterie/workers/{worker}"
+        return [
+            ("GET", "/coterie/worker", self.describe_worker),
+            ("GET", "/coterie/group", self.describe_group),
+            ("POST", f"{one}/drain", self.drain),
+            ("DELETE", f"{one}/drain", self.uncordon),
+            ("POST", f"{one}/restart", self.restart),
+        ]
+
+    async def describe_worker(self, _: Request) -> Response:
+        answer = await self._worker.ask(DescribeWorker())
+        if isinstance(answer, Refused):
+            raise problems.RefusedError(answer)
+        assert isinstance(answer, WorkerView)
+        return JSONResponse(self._own_word(answer))
+
+    async def describe_group(self, request: Request) -> Response:
+        answer = await self._worker.ask(DescribeGroup())
+        match answer:
+            case Refused(problem=Problem.NOT_LEADER):
+                return await forward(self._client, request, b"", answer)
+            case Refused():
+                raise problems.RefusedError(answer)
+            case _:
+                assert isinstance(answer, GroupView)
+                async with asyncio.TaskGroup() as asking:
+                    words = [asking.create_task(self._word_of(member)) for member in answer.members]
+                return JSONResponse(group_views.group(answer, [word.result() for word in words]))
+
+    async def drain(self, request: Request) -> Response:
+        return await self._order(request, DrainWorker(worker=_worker(request)))
+
+    async def uncordon(self, request: Request) -> Response:
+        return await self._order(request, UncordonWorker(worker=_worker(request)))
+
+    async def restart(self, request: Request) -> Response:
+        return await self._order(request, RestartWorker(worker=_worker(request)))
+
+    # -- small hands --------------------------------------------------------------------------------------------------
+
+    async def _order(self, request: Request, order: WorkerOrder) -> Response:
+        answer = await self._worker.ask(order)
+        match answer:
+            case Refused(problem=Problem.NOT_LEADER | Problem.NOT_THIS_WORKER):
+                return await forward(self._client, request, b"", answer)
+            case Refused():
+                raise problems.RefusedError(answer)
+            case _:
+                assert isinstance(answer, Done)
+                settings = self._worker.settings
+                ordered = {"worker_id": settings.worker_id, "name": settings.shown_name, "life": self._worker.life}
+                return JSONResponse(ordered, status_code=202)
+
+    async def _word_of(self, member: MemberInfo) -> Mapping[str, object] | None:
+        """What ``member`` says of itself now; None when it says nothing in time."""
+        if member.url == self._worker.settings.url:
+            answer = await self._worker.ask(DescribeWorker())
+            return self._own_word(answer) if isinstance(answer, WorkerView) else None
+        return await self._ask(member.url)
+
+    async def _ask(self, url: WorkerUrl) -> Mapping[str, object] | None:
+        try:
+            async with asyncio.timeout(OWN_WORD_TIMEOUT_S):
+                response = await self._client.get(f"{url.rstrip('/')}/coterie/worker")
+            said = response.json() if response.is_success else None
+        except (httpx.HTTPError, httpx.InvalidURL, TimeoutError, ValueError):
+            return None
+        return cast(Mapping[str, object], said) if isinstance(said, dict) else None
+
+    def _own_word(self, view: WorkerView) -> Json:
+        return views.worker(
+            view,
+            now_ms=now_ms(),
+            version=__version__,
+            life=self._worker.life,
+            stall_ms=self._worker.stall.longest_ms,
+        )
+
+
+def _worker(request: Request) -> str:
+    worker: str = request.path_params["worker"]
+    return worker
