@@ -85,8 +85,8 @@ def join_if_due(turn: Turn) -> None:
     metadata = WorkerMetadata(
         url=settings.url,
         config_offset=member.config_offset,
-        # None at all before the first assignment, as in Connect. By an empty one after it the coordinator tells a static
-        # member's second join from its first, which it has answered with an empty assignment, and makes a round of it.
+        # None before the first assignment, as in Connect. By an empty one after it the coordinator tells a static
+        # member's second join from its first, which it has answered with nothing new, and makes a round of it.
         allocation=allocation if owned or member.told is not None else None,
         static_connectors=None if claims is None else claims.connectors,
         static_tasks=None if claims is None else claims.tasks,
