@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from hypothesis import settings
 
+from coterie.wire.connect import ConnectProtocol
 from tests.kafka.embedded_broker import EmbeddedBroker
 from tests.kafka.real_kafka import NotToBeHad, RealKafka, fetch
 from tests.kafka.tools import Tools
@@ -16,6 +17,13 @@ from tests.kafka.tools import Tools
 # How long an example takes says how busy the machine is, and nothing about us.
 settings.register_profile("tests")
 settings.load_profile("tests")
+
+
+@pytest.fixture(params=list(ConnectProtocol), ids=lambda protocol: protocol.setting)
+def protocol(request: pytest.FixtureRequest) -> ConnectProtocol:
+    """``connect.protocol``: whoever asks for it is tried under each of them."""
+    chosen: ConnectProtocol = request.param
+    return chosen
 
 
 @pytest.fixture(scope="session")

@@ -20,66 +20,61 @@ async def until_running(worker: Served, name: str, tasks: int) -> None:
     await until(is_so)
 
 
-async def test_any_worker_takes_any_write_and_every_worker_sees_it_at_once() -> None:
-    async with ServedCluster() as cluster:
-        workers = [await cluster.serve() for _ in range(3)]
-        for number, writer in enumerate(workers):
-            name = f"c{number}"
-            created = await writer.ask("POST", "/connectors", {"name": name, "config": CONFIG})
-            assert created.status_code == 201
-            assert created.headers["location"] == f"/connectors/{name}"
-            for reader in workers:
-                assert (await reader.get(f"/connectors/{name}/config")).json() == {**CONFIG, "name": name}
-        for number, writer in enumerate(reversed(workers)):
-            assert (await writer.ask("PUT", f"/connectors/c{number}/stop")).status_code == 204
-            assert (await writer.ask("DELETE", f"/connectors/c{number}")).status_code == 204
-            for reader in workers:
-                assert (await reader.get(f"/connectors/c{number}")).status_code == 404
+async def test_any_worker_takes_any_write_and_every_worker_sees_it_at_once(cluster: ServedCluster) -> None:
+    workers = [await cluster.serve() for _ in range(3)]
+    for number, writer in enumerate(workers):
+        name = f"c{number}"
+        created = await writer.ask("POST", "/connectors", {"name": name, "config": CONFIG})
+        assert created.status_code == 201
+        assert created.headers["location"] == f"/connectors/{name}"
+        for reader in workers:
+            assert (await reader.get(f"/connectors/{name}/config")).json() == {**CONFIG, "name": name}
+    for number, writer in enumerate(reversed(workers)):
+        assert (await writer.ask("PUT", f"/connectors/c{number}/stop")).status_code == 204
+        assert (await writer.ask("DELETE", f"/connectors/c{number}")).status_code == 204
+        for reader in workers:
+            assert (await reader.get(f"/connectors/c{number}")).status_code == 404
 
 
-async def test_the_tasks_of_a_followers_connector_are_published_through_the_leader() -> None:
-    async with ServedCluster() as cluster:
-        workers = [await cluster.serve() for _ in range(2)]
-        for name in ("a", "b"):
-            await workers[0].ask("POST", "/connectors", {"name": name, "config": CONFIG})
-        for name in ("a", "b"):
-            await until_running(workers[1], name, 2)
-        listed = (await workers[1].get("/connectors?expand=info&expand=status")).json()
-        owners = {listed[name]["status"]["connector"]["worker_id"] for name in ("a", "b")}
-        assert len(owners) == 2, "each worker has one connector"
+async def test_the_tasks_of_a_followers_connector_are_published_through_the_leader(cluster: ServedCluster) -> None:
+    workers = [await cluster.serve() for _ in range(2)]
+    for name in ("a", "b"):
+        await workers[0].ask("POST", "/connectors", {"name": name, "config": CONFIG})
+    for name in ("a", "b"):
+        await until_running(workers[1], name, 2)
+    listed = (await workers[1].get("/connectors?expand=info&expand=status")).json()
+    owners = {listed[name]["status"]["connector"]["worker_id"] for name in ("a", "b")}
+    assert len(owners) == 2, "each worker has one connector"
 
 
-async def test_a_request_is_handed_on_at_most_twice() -> None:
-    async with ServedCluster() as cluster:
-        workers = [await cluster.serve() for _ in range(2)]
-        follower = next(worker for worker in workers if worker.running is not cluster.leader)
-        refused = await follower.ask("POST", "/connectors?forward=false", {"name": "a", "config": CONFIG})
-        assert (refused.status_code, refused.json()["error_code"]) == (503, 503)
-        assert (await follower.ask("POST", "/connectors?forward=true", {"name": "a", "config": CONFIG})).is_success
+async def test_a_request_is_handed_on_at_most_twice(cluster: ServedCluster) -> None:
+    workers = [await cluster.serve() for _ in range(2)]
+    follower = next(worker for worker in workers if worker.running is not cluster.leader)
+    refused = await follower.ask("POST", "/connectors?forward=false", {"name": "a", "config": CONFIG})
+    assert (refused.status_code, refused.json()["error_code"]) == (503, 503)
+    assert (await follower.ask("POST", "/connectors?forward=true", {"name": "a", "config": CONFIG})).is_success
 
 
-async def test_only_what_already_exists_is_a_conflict() -> None:
+async def test_only_what_already_exists_is_a_conflict(cluster: ServedCluster) -> None:
     conflicts = {problem for problem, status in STATUS.items() if status == 409}
     assert conflicts == {Problem.ALREADY_EXISTS, Problem.NOT_POSSIBLE}, "and the latter is none of Connect's own"
     assert set(STATUS) == set(Problem)
-    async with ServedCluster() as cluster:
-        workers = [await cluster.serve() for _ in range(2)]
-        for worker in workers:
-            answer = await worker.ask("POST", "/connectors", {"name": "a", "config": CONFIG})
-        assert answer.status_code == 409
-        assert answer.json() == {"error_code": 409, "message": "Connector a already exists"}
+    workers = [await cluster.serve() for _ in range(2)]
+    for worker in workers:
+        answer = await worker.ask("POST", "/connectors", {"name": "a", "config": CONFIG})
+    assert answer.status_code == 409
+    assert answer.json() == {"error_code": 409, "message": "Connector a already exists"}
 
 
-async def test_a_write_during_a_round_waits_for_its_end() -> None:
-    async with ServedCluster() as cluster:
-        worker = await cluster.serve()
-        cluster.group.members.clear()  # The coordinator is silent: the round that begins now does not end.
-        worker.running.membership.begin_silent_round()
-        write = asyncio.create_task(worker.ask("POST", "/connectors", {"name": "a", "config": CONFIG}))
-        assert (await worker.get("/connectors")).json() == [], "reads do not wait"
-        assert not write.done()
-        worker.running.membership.enter()
-        assert (await write).status_code == 201
+async def test_a_write_during_a_round_waits_for_its_end(cluster: ServedCluster) -> None:
+    worker = await cluster.serve()
+    cluster.group.members.clear()  # The coordinator is silent: the round that begins now does not end.
+    worker.running.membership.begin_silent_round()
+    write = asyncio.create_task(worker.ask("POST", "/connectors", {"name": "a", "config": CONFIG}))
+    assert (await worker.get("/connectors")).json() == [], "reads do not wait"
+    assert not write.done()
+    worker.running.membership.enter()
+    assert (await write).status_code == 201
 
 
 BAD_BODIES = [
@@ -105,93 +100,87 @@ BAD_BODIES = [
 ]
 
 
-async def test_bad_bodies_are_answered_in_connects_form() -> None:
-    async with ServedCluster() as cluster:
-        worker = await cluster.serve()
-        for raw, status in BAD_BODIES:
-            answer = await worker.ask("POST", "/connectors", raw=raw)
-            assert answer.status_code == status, (raw[:80], answer.text)
-            assert answer.json().keys() == {"error_code", "message"}
-            assert answer.json()["error_code"] == status
-        assert (await worker.get("/connectors")).json() == []
+async def test_bad_bodies_are_answered_in_connects_form(cluster: ServedCluster) -> None:
+    worker = await cluster.serve()
+    for raw, status in BAD_BODIES:
+        answer = await worker.ask("POST", "/connectors", raw=raw)
+        assert answer.status_code == status, (raw[:80], answer.text)
+        assert answer.json().keys() == {"error_code", "message"}
+        assert answer.json()["error_code"] == status
+    assert (await worker.get("/connectors")).json() == []
 
 
-async def test_every_wrong_key_is_named() -> None:
-    async with ServedCluster() as cluster:
-        worker = await cluster.serve()
-        answer = await worker.ask("PUT", "/connectors/a/config", {"connector.class": "X", "tasks.max": "0"})
-        assert answer.status_code == 400
-        assert answer.json()["message"] == (
-            "Connector configuration is invalid and contains the following 1 error(s):\n"
-            "Invalid value 0 for configuration tasks.max: Value must be at least 1\n"
-            "You can also find the above list of errors at the endpoint "
-            "`/connector-plugins/{connectorType}/config/validate`"
-        )
+async def test_every_wrong_key_is_named(cluster: ServedCluster) -> None:
+    worker = await cluster.serve()
+    answer = await worker.ask("PUT", "/connectors/a/config", {"connector.class": "X", "tasks.max": "0"})
+    assert answer.status_code == 400
+    assert answer.json()["message"] == (
+        "Connector configuration is invalid and contains the following 1 error(s):\n"
+        "Invalid value 0 for configuration tasks.max: Value must be at least 1\n"
+        "You can also find the above list of errors at the endpoint "
+        "`/connector-plugins/{connectorType}/config/validate`"
+    )
 
 
-async def test_numbers_and_booleans_become_the_strings_that_they_were() -> None:
-    async with ServedCluster() as cluster:
-        worker = await cluster.serve()
-        raw = b'{"connector.class": "SimulatedSource", "tasks.max": 1, "ratio": 1.50, "fast": true}'
-        put = await worker.ask("PUT", "/connectors/a/config", raw=raw)
-        assert put.status_code == 201
-        assert (await worker.get("/connectors/a/config")).json() == {
-            "connector.class": "SimulatedSource",
-            "tasks.max": "1",
-            "ratio": "1.50",
-            "fast": "true",
-            "name": "a",
-        }
+async def test_numbers_and_booleans_become_the_strings_that_they_were(cluster: ServedCluster) -> None:
+    worker = await cluster.serve()
+    raw = b'{"connector.class": "SimulatedSource", "tasks.max": 1, "ratio": 1.50, "fast": true}'
+    put = await worker.ask("PUT", "/connectors/a/config", raw=raw)
+    assert put.status_code == 201
+    assert (await worker.get("/connectors/a/config")).json() == {
+        "connector.class": "SimulatedSource",
+        "tasks.max": "1",
+        "ratio": "1.50",
+        "fast": "true",
+        "name": "a",
+    }
 
 
-async def test_names_with_unusual_letters_are_names() -> None:
-    async with ServedCluster() as cluster:
-        worker = await cluster.serve()
-        for name in ["größe", "a b", "100%", "a-1-2", "x" * 200, "ünï cødé-0"]:
-            created = await worker.ask("POST", "/connectors", {"name": name, "config": CONFIG})
-            assert created.status_code == 201
-            assert (await worker.get(created.headers["location"])).json()["name"] == name
-            await until_running(worker, created.headers["location"].removeprefix("/connectors/"), 2)
+async def test_names_with_unusual_letters_are_names(cluster: ServedCluster) -> None:
+    worker = await cluster.serve()
+    for name in ["größe", "a b", "100%", "a-1-2", "x" * 200, "ünï cødé-0"]:
+        created = await worker.ask("POST", "/connectors", {"name": name, "config": CONFIG})
+        assert created.status_code == 201
+        assert (await worker.get(created.headers["location"])).json()["name"] == name
+        await until_running(worker, created.headers["location"].removeprefix("/connectors/"), 2)
 
 
-async def test_a_worker_that_starts_says_so() -> None:
-    async with ServedCluster() as cluster:
-        runtime = SimulatedRuntime()
-        runtime.opens.clear()
-        worker = await cluster.serve(runtime=runtime, wait=False)
-        health = await worker.get("/health")
-        assert (health.status_code, health.json()["status"]) == (503, "starting")
-        assert (await worker.get("/connectors")).status_code == 503
-        assert (await worker.get("/")).status_code == 200
-        runtime.opens.set()
+async def test_a_worker_that_starts_says_so(cluster: ServedCluster) -> None:
+    runtime = SimulatedRuntime()
+    runtime.opens.clear()
+    worker = await cluster.serve(runtime=runtime, wait=False)
+    health = await worker.get("/health")
+    assert (health.status_code, health.json()["status"]) == (503, "starting")
+    assert (await worker.get("/connectors")).status_code == 503
+    assert (await worker.get("/")).status_code == 200
+    runtime.opens.set()
 
-        async def is_healthy() -> bool:
-            return (await worker.get("/health")).status_code == 200
+    async def is_healthy() -> bool:
+        return (await worker.get("/health")).status_code == 200
 
-        await until(is_healthy)
-        await cluster.settle()
+    await until(is_healthy)
+    await cluster.settle()
 
 
-async def test_a_worker_shows_its_own_view() -> None:
-    async with ServedCluster() as cluster:
-        worker = await cluster.serve()
-        await worker.ask("POST", "/connectors", {"name": "a", "config": CONFIG})
-        await until_running(worker, "a", 2)
-        view = (await worker.get("/coterie/worker")).json()
-        assert view["assigned"] == {
-            "connectors": ["a"],
-            "tasks": [{"connector": "a", "task": 0}, {"connector": "a", "task": 1}],
-        }
-        assert view["group"]["is_leader"]
-        assert view["tasks"][0] == {
-            "connector": "a",
-            "task": 0,
-            "phase": "running",
-            "last_batch_id": 0,
-            "input_rows": 10,
-            "starts": 1,
-        }
-        assert view["event_loop"]["longest_stall_ms"] >= 0
+async def test_a_worker_shows_its_own_view(cluster: ServedCluster) -> None:
+    worker = await cluster.serve()
+    await worker.ask("POST", "/connectors", {"name": "a", "config": CONFIG})
+    await until_running(worker, "a", 2)
+    view = (await worker.get("/coterie/worker")).json()
+    assert view["assigned"] == {
+        "connectors": ["a"],
+        "tasks": [{"connector": "a", "task": 0}, {"connector": "a", "task": 1}],
+    }
+    assert view["group"]["is_leader"]
+    assert view["tasks"][0] == {
+        "connector": "a",
+        "task": 0,
+        "phase": "running",
+        "last_batch_id": 0,
+        "input_rows": 10,
+        "starts": 1,
+    }
+    assert view["event_loop"]["longest_stall_ms"] >= 0
 
 
 MISSING = [
@@ -205,32 +194,29 @@ MISSING = [
 ]
 
 
-async def test_what_is_not_there_is_said_in_connects_form() -> None:
-    async with ServedCluster() as cluster:
-        worker = await cluster.serve()
-        for method, path, status in MISSING:
-            answer = await worker.ask(method, path)
-            assert (answer.status_code, answer.json()["error_code"]) == (status, status), (method, path)
+async def test_what_is_not_there_is_said_in_connects_form(cluster: ServedCluster) -> None:
+    worker = await cluster.serve()
+    for method, path, status in MISSING:
+        answer = await worker.ask(method, path)
+        assert (answer.status_code, answer.json()["error_code"]) == (status, status), (method, path)
 
 
-async def test_a_body_without_end_is_cut_off() -> None:
-    async with ServedCluster() as cluster:
-        worker = await cluster.serve()
-        answer = await worker.ask("POST", "/connectors", raw=b" " * (9 * 1024 * 1024))
-        assert answer.status_code == 413
+async def test_a_body_without_end_is_cut_off(cluster: ServedCluster) -> None:
+    worker = await cluster.serve()
+    answer = await worker.ask("POST", "/connectors", raw=b" " * (9 * 1024 * 1024))
+    assert answer.status_code == 413
 
 
-async def test_a_leader_that_cannot_be_reached_is_a_clear_500() -> None:
-    async with ServedCluster() as cluster:
-        workers = [await cluster.serve() for _ in range(2)]
-        follower = next(worker for worker in workers if worker.running is not cluster.leader)
-        follower.running.membership.mislead("http://127.0.0.1:1/")
+async def test_a_leader_that_cannot_be_reached_is_a_clear_500(cluster: ServedCluster) -> None:
+    workers = [await cluster.serve() for _ in range(2)]
+    follower = next(worker for worker in workers if worker.running is not cluster.leader)
+    follower.running.membership.mislead("http://127.0.0.1:1/")
 
-        async def is_misled() -> bool:
-            view = (await follower.get("/coterie/worker")).json()
-            return bool(view["group"]["leader_url"] == "http://127.0.0.1:1/")
+    async def is_misled() -> bool:
+        view = (await follower.get("/coterie/worker")).json()
+        return bool(view["group"]["leader_url"] == "http://127.0.0.1:1/")
 
-        await until(is_misled)
-        answer = await follower.ask("POST", "/connectors", {"name": "a", "config": CONFIG})
-        assert answer.status_code == 500
-        assert answer.json()["message"].startswith("IO Error trying to forward REST request")
+    await until(is_misled)
+    answer = await follower.ask("POST", "/connectors", {"name": "a", "config": CONFIG})
+    assert answer.status_code == 500
+    assert answer.json()["message"].startswith("IO Error trying to forward REST request")

@@ -66,30 +66,28 @@ async def answer(worker: Served, call: dict[str, Any]) -> tuple[int, str]:
     return response.status_code, response.text
 
 
-async def test_every_recorded_call_is_answered_as_connect_answered_it() -> None:
-    async with ServedCluster() as cluster:
-        runtime = RecordedRuntime()
-        worker = await cluster.serve(runtime=runtime)
-        for call in CALLS:
-            status, text = await answer(worker, call)
-            if call["method"] != "GET":
-                assert agrees(call, status, text), (call, status, text)
-                continue
+async def test_every_recorded_call_is_answered_as_connect_answered_it(cluster: ServedCluster) -> None:
+    runtime = RecordedRuntime()
+    worker = await cluster.serve(runtime=runtime)
+    for call in CALLS:
+        status, text = await answer(worker, call)
+        if call["method"] != "GET":
+            assert agrees(call, status, text), (call, status, text)
+            continue
 
-            # Whoever recorded waited for things to settle, and so do we.
-            async def is_answered(call: dict[str, Any] = call) -> bool:
-                return agrees(call, *await answer(worker, call))
+        # Whoever recorded waited for things to settle, and so do we.
+        async def is_answered(call: dict[str, Any] = call) -> bool:
+            return agrees(call, *await answer(worker, call))
 
-            try:
-                await until(is_answered, within_s=10)
-            except TimeoutError:
-                raise AssertionError((call, await answer(worker, call))) from None
+        try:
+            await until(is_answered, within_s=10)
+        except TimeoutError:
+            raise AssertionError((call, await answer(worker, call))) from None
 
 
-async def test_the_root_names_a_version_that_clients_of_connect_understand() -> None:
-    async with ServedCluster() as cluster:
-        worker = await cluster.serve()
-        root = (await worker.get("/")).json()
-        assert root["version"] == CONNECT_VERSION == "4.3.1"
-        assert root["kafka_cluster_id"] == "simulated"
-        assert root["coterie_version"]
+async def test_the_root_names_a_version_that_clients_of_connect_understand(cluster: ServedCluster) -> None:
+    worker = await cluster.serve()
+    root = (await worker.get("/")).json()
+    assert root["version"] == CONNECT_VERSION == "4.3.1"
+    assert root["kafka_cluster_id"] == "simulated"
+    assert root["coterie_version"]

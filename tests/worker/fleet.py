@@ -16,11 +16,12 @@ from coterie.kafka.coordinator import KafkaCoordinator
 from coterie.kafka.topics import Topics
 from coterie.member.state import MemberSettings
 from coterie.nouns.ids import GroupId, InstanceId, WorkerId, WorkerUrl
-from coterie.nouns.jobs import ConnectorName
+from coterie.nouns.jobs import ConnectorName, Jobs
+from coterie.wire.connect import ConnectProtocol
 from coterie.wire.errors import ErrorCode
 from coterie.worker.membership import ClassicMembership
 from coterie.worker.worker import Ended, Worker
-from tests.worker.simulated import LocalLeaderClient, SimulatedRuntime, until
+from tests.worker.simulated import Floor, LocalLeaderClient, SimulatedRuntime, until
 
 SESSION_MS, REBALANCE_TIMEOUT_MS, DELAY_MS = 6_000, 10_000, 1_500
 ORDERS = ConnectorName("orders")
@@ -105,12 +106,17 @@ class Remote:
 class Fleet:
     """Workers of one group on one broker; what it leaves open is closed with ``stack``."""
 
-    def __init__(self, bootstrap: str, stack: AsyncExitStack) -> None:
+    def __init__(
+        self, bootstrap: str, stack: AsyncExitStack, *, protocol: ConnectProtocol = ConnectProtocol.STATIC
+    ) -> None:
         self.bootstrap = bootstrap
+        self.protocol = protocol
+        """What its workers offer, with all older ones."""
+        self.floor = Floor()
         self.delay_ms = DELAY_MS
         self.workers: list[Remote] = []
         self._runs: list[tuple[Worker, asyncio.Task[Ended]]] = []
-        self._group_id = GroupId(f"fleet-{uuid.uuid4().hex[:8]}")
+        self.group_id = GroupId(f"fleet-{uuid.uuid4().hex[:8]}")
         self._stack = stack
         self._by_url: dict[WorkerUrl, Worker] = {}
 
@@ -120,11 +126,22 @@ class Fleet:
         port: int | None = None,
         number: int | None = None,
         instance_id: InstanceId | None = None,
+        protocol: ConnectProtocol | None = None,
+        claims: Jobs | None = None,
         kind: type[Worker] = Worker,
     ) -> Remote:
         """One more worker, or worker ``number`` once more; ``port`` leads it to its coordinator by another way."""
         runtime = SimulatedRuntime()
-        worker, run = await self.start_on(runtime, port=port, number=number, instance_id=instance_id, kind=kind)
+        self.floor.take_in(runtime)
+        worker, run = await self.start_on(
+            runtime,
+            port=port,
+            number=number,
+            instance_id=instance_id,
+            protocol=protocol,
+            claims=claims,
+            kind=kind,
+        )
         self.workers.append(Remote(worker=worker, runtime=runtime, run=run))
         return self.workers[-1]
 
@@ -135,6 +152,8 @@ class Fleet:
         port: int | None = None,
         number: int | None = None,
         instance_id: InstanceId | None = None,
+        protocol: ConnectProtocol | None = None,
+        claims: Jobs | None = None,
         kind: type[Worker] = Worker,
     ) -> tuple[Worker, asyncio.Task[Ended]]:
         number = len(self._runs) if number is None else number
@@ -151,12 +170,14 @@ class Fleet:
         topics = Topics([self.bootstrap], client_id=f"worker-{number}")
         self._stack.push_async_callback(topics.close)
         member = MemberSettings(
-            group_id=self._group_id,
+            group_id=self.group_id,
             instance_id=instance_id,
             url=url,
             session_timeout_ms=SESSION_MS,
             rebalance_timeout_ms=REBALANCE_TIMEOUT_MS,
             heartbeat_interval_ms=500,
+            protocols=(self.protocol if protocol is None else protocol).offered,
+            claims=claims,
         )
         worker = kind(
             settings=HerderSettings(
@@ -169,10 +190,10 @@ class Fleet:
                 policy=Policy(max_delay_ms=self.delay_ms),
             ),
             config_log=await topics.open(
-                f"{self._group_id}-configs", partitions=1, replication=1, key="config.storage.topic"
+                f"{self.group_id}-configs", partitions=1, replication=1, key="config.storage.topic"
             ),
             status_log=await topics.open(
-                f"{self._group_id}-statuses", partitions=2, replication=1, key="status.storage.topic"
+                f"{self.group_id}-statuses", partitions=2, replication=1, key="status.storage.topic"
             ),
             membership=ClassicMembership(member, coordinator),
             runtime=runtime,
@@ -189,6 +210,7 @@ class Fleet:
         async with asyncio.timeout(30):
             for _, run in self._runs:
                 await run
+        assert not self.floor.twice
 
     def starts(self) -> Counter[str]:
         return Counter(str(task) for remote in self.workers for task in remote.runtime.starts)

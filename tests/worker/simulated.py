@@ -1,7 +1,8 @@
 """A world for workers without Spark and without a broker: logs in memory, tasks that only say that they run, a group.
 
-The group is the smallest one that keeps the promises of `Membership`: rounds with everybody's metadata, the first
-member leads, an assignment for each. Coordinators and their failures are tested where they are written.
+The group is the smallest one that keeps the promises of `Membership`: rounds with everybody's metadata in the protocol
+that all offer, the first member leads, an assignment for each. Coordinators and their failures are tested where they
+are written.
 """
 
 import asyncio
@@ -20,6 +21,7 @@ from coterie.nouns.errors import WorldError
 from coterie.nouns.ids import ConfigOffset, Generation, MemberId, WorkerId, WorkerUrl
 from coterie.nouns.jobs import NO_JOBS, ConnectorName, ConnectorTaskId, Jobs
 from coterie.wire.connect import ConnectProtocol, WorkerAssignment, WorkerMetadata
+from coterie.wire.connect_bytes import decode_assignment, decode_metadata, encode_assignment, encode_metadata
 from coterie.wire.connect_events import (
     AssignmentReceived,
     AssignmentWanted,
@@ -29,6 +31,9 @@ from coterie.wire.connect_events import (
     RebalanceStarted,
 )
 from coterie.worker.worker import Ended, Worker
+
+WINDOW_MS = 20
+"""Short: what a longer ``config.rebalance.window.ms`` saves is tested where it is written."""
 
 
 class MemoryLog:
@@ -89,6 +94,23 @@ class MemoryLog:
         return [(line.key or b"").decode() for line in self.lines]
 
 
+class Floor:
+    """The runtimes of one group: what runs in one of them runs in no other."""
+
+    def __init__(self) -> None:
+        self.runtimes: list[SimulatedRuntime] = []
+        self.twice: list[ConnectorTaskId] = []
+        """What was started while it still ran elsewhere."""
+
+    def take_in(self, runtime: "SimulatedRuntime") -> None:
+        runtime.floor = self
+        self.runtimes.append(runtime)
+
+    def look(self, starting: "SimulatedRuntime", task: ConnectorTaskId) -> None:
+        if any(task in other.running for other in self.runtimes if other is not starting):
+            self.twice.append(task)
+
+
 class SimulatedRuntime:
     """`TaskRuntime` whose tasks run at once. A connector is split into ``tasks.max`` tasks."""
 
@@ -107,6 +129,7 @@ class SimulatedRuntime:
         """When everything was stopped at once, on the monotonic clock."""
         self.failure: str | None = None
         """When set, opening fails with it."""
+        self.floor = Floor()
         self._events: asyncio.Queue[TaskEvent] = asyncio.Queue()
         self._loop: asyncio.AbstractEventLoop | None = None
 
@@ -145,6 +168,7 @@ class SimulatedRuntime:
         if "unstartable" in start.config:
             raise WorldError(start.config["unstartable"])
         assert start.task not in self.running, f"{start.task} is started twice"
+        self.floor.look(self, start.task)
         self.starts.append(start.task)
         self.running[start.task] = start
         if self.progressing:
@@ -180,26 +204,38 @@ class SimulatedGroup:
         self.members: dict[MemberId, SimulatedMembership] = {}
         self.generation = Generation(0)
         self.rounds = 0
+        self.protocol = ConnectProtocol.STATIC
+        """What the members have voted for in the last round."""
+        self.gathers = False
+        """A round is to begin, and waits for members that have to stop first."""
         self._count = 0
 
-    def join(self, url: WorkerUrl) -> "SimulatedMembership":
+    def join(self, url: WorkerUrl, offers: ConnectProtocol) -> "SimulatedMembership":
         self._count += 1
-        return SimulatedMembership(self, MemberId(f"member-{self._count}"), url)
+        return SimulatedMembership(self, MemberId(f"member-{self._count}"), url, offers)
 
     def begin_round(self) -> None:
-        """Everybody joins with what it said last; the first member leads."""
-        if not self.members:
+        """As soon as nothing runs where it may not, everybody joins with what it said last."""
+        self.gathers = True
+        for member in self.members.values():
+            member.prepare()
+        self.go_on()
+
+    def go_on(self) -> None:
+        """The first member leads."""
+        if not self.gathers or not self.members or any(member.releases for member in self.members.values()):
             return
+        self.gathers = False
         self.generation = Generation(self.generation + 1)
         self.rounds += 1
+        self.protocol = min(member.offers for member in self.members.values())
         for member in self.members.values():
             member.say(RebalanceStarted())
+            member.heard = self.protocol
         leader = next(iter(self.members))
-        metadata = {id_: member.metadata(leader) for id_, member in self.members.items()}
+        members = {id_: member.metadata(leader) for id_, member in self.members.items()}
         self.members[leader].say(
-            AssignmentWanted(
-                generation=self.generation, protocol=ConnectProtocol.COMPATIBLE, member_id=leader, members=metadata
-            )
+            AssignmentWanted(generation=self.generation, protocol=self.protocol, member_id=leader, members=members)
         )
 
     def install(self, generation: Generation, assignments: Mapping[MemberId, WorkerAssignment]) -> None:
@@ -207,35 +243,56 @@ class SimulatedGroup:
             return
         for id_, assignment in assignments.items():
             if id_ in self.members:
-                self.members[id_].say(
-                    AssignmentReceived(
-                        generation=generation, protocol=ConnectProtocol.COMPATIBLE, member_id=id_, assignment=assignment
-                    )
-                )
+                self.members[id_].receive(generation, assignment)
 
 
 class SimulatedMembership:
     """`Membership` in a :class:`SimulatedGroup`."""
 
-    def __init__(self, group: SimulatedGroup, id_: MemberId, url: WorkerUrl) -> None:
+    def __init__(self, group: SimulatedGroup, id_: MemberId, url: WorkerUrl, offers: ConnectProtocol) -> None:
         self.id = id_
+        self.offers = offers
+        self.heard: ConnectProtocol | None = None
+        """What the group had voted for when it last joined."""
+        self.releases = False
+        """It stops everything before it joins."""
         self.left = False
         self._group = group
         self._url = url
         self._config_offset = ConfigOffset(-1)
         self._owned: Jobs = NO_JOBS
+        self._handed: Jobs = NO_JOBS
+        """Assigned, and the herder has not taken it up yet."""
         self._events: asyncio.Queue[MembershipEvent] = asyncio.Queue()
         self._has_begun = False
         self._rejoins_without_work = False
 
+    def prepare(self) -> None:
+        if self.heard is ConnectProtocol.EAGER and (self._owned or self._handed) and not self.releases:
+            self.releases = True
+            self.say(RebalanceStarted(everything_stops=True))
+
+    def receive(self, generation: Generation, assignment: WorkerAssignment) -> None:
+        protocol = self._group.protocol
+        _, told = decode_assignment(encode_assignment(protocol, assignment))
+        self._handed = told.assigned - self._owned
+        self.say(AssignmentReceived(generation=generation, protocol=protocol, member_id=self.id, assignment=told))
+
     def metadata(self, leader: MemberId) -> WorkerMetadata:
+        """What its leader reads of it."""
         allocation = WorkerAssignment(
             leader=leader, leader_url=self._url, config_offset=self._config_offset, assigned=self._owned
         )
-        return WorkerMetadata(url=self._url, config_offset=self._config_offset, allocation=allocation)
+        said = WorkerMetadata(url=self._url, config_offset=self._config_offset, allocation=allocation)
+        return decode_metadata(encode_metadata(self._group.protocol, said))[1]
 
     def subscribe(self, *, config_offset: ConfigOffset, owned: Jobs, draining: bool = False) -> None:
         self._config_offset, self._owned = config_offset, owned
+        if self._handed <= owned:
+            self._handed = NO_JOBS
+        if self.releases and not (owned or self._handed):
+            self.releases = False
+            self._group.go_on()
         if not self._has_begun or (self._rejoins_without_work and not owned):
             self._has_begun, self._rejoins_without_work = True, False
             self.enter()
@@ -270,6 +327,7 @@ class SimulatedMembership:
     def lose(self, reason: str) -> None:
         """The coordinator removes the member; it joins again as soon as it owns nothing."""
         self._group.members.pop(self.id, None)
+        self.heard, self.releases = None, False
         self.say(MembershipLost(reason=reason))
         self._rejoins_without_work = True
         self._group.begin_round()
@@ -290,7 +348,7 @@ class SimulatedMembership:
         self.say(
             AssignmentReceived(
                 generation=self._group.generation,
-                protocol=ConnectProtocol.COMPATIBLE,
+                protocol=self._group.protocol,
                 member_id=self.id,
                 assignment=assignment,
             )
@@ -337,11 +395,14 @@ class Running:
 class Cluster:
     """Workers that share two logs and a group. Make workers with :meth:`start`; end it as a context manager."""
 
-    def __init__(self, *, rebalance_delay_max_ms: int = 0) -> None:
+    def __init__(self, *, protocol: ConnectProtocol = ConnectProtocol.STATIC, rebalance_delay_max_ms: int = 0) -> None:
+        self.protocol = protocol
+        """What its workers offer, with all older ones."""
         self.config_log = MemoryLog()
         self.status_log = MemoryLog()
         self.group = SimulatedGroup()
         self.workers: list[Running] = []
+        self.floor = Floor()
         self._by_url: dict[WorkerUrl, Worker] = {}
         self._delay_max_ms = rebalance_delay_max_ms
 
@@ -354,6 +415,7 @@ class Cluster:
         for running in self.workers:
             async with asyncio.timeout(30):
                 await running.run
+        assert not self.floor.twice
 
     async def start(
         self,
@@ -361,6 +423,7 @@ class Cluster:
         runtime: SimulatedRuntime | None = None,
         wait: bool = True,
         port: int = 0,
+        protocol: ConnectProtocol | None = None,
         run: Callable[[Worker], Coroutine[object, object, Ended]] = Worker.run,
     ) -> Running:
         """A worker that does ``run``; returned when it has its first assignment, unless not to ``wait``."""
@@ -368,13 +431,15 @@ class Cluster:
         host = f"127.0.0.1:{port or 8082 + number}"
         url = WorkerUrl(f"http://{host}/")
         runtime = runtime or SimulatedRuntime()
-        membership = self.group.join(url)
+        self.floor.take_in(runtime)
+        membership = self.group.join(url, self.protocol if protocol is None else protocol)
         settings = HerderSettings(
             worker_id=WorkerId(host),
             url=url,
             version="0.1.0",
             connector_type=runtime.connector_type,
             policy=Policy(max_delay_ms=self._delay_max_ms),
+            rebalance_window_ms=WINDOW_MS,
         )
         worker = Worker(
             settings=settings,
@@ -405,6 +470,7 @@ class Cluster:
             isinstance(view, WorkerView)
             and view.settled
             and view.generation == self.group.generation
+            and not self.group.gathers
             and view.config_offset >= max(len(self.config_log.lines), -1) - (not self.config_log.lines)
             for view in views
         )
@@ -420,6 +486,11 @@ class Cluster:
     def leader(self) -> Running:
         leader = next(iter(self.group.members.values()))
         return next(running for running in self.workers if running.membership is leader)
+
+    @property
+    def stops_all(self) -> bool:
+        """Every round stops every task: whoever promises less than that promises it for the other protocols."""
+        return self.protocol is ConnectProtocol.EAGER
 
     def running_tasks(self) -> list[str]:
         """All tasks that run anywhere, once for each worker that runs it."""

@@ -41,157 +41,147 @@ async def until_states(running: Running, connector: str, tasks: list[str], name:
     await until(is_so)
 
 
-async def test_a_connector_is_born_runs_and_dies() -> None:
-    async with Cluster() as cluster:
-        one = await cluster.start()
-        created = await cluster.create("orders", tasks=2)
-        assert isinstance(created, ConnectorInfo)
-        assert created.created
-        assert created.tasks == ()
+async def test_a_connector_is_born_runs_and_dies(cluster: Cluster) -> None:
+    one = await cluster.start()
+    created = await cluster.create("orders", tasks=2)
+    assert isinstance(created, ConnectorInfo)
+    assert created.created
+    assert created.tasks == ()
 
-        await until_states(one, "RUNNING", ["RUNNING", "RUNNING"])
-        assert cluster.running_tasks() == ["orders-0", "orders-1"]
-        assert cluster.config_log.keys() == ["connector-orders", "task-orders-0", "task-orders-1", "commit-orders"]
+    await until_states(one, "RUNNING", ["RUNNING", "RUNNING"])
+    assert cluster.running_tasks() == ["orders-0", "orders-1"]
+    assert cluster.config_log.keys() == ["connector-orders", "task-orders-0", "task-orders-1", "commit-orders"]
 
-        assert await one.worker.ask(DeleteConnector(connector=ORDERS)) == Done()
-        gone = await one.worker.ask(DescribeConnector(connector=ORDERS))
-        assert isinstance(gone, Refused)
-        assert gone.problem is Problem.NOT_FOUND
-        await until(lambda: not cluster.running_tasks())
-        await until(lambda: not any(cluster.status_log.latest().values()))
+    assert await one.worker.ask(DeleteConnector(connector=ORDERS)) == Done()
+    gone = await one.worker.ask(DescribeConnector(connector=ORDERS))
+    assert isinstance(gone, Refused)
+    assert gone.problem is Problem.NOT_FOUND
+    await until(lambda: not cluster.running_tasks())
+    await until(lambda: not any(cluster.status_log.latest().values()))
 
 
-async def test_other_connectors_tasks_are_never_stopped() -> None:
+async def test_other_connectors_tasks_are_never_stopped(cluster: Cluster) -> None:
     """Creating, changing and deleting one connector: counted in starts, on two workers."""
-    async with Cluster() as cluster:
-        one = await cluster.start()
-        await cluster.start()
-        await cluster.create("orders", tasks=4)
-        await until_states(one, "RUNNING", ["RUNNING"] * 4)
-        await cluster.create("stock", tasks=2)
-        await until_states(one, "RUNNING", ["RUNNING"] * 2, STOCK)
-        await cluster.create("stock", tasks=2, colour="red")
-        await until(lambda: cluster.starts()["stock-0"] == 2 and cluster.starts()["stock-1"] == 2)
-        assert await cluster.leader.worker.ask(DeleteConnector(connector=STOCK)) == Done()
-        await until(lambda: len(cluster.running_tasks()) == 4)
-        await cluster.settle()
-        assert {task: count for task, count in cluster.starts().items() if task.startswith("orders")} == {
-            f"orders-{number}": 1 for number in range(4)
-        }
+    one = await cluster.start()
+    await cluster.start()
+    await cluster.create("orders", tasks=4)
+    await until_states(one, "RUNNING", ["RUNNING"] * 4)
+    await cluster.create("stock", tasks=2)
+    await until_states(one, "RUNNING", ["RUNNING"] * 2, STOCK)
+    await cluster.create("stock", tasks=2, colour="red")
+    await until(lambda: cluster.starts()["stock-0"] == 2 and cluster.starts()["stock-1"] == 2)
+    assert await cluster.leader.worker.ask(DeleteConnector(connector=STOCK)) == Done()
+    await until(lambda: len(cluster.running_tasks()) == 4)
+    await cluster.settle()
+    starts = {count for task, count in cluster.starts().items() if task.startswith("orders")}
+    assert (min(starts) > 1) if cluster.stops_all else (starts == {1})
 
 
-async def test_a_config_that_changes_nothing_for_a_task_does_not_restart_it() -> None:
-    async with Cluster() as cluster:
-        one = await cluster.start()
-        await cluster.create("orders", tasks=2)
-        await until_states(one, "RUNNING", ["RUNNING"] * 2)
-        written = len(cluster.config_log.lines)
-        same = {"connector.class": "SimulatedSource", "tasks.max": "2", "name": "orders"}
-        answer = await one.worker.ask(PutConnector(connector=ORDERS, config=same, replace=True))
-        assert isinstance(answer, ConnectorInfo)
-        assert not answer.created
-        await cluster.settle()
-        assert len(cluster.config_log.lines) == written + 1, "the same tasks are not published again"
-        assert cluster.starts() == {"orders-0": 1, "orders-1": 1}
+async def test_a_config_that_changes_nothing_for_a_task_does_not_restart_it(cluster: Cluster) -> None:
+    one = await cluster.start()
+    await cluster.create("orders", tasks=2)
+    await until_states(one, "RUNNING", ["RUNNING"] * 2)
+    written = len(cluster.config_log.lines)
+    same = {"connector.class": "SimulatedSource", "tasks.max": "2", "name": "orders"}
+    answer = await one.worker.ask(PutConnector(connector=ORDERS, config=same, replace=True))
+    assert isinstance(answer, ConnectorInfo)
+    assert not answer.created
+    await cluster.settle()
+    assert len(cluster.config_log.lines) == written + 1, "the same tasks are not published again"
+    assert cluster.starts() == {"orders-0": 1, "orders-1": 1}
 
 
-async def test_pausing_resuming_and_stopping_follow_connects_states() -> None:
-    async with Cluster() as cluster:
-        one = await cluster.start()
-        two = await cluster.start()
-        await cluster.create("orders", tasks=2)
-        await until_states(two, "RUNNING", ["RUNNING"] * 2)
+async def test_pausing_resuming_and_stopping_follow_connects_states(cluster: Cluster) -> None:
+    one = await cluster.start()
+    two = await cluster.start()
+    await cluster.create("orders", tasks=2)
+    await until_states(two, "RUNNING", ["RUNNING"] * 2)
 
-        follower = next(running for running in (one, two) if running is not cluster.leader)
-        pause = SetTargetState(connector=ORDERS, target_state=TargetState.PAUSED)
-        assert await follower.worker.ask(pause) == Done(), "any worker may pause"
-        await until_states(one, "PAUSED", ["PAUSED"] * 2)
-        assert cluster.running_tasks() == []
+    follower = next(running for running in (one, two) if running is not cluster.leader)
+    pause = SetTargetState(connector=ORDERS, target_state=TargetState.PAUSED)
+    assert await follower.worker.ask(pause) == Done(), "any worker may pause"
+    await until_states(one, "PAUSED", ["PAUSED"] * 2)
+    assert cluster.running_tasks() == []
 
-        resume = SetTargetState(connector=ORDERS, target_state=TargetState.STARTED)
-        await follower.worker.ask(resume)
-        await until_states(one, "RUNNING", ["RUNNING"] * 2)
-        assert len(cluster.running_tasks()) == 2
+    resume = SetTargetState(connector=ORDERS, target_state=TargetState.STARTED)
+    await follower.worker.ask(resume)
+    await until_states(one, "RUNNING", ["RUNNING"] * 2)
+    assert len(cluster.running_tasks()) == 2
 
-        stop = SetTargetState(connector=ORDERS, target_state=TargetState.STOPPED)
-        assert await cluster.leader.worker.ask(stop) == Done()
-        await until_states(one, "STOPPED", [])
-        assert cluster.running_tasks() == []
-        assert cluster.config_log.keys()[-2:] == ["commit-orders", "target-state-orders"]
+    stop = SetTargetState(connector=ORDERS, target_state=TargetState.STOPPED)
+    assert await cluster.leader.worker.ask(stop) == Done()
+    await until_states(one, "STOPPED", [])
+    assert cluster.running_tasks() == []
+    assert cluster.config_log.keys()[-2:] == ["commit-orders", "target-state-orders"]
 
-        await one.worker.ask(resume)
-        await until_states(one, "RUNNING", ["RUNNING"] * 2)
-
-
-async def test_a_connector_created_stopped_gets_its_tasks_when_it_is_resumed() -> None:
-    async with Cluster() as cluster:
-        one = await cluster.start()
-        config = {"connector.class": "SimulatedSource", "tasks.max": "2", "name": "orders"}
-        asked = PutConnector(connector=ORDERS, config=config, replace=False, initial_state=TargetState.STOPPED)
-        await one.worker.ask(asked)
-        await until_states(one, "STOPPED", [])
-        assert cluster.config_log.keys() == ["target-state-orders", "connector-orders"]
-        await one.worker.ask(SetTargetState(connector=ORDERS, target_state=TargetState.STARTED))
-        await until_states(one, "RUNNING", ["RUNNING"] * 2)
+    await one.worker.ask(resume)
+    await until_states(one, "RUNNING", ["RUNNING"] * 2)
 
 
-async def test_a_worker_that_leaves_hands_its_tasks_over_and_nothing_runs_twice() -> None:
-    async with Cluster() as cluster:
-        one = await cluster.start()
-        two = await cluster.start()
-        await cluster.create("orders", tasks=4)
-        await until_states(one, "RUNNING", ["RUNNING"] * 4)
-        await cluster.settle()
-        kept = set(one.runtime.running)
-        two.worker.order_shutdown("SIGTERM")
-        ended = await two.run
-        assert ended.code == 0
-        assert two.membership.left
-        assert two.runtime.closed
-        await until(lambda: len(one.runtime.running) == 4)
-        await until_states(one, "RUNNING", ["RUNNING"] * 4)
-        assert all(cluster.starts()[str(task)] == 1 for task in kept)
+async def test_a_connector_created_stopped_gets_its_tasks_when_it_is_resumed(cluster: Cluster) -> None:
+    one = await cluster.start()
+    config = {"connector.class": "SimulatedSource", "tasks.max": "2", "name": "orders"}
+    asked = PutConnector(connector=ORDERS, config=config, replace=False, initial_state=TargetState.STOPPED)
+    await one.worker.ask(asked)
+    await until_states(one, "STOPPED", [])
+    assert cluster.config_log.keys() == ["target-state-orders", "connector-orders"]
+    await one.worker.ask(SetTargetState(connector=ORDERS, target_state=TargetState.STARTED))
+    await until_states(one, "RUNNING", ["RUNNING"] * 2)
 
 
-async def test_a_joining_worker_gets_what_the_other_has_released() -> None:
-    async with Cluster() as cluster:
-        one = await cluster.start()
-        await cluster.create("orders", tasks=4)
-        await until_states(one, "RUNNING", ["RUNNING"] * 4)
-        two = await cluster.start()
-        await until(lambda: len(one.runtime.running) == len(two.runtime.running) == 2)
-        await until_states(two, "RUNNING", ["RUNNING"] * 4)
-        assert sum(cluster.starts().values()) == 6
-        assert len(one.runtime.stops) == 2
+async def test_a_worker_that_leaves_hands_its_tasks_over_and_nothing_runs_twice(cluster: Cluster) -> None:
+    one = await cluster.start()
+    two = await cluster.start()
+    await cluster.create("orders", tasks=4)
+    await until_states(one, "RUNNING", ["RUNNING"] * 4)
+    await cluster.settle()
+    kept = set(one.runtime.running)
+    two.worker.order_shutdown("SIGTERM")
+    ended = await two.run
+    assert ended.code == 0
+    assert two.membership.left
+    assert two.runtime.closed
+    await until(lambda: len(one.runtime.running) == 4)
+    await until_states(one, "RUNNING", ["RUNNING"] * 4)
+    assert {cluster.starts()[str(task)] for task in kept} == {2 if cluster.stops_all else 1}
 
 
-async def test_whoever_loses_its_membership_stops_all_and_comes_back_without_work() -> None:
-    async with Cluster() as cluster:
-        one = await cluster.start()
-        await cluster.create("orders", tasks=2)
-        await until_states(one, "RUNNING", ["RUNNING"] * 2)
-        one.membership.lose("no answer for too long")
-        await until(lambda: len(one.runtime.stops) == 2)
-        await until(lambda: len(one.runtime.running) == 2)
-        assert cluster.starts() == {"orders-0": 2, "orders-1": 2}
+async def test_a_joining_worker_gets_what_the_other_has_released(cluster: Cluster) -> None:
+    one = await cluster.start()
+    await cluster.create("orders", tasks=4)
+    await until_states(one, "RUNNING", ["RUNNING"] * 4)
+    two = await cluster.start()
+    await until(lambda: len(one.runtime.running) == len(two.runtime.running) == 2)
+    await until_states(two, "RUNNING", ["RUNNING"] * 4)
+    assert sum(cluster.starts().values()) == (8 if cluster.stops_all else 6)
+    assert len(one.runtime.stops) == (4 if cluster.stops_all else 2)
 
 
-async def test_a_taken_task_starts_again_only_after_a_heartbeat_sent_later() -> None:
-    async with Cluster() as cluster:
-        one = await cluster.start()
-        await cluster.create("orders")
-        await until_states(one, "RUNNING", ["RUNNING"])
-        task = ConnectorTaskId(ORDERS, 0)
-        one.membership.answer_heartbeat(now_ms())
-        del one.runtime.running[task]
-        before_ms = now_ms()
-        one.runtime.say(TaskTaken(task=task))
-        await until_phase(one, "taken")
-        one.membership.answer_heartbeat(before_ms - 1)
-        await one.worker.ask(DescribeWorker())
-        assert one.runtime.starts == [task], "an answer from before a pause says nothing"
-        one.membership.answer_heartbeat(now_ms() + 1)
-        await until(lambda: one.runtime.starts == [task, task])
+async def test_whoever_loses_its_membership_stops_all_and_comes_back_without_work(cluster: Cluster) -> None:
+    one = await cluster.start()
+    await cluster.create("orders", tasks=2)
+    await until_states(one, "RUNNING", ["RUNNING"] * 2)
+    one.membership.lose("no answer for too long")
+    await until(lambda: len(one.runtime.stops) == 2)
+    await until(lambda: len(one.runtime.running) == 2)
+    assert cluster.starts() == {"orders-0": 2, "orders-1": 2}
+
+
+async def test_a_taken_task_starts_again_only_after_a_heartbeat_sent_later(cluster: Cluster) -> None:
+    one = await cluster.start()
+    await cluster.create("orders")
+    await until_states(one, "RUNNING", ["RUNNING"])
+    task = ConnectorTaskId(ORDERS, 0)
+    one.membership.answer_heartbeat(now_ms())
+    del one.runtime.running[task]
+    before_ms = now_ms()
+    one.runtime.say(TaskTaken(task=task))
+    await until_phase(one, "taken")
+    one.membership.answer_heartbeat(before_ms - 1)
+    await one.worker.ask(DescribeWorker())
+    assert one.runtime.starts == [task], "an answer from before a pause says nothing"
+    one.membership.answer_heartbeat(now_ms() + 1)
+    await until(lambda: one.runtime.starts == [task, task])
 
 
 async def until_phase(running: Running, phase: str) -> None:
@@ -202,152 +192,139 @@ async def until_phase(running: Running, phase: str) -> None:
     await until(is_so)
 
 
-async def test_a_failed_task_shows_its_trace_and_stays_failed() -> None:
-    async with Cluster() as cluster:
-        one = await cluster.start()
-        await cluster.create("orders", tasks=2)
-        await until_states(one, "RUNNING", ["RUNNING"] * 2)
-        del one.runtime.running[ConnectorTaskId(ORDERS, 1)]
-        one.runtime.say(TaskFailed(task=ConnectorTaskId(ORDERS, 1), trace="java.lang.IllegalStateException: no"))
-        await until_states(one, "RUNNING", ["RUNNING", "FAILED"])
-        answer = await one.worker.ask(DescribeStatus(connector=ORDERS))
-        assert isinstance(answer, ConnectorStatus)
-        assert answer.tasks[1][1].trace == "java.lang.IllegalStateException: no"
-        assert cluster.starts() == {"orders-0": 1, "orders-1": 1}
+async def test_a_failed_task_shows_its_trace_and_stays_failed(cluster: Cluster) -> None:
+    one = await cluster.start()
+    await cluster.create("orders", tasks=2)
+    await until_states(one, "RUNNING", ["RUNNING"] * 2)
+    del one.runtime.running[ConnectorTaskId(ORDERS, 1)]
+    one.runtime.say(TaskFailed(task=ConnectorTaskId(ORDERS, 1), trace="java.lang.IllegalStateException: no"))
+    await until_states(one, "RUNNING", ["RUNNING", "FAILED"])
+    answer = await one.worker.ask(DescribeStatus(connector=ORDERS))
+    assert isinstance(answer, ConnectorStatus)
+    assert answer.tasks[1][1].trace == "java.lang.IllegalStateException: no"
+    assert cluster.starts() == {"orders-0": 1, "orders-1": 1}
 
 
-async def test_a_task_that_cannot_start_fails_and_another_config_cures_it() -> None:
-    async with Cluster() as cluster:
-        one = await cluster.start()
-        await cluster.create("orders", unstartable="no such path")
-        await until_states(one, "RUNNING", ["FAILED"])
-        await cluster.create("orders", colour="red")
-        await until_states(one, "RUNNING", ["RUNNING"])
+async def test_a_task_that_cannot_start_fails_and_another_config_cures_it(cluster: Cluster) -> None:
+    one = await cluster.start()
+    await cluster.create("orders", unstartable="no such path")
+    await until_states(one, "RUNNING", ["FAILED"])
+    await cluster.create("orders", colour="red")
+    await until_states(one, "RUNNING", ["RUNNING"])
 
 
-async def test_a_connector_that_cannot_be_split_is_failed_with_the_reason() -> None:
-    async with Cluster() as cluster:
-        one = await cluster.start()
-        await cluster.create("orders", unsplittable="the folder /nowhere does not exist")
-        await until_states(one, "FAILED", [])
-        answer = await one.worker.ask(DescribeStatus(connector=ORDERS))
-        assert isinstance(answer, ConnectorStatus)
-        assert answer.status.trace == "the folder /nowhere does not exist"
+async def test_a_connector_that_cannot_be_split_is_failed_with_the_reason(cluster: Cluster) -> None:
+    one = await cluster.start()
+    await cluster.create("orders", unsplittable="the folder /nowhere does not exist")
+    await until_states(one, "FAILED", [])
+    answer = await one.worker.ask(DescribeStatus(connector=ORDERS))
+    assert isinstance(answer, ConnectorStatus)
+    assert answer.status.trace == "the folder /nowhere does not exist"
 
 
-async def test_a_task_without_progress_is_not_shown_as_running() -> None:
-    async with Cluster() as cluster:
-        runtime = SimulatedRuntime()
-        runtime.progressing = False
-        one = await cluster.start(runtime=runtime)
-        await cluster.create("orders")
-        await until(lambda: one.runtime.running)
-        await until_states(one, "RUNNING", ["UNASSIGNED"])
+async def test_a_task_without_progress_is_not_shown_as_running(cluster: Cluster) -> None:
+    runtime = SimulatedRuntime()
+    runtime.progressing = False
+    one = await cluster.start(runtime=runtime)
+    await cluster.create("orders")
+    await until(lambda: one.runtime.running)
+    await until_states(one, "RUNNING", ["UNASSIGNED"])
 
 
-async def test_a_plug_in_that_blocks_holds_up_nobody_else() -> None:
-    async with Cluster() as cluster:
-        one = await cluster.start()
-        gates = [asyncio.Event() for _ in range(3)]
-        for what, gate in zip(("validate a", "split b", "start c"), gates, strict=True):
-            one.runtime.blocked[what] = gate
-        blocked = asyncio.create_task(cluster.create("a"))
-        await cluster.create("b")
-        await cluster.create("c")
-        await cluster.create("orders")
-        await until_states(one, "RUNNING", ["RUNNING"])
-        assert cluster.running_tasks() == ["orders-0"]
-        for gate in gates:
-            gate.set()
-        await blocked
-        await until(lambda: cluster.running_tasks() == ["a-0", "b-0", "c-0", "orders-0"])
+async def test_a_plug_in_that_blocks_holds_up_nobody_else(cluster: Cluster) -> None:
+    one = await cluster.start()
+    gates = [asyncio.Event() for _ in range(3)]
+    for what, gate in zip(("validate a", "split b", "start c"), gates, strict=True):
+        one.runtime.blocked[what] = gate
+    blocked = asyncio.create_task(cluster.create("a"))
+    await cluster.create("b")
+    await cluster.create("c")
+    await cluster.create("orders")
+    await until_states(one, "RUNNING", ["RUNNING"])
+    assert cluster.running_tasks() == ["orders-0"]
+    for gate in gates:
+        gate.set()
+    await blocked
+    await until(lambda: cluster.running_tasks() == ["a-0", "b-0", "c-0", "orders-0"])
 
 
-async def test_a_dead_runtime_ends_the_worker_with_its_reason() -> None:
-    async with Cluster() as cluster:
-        one = await cluster.start()
-        await cluster.create("orders")
-        await until_states(one, "RUNNING", ["RUNNING"])
-        one.runtime.say(RuntimeDied(reason="the JVM is gone"))
-        ended = await one.run
-        assert (ended.code, ended.reason) == (1, "the JVM is gone")
-        assert one.membership.left
+async def test_a_dead_runtime_ends_the_worker_with_its_reason(cluster: Cluster) -> None:
+    one = await cluster.start()
+    await cluster.create("orders")
+    await until_states(one, "RUNNING", ["RUNNING"])
+    one.runtime.say(RuntimeDied(reason="the JVM is gone"))
+    ended = await one.run
+    assert (ended.code, ended.reason) == (1, "the JVM is gone")
+    assert one.membership.left
 
 
-async def test_a_log_that_cannot_be_read_on_ends_the_worker_in_order_with_the_reason() -> None:
-    async with Cluster() as cluster:
-        one = await cluster.start()
-        await cluster.create("orders", tasks=1)
-        await until_states(one, "RUNNING", ["RUNNING"])
-        cluster.config_log.truncate()
-        ended = await one.run
-        assert (ended.code, ended.reason) == (1, "the log no longer has its first lines")
-        assert one.membership.left
-        assert cluster.running_tasks() == []
+async def test_a_log_that_cannot_be_read_on_ends_the_worker_in_order_with_the_reason(cluster: Cluster) -> None:
+    one = await cluster.start()
+    await cluster.create("orders", tasks=1)
+    await until_states(one, "RUNNING", ["RUNNING"])
+    cluster.config_log.truncate()
+    ended = await one.run
+    assert (ended.code, ended.reason) == (1, "the log no longer has its first lines")
+    assert one.membership.left
+    assert cluster.running_tasks() == []
 
 
-async def test_a_runtime_that_cannot_open_ends_the_worker_before_it_joins() -> None:
-    async with Cluster() as cluster:
-        runtime = SimulatedRuntime()
-        runtime.failure = "No Java was found; install one"
-        one = await cluster.start(runtime=runtime, wait=False)
-        ended = await one.run
-        assert (ended.code, ended.reason) == (1, "No Java was found; install one")
-        assert cluster.group.rounds == 0
+async def test_a_runtime_that_cannot_open_ends_the_worker_before_it_joins(cluster: Cluster) -> None:
+    runtime = SimulatedRuntime()
+    runtime.failure = "No Java was found; install one"
+    one = await cluster.start(runtime=runtime, wait=False)
+    ended = await one.run
+    assert (ended.code, ended.reason) == (1, "No Java was found; install one")
+    assert cluster.group.rounds == 0
 
 
-async def test_a_worker_joins_only_when_its_runtime_is_open() -> None:
-    async with Cluster() as cluster:
-        runtime = SimulatedRuntime()
-        runtime.opens.clear()
-        one = await cluster.start(runtime=runtime, wait=False)
-        await until(lambda: one.worker.stage == "starting the task runtime")
-        answer = await one.worker.ask(DescribeConnector(connector=ORDERS))
-        assert isinstance(answer, Refused)
-        assert answer.problem is Problem.STARTING
-        assert cluster.group.rounds == 0
-        runtime.opens.set()
-        await cluster.settle()
-        assert one.worker.phase is Phase.RUNNING
+async def test_a_worker_joins_only_when_its_runtime_is_open(cluster: Cluster) -> None:
+    runtime = SimulatedRuntime()
+    runtime.opens.clear()
+    one = await cluster.start(runtime=runtime, wait=False)
+    await until(lambda: one.worker.stage == "starting the task runtime")
+    answer = await one.worker.ask(DescribeConnector(connector=ORDERS))
+    assert isinstance(answer, Refused)
+    assert answer.problem is Problem.STARTING
+    assert cluster.group.rounds == 0
+    runtime.opens.set()
+    await cluster.settle()
+    assert one.worker.phase is Phase.RUNNING
 
 
-async def test_a_write_that_the_log_refuses_says_so_and_the_next_one_succeeds() -> None:
-    async with Cluster() as cluster:
-        await cluster.start()
-        cluster.config_log.broken = True
-        refused = await cluster.create("orders")
-        assert isinstance(refused, Refused)
-        assert refused.problem is Problem.LOG_FAILED
-        cluster.config_log.broken = False
-        assert isinstance(await cluster.create("orders"), ConnectorInfo)
+async def test_a_write_that_the_log_refuses_says_so_and_the_next_one_succeeds(cluster: Cluster) -> None:
+    await cluster.start()
+    cluster.config_log.broken = True
+    refused = await cluster.create("orders")
+    assert isinstance(refused, Refused)
+    assert refused.problem is Problem.LOG_FAILED
+    cluster.config_log.broken = False
+    assert isinstance(await cluster.create("orders"), ConnectorInfo)
 
 
-async def test_a_write_waits_for_a_log_that_is_soon_back() -> None:
-    async with Cluster() as cluster:
-        await cluster.start()
-        cluster.config_log.away = True
-        write = asyncio.create_task(cluster.create("orders"))
-        await until(lambda: cluster.config_log.looks > 1)
-        cluster.config_log.away = False
-        assert isinstance(await write, ConnectorInfo)
+async def test_a_write_waits_for_a_log_that_is_soon_back(cluster: Cluster) -> None:
+    await cluster.start()
+    cluster.config_log.away = True
+    write = asyncio.create_task(cluster.create("orders"))
+    await until(lambda: cluster.config_log.looks > 1)
+    cluster.config_log.away = False
+    assert isinstance(await write, ConnectorInfo)
 
 
-async def test_reads_answer_with_what_is_known_when_the_log_cannot_be_reached() -> None:
-    async with Cluster() as cluster:
-        one = await cluster.start()
-        await cluster.create("orders")
-        await until_states(one, "RUNNING", ["RUNNING"])
-        cluster.config_log.away = True
-        assert isinstance(await one.worker.ask(DescribeConnector(connector=ORDERS)), ConnectorInfo)
-        cluster.config_log.away = False
+async def test_reads_answer_with_what_is_known_when_the_log_cannot_be_reached(cluster: Cluster) -> None:
+    one = await cluster.start()
+    await cluster.create("orders")
+    await until_states(one, "RUNNING", ["RUNNING"])
+    cluster.config_log.away = True
+    assert isinstance(await one.worker.ask(DescribeConnector(connector=ORDERS)), ConnectorInfo)
+    cluster.config_log.away = False
 
 
-async def test_every_worker_sees_a_write_as_soon_as_it_is_answered() -> None:
-    async with Cluster() as cluster:
-        one = await cluster.start()
-        two = await cluster.start()
-        for number in range(20):
-            await cluster.create(f"c{number}")
-            for running in (one, two):
-                seen = await running.worker.ask(DescribeConnector(connector=ConnectorName(f"c{number}")))
-                assert isinstance(seen, ConnectorInfo)
+async def test_every_worker_sees_a_write_as_soon_as_it_is_answered(cluster: Cluster) -> None:
+    one = await cluster.start()
+    two = await cluster.start()
+    for number in range(20):
+        await cluster.create(f"c{number}")
+        for running in (one, two):
+            seen = await running.worker.ask(DescribeConnector(connector=ConnectorName(f"c{number}")))
+            assert isinstance(seen, ConnectorInfo)
