@@ -14,6 +14,7 @@ import pytest
 
 from coterie.lab.scenario.stage import MAX_DELAY_MS, parse_jobs, show_jobs
 from coterie.lab.scenario.transcript import Block, parse, play, render
+from coterie.wire.connect import ConnectProtocol
 
 FOLDER = Path(__file__).parent.parent / "scenarios"
 NAMES = sorted(path.stem for path in FOLDER.glob("*.txt"))
@@ -134,10 +135,20 @@ def delays(blocks: list[Block]) -> Iterator[tuple[str, int]]:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_no_scenario_moves_more_than_the_bound(name: str) -> None:
-    counted = re.findall(r"^  moves: (\d+), M\*: (\d+)", read(f"{name}.txt"), flags=re.MULTILINE)
+def test_no_scenario_moves_more_than_the_optimum_nor_that_more_than_the_bound(name: str) -> None:
+    counted = re.findall(r"^  moves: (\d+), optimum: (\d+), M\*: (\d+)$", read(f"{name}.txt"), flags=re.MULTILINE)
     assert counted
-    assert all(moves == bound for moves, bound in counted)
+    assert all(moves == optimum == bound for moves, optimum, bound in counted)
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("protocol", [ConnectProtocol.COMPATIBLE, ConnectProtocol.SESSIONED])
+def test_without_static_workers_a_group_moves_as_it_does_under_older_protocols(
+    name: str, protocol: ConnectProtocol
+) -> None:
+    """K987: "A `static` protocol cluster with no static workers behaves identically to the `sessioned` protocol"."""
+    text = read(f"{name}.txt")
+    assert render(play(parse(text), read, protocol)) == text
 
 
 def test_the_transcripts_are_the_documents_scenarios() -> None:

@@ -10,12 +10,13 @@ from functools import partial
 from itertools import count
 
 from coterie.assignors.cooperative import Memory, Round, assign
-from coterie.assignors.members import MemberView, Policy
-from coterie.assignors.target import fewest_moves_bound
+from coterie.assignors.members import Policy
+from coterie.assignors.moves import Why
 from coterie.engine.timers import Timers
 from coterie.groups import classic as coordinator
 from coterie.groups import messages as said
 from coterie.groups.state import Group, Limits, Phase, check_whole
+from coterie.herder.leading import as_told, left_ms, view_of
 from coterie.lab.translation import as_asked, as_heard
 from coterie.member import classic as member_machine
 from coterie.member.events import (
@@ -37,7 +38,7 @@ from coterie.member.messages import JoinRequest, Request
 from coterie.member.state import Member, MemberSettings
 from coterie.nouns.ids import ConfigOffset, Generation, GroupId, MemberId, WorkerUrl
 from coterie.nouns.jobs import NO_JOBS, ConnectorName, ConnectorTaskId, Job, Jobs
-from coterie.wire.connect import WorkerAssignment
+from coterie.wire.connect import ConnectProtocol
 from coterie.wire.connect_bytes import decode_metadata
 from coterie.wire.connect_events import AssignmentReceived, AssignmentWanted, MembershipLost, MembershipRefused
 
@@ -46,6 +47,8 @@ MAX_DELAY_MS = 300_000
 
 GROUP = GroupId("fleet")
 RELEASED = "what was revoked has been released"
+MOVES = (Why.CLAIM, Why.DRAIN, Why.BALANCE)
+"""What makes a job move. One that is deleted, or that runs twice, only stops."""
 
 
 def parse_jobs(text: str) -> Jobs:
@@ -70,13 +73,16 @@ def show_jobs(jobs: Iterable[Job]) -> str:
 class Worker:
     """A member and the little of a herder that a scenario needs: it runs what it is given, and stops at once."""
 
-    def __init__(self, stage: "Stage", name: str) -> None:
+    def __init__(self, stage: "Stage", name: str, protocol: ConnectProtocol, claims: Jobs | None) -> None:
         self.stage = stage
         self.name = name
+        self.draining = False
         self.member = Member(
             MemberSettings(
                 group_id=GROUP,
                 url=WorkerUrl(f"http://{name}:8083/"),
+                protocols=protocol.offered,
+                claims=claims,
                 rebalance_heartbeat_interval_ms=3_000,  # One rhythm: a play tells who acts when, not how often all ask.
             )
         )
@@ -110,37 +116,25 @@ class Worker:
                     pass  # what is said to the process's log and to the herder's clock
 
     def subscribe(self) -> None:
-        self.feed(Subscribed(config_offset=ConfigOffset(1), owned=self.owned))
+        self.feed(Subscribed(config_offset=ConfigOffset(1), owned=self.owned, draining=self.draining))
 
     def compute(self, wanted: AssignmentWanted) -> None:
-        now_ms, deferred_until_ms = self.stage.now_ms, self.deferred_until_ms
-        members = {
-            other: MemberView(owned=metadata.allocation.assigned if metadata.allocation else NO_JOBS)
-            for other, metadata in wanted.members.items()
-        }
         outcome = assign(
             self.memory,
             configured=self.stage.configured,
-            members=members,
+            members={
+                other: view_of(metadata, wanted.instance_ids.get(other), wanted.protocol)
+                for other, metadata in wanted.members.items()
+            },
             generation=wanted.generation,
             last_completed_generation=self.completed,
-            now_ms=now_ms,
-            policy=Policy(max_delay_ms=MAX_DELAY_MS),
-            known_delay_ms=max(0, deferred_until_ms - now_ms) if deferred_until_ms is not None else 0,
+            now_ms=self.stage.now_ms,
+            policy=self.stage.policy,
+            known_delay_ms=left_ms(self.deferred_until_ms, self.stage.now_ms),
         )
         self.memory = outcome.memory
-        self.stage.tell_round(self, outcome, {other: view.owned for other, view in members.items()})
-        assignments = {
-            other: WorkerAssignment(
-                leader=wanted.member_id,
-                leader_url=self.member.settings.url,
-                config_offset=ConfigOffset(1),
-                assigned=one.assigned,
-                revoked=one.revoked,
-                delay_ms=outcome.delay_ms,
-            )
-            for other, one in outcome.assignments.items()
-        }
+        self.stage.tell_round(self, outcome)
+        assignments = as_told(wanted, outcome, leader_url=self.member.settings.url, config_offset=ConfigOffset(1))
         self.feed(Installed(generation=wanted.generation, assignments=assignments))
 
     def take(self, delivered: AssignmentReceived) -> None:
@@ -177,9 +171,12 @@ class Worker:
 class Stage:
     """One group, its workers, and what they say."""
 
-    def __init__(self) -> None:
+    def __init__(self, protocol: ConnectProtocol = ConnectProtocol.STATIC) -> None:
+        self.protocol = protocol
+        """What workers speak unless a script says otherwise."""
         self.now_ms = 0
         self.configured = NO_JOBS
+        self.policy = Policy(max_delay_ms=MAX_DELAY_MS)
         self.workers: dict[str, Worker] = {}
         self.lines: list[str] = []
         self._group = Group(GROUP, Limits(initial_rebalance_delay_ms=0))  # K415: "start rebalancing immediately"
@@ -192,11 +189,19 @@ class Stage:
 
     # -- what a script may do -----------------------------------------------------------------------------------------
 
-    def start(self, name: str) -> None:
+    def configure(self, jobs: Jobs) -> None:
+        """Say what is configured; if a group is there, its leader asks for a round."""
+        self.configured = jobs
+        leader = self._group.leader
+        if leader is not None:
+            self.workers[self._name_of(leader)].feed(RejoinWanted(reason="the set of jobs has changed"))
+            self.settle()
+
+    def start(self, name: str, *, claims: Jobs | None = None, protocol: ConnectProtocol | None = None) -> None:
         if name in self.workers:
             raise ValueError(f"{name} is here already")
         self._lives[name] = self._lives.get(name, 0) + 1
-        self.workers[name] = Worker(self, name)
+        self.workers[name] = Worker(self, name, protocol or self.protocol, claims)
         self.workers[name].subscribe()
         self.settle()
 
@@ -205,6 +210,15 @@ class Stage:
         is_leader = self._group.leader is not None and self._name_of(self._group.leader) == name
         self.say(f"{name}, which is the leader, leaves" if is_leader else f"{name} leaves")
         self.workers[name].feed(LeaveWanted(reason="shutdown"))
+        self.settle()
+
+    def drain(self, name: str) -> None:
+        """Have a worker say that it is to go for good."""
+        self.say(f"{name} is to drain")
+        worker = self.workers[name]
+        worker.draining = True
+        worker.subscribe()
+        worker.feed(RejoinWanted(reason="this worker drains"))
         self.settle()
 
     def rejoin(self, name: str) -> None:
@@ -257,17 +271,24 @@ class Stage:
         self._waiting[reply_to] = answer
         self.soon(lambda: self._hear(worker, reply_to, request))
 
-    def tell_round(self, leader: Worker, outcome: Round, members: dict[MemberId, Jobs]) -> None:
+    def tell_round(self, leader: Worker, outcome: Round) -> None:
         self.say(f"{leader.name} computes and sends assignments:")
         for member in sorted(outcome.assignments):
             one = outcome.assignments[member]
             runs, gives = show_jobs(one.whole), show_jobs(one.revoked)
             name = self._name_of(member)
             self.say(f"  {name}(delay: {outcome.delay_ms}, assigned: {runs}, revoked: {gives})")
-        moves = sum(len(one.revoked & self.configured) for one in outcome.assignments.values())
-        bound = fewest_moves_bound([len(jobs & self.configured) for jobs in members.values()], len(self.configured))
-        later = ", not before the delay is over" if outcome.delay_ms and bound else ""
-        self.say(f"  moves: {moves}, M*: {bound}{later}")
+        waiting = [job for one in outcome.memory.waiting for job in one.jobs]
+        for job, reason in outcome.unassigned.items():
+            if job not in waiting:
+                self.say(f"  {show_jobs([job])} is unassigned: {reason}")
+        moves = [(why, jobs) for one in outcome.assignments.values() for why, jobs in one.why.items() if why in MOVES]
+        made = sum(len(jobs) for _, jobs in moves)
+        later = ", the others not before the delay is over" if waiting else ", the others in later rounds"
+        self.say(
+            f"  moves: {made}, optimum: {outcome.optimum}, M*: {outcome.bound}"
+            + (later if made < outcome.optimum else "")
+        )
 
     # -- the coordinator's side ---------------------------------------------------------------------------------------
 

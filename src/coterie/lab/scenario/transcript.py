@@ -6,10 +6,14 @@
 
 The commands:
 
-    > config AC0 AT1 AT2      what the config topic contains
+    > config AC0 AT1 AT2      what the config topic contains; if there is a group, its leader asks for a round
+    > at most 2 moves a round, every 10 s
+                              how the leader goes about it (design III); `a delay of 0 s` is design I
     > play other.txt          first, unheard, the commands of another transcript
     > show                    who runs what, what is configured, who leads
-    > W1 joins                a worker starts
+    > W1 joins                a worker starts; `W1 joins claiming BT1 BT2` or `claiming nothing` is a static worker
+                              (K987), `W1 joins speaking sessioned` does not know of claims
+    > W1 drains               a worker is to go for good
     > W1 leaves               a worker is stopped in good order
     > W1 rejoins              a worker does not wait for its next heartbeat to tell it
     > wait 3 s                time passes (heartbeats go every 3 s; who is asked to rejoin hears of it by them)
@@ -20,6 +24,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
 from coterie.lab.scenario.stage import Stage, parse_jobs
+from coterie.wire.connect import ConnectProtocol
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,12 +78,16 @@ def render(blocks: list[Block]) -> str:
     return "\n".join(lines) + "\n"
 
 
-def play(blocks: list[Block], read: Callable[[str], str]) -> list[Block]:
+def play(
+    blocks: list[Block], read: Callable[[str], str], protocol: ConnectProtocol = ConnectProtocol.STATIC
+) -> list[Block]:
     """The same script with the answers that the machines give now; ``read`` gives the text of another transcript.
+
+    ``protocol`` is what workers speak of whom the script does not say it.
 
     :raises ValueError: when a command means nothing.
     """
-    stage = Stage()
+    stage = Stage(protocol)
     return [_played(stage, block, read) for block in blocks]
 
 
@@ -92,8 +101,6 @@ def _played(stage: Stage, block: Block, read: Callable[[str], str]) -> Block:
 
 def _perform(stage: Stage, command: str, read: Callable[[str], str]) -> None:
     match command.split():
-        case ["config", *jobs]:
-            stage.configured = parse_jobs(" ".join(jobs))
         case ["play", name]:
             for block in parse(read(name)):
                 if block.command is not None:
@@ -101,16 +108,52 @@ def _perform(stage: Stage, command: str, read: Callable[[str], str]) -> None:
             stage.lines.clear()
         case ["show"]:
             stage.show()
-        case [worker, "joins"]:
-            stage.start(worker)
-        case [worker, "leaves"]:
-            stage.stop(worker)
-        case [worker, "rejoins"]:
-            stage.rejoin(worker)
+        case ["config" | "at" | "a", *_]:
+            _set(stage, command)
         case ["wait", *how_long]:
             _wait(stage, how_long)
+        case [worker, *act]:
+            _act(stage, worker, act)
         case _:
-            raise ValueError(f"unknown command: {command}")
+            raise ValueError("an empty command")
+
+
+def _set(stage: Stage, command: str) -> None:
+    """What is configured, and how the leader goes about it."""
+    match command.split():
+        case ["config", *jobs]:
+            stage.configure(parse_jobs(" ".join(jobs)))
+        case ["at", "most", moves, "moves", "a", "round,", "every", seconds, "s"]:
+            interval_ms = int(seconds) * 1000
+            stage.policy = replace(stage.policy, moves_per_round_max=int(moves), round_interval_ms=interval_ms)
+        case ["a", "delay", "of", seconds, "s"]:
+            stage.policy = replace(stage.policy, max_delay_ms=int(seconds) * 1000)
+        case _:
+            raise ValueError(f"unknown setting: {command}")
+
+
+def _act(stage: Stage, worker: str, act: list[str]) -> None:
+    match act:
+        case ["joins"]:
+            stage.start(worker)
+        case ["joins", "claiming", *jobs]:
+            stage.start(worker, claims=parse_jobs("" if jobs == ["nothing"] else " ".join(jobs)))
+        case ["joins", "speaking", setting]:
+            stage.start(worker, protocol=_protocol(setting))
+        case ["drains"]:
+            stage.drain(worker)
+        case ["leaves"]:
+            stage.stop(worker)
+        case ["rejoins"]:
+            stage.rejoin(worker)
+        case _:
+            raise ValueError(f"unknown command: {' '.join([worker, *act])}")
+
+
+def _protocol(setting: str) -> ConnectProtocol:
+    if setting not in {protocol.setting for protocol in ConnectProtocol}:
+        raise ValueError(f"unknown protocol: {setting}")
+    return ConnectProtocol.named(setting)
 
 
 def _wait(stage: Stage, how_long: list[str]) -> None:
