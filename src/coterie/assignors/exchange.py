@@ -35,9 +35,9 @@ def exchange(held: Held, free: Mapping[ConnectorName, int], shares: Shares) -> D
         may_keep = [worker for worker in open_ if surplus[worker] > 0]
         for worker in may_keep:
             shares.with_task[worker] = True
-        for worker in reversed(givers):
-            giving.give(worker, surplus[worker] - shares.with_task[worker])
-        for worker in giving.give_where_best(may_keep, max(0, len(may_keep) - extras)):
+        due = {worker: surplus[worker] - shares.with_task[worker] for worker in givers}
+        giving.give(due, sum(due.values()))
+        for worker in giving.give(dict.fromkeys(may_keep, 1), max(0, len(may_keep) - extras)):
             shares.with_task[worker] = False
     may_take = frozenset(worker for worker in open_ if surplus[worker] <= 0)
     room = {worker: shares.with_task[worker] - surplus[worker] for worker in takers}
@@ -77,30 +77,32 @@ class _Giving:
             heapq.heapify(offers)
             self._offers[worker] = offers
 
-    def give(self, worker: int, count: int) -> None:
-        delta = self._deltas[worker]
-        for _ in range(count):
-            name = self._best(worker)[2]
+    def give(self, due: dict[int, int], at_most: int) -> Sequence[int]:
+        """One by one, from where it spreads best, among equals from the last; ``due``, by worker, goes down.
+
+        Returns who gave, in order.
+        """
+        queue = [(self._best(worker), -worker) for worker, count in due.items() if count] if at_most else []
+        heapq.heapify(queue)
+        gave: list[int] = []
+        while len(gave) < at_most:
+            then, minus = queue[0]
+            worker = -minus
+            now = self._best(worker)
+            if now != then:  # it has fewer since, or takers have more: prices only rise
+                heapq.heapreplace(queue, (now, minus))
+                continue
+            name = now[2]
+            delta = self._deltas[worker]
             delta[name] = delta.get(name, 0) - 1
             if not self._held[worker][name] + delta[name]:
                 heapq.heappop(self._offers[worker])
             self._to_place[name] = self._to_place.get(name, 0) + 1
             self._levels.fill(name, 1)
-
-    def give_where_best(self, workers: Sequence[int], count: int) -> Sequence[int]:
-        """One each by ``count`` of ``workers``: those who spread best by it, among equals the last. Returns them."""
-        queue = [(self._best(worker)[0], -worker) for worker in workers] if count else []
-        heapq.heapify(queue)
-        gave: list[int] = []
-        while len(gave) < count:
-            price, minus = queue[0]
-            now = self._best(-minus)[0]
-            if now != price:
-                heapq.heapreplace(queue, (now, minus))
-                continue
-            heapq.heappop(queue)
-            self.give(-minus, 1)
-            gave.append(-minus)
+            gave.append(worker)
+            due[worker] -= 1
+            if not due[worker]:
+                heapq.heappop(queue)
         return gave
 
     def _best(self, worker: int) -> tuple[int, int, ConnectorName]:
@@ -111,7 +113,7 @@ class _Giving:
             now = level[name] - tasks[name] - delta.get(name, 0)
             if now == price:
                 return offers[0]
-            heapq.heapreplace(offers, (now, tie, name))  # it has fewer or takers have more since: prices only rise
+            heapq.heapreplace(offers, (now, tie, name))
 
 
 class _Levels:

@@ -84,10 +84,12 @@ class _Exchanged:
     def may_lose(self, worker: int, name: ConnectorName) -> bool:
         return self.has(worker, name) > 0 if worker in self._givers else name in self._deltas[worker]
 
-    def losable(self, worker: int) -> list[ConnectorName]:
+    def losable(self, worker: int) -> list[tuple[ConnectorName, int]]:
+        """Of which connectors it may do with one less, and how many it has of each."""
+        tasks, delta = self._held[worker], self._deltas[worker]
         if worker in self._givers:
-            return sorted(name for name in self._held[worker] if self.has(worker, name))
-        return sorted(self._deltas[worker])
+            return [(name, now) for name, before in tasks.items() if (now := before + delta.get(name, 0))]
+        return [(name, tasks.get(name, 0) + gained) for name, gained in delta.items()]
 
     def lowest(self) -> dict[ConnectorName, int]:
         """Of each connector, the least that a worker has that may take one more."""
@@ -202,13 +204,13 @@ class _Prices:
                 reached = here
                 break
             settled.add(node)
-            arcs = self._from_connector(node, far) if isinstance(node, str) else self._from_number(node)
-            for slack, to in arcs:
+            for slack, to in self._from_connector(node, far) if isinstance(node, str) else self._from_number(node):
                 there = here + slack
                 if there < distance.get(to, limit):
                     distance[to] = there
                     came_from[to] = node
-                    heapq.heappush(queue, (there, next(order), to))
+                    # Among equals the end first, then the latest: it goes deep, and is there after a few steps.
+                    heapq.heappush(queue, (there, -NOWHERE if to == end else -next(order), to))
         for node, there in distance.items():
             rise = max(0, reached - there)
             if isinstance(node, str):
@@ -240,10 +242,10 @@ class _Prices:
     def _from_number(self, node: int) -> Iterator[tuple[int, _Node]]:
         exchanged, offset = self._exchanged, self._offset
         if node >= 0:
-            for name in exchanged.losable(node):
-                slack = self.slack_of_losing(node, name)
-                if slack >= 0:
-                    yield slack, name
+            above = offset[node] + 1
+            level = self._level
+            arcs = [(level[name] + above - now, name) for name, now in exchanged.losable(node)]
+            yield from sorted(arc for arc in arcs if arc[0] >= 0)
             for holder in exchanged.takes_extra_from(node):
                 yield offset[node] - offset[holder], holder
         else:
