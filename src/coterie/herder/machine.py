@@ -275,6 +275,8 @@ def _on_timer(turn: Turn, timer: Timer) -> None:
             pass  # It is compared below, as after any event.
         case "assign":
             leading.on_patience_over(turn)
+        case "behind":
+            membership.on_behind(turn)
         case "delay over":
             membership.on_delay_over(turn)
         case "statuses":

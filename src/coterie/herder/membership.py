@@ -2,10 +2,10 @@
 
 from coterie.assignors.cooperative import Memory
 from coterie.herder import bursts, statuses
-from coterie.herder.messages import CancelTimer, Rejoin, Say, SetTimer, Subscribe
+from coterie.herder.messages import Abandon, CancelTimer, Rejoin, Say, SetTimer, Subscribe
 from coterie.herder.requests import MemberState
 from coterie.herder.state import Turn
-from coterie.nouns.ids import MemberId, WorkerUrl
+from coterie.nouns.ids import ConfigOffset, MemberId, WorkerUrl
 from coterie.nouns.jobs import NO_JOBS
 from coterie.wire.connect import AssignmentError, ConnectProtocol
 from coterie.wire.connect_events import AssignmentReceived, MembershipLost, RebalanceStarted
@@ -35,6 +35,7 @@ def on_assignment(turn: Turn, event: AssignmentReceived) -> None:
     if herder.leader != herder.member_id:
         herder.assigned_for = herder.dealt = None
     turn.order(Say(text=_told(event)))
+    _expect_to_read(turn, assignment.config_offset)
     if assignment.error is not AssignmentError.NO_ERROR:
         # All keep what they have. Whoever lagged asks for another round once it has caught up; the leader did lag, even
         # if it has caught up meanwhile.
@@ -78,6 +79,18 @@ def on_lost(turn: Turn, event: MembershipLost) -> None:
     _set_delay(turn, 0)
 
 
+def on_behind(turn: Turn) -> None:
+    """This worker has not read for long what its group knows: what it is given it cannot start, and if it leads nobody
+    is given anything. So its place and all of its work are for others, until it can (KAFKA-9849)."""
+    herder = turn.herder
+    if herder.leaving is None and not herder.lost and not herder.has_read(herder.group_offset):
+        reason = (
+            f"the config log is read to {max(herder.config.offset, 0)} of {herder.group_offset}, and no further within "
+            f"rebalance.timeout.ms={herder.settings.rebalance_timeout_ms}"
+        )
+        turn.order(Abandon(reason=reason))
+
+
 def on_delay_over(turn: Turn) -> None:
     herder = turn.herder
     # While a round is under way its end will say anew how long to wait.
@@ -91,7 +104,8 @@ def advance(turn: Turn) -> None:
     herder = turn.herder
     now = (herder.config.offset, herder.owned, herder.draining)
     tells = herder.releasing and bool(herder.unwritten or herder.writing)
-    if herder.may_join and now != herder.subscribed and not tells:
+    is_out = herder.lost and not herder.has_read(herder.group_offset)
+    if herder.may_join and now != herder.subscribed and not tells and not is_out:
         herder.subscribed = now
         turn.order(Subscribe(config_offset=now[0], owned=now[1], draining=now[2]))
     # Not while a round is under way: its join may have been sent when something of what was revoked still ran, and
@@ -102,6 +116,14 @@ def advance(turn: Turn) -> None:
     if herder.catch_up_to is not None and herder.has_read(herder.catch_up_to):
         herder.catch_up_to = None
         _rejoin(turn, "the config log is read")
+
+
+def _expect_to_read(turn: Turn, end: ConfigOffset) -> None:
+    herder = turn.herder
+    was_behind = not herder.has_read(herder.group_offset)
+    herder.group_offset = end
+    if not was_behind and not herder.has_read(end):
+        turn.order(SetTimer(timer="behind", at_ms=turn.now_ms + herder.settings.rebalance_timeout_ms))
 
 
 def _told(event: AssignmentReceived) -> str:

@@ -188,11 +188,12 @@ class LookDue:
     id: RequestId
 
 
-HerderTimer: TypeAlias = Literal["assign", "changed jobs", "delay over", "statuses", "shutdown", "restart"]
+HerderTimer: TypeAlias = Literal["assign", "changed jobs", "delay over", "behind", "statuses", "shutdown", "restart"]
 """``assign``: the leader's config log still lags, so nobody gets anything in this round (CONFIG_MISMATCH) ·
 ``changed jobs``: no more changes of the set of jobs are waited for ·
-``delay over``: the scheduled rebalance delay has ended · ``statuses``: write them again · ``shutdown``: leave though
-not all has stopped · ``restart``: close the runtime though not all has."""
+``delay over``: the scheduled rebalance delay has ended · ``behind``: the config log should be read by now as far as
+the group knows it · ``statuses``: write them again · ``shutdown``: leave though not all has stopped ·
+``restart``: close the runtime though not all has."""
 Timer: TypeAlias = RequestDue | RetryDue | LookDue | HerderTimer
 
 # -- effects: orders. Those that take time are chores, each answered by the event named -------------------------------
@@ -231,6 +232,13 @@ class Subscribe:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rejoin:
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Abandon:
+    """Give the place in the group up for now → MembershipLost."""
+
     reason: str
 
 
@@ -341,4 +349,4 @@ Chore: TypeAlias = (
     | LeaveGroup
     | CloseRuntime
 )
-Effect: TypeAlias = Reply | SetTimer | CancelTimer | Say | Subscribe | Rejoin | Install | Exit | Chore
+Effect: TypeAlias = Reply | SetTimer | CancelTimer | Say | Subscribe | Rejoin | Abandon | Install | Exit | Chore

@@ -194,6 +194,9 @@ class Herder:
         self.owes_rejoin = False
         """It was told to release something: when all that is done, it rejoins."""
         self.catch_up_to: ConfigOffset | None = None
+        """It lagged in a round that failed for that: when it has read so far, it asks for another one."""
+        self.group_offset = UNREAD
+        """How far its group had read the config log at the last round: without a place, it reads so far first."""
         self.assigned_for: Jobs | None = None
         """What was configured when the jobs were last dealt out; None while that is not known."""
         self.window_ends_ms: int | None = None

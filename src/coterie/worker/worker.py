@@ -20,6 +20,7 @@ from coterie.engine.log import Line, Log
 from coterie.engine.trace import Trace
 from coterie.herder.machine import step
 from coterie.herder.messages import (
+    Abandon,
     CancelTimer,
     Chore,
     ConfigLinesRead,
@@ -307,6 +308,8 @@ class Worker:
                 self._membership.subscribe(config_offset=config_offset, owned=owned, draining=draining)
             case Rejoin(reason=reason):
                 self._membership.rejoin(reason)
+            case Abandon(reason=reason):
+                self._membership.abandon(reason)
             case Install(generation=generation, assignments=assignments):
                 self._membership.install(generation, assignments)
             case Exit(code=code, reason=reason, restarts=restarts, place=place):

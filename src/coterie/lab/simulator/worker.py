@@ -153,6 +153,8 @@ class Process:
                 self.feed_member(events.Subscribed(config_offset=config_offset, owned=owned, draining=draining))
             case herder.Rejoin(reason=reason):
                 self.feed_member(events.RejoinWanted(reason=reason))
+            case herder.Abandon(reason=reason):
+                self.feed_member(events.AbandonWanted(reason=reason))
             case herder.Install(generation=generation, assignments=assignments):
                 self.feed_member(events.Installed(generation=generation, assignments=assignments))
             case herder.LeaveGroup(reason=reason, for_good=for_good):

@@ -1,0 +1,279 @@
+"""One worker and its place: rounds that fail, delays that end, logs that cannot be read, and what asks for a round."""
+
+import pytest
+
+from coterie.engine.log import NewLine
+from coterie.herder import config_records
+from coterie.herder.messages import Abandon, Install, Rejoin, SetTimer, StartTask, StopTask, Subscribe, TimerFired
+from coterie.nouns.ids import ConfigOffset, Generation, MemberId, WorkerUrl
+from coterie.nouns.jobs import NO_JOBS, ConnectorName, ConnectorTaskId, Jobs
+from coterie.nouns.states import TargetState
+from coterie.wire.connect import AssignmentError, ConnectProtocol, WorkerAssignment, WorkerMetadata
+from coterie.wire.connect_events import AssignmentWanted, MembershipLost, RebalanceStarted
+from tests.herder.by_hand import ME, OTHER, ByHand
+from tests.herder.test_machine import BORN, CONFIG, DEALT, LIFE, ORDERS, SHARES, TASKS, only
+
+STOCK = ConnectorName("stock")
+STOCK_TASK = ConnectorTaskId(STOCK, 0)
+THIRD = MemberId("third")
+EVERYTHING = only(ORDERS, *TASKS)
+COOPERATIVE = pytest.mark.parametrize(
+    "protocol", [ConnectProtocol.COMPATIBLE, ConnectProtocol.SESSIONED, ConnectProtocol.STATIC]
+)
+
+
+def ready(*more: NewLine) -> ByHand:
+    herder = ByHand()
+    herder.begin()
+    herder.write(BORN, *DEALT, *more)
+    return herder
+
+
+def round_of(
+    herder: ByHand, owned: dict[MemberId, Jobs], protocol: ConnectProtocol = ConnectProtocol.STATIC
+) -> dict[MemberId, WorkerAssignment]:
+    """What this leader answers when ``owned`` is what members say that they run."""
+    herder.tell(RebalanceStarted())
+    members = {
+        member: WorkerMetadata(
+            url=WorkerUrl(f"http://{member}/"),
+            config_offset=ConfigOffset(len(herder.config)),
+            allocation=WorkerAssignment(
+                leader=ME, leader_url=WorkerUrl("http://me/"), config_offset=ConfigOffset(0), assigned=jobs
+            ),
+        )
+        for member, jobs in owned.items()
+    }
+    generation = Generation(herder.generation + 1)
+    herder.tell(AssignmentWanted(generation=generation, protocol=protocol, member_id=ME, members=members))
+    installed = herder.take(Install)
+    if not installed:
+        herder.now_ms += herder.herder.settings.sync_timeout_ms
+        herder.tell(TimerFired(timer="assign"))
+        installed = herder.take(Install)
+    dealt = dict(installed[0].assignments)
+    mine = dealt[ME]
+    herder.assign(
+        assigned=mine.assigned,
+        revoked=mine.revoked,
+        leader=ME,
+        delay_ms=mine.delay_ms,
+        error=mine.error,
+        protocol=protocol,
+    )
+    return dealt
+
+
+# -- rounds that fail -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("protocol", list(ConnectProtocol))
+def test_in_a_round_that_fails_everybody_keeps_what_it_has_and_who_did_not_lag_asks_for_nothing(
+    protocol: ConnectProtocol,
+) -> None:
+    herder = ready()
+    herder.assign(assigned=only(*TASKS))
+    herder.obey()
+    herder.tell(RebalanceStarted())
+    herder.assign(error=AssignmentError.CONFIG_MISMATCH, protocol=protocol)
+    assert not herder.take(StopTask)
+    assert not herder.take(Rejoin)
+    assert herder.herder.assigned == only(*TASKS)
+
+
+def test_who_lagged_in_a_round_that_failed_asks_for_another_when_it_has_read() -> None:
+    herder = ready()
+    herder.write(config_records.connector_line(STOCK, {"name": "stock"}, LIFE), read=False)
+    herder.assign(error=AssignmentError.CONFIG_MISMATCH)
+    assert not herder.take(Rejoin)
+    herder.config.pop()
+    herder.write(config_records.connector_line(STOCK, {"name": "stock"}, LIFE))
+    assert len(herder.take(Rejoin)) == 1
+
+
+@COOPERATIVE
+def test_a_round_that_failed_makes_the_leader_forget_nothing(protocol: ConnectProtocol) -> None:
+    """KAFKA-9848: who leaves after it is waited for, and nobody's work is lost that was never dealt out."""
+    herder = ready()
+    first = round_of(herder, {ME: NO_JOBS, OTHER: NO_JOBS}, protocol)
+    owned = {member: one.assigned for member, one in first.items()}
+    herder.write(BORN, read=False)
+    failed = round_of(herder, {**owned, THIRD: NO_JOBS}, protocol)
+    assert {one.error for one in failed.values()} == {AssignmentError.CONFIG_MISMATCH}
+    herder.config.pop()
+    herder.write(BORN)
+    assert len(herder.take(Rejoin)) == 1
+    after = round_of(herder, {ME: owned[ME], THIRD: NO_JOBS}, protocol)
+    assert {one.assigned for one in after.values()} == {NO_JOBS}, "the other has left, and may be back"
+    assert {one.delay_ms for one in after.values()} == {300_000}
+
+
+# -- a log that cannot be read ----------------------------------------------------------------------------------------
+
+
+def cut_off(herder: ByHand, *, error: AssignmentError = AssignmentError.NO_ERROR) -> None:
+    """The group knows one line more than this worker, which does not get to it."""
+    herder.config.append(BORN)
+    herder.tell(RebalanceStarted())
+    herder.assign(assigned=only(TASKS[1]) if error is AssignmentError.NO_ERROR else NO_JOBS, error=error)
+
+
+@pytest.mark.parametrize("error", list(AssignmentError))
+def test_a_worker_that_does_not_get_to_read_gives_its_place_up_and_comes_back_when_it_has_read(
+    error: AssignmentError,
+) -> None:
+    herder = ready()
+    herder.assign(assigned=only(TASKS[0]))
+    herder.obey()
+    cut_off(herder, error=error)
+    assert not herder.take(StartTask)
+    (timer,) = [order for order in herder.take(SetTimer) if order.timer == "behind"]
+    assert timer.at_ms == herder.now_ms + 60_000
+    herder.now_ms = timer.at_ms
+    herder.tell(TimerFired(timer="behind"))
+    (abandoned,) = herder.take(Abandon)
+    assert "the config log is read to 4 of 5" in abandoned.reason
+    herder.take(Subscribe)
+    herder.tell(MembershipLost(reason=abandoned.reason))
+    (stop,) = herder.take(StopTask)
+    assert stop.task == TASKS[0], "nothing goes on that the group does not see"
+    herder.do(stop)
+    assert not herder.herder.owned
+    assert not herder.take(Subscribe), "it would only lag again"
+    herder.config.pop()
+    herder.write(BORN)
+    assert [order.owned for order in herder.take(Subscribe)] == [NO_JOBS]
+
+
+def test_rounds_that_come_while_it_lags_give_it_no_more_time() -> None:
+    herder = ready()
+    cut_off(herder)
+    (timer,) = [order for order in herder.take(SetTimer) if order.timer == "behind"]
+    herder.now_ms += 50_000
+    cut_off(herder)
+    assert not [order for order in herder.take(SetTimer) if order.timer == "behind"]
+    herder.now_ms = timer.at_ms
+    herder.tell(TimerFired(timer="behind"))
+    assert herder.take(Abandon)
+
+
+def test_who_has_read_in_the_meantime_stays() -> None:
+    herder = ready()
+    cut_off(herder)
+    herder.config.pop()
+    herder.write(BORN)
+    herder.now_ms += 60_000
+    herder.tell(TimerFired(timer="behind"))
+    assert not herder.take(Abandon)
+
+
+# -- delays -----------------------------------------------------------------------------------------------------------
+
+
+def test_a_worker_asks_for_a_round_by_itself_when_the_delay_is_over() -> None:
+    herder = ready()
+    herder.assign(delay_ms=60_000)
+    (timer,) = [order for order in herder.take(SetTimer) if order.timer == "delay over"]
+    assert timer.at_ms == herder.now_ms + 60_000
+    herder.tell(TimerFired(timer="delay over"))
+    assert not herder.take(Rejoin), "a timer is a claim to check"
+    herder.now_ms = timer.at_ms
+    herder.tell(TimerFired(timer="delay over"))
+    assert [order.reason for order in herder.take(Rejoin)] == ["the scheduled rebalance delay is over"]
+    herder.tell(TimerFired(timer="delay over"))
+    assert not herder.take(Rejoin), "once"
+
+
+def test_a_delay_that_ends_during_a_round_asks_for_no_other() -> None:
+    herder = ready()
+    herder.assign(delay_ms=60_000)
+    herder.now_ms += 59_000
+    herder.tell(RebalanceStarted())
+    herder.now_ms += 2_000
+    herder.tell(TimerFired(timer="delay over"))
+    assert not herder.take(Rejoin)
+    herder.assign()
+    assert not herder.take(Rejoin)
+
+
+@COOPERATIVE
+def test_a_new_leader_keeps_what_is_left_of_the_delay_that_it_was_told_of(protocol: ConnectProtocol) -> None:
+    """K415, "Leader leaves the group": then every job that nobody runs counts as lost."""
+    herder = ready()
+    herder.assign(assigned=only(TASKS[0]), leader=OTHER, delay_ms=60_000, protocol=protocol)
+    herder.obey()
+    herder.now_ms += 20_000
+    dealt = round_of(herder, {ME: only(TASKS[0]), THIRD: NO_JOBS}, protocol)
+    assert {(one.assigned, one.delay_ms) for one in dealt.values()} == {(NO_JOBS, 40_000)}
+    herder.now_ms += 30_000
+    dealt = round_of(herder, {ME: only(TASKS[0]), THIRD: NO_JOBS, OTHER: NO_JOBS}, protocol)
+    assert {(one.assigned, one.delay_ms) for one in dealt.values()} == {(NO_JOBS, 10_000)}
+    herder.now_ms += 10_000
+    herder.tell(TimerFired(timer="delay over"))
+    assert len(herder.take(Rejoin)) == 1
+    dealt = round_of(herder, {ME: only(TASKS[0]), THIRD: NO_JOBS, OTHER: NO_JOBS}, protocol)
+    assert Jobs.of(job for one in dealt.values() for job in one.assigned) == EVERYTHING - only(TASKS[0])
+    assert {one.delay_ms for one in dealt.values()} == {0}
+
+
+@COOPERATIVE
+def test_a_new_leader_that_was_told_of_no_delay_deals_out_at_once(protocol: ConnectProtocol) -> None:
+    herder = ready()
+    herder.assign(assigned=only(TASKS[0]), leader=OTHER, protocol=protocol)
+    dealt = round_of(herder, {ME: only(TASKS[0]), THIRD: NO_JOBS}, protocol)
+    assert Jobs.of(job for one in dealt.values() for job in one.assigned) == EVERYTHING - only(TASKS[0])
+
+
+# -- what asks for a round --------------------------------------------------------------------------------------------
+
+STOCK_BORN = config_records.connector_line(STOCK, {"name": "stock", "tasks.max": "1"}, LIFE)
+STOCK_DEALT = config_records.task_config_lines(STOCK, [{"share": "0/1"}])
+
+
+@pytest.mark.parametrize(
+    ("lines", "restarted"),
+    [
+        ((config_records.connector_line(ORDERS, {**CONFIG, "colour": "red"}, LIFE),), []),
+        (config_records.task_config_lines(ORDERS, SHARES), []),
+        (config_records.task_config_lines(ORDERS, [SHARES[0], {"share": "new"}]), [TASKS[1]]),
+        ((config_records.target_state_line(ORDERS, TargetState.PAUSED),), TASKS),
+        ((config_records.target_state_line(STOCK, TargetState.PAUSED),), [STOCK_TASK]),
+    ],
+    ids=["another config", "the same tasks", "another task config", "pause", "pause of the other"],
+)
+@pytest.mark.parametrize("protocol", list(ConnectProtocol))
+def test_a_config_that_only_changes_asks_for_no_round_and_stops_what_it_concerns(
+    protocol: ConnectProtocol, lines: tuple[NewLine, ...], restarted: list[ConnectorTaskId]
+) -> None:
+    herder = ready(STOCK_BORN, *STOCK_DEALT)
+    herder.assign(assigned=only(*TASKS, STOCK_TASK), protocol=protocol)
+    herder.obey()
+    herder.write(*lines)
+    herder.now_ms += 1_000
+    herder.tell(TimerFired(timer="changed jobs"))
+    assert not herder.take(Rejoin)
+    assert sorted(stop.task for stop in herder.take(StopTask)) == restarted
+
+
+@pytest.mark.parametrize(
+    ("lines", "stopped"),
+    [
+        ((config_records.connector_line(ConnectorName("new"), {"name": "new"}, LIFE),), []),
+        (config_records.task_config_lines(ORDERS, [*SHARES, {"share": "2/2"}]), []),
+        (config_records.task_config_lines(ORDERS, SHARES[:1]), [TASKS[1]]),
+        (config_records.deletion_lines(ORDERS), TASKS),
+    ],
+    ids=["a connector more", "a task more", "a task less", "a connector less"],
+)
+@pytest.mark.parametrize("protocol", list(ConnectProtocol))
+def test_jobs_that_come_or_go_ask_for_a_round_and_before_it_nothing_else_stops(
+    protocol: ConnectProtocol, lines: tuple[NewLine, ...], stopped: list[ConnectorTaskId]
+) -> None:
+    herder = ready(STOCK_BORN, *STOCK_DEALT)
+    herder.assign(assigned=only(*TASKS, STOCK_TASK), protocol=protocol)
+    herder.obey()
+    herder.write(*lines)
+    herder.now_ms += 1_000
+    herder.tell(TimerFired(timer="changed jobs"))
+    assert len(herder.take(Rejoin)) == 1
+    assert sorted(stop.task for stop in herder.take(StopTask)) == stopped
