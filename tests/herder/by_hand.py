@@ -16,10 +16,12 @@ from coterie.herder.messages import (
     Effect,
     Event,
     FindConfigEnd,
+    MakeSessionKey,
     Reply,
     RequestArrived,
     RequestId,
     RuntimeOpened,
+    SessionKeyMade,
     SplitConnector,
     StartTask,
     StatusesAppended,
@@ -37,9 +39,18 @@ from coterie.wire.connect import AssignmentError, ConnectProtocol, WorkerAssignm
 from coterie.wire.connect_events import AssignmentReceived
 
 ME, OTHER = MemberId("me"), MemberId("other")
+WALL_MS = 1_795_228_766_406
+"""When a herder by hand begins."""
 EffectT = TypeVar("EffectT")
 Doable: TypeAlias = (
-    StartTask | StopTask | SplitConnector | FindConfigEnd | ValidateConfig | AppendConfig | AppendStatuses
+    StartTask
+    | StopTask
+    | SplitConnector
+    | FindConfigEnd
+    | ValidateConfig
+    | AppendConfig
+    | AppendStatuses
+    | MakeSessionKey
 )
 
 
@@ -56,6 +67,7 @@ class ByHand:
         self.config: list[NewLine] = []
         self.statuses: list[NewLine] = []
         self._requests = 0
+        self._keys = 0
         self.generation = 0
 
     def tell(self, event: Event) -> None:
@@ -72,7 +84,7 @@ class ByHand:
         return taken
 
     def begin(self) -> None:
-        self.tell(RuntimeOpened())
+        self.tell(RuntimeOpened(wall_ms=WALL_MS))
 
     def assign(
         self,
@@ -152,6 +164,9 @@ class ByHand:
             case AppendConfig(id=id_, lines=lines):
                 self.write(*lines)
                 self.tell(ConfigAppended(id=id_, end=ConfigOffset(len(self.config))))
+            case MakeSessionKey(size_bytes=size_bytes):
+                self._keys += 1
+                self.tell(SessionKeyMade(key=bytes([self._keys]) * size_bytes))
             case AppendStatuses(lines=lines):
                 begin = len(self.statuses)
                 self.statuses += lines

@@ -56,7 +56,7 @@ from coterie.wire.connect_events import (
     MembershipRefused,
     RebalanceStarted,
 )
-from tests.herder.by_hand import ME, OTHER, ByHand, Doable
+from tests.herder.by_hand import ME, OTHER, WALL_MS, ByHand, Doable
 
 ORDERS = ConnectorName("orders")
 TASKS = [ConnectorTaskId(ORDERS, number) for number in range(2)]
@@ -75,7 +75,7 @@ def test_nothing_is_said_to_the_group_before_the_runtime_is_open() -> None:
     herder = ByHand()
     herder.write(BORN)
     assert not herder.take(Subscribe)
-    herder.tell(RuntimeOpened())
+    herder.tell(RuntimeOpened(wall_ms=WALL_MS))
     assert herder.take(Subscribe) == [Subscribe(config_offset=ConfigOffset(1), owned=NO_JOBS)]
 
 

@@ -14,8 +14,17 @@ from dataclasses import dataclass
 
 from coterie.assignors.members import Policy
 from coterie.engine.log import Line, NewLine
-from coterie.herder.requests import Answer, DescribeWorker, PutConnector, PutTaskConfigs, Refused, WorkerView
-from coterie.herder.seams import LeaderClient, TaskEvent, TaskHalted, TaskProgressed, TaskStart
+from coterie.herder.requests import (
+    Answer,
+    DescribeWorker,
+    Problem,
+    PutConnector,
+    PutTaskConfigs,
+    Refused,
+    WorkerView,
+)
+from coterie.herder.seams import LeaderClient, SignatureRefusedError, TaskEvent, TaskHalted, TaskProgressed, TaskStart
+from coterie.herder.session_keys import Signing
 from coterie.herder.state import HerderSettings
 from coterie.nouns.errors import WorldError
 from coterie.nouns.ids import ConfigOffset, Generation, MemberId, WorkerId, WorkerUrl
@@ -91,7 +100,8 @@ class MemoryLog:
         return {line.key: line.value for line in self.lines}
 
     def keys(self) -> list[str]:
-        return [(line.key or b"").decode() for line in self.lines]
+        """Of its lines about connectors: in some protocols session keys stand between them."""
+        return [(line.key or b"").decode() for line in self.lines if line.key != b"session-key"]
 
 
 class Floor:
@@ -375,11 +385,18 @@ class LocalLeaderClient:
         self._workers = workers
 
     async def publish_task_configs(
-        self, leader_url: WorkerUrl, connector: ConnectorName, configs: Sequence[Mapping[str, str]]
+        self,
+        leader_url: WorkerUrl,
+        connector: ConnectorName,
+        configs: Sequence[Mapping[str, str]],
+        signing: Signing | None,
     ) -> None:
-        answer = await self._workers[leader_url].ask(PutTaskConfigs(connector=connector, configs=configs))
+        signature = signing.signature(b"as sent") if signing is not None else None
+        request = PutTaskConfigs(connector=connector, configs=configs, signature=signature)
+        answer = await self._workers[leader_url].ask(request)
         if isinstance(answer, Refused):
-            raise WorldError(answer.message)
+            refused = SignatureRefusedError if answer.problem is Problem.FORBIDDEN else WorldError
+            raise refused(answer.message)
 
 
 @dataclass

@@ -7,7 +7,7 @@ again and again with back-off until the leader has it, or a newer config has mad
 
 from collections.abc import Mapping
 
-from coterie.herder import statuses
+from coterie.herder import signing, statuses
 from coterie.herder.config_state import Connector
 from coterie.herder.messages import (
     ConnectorSplit,
@@ -72,6 +72,7 @@ def _reconcile_started(turn: Turn, name: ConnectorName, split: Split, connector:
         split.configs = split.trace = split.retry_at_ms = None
         split.published = False
         split.attempts = 0
+        split.first_tried_ms = None
         turn.order(SplitConnector(connector=name, config=connector.config, written_at=connector.written_at))
     elif split.trace is not None:
         statuses.show(turn, name, State.FAILED, split.trace)
@@ -91,13 +92,23 @@ def _publish(
         return
     if not herder.settled:
         return  # Nobody leads; the next assignment says who does.
-    split.publishing = True
     if herder.is_leader:
+        split.publishing = True
         own_write(turn, PutTaskConfigs(connector=name, configs=configs))
         return
+    with_what = signing.signing(herder) if signing.is_in_force(herder) else None
+    if with_what is None and signing.is_in_force(herder):
+        return  # Its leader takes nothing unsigned, and will write a key.
+    split.publishing = True
+    if split.first_tried_ms is None:
+        split.first_tried_ms = turn.now_ms
     turn.order(
         PublishTaskConfigs(
-            leader_url=herder.leader_url, connector=name, written_at=connector.written_at, configs=configs
+            leader_url=herder.leader_url,
+            connector=name,
+            written_at=connector.written_at,
+            configs=configs,
+            signing=with_what,
         )
     )
 
@@ -133,9 +144,10 @@ def on_published(turn: Turn, event: TaskConfigsPublished) -> None:
     split.attempts += 1
     split.retry_at_ms = turn.now_ms + wait_ms
     turn.order(SetTimer(timer=RetryDue(connector=event.connector), at_ms=split.retry_at_ms))
-    turn.order(
-        Say(text=f"Task configs of connector {event.connector} go to the leader again in {wait_ms} ms: {event.refusal}")
-    )
+    if event.forbidden and signing.may_have_raced(split.first_tried_ms, turn.now_ms):
+        return  # A fresh key was on its way; it is signed with that one next.
+    text = f"Task configs of connector {event.connector} go to the leader again in {wait_ms} ms: {event.refusal}"
+    turn.order(Say(text=text, is_error=event.forbidden))
 
 
 def on_own_answer(turn: Turn, request: PutTaskConfigs, answer: Answer) -> None:

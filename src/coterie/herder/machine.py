@@ -25,6 +25,7 @@ from coterie.herder import (
     orders,
     reads,
     restarting,
+    signing,
     statuses,
     tasks,
     writes,
@@ -46,6 +47,7 @@ from coterie.herder.messages import (
     RuntimeClosed,
     RuntimeOpened,
     Say,
+    SessionKeyMade,
     ShutdownOrdered,
     SplitFailed,
     StatusesAppended,
@@ -110,6 +112,9 @@ def step(herder: Herder, event: Event, *, now_ms: int) -> HerderOutput:
         case ConnectorSplit() | SplitFailed() | TaskConfigsPublished():
             _on_connector(turn, event)
             _reconcile(turn)
+        case SessionKeyMade():
+            signing.on_made(turn, event)
+            signing.advance(turn)
         case TimerFired(timer=timer):
             _on_timer(turn, timer)
             _reconcile(turn)
@@ -130,6 +135,7 @@ def _reconcile(turn: Turn) -> None:
     connectors.reconcile(turn)
     _advance_requests(turn)
     membership.advance(turn)
+    signing.advance(turn)
     bursts.advance(turn)
     draining.advance(turn)
 
@@ -171,7 +177,8 @@ def _on_config_lines(turn: Turn, event: ConfigLinesRead) -> None:
 
 def _on_life(turn: Turn, event: RuntimeOpened | RuntimeDied | RuntimeClosed | ShutdownOrdered | GroupLeft) -> None:
     match event:
-        case RuntimeOpened():
+        case RuntimeOpened(wall_ms=wall_ms):
+            signing.on_opened(turn, wall_ms)
             turn.herder.may_join = True
             turn.herder.warming = False
         case RuntimeDied(reason=reason):
@@ -239,8 +246,10 @@ def _on_request(
             writes.on_end_found(turn, event)
         case ConfigAppended():
             writes.on_appended(turn, event)
+            signing.on_appended(turn, event)
         case ConfigAppendFailed():
             writes.on_append_failed(turn, event)
+            signing.on_append_failed(turn, event)
 
 
 def _on_arrival(turn: Turn, event: RequestArrived) -> None:
@@ -279,6 +288,8 @@ def _on_timer(turn: Turn, timer: Timer) -> None:
             membership.on_behind(turn)
         case "delay over":
             membership.on_delay_over(turn)
+        case "session key":
+            signing.on_due(turn)
         case "statuses":
             statuses.on_retry(turn)
         case "shutdown":

@@ -1,12 +1,13 @@
 """Everything that can come into a herder, and everything that can go out."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal, NewType, TypeAlias
 
 from coterie.engine.log import Line, NewLine
 from coterie.herder.requests import Answer, Request
 from coterie.herder.seams import TaskEvent, TaskStart
+from coterie.herder.session_keys import Signing
 from coterie.nouns.ids import ConfigOffset, Generation, Incarnation, MemberId, WorkerUrl
 from coterie.nouns.jobs import ConnectorName, ConnectorTaskId, Jobs
 from coterie.wire.connect import WorkerAssignment
@@ -45,6 +46,9 @@ class TimerFired:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RuntimeOpened:
     """Both logs are read to their ends and tasks can start at once: this worker may join its group."""
+
+    wall_ms: int
+    """What the wall clock says, in milliseconds since the epoch: session keys are dated by it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -95,6 +99,14 @@ class TaskConfigsPublished:
     written_at: int
     refusal: str | None = None
     """Why the leader did not take them; None when it did."""
+    forbidden: bool = False
+    """The leader's session key is not the one that they were signed with."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SessionKeyMade:
+    key: bytes = field(repr=False)
+    """Fresh, from the system's own source of chance."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -144,6 +156,7 @@ ChoreResult: TypeAlias = (
     | ConnectorSplit
     | SplitFailed
     | TaskConfigsPublished
+    | SessionKeyMade
     | ConfigValidated
     | ConfigEndFound
     | ConfigAppended
@@ -188,12 +201,14 @@ class LookDue:
     id: RequestId
 
 
-HerderTimer: TypeAlias = Literal["assign", "changed jobs", "delay over", "behind", "statuses", "shutdown", "restart"]
+HerderTimer: TypeAlias = Literal[
+    "assign", "changed jobs", "delay over", "behind", "session key", "statuses", "shutdown", "restart"
+]
 """``assign``: the leader's config log still lags, so nobody gets anything in this round (CONFIG_MISMATCH) ·
 ``changed jobs``: no more changes of the set of jobs are waited for ·
 ``delay over``: the scheduled rebalance delay has ended · ``behind``: the config log should be read by now as far as
-the group knows it · ``statuses``: write them again · ``shutdown``: leave though not all has stopped ·
-``restart``: close the runtime though not all has."""
+the group knows it · ``session key``: write a fresh one · ``statuses``: write them again · ``shutdown``: leave though
+not all has stopped · ``restart``: close the runtime though not all has."""
 Timer: TypeAlias = RequestDue | RetryDue | LookDue | HerderTimer
 
 # -- effects: orders. Those that take time are chores, each answered by the event named -------------------------------
@@ -221,6 +236,7 @@ class Say:
     """One line for the process's log."""
 
     text: str
+    is_error: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -291,6 +307,15 @@ class PublishTaskConfigs:
     connector: ConnectorName
     written_at: int
     configs: Sequence[Mapping[str, str]]
+    signing: Signing | None = None
+    """What the request is to be signed with, if it is."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MakeSessionKey:
+    """→ SessionKeyMade"""
+
+    size_bytes: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -313,7 +338,8 @@ class AppendConfig:
     """→ ConfigAppended | ConfigAppendFailed"""
 
     id: RequestId
-    lines: tuple[NewLine, ...]
+    lines: tuple[NewLine, ...] = field(repr=False)
+    """One of them may hold a session key."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -342,6 +368,7 @@ Chore: TypeAlias = (
     | StopTask
     | SplitConnector
     | PublishTaskConfigs
+    | MakeSessionKey
     | ValidateConfig
     | FindConfigEnd
     | AppendConfig

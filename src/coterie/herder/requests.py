@@ -6,6 +6,7 @@ from enum import StrEnum, auto
 from typing import TypeAlias
 
 from coterie.assignors.members import Policy
+from coterie.herder.session_keys import Signature
 from coterie.herder.status_records import Status
 from coterie.nouns.ids import ConfigOffset, Generation, InstanceId, MemberId, WorkerId, WorkerUrl
 from coterie.nouns.jobs import ConnectorName, ConnectorTaskId, Job, Jobs
@@ -90,6 +91,8 @@ class PutTaskConfigs:
 
     connector: ConnectorName
     configs: Sequence[Mapping[str, str]]
+    signature: Signature | None = None
+    """How the request came signed (KIP-507); a herder asks itself without."""
 
 
 Write: TypeAlias = PutConnector | DeleteConnector | SetTargetState | PutTaskConfigs
@@ -281,6 +284,7 @@ class Problem(StrEnum):
     NOT_FOUND = auto()
     ALREADY_EXISTS = auto()
     BAD_REQUEST = auto()
+    FORBIDDEN = auto()
     NOT_LEADER = auto()
     NOT_THIS_WORKER = auto()
     NOT_POSSIBLE = auto()

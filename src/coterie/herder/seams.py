@@ -4,6 +4,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol, TypeAlias
 
+from coterie.herder.session_keys import Signing
+from coterie.nouns.errors import WorldError
 from coterie.nouns.ids import ConfigOffset, Generation, Incarnation, MemberId, WorkerUrl
 from coterie.nouns.jobs import ConnectorName, ConnectorTaskId, Jobs
 from coterie.wire.connect import WorkerAssignment
@@ -158,14 +160,23 @@ class TaskRuntime(Protocol):
 # -- the leader -------------------------------------------------------------------------------------------------------
 
 
+class SignatureRefusedError(WorldError):
+    """The leader does not accept a signature: it has another key."""
+
+
 class LeaderClient(Protocol):
     """Reaches the leader's internal REST endpoints."""
 
     async def publish_task_configs(
-        self, leader_url: WorkerUrl, connector: ConnectorName, configs: Sequence[Mapping[str, str]]
+        self,
+        leader_url: WorkerUrl,
+        connector: ConnectorName,
+        configs: Sequence[Mapping[str, str]],
+        signing: Signing | None,
     ) -> None:
-        """``POST /connectors/{connector}/tasks``.
+        """``POST /connectors/{connector}/tasks``, signed with ``signing`` unless that is None.
 
+        :raises SignatureRefusedError: when the leader answers that the signature is not valid.
         :raises WorldError: when the leader cannot be reached or refuses; the message says why.
         """
         ...

@@ -10,6 +10,7 @@ import re
 from dataclasses import dataclass, field
 
 from coterie.nouns import macs
+from coterie.nouns.ids import ConfigOffset
 
 _BASE64 = re.compile(r"(?:[A-Za-z0-9+/]{4})*(?:[A-Za-z0-9+/]{2}(?:==)?|[A-Za-z0-9+/]{3}=?)?")
 """As Java's basic decoder takes it: padding may be left out, but not in part."""
@@ -59,6 +60,26 @@ class Signature:
     def is_valid(self, key: SessionKey) -> bool:
         """Takes as long for a wrong MAC as for the right one."""
         return hmac.compare_digest(_mac(key.key, self.algorithm, self.body), self.mac)
+
+
+class Rotation:
+    """What a leader is about to do about the key; gone after a restart."""
+
+    def __init__(self) -> None:
+        self.epoch_ms: int | None = None
+        """The wall clock's time at 0 of the steady one, by which machines are stepped; None before that is told."""
+        self.making = False
+        self.append: int | None = None
+        """The request by which a key is appended, until its line is read."""
+        self.end: ConfigOffset | None = None
+        """How far the log has to be read for that."""
+        self.retry_at_ms: int | None = None
+        self.wakes_at_ms: int | None = None
+        """When a timer is set."""
+
+    @property
+    def under_way(self) -> bool:
+        return self.making or self.append is not None
 
 
 def decode_base64(text: str) -> bytes:

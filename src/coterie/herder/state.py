@@ -19,6 +19,7 @@ from coterie.herder.group_view import Dealt
 from coterie.herder.messages import Effect, RequestId
 from coterie.herder.requests import Answer, MemberState, Read, Write
 from coterie.herder.seams import TaskStart
+from coterie.herder.session_keys import Rotation, SessionKeySettings
 from coterie.herder.status_records import Status, StatusState
 from coterie.nouns.ids import ConfigOffset, Generation, Incarnation, InstanceId, MemberId, WorkerId, WorkerUrl
 from coterie.nouns.jobs import NO_JOBS, ConnectorName, ConnectorTaskId, Job, Jobs
@@ -51,6 +52,7 @@ class HerderSettings:
     """``task.shutdown.graceful.timeout.ms``"""
     policy: Policy = field(default_factory=Policy)
     """How patient this worker is when it leads."""
+    session_keys: SessionKeySettings = field(default_factory=SessionKeySettings)
     rebalance_window_ms: int = 300
     """``config.rebalance.window.ms``"""
     request_timeout_ms: int = 90_000
@@ -110,6 +112,8 @@ class Split:
         self.publishing = False
         self.published = False
         self.attempts = 0
+        self.first_tried_ms: int | None = None
+        """When its task configs first went to a leader elsewhere."""
         self.retry_at_ms: int | None = None
 
 
@@ -209,6 +213,7 @@ class Herder:
         """A round waits for this leader, which waits for its config log."""
         self.memory = Memory()
         """What the assignor remembers of the rounds computed here."""
+        self.rotation = Rotation()
         self.dealt: Dealt | None = None
         """The last of them, as it may be shown."""
         # Soft: the work.

@@ -9,7 +9,7 @@ whoever asks next sees them. Validation is outside the line: a plug-in that bloc
 from collections.abc import Mapping, Sequence
 
 from coterie.engine.log import NewLine
-from coterie.herder import config_records
+from coterie.herder import config_records, signing
 from coterie.herder.messages import (
     AppendConfig,
     CancelTimer,
@@ -76,6 +76,9 @@ def _begin(turn: Turn, write: WriteTurn) -> None:
     if _needs_leader(write.request):
         if not herder.settled:
             return
+        if (refusal := _signature_refusal(herder, write)) is not None:
+            _answer(turn, write, refusal)
+            return
         if not herder.is_leader:
             _answer(turn, write, not_leader(herder))
             return
@@ -84,6 +87,13 @@ def _begin(turn: Turn, write: WriteTurn) -> None:
         turn.order(ValidateConfig(id=write.id, config=write.request.config))
     else:
         write.stage = Stage.VALID
+
+
+def _signature_refusal(herder: Herder, write: WriteTurn) -> Refused | None:
+    """Only what workers ask of each other is signed, not what users ask, nor what a leader asks of itself."""
+    if not isinstance(write.request, PutTaskConfigs) or write.id < 0:
+        return None
+    return signing.refusal(herder, write.request.signature)
 
 
 def _head(herder: Herder) -> WriteTurn | None:

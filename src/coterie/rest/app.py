@@ -40,7 +40,7 @@ from coterie.herder.requests import (
 )
 from coterie.nouns.jobs import ConnectorName, ConnectorTaskId
 from coterie.nouns.states import TargetState
-from coterie.rest import bodies, problems, views
+from coterie.rest import bodies, problems, signatures, views
 from coterie.rest.group import GroupApi
 from coterie.rest.leader import forward
 from coterie.worker.worker import Phase, Worker
@@ -171,7 +171,10 @@ class Api:
 
     async def put_task_configs(self, request: Request) -> Response:
         body = await bodies.read(request)
-        asked = PutTaskConfigs(connector=_name(request), configs=bodies.task_configs(body))
+        # In Connect's order: who cannot be read is told that first, signed or not.
+        configs = bodies.task_configs(body)
+        signature = signatures.read(request.headers, body)
+        asked = PutTaskConfigs(connector=_name(request), configs=configs, signature=signature)
         return await self._write(request, body, asked, _done(204))
 
     async def pause(self, request: Request) -> Response:

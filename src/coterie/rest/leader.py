@@ -1,5 +1,6 @@
 """The way to the leader: requests that it alone can serve are handed on, and task configs are sent to it."""
 
+import json
 from collections.abc import Mapping, Sequence
 from urllib.parse import quote
 
@@ -8,9 +9,12 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from coterie.herder.requests import Refused
+from coterie.herder.seams import SignatureRefusedError
+from coterie.herder.session_keys import Signing
 from coterie.nouns.errors import WorldError
 from coterie.nouns.ids import WorkerUrl
 from coterie.nouns.jobs import ConnectorName
+from coterie.rest import signatures
 from coterie.rest.problems import RefusedError
 
 TIMEOUT_S = 95.0
@@ -34,19 +38,29 @@ class HttpLeaderClient:
         self._client = client
 
     async def publish_task_configs(
-        self, leader_url: WorkerUrl, connector: ConnectorName, configs: Sequence[Mapping[str, str]]
+        self,
+        leader_url: WorkerUrl,
+        connector: ConnectorName,
+        configs: Sequence[Mapping[str, str]],
+        signing: Signing | None,
     ) -> None:
-        """``POST /connectors/{connector}/tasks``.
+        """``POST /connectors/{connector}/tasks``, signed with ``signing`` unless that is None.
 
+        :raises SignatureRefusedError: when the leader answers that the signature is not valid.
         :raises WorldError: when the leader cannot be reached or refuses; the message says why.
         """
         url = f"{leader_url.rstrip('/')}/connectors/{quote(connector, safe='')}/tasks"
+        body = json.dumps([dict(config) for config in configs]).encode()
+        headers = {"Content-Type": "application/json"}
+        if signing is not None:
+            headers |= signatures.headers(signing.signature(body))
         try:
-            response = await self._client.post(url, json=[dict(config) for config in configs])
+            response = await self._client.post(url, content=body, headers=headers)
         except httpx.HTTPError as error:
             raise WorldError(f"The leader at {leader_url} cannot be reached: {_words(error)}") from error
         if response.is_error:
-            raise WorldError(f"The leader at {leader_url} answered {response.status_code}: {response.text[:500]}")
+            refused = SignatureRefusedError if response.status_code == 403 else WorldError
+            raise refused(f"The leader at {leader_url} answered {response.status_code}: {response.text[:500]}")
 
 
 async def forward(client: httpx.AsyncClient, request: Request, body: bytes, refused: Refused) -> Response:
@@ -65,7 +79,7 @@ async def forward(client: httpx.AsyncClient, request: Request, body: bytes, refu
     query.append(("forward", "true" if hop is None else "false"))
     raw_path = request.scope.get("raw_path") or request.url.path.encode()
     url = httpx.URL(refused.leader_url.rstrip("/") + raw_path.decode(), params=query)
-    headers = {"Content-Type": "application/json"}
+    headers = {"Content-Type": "application/json", **signatures.carried(request.headers)}
     if (authorization := request.headers.get("authorization")) is not None:
         headers["Authorization"] = authorization
     try:

@@ -15,6 +15,7 @@ STATUS: Mapping[Problem, int] = {
     Problem.ALREADY_EXISTS: 409,  # and of Connect's own API nothing else is: Connect also says 409 while it rebalances
     Problem.NOT_POSSIBLE: 409,  # of what only Coterie has: the group, or the worker, is not in a state for it
     Problem.BAD_REQUEST: 400,
+    Problem.FORBIDDEN: 403,
     Problem.NOT_LEADER: 503,  # only on a last hop, which forwards no more
     Problem.NOT_THIS_WORKER: 503,  # likewise
     Problem.NO_LEADER: 503,

@@ -5,6 +5,7 @@ trace, and never the worker.
 """
 
 import logging
+import secrets
 import traceback
 
 from coterie.engine.log import Log
@@ -22,8 +23,10 @@ from coterie.herder.messages import (
     FindConfigEnd,
     GroupLeft,
     LeaveGroup,
+    MakeSessionKey,
     PublishTaskConfigs,
     RuntimeClosed,
+    SessionKeyMade,
     SplitConnector,
     SplitFailed,
     StartTask,
@@ -35,7 +38,7 @@ from coterie.herder.messages import (
     TaskStopped,
     ValidateConfig,
 )
-from coterie.herder.seams import LeaderClient, Membership, TaskRuntime
+from coterie.herder.seams import LeaderClient, Membership, SignatureRefusedError, TaskRuntime
 from coterie.nouns.errors import CoterieError, WorldError
 from coterie.nouns.ids import ConfigOffset
 
@@ -73,6 +76,8 @@ class Chores:
                 return await self._validate(chore)
             case PublishTaskConfigs():
                 return await self._publish(chore)
+            case MakeSessionKey(size_bytes=size_bytes):
+                return SessionKeyMade(key=secrets.token_bytes(size_bytes))
             case FindConfigEnd():
                 return await self._find_config_end(chore)
             case AppendConfig():
@@ -124,12 +129,13 @@ class Chores:
     # -- the leader's and the logs' -----------------------------------------------------------------------------------
 
     async def _publish(self, chore: PublishTaskConfigs) -> TaskConfigsPublished:
-        refusal = None
+        name, written_at = chore.connector, chore.written_at
         try:
-            await self._leader_client.publish_task_configs(chore.leader_url, chore.connector, chore.configs)
+            await self._leader_client.publish_task_configs(chore.leader_url, name, chore.configs, chore.signing)
         except WorldError as error:
-            refusal = str(error)
-        return TaskConfigsPublished(connector=chore.connector, written_at=chore.written_at, refusal=refusal)
+            forbidden = isinstance(error, SignatureRefusedError)
+            return TaskConfigsPublished(connector=name, written_at=written_at, refusal=str(error), forbidden=forbidden)
+        return TaskConfigsPublished(connector=name, written_at=written_at)
 
     async def _find_config_end(self, chore: FindConfigEnd) -> ConfigEndFound:
         try:

@@ -11,6 +11,7 @@ be able to do it.
 
 import asyncio
 import logging
+import time
 import uuid
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -214,7 +215,7 @@ class Worker:
         group.create_task(self._feed_task_events())
         if not self._goes_on:
             group.create_task(self._feed_membership_events())
-        await self._inbox.put(RuntimeOpened())
+        await self._inbox.put(RuntimeOpened(wall_ms=time.time_ns() // 1_000_000))
         self.phase = Phase.RUNNING
 
     async def _feed(self, log: Log, event_of: Callable[[Sequence[Line]], Event], read: asyncio.Event) -> None:
@@ -302,8 +303,8 @@ class Worker:
                 self._inbox.timers.set(timer, at_ms)
             case CancelTimer(timer=timer):
                 self._inbox.timers.cancel(timer)
-            case Say(text=text):
-                logger.info("%s", text)
+            case Say(text=text, is_error=is_error):
+                logger.log(logging.ERROR if is_error else logging.INFO, "%s", text)
             case Subscribe(config_offset=config_offset, owned=owned, draining=draining):
                 self._membership.subscribe(config_offset=config_offset, owned=owned, draining=draining)
             case Rejoin(reason=reason):

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from coterie.assignors.members import Policy
 from coterie.herder import machine as herder_machine
 from coterie.herder import messages as herder
-from coterie.herder.requests import Answer, Done, PutTaskConfigs, Refused
+from coterie.herder.requests import Answer, Done, Problem, PutTaskConfigs, Refused
 from coterie.herder.state import Herder, HerderSettings
 from coterie.lab.simulator.cluster import (
     DELAY_MAX_MS,
@@ -85,7 +85,9 @@ class Process:
         cluster.processes[name] = self
         self.world.say(f"{name} starts")
         self.read_config()
-        self.after(self.world.rng.randint(50, 1_500), lambda: self.tell(herder.RuntimeOpened()))
+        self.after(
+            self.world.rng.randint(50, 1_500), lambda: self.tell(herder.RuntimeOpened(wall_ms=self.world.now_ms))
+        )
 
     # -- life and death ----------------------------------------------------------------------------------------------
 
@@ -182,6 +184,9 @@ class Process:
                 self.after(rng.randint(1, 50), lambda: self.tell(herder.ConfigValidated(id=id_, errors={})))
             case herder.PublishTaskConfigs():
                 self._publish(chore)
+            case herder.MakeSessionKey(size_bytes=size_bytes):
+                made = herder.SessionKeyMade(key=rng.randbytes(size_bytes))
+                self.after(rng.randint(1, 20), lambda: self.tell(made))
             case herder.FindConfigEnd(id=id_):
                 self._ask_log(
                     lambda: self.cluster.config_log.end,
@@ -209,8 +214,10 @@ class Process:
     def _publish(self, chore: herder.PublishTaskConfigs) -> None:
         """To the leader's internal endpoint: over the leader's own link, which may be as bad as any."""
 
-        def published(refusal: str | None) -> None:
-            done = herder.TaskConfigsPublished(connector=chore.connector, written_at=chore.written_at, refusal=refusal)
+        def published(refusal: str | None, *, forbidden: bool = False) -> None:
+            done = herder.TaskConfigsPublished(
+                connector=chore.connector, written_at=chore.written_at, refusal=refusal, forbidden=forbidden
+            )
             self.soon(lambda: self.tell(done))
 
         leader = self.cluster.by_url(chore.leader_url)
@@ -219,12 +226,16 @@ class Process:
             return
 
         def serve(call: Call) -> None:
-            request = PutTaskConfigs(connector=chore.connector, configs=chore.configs)
+            signature = chore.signing.signature(b"as sent") if chore.signing is not None else None
+            request = PutTaskConfigs(connector=chore.connector, configs=chore.configs, signature=signature)
             leader.soon(lambda: leader.ask(request, call.answer))
 
         def answered(answer: object) -> None:
             assert isinstance(answer, Done | Refused)
-            published(answer.message if isinstance(answer, Refused) else None)
+            if isinstance(answer, Refused):
+                published(answer.message, forbidden=answer.problem is Problem.FORBIDDEN)
+            else:
+                published(None)
 
         call_ends = [False]
 

@@ -1,0 +1,156 @@
+"""Session keys at work (KIP-507): the leader sees to it that there is a fresh one, what a worker asks of its leader is
+signed with it, and whoever is asked checks that. All of it only in groups that have voted for sessioned or newer.
+
+The shell makes a key, for a herder knows no chance. It counts when its line comes back from the config log, for the
+leader that wrote it as for everybody else; so all know the same one, but for the moment in which a line is on its way.
+"""
+
+from coterie.herder import config_records
+from coterie.herder.messages import (
+    AppendConfig,
+    CancelTimer,
+    ConfigAppended,
+    ConfigAppendFailed,
+    MakeSessionKey,
+    RequestId,
+    Say,
+    SessionKeyMade,
+    SetTimer,
+)
+from coterie.herder.requests import Problem, Refused
+from coterie.herder.session_keys import SessionKey, Signature, Signing
+from coterie.herder.state import Herder, Turn
+from coterie.wire.connect import ConnectProtocol
+
+RETRY_MS = 1_000
+RACE_MS = 60_000
+"""Connect's: for so long a refused signature may mean no more than that."""
+
+
+def is_in_force(herder: Herder) -> bool:
+    return herder.protocol is not None and herder.protocol >= ConnectProtocol.SESSIONED
+
+
+def signing(herder: Herder) -> Signing | None:
+    """With what this worker signs now; None while it has read no key."""
+    known = herder.config.session_key
+    if known is None:
+        return None
+    return Signing(key=known.key, algorithm=herder.settings.session_keys.signature_algorithm)
+
+
+def refusal(herder: Herder, signature: Signature | None) -> Refused | None:
+    """Why a request that came with ``signature`` is not taken, in Connect's order and words; None when it is."""
+    if not is_in_force(herder):
+        return None
+    if signature is None:
+        return Refused(problem=Problem.BAD_REQUEST, message="Internal request missing required signature")
+    taken = herder.settings.session_keys.verification_algorithms
+    if signature.algorithm not in taken:
+        message = (
+            f"This worker does not support the '{signature.algorithm}' key signing algorithm used by other workers. "
+            f"This worker is currently configured to use: [{', '.join(taken)}]. Check that all workers' configuration "
+            "files permit the same set of signature algorithms, and correct any misconfigured worker and restart it."
+        )
+        return Refused(problem=Problem.BAD_REQUEST, message=message)
+    if herder.config.session_key is None:
+        message = (
+            "This worker is still starting up and has not been able to read a session key from the config topic yet"
+        )
+        return Refused(problem=Problem.STARTING, message=message)
+    if not signature.is_valid(herder.config.session_key):
+        return Refused(problem=Problem.FORBIDDEN, message="Internal request contained invalid signature.")
+    return None
+
+
+def may_have_raced(first_tried_ms: int | None, now_ms: int) -> bool:
+    """Whether a signature that was refused now may have been made just before a fresh key came."""
+    return first_tried_ms is not None and now_ms <= first_tried_ms + RACE_MS
+
+
+# -- the leader's duty ------------------------------------------------------------------------------------------------
+
+
+def advance(turn: Turn) -> None:
+    """Have a key made as soon as one is wanted, and be awake when the next one will be."""
+    herder, rotation = turn.herder, turn.herder.rotation
+    if rotation.end is not None and herder.has_read(rotation.end):
+        rotation.end = rotation.append = None
+    if rotation.retry_at_ms is not None and turn.now_ms >= rotation.retry_at_ms:
+        rotation.retry_at_ms = None
+    if not rotation.under_way and rotation.retry_at_ms is None and _wants_a_key(turn):
+        rotation.making = True
+        turn.order(MakeSessionKey(size_bytes=herder.settings.session_keys.size_bytes))
+    _wake(turn, rotation.retry_at_ms if rotation.retry_at_ms is not None else _expires_ms(herder))
+
+
+def on_opened(turn: Turn, wall_ms: int) -> None:
+    turn.herder.rotation.epoch_ms = wall_ms - turn.now_ms
+
+
+def on_made(turn: Turn, event: SessionKeyMade) -> None:
+    herder, rotation = turn.herder, turn.herder.rotation
+    rotation.making = False
+    if not _wants_a_key(turn):
+        return  # Another leads now, or has written one.
+    assert rotation.epoch_ms is not None
+    made = SessionKey(
+        key=event.key,
+        algorithm=herder.settings.session_keys.algorithm,
+        created_at_ms=rotation.epoch_ms + turn.now_ms,
+    )
+    herder.own_requests += 1
+    rotation.append = RequestId(-herder.own_requests)
+    turn.order(AppendConfig(id=rotation.append, lines=(config_records.session_key_line(made),)))
+
+
+def on_appended(turn: Turn, event: ConfigAppended) -> None:
+    if event.id == turn.herder.rotation.append:
+        turn.herder.rotation.end = event.end
+        advance(turn)
+
+
+def on_append_failed(turn: Turn, event: ConfigAppendFailed) -> None:
+    rotation = turn.herder.rotation
+    if event.id == rotation.append:
+        rotation.append = None
+        rotation.retry_at_ms = turn.now_ms + RETRY_MS
+        turn.order(Say(text=f"The session key could not be written, and will be in {RETRY_MS} ms: {event.reason}"))
+        advance(turn)
+
+
+def on_due(turn: Turn) -> None:
+    """Whatever it was for is looked at again with everything else; and it is not set any more."""
+    turn.herder.rotation.wakes_at_ms = None
+
+
+def _leads(herder: Herder) -> bool:
+    # Having read as far as its members had, a leader does not take for missing what stands in the log.
+    return herder.is_leader and herder.caught_up and is_in_force(herder) and herder.leaving is None
+
+
+def _wants_a_key(turn: Turn) -> bool:
+    herder, known, wanted = turn.herder, turn.herder.config.session_key, turn.herder.settings.session_keys
+    if not _leads(herder) or herder.rotation.epoch_ms is None:
+        return False
+    if known is None or (known.algorithm, len(known.key)) != (wanted.algorithm, wanted.size_bytes):
+        return True
+    expires_ms = _expires_ms(herder)
+    return expires_ms is not None and turn.now_ms >= expires_ms
+
+
+def _expires_ms(herder: Herder) -> int | None:
+    """When the known key is too old, on this worker's steady clock; None when that is no business of this worker, or
+    never."""
+    known, ttl_ms, epoch_ms = herder.config.session_key, herder.settings.session_keys.ttl_ms, herder.rotation.epoch_ms
+    if known is None or ttl_ms == 0 or epoch_ms is None or herder.rotation.under_way or not _leads(herder):
+        return None
+    return known.created_at_ms + ttl_ms - epoch_ms
+
+
+def _wake(turn: Turn, at_ms: int | None) -> None:
+    rotation = turn.herder.rotation
+    if at_ms == rotation.wakes_at_ms:
+        return
+    rotation.wakes_at_ms = at_ms
+    turn.order(CancelTimer(timer="session key") if at_ms is None else SetTimer(timer="session key", at_ms=at_ms))
