@@ -116,3 +116,35 @@ def test_a_new_member_during_the_sync_phase_starts_the_round_again(play: "Play")
     play.join("m2")
     assert play.joined(new).generation == 2
     assert play.joined(newer).generation == 3
+
+
+NEW_AND_OLD, OLD = (("new", b""), ("old", b"")), (("old", b""),)
+
+
+def test_after_a_load_members_may_offer_more_than_is_known_of_them_so_they_are_asked(play: "Play") -> None:
+    """A worker that is bounced to an older protocol has a place in its group, also just after a coordinator's crash."""
+    play.join(protocols=NEW_AND_OLD)
+    play.wait(3_000)
+    play.sync("m1", assignments={"m1": b"all"})
+    play.restart()
+    assert play.error(play.join(protocols=OLD)) is ErrorCode.coordinator_load_in_progress
+    assert play.heartbeat("m1") is ErrorCode.rebalance_in_progress
+    play.join("m1", protocols=NEW_AND_OLD)
+    newcomer = play.join(protocols=OLD)
+    play.join("m1", protocols=NEW_AND_OLD)
+    assert play.joined(newcomer).protocol == "old"
+
+
+def test_who_has_nothing_in_common_with_a_loaded_group_costs_it_one_round_and_is_refused(play: "Play") -> None:
+    play.join(protocols=NEW_AND_OLD)
+    play.wait(3_000)
+    play.sync("m1", assignments={"m1": b"all"})
+    play.restart()
+    alien = (("alien", b""),)
+    assert play.error(play.join(protocols=alien, protocol_type="consumer")) is ErrorCode.inconsistent_group_protocol
+    assert play.phase is Phase.STABLE
+    assert play.error(play.join(protocols=alien)) is ErrorCode.coordinator_load_in_progress
+    play.join("m1", protocols=NEW_AND_OLD)
+    play.sync("m1", assignments={"m1": b"all"})
+    assert play.error(play.join(protocols=alien)) is ErrorCode.inconsistent_group_protocol
+    assert (play.phase, play.group.generation) == (Phase.STABLE, 2)

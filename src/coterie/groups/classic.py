@@ -157,6 +157,9 @@ def on_join(turn: Turn, request: JoinGroup) -> None:
     if not has_room_for(group, known_id):
         on_no_room(turn, request)
         return
+    if may_have_more_in_common(group, request):
+        ask_for_all_offers(turn, request)
+        return
     check_protocols(group, request)
     check_size(group, known_id, request.protocols)
     if former_id is not None:
@@ -169,6 +172,19 @@ def on_join(turn: Turn, request: JoinGroup) -> None:
         add_member(turn, request, request.member_id)
     else:
         on_rejoin(turn, request, check_member(group, request.member_id, request.instance_id))
+
+
+def ask_for_all_offers(turn: Turn, request: JoinGroup) -> None:
+    """After a load one protocol of each member is known: all say anew what they offer, and this one asks again.
+
+    Kafka refuses whoever does not offer that one, until something else makes a round: till then a worker that is
+    bounced to an older protocol has no place in its group. With us it costs one round, once after each load.
+    """
+    rebalance(turn)
+    turn.reply(
+        request.reply_to,
+        JoinGroupResponse(error=ErrorCode.coordinator_load_in_progress, member_id=request.member_id),
+    )
 
 
 def on_rejoin(turn: Turn, request: JoinGroup, member: Member) -> None:
@@ -296,6 +312,7 @@ def on_loaded(turn: Turn) -> None:
         )
         group.add(member_id, loaded)
         turn.arm_session(loaded)
+    group.is_as_loaded = bool(group.members)
     if group.members and (written.protocol is None or len(group.members) > group.limits.group_size_max):
         # Nobody has an assignment in this generation, and who would give it may never have heard of it: once more.
         rebalance(turn)
@@ -307,10 +324,17 @@ def on_loaded(turn: Turn) -> None:
 def check_protocols(group: Group, request: JoinGroup) -> None:
     if not request.protocol_type or not request.protocols:
         raise Refusal(ErrorCode.inconsistent_group_protocol)
-    if group.members and (
-        request.protocol_type != group.protocol_type or not group.offers.all_offer_one_of(request.protocols)
+    if group.members and not (
+        request.protocol_type == group.protocol_type and group.offers.all_offer_one_of(request.protocols)
     ):
         raise Refusal(ErrorCode.inconsistent_group_protocol)
+
+
+def may_have_more_in_common(group: Group, request: JoinGroup) -> bool:
+    """Whether it may only seem that a join offers nothing that all offer."""
+    if not (group.is_as_loaded and request.protocols and request.protocol_type == group.protocol_type):
+        return False
+    return not group.offers.all_offer_one_of(request.protocols)
 
 
 def refused(request: Request, error: ErrorCode) -> Response:

@@ -102,6 +102,7 @@ def complete_join_phase(turn: Turn) -> None:
         return
     turn.cancel_timer(JoinPhaseTimer())
     group.join_phase = None
+    group.is_as_loaded = False
     generation = Generation(group.generation + 1)
     if not group.members:
         group.protocol = None

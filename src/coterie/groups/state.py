@@ -112,6 +112,8 @@ class Group:
         self.members: dict[MemberId, Member] = {}
         """Changed by `add`, `remove` and `change_offer` only, so that the next two go with it."""
         self.offers = Offers()
+        self.is_as_loaded = False
+        """No join phase has ended since the load: its members may offer more than is known of them."""
         self.static_members: dict[InstanceId, MemberId] = {}
         """Under which member id each static member is known now."""
         self.pending: set[MemberId] = set()
