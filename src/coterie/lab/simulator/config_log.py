@@ -1,11 +1,13 @@
 """The config topic that all workers read: one durable order of lines, each worker as far along it as it has come."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from coterie.engine.log import Line, NewLine
 from coterie.herder.config_state import ConfigState
+from coterie.herder.seams import TaskStart
 from coterie.nouns.ids import ConfigOffset, Incarnation
-from coterie.nouns.jobs import NO_JOBS, ConnectorName, Jobs
+from coterie.nouns.jobs import NO_JOBS, ConnectorName, ConnectorTaskId, Jobs
+from coterie.nouns.states import TargetState
 
 
 class ConfigLog:
@@ -13,6 +15,7 @@ class ConfigLog:
         self.lines: list[Line] = []
         self._state = ConfigState()
         self._jobs_at: list[Jobs] = [NO_JOBS]
+        self._work_at: list[Mapping[ConnectorTaskId, TaskStart]] = [{}]
 
     @property
     def end(self) -> ConfigOffset:
@@ -24,11 +27,30 @@ class ConfigLog:
             self.lines.append(line)
             self._state.apply(line)
             self._jobs_at.append(self._state.jobs())
+            self._work_at.append(self._work())
         return self.end
+
+    def _work(self) -> Mapping[ConnectorTaskId, TaskStart]:
+        work = {}
+        for name in self._state.names():
+            connector = self._state.connector(name)
+            if connector is None or self._state.target_state(name) is not TargetState.STARTED:
+                continue
+            for number, config in enumerate(connector.task_configs):
+                task = ConnectorTaskId(name, number)
+                work[task] = TaskStart(task=task, incarnation=connector.incarnation, config=config)
+        return work
 
     def jobs_at(self, offset: ConfigOffset) -> Jobs:
         """What is configured for whoever has read the log up to ``offset``."""
         return self._jobs_at[max(offset, 0)]
+
+    def work_at(self, offset: ConfigOffset) -> Mapping[ConnectorTaskId, TaskStart]:
+        """What should run, and how, for whoever has read the log up to ``offset``."""
+        return self._work_at[max(offset, 0)]
+
+    def names(self) -> list[ConnectorName]:
+        return self._state.names()
 
     def incarnation(self, name: ConnectorName) -> Incarnation | None:
         """Which life of the connector this is; None when there is no such connector."""
@@ -41,6 +63,7 @@ class ConfigLog:
             name
             for name in self._state.names()
             if (connector := self._state.connector(name)) is not None
+            and self._state.target_state(name) is TargetState.STARTED
             and (
                 connector.applied_config != connector.config
                 or len(connector.task_configs) != int(connector.config["tasks.max"])

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 
+from coterie.assignors.members import Policy
 from coterie.groups.state import Limits
 from coterie.herder.connectors import RETRY_MAX_MS
 from coterie.lab.simulator.cluster import (
@@ -17,7 +18,8 @@ from coterie.lab.simulator.coordinator import SimCoordinator
 from coterie.lab.simulator.invariants import Invariant, Violation
 from coterie.lab.simulator.network import Network
 from coterie.lab.simulator.outcome import Outcome, told_by
-from coterie.lab.simulator.watch import Watch, told
+from coterie.lab.simulator.rounds import told
+from coterie.lab.simulator.watch import Watch
 from coterie.lab.simulator.weather import Weather
 from coterie.lab.simulator.world import World
 from coterie.nouns.jobs import Jobs
@@ -34,10 +36,11 @@ def simulate(seed: int, *, weather_ms: int = WEATHER_MS, story_lines: int = 15) 
     """Play one seed. Whatever it raises is a crash, of a machine or of the simulator, and tells its story in a note."""
     world = World(seed)
     config_log = ConfigLog()
-    watch = Watch(world, config_log, session_timeout_ms=SESSION_TIMEOUT_MS)
+    policy = Policy(max_delay_ms=world.rng.choice((0, DELAY_MAX_MS, DELAY_MAX_MS, DELAY_MAX_MS)))
+    watch = Watch(world, config_log, policy, session_timeout_ms=SESSION_TIMEOUT_MS)
     network = Network(world)
     coordinator = SimCoordinator(world, watch, group_id=GROUP, limits=LIMITS)
-    cluster = Cluster(world, watch, network, coordinator, config_log)
+    cluster = Cluster(world, watch, network, coordinator, config_log, policy)
     watch.processes = cluster.processes
 
     def story() -> None:
@@ -70,6 +73,7 @@ def _settle(cluster: Cluster) -> None:
         if now != settled:
             settled, since_ms = now, world.now_ms
     _check_balance(cluster)
+    _check_work(cluster)
     generation, starts = cluster.coordinator.group.generation, _starts(cluster)
     world.say(f"settled in generation {generation}")
     world.run_until(world.now_ms + QUIET_MS)
@@ -93,14 +97,17 @@ def _unsettled(cluster: Cluster) -> str | None:
     if {process.member.member_id for process in processes} != group.members.keys():
         return f"members are {sorted(group.members)}, workers are {sorted(cluster.processes)}"
     owned = Jobs()
+    work = cluster.config_log.work_at(cluster.config_log.end)
     for process in processes:
         if not process.herder.settled or process.herder.generation != group.generation:
             return f"{process.name} is in generation {process.herder.generation}, the group in {group.generation}"
-        if process.herder.assigned.tasks != process.active:
-            return f"{process.name} runs {sorted(map(str, process.active))}, has {told(process.herder.assigned)}"
-        if process.herder.assigned & owned:
-            return f"{told(process.herder.assigned & owned)} belongs to two workers"
-        owned |= process.herder.assigned
+        if process.herder.assigned != process.given:
+            return f"{process.name} has {told(process.herder.assigned)}, was given {told(process.given)}"
+        if process.active.keys() != process.given.tasks & work.keys():
+            return f"{process.name} runs {sorted(map(str, process.active))}, has {told(process.given)}"
+        if process.given & owned:
+            return f"{told(process.given & owned)} belongs to two workers"
+        owned |= process.given
     if owned != configured:
         return f"nobody has {told(configured - owned)}, too much is {told(owned - configured)}"
     if any(process.herder.deferred_until_ms is not None for process in processes):
@@ -119,6 +126,14 @@ def _check_balance(cluster: Cluster) -> None:
         counts = sorted(map(count, loads))
         if counts[-1] - counts[0] > 1:
             raise Violation(Invariant.BALANCED, f"{kind} by worker are {counts}")
+
+
+def _check_work(cluster: Cluster) -> None:
+    work = cluster.config_log.work_at(cluster.config_log.end)
+    for process in cluster.processes.values():
+        for task, start in process.active.items():
+            if start != work[task]:
+                raise Violation(Invariant.RUNS_AS_CONFIGURED, f"{process.name} runs {start}, not {work[task]}")
 
 
 def _starts(cluster: Cluster) -> int:

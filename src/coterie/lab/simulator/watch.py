@@ -2,9 +2,10 @@
 
 from collections.abc import Iterable, Mapping
 from collections.abc import Set as AbstractSet
-from itertools import combinations
+from json import loads
 from typing import TYPE_CHECKING
 
+from coterie.assignors.members import Policy
 from coterie.groups.messages import (
     GenerationWritten,
     JoinGroupResponse,
@@ -15,16 +16,21 @@ from coterie.groups.messages import (
     TimerFired,
 )
 from coterie.groups.state import Group
+from coterie.herder.requests import DeleteConnector, PutConnector, SetTargetState, Write
+from coterie.herder.seams import TaskStart
 from coterie.lab.simulator.config_log import ConfigLog
 from coterie.lab.simulator.coordinator import Step
 from coterie.lab.simulator.durable import Line
 from coterie.lab.simulator.invariants import Invariant, Violation
 from coterie.lab.simulator.replay import check_replay
+from coterie.lab.simulator.rounds import Dealt, Part, check_round
+from coterie.lab.simulator.waits import Waits
 from coterie.lab.simulator.world import World
 from coterie.nouns.ids import Generation, InstanceId, MemberId
-from coterie.nouns.jobs import NO_JOBS, ConnectorTaskId, Jobs
-from coterie.wire.connect import AssignmentError
+from coterie.nouns.jobs import NO_JOBS, ConnectorTaskId
+from coterie.wire.connect import AssignmentError, ConnectProtocol, WorkerAssignment
 from coterie.wire.connect_bytes import decode_assignment, decode_metadata
+from coterie.wire.connect_events import AssignmentWanted
 from coterie.wire.errors import ErrorCode
 
 if TYPE_CHECKING:
@@ -34,10 +40,12 @@ if TYPE_CHECKING:
 class Watch:
     """Matches `coordinator.CoordinatorWatch`."""
 
-    def __init__(self, world: World, config_log: ConfigLog, *, session_timeout_ms: int) -> None:
+    def __init__(self, world: World, config_log: ConfigLog, policy: Policy, *, session_timeout_ms: int) -> None:
         self._world = world
         self._config_log = config_log
+        self._policy = policy
         self._session_timeout_ms = session_timeout_ms
+        self._waits = Waits(max_delay_ms=policy.max_delay_ms, slack_ms=2 * session_timeout_ms)
         self.processes: Mapping[str, Process] = {}
         self._told: dict[Generation, tuple[MemberId | InstanceId, str | None]] = {}
         self._memberships: dict[Generation, frozenset[MemberId | InstanceId]] = {}
@@ -82,46 +90,22 @@ class Watch:
             self._check_round(record)
 
     def _check_round(self, record: GenerationWritten) -> None:
-        runs: dict[MemberId, Jobs] = {}
-        ends: dict[MemberId, Jobs] = {}
-        released, assigned, configured, delay_ms = NO_JOBS, NO_JOBS, NO_JOBS, 0
+        protocol = {one.wire_name: one for one in ConnectProtocol}[record.protocol or ""]
+        parts: dict[MemberId, Part] = {}
+        configured, delay_ms = NO_JOBS, 0
         for member_id, member in record.members.items():
             if not member.assignment:
                 raise Violation(Invariant.KNOWN_MEMBERS, f"generation {record.generation} gives {member_id} nothing")
-            allocation = decode_metadata(member.subscription)[1].allocation
             assignment = decode_assignment(member.assignment)[1]
             if assignment.error is not AssignmentError.NO_ERROR:
                 return
-            runs[member_id] = allocation.assigned if allocation is not None else NO_JOBS
-            ends[member_id] = (runs[member_id] - assignment.revoked) | assignment.assigned
+            parts[member_id] = Part.of(self._places[member_id], decode_metadata(member.subscription)[1], assignment)
             configured = self._config_log.jobs_at(assignment.config_offset)
             delay_ms = assignment.delay_ms
-            released |= assignment.revoked
-            assigned |= assignment.assigned
-            for other_id, other in runs.items():
-                if other_id != member_id:
-                    self._released_first(record, member_id, assignment.assigned & other)
-            for other_id in runs.keys() - {member_id}:
-                other_assignment = decode_assignment(record.members[other_id].assignment)[1]
-                self._released_first(record, other_id, other_assignment.assigned & runs[member_id])
-        for (one, its), (other_id, others) in combinations(sorted(ends.items()), 2):
-            if its & others:
-                raise Violation(
-                    Invariant.DISJOINT,
-                    f"generation {record.generation}: {one}, {other_id} both end with {told(its & others)}",
-                )
-        missing = configured - _union(ends) - released
-        if missing and delay_ms == 0:
-            raise Violation(Invariant.ACCOUNTED, f"generation {record.generation} forgets {told(missing)}")
-        if surplus := _union(ends) - configured:
-            raise Violation(Invariant.ACCOUNTED, f"generation {record.generation} keeps the deleted {told(surplus)}")
-
-    def _released_first(self, record: GenerationWritten, member_id: MemberId, jobs: Jobs) -> None:
-        if jobs:
-            raise Violation(
-                Invariant.RELEASED_FIRST,
-                f"generation {record.generation} gives {member_id} {told(jobs)}, which another member runs",
-            )
+        dealt = Dealt(
+            generation=record.generation, protocol=protocol, parts=parts, configured=configured, delay_ms=delay_ms
+        )
+        check_round(dealt, self._policy)
 
     def on_reply(self, request: Request, response: Response) -> None:
         if response.error is ErrorCode.none and isinstance(response, JoinGroupResponse):
@@ -155,6 +139,58 @@ class Watch:
 
     # -- workers ----------------------------------------------------------------------------------------------------
 
+    def on_dealt(
+        self, process: "Process", wanted: AssignmentWanted, assignments: Mapping[MemberId, WorkerAssignment]
+    ) -> None:
+        """The leader ``process`` has computed a round, of which perhaps nobody will ever hear."""
+        first = assignments[min(assignments)]
+        if wanted.protocol is ConnectProtocol.EAGER or first.error is not AssignmentError.NO_ERROR:
+            return
+        dealt = Dealt(
+            generation=wanted.generation,
+            protocol=wanted.protocol,
+            parts={
+                member_id: Part.of(self._places[member_id], wanted.members[member_id], told_)
+                for member_id, told_ in assignments.items()
+            },
+            configured=self._config_log.jobs_at(first.config_offset),
+            delay_ms=first.delay_ms,
+        )
+        self._waits.on_dealt(process.number, dealt, received=process.received, now_ms=self._world.now_ms)
+
+    def on_join(self, process: "Process") -> None:
+        if process.protocol is ConnectProtocol.EAGER and process.active:
+            runs = sorted(map(str, process.active))
+            raise Violation(Invariant.EAGER_STOPS_FIRST, f"{process.name} joins and still runs {runs}")
+
+    def on_stop(self, process: "Process", start: TaskStart) -> None:
+        """A stop is ordered of a task that was started so."""
+        task, offset = start.task, process.herder.config.offset
+        if process.ending or task not in process.given:
+            return
+        if self._config_log.work_at(offset).get(task) == start:
+            raise Violation(
+                Invariant.STOPPED_FOR_A_REASON, f"{process.name} stops {task}, which is its own and as configured"
+            )
+
+    def on_told(self, request: Write, process: "Process", since: int) -> None:
+        """A user hears that ``request``, made when the log ended at ``since``, is done."""
+        holds: Mapping[str, object] | None
+        match request:
+            case PutConnector(connector=name, config=config):
+                key, holds = f"connector-{name}", {"properties": dict(config)}
+            case DeleteConnector(connector=name):
+                key, holds = f"connector-{name}", None
+            case SetTargetState(connector=name, target_state=state):
+                key, holds = f"target-state-{name}", {"state.v2": state.value}
+            case other:
+                raise AssertionError(f"no user asks for {other}")
+        read = max(process.herder.config.offset, 0)
+        for line in self._config_log.lines[since:read]:
+            if line.key == key.encode() and _says(line.value, holds):
+                return
+        raise Violation(Invariant.TOLD_IS_WRITTEN, f"{process.name} says that it has written {key}, and has not")
+
     def on_start(self, process: "Process", task: ConnectorTaskId) -> None:
         for name in sorted(self.processes):
             other = self.processes[name]
@@ -164,7 +200,7 @@ class Watch:
     def on_resumed(self, process: "Process") -> None:
         if self._is_effective(process):
             for name in sorted(self.processes):
-                both = process.active & self.processes[name].active
+                both = process.active.keys() & self.processes[name].active.keys()
                 if both and self.processes[name] is not process:
                     raise Violation(
                         Invariant.ONE_OWNER, f"{process.name} goes on with {sorted(map(str, both))}, {name} runs it"
@@ -189,16 +225,22 @@ class Watch:
             raise Violation(Invariant.STOPPED_WHEN_EXPIRED, f"{process.member.member_id} {what} and still runs {runs}")
 
     def _is_effective(self, process: "Process") -> bool:
-        """It runs, and the coordinator may still count it in. Otherwise the checkpoint fences what it does."""
+        """It runs, and the coordinator may still count it in. Otherwise the checkpoint fences what it does.
+
+        Of two processes with one instance id the one that joins last has the place; the other hears of that with its
+        next heartbeat (KIP-345).
+        """
+        if process.place.instance_id is not None and self._has_a_twin(process):
+            return False
         return not process.paused and self._world.now_ms < process.answered_sent_ms + self._session_timeout_ms
 
+    def _has_a_twin(self, process: "Process") -> bool:
+        return any(other.home == process.home and other is not process for other in self.processes.values())
 
-def told(jobs: Jobs) -> str:
-    return ", ".join(map(str, jobs)) or "nothing"
 
-
-def _union(parts: Mapping[MemberId, Jobs]) -> Jobs:
-    whole = NO_JOBS
-    for part in parts.values():
-        whole |= part
-    return whole
+def _says(value: bytes | None, holds: Mapping[str, object] | None) -> bool:
+    """Whether a line is a tombstone, as it should be, or holds at least that."""
+    if value is None or holds is None:
+        return value is None and holds is None
+    said = loads(value)
+    return all(said.get(key) == what for key, what in holds.items())

@@ -1,17 +1,18 @@
 """What goes wrong, and when: faults come at random, each heals by itself, and at the end all of them stop."""
 
+from dataclasses import replace
 from functools import partial
 
-from coterie.herder.config_records import connector_line, deletion_lines
-from coterie.lab.simulator.cluster import Cluster
+from coterie.lab.simulator.cluster import Cluster, Home
 from coterie.lab.simulator.faults import Faults
 from coterie.lab.simulator.storm import Storm
+from coterie.lab.simulator.users import CONNECTORS, Users
 from coterie.lab.simulator.worker import Process
-from coterie.nouns.ids import Incarnation
-from coterie.nouns.jobs import ConnectorName
+from coterie.nouns.ids import InstanceId
+from coterie.wire.connect import ConnectProtocol
 
-NAMES = ("w1", "w2", "w3", "w4", "w5")
-CONNECTORS = ("alpha", "beta", "gamma", "delta")
+NAMES = ("w1", "w2", "w3", "w4", "w5", "w6")
+PROTOCOLS = (ConnectProtocol.COMPATIBLE, ConnectProtocol.SESSIONED, ConnectProtocol.STATIC)
 
 
 class Weather(Faults[Process]):
@@ -20,27 +21,50 @@ class Weather(Faults[Process]):
         self._workers = NAMES[: cluster.world.rng.randint(2, len(NAMES))]
         storm = Storm(cluster.world, cluster.network, cluster.coordinator, self._workers)
         super().__init__(cluster.world, storm, cluster.processes, self._workers)
-        # In some seeds all are static, in most none, so that both are also seen alone.
-        share = self._rng.choice((0.0, 0.0, 0.5, 1.0))
-        cluster.static = frozenset(name for name in self._workers if self._rng.random() < share)
-        self._incarnations = 0
+        self.users = Users(cluster)
+        cluster.on_failed = self._come_back
+        self._set_homes()
+        self._yet_to_join = list(self._workers[self._rng.randint(1, len(self._workers)) :])
+        """They come one by one, later."""
+        own = {
+            self._pause: 4,
+            self._kill: 4,
+            self._kill_some: 1,
+            self._kill_leader: 2,
+            self._shut_down: 2,
+            self._bury: 1,
+            self._replace: 2,
+            self._join: 3,
+            self._read_late: 2,
+            self._set_anew: 2,
+            self.users.put_connector: 3,
+            self.users.put_many: 1,
+            self.users.delete_many: 1,
+            self.users.delete_connector: 1,
+            self.users.set_target_state: 2,
+        }
+        # Not every fault comes in every seed: some show only where others do not interfere.
         self._plan(
-            {
-                self._pause: 4,
-                self._kill: 4,
-                self._shut_down: 2,
-                self._bury: 1,
-                self._write_connector: 3,
-                self._delete_connector: 1,
-            },
+            {fault: weight for fault, weight in own.items() if self._rng.random() < 0.75},
             pauses_ms=(2_000, 6_000, 15_000, 40_000),
         )
 
-    def begin(self) -> None:
-        for connector in CONNECTORS[: self._rng.randint(1, len(CONNECTORS))]:
-            self._write(connector)
+    def _set_homes(self) -> None:
+        # In some seeds all are static, in most none, so that both are also seen alone; the same for protocols.
+        static, mixed = self._rng.choice((0.0, 0.0, 0.5, 1.0)), self._rng.random() < 0.3
+        protocol = self._rng.choice((*PROTOCOLS, ConnectProtocol.STATIC))
         for name in self._workers:
-            self._world.after(self._rng.randint(0, 4_000), partial(self._start, name))
+            self._cluster.homes[name] = Home(
+                instance_id=InstanceId(f"place-{name}") if self._rng.random() < static else None,
+                protocol=self._rng.choice(PROTOCOLS) if mixed else protocol,
+            )
+
+    def begin(self) -> None:
+        for name in self._workers:
+            if name not in self._yet_to_join:
+                self._world.after(self._rng.randint(0, 4_000), partial(self._start, name))
+        for number, connector in enumerate(CONNECTORS[: self._rng.randint(1, len(CONNECTORS))]):
+            self._world.after(6_000 + 50 * number, partial(self.users.put, connector, self._rng.randint(1, 6)))
         self._next()
 
     def end(self) -> None:
@@ -48,20 +72,60 @@ class Weather(Faults[Process]):
         self._world.say("the faults stop")
         self._over = True
         self._storm.heal()
+        self._cluster.reading_ms.clear()
+        self._yet_to_join.clear()
+        for name in sorted(self._cluster.processes):
+            self._resume(self._cluster.processes[name])
         for name in self._workers:
-            process = self._cluster.processes.get(name)
-            if process is not None:
-                self._resume(process)
-            elif name not in self._gone_for_good:
+            if self._cluster.at(name) is None and name not in self._gone_for_good:
+                # A group that its coordinator has just read from its log is known to speak what it spoke last, and
+                # nothing older (as in Kafka): whoever speaks less is refused until there has been a round.
+                home = self._cluster.homes[name]
+                self._cluster.homes[name] = replace(home, protocol=ConnectProtocol.STATIC)
                 self._start(name)
+        if not self._cluster.config_log.names():
+            self._world.after(6_000, partial(self.users.put, CONNECTORS[0], self._rng.randint(1, 6)))
         self._storm.crash_coordinator()
 
     # -- faults ------------------------------------------------------------------------------------------------------
 
     def _resume(self, process: Process) -> None:
-        if process.alive and process.paused:
-            self._cluster.watch.on_resumed(process)
+        if not (process.alive and process.paused):
+            return
+        self._cluster.watch.on_resumed(process)
         super()._resume(process)
+        if self._cluster.at(process.home) is not process and process.place.instance_id is None:
+            # It was replaced while it stood still; whoever did that ends it as soon as it is to be reached again.
+            self._world.after(self._rng.randint(1, 3_000), partial(self._end, process))
+
+    def _end(self, process: Process) -> None:
+        if process.alive:
+            process.kill("is ended, for another has taken its place")
+
+    def _replace(self) -> None:
+        """Its host is not to be reached, so the worker starts on another one; a static one may have a twin anyway."""
+        process = self._someone()
+        if process is None or self._cluster.at(process.home) is not process:
+            return
+        if process.place.instance_id is None or self._rng.random() < 0.7:
+            if process.paused:
+                return
+            process.pause()
+            self._world.after(self._rng.choice((2_000, 8_000, 20_000)), partial(self._resume, process))
+        Process(self._cluster, process.home)
+
+    def _kill_some(self) -> None:
+        for _ in range(self._rng.randint(2, 3)):
+            self._kill()
+
+    def _kill_leader(self) -> None:
+        """While jobs wait for somebody, if they do."""
+        for name in sorted(self._cluster.processes):
+            process = self._cluster.processes[name]
+            if process.herder.is_leader:
+                process.kill("is killed, and led")
+                self._come_back(process.home)
+                return
 
     def _shut_down(self) -> None:
         process = self._someone()
@@ -69,38 +133,46 @@ class Weather(Faults[Process]):
             process.shut_down()
             self._come_back(process.home)
 
+    def _join(self) -> None:
+        if self._yet_to_join:
+            self._start(self._yet_to_join.pop())
+
+    def _read_late(self) -> None:
+        name = self._rng.choice(self._workers)
+        self._cluster.reading_ms[name] = ms = self._rng.choice((500, 2_000, 5_000, 9_000))
+        self._world.say(f"{name} reads the config log {ms} ms late")
+
+        def heal() -> None:
+            self._cluster.reading_ms.pop(name, None)
+
+        self._world.after(self._rng.randint(1_000, 30_000), heal)
+
+    def _set_anew(self) -> None:
+        """One after the other gets new settings, and is bounced."""
+        protocol = self._rng.choice(PROTOCOLS)
+        self._world.say(f"one after the other is to speak {protocol.setting}")
+        between_ms = self._rng.choice((3_000, 8_000, 15_000))
+        for number, name in enumerate(self._workers):
+            self._world.after(number * between_ms, partial(self._bounce, name, protocol))
+
+    def _bounce(self, name: str, protocol: ConnectProtocol) -> None:
+        if self._over:
+            return
+        self._cluster.homes[name] = replace(self._cluster.homes[name], protocol=protocol)
+        process = self._cluster.at(name)
+        if process is not None and not process.paused:
+            process.shut_down()
+            self._world.after(self._rng.choice((500, 3_000)), lambda: self._start(name))
+
     def _come_back(self, home: str) -> None:
         self._world.after(self._rng.choice((1_000, 4_000, 9_000, 30_000)), lambda: self._start(home))
 
     def _start(self, name: str) -> None:
-        if name in self._gone_for_good:
+        if name in self._gone_for_good or name in self._yet_to_join:
             return
-        if name in self._cluster.processes:
-            # Its former process has not ended yet (or another return was quicker).
-            if self._cluster.processes[name].herder.leaving is not None:
-                self._world.after(500, lambda: self._start(name))
-            return
-        Process(self._cluster, name)
-
-    # -- what the user does ------------------------------------------------------------------------------------------
-
-    def _write_connector(self) -> None:
-        self._write(self._rng.choice(CONNECTORS))
-
-    def _delete_connector(self) -> None:
-        name = ConnectorName(self._rng.choice(CONNECTORS))
-        if self._cluster.config_log.incarnation(name) is not None:
-            self._world.say(f"connector {name} is deleted")
-            self._cluster.config_log.append(deletion_lines(name), self._world.now_ms)
-            self._cluster.read_config()
-
-    def _write(self, connector: str) -> None:
-        name, tasks_max = ConnectorName(connector), self._rng.randint(1, 6)
-        self._world.say(f"connector {name} gets {tasks_max} tasks")
-        incarnation = self._cluster.config_log.incarnation(name)
-        if incarnation is None:
-            self._incarnations += 1
-            incarnation = Incarnation(f"life-{self._incarnations}")
-        line = connector_line(name, {"connector.class": "Simulated", "tasks.max": str(tasks_max)}, incarnation)
-        self._cluster.config_log.append([line], self._world.now_ms)
-        self._cluster.read_config()
+        process = self._cluster.at(name)
+        if process is None:
+            Process(self._cluster, name)
+        elif process.ending:
+            # Its former process has not ended yet.
+            self._world.after(500, lambda: self._start(name))
