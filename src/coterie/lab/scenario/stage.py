@@ -212,6 +212,11 @@ class Stage:
         self.workers[name].feed(LeaveWanted(reason="shutdown"))
         self.settle()
 
+    def kill(self, name: str) -> None:
+        """Let a worker vanish without a word: the coordinator finds out when its session is over."""
+        self.say(f"{name} dies")
+        del self.workers[name]
+
     def drain(self, name: str) -> None:
         """Have a worker say that it is to go for good."""
         self.say(f"{name} is to drain")

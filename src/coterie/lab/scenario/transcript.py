@@ -14,6 +14,7 @@ The commands:
     > W1 joins                a worker starts; `W1 joins claiming BT1 BT2` or `claiming nothing` is a static worker
                               (K987), `W1 joins speaking sessioned` does not know of claims
     > W1 drains               a worker is to go for good
+    > W1 dies                 a worker is gone, and says nothing
     > W1 leaves               a worker is stopped in good order
     > W1 rejoins              a worker does not wait for its next heartbeat to tell it
     > wait 3 s                time passes (heartbeats go every 3 s; who is asked to rejoin hears of it by them)
@@ -142,6 +143,8 @@ def _act(stage: Stage, worker: str, act: list[str]) -> None:
             stage.start(worker, protocol=_protocol(setting))
         case ["drains"]:
             stage.drain(worker)
+        case ["dies"]:
+            stage.kill(worker)
         case ["leaves"]:
             stage.stop(worker)
         case ["rejoins"]:
