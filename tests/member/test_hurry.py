@@ -16,6 +16,7 @@ from coterie.member.messages import (
     SyncRequest,
 )
 from coterie.nouns.jobs import NO_JOBS
+from coterie.wire.connect_bytes import decode_metadata
 from coterie.wire.connect_events import MembershipLost
 from coterie.wire.errors import ErrorCode
 from tests.member.driving import SOME_WORK, Worker, joined, synced
@@ -104,6 +105,39 @@ def test_a_place_that_is_lost_is_hurried_for_no_more(worker: Worker) -> None:
     worker.out.clear()
     assert beats_at_ms(worker, INTERVAL_MS) == [INTERVAL_MS], "nothing has been dealt out yet"
     assert worker.sent(LeaveRequest) is None
+
+
+def told_to_give_back(worker: Worker) -> None:
+    """It is told to give SOME_WORK back, and then another member, which has given back its own, begins a round."""
+    settle(worker)
+    worker.feed(RejoinWanted(reason="a wish"))
+    worker.answer(JoinRequest, joined(2))
+    worker.answer(SyncRequest, synced(revoked=SOME_WORK))
+    worker.pass_time(OFTEN_MS)
+    worker.answer(HeartbeatRequest, HeartbeatResponse(error=ErrorCode.rebalance_in_progress))
+
+
+def test_it_joins_the_next_round_when_what_it_gives_back_has_stopped(worker: Worker) -> None:
+    told_to_give_back(worker)
+    assert worker.sent(JoinRequest) is None
+    worker.pass_time(OFTEN_MS)
+    assert worker.beats() == 1, "it asks on, and so keeps its place"
+    worker.subscribe(NO_JOBS)
+    join = worker.sent(JoinRequest)
+    assert join is not None
+    allocation = decode_metadata(join.protocols[0][1])[1].allocation
+    assert allocation is not None
+    assert allocation.assigned == NO_JOBS
+
+
+def test_nobody_waits_for_longer_than_stopping_may_take(worker: Worker) -> None:
+    told_to_give_back(worker)
+    beats_at_ms(worker, QUIET_MS)
+    join = worker.sent(JoinRequest)
+    assert join is not None
+    allocation = decode_metadata(join.protocols[0][1])[1].allocation
+    assert allocation is not None
+    assert allocation.assigned == SOME_WORK, "it still runs, so nobody else may be given it"
 
 
 ANSWERS = st.sampled_from(

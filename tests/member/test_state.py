@@ -152,6 +152,7 @@ def test_once_the_coordinator_answers_every_member_that_was_not_refused_gets_its
                     worker.feed(Answered(id=send.id, response=answer_to(send.request, data)))
     if worker.heard(MembershipRefused):
         return  # it waits for its end
+    worker.subscribe(SOME_WORK)  # A herder takes up all that it is told, also what it has to stop at once.
     worker.subscribe(NO_JOBS)
     worker.feed(RejoinWanted(reason="let us see"))
     for _ in range(400):

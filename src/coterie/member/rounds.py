@@ -59,6 +59,14 @@ def join_if_due(turn: Turn) -> None:
         return
     if member.retry_at_ms is not None or (member.completed and member.rejoin_reason is None):
         return
+    if (
+        member.hurries_until_ms is not None
+        and turn.now_ms < member.hurries_until_ms
+        and member.giving_back & member.owned
+    ):
+        # Another one has been quicker with its stops. A join that said that these still run would have the leader find
+        # this worker overloaded once more, and perhaps take other jobs from it, too. Heartbeats go on.
+        return
     if member.protocol is ConnectProtocol.EAGER and member.owned:
         if not member.releasing:
             member.releasing = True
@@ -276,6 +284,7 @@ def on_synced(turn: Turn, asked: InFlight, response: SyncResponse) -> None:
                 member.returning = False
                 member.rejoin_reason = member.rejoin_reason or "this static member has begun a new life"
             member.completed, member.retries, member.told = True, 0, assignment
+            member.giving_back = assignment.revoked
             expect_a_round(turn)
             # Until the herder has taken it up: should the place be lost now, all of this has to stop first.
             owned = member.owned or NO_JOBS

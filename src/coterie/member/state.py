@@ -113,6 +113,8 @@ class Member:
         self.rejoin_reason: str | None = None
         self.hurries_until_ms: int | None = None
         """Until when another round may come soon; None when none is expected."""
+        self.giving_back: Jobs = NO_JOBS
+        """What the last assignment revoked."""
         self.troubles: dict[str, Trouble] = {}
         """Why nothing comes of asking, in so many words; empty when something does."""
 
