@@ -4,7 +4,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from coterie.herder import messages as herder
-from coterie.herder.requests import Answer, Done, PutTaskConfigs, Refused, Request
+from coterie.herder.requests import Answer, Done, Problem, PutTaskConfigs, Refused, Request
 from coterie.lab.simulator.cluster import REQUEST_TIMEOUT_MS
 from coterie.lab.simulator.network import Call
 
@@ -36,8 +36,10 @@ class Rest:
         """To the leader's internal endpoint: over the leader's own link, which may be as bad as any."""
         process = self._process
 
-        def published(refusal: str | None) -> None:
-            done = herder.TaskConfigsPublished(connector=chore.connector, written_at=chore.written_at, refusal=refusal)
+        def published(refusal: str | None, *, forbidden: bool = False) -> None:
+            done = herder.TaskConfigsPublished(
+                connector=chore.connector, written_at=chore.written_at, refusal=refusal, forbidden=forbidden
+            )
             process.soon(lambda: process.tell(done))
 
         leader = self._cluster.by_url(chore.leader_url)
@@ -46,12 +48,16 @@ class Rest:
             return
 
         def serve(call: Call) -> None:
-            request = PutTaskConfigs(connector=chore.connector, configs=chore.configs)
+            signature = chore.signing.signature(b"as sent") if chore.signing is not None else None
+            request = PutTaskConfigs(connector=chore.connector, configs=chore.configs, signature=signature)
             leader.soon(lambda: leader.rest.ask(request, call.answer))
 
         def answered(answer: object) -> None:
             assert isinstance(answer, Done | Refused)
-            published(answer.message if isinstance(answer, Refused) else None)
+            if isinstance(answer, Refused):
+                published(answer.message, forbidden=answer.problem is Problem.FORBIDDEN)
+            else:
+                published(None)
 
         call_ends = [False]
 

@@ -112,7 +112,7 @@ class Process:
         self.world.say(f"{self.name} starts: {self.place.protocol.setting}{claims}")
         self.reader.read()
         self.after(
-            self.world.rng.randint(50, 1_500), lambda: self.tell(herder.RuntimeOpened())
+            self.world.rng.randint(50, 1_500), lambda: self.tell(herder.RuntimeOpened(wall_ms=self.world.now_ms))
         )
 
     # -- life and death ----------------------------------------------------------------------------------------------
@@ -216,6 +216,9 @@ class Process:
                 self.after(rng.randint(1, 50), lambda: self.tell(herder.ConfigValidated(id=id_, errors={})))
             case herder.PublishTaskConfigs():
                 self.rest.publish(chore)
+            case herder.MakeSessionKey(size_bytes=size_bytes):
+                made = herder.SessionKeyMade(key=rng.randbytes(size_bytes))
+                self.after(rng.randint(1, 20), lambda: self.tell(made))
             case herder.FindConfigEnd():
                 self.reader.find_end(chore)
             case herder.AppendConfig():
