@@ -6,11 +6,11 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
-import httpx
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from coterie.cli.asking import ask
 from coterie.nouns.errors import WorldError
 
 # A trace or a name may well hold :boom: or the like.
@@ -20,8 +20,8 @@ _STYLES = {"RUNNING": "green", "FAILED": "red", "PAUSED": "yellow", "STOPPED": "
 
 def show_all(url: str) -> None:
     # Apart, since Connect leaves out of `expand=status` whoever has no status yet: one that was just created.
-    connectors: dict[str, Any] = _ask(url, "GET", "/connectors?expand=info").json()
-    statuses: dict[str, Any] = _ask(url, "GET", "/connectors?expand=status").json()
+    connectors: dict[str, Any] = ask(url, "GET", "/connectors?expand=info").json()
+    statuses: dict[str, Any] = ask(url, "GET", "/connectors?expand=status").json()
     if not connectors:
         _console.print("There are no connectors yet; create one with `coterie connectors create FILE`.")
         return
@@ -47,13 +47,13 @@ def create(url: str, file: Path) -> None:
         body = json.loads(text)
     except ValueError as error:
         raise WorldError(f"{'Standard input' if str(file) == '-' else file} is no JSON: {error}") from error
-    created = _ask(url, "POST", "/connectors", body=body).json()
+    created = ask(url, "POST", "/connectors", body=body).json()
     name = escape(created["name"])
     _console.print(f"Created {name}; in some seconds look at it with `coterie connectors status {name} --url {url}`.")
 
 
 def show_status(url: str, name: str) -> None:
-    status = _ask(url, "GET", _path(name, "/status")).json()
+    status = ask(url, "GET", _path(name, "/status")).json()
     connector = status["connector"]
     _console.print(f"{escape(status['name'])}: {_colored(connector['state'])} on {connector['worker_id']}")
     if connector.get("trace"):
@@ -65,44 +65,21 @@ def show_status(url: str, name: str) -> None:
 
 
 def pause(url: str, name: str) -> None:
-    _ask(url, "PUT", _path(name, "/pause"))
+    ask(url, "PUT", _path(name, "/pause"))
     _console.print(f"{escape(name)} is being paused.")
 
 
 def resume(url: str, name: str) -> None:
-    _ask(url, "PUT", _path(name, "/resume"))
+    ask(url, "PUT", _path(name, "/resume"))
     _console.print(f"{escape(name)} is being resumed.")
 
 
 def delete(url: str, name: str) -> None:
-    _ask(url, "DELETE", _path(name))
+    ask(url, "DELETE", _path(name))
     _console.print(f"{escape(name)} is deleted; what it has written stays.")
 
 
 # -- small hands ------------------------------------------------------------------------------------------------------
-
-
-def _ask(url: str, method: str, path: str, *, body: object = None) -> httpx.Response:
-    """:raises WorldError: when nobody answers, or with what the worker says is wrong."""
-    try:
-        # Writes wait for the group to settle, for up to 90 s as in Connect.
-        with httpx.Client(timeout=httpx.Timeout(100, connect=5), trust_env=False) as client:
-            response = client.request(method, url.rstrip("/") + path, json=body)
-    except (httpx.HTTPError, httpx.InvalidURL) as error:
-        raise WorldError(
-            f"No worker answers at {url} ({str(error) or type(error).__name__}): "
-            "start a cluster with `coterie up`, or name a worker with --url."
-        ) from error
-    if response.is_error:
-        raise WorldError(f"{_message(response)} (HTTP {response.status_code} from {url})")
-    return response
-
-
-def _message(response: httpx.Response) -> str:
-    try:
-        return str(response.json()["message"])
-    except (ValueError, KeyError, TypeError):
-        return response.text[:500] or response.reason_phrase
 
 
 def _path(name: str, rest: str = "") -> str:
