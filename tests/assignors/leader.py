@@ -2,8 +2,9 @@
 
 from collections.abc import Mapping
 
-from coterie.assignors.cooperative import Memory, Round, assign
+from coterie.assignors.cooperative import Round, assign
 from coterie.assignors.members import MemberView, Policy
+from coterie.assignors.memory import Memory
 from coterie.nouns.ids import Generation, InstanceId, MemberId
 from coterie.nouns.jobs import ConnectorName, ConnectorTaskId, Jobs
 

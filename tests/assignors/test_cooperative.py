@@ -6,8 +6,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from coterie.assignors.cooperative import Memory, Round, assign
+from coterie.assignors.cooperative import Round, assign
 from coterie.assignors.members import MemberView, Policy
+from coterie.assignors.memory import Memory
 from coterie.nouns.ids import Generation, MemberId
 from coterie.nouns.jobs import NO_JOBS, ConnectorName, ConnectorTaskId, Job, Jobs
 from tests.assignors.leader import Leader, parse_jobs

@@ -8,8 +8,9 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from coterie.assignors.cooperative import Memory, Round, assign
+from coterie.assignors.cooperative import Round, assign
 from coterie.assignors.members import MemberView, Policy
+from coterie.assignors.memory import Memory
 from coterie.assignors.moves import Why
 from coterie.assignors.target import Load
 from coterie.nouns.ids import Generation, InstanceId, MemberId

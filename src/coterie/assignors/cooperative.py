@@ -30,8 +30,7 @@ from coterie.assignors.claims import Places
 from coterie.assignors.dealing import toward_balance
 from coterie.assignors.delay import candidates, in_turn, waiting_now
 from coterie.assignors.members import MemberView, Policy
-from coterie.assignors.memory import Memory as Memory
-from coterie.assignors.memory import Remembered, Waiting, believed, one_owner_each, returned, union
+from coterie.assignors.memory import Memory, Remembered, Waiting, believed, one_owner_each, returned, union
 from coterie.assignors.moves import Moves, Why, count, paced
 from coterie.assignors.target import fewest_moves_bound
 from coterie.nouns.ids import Generation, MemberId

@@ -3,8 +3,9 @@
 from collections.abc import Mapping
 
 from coterie.assignors import cooperative, eager
-from coterie.assignors.cooperative import Memory, Round
+from coterie.assignors.cooperative import Round
 from coterie.assignors.members import MemberView
+from coterie.assignors.memory import Memory
 from coterie.herder import group_view
 from coterie.herder.messages import CancelTimer, Install, Say, SetTimer
 from coterie.herder.state import Turn

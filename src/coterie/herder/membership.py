@@ -1,6 +1,6 @@
 """This worker's place in the group: what it is given, gives back, and says at its next join."""
 
-from coterie.assignors.cooperative import Memory
+from coterie.assignors.memory import Memory
 from coterie.herder import bursts, statuses
 from coterie.herder.messages import Abandon, CancelTimer, Rejoin, Say, SetTimer, Subscribe
 from coterie.herder.requests import MemberState

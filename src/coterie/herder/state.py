@@ -10,8 +10,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from enum import IntEnum
 
-from coterie.assignors.cooperative import Memory
 from coterie.assignors.members import Policy
+from coterie.assignors.memory import Memory
 from coterie.engine.lease import lease_ms
 from coterie.engine.output import Output
 from coterie.herder.config_state import UNREAD, ConfigState

@@ -9,8 +9,9 @@ from collections.abc import Callable, Iterable
 from functools import partial
 from itertools import count
 
-from coterie.assignors.cooperative import Memory, Round, assign
+from coterie.assignors.cooperative import Round, assign
 from coterie.assignors.members import Policy
+from coterie.assignors.memory import Memory
 from coterie.assignors.moves import Why
 from coterie.engine.timers import Timers
 from coterie.groups import classic as coordinator
