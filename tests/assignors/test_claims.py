@@ -102,7 +102,7 @@ def test_claims_on_jobs_that_do_not_exist_mean_nothing_until_they_do() -> None:
     assert not any(one.revoked for one in outcome.assignments.values())
 
 
-def test_tasks_may_be_claimed_without_their_connector() -> None:
+def test_d12_a_job_can_be_tied_to_a_worker_and_tasks_without_their_connector() -> None:
     leader, members = settled_two()
     leader.claims[S1] = parse_jobs("BT0 BT1")
     settled, _, _ = leader.settle({**members, S1: NO_JOBS})

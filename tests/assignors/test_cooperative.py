@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from coterie.assignors.cooperative import Round, assign
 from coterie.assignors.members import MemberView, Policy
 from coterie.assignors.memory import Memory
-from coterie.nouns.ids import Generation, MemberId
+from coterie.nouns.ids import Generation, InstanceId, MemberId
 from coterie.nouns.jobs import NO_JOBS, ConnectorName, ConnectorTaskId, Job, Jobs
 from tests.assignors.leader import Leader, parse_jobs
 
@@ -175,6 +175,89 @@ def test_what_an_undelivered_round_would_have_given_is_not_lost_but_a_departure_
     assert parse_jobs("CT0") <= assigned(outcome, W1) | assigned(outcome, W2), "nobody ever ran it"
 
 
+def test_joiners_that_keep_coming_during_a_delay_wait_in_line_and_the_delay_counts_down_over_all_their_rounds() -> None:
+    twelve = [f"AT{number}" for number in range(12)]
+    leader = Leader(" ".join(twelve))
+    kept = " ".join(twelve[:4])
+    leader.round(W1=kept, W2=" ".join(twelve[4:8]), W3=" ".join(twelve[8:]))
+    here = {W1: parse_jobs(kept)}
+    assert leader.play(here, 1_000).delay_ms == 300
+    for number, joiner in enumerate(["W9", "W7", "W8"]):
+        here[MemberId(joiner)] = NO_JOBS
+        outcome = leader.play(here, 1_050 + 50 * number)
+        assert outcome.delay_ms == 250 - 50 * number
+        assert not any(one.assigned or one.revoked for one in outcome.assignments.values())
+    assert leader.memory.candidates == ("W9", "W7", "W8")
+    del here[MemberId("W7")]
+    assert leader.play(here, 1_200).delay_ms == 100, "a candidate that goes leaves nothing behind"
+    here[MemberId("W6")] = NO_JOBS
+    assert leader.play(here, 1_299).delay_ms == 1
+    assert leader.memory.candidates == ("W9", "W8", "W6")
+    outcome = leader.play(here, 1_300)
+    assert outcome.delay_ms == 0
+    shares = {str(member): len(one.assigned) for member, one in outcome.assignments.items()}
+    assert shares == {"W1": 0, "W9": 3, "W8": 3, "W6": 2}, "each at most its fair share, who came first before others"
+    assert revoked(outcome, W1) == parse_jobs("AT3")
+
+
+def test_workers_that_join_in_every_round_never_make_balance_wait() -> None:
+    """Each comes while the others still give back what the one before it is to get."""
+    leader = Leader(" ".join(f"AT{number}" for number in range(24)))
+    members: dict[MemberId, Jobs] = {MemberId("W00"): leader.configured}
+    for number in range(1, 8):
+        outcome = leader.play({**members, MemberId(f"W{number:02}"): NO_JOBS})
+        assert outcome.delay_ms == 0
+        members = {member: one.whole for member, one in outcome.assignments.items()}
+    settled, _, rounds = leader.settle(members)
+    assert rounds <= 2
+    assert [len(jobs) for jobs in settled.values()] == [3] * 8
+
+
+def test_a_new_leader_in_the_middle_of_a_delay_counts_it_down_and_gives_later_departures_their_own() -> None:
+    leader = Leader(FIVE)
+    leader.generation = leader.last_completed_generation = 7
+    leader.known_delay_ms = 120
+    assert leader.round(1_000, W1="AC0 AT1", W3="BT1").delay_ms == 120
+    outcome = leader.round(1_050, W1="AC0 AT1", W9="")
+    assert outcome.delay_ms == 70, "what waited goes on to wait"
+    assert [one.deadline_ms - 1_050 for one in outcome.memory.waiting] == [70, 300]
+    outcome = leader.round(1_120, W1="AC0 AT1", W9="")
+    assert assigned(outcome, MemberId("W9")) == parse_jobs("BC0 AT2")
+    assert outcome.delay_ms == 230
+
+
+def test_a_new_leader_waits_no_longer_than_it_would_by_itself() -> None:
+    leader = Leader(FIVE)
+    leader.generation = leader.last_completed_generation = 7
+    leader.known_delay_ms = 9_000
+    assert leader.round(1_000, W3="BT1").delay_ms == 300
+
+
+def test_what_a_lost_round_revoked_runs_on_and_is_revoked_again() -> None:
+    leader = Leader("AT0 AT1 AT2 AT3")
+    first = leader.round(W1="AT0 AT1 AT2 AT3", W2="", delivered=False)
+    again = leader.round(W1="AT0 AT1 AT2 AT3", W2="")
+    assert revoked(again, W1) == revoked(first, W1)
+    assert not assigned(again, W2)
+
+
+def test_a_round_in_which_nobody_was_given_anything_makes_nothing_forgotten() -> None:
+    """The leader's config log lagged (CONFIG_MISMATCH): all kept what they had. Who left meanwhile is missed."""
+    leader = settled_three()
+    leader.generation += 1
+    outcome = leader.round(1_000, W1="AC0 AT1", W3="BT1")
+    assert outcome.delay_ms == 300
+    leader.generation += 1
+    assert leader.round(1_100, W1="AC0 AT1", W3="BT1").delay_ms == 200
+
+
+def test_of_a_job_that_three_run_and_nobody_was_given_one_goes_on() -> None:
+    leader = Leader("AT0 AT1 AT2")
+    outcome = leader.round(W1="AT0 AT1", W2="AT0", W3="AT0 AT2")
+    assert outcome.assignments[W2].whole == parse_jobs("AT0"), "the one that runs least"
+    assert [len(one.revoked) for one in outcome.assignments.values()] == [1, 0, 1]
+
+
 # -- Connect's known defects ------------------------------------------------------------------------------------------
 
 
@@ -259,6 +342,28 @@ def test_d13_a_worker_that_left_with_nothing_delays_nothing() -> None:
     leader = Leader(FIVE)
     leader.round(W1="AC0 AT1 BC0", W2="AT2 BT1", W3="")
     assert leader.round(W1="AC0 AT1 BC0", W2="AT2 BT1").delay_ms == 0
+
+
+def test_d14_what_is_new_is_assigned_in_one_round_that_stops_nothing() -> None:
+    """A round there is, for the set of jobs has changed; but for the jobs that were there it is none."""
+    leader = Leader("AC0 AT0 AT1 BC0 BT0 BT1")
+    settled, _, _ = leader.settle({W1: NO_JOBS, W2: NO_JOBS})
+    leader.configured |= parse_jobs("CC0 CT0 CT1 CT2")
+    after, stopped, rounds = leader.settle(settled)
+    assert (stopped, rounds) == (0, 1)
+    assert all(jobs <= after[member] for member, jobs in settled.items())
+
+
+@pytest.mark.parametrize("max_delay_ms", [0, 300])
+def test_d15_a_bounce_of_one_that_is_known_neither_shuffles_nor_leaves_its_jobs_idle(max_delay_ms: int) -> None:
+    leader = Leader(FIVE, Policy(max_delay_ms=max_delay_ms))
+    back = MemberId("back")
+    leader.instance_ids = {W2: InstanceId("two"), back: InstanceId("two")}
+    leader.round(W1="AC0 AT1", W2="AT2 BC0", W3="BT1")
+    outcome = leader.round(1_000, W1="AC0 AT1", back="", W3="BT1")
+    assert assigned(outcome, back) == parse_jobs("AT2 BC0")
+    assert outcome.delay_ms == 0
+    assert not any(one.revoked for one in outcome.assignments.values())
 
 
 # -- properties -------------------------------------------------------------------------------------------------------

@@ -20,7 +20,7 @@ def revoked(outcome: Round) -> dict[MemberId, Jobs]:
     return {member: one.revoked for member, one in outcome.assignments.items() if one.revoked}
 
 
-def test_a_draining_workers_jobs_are_revoked_and_then_assigned_with_no_delay() -> None:
+def test_d13_a_draining_workers_jobs_are_revoked_and_then_assigned_with_no_delay() -> None:
     leader = draining(W3)
     first = leader.round(W1="AT0 AT1", W2="AT2 AT3", W3="AT4 AT5")
     assert first.delay_ms == 0
