@@ -31,7 +31,11 @@ connectors_app = typer.Typer(
     no_args_is_help=True,
     help="List, create, pause, resume and delete connectors, through the REST API of any worker.",
 )
+worker_app = typer.Typer()
+workers_app = typer.Typer(no_args_is_help=True, help="All workers of a group, through the REST API of any of them.")
 app.add_typer(broker_app, name="broker")
+app.add_typer(worker_app, name="worker")
+app.add_typer(workers_app, name="workers")
 app.add_typer(connectors_app, name="connectors")
 app.command()(plan)
 
@@ -121,10 +125,11 @@ def demo(
 # -- one process ------------------------------------------------------------------------------------------------------
 
 
-@app.command()
+@worker_app.callback(invoke_without_command=True)
 def worker(
+    context: typer.Context,
     config: Annotated[
-        Path,
+        Path | None,
         typer.Option(
             "--config",
             "-c",
@@ -132,14 +137,20 @@ def worker(
             help="Settings of the worker, a .properties file with Kafka Connect's own keys.",
             show_default=False,
         ),
-    ],
+    ] = None,
 ) -> None:
-    """Run one worker of a group.
+    """Run one worker of a group, or drain one.
 
     SIGTERM stops its tasks at the end of their batches and leaves the group; its tasks wait for it to come back for
     scheduled.rebalance.max.delay.ms. With a group.instance.id it does not leave: back within session.timeout.ms it gets
-    its own tasks at once.
+    its own tasks at once. To take a worker out for good: coterie worker drain ID.
     """
+    if context.invoked_subcommand is not None:
+        if config is not None:
+            raise typer.BadParameter("--config is of a worker that is to run here, not of one to drain")
+        return
+    if config is None:
+        raise typer.BadParameter("Missing option '--config' / '-c': which worker is to run here?")
     from coterie.cli import worker_file
 
     settings, unknown = worker_file.read(config)
@@ -149,6 +160,63 @@ def worker(
     from coterie.cli import compose
 
     sys.exit(compose.run_worker(settings))
+
+
+# -- the workers of a group -------------------------------------------------------------------------------------------
+
+
+@app.command()
+def group(
+    url: Url = DEFAULT_URL,
+    as_json: Annotated[bool, typer.Option("--json", help="For machines: what GET /coterie/group answers.")] = False,
+) -> None:
+    """Show a group: its workers and their states, who has what, what moves, what waits and what has nobody."""
+    from coterie.cli import workers
+
+    workers.show_group(url, as_json=as_json)
+
+
+@worker_app.command("drain")
+def drain_worker(
+    worker: Annotated[
+        str,
+        typer.Argument(metavar="ID", help="Its name, host:port or group.instance.id.", show_default=False),
+    ],
+    url: Url = DEFAULT_URL,
+    uncordon: Annotated[
+        bool, typer.Option("--uncordon", help="Call a drain back: the worker stays and takes work again.")
+    ] = False,
+) -> None:
+    """Take a worker out for good: its jobs move away, at once and while it still runs them, then its process ends.
+
+    Returns when it has gone. Ctrl-C ends the waiting, not the drain. Needs connect.protocol=static in the whole group.
+    """
+    from coterie.cli import workers
+
+    if uncordon:
+        workers.uncordon(url, worker)
+    else:
+        workers.drain(url, worker)
+
+
+@workers_app.command("restart")
+def restart_workers(
+    rolling: Annotated[bool, typer.Option("--rolling", help="One after the other, the leader last.")] = False,
+    url: Url = DEFAULT_URL,
+    timeout: Annotated[
+        int, typer.Option("--timeout", metavar="SECONDS", min=1, help="How long each may take to be back.")
+    ] = 300,
+) -> None:
+    """Restart the processes of all workers, with the settings and the code that are there now; no job moves.
+
+    Each worker stops its tasks at the ends of their batches, begins anew in its place, and runs the same tasks again
+    before the next one restarts. A worker that is away for longer than its session.timeout.ms loses its place.
+    """
+    from coterie.cli import workers
+
+    if not rolling:
+        raise typer.BadParameter("Say --rolling: all at once would stop everything, and that is not offered")
+    workers.restart_rolling(url, timeout_s=timeout)
 
 
 # -- connectors -------------------------------------------------------------------------------------------------------

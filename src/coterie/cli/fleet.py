@@ -122,14 +122,17 @@ class Fleet:
             if (code := child.exit_code) is not None:
                 del self.workers[number]
                 self.gone.append(child.name)
+                if code == 0:
+                    self._say(f"{child.name} has ended, as it was told to.")
+                    self._check_anybody_left()
+                    continue
                 # Whoever was killed had no time to say why: its log tells nothing of it.
                 why = f"Its log is {child.log}." if code < 0 else f"The end of {child.log}:\n{child.tail()}"
                 self._say(
                     f"{child.name} died ({_how(code)}). Its jobs wait {self._delay_s:g} s for it, then others take "
                     f"them. To bring it back: coterie worker -c {self._file(child.name)}\n{why}"
                 )
-                if not self.workers:
-                    raise WorldError("No worker is left.")
+                self._check_anybody_left()
 
     def forget(self, number: int) -> None:
         """Worker ``number`` was killed on purpose: nothing is told of it."""
@@ -144,6 +147,10 @@ class Fleet:
             self._broker = None
 
     # -- small hands --------------------------------------------------------------------------------------------------
+
+    def _check_anybody_left(self) -> None:
+        if not self.workers:
+            raise WorldError("No worker is left.")
 
     def _run_broker(self) -> Child:
         listen, data = f"{HOST}:{self.plan.broker_port}", str(self.plan.data / "broker")
