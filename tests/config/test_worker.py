@@ -93,6 +93,15 @@ def test_the_example_to_copy_is_taken_as_it_is_and_with_all_that_it_proposes(tex
         ("static.tasks", "orders-2147483648", "its number is 0 to 2147483647"),
         ("static.tasks", "orders-0,", "a name is missing"),
         ("checkpoint.location", "", "must not be empty"),
+        ("inter.worker.key.ttl.ms", "-1", "must be at least 0"),
+        ("inter.worker.key.ttl.ms", "1h", "not a whole number"),
+        ("inter.worker.key.size", "39", "must be at least 40"),
+        ("inter.worker.key.generation.algorithm", "AES", "AES is none of HmacMD5, HmacSHA1,"),
+        ("inter.worker.signature.algorithm", "HmacSHA-256", "HmacSHA-256 is none of"),
+        ("inter.worker.signature.algorithm", "HmacSHA512", "must be in inter.worker.verification.algorithms"),
+        ("inter.worker.verification.algorithms", "", "must not be empty"),
+        ("inter.worker.verification.algorithms", "HmacSHA256,nope", "nope is none of"),
+        ("inter.worker.verification.algorithms", "HmacSHA256,", "'' is none of"),
         ("log.level", "loud", "must be one of DEBUG, INFO, WARNING, ERROR"),
     ],
 )
@@ -166,3 +175,25 @@ def test_what_a_worker_claims_is_nothing_when_set_to_nothing_and_anything_when_n
 def test_the_protocol_is_the_newest_by_default_and_may_be_written_in_capitals() -> None:
     assert settings().connect_protocol == "static"
     assert settings(connect_protocol="EAGER").connect_protocol == "eager"
+
+
+def test_session_keys_are_made_as_java_makes_them() -> None:
+    made = settings()
+    assert (made.inter_worker_key_ttl_ms, made.inter_worker_key_size_bytes) == (3_600_000, 32)
+    assert (made.inter_worker_signature_algorithm, made.inter_worker_verification_algorithms) == (
+        "HmacSHA256",
+        ("HmacSHA256",),
+    )
+    sized = settings(inter_worker_key_size="41", inter_worker_key_ttl_ms="0")
+    assert (sized.inter_worker_key_ttl_ms, sized.inter_worker_key_size_bytes) == (0, 6)
+    other = settings(inter_worker_key_generation_algorithm="hmacsha384")
+    assert other.inter_worker_key_generation_algorithm == "HmacSHA384", "as Java writes it into the config topic"
+    assert other.inter_worker_key_size_bytes == 48
+
+
+def test_signatures_are_named_as_they_are_set() -> None:
+    both = settings(
+        inter_worker_signature_algorithm="HmacSHA512", inter_worker_verification_algorithms="HmacSHA256, HmacSHA512"
+    )
+    assert both.inter_worker_verification_algorithms == ("HmacSHA256", "HmacSHA512")
+    assert both.inter_worker_signature_algorithm == "HmacSHA512"

@@ -19,6 +19,7 @@ from coterie.assignors.members import Policy
 from coterie.cli import relaunch
 from coterie.config.worker import WorkerSettings
 from coterie.herder.seams import TaskRuntime
+from coterie.herder.session_keys import SessionKeySettings
 from coterie.herder.state import HerderSettings
 from coterie.kafka.admission import check_admission
 from coterie.kafka.coordinator import KafkaCoordinator
@@ -138,6 +139,13 @@ async def serve_life(
                     stop_grace_ms=settings.task_shutdown_graceful_timeout_ms,
                     rebalance_window_ms=settings.config_rebalance_window_ms,
                     policy=Policy(max_delay_ms=settings.scheduled_rebalance_max_delay_ms),
+                    session_keys=SessionKeySettings(
+                        ttl_ms=settings.inter_worker_key_ttl_ms,
+                        algorithm=settings.inter_worker_key_generation_algorithm,
+                        size_bytes=settings.inter_worker_key_size_bytes,
+                        signature_algorithm=settings.inter_worker_signature_algorithm,
+                        verification_algorithms=settings.inter_worker_verification_algorithms,
+                    ),
                 ),
                 config_log=config_log,
                 status_log=status_log,

@@ -10,6 +10,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationEr
 from pydantic_core import ErrorDetails
 
 from coterie.config.definition import as_list
+from coterie.config.inter_worker import InterWorkerSettings
 from coterie.config.security import KEYS as SECURITY_KEYS
 from coterie.config.security import KafkaSecurity
 from coterie.nouns.errors import ConfigError
@@ -37,7 +38,7 @@ class Listener(NamedTuple):
     port: int
 
 
-class WorkerSettings(BaseModel):
+class WorkerSettings(InterWorkerSettings):
     """What one worker is told at its start; every field's key is its name with dots.
 
     Made by :meth:`from_properties` alone, so that whatever is wrong is told key by key.
@@ -275,7 +276,7 @@ class WorkerSettings(BaseModel):
     # -- checks between keys ------------------------------------------------------------------------------------------
 
     def _errors_between_keys(self) -> dict[str, list[str]]:
-        errors: dict[str, list[str]] = {}
+        errors = self.signature_errors()
         if self.heartbeat_interval_ms >= self.session_timeout_ms:
             errors["heartbeat.interval.ms"] = [
                 f"Invalid value {self.heartbeat_interval_ms} for configuration heartbeat.interval.ms: "
