@@ -6,7 +6,7 @@ import subprocess
 import time
 import zipfile
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -72,6 +72,7 @@ class Workers(ABC):
     def further_properties(self) -> str: ...
 
     connector_class: str
+    can_drain: bool
     generation_told: re.Pattern[str]
     """How a worker's log tells of a generation that it is in."""
 
@@ -95,6 +96,14 @@ class Workers(ABC):
     def kill(self, name: str) -> None:
         self.running.pop(name).kill()
         self.killed_ms[name] = round(time.time() * 1000)
+
+    def drain(self, name: str) -> None:
+        """Have it hand its work over while it still runs, and then end; returns at once."""
+        url = self._url(name)
+        worker_id = url.removeprefix("http://").rstrip("/")
+        answer = httpx.post(f"{url}/coterie/workers/{worker_id}/drain", timeout=DEADLINE_S, trust_env=False)
+        assert answer.is_success, f"{name} cannot be drained: {answer.status_code} {answer.text}"
+        del self.running[name]
 
     def end(self) -> None:
         self._children.end(list(self.running.values()), grace_s=30)
@@ -173,11 +182,12 @@ class Workers(ABC):
             return bool(found)
 
         self.until(f"{name} serves REST", is_told)
-        return found[-1]
+        return found[0]
 
 
 class OurWorkers(Workers):
     connector_class = "LightSource"
+    can_drain = True
     generation_told = re.compile(r"Generation (\d+)\b[^\n]* led by")
 
     def command(self, properties: Path, diary: Path) -> list[str]:
@@ -191,6 +201,7 @@ class ConnectWorkers(Workers):
     """Unmodified Kafka Connect workers, with a heap of 512 MB each."""
 
     connector_class = "peers.LightSource"
+    can_drain = False
     generation_told = re.compile(r"generationId=(\d+)")
 
     def __init__(self, *arguments: Path | Children, jars: Path, plugins: Path, **options: object) -> None:
@@ -246,6 +257,3 @@ def broker(folder: Path, children: Children) -> Iterator[int]:
     finally:
         child.terminate()
         child.wait(DEADLINE_S)
-
-
-Systems = Mapping[str, Callable[..., Workers]]

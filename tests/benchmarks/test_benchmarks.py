@@ -58,7 +58,7 @@ def test_a_fleet_of_light_tasks_is_created_joined_and_left(tmp_path: Path) -> No
         bench = Bench(workers, 20, idle_s=0)
         workers.start()
         bench.settle_group()
-        created, joined, left = bench.create(), bench.join(), bench.lose(workers.stop)
+        created, joined, left = bench.create(), bench.join(), bench.lose(workers.drain)
         workers.end()
     assert (created["restarted"], joined["stopped"], joined["optimum"], left["stopped"]) == (0, 10, 10, 0)
     assert (joined["moved"], left["moved"]) == (10, 10)
