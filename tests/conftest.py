@@ -4,6 +4,7 @@ import os
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -11,7 +12,7 @@ from hypothesis import settings
 
 from coterie.wire.connect import ConnectProtocol
 from tests.kafka.embedded_broker import EmbeddedBroker
-from tests.kafka.real_kafka import NotToBeHad, RealKafka, fetch
+from tests.kafka.real_kafka import NotToBeHad, RealKafka, fetch, fetch_plugins
 from tests.kafka.tools import Tools
 
 # How long an example takes says how busy the machine is, and nothing about us.
@@ -29,15 +30,23 @@ def protocol(request: pytest.FixtureRequest) -> ConnectProtocol:
 @pytest.fixture(scope="session")
 def kafka_jars(request: pytest.FixtureRequest) -> Path:
     """The folder with Kafka's jars."""
-    capture = request.config.pluginmanager.getplugin("capturemanager")
-    assert capture is not None
-
-    def say(line: str) -> None:
-        with capture.global_and_fixture_disabled():
-            sys.stderr.write(f"\n{line}\n")
-
     with _or_skipped():
-        return fetch(say)
+        return fetch(partial(_say, request.config))
+
+
+@pytest.fixture(scope="session")
+def connect_plugins(request: pytest.FixtureRequest) -> Path:
+    """A folder with Kafka's own file connectors, for a Connect worker's ``plugin.path``."""
+    with _or_skipped():
+        return fetch_plugins(partial(_say, request.config))
+
+
+def _say(config: pytest.Config, line: str) -> None:
+    """Where the user sees it, also while output is captured."""
+    capture = config.pluginmanager.getplugin("capturemanager")
+    assert capture is not None
+    with capture.global_and_fixture_disabled():
+        sys.stderr.write(f"\n{line}\n")
 
 
 @pytest.fixture(scope="session")

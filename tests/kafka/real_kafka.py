@@ -14,14 +14,18 @@ import tempfile
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import TypeAlias
 from xml.sax.saxutils import quoteattr
 
 VERSION = "4.3.1"
-MODULES = (
+Modules: TypeAlias = tuple[tuple[str, str, str], ...]
+MODULES: Modules = (
     ("org.apache.kafka", "kafka_2.13", VERSION),
     ("org.apache.kafka", "kafka-tools", VERSION),
     ("org.apache.logging.log4j", "log4j-slf4j-impl", "2.25.3"),
 )
+PLUGINS: Modules = (("org.apache.kafka", "connect-file", VERSION),)
+"""Connectors of Kafka's own, for the plug-in path of a Connect worker: they need nothing that it has not."""
 FETCH_TIMEOUT_S = 900
 START_TIMEOUT_S = 90
 QUICK_START = ("-Xmx512m", "-XX:TieredStopAtLevel=1")
@@ -65,18 +69,30 @@ def fetch(say: Callable[[str], None]) -> Path:
 
     :raises NotToBeHad: when there is no Java, or the jars cannot be fetched.
     """
+    return _fetched(f"kafka-{VERSION}-with-tools", MODULES, say)
+
+
+def fetch_plugins(say: Callable[[str], None]) -> Path:
+    """The folder with the jars of ``PLUGINS``, alone.
+
+    :raises NotToBeHad: as :func:`fetch`.
+    """
+    return _fetched(f"connect-plugins-{VERSION}", PLUGINS, say, transitive=False)
+
+
+def _fetched(name: str, modules: Modules, say: Callable[[str], None], *, transitive: bool = True) -> Path:
     java = java_path()
     folder = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "coterie"
-    jars = folder / f"kafka-{VERSION}-with-tools"
+    jars = folder / name
     folder.mkdir(parents=True, exist_ok=True)
     with (folder / f"{jars.name}.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         if jars.is_dir():
             return jars
-        say(f"Fetching Apache Kafka {VERSION} (55 MB, once, a minute or two) into {jars} ...")
+        say(f"Fetching {modules[0][1]} {VERSION} (once, with all of Kafka 55 MB and a minute or two) into {jars} ...")
         started_s = time.monotonic()
         with tempfile.TemporaryDirectory(dir=folder) as partial:
-            _resolve(java, Path(partial))
+            _resolve(java, Path(partial), modules, transitive=transitive)
             # Renamed in only when whole: a fetch that was cut off leaves nothing that looks like the jars.
             (Path(partial) / "jars").rename(jars)
         say(f"Fetched {len(list(jars.iterdir()))} jars in {time.monotonic() - started_s:.0f} s.")
@@ -184,15 +200,16 @@ def java_path() -> str:
     return java
 
 
-def _resolve(java: str, folder: Path) -> None:
-    """Put the jars of ``MODULES`` and of all that they need into ``folder``/jars."""
+def _resolve(java: str, folder: Path, modules: Modules, *, transitive: bool) -> None:
+    """Put the jars of ``modules``, and if ``transitive`` of all that they need, into ``folder``/jars."""
     pyspark = importlib.util.find_spec("pyspark")
     assert pyspark is not None
     assert pyspark.origin is not None
     (ivy,) = (Path(pyspark.origin).parent / "jars").glob("ivy-*.jar")
     dependencies = "".join(
-        f"<dependency org={quoteattr(org)} name={quoteattr(name)} rev={quoteattr(rev)} conf='default->default'/>"
-        for org, name, rev in MODULES
+        f"<dependency org={quoteattr(org)} name={quoteattr(name)} rev={quoteattr(rev)} "
+        f"transitive='{str(transitive).lower()}' conf='default->default'/>"
+        for org, name, rev in modules
     )
     (folder / "ivy.xml").write_text(
         "<ivy-module version='2.0'><info organisation='coterie' module='real-kafka'/>"

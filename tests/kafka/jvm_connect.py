@@ -1,0 +1,81 @@
+"""An unmodified Kafka Connect worker as a process: started from Kafka's jars, asked over HTTP, stopped or frozen."""
+
+import os
+import re
+import signal
+import subprocess
+import time
+from collections.abc import Mapping
+from pathlib import Path
+
+from tests.kafka.real_kafka import TIED_TO_ITS_PARENT
+from tests.kafka.tools import Tools
+
+DEADLINE_S = 100
+
+_PROPERTIES: Mapping[str, str] = {
+    "config.storage.replication.factor": "1",
+    "offset.storage.replication.factor": "1",
+    "offset.storage.partitions": "1",
+    "status.storage.replication.factor": "1",
+    "key.converter": "org.apache.kafka.connect.storage.StringConverter",
+    "value.converter": "org.apache.kafka.connect.storage.StringConverter",
+    "listeners": "http://127.0.0.1:0",
+    "plugin.discovery": "service_load",
+}
+
+
+class JvmWorker:
+    """One worker of Kafka's own. Start it once; :meth:`end` is safe at any time."""
+
+    def __init__(self, tools: Tools, folder: Path, properties: Mapping[str, str]) -> None:
+        """``properties`` go over what every such worker has; they name the brokers, the group, topics, plug-ins."""
+        self._tools = tools
+        self._properties_path = folder / "jvm.properties"
+        self._pid_path = folder / "jvm.pid"
+        self.log = folder / "jvm.log"
+        self._process: subprocess.Popen[bytes] | None = None
+        self._properties_path.write_text(
+            "".join(f"{key}={value}\n" for key, value in {**_PROPERTIES, **properties}.items())
+        )
+
+    def start(self) -> None:
+        """Returns at once."""
+        command = self._tools.command("connect-distributed", str(self._properties_path), log_level="INFO")
+        with self.log.open("wb") as out:
+            self._process = subprocess.Popen(
+                ["sh", "-c", TIED_TO_ITS_PARENT, str(self._pid_path), *command],
+                stdin=subprocess.PIPE,
+                stdout=out,
+                stderr=out,
+            )
+
+    @property
+    def url(self) -> str | None:
+        """Where its REST listens, once it does; with a slash at the end, as the group is told."""
+        advertised = re.search(r"advertising URL (\S+)", self.log.read_text())
+        return advertised[1] if advertised else None
+
+    def logged(self, sentence: str) -> bool:
+        return sentence in self.log.read_text()
+
+    def wait_logged(self, sentence: str) -> None:
+        deadline_s = time.monotonic() + DEADLINE_S
+        while not self.logged(sentence):
+            assert time.monotonic() < deadline_s, self.tail()
+            time.sleep(0.1)
+
+    def signal(self, number: signal.Signals) -> None:
+        """SIGTERM ends it in order: tasks stop, then it leaves. SIGSTOP freezes it, SIGCONT lets it go on."""
+        os.kill(int(self._pid_path.read_text()), number)
+
+    def tail(self) -> str:
+        return self.log.read_text()[-4000:]
+
+    def end(self) -> None:
+        """Kill what is left of it."""
+        if self._process is not None:
+            assert self._process.stdin is not None
+            self._process.stdin.close()
+            self._process.wait(DEADLINE_S)
+            self._process = None
