@@ -36,6 +36,7 @@ fuzz: .venv/dev.stamp  ## hostile frames: a million decoded, 50,000 sent to a br
 bench: .venv/dev.stamp  ## the benchmarks, beside Apache Kafka: one JSON line each (docs/benchmarks.md)
 	$(BIN)/python -m benchmarks.bench_group
 	$(BIN)/python -m benchmarks.bench_log
+	$(BIN)/python -m benchmarks.bench_assignor
 	$(BIN)/python -m benchmarks.bench_rebalance
 
 # `demo` needs what Coterie itself needs and no more; the tools come with the other words.

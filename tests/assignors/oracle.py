@@ -37,12 +37,39 @@ def optimum(loads: Sequence[Load], *, connectors: int, tasks: Mapping[ConnectorN
     of_connector = Counter(tasks)
     for load in loads:
         of_connector.update(load.tasks)
-    tasks_floor, task_extras = divmod(of_connector.total(), len(loads))
-    connectors_floor, connector_extras = divmod(connectors + sum(load.connectors for load in loads), len(loads))
-    crowded = task_extras + connector_extras > len(loads)
     # More than all squares together: one move less is worth any spread.
     a_move = sum(count * count for count in of_connector.values()) + 1
+    network = _shares(loads, connectors=connectors, tasks=of_connector.total(), a_move=a_move)
+    tasks_floor = of_connector.total() // len(loads)
+    for name, count in of_connector.items():
+        network.add_node(("connector", name), demand=-count)
+        for worker, load in enumerate(loads):
+            held = load.tasks.get(name, 0)
+            for nth in range(1, min(count, tasks_floor + 1) + 1):
+                weight = 2 * nth - 1 - (a_move if nth <= held else 0)
+                network.add_edge(("connector", name), ("worker", worker), capacity=1, weight=weight)
+    cost, _ = networkx.network_simplex(network)
+    saved, squares = divmod(cost, a_move)
+    return Optimum(moves=_stops_of_all(loads, connectors) + saved, squares=squares)
 
+
+def fewest_moves(loads: Sequence[Load], *, connectors: int, tasks: int) -> int:
+    """The moves of `optimum` alone: whose task it is does not matter for them, so it can be asked of large groups."""
+    all_tasks = tasks + sum(load.all_tasks for load in loads)
+    network = _shares(loads, connectors=connectors, tasks=all_tasks, a_move=1)
+    network.add_node("tasks", demand=-all_tasks)
+    for worker, load in enumerate(loads):
+        network.add_edge("tasks", ("worker", worker), capacity=load.all_tasks, weight=-1)
+        network.add_edge("tasks", ("worker", worker), capacity=all_tasks, weight=0)
+    saved, _ = networkx.network_simplex(network)
+    return _stops_of_all(loads, connectors) + int(saved)
+
+
+def _shares(loads: Sequence[Load], *, connectors: int, tasks: int, a_move: int) -> networkx.MultiDiGraph:
+    """What workers have to end with, as a network to which the ways of tasks to workers are to be added."""
+    tasks_floor, task_extras = divmod(tasks, len(loads))
+    connectors_floor, connector_extras = _of_connectors(loads, connectors)
+    crowded = task_extras + connector_extras > len(loads)
     network = networkx.MultiDiGraph()
     network.add_node("out", demand=task_extras + connector_extras - (len(loads) if crowded else 0))
     network.add_node("connectors' extras", demand=-connector_extras)
@@ -53,15 +80,14 @@ def optimum(loads: Sequence[Load], *, connectors: int, tasks: Mapping[ConnectorN
         kept = -a_move if load.connectors > connectors_floor else 0
         network.add_edge("connectors' extras", ("extra", worker), capacity=1, weight=kept)
         network.add_edge(("extra", worker), "out", capacity=1, weight=0)
-    for name, count in of_connector.items():
-        network.add_node(("connector", name), demand=-count)
-        for worker, load in enumerate(loads):
-            held = load.tasks.get(name, 0)
-            for nth in range(1, min(count, tasks_floor + 1) + 1):
-                weight = 2 * nth - 1 - (a_move if nth <= held else 0)
-                network.add_edge(("connector", name), ("worker", worker), capacity=1, weight=weight)
-    cost, _ = networkx.network_simplex(network)
-    # Every task that is not kept is a move; so is every connector above the floor that has no extra.
-    at_most = sum(load.all_tasks + max(0, load.connectors - connectors_floor) for load in loads)
-    saved, squares = divmod(cost, a_move)
-    return Optimum(moves=at_most + saved, squares=squares)
+    return network
+
+
+def _stops_of_all(loads: Sequence[Load], connectors: int) -> int:
+    """Were no task kept and no connector above the floor."""
+    floor, _ = _of_connectors(loads, connectors)
+    return sum(load.all_tasks + max(0, load.connectors - floor) for load in loads)
+
+
+def _of_connectors(loads: Sequence[Load], connectors: int) -> tuple[int, int]:
+    return divmod(connectors + sum(load.connectors for load in loads), len(loads))

@@ -7,7 +7,7 @@ from itertools import combinations, product
 
 from coterie.assignors.target import Load
 from coterie.nouns.jobs import ConnectorName
-from tests.assignors.oracle import Optimum, optimum
+from tests.assignors.oracle import Optimum, fewest_moves, optimum
 
 NAMES = [ConnectorName(name) for name in "abc"]
 PLACEMENTS_MAX = 20_000
@@ -57,7 +57,9 @@ def test_the_oracle_says_what_trying_everything_says() -> None:
         all_tasks = sum(load.all_tasks for load in loads) + sum(tasks.values())
         if len(loads) ** all_tasks > PLACEMENTS_MAX:
             continue
-        assert optimum(loads, connectors=connectors, tasks=tasks) == best_of_all(loads, connectors, tasks)
+        best = best_of_all(loads, connectors, tasks)
+        assert optimum(loads, connectors=connectors, tasks=tasks) == best
+        assert fewest_moves(loads, connectors=connectors, tasks=sum(tasks.values())) == best.moves
         tried += 1
 
 

@@ -1,0 +1,274 @@
+"""How long a leader takes to say who works on what, and how many jobs move: Coterie's assignor, and Kafka Connect's.
+
+``python -m benchmarks.bench_assignor --jobs 100000 --workers 1000`` prints one JSON line for each event;
+`docs/benchmarks.md` says what its keys mean.
+"""
+
+import argparse
+import json
+import os
+import platform
+import select
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Self
+
+from benchmarks.brokers import say
+from coterie.assignors.cooperative import Round, assign
+from coterie.assignors.members import MemberView, Policy
+from coterie.assignors.memory import Memory, union
+from coterie.assignors.target import Load, balance, fewest_moves_bound
+from coterie.nouns.ids import Generation, MemberId
+from coterie.nouns.jobs import NO_JOBS, ConnectorName, ConnectorTaskId, Jobs
+from tests.assignors.oracle import fewest_moves
+from tests.kafka.real_kafka import NotToBeHad, fetch, java_path
+
+JOBS = (1_000, 10_000, 100_000, 1_000_000)
+WORKERS = (10, 100, 1_000, 2_000)
+SIZES = (9, 49, 99, 149, 189)
+"""How many tasks connectors have, in turn."""
+RUNS = 3
+PEER_TIMEOUT_S = 120
+NO_DELAY = Policy(max_delay_ms=0)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fleet:
+    """Sizes of connectors, by number, None for one that was deleted; how many workers have come, how many have gone."""
+
+    sizes: tuple[int | None, ...]
+    workers: int
+    gone: int = 0
+
+    @classmethod
+    def of(cls, jobs: int, workers: int) -> Self:
+        sizes: list[int | None] = []
+        while jobs > 0:
+            sizes.append(min(SIZES[len(sizes) % len(SIZES)], jobs - 1))
+            jobs -= 1 + (sizes[-1] or 0)
+        return cls(sizes=tuple(sizes), workers=workers)
+
+    @property
+    def configured(self) -> Jobs:
+        names = {ConnectorName(f"connector-{n:05}"): size for n, size in enumerate(self.sizes) if size is not None}
+        tasks = frozenset(ConnectorTaskId(name, number) for name, size in names.items() for number in range(size))
+        return Jobs(frozenset(names), tasks)
+
+    @property
+    def members(self) -> Sequence[MemberId]:
+        return [MemberId(f"worker-{number:05}") for number in range(self.gone, self.workers)]
+
+
+def many(fleet: Fleet) -> int:
+    return max(2, fleet.workers // 10)
+
+
+EVENTS: Mapping[str, Callable[[Fleet], Fleet]] = {
+    "full": lambda fleet: fleet,
+    "stable": lambda fleet: fleet,
+    "join-one": lambda fleet: replace(fleet, workers=fleet.workers + 1),
+    "join-many": lambda fleet: replace(fleet, workers=fleet.workers + many(fleet)),
+    "leave-one": lambda fleet: replace(fleet, gone=1),
+    "leave-many": lambda fleet: replace(fleet, gone=many(fleet)),
+    "connector-added": lambda fleet: replace(fleet, sizes=(*fleet.sizes, SIZES[2])),
+    "connector-removed": lambda fleet: replace(fleet, sizes=(*fleet.sizes[:2], None, *fleet.sizes[3:])),
+}
+"""What becomes of a fleet that has settled; ``full`` is how it settles, from workers that run nothing."""
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.bench_assignor", description=__doc__)
+    parser.add_argument("--jobs", type=int, action="append", help=f"connectors and tasks (default: {JOBS})")
+    parser.add_argument("--workers", type=int, action="append", help=f"(default: {WORKERS})")
+    parser.add_argument("--event", choices=EVENTS, action="append", help="measure only this (default: all)")
+    parser.add_argument("--no-peer", action="store_true", help="leave Kafka Connect's assignor out")
+    options = parser.parse_args(arguments)
+    try:
+        for jobs in options.jobs or JOBS:
+            for workers in options.workers or WORKERS:
+                for point in measure(Fleet.of(jobs, workers), options.event or list(EVENTS), peer=not options.no_peer):
+                    sys.stdout.write(json.dumps(point) + "\n")
+                    sys.stdout.flush()
+    except NotToBeHad as reason:
+        say(f"bench_assignor: {reason}")
+        return 1
+    return 0
+
+
+def measure(fleet: Fleet, events: Sequence[str], *, peer: bool) -> Iterator[dict[str, Any]]:
+    """A point for each event."""
+    connect = Peer() if peer else None
+    try:
+        say(f"{len(fleet.configured)} jobs, {fleet.workers} workers: settling ...")
+        settled = Group(fleet, dict.fromkeys(fleet.members, NO_JOBS), Memory())
+        settled.settle()
+        if connect is not None:
+            connect.settle(fleet)
+        for event in events:
+            say(f"{len(fleet.configured)} jobs, {fleet.workers} workers: {event} ...")
+            point = {
+                "benchmark": "assignor",
+                "jobs": len(fleet.configured),
+                "workers": fleet.workers,
+                "event": event,
+                **ours(settled, fleet, event),
+                "python": platform.python_version(),
+                "cores": os.cpu_count(),
+                "load": os.getloadavg()[0],
+            }
+            if connect is not None:
+                point |= connect.figures(fleet, event)
+            yield point
+    finally:
+        if connect is not None:
+            connect.close()
+
+
+# -- ours -------------------------------------------------------------------------------------------------------------
+
+
+class Group:
+    """Members and their leader, who has settled them and remembers it."""
+
+    def __init__(self, fleet: Fleet, owned: Mapping[MemberId, Jobs], memory: Memory) -> None:
+        self.configured = fleet.configured
+        self.owned = owned
+        self.memory = memory
+
+    def become(self, fleet: Fleet) -> "Group":
+        """What it is at the moment of an event."""
+        return Group(fleet, {member: self.owned.get(member, NO_JOBS) for member in fleet.members}, self.memory)
+
+    def settle(self) -> dict[str, float]:
+        """Play rounds until nobody is told anything new."""
+        took_ms: list[float] = []
+        moves = 0
+        while True:
+            started_s = time.perf_counter()
+            outcome = self._round()
+            ended_s = time.perf_counter()
+            self.memory = outcome.memory
+            self.owned = {member: one.whole for member, one in outcome.assignments.items()}
+            told = any(one.revoked or one.assigned for one in outcome.assignments.values())
+            if took_ms and not told:
+                break
+            took_ms.append(1000 * (ended_s - started_s))
+            moves += sum(len(one.revoked) for one in outcome.assignments.values())
+        return {"ms": took_ms[0], "all_ms": sum(took_ms), "rounds": len(took_ms), "moves": moves}
+
+    def count_level(self) -> tuple[list[Load], Jobs]:
+        """What the assignor asks the count level: what members run, and what nobody runs."""
+        owned = [jobs & self.configured for jobs in self.owned.values()]
+        loads = [
+            Load(connectors=len(jobs.connectors), tasks=Counter(task.connector for task in jobs.tasks))
+            for jobs in owned
+        ]
+        return loads, self.configured - union(owned)
+
+    def _round(self) -> Round:
+        generation = Generation(self.memory.generation + 1 if self.memory.generation > 0 else 1)
+        return assign(
+            self.memory,
+            configured=self.configured,
+            members={member: MemberView(owned=owned) for member, owned in self.owned.items()},
+            generation=generation,
+            last_completed_generation=Generation(generation - 1 if generation > 1 else -1),
+            now_ms=0,
+            policy=NO_DELAY,
+        )
+
+
+def ours(settled: Group, fleet: Fleet, event: str) -> dict[str, float]:
+    after = EVENTS[event](fleet)
+    start = Group(fleet, {}, Memory()) if event == "full" else settled
+    loads, free = start.become(after).count_level()
+    free_tasks = Counter(task.connector for task in free.tasks)
+    runs = []
+    for _ in range(RUNS):
+        group = start.become(after)
+        started_s = time.perf_counter()
+        balance(loads, connectors=len(free.connectors), tasks=free_tasks)
+        count_ms = 1000 * (time.perf_counter() - started_s)
+        runs.append({"count_ms": count_ms, **group.settle()})
+    held = [load.connectors + load.all_tasks for load in loads]
+    best = {key: round(min(run[key] for run in runs), 3) for key in ("count_ms", "ms", "all_ms")}
+    gone = sum(len(jobs - after.configured) for jobs in start.become(after).owned.values())
+    return {
+        **best,
+        "rounds": runs[0]["rounds"],
+        # What is deleted has to stop, too, and no assignor can help it.
+        "moves": runs[0]["moves"] - gone,
+        "optimum": fewest_moves(loads, connectors=len(free.connectors), tasks=len(free.tasks)),
+        "mstar": fewest_moves_bound(held, sum(held) + len(free)),
+    }
+
+
+# -- Connect's --------------------------------------------------------------------------------------------------------
+
+
+class Peer:
+    """Kafka Connect's own assignor in a JVM of its own (`peers/ConnectAssignor.java`)."""
+
+    def __init__(self) -> None:
+        """:raises NotToBeHad: when there is no Java, or no jars."""
+        jars = fetch(say)
+        source = Path(__file__).parent / "peers" / "ConnectAssignor.java"
+        options = ["-Xmx4g", "-Dlog4j2.level=OFF", "-Dlog4j2.statusLoggerLevel=OFF", "-cp", f"{jars}/*"]
+        self._process: subprocess.Popen[str] | None = subprocess.Popen(
+            [java_path(), *options, str(source)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        )
+
+    def settle(self, fleet: Fleet) -> None:
+        self._ask(f"fleet {fleet.workers} {_written(fleet)}")
+
+    def figures(self, fleet: Fleet, event: str) -> dict[str, float | None]:
+        """None for what took longer than a benchmark can wait."""
+        after = EVENTS[event](fleet)
+        request = f"event {after.workers - fleet.workers} {after.gone} {_written(after)}"
+        if event == "full":
+            request = f"fleet {fleet.workers} {_written(fleet)}"
+        keys = ("peer_ms", "peer_all_ms", "peer_rounds", "peer_moves")
+        answers = [answer for _ in range(RUNS) if (answer := self._ask(request))]
+        if len(answers) < RUNS:
+            return dict.fromkeys(keys)
+        best = min(answers, key=lambda answer: float(answer[0]))
+        gone = (SIZES[2] + 1) if None in after.sizes else 0
+        moves = int(best[3]) - gone
+        return dict(zip(keys, (float(best[0]), float(best[1]), int(best[2]), moves), strict=True))
+
+    def close(self) -> None:
+        if self._process is not None:
+            self._process.kill()
+            self._process.communicate()
+            self._process = None
+
+    def _ask(self, request: str) -> Sequence[str]:
+        """The words of its answer; none when it does not come in time, and then there is no other."""
+        if self._process is None:
+            return ()
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        self._process.stdin.write(request + "\n")
+        self._process.stdin.flush()
+        readable, _, _ = select.select([self._process.stdout], [], [], PEER_TIMEOUT_S)
+        if not readable:
+            say(f"Kafka Connect's assignor has not answered for {PEER_TIMEOUT_S} s; it is left out from here on")
+            self.close()
+            return ()
+        answer = self._process.stdout.readline().split()
+        if not answer:
+            raise NotToBeHad("Kafka Connect's assignor has ended; it needs a JDK, whose words stand above")
+        return answer
+
+
+def _written(fleet: Fleet) -> str:
+    return ",".join("-" if size is None else str(size) for size in fleet.sizes)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
