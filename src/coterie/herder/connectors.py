@@ -96,8 +96,7 @@ def _publish(
         split.publishing = True
         own_write(turn, PutTaskConfigs(connector=name, configs=configs))
         return
-    with_what = signing.signing(herder) if signing.is_in_force(herder) else None
-    if with_what is None and signing.is_in_force(herder):
+    if signing.awaits_key(herder):
         return  # Its leader takes nothing unsigned, and will write a key.
     split.publishing = True
     if split.first_tried_ms is None:
@@ -108,7 +107,7 @@ def _publish(
             connector=name,
             written_at=connector.written_at,
             configs=configs,
-            signing=with_what,
+            signing=signing.signing(herder),
         )
     )
 

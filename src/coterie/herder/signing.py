@@ -31,10 +31,15 @@ def is_in_force(herder: Herder) -> bool:
     return herder.protocol is not None and herder.protocol >= ConnectProtocol.SESSIONED
 
 
+def awaits_key(herder: Herder) -> bool:
+    """Whether this worker has to sign, and has not yet read what with."""
+    return is_in_force(herder) and herder.config.session_key is None
+
+
 def signing(herder: Herder) -> Signing | None:
-    """With what this worker signs now; None while it has read no key."""
+    """With what this worker signs now, if it does."""
     known = herder.config.session_key
-    if known is None:
+    if known is None or not is_in_force(herder):
         return None
     return Signing(key=known.key, algorithm=herder.settings.session_keys.signature_algorithm)
 
