@@ -26,7 +26,7 @@ def begin_anew(settings: MemberSettings, place: Place | None) -> NoReturn:
     if place is not None:
         with tempfile.TemporaryFile() as file:
             descriptor = os.dup(file.fileno())
-            file.write(_encode(settings, place))
+            file.write(encode(settings, place))
         os.lseek(descriptor, 0, os.SEEK_SET)
         os.set_inheritable(descriptor, True)
         environment[PLACE_VARIABLE] = str(descriptor)
@@ -46,16 +46,20 @@ def handed_on(settings: MemberSettings) -> Place | None:
     if descriptor is None:
         return None
     with open(int(descriptor), "rb") as file:
-        return _decode(settings, file.read())
+        return decode(settings, file.read())
 
 
-def _encode(settings: MemberSettings, place: Place) -> bytes:
+def encode(settings: MemberSettings, place: Place) -> bytes:
+    """What a member with ``settings`` hands on."""
     handed = {"who": _who(settings), "said": _said(settings), "place": encode_place(place).decode()}
     return json.dumps(handed).encode()
 
 
-def _decode(settings: MemberSettings, data: bytes) -> Place | None:
-    """:raises WireError: when these are bytes of nobody's."""
+def decode(settings: MemberSettings, data: bytes) -> Place | None:
+    """What :func:`handed_on` finds in ``data``.
+
+    :raises WireError: when these are bytes of nobody's.
+    """
     try:
         handed = json.loads(data)
         who, said, place = handed["who"], handed["said"], decode_place(handed["place"].encode())
