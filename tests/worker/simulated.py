@@ -24,7 +24,7 @@ from coterie.herder.requests import (
     WorkerView,
 )
 from coterie.herder.seams import LeaderClient, SignatureRefusedError, TaskEvent, TaskHalted, TaskProgressed, TaskStart
-from coterie.herder.session_keys import Signing
+from coterie.herder.session_keys import SessionKeySettings, Signing
 from coterie.herder.state import HerderSettings
 from coterie.nouns.errors import WorldError
 from coterie.nouns.ids import ConfigOffset, Generation, MemberId, WorkerId, WorkerUrl
@@ -417,6 +417,8 @@ class Cluster:
         """What its workers offer, with all older ones."""
         self.config_log = MemoryLog()
         self.status_log = MemoryLog()
+        self.session_keys = SessionKeySettings()
+        """What workers are told that start from now on."""
         self.group = SimulatedGroup()
         self.workers: list[Running] = []
         self.floor = Floor()
@@ -457,6 +459,7 @@ class Cluster:
             connector_type=runtime.connector_type,
             policy=Policy(max_delay_ms=self._delay_max_ms),
             rebalance_window_ms=WINDOW_MS,
+            session_keys=self.session_keys,
         )
         worker = Worker(
             settings=settings,

@@ -1,0 +1,207 @@
+"""Signed requests between workers, over real HTTP, beside those that a real Kafka Connect 4.3.1 sent."""
+
+import asyncio
+import base64
+import json
+import logging
+from collections.abc import AsyncIterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from coterie.herder import config_records
+from coterie.herder.requests import DescribeWorker, WorkerView
+from coterie.herder.seams import LeaderClient
+from coterie.herder.session_keys import SessionKey, SessionKeySettings, Signing, decode_base64
+from coterie.nouns.ids import WorkerUrl
+from coterie.nouns.jobs import ConnectorName
+from coterie.rest.leader import HttpLeaderClient
+from coterie.wire.connect import ConnectProtocol
+from tests.rest.served import Served, ServedCluster
+from tests.worker.simulated import until
+
+RECORDED: dict[str, Any] = json.loads((Path(__file__).parent / "vectors" / "connect-signed.json").read_text())
+CONFIG = {"connector.class": "SimulatedSource", "tasks.max": "2"}
+BODY = b'[{"share":"0 of 1"}]'
+SIGNATURE, ALGORITHM = "X-Connect-Authorization", "X-Connect-Request-Signature-Algorithm"
+UNSIGNED = "Internal request missing required signature"
+
+
+def recorded_key() -> SessionKey:
+    fields = RECORDED["session_key"]
+    return SessionKey(
+        key=decode_base64(fields["key"]), algorithm=fields["algorithm"], created_at_ms=fields["creation-timestamp"]
+    )
+
+
+def fresh_key(cluster: ServedCluster) -> bytes:
+    """The key that the group's leader wrote."""
+    value = cluster.config_log.latest()[b"session-key"]
+    assert value is not None
+    return decode_base64(json.loads(value)["key"])
+
+
+def headers(key: bytes, body: bytes = BODY, algorithm: str = "HmacSHA256") -> dict[str, str]:
+    mac = Signing(key=key, algorithm=algorithm).signature(body).mac
+    return {SIGNATURE: base64.b64encode(mac).decode(), ALGORITHM: algorithm}
+
+
+async def post(worker: Served, headers: Mapping[str, str], body: bytes = BODY, name: str = "orders") -> httpx.Response:
+    async with httpx.AsyncClient(trust_env=False) as client:
+        return await client.post(f"{worker.url}/connectors/{name}/tasks", content=body, headers=headers)
+
+
+async def until_known(cluster: ServedCluster) -> None:
+    """Until all have read the config log to its end, session keys included."""
+
+    async def is_so() -> bool:
+        views = [await one.worker.ask(DescribeWorker()) for one in cluster.workers]
+        end = len(cluster.config_log.lines)
+        return b"session-key" in cluster.config_log.latest() and all(
+            isinstance(view, WorkerView) and view.config_offset == end for view in views
+        )
+
+    await until(is_so)
+
+
+@pytest.fixture
+async def sessioned() -> AsyncIterator[ServedCluster]:
+    async with ServedCluster(protocol=ConnectProtocol.SESSIONED) as cluster:
+        yield cluster
+
+
+async def test_what_a_real_connect_sent_to_its_leader_is_taken(sessioned: ServedCluster) -> None:
+    sessioned.session_keys = SessionKeySettings(ttl_ms=0)  # The recorded key is as old as the recording.
+    await sessioned.config_log.append([config_records.session_key_line(recorded_key())])
+    worker = await sessioned.serve()
+    for exchange in RECORDED["signed"]:
+        name, body = exchange["path"].split("/")[2], exchange["body"].encode()
+        created = {"name": name, "initial_state": "PAUSED", "config": CONFIG}
+        assert (await worker.ask("POST", "/connectors", created)).status_code == 201
+        answer = await post(worker, exchange["headers"], body, name)
+        assert (answer.status_code, answer.content) == (exchange["status"], b"")
+        tasks = (await worker.get(f"/connectors/{name}/tasks")).json()
+        assert [task["config"] for task in tasks] == json.loads(body)
+        assert headers(recorded_key().key, body).items() <= exchange["headers"].items(), "and we would sign alike"
+        for wrong, (status, told) in (
+            ({}, RECORDED["unsigned_answer"]),
+            (headers(b"another"), RECORDED["bad_signature_answer"]),
+        ):
+            answer = await post(worker, wrong, body, name)
+            assert (answer.status_code, answer.json()) == (status, told)
+    assert sessioned.config_log.latest()[b"session-key"] == config_records.session_key_line(recorded_key()).value
+
+
+async def test_who_is_not_one_of_us_is_told_so_in_connects_order(sessioned: ServedCluster) -> None:
+    worker = await sessioned.serve()
+    await worker.ask("POST", "/connectors", {"name": "orders", "initial_state": "PAUSED", "config": CONFIG})
+    await until_known(sessioned)
+    good = headers(fresh_key(sessioned))
+    cases: list[tuple[Mapping[str, str], bytes, str, int, str]] = [
+        ({}, b"{", "orders", 500, "The body is no JSON"),
+        (good, b"{}", "orders", 500, "Cannot read a list of task configs"),
+        ({}, BODY, "orders", 400, UNSIGNED),
+        ({SIGNATURE: good[SIGNATURE]}, BODY, "orders", 400, UNSIGNED),
+        ({ALGORITHM: good[ALGORITHM]}, BODY, "orders", 400, UNSIGNED),
+        ({**good, ALGORITHM: "nope"}, BODY, "orders", 400, "Algorithm nope not available"),
+        ({**good, SIGNATURE: "a-b"}, BODY, "orders", 400, "X-Connect-Authorization cannot be read"),
+        (headers(b"k", algorithm="HmacSHA512"), BODY, "orders", 400, "does not support the 'HmacSHA512' key signing"),
+        (headers(b"k"), BODY, "orders", 403, "Internal request contained invalid signature."),
+        (good, b"[]", "orders", 403, "Internal request contained invalid signature."),
+        ({}, BODY, "nope", 400, UNSIGNED),
+        (headers(b"k"), BODY, "nope", 403, "Internal request contained invalid signature."),
+        (good, BODY, "nope", 404, "Connector nope not found"),
+    ]
+    for sent, body, name, status, message in cases:
+        answer = await post(worker, sent, body, name)
+        assert answer.status_code == answer.json()["error_code"] == status, (sent, body, name, answer.text)
+        assert message in answer.json()["message"]
+    assert (await worker.get("/connectors/orders/tasks")).json() == []
+    assert (await post(worker, good)).status_code == 204
+
+
+async def test_a_leader_that_cannot_write_a_key_says_that_it_has_none(sessioned: ServedCluster) -> None:
+    sessioned.config_log.broken = True
+    worker = await sessioned.serve()
+    answer = await post(worker, headers(b"k"))
+    assert answer.status_code == 503
+    assert "has not been able to read a session key from the config topic yet" in answer.json()["message"]
+    sessioned.config_log.broken = False
+    await until_known(sessioned)
+    assert (await post(worker, headers(fresh_key(sessioned)))).status_code == 404
+
+
+async def test_the_wrong_worker_hands_a_request_on_as_it_was_signed(sessioned: ServedCluster) -> None:
+    workers = [await sessioned.serve() for _ in range(2)]
+    follower = next(worker for worker in workers if worker.running is not sessioned.leader)
+    await follower.ask("POST", "/connectors", {"name": "orders", "initial_state": "PAUSED", "config": CONFIG})
+    await until_known(sessioned)
+    odd = b'[ {"share" : "0 of 1"} ]'  # Byte for byte: nobody writes it so again.
+    assert (await post(follower, headers(fresh_key(sessioned), odd), odd)).status_code == 204
+    assert len((await follower.get("/connectors/orders/tasks")).json()) == 1
+    assert (await post(follower, {})).json()["message"] == UNSIGNED
+
+
+async def test_older_protocols_ask_for_no_signature(cluster: ServedCluster) -> None:
+    worker = await cluster.serve()
+    await worker.ask("POST", "/connectors", {"name": "orders", "initial_state": "PAUSED", "config": CONFIG})
+    answer = await post(worker, {})
+    assert answer.status_code == (204 if cluster.protocol < ConnectProtocol.SESSIONED else 400)
+    assert (b"session-key" in cluster.config_log.latest()) is (cluster.protocol >= ConnectProtocol.SESSIONED)
+
+
+class HeldLeaderClient(HttpLeaderClient):
+    """Holds the first request back, signed as it is, until it is let go."""
+
+    def __init__(self, client: httpx.AsyncClient) -> None:
+        super().__init__(client)
+        self.holds, self.goes = asyncio.Event(), asyncio.Event()
+        self.signed_with: list[bytes] = []
+
+    async def publish_task_configs(
+        self,
+        leader_url: WorkerUrl,
+        connector: ConnectorName,
+        configs: Sequence[Mapping[str, str]],
+        signing: Signing | None,
+    ) -> None:
+        assert signing is not None
+        self.signed_with.append(signing.key)
+        self.holds.set()
+        await self.goes.wait()
+        await super().publish_task_configs(leader_url, connector, configs, signing)
+
+
+class HoldingCluster(ServedCluster):
+    async def __aenter__(self) -> "HoldingCluster":
+        await super().__aenter__()
+        self.held = HeldLeaderClient(self.client)
+        return self
+
+    def leader_client(self) -> LeaderClient:
+        return self.held
+
+
+async def test_a_key_that_is_renewed_while_a_request_is_under_way_costs_a_quiet_second_try(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level(logging.DEBUG)
+    async with HoldingCluster(protocol=ConnectProtocol.SESSIONED) as cluster:
+        workers = [await cluster.serve() for _ in range(2)]
+        for name in ("a", "b"):  # One for each worker; the follower's needs the leader.
+            await workers[0].ask("POST", "/connectors", {"name": name, "config": CONFIG})
+        await cluster.held.holds.wait()
+        older = fresh_key(cluster)
+        newer = SessionKey(key=b"newer newer newer newer newer ne", algorithm="HmacSHA256", created_at_ms=2**42)
+        await cluster.config_log.append([config_records.session_key_line(newer)])
+        await until_known(cluster)
+        cluster.held.goes.set()
+        await until(lambda: cluster.running_tasks() == ["a-0", "a-1", "b-0", "b-1"])
+        assert cluster.held.signed_with == [older, newer.key]
+    assert not [record for record in caplog.records if record.levelno >= logging.WARNING]
+    assert not any("go to the leader again" in record.message for record in caplog.records), "quietly"
+    for key in (older, newer.key):
+        assert base64.b64encode(key).decode() not in caplog.text
+        assert repr(key)[2:-1] not in caplog.text
