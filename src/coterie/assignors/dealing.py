@@ -2,10 +2,14 @@
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from heapq import nlargest
+from operator import attrgetter
 
 from coterie.assignors.target import Change, Load, balance
 from coterie.nouns.ids import MemberId
-from coterie.nouns.jobs import ConnectorName, ConnectorTaskId, Job, Jobs
+from coterie.nouns.jobs import ConnectorName, ConnectorTaskId, Jobs
+
+CONNECTOR_OF = attrgetter("connector")
 
 
 def toward_balance(
@@ -17,24 +21,24 @@ def toward_balance(
     can be given now: the rest is waiting or still runs elsewhere, and comes in a later round.
     """
     changes = balance(
-        [
-            Load(connectors=len(owned[m].connectors), tasks=Counter(task.connector for task in owned[m].tasks))
-            for m in order
-        ],
+        [Load(connectors=len(owned[m].connectors), tasks=Counter(map(CONNECTOR_OF, owned[m].tasks))) for m in order],
         connectors=len(to_place.connectors),
-        tasks=Counter(task.connector for task in to_place.tasks),
+        tasks=Counter(map(CONNECTOR_OF, to_place.tasks)),
     )
     free_connectors = sorted(free.connectors, reverse=True)
-    free_tasks = _by_connector(free.tasks, reverse=True)
+    free_tasks = _by_connector(free.tasks)
+    for there in free_tasks.values():
+        there.sort(reverse=True)
     given: dict[MemberId, Jobs] = {}
     released: dict[MemberId, Jobs] = {}
     for member, change in zip(order, changes, strict=True):
-        gains: list[Job] = [free_connectors.pop() for _ in range(min(change.connectors, len(free_connectors)))]
+        connectors = [free_connectors.pop() for _ in range(min(change.connectors, len(free_connectors)))]
+        tasks: list[ConnectorTaskId] = []
         for connector, count in change.tasks.items():
             there = free_tasks.get(connector, [])
-            gains += [there.pop() for _ in range(min(count, len(there)))]
-        if gains:
-            given[member] = Jobs.of(gains)
+            tasks += [there.pop() for _ in range(min(count, len(there)))]
+        if connectors or tasks:
+            given[member] = Jobs(frozenset(connectors), frozenset(tasks))
         surplus = _surplus(owned[member], change, moved)
         if surplus:
             released[member] = surplus
@@ -43,23 +47,20 @@ def toward_balance(
 
 def _surplus(owned: Jobs, change: Change, moved: Jobs) -> Jobs:
     """As many as ``change`` takes away: those that have moved before, then the last ones by name and number."""
+    connectors: Sequence[ConnectorName] = ()
+    if change.connectors < 0:
+        ranked = sorted(owned.connectors, key=lambda connector: (connector in moved.connectors, connector))
+        connectors = ranked[change.connectors :]
     gives = {connector: -count for connector, count in change.tasks.items() if count < 0}
-    tasks = _by_connector(task for task in owned.tasks if task.connector in gives) if gives else {}
-    connectors = sorted(owned.connectors, key=lambda connector: (connector in moved, connector))
-    return Jobs(
-        frozenset(connectors[change.connectors :] if change.connectors < 0 else ()),
-        frozenset(
-            task
-            for connector, count in gives.items()
-            for task in sorted(tasks[connector], key=lambda task: (task in moved, task))[-count:]
-        ),
-    )
+    there = _by_connector(task for task in owned.tasks if task.connector in gives) if gives else {}
+    tasks: list[ConnectorTaskId] = []
+    for connector, count in gives.items():
+        tasks += nlargest(count, there[connector], key=lambda task: (task in moved.tasks, task.task))
+    return Jobs(frozenset(connectors), frozenset(tasks))
 
 
-def _by_connector(
-    tasks: Iterable[ConnectorTaskId], *, reverse: bool = False
-) -> dict[ConnectorName, list[ConnectorTaskId]]:
+def _by_connector(tasks: Iterable[ConnectorTaskId]) -> dict[ConnectorName, list[ConnectorTaskId]]:
     found: dict[ConnectorName, list[ConnectorTaskId]] = {}
-    for task in sorted(tasks, reverse=reverse):
+    for task in tasks:
         found.setdefault(task.connector, []).append(task)
     return found
