@@ -72,8 +72,14 @@ class _Giving:
         rank = {name: place for place, name in enumerate(reversed(names))}
         self._offers: dict[int, list[tuple[int, int, ConnectorName]]] = {}
         """Of each giver a heap: by how much giving one adds to the sum of squares (halved, less one), and of what."""
+        # Among equals each giver begins with another connector: else who takes would have to fit exactly, and every
+        # price that rises would be that of all.
+        step = max(len(takers) - 1, len(names) // len(held))
         for worker in givers:
-            offers = [(level[name] - count, rank[name], name) for name, count in held[worker].items()]
+            first = worker * step
+            offers = [
+                (level[name] - count, (rank[name] + first) % len(names), name) for name, count in held[worker].items()
+            ]
             heapq.heapify(offers)
             self._offers[worker] = offers
 
