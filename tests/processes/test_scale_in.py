@@ -1,0 +1,41 @@
+"""Real workers on Spark: they begin anew in their place, and hand their tasks over before they go."""
+
+import pytest
+
+from tests.processes.cluster import TASKS, Cluster, Feed, until
+
+pytestmark = [pytest.mark.processes, pytest.mark.spark, pytest.mark.timeout(300)]
+
+
+def test_workers_restart_one_by_one_in_their_places_and_one_is_drained(cluster: Cluster, feed: Feed) -> None:
+    """The start counts stand in the checkpoints: every start by assignment takes a task over."""
+    cluster.start_broker()
+    workers = [cluster.start_worker("w0"), cluster.start_worker("w1")]
+    cluster.wait_ready(*workers)
+    cluster.create(workers[0], "lasting", feed.folder, "parquet")
+    cluster.wait_running(workers, "lasting")
+    owned = [worker.running() for worker in workers]
+    assert [len(tasks) for tasks in owned] == [2, 2]
+    assert cluster.starts("lasting") == dict.fromkeys(range(TASKS), 1)
+    lives = [worker.jvm() for worker in workers]
+
+    said = cluster.cli("workers", "restart", "--rolling", "--url", workers[0].url)
+    assert "All 2 workers have restarted." in said, said
+    assert said.count("run again") == 2, said
+    assert [worker.running() for worker in workers] == owned
+    assert cluster.starts("lasting") == dict.fromkeys(range(TASKS), 2)
+    assert all(worker.popen.poll() is None for worker in workers), "the processes are the same"
+    assert not set(lives) & {worker.jvm() for worker in workers}, "what runs in them is not"
+
+    stays, goes = workers
+    said = cluster.cli("worker", "drain", "w1", "--url", goes.url)
+    assert "w1 has handed its jobs over and is gone." in said
+    assert goes.wait(within_s=30) == 0
+    goes.wait_gone()
+    cluster.wait_running([stays], "lasting")
+    moved = {task: 3 if f"lasting-{task}" in owned[1] else 2 for task in range(TASKS)}
+    assert cluster.starts("lasting") == moved, "what stays was not stopped"
+    assert "lasting" in cluster.cli("connectors", "list", "--url", stays.url)
+    rows = feed.stop()
+    until(lambda: cluster.committed("lasting") >= rows, within_s=60, what="all rows arrive")
+    cluster.assert_exact("lasting", rows)
