@@ -34,6 +34,7 @@ def test_defaults_are_kafka_connects() -> None:
     assert (made.heartbeat_interval_ms, made.session_timeout_ms, made.rebalance_timeout_ms) == (3_000, 10_000, 60_000)
     assert (made.rebalance_heartbeat_interval_ms, made.config_rebalance_window_ms) == (200, 300), "Coterie's own"
     assert (made.worker_sync_timeout_ms, made.scheduled_rebalance_max_delay_ms) == (3_000, 300_000)
+    assert (made.rebalance_max_moves_per_round, made.rebalance_round_interval_ms) == (None, 0), "no limit"
     assert (made.offset_storage_partitions, made.status_storage_partitions) == (25, 5)
     assert made.config_storage_replication_factor == 3
     assert made.listener == Listener("", 8083)
@@ -75,6 +76,9 @@ def test_the_example_to_copy_is_taken_as_it_is_and_with_all_that_it_proposes(tex
         ("scheduled.rebalance.max.delay.ms", "-1", "must be at least 0"),
         ("rebalance.heartbeat.interval.ms", "0", "must be at least 1"),
         ("config.rebalance.window.ms", "soon", "not a whole number"),
+        ("rebalance.max.moves.per.round", "0", "must be at least 1"),
+        ("rebalance.max.moves.per.round", "few", "not a whole number"),
+        ("rebalance.round.interval.ms", "-1", "must be at least 0"),
         ("status.storage.partitions", "0", "must be at least 1, or -1 for the broker's own default"),
         ("offset.storage.topic", "fleet-configs", "config.storage.topic has the same topic"),
         ("listeners", "https://:8443", "https is not served"),

@@ -138,7 +138,11 @@ async def serve_life(
                     sync_timeout_ms=settings.worker_sync_timeout_ms,
                     stop_grace_ms=settings.task_shutdown_graceful_timeout_ms,
                     rebalance_window_ms=settings.config_rebalance_window_ms,
-                    policy=Policy(max_delay_ms=settings.scheduled_rebalance_max_delay_ms),
+                    policy=Policy(
+                        max_delay_ms=settings.scheduled_rebalance_max_delay_ms,
+                        moves_per_round_max=settings.rebalance_max_moves_per_round,
+                        round_interval_ms=settings.rebalance_round_interval_ms,
+                    ),
                     session_keys=SessionKeySettings(
                         ttl_ms=settings.inter_worker_key_ttl_ms,
                         algorithm=settings.inter_worker_key_generation_algorithm,

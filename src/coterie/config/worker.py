@@ -7,12 +7,12 @@ from typing import Annotated, NamedTuple, Self
 from urllib.parse import urlsplit
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, field_validator
-from pydantic_core import ErrorDetails
 
 from coterie.config.definition import as_list
 from coterie.config.inter_worker import InterWorkerSettings
 from coterie.config.security import KEYS as SECURITY_KEYS
 from coterie.config.security import KafkaSecurity
+from coterie.config.sentences import sentences
 from coterie.nouns.errors import ConfigError
 from coterie.nouns.ids import GroupId, WorkerId, WorkerUrl
 from coterie.nouns.jobs import ConnectorName, ConnectorTaskId, Jobs
@@ -81,6 +81,11 @@ class WorkerSettings(InterWorkerSettings):
     (Coterie's own key.)"""
     scheduled_rebalance_max_delay_ms: Annotated[int, Field(ge=0)] = 300_000
     """How long a lost worker's jobs wait for it before others get them; 0 means not at all."""
+    rebalance_max_moves_per_round: Annotated[int, Field(ge=1)] | None = None
+    """At most so many jobs are taken from workers at a time for balance or a drain; without it, all that have to move.
+    (Coterie's own key.)"""
+    rebalance_round_interval_ms: Annotated[int, Field(ge=0)] = 0
+    """How long after so many moves the next ones follow. (Coterie's own key.)"""
     connect_protocol: str = "static"
     """The newest protocol that this worker offers its group: eager, compatible, sessioned or static, each with all
     older ones. The group speaks the newest that all its workers offer. With eager every rebalance stops every task."""
@@ -147,7 +152,7 @@ class WorkerSettings(InterWorkerSettings):
         try:
             settings = cls.model_validate({**known, "spark": spark, "security": security})
         except ValidationError as error:
-            raise ConfigError(_sentences(error, cls) | wrong) from None
+            raise ConfigError(sentences(error, cls) | wrong) from None
         if wrong:
             raise ConfigError(wrong)
         if errors := settings._errors_between_keys():
@@ -317,38 +322,3 @@ def _listener(text: str) -> Listener:
     if parts.scheme != "http" or port is None or parts.path not in ("", "/") or parts.query or parts.fragment:
         raise ValueError(f"{text} is not http://host:port")
     return Listener(parts.hostname or "", port)
-
-
-def _sentences(error: ValidationError, settings: type[BaseModel]) -> dict[str, list[str]]:
-    """Pydantic's findings in Connect's words, by key; of a missing key also what belongs there."""
-    meanings = {str(field.alias): field.description for field in settings.model_fields.values()}
-    found: dict[str, list[str]] = {}
-    for detail in error.errors(include_url=False):
-        key = str(detail["loc"][0])
-        if detail["type"] == "missing":
-            sentence = f'Missing required configuration "{key}" which has no default value.'
-            if meaning := meanings[key]:
-                sentence += f" It is: {' '.join(meaning.split())}"
-        else:
-            sentence = f"Invalid value {_shown(detail['input'])} for configuration {key}: {_reason(detail)}"
-        found.setdefault(key, []).append(sentence)
-    return found
-
-
-def _shown(value: object) -> str:
-    return (",".join(value) if isinstance(value, list | tuple) else str(value).strip()) or "''"
-
-
-def _reason(detail: ErrorDetails) -> str:
-    limits = detail.get("ctx", {})
-    match detail["type"]:
-        case "int_parsing" | "int_type" | "int_from_float":
-            return "not a whole number"
-        case "string_too_short" | "too_short":
-            return "must not be empty"
-        case "greater_than_equal":
-            return f"must be at least {limits['ge']}"
-        case "less_than_equal":
-            return f"must be at most {limits['le']}"
-        case _:
-            return detail["msg"].removeprefix("Value error, ")

@@ -131,7 +131,7 @@ def _told(event: AssignmentReceived) -> str:
     assignment = event.assignment
     given = ", ".join(map(str, assignment.assigned)) or "nothing"
     back = ", ".join(map(str, assignment.revoked)) or "nothing"
-    waits = f"; lost jobs wait {assignment.delay_ms} ms" if assignment.delay_ms else ""
+    waits = f"; another round in {assignment.delay_ms} ms" if assignment.delay_ms else ""
     wrong = f"; {assignment.error.name}" if assignment.error else ""
     return (
         f"Generation {event.generation} ({event.protocol.setting}), led by {assignment.leader_url}: "

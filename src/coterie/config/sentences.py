@@ -1,0 +1,39 @@
+"""What pydantic finds wrong in a settings file, told in Connect's words."""
+
+from pydantic import BaseModel, ValidationError
+from pydantic_core import ErrorDetails
+
+
+def sentences(error: ValidationError, settings: type[BaseModel]) -> dict[str, list[str]]:
+    """One sentence for each finding, by key; of a missing key also what belongs there."""
+    meanings = {str(field.alias): field.description for field in settings.model_fields.values()}
+    found: dict[str, list[str]] = {}
+    for detail in error.errors(include_url=False):
+        key = str(detail["loc"][0])
+        if detail["type"] == "missing":
+            sentence = f'Missing required configuration "{key}" which has no default value.'
+            if meaning := meanings[key]:
+                sentence += f" It is: {' '.join(meaning.split())}"
+        else:
+            sentence = f"Invalid value {_shown(detail['input'])} for configuration {key}: {_reason(detail)}"
+        found.setdefault(key, []).append(sentence)
+    return found
+
+
+def _shown(value: object) -> str:
+    return (",".join(value) if isinstance(value, list | tuple) else str(value).strip()) or "''"
+
+
+def _reason(detail: ErrorDetails) -> str:
+    limits = detail.get("ctx", {})
+    match detail["type"]:
+        case "int_parsing" | "int_type" | "int_from_float":
+            return "not a whole number"
+        case "string_too_short" | "too_short":
+            return "must not be empty"
+        case "greater_than_equal":
+            return f"must be at least {limits['ge']}"
+        case "less_than_equal":
+            return f"must be at most {limits['le']}"
+        case _:
+            return detail["msg"].removeprefix("Value error, ")
