@@ -114,13 +114,28 @@ def test_the_next_join_says_what_is_owned_and_the_work_goes_on(worker: Worker) -
 def test_a_wish_that_comes_during_a_round_is_granted_after_it(worker: Worker) -> None:
     settle(worker)
     worker.feed(RejoinWanted(reason="first"))
-    worker.feed(RejoinWanted(reason="second"))
     assert sum(isinstance(send.request, JoinRequest) for send in worker.out) == 1
     worker.answer(JoinRequest, joined(2))
+    worker.feed(RejoinWanted(reason="second"))
     worker.answer(SyncRequest, synced())
     again = worker.sent(JoinRequest)
     assert again is not None
     assert again.reason == "second"
+
+
+@pytest.mark.parametrize("says_more", [False, True])
+def test_a_wish_while_the_join_is_out_is_granted_by_that_round_unless_there_is_more_to_say(
+    worker: Worker, says_more: bool
+) -> None:
+    """A worker that joins as soon as it has released what was revoked asks for a round for that, too."""
+    settle(worker)
+    worker.feed(RejoinWanted(reason="first"))
+    if says_more:
+        worker.subscribe(NO_JOBS)
+    worker.feed(RejoinWanted(reason="second"))
+    worker.answer(JoinRequest, joined(2))
+    worker.answer(SyncRequest, synced())
+    assert (worker.sent(JoinRequest) is not None) is says_more
 
 
 @pytest.mark.parametrize("error", [ErrorCode.rebalance_in_progress, ErrorCode.illegal_generation])

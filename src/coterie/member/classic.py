@@ -4,7 +4,8 @@ Theory of operation. A round is one join, answered when everybody has joined, an
 sent the assignments; between the two the leader's herder computes them. The work goes on through all of it (K415):
 only an assignment revokes. But where the group's last vote was for eager its leader is not told what anybody runs, so
 there everything stops first, and the join waits for that. Whoever is told to rejoin (by a heartbeat, by its herder)
-begins the next round; a wish that comes during a round is granted after it.
+begins the next round; a wish that comes during a round is granted after it, or by it, as long as its join is out and
+says all that there is to say.
 
 Three things can end a place:
 
@@ -62,7 +63,15 @@ from coterie.member.presence import (
     retry_later,
     send_heartbeat,
 )
-from coterie.member.rounds import join_if_due, on_installed, on_joined, on_known, on_subscribed, on_synced
+from coterie.member.rounds import (
+    is_being_said,
+    join_if_due,
+    on_installed,
+    on_joined,
+    on_known,
+    on_subscribed,
+    on_synced,
+)
 from coterie.member.state import InFlight, Member, check
 from coterie.member.turn import Turn
 
@@ -79,7 +88,8 @@ def step(member: Member, event: Event, *, now_ms: int) -> Output[None, Effect]:
             case Subscribed():
                 on_subscribed(member, event)
             case RejoinWanted(reason=reason):
-                member.rejoin_reason = member.rejoin_reason or reason
+                if not is_being_said(member):
+                    member.rejoin_reason = member.rejoin_reason or reason
             case Installed():
                 on_installed(turn, event)
             case Failed():

@@ -114,7 +114,15 @@ def join_if_due(turn: Turn) -> None:
     )
     member.rejoin_reason = None
     member.completed = False
+    member.said = (member.config_offset, owned, member.draining)
     ask(turn, request)
+
+
+def is_being_said(member: Member) -> bool:
+    """Whether a join is out that says all that this worker has to say; then the round that it belongs to is to come."""
+    asking = member.asking
+    is_joining = asking is not None and isinstance(asking.request, JoinRequest)
+    return is_joining and member.said == (member.config_offset, member.owned, member.draining)
 
 
 def ask_whether_known(turn: Turn) -> None:

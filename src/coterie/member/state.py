@@ -82,6 +82,8 @@ class Member:
         """What it was assigned and the herder has not taken up yet: what it says until then was said before."""
         self.draining = False
         """Whether the next join will say that this worker is to go for good."""
+        self.said: tuple[ConfigOffset, Jobs, bool] | None = None
+        """What the last join said: config offset, work, whether it drains."""
         self.told: WorkerAssignment | None = None
         """The last assignment: who leads."""
 
