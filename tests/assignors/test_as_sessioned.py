@@ -94,7 +94,7 @@ def play_both(one: Group, other: Group, configured: Jobs, steps: Steps) -> None:
 POLICIES = st.sampled_from([Policy(max_delay_ms=300), Policy(max_delay_ms=0), Policy(moves_per_round_max=2)])
 
 
-@settings(max_examples=200)
+@settings(max_examples=100)
 @given(configured=SETS, steps=STEPS, policy=POLICIES)
 def test_without_static_workers_static_moves_exactly_as_sessioned(
     configured: Jobs, steps: Steps, policy: Policy
@@ -104,7 +104,7 @@ def test_without_static_workers_static_moves_exactly_as_sessioned(
     play_both(Group(ConnectProtocol.STATIC, none, policy), sessioned, configured, steps)
 
 
-@settings(max_examples=200)
+@settings(max_examples=100)
 @given(configured=SETS, steps=STEPS, policy=POLICIES, claims=st.lists(CLAIMS, min_size=len(IDS), max_size=len(IDS)))
 def test_where_not_all_speak_static_claims_are_ignored(
     configured: Jobs,

@@ -136,7 +136,7 @@ def fleet(loads: Sequence[int]) -> dict[MemberId, Jobs]:
     return {MemberId(f"w{at}"): Jobs.of(next(jobs) for _ in range(load)) for at, load in enumerate(loads)}
 
 
-@settings(max_examples=300)
+@settings(max_examples=100)
 @given(loads=LOADS, moves=st.integers(1, 7), interval_ms=st.sampled_from([0, 1_000]))
 def test_the_rounds_add_up_to_the_bound_and_are_as_few_as_can_be(
     loads: list[int], moves: int, interval_ms: int
@@ -152,7 +152,7 @@ def test_the_rounds_add_up_to_the_bound_and_are_as_few_as_can_be(
     assert [at_ms for at_ms, _ in stops] == [nth * interval_ms for nth in range(len(stops))]
 
 
-@settings(max_examples=150)
+@settings(max_examples=100)
 @given(loads=LOADS.filter(lambda loads: len(loads) > 1), moves=st.integers(1, 7), data=st.data())
 def test_a_drain_is_spread_over_rounds_like_any_other_moves(loads: list[int], moves: int, data: st.DataObject) -> None:
     members = fleet(loads)

@@ -27,6 +27,7 @@ class Policy:
     max_delay_ms: int = 300_000
     """``scheduled.rebalance.max.delay.ms``: how long a departed member's jobs wait for it; 0 is design I."""
     moves_per_round_max: int | None = None
-    """``rebalance.max.moves.per.round``: how many jobs may be revoked for balance in one round; None is design II."""
+    """``rebalance.max.moves.per.round``: how many jobs may be revoked in one round for drains and for
+    balance; None is design II."""
     round_interval_ms: int = 0
     """``rebalance.round.interval.ms``: how long after such a round the next one follows (design III)."""
