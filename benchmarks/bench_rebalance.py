@@ -102,13 +102,11 @@ def measured(
     """All events of one system, on a broker of its own."""
     home = folder / system
     home.mkdir()
-    with Children(folder / "logs") as children:
-        with fleets.broker(folder / f"{system}-broker", children) as port:
-            workers = kind(home, children, port=port, protocol=protocol, delay_ms=delay_ms)
-            figures = play(Bench(workers, tasks), wanted)
-            workers.end()
-        stats = json.loads((folder / f"{system}-broker" / "stats.json").read_text())
-    gap_ms = max(member["largest_gap_ms"] for member in stats[workers.group_id].values())
+    with Children(folder / "logs") as children, fleets.broker(folder / f"{system}-broker", children) as port:
+        workers = kind(home, children, port=port, protocol=protocol, delay_ms=delay_ms)
+        figures = play(Bench(workers, tasks), wanted)
+        workers.end()
+    gap_ms = fleets.heartbeat_gap_ms(folder / f"{system}-broker", workers.group_id)
     if gap_ms >= 2 * fleets.HEARTBEAT_MS:
         say(f"{system}: a heartbeat was late: {gap_ms} ms after the one before, where {fleets.HEARTBEAT_MS} are wanted")
     for one in figures.values():

@@ -1,5 +1,6 @@
 """Fleets of light tasks as real processes: workers of Coterie, and of Kafka Connect beside them, on one broker."""
 
+import json
 import re
 import shutil
 import subprocess
@@ -257,3 +258,9 @@ def broker(folder: Path, children: Children) -> Iterator[int]:
     finally:
         child.terminate()
         child.wait(DEADLINE_S)
+
+
+def heartbeat_gap_ms(folder: Path, group_id: str) -> int:
+    """The longest that the broker of ``folder``, which has ended, did not hear of a member of the group."""
+    stats = json.loads((folder / "stats.json").read_text())
+    return max(member["largest_gap_ms"] for member in stats["groups"][group_id].values())

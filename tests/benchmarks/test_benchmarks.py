@@ -60,6 +60,8 @@ def test_a_fleet_of_light_tasks_is_created_joined_and_left(tmp_path: Path) -> No
         bench.settle_group()
         created, joined, left = bench.create(), bench.join(), bench.lose(workers.drain)
         workers.end()
+    assert fleets.heartbeat_gap_ms(tmp_path / "broker", workers.group_id) > 0
+    assert workers.longest_stall_ms() > 0
     assert (created["restarted"], joined["stopped"], joined["optimum"], left["stopped"]) == (0, 10, 10, 0)
     assert (joined["moved"], left["moved"]) == (10, 10)
     assert joined["rounds"] == 2, "one that revokes, and one that assigns"
