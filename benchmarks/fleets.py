@@ -263,4 +263,4 @@ def broker(folder: Path, children: Children) -> Iterator[int]:
 def heartbeat_gap_ms(folder: Path, group_id: str) -> int:
     """The longest that the broker of ``folder``, which has ended, did not hear of a member of the group."""
     stats = json.loads((folder / "stats.json").read_text())
-    return max(member["largest_gap_ms"] for member in stats["groups"][group_id].values())
+    return max(int(member["largest_gap_ms"]) for member in stats["groups"][group_id].values())
