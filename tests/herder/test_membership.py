@@ -196,6 +196,23 @@ def test_a_delay_that_ends_during_a_round_asks_for_no_other() -> None:
     assert not herder.take(Rejoin)
 
 
+def test_a_delay_that_is_told_again_does_not_begin_anew() -> None:
+    """A follower whose delay is over joins, and is answered with the generation that runs. If the leader has died
+    meanwhile, and this one leads, nothing is left of the delay."""
+    herder = ready()
+    herder.assign(assigned=only(TASKS[0]), leader=OTHER, delay_ms=60_000)
+    herder.obey()
+    herder.now_ms += 60_000
+    herder.tell(TimerFired(timer="delay over"))
+    assert herder.take(Rejoin)
+    herder.tell(RebalanceStarted())
+    herder.generation -= 1
+    herder.assign(assigned=only(TASKS[0]), leader=OTHER, delay_ms=60_000)
+    dealt = round_of(herder, {ME: only(TASKS[0])})
+    assert dealt[ME].assigned == EVERYTHING - only(TASKS[0])
+    assert dealt[ME].delay_ms == 0
+
+
 @COOPERATIVE
 def test_a_new_leader_keeps_what_is_left_of_the_delay_that_it_was_told_of(protocol: ConnectProtocol) -> None:
     """K415, "Leader leaves the group": then every job that nobody runs counts as lost."""

@@ -41,6 +41,7 @@ class Worker:
         *,
         offers: ConnectProtocol = ConnectProtocol.STATIC,
         claims: Jobs | None = None,
+        rebalance_timeout_ms: int = 60_000,
     ) -> None:
         self.member = Member(
             MemberSettings(
@@ -50,7 +51,7 @@ class Worker:
                 protocols=offers.offered,
                 claims=claims,
                 session_timeout_ms=9_000,
-                rebalance_timeout_ms=60_000,
+                rebalance_timeout_ms=rebalance_timeout_ms,
                 heartbeat_interval_ms=1_000,
                 rebalance_heartbeat_interval_ms=1_000,
             )

@@ -5,7 +5,14 @@ from dataclasses import replace
 import pytest
 
 from coterie.member.events import Installed, LeaveWanted, Left, RejoinWanted
-from coterie.member.messages import HeartbeatRequest, HeartbeatResponse, JoinRequest, SyncRequest, SyncResponse
+from coterie.member.messages import (
+    HeartbeatRequest,
+    HeartbeatResponse,
+    JoinRequest,
+    JoinResponse,
+    SyncRequest,
+    SyncResponse,
+)
 from coterie.nouns.ids import ConfigOffset, Generation, InstanceId, MemberId, WorkerUrl
 from coterie.nouns.jobs import NO_JOBS, ConnectorName, ConnectorTaskId, Jobs
 from coterie.wire.connect import ConnectProtocol, WorkerAssignment, WorkerMetadata
@@ -186,6 +193,78 @@ def test_a_static_member_that_is_back_in_an_eager_group_goes_on_with_the_whole_t
     worker.subscribe(SOME_WORK)
     worker.subscribe(NO_JOBS)
     assert (worker.sent(JoinRequest) is not None) is leads, "a leader that is back does not know what it dealt out"
+
+
+# -- votes that were missed -------------------------------------------------------------------------------------------
+
+
+def names(worker: Worker) -> list[str]:
+    request = worker.sent(JoinRequest)
+    assert request is not None
+    return [name for name, _ in request.protocols]
+
+
+@pytest.mark.parametrize("broken", [True, False], ids=["broken off", "never answered"])
+def test_a_worker_at_work_that_may_have_missed_a_vote_offers_no_eager(worker: Worker, broken: bool) -> None:
+    """The lost answer may have been of an eager round: then the leader takes this worker to have stopped by now."""
+    settle(worker, STATIC)
+    worker.feed(RejoinWanted(reason="a wish"))
+    if broken:
+        worker.fail(JoinRequest)
+        worker.pass_time(1_000)
+    else:
+        lost = worker.sent(JoinRequest)
+        while worker.sent(JoinRequest) is lost:
+            worker.pass_time(1_000)
+            worker.answer(HeartbeatRequest, HeartbeatResponse(error=ErrorCode.rebalance_in_progress))
+    assert names(worker) == ["static", "sessioned", "compatible"]
+
+
+def test_a_group_that_cannot_do_without_eager_refuses_that_and_then_everything_stops_first(worker: Worker) -> None:
+    settle(worker, STATIC)
+    worker.feed(RejoinWanted(reason="a wish"))
+    worker.fail(JoinRequest)
+    worker.pass_time(1_000)
+    worker.told.clear()
+    worker.answer(JoinRequest, JoinResponse(error=ErrorCode.inconsistent_group_protocol))
+    assert worker.sent(JoinRequest) is None
+    assert worker.heard(RebalanceStarted) == [RebalanceStarted(everything_stops=True)]
+    worker.subscribe(NO_JOBS)
+    assert names(worker) == ["static", "sessioned", "compatible", "default"]
+
+
+def test_any_other_group_takes_it_and_is_offered_eager_again_in_a_round_of_its_own(worker: Worker) -> None:
+    settle(worker, STATIC)
+    worker.feed(RejoinWanted(reason="a wish"))
+    worker.fail(JoinRequest)
+    worker.pass_time(1_000)
+    worker.answer(JoinRequest, joined(3, protocol=STATIC))
+    worker.answer(SyncRequest, synced(protocol=STATIC))
+    assert names(worker) == ["static", "sessioned", "compatible", "default"]
+    worker.answer(JoinRequest, joined(4, protocol=STATIC))
+    worker.answer(SyncRequest, synced(protocol=STATIC))
+    assert worker.sent(JoinRequest) is None
+    assert not worker.heard(MembershipLost)
+
+
+def test_a_worker_without_work_offers_everything_whatever_it_has_missed(worker: Worker) -> None:
+    settle(worker, STATIC, NO_JOBS)
+    worker.feed(RejoinWanted(reason="a wish"))
+    worker.fail(JoinRequest)
+    worker.pass_time(1_000)
+    assert names(worker) == ["static", "sessioned", "compatible", "default"]
+
+
+def test_a_static_member_that_was_away_for_a_whole_rebalance_timeout_may_have_missed_a_vote() -> None:
+    worker = Worker(InstanceId("one"), rebalance_timeout_ms=2_000)
+    worker.subscribe()
+    worker.answer(HeartbeatRequest, HeartbeatResponse(error=ErrorCode.unknown_member_id))
+    settle(worker, STATIC)
+    worker.pass_time(1_000)
+    worker.answer(HeartbeatRequest, HeartbeatResponse(error=ErrorCode.none))
+    worker.now_ms += 2_500  # Paused; its session is longer.
+    worker.feed(RejoinWanted(reason="a wish"))
+    assert names(worker) == ["static", "sessioned", "compatible"]
 
 
 # -- bytes that are none ----------------------------------------------------------------------------------------------

@@ -26,6 +26,7 @@ def on_rebalance(turn: Turn, event: RebalanceStarted) -> None:
 
 def on_assignment(turn: Turn, event: AssignmentReceived) -> None:
     herder, assignment = turn.herder, event.assignment
+    is_told_again = not herder.lost and event.generation == herder.generation
     herder.member_id, herder.generation, herder.protocol = event.member_id, event.generation, event.protocol
     herder.leader, herder.leader_url = assignment.leader, assignment.leader_url
     herder.lost = herder.releasing = herder.rejoin_asked = False
@@ -56,7 +57,9 @@ def on_assignment(turn: Turn, event: AssignmentReceived) -> None:
         kept = NO_JOBS if is_eager else herder.assigned - assignment.revoked
         herder.assigned = kept | assignment.assigned
         herder.owes_rejoin = herder.owes_rejoin or bool(assignment.revoked)
-    _set_delay(turn, assignment.delay_ms)
+    if not is_told_again:
+        # A follower that joins again is answered with the generation that runs: its delay has begun long ago.
+        _set_delay(turn, assignment.delay_ms)
     if herder.is_leader:
         statuses.forget_the_deleted(turn)
 

@@ -137,7 +137,8 @@ def on_failure(turn: Turn, event: Failed) -> None:
             # Sooner than the interval: the coordinator may be back long before the lease is over.
             backoff_ms = min(turn.member.settings.retry_backoff_max_ms, turn.member.settings.heartbeat_interval_ms)
             turn.order(SetTimer(timer="heartbeat", at_ms=turn.now_ms + backoff_ms))
-        case _:
+        case request:
+            turn.member.unheard = turn.member.unheard or isinstance(request, JoinRequest)
             turn.say_trouble(f"The group's coordinator cannot be asked: {event.reason}")
             retry_later(turn)
 
@@ -168,6 +169,7 @@ def on_timer(turn: Turn, timer: Timer) -> None:
             if asked is not None and now_ms >= asked.sent_at_ms + member.settings.answer_timeout_ms:
                 turn.order(Say(text="The group's coordinator has not answered in time; joining again"))
                 member.asking = None
+                member.unheard = member.unheard or isinstance(asked.request, JoinRequest)
                 retry_later(turn)
         case "retry":
             if member.retry_at_ms is not None and now_ms >= member.retry_at_ms:

@@ -121,7 +121,7 @@ def lose(turn: Turn, reason: str) -> None:
     """Everything is to stop; whatever is still answered belongs to the past."""
     member = turn.member
     member.generation = NO_GENERATION
-    member.completed = member.computing = member.releasing = False
+    member.completed = member.computing = member.releasing = member.unheard = False
     member.asking = member.heartbeat = member.rejoin_reason = None
     member.leased_at_ms = member.retry_at_ms = member.told = member.hurries_until_ms = None
     member.stopping = True

@@ -25,6 +25,7 @@ from coterie.member.presence import (
 from coterie.member.refusals import refusal
 from coterie.member.state import NO_GENERATION, NO_MEMBER, InFlight, Member
 from coterie.member.turn import Turn
+from coterie.member.vote import announce, spoken, what_to_offer
 from coterie.nouns.errors import WireError
 from coterie.nouns.ids import MemberId, WorkerUrl
 from coterie.nouns.jobs import NO_JOBS
@@ -102,6 +103,8 @@ def join_if_due(turn: Turn) -> None:
         opaque=None if settings.name is None else encode_opaque(name=settings.name),
     )
     turn.order(RebalanceStarted())
+    offers = what_to_offer(turn)
+    member.withholds = offers != settings.protocols
     request = JoinRequest(
         group_id=settings.group_id,
         member_id=member.member_id,
@@ -109,7 +112,7 @@ def join_if_due(turn: Turn) -> None:
         session_timeout_ms=settings.session_timeout_ms,
         rebalance_timeout_ms=settings.rebalance_timeout_ms,
         protocol_type=PROTOCOL_TYPE,
-        protocols=tuple((offered.wire_name, encode_metadata(offered, metadata)) for offered in settings.protocols),
+        protocols=tuple((offered.wire_name, encode_metadata(offered, metadata)) for offered in offers),
         reason=member.rejoin_reason or "",
     )
     member.rejoin_reason = None
@@ -166,6 +169,9 @@ def on_joined(turn: Turn, asked: InFlight, response: JoinResponse) -> None:
             member.has_been_in = True
             member.member_id, member.generation = response.member_id, response.generation
             member.protocol = spoken(member, response.protocol)
+            member.unheard = False
+            if member.withholds:
+                member.rejoin_reason = member.rejoin_reason or "this worker offers eager again"
             if was_in:
                 renew_lease(turn, asked)
             turn.order(GenerationJoined(generation=response.generation))
@@ -199,6 +205,8 @@ def on_joined(turn: Turn, asked: InFlight, response: JoinResponse) -> None:
             on_unknown(turn)
         case ErrorCode.rebalance_in_progress | ErrorCode.illegal_generation:
             retry_later(turn)
+        case ErrorCode.inconsistent_group_protocol if member.withholds:
+            member.protocol, member.unheard = ConnectProtocol.EAGER, False
         case error:
             on_error(turn, error)
 
@@ -214,11 +222,6 @@ def on_error(turn: Turn, error: ErrorCode) -> None:
     else:
         turn.say_trouble(f"The group's coordinator answers {error.name}; joining again")
         retry_later(turn)
-
-
-def spoken(member: Member, wire_name: str) -> ConnectProtocol | None:
-    """The protocol of that name, if this worker offers it."""
-    return next((offered for offered in member.settings.protocols if offered.wire_name == wire_name), None)
 
 
 def is_about(asked: InFlight, member_id: MemberId) -> bool:
@@ -314,21 +317,3 @@ def on_synced(turn: Turn, asked: InFlight, response: SyncResponse) -> None:
             pass  # the group has moved on: join at once
         case error:
             on_error(turn, error)
-
-
-def announce(turn: Turn, protocol: ConnectProtocol) -> None:
-    """Say what the group speaks, whenever that is another protocol than before."""
-    member = turn.member
-    if protocol is member.announced:
-        return
-    member.announced = protocol
-    newest = member.settings.protocols[0]
-    if protocol is newest:
-        turn.order(Say(text=f"The group speaks {protocol.setting}"))
-        return
-    text = f"The group speaks {protocol.setting}, not {newest.setting}: a member's connect.protocol is that old"
-    if protocol is ConnectProtocol.EAGER:
-        text += "; so each rebalance stops all tasks"
-    if member.settings.claims is not None and protocol < ConnectProtocol.STATIC:
-        text += "; static.connectors and static.tasks are ignored"
-    turn.order(Say(text=text, warns=True))

@@ -93,6 +93,10 @@ class Member:
         """Of the last join that was answered."""
         self.protocol: ConnectProtocol | None = None
         """What the group voted for in that join."""
+        self.unheard = False
+        """A join was sent whose answer never came: the group may have had a vote that this member did not hear of."""
+        self.withholds = False
+        """The last join did not offer eager."""
         self.announced: ConnectProtocol | None = None
         """What the process's log was last told that the group speaks."""
         self.completed = False
