@@ -16,6 +16,9 @@ Held: TypeAlias = Sequence[Mapping[ConnectorName, int]]
 Deltas: TypeAlias = Sequence[dict[ConnectorName, int]]
 """Of each worker, by connector: tasks gained (above zero) or given away (below); nothing is at zero."""
 
+NOTHING = -(1 << 60)
+"""Below every price."""
+
 
 def exchange(held: Held, free: Mapping[ConnectorName, int], shares: Shares) -> Deltas:
     """Bring every worker to its share, and settle in ``shares`` who has a task's extra.
@@ -31,13 +34,14 @@ def exchange(held: Held, free: Mapping[ConnectorName, int], shares: Shares) -> D
     extras = shares.tasks_extras - sum(shares.with_task)
     to_place = dict(free)
     if givers:
-        giving = _Giving(held, deltas, givers, takers, to_place)
         may_keep = [worker for worker in open_ if surplus[worker] > 0]
         for worker in may_keep:
             shares.with_task[worker] = True
+        levels = _Levels(sorted(set().union(*(held[worker] for worker in givers))), [held[w] for w in takers])
+        for name, count in free.items():
+            levels.fill(name, count)
         due = {worker: surplus[worker] - shares.with_task[worker] for worker in givers}
-        giving.give(due, sum(due.values()))
-        for worker in giving.give(dict.fromkeys(may_keep, 1), max(0, len(may_keep) - extras)):
+        for worker in _give(held, deltas, levels, due, set(may_keep), max(0, len(may_keep) - extras), to_place):
             shares.with_task[worker] = False
     may_take = frozenset(worker for worker in open_ if surplus[worker] <= 0)
     room = {worker: shares.with_task[worker] - surplus[worker] for worker in takers}
@@ -50,76 +54,61 @@ def exchange(held: Held, free: Mapping[ConnectorName, int], shares: Shares) -> D
 # -- giving -----------------------------------------------------------------------------------------------------------
 
 
-class _Giving:
-    """What those above their share give, into ``to_place``."""
+def _give(
+    held: Held,
+    deltas: Deltas,
+    levels: "_Levels",
+    due: dict[int, int],
+    may_give: set[int],
+    more: int,
+    to_place: dict[ConnectorName, int],
+) -> Sequence[int]:
+    """One by one, from where it spreads best: what is ``due``, by worker, and ``more`` by those who ``may_give`` one.
 
-    def __init__(
-        self,
-        held: Held,
-        deltas: Deltas,
-        givers: Sequence[int],
-        takers: Sequence[int],
-        to_place: dict[ConnectorName, int],
-    ) -> None:
-        self._held = held
-        self._deltas = deltas
-        self._to_place = to_place
-        names = sorted(set().union(*(held[worker] for worker in givers)))
-        self._levels = _Levels(names, [held[worker] for worker in takers])
-        for name, count in to_place.items():
-            self._levels.fill(name, count)
-        level = self._levels.level
-        rank = {name: place for place, name in enumerate(reversed(names))}
-        self._offers: dict[int, list[tuple[int, int, ConnectorName]]] = {}
-        """Of each giver a heap: by how much giving one adds to the sum of squares (halved, less one), and of what."""
-        # Among equals each giver begins with another connector: else who takes would have to fit exactly, and every
-        # price that rises would be that of all.
-        step = max(len(takers) - 1, len(names) // len(held))
-        for worker in givers:
-            first = worker * step
-            offers = [
-                (level[name] - count, (rank[name] + first) % len(names), name) for name, count in held[worker].items()
-            ]
-            heapq.heapify(offers)
-            self._offers[worker] = offers
-
-    def give(self, due: dict[int, int], at_most: int) -> Sequence[int]:
-        """One by one, from where it spreads best, among equals from the last; ``due``, by worker, goes down.
-
-        Returns who gave, in order.
-        """
-        queue = [(self._best(worker), -worker) for worker, count in due.items() if count] if at_most else []
-        heapq.heapify(queue)
-        gave: list[int] = []
-        while len(gave) < at_most:
-            then, minus = queue[0]
-            worker = -minus
-            now = self._best(worker)
-            if now != then:  # it has fewer since, or takers have more: prices only rise
-                heapq.heapreplace(queue, (now, minus))
-                continue
-            name = now[2]
-            delta = self._deltas[worker]
-            delta[name] = delta.get(name, 0) - 1
-            if not self._held[worker][name] + delta[name]:
-                heapq.heappop(self._offers[worker])
-            self._to_place[name] = self._to_place.get(name, 0) + 1
-            self._levels.fill(name, 1)
-            gave.append(worker)
+    It comes ``to_place``. Among equals each connector gives in turn, the last by name first, and of it the last worker.
+    Returns who gave one more.
+    """
+    level = levels.level
+    offers: dict[ConnectorName, list[tuple[int, int]]] = {name: [] for name in level}
+    """Of each connector a heap: minus how many of it a worker has, minus the worker."""
+    for worker in due:
+        for name, count in held[worker].items():
+            offers[name].append((-count, -worker))
+    # By how much giving one adds to the sum of squares (halved, less one), how many have been given, a tie, of what.
+    queue = [(NOTHING, 0, place, name) for place, name in enumerate(reversed(level))]
+    gave_more: list[int] = []
+    left = sum(due.values()) + more
+    for line in offers.values():
+        heapq.heapify(line)
+    while left:
+        price, given, place, name = queue[0]
+        line = offers[name]
+        while line and not due[-line[0][1]] and (-line[0][1] not in may_give or len(gave_more) == more):
+            heapq.heappop(line)
+        if not line:
+            heapq.heappop(queue)
+            continue
+        minus_count, minus_worker = line[0]
+        now = level[name] + minus_count
+        if now != price:  # it has fewer since, or takers have more: prices only rise
+            heapq.heapreplace(queue, (now, given, place, name))
+            continue
+        worker = -minus_worker
+        deltas[worker][name] = deltas[worker].get(name, 0) - 1
+        to_place[name] = to_place.get(name, 0) + 1
+        levels.fill(name, 1)
+        left -= 1
+        if due[worker]:
             due[worker] -= 1
-            if not due[worker]:
-                heapq.heappop(queue)
-        return gave
-
-    def _best(self, worker: int) -> tuple[int, int, ConnectorName]:
-        offers, tasks, delta = self._offers[worker], self._held[worker], self._deltas[worker]
-        level = self._levels.level
-        while True:
-            price, tie, name = offers[0]
-            now = level[name] - tasks[name] - delta.get(name, 0)
-            if now == price:
-                return offers[0]
-            heapq.heapreplace(offers, (now, tie, name))
+        else:
+            may_give.remove(worker)
+            gave_more.append(worker)
+        if minus_count < -1:
+            heapq.heapreplace(line, (minus_count + 1, minus_worker))
+        else:
+            heapq.heappop(line)
+        heapq.heapreplace(queue, (price, given + 1, place, name))
+    return gave_more
 
 
 class _Levels:
