@@ -1,7 +1,7 @@
 # The words of this house. CI runs the same ones (.ci/run).
 
 .DEFAULT_GOAL := help
-.PHONY: help setup check fmt test demo sim bench fuzz
+.PHONY: help setup check fmt test soak demo sim bench fuzz
 BIN := .venv/bin
 
 help:  ## say what the words mean
@@ -21,6 +21,9 @@ fmt: .venv/dev.stamp  ## format the code
 
 test: .venv/dev.stamp  ## every test
 	$(BIN)/python -X dev -m pytest -q
+
+soak: .venv/dev.stamp  ## the tests that take minutes: rolling updates of real processes, more ways of living with a JVM
+	$(BIN)/python -X dev -m pytest -q -m soak
 
 demo: .venv/run.stamp  ## broker, three workers, real data, one worker killed in the middle of a batch
 	$(BIN)/coterie demo

@@ -2,7 +2,8 @@
 
 To record them anew:
 
-    COTERIE_RECORD=/tmp/mixed pytest tests/kafka/test_jvm_connect.py && python -m tests.kafka.mixed_vectors /tmp/mixed
+    COTERIE_RECORD=/tmp/mixed pytest -m "" tests/kafka/test_jvm_connect.py
+    python -m tests.kafka.mixed_vectors /tmp/mixed
 """
 
 import json

@@ -44,10 +44,19 @@ SPOKEN = {"eager": ConnectProtocol.EAGER, "compatible": ConnectProtocol.COMPATIB
 
 
 def on(*brokers_and_protocols: str) -> pytest.MarkDecorator:
-    """Brokers never look inside: one protocol on the real one shows that such a group is possible there, too."""
+    """Everywhere, and in each run of the tests ``brokers_and_protocols``."""
     return pytest.mark.parametrize(
         ("bootstrap", "protocol"),
-        [pytest.param(*one.split("-"), id=one) for one in brokers_and_protocols],
+        [
+            pytest.param(
+                broker,
+                protocol,
+                id=f"{broker}-{protocol}",
+                marks=[] if f"{broker}-{protocol}" in brokers_and_protocols else [pytest.mark.soak],
+            )
+            for broker in ("embedded", "kafka")
+            for protocol in SPOKEN
+        ],
         indirect=["bootstrap"],
     )
 
@@ -205,7 +214,7 @@ async def mixed(bootstrap: str, tools: Tools, connect_plugins: Path, tmp_path: P
         await fleet.stop()
 
 
-@on("embedded-eager", "embedded-compatible", "embedded-static", "kafka-static")
+@on("embedded-eager", "embedded-compatible", "kafka-static")
 async def test_ours_leads_and_a_jvm_takes_and_reports_what_it_is_assigned(
     mixed: Mixed, protocol: str, request: pytest.FixtureRequest
 ) -> None:
@@ -246,7 +255,7 @@ async def test_ours_leads_and_a_jvm_takes_and_reports_what_it_is_assigned(
     record(os.environ.get("COTERIE_RECORD"), f"ours lead, {request.node.callspec.id}", a.heard)
 
 
-@on("embedded-eager", "embedded-static", "kafka-static")
+@on("embedded-static", "kafka-static")
 async def test_a_jvm_leads_and_ours_take_and_report_what_they_are_assigned(
     mixed: Mixed, protocol: str, request: pytest.FixtureRequest
 ) -> None:

@@ -10,7 +10,7 @@ import sys
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
@@ -161,10 +161,12 @@ class Cluster:
         until(lambda: self._listens(self.broker_port), within_s=30, what="the broker listens")
         return self.broker
 
-    def start_worker(self, name: str, *, bootstrap_port: int | None = None) -> WorkerProcess:
-        """Start a worker; returns at once. See :meth:`wait_ready`."""
+    def start_worker(
+        self, name: str, *, bootstrap_port: int | None = None, properties: Mapping[str, str] | None = None
+    ) -> WorkerProcess:
+        """Start a worker, with ``properties`` over what all have; returns at once. See :meth:`wait_ready`."""
         port = free_port()
-        properties = {
+        settings = {
             "bootstrap.servers": f"127.0.0.1:{bootstrap_port or self.broker_port}",
             "group.id": "cluster",
             "config.storage.topic": "configs",
@@ -181,9 +183,10 @@ class Cluster:
             "task.shutdown.graceful.timeout.ms": "2000",
             "checkpoint.location": str(self.checkpoints),
             "worker.name": name,
+            **(properties or {}),
         }
         file = self.folder / f"{name}.properties"
-        file.write_text("".join(f"{key}={value}\n" for key, value in properties.items()))
+        file.write_text("".join(f"{key}={value}\n" for key, value in settings.items()))
         process = self._spawn(name, "worker", "-c", str(file))
         worker = WorkerProcess(name=name, popen=process.popen, log=process.log, url=f"http://127.0.0.1:{port}")
         self.processes[-1] = worker

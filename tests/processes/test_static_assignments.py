@@ -1,0 +1,33 @@
+"""K987's nine-step rolling update over real processes, each worker with a Spark of its own."""
+
+import asyncio
+import signal
+from collections.abc import Mapping
+
+import pytest
+
+from tests.processes.cluster import Cluster, Feed, WorkerProcess
+from tests.processes.rolling_update import RollingUpdate
+
+pytestmark = [pytest.mark.soak, pytest.mark.processes, pytest.mark.spark, pytest.mark.timeout(1_200)]
+
+
+class Handle:
+    def __init__(self, worker: WorkerProcess) -> None:
+        self.url = worker.url
+        self._worker = worker
+
+    async def end(self) -> None:
+        self._worker.kill_group(signal.SIGTERM)
+        assert await asyncio.to_thread(self._worker.popen.wait, 60) == 0, self._worker.tail()
+
+
+@pytest.mark.parametrize("protocol", ["eager", "compatible", "sessioned"])
+async def test_a_cluster_of_processes_rolls_to_static_workers_and_jobs_that_do_not_move_go_on(
+    cluster: Cluster, feed: Feed, protocol: str
+) -> None:
+    async def start(name: str, properties: Mapping[str, str]) -> Handle:
+        return Handle(cluster.start_worker(name, properties=properties))
+
+    cluster.start_broker()
+    await RollingUpdate(start=start, feed=feed, checkpoints=cluster.checkpoints, out=cluster.out).run(protocol)

@@ -1,0 +1,97 @@
+"""K987's nine-step rolling update over real Spark tasks: whole workers of one process that share one session."""
+
+import uuid
+from collections.abc import AsyncIterator, Mapping
+from contextlib import AsyncExitStack
+from pathlib import Path
+
+import pytest
+import pytest_asyncio
+
+from coterie.spark import runtime as spark_runtime
+from coterie.spark.runtime import SparkConfig, SparkTaskRuntime
+from coterie.spark.session import Session
+from tests.kafka.embedded_broker import EmbeddedBroker
+from tests.processes.cluster import Feed
+from tests.processes.rolling_update import RollingUpdate
+from tests.spark.conftest import Rig
+from tests.worker.composed import Composed, ComposedFleet
+
+pytestmark = [
+    pytest.mark.spark,
+    pytest.mark.processes,
+    pytest.mark.asyncio(loop_scope="session"),
+    pytest.mark.timeout(600),
+]
+
+
+class Lent:
+    """A worker's view of the session of all tests: the tasks are its own, and the JVM is not."""
+
+    def __init__(self, session: Session) -> None:
+        self.spark = session.spark
+        self.jvm_pid = session.jvm_pid
+
+    def on_death(self, say: object) -> None:
+        pass
+
+    def close(self) -> None:
+        pass
+
+
+class Handle:
+    def __init__(self, one: Composed) -> None:
+        self.url = one.url
+        self.end = one.stop
+
+
+@pytest_asyncio.fixture(loop_scope="session")
+async def update(
+    rig: Rig, embedded_broker: EmbeddedBroker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> AsyncIterator[RollingUpdate]:
+    session = rig.spark_runtime._session
+    assert session is not None
+    monkeypatch.setattr(spark_runtime, "open_session", lambda *_, **__: Lent(session))
+    monkeypatch.setattr(spark_runtime, "warm_up", lambda *_: None)  # it is warm
+    group, checkpoints = f"static-{uuid.uuid4().hex[:8]}", tmp_path / "checkpoints"
+    feed = Feed(tmp_path / "in")
+    async with AsyncExitStack() as stack:
+        fleet = ComposedFleet(
+            {
+                "bootstrap.servers": embedded_broker.bootstrap_servers,
+                "group.id": group,
+                "config.storage.topic": f"{group}-configs",
+                "offset.storage.topic": f"{group}-offsets",
+                "status.storage.topic": f"{group}-statuses",
+                "scheduled.rebalance.max.delay.ms": "1000",
+                "checkpoint.location": str(checkpoints),
+            },
+            stack,
+        )
+
+        async def start(name: str, properties: Mapping[str, str]) -> Handle:
+            config = SparkConfig(
+                checkpoint_location=checkpoints, scratch=tmp_path / name, log_file=tmp_path / f"{name}.log"
+            )
+            return Handle(await fleet.start(name, SparkTaskRuntime(config), properties))
+
+        feed.start()
+        try:
+            yield RollingUpdate(start=start, feed=feed, checkpoints=checkpoints, out=tmp_path / "out")
+        finally:
+            feed.stop()
+            await fleet.stop()
+
+
+@pytest.mark.parametrize(
+    "protocol",
+    [
+        "eager",
+        pytest.param("compatible", marks=pytest.mark.soak),  # moves as sessioned does
+        "sessioned",
+    ],
+)
+async def test_a_cluster_rolls_to_static_workers_and_jobs_that_do_not_move_go_on(
+    update: RollingUpdate, protocol: str
+) -> None:
+    await update.run(protocol)
