@@ -37,6 +37,7 @@ from coterie.nouns.ids import ConfigOffset, Generation, Incarnation, MemberId, W
 from coterie.nouns.jobs import NO_JOBS, Jobs
 from coterie.wire.connect import AssignmentError, ConnectProtocol, WorkerAssignment
 from coterie.wire.connect_events import AssignmentReceived
+from coterie.wire.connect_place import Place
 
 ME, OTHER = MemberId("me"), MemberId("other")
 WALL_MS = 1_795_228_766_406
@@ -57,11 +58,12 @@ Doable: TypeAlias = (
 class ByHand:
     """A herder and its two logs. :meth:`tell` gives it an event; what it orders gathers in ``orders``."""
 
-    def __init__(self) -> None:
+    def __init__(self, place: Place | None = None) -> None:
         url = WorkerUrl("http://here:8083/")
-        self.herder = Herder(
-            HerderSettings(worker_id=WorkerId("here:8083"), url=url, version="1", connector_type=lambda _: "source")
+        settings = HerderSettings(
+            worker_id=WorkerId("here:8083"), url=url, version="1", connector_type=lambda _: "source", name="here"
         )
+        self.herder = Herder(settings, place)
         self.now_ms = 1_000
         self.orders: list[Effect] = []
         self.config: list[NewLine] = []

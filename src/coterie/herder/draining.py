@@ -38,11 +38,12 @@ def advance(turn: Turn) -> None:
     herder = turn.herder
     if not herder.settled or herder.leaving is not None:
         return
-    if herder.draining and not herder.owned and not herder.owes_rejoin:
+    if herder.draining and not herder.owned and not herder.owes_rejoin and not herder.rejoin_asked:
         leaving.leave(turn, "it is drained", code=0, grace_ms=herder.settings.stop_grace_ms, for_good=True)
     elif herder.owes_word is not None and not herder.warming:
         turn.order(Rejoin(reason=herder.owes_word))
         herder.owes_word = None
+        herder.rejoin_asked = True
 
 
 def _turn_to(turn: Turn, *, draining: bool, reason: str) -> None:

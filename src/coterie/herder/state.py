@@ -206,6 +206,7 @@ class Herder:
         self.window_ends_ms: int | None = None
         """Until when changes of the set of jobs are gathered for one round; None when there is none to ask for."""
         self.rejoin_asked = False
+        """A round was asked for here, and has not ended yet."""
         self.deferred_until_ms: int | None = None
         self.subscribed: tuple[ConfigOffset, Jobs, bool] | None = None
         # Soft: the leader's.

@@ -1,0 +1,68 @@
+"""What a worker's process hands on to its next life, and which next lives may take it."""
+
+import os
+from dataclasses import replace
+
+import pytest
+
+from coterie.cli import relaunch
+from coterie.member.state import MemberSettings
+from coterie.nouns.errors import WireError
+from coterie.nouns.ids import GroupId, InstanceId, WorkerUrl
+from coterie.nouns.jobs import ConnectorName, ConnectorTaskId, Jobs
+from coterie.wire.connect import ConnectProtocol
+from tests.wire.test_connect_place import PLACE
+
+CLAIMS = Jobs(frozenset({ConnectorName("a"), ConnectorName("b")}), frozenset({ConnectorTaskId(ConnectorName("a"), 1)}))
+SETTINGS = MemberSettings(group_id=GroupId("group"), url=WorkerUrl("http://here:8083/"), name="here", claims=CLAIMS)
+AS_IT_WAS = replace(PLACE, owes_round=False)
+
+
+def taken(settings: MemberSettings) -> object:
+    return relaunch.decode(settings, relaunch.encode(SETTINGS, AS_IT_WAS))
+
+
+def test_whoever_joins_as_before_goes_on_without_a_round() -> None:
+    assert taken(SETTINGS) == AS_IT_WAS
+    assert taken(replace(SETTINGS, heartbeat_interval_ms=1)) == AS_IT_WAS, "nobody else is told"
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        replace(SETTINGS, url=WorkerUrl("http://here:8084/")),
+        replace(SETTINGS, name="there"),
+        replace(SETTINGS, claims=None),
+        replace(SETTINGS, protocols=ConnectProtocol.COMPATIBLE.offered),
+        replace(SETTINGS, session_timeout_ms=11_000),
+    ],
+)
+def test_whoever_joins_otherwise_than_before_has_to_join_once_more(settings: MemberSettings) -> None:
+    assert taken(settings) == replace(AS_IT_WAS, owes_round=True)
+
+
+def test_another_member_has_no_place_from_before() -> None:
+    assert taken(replace(SETTINGS, group_id=GroupId("another"))) is None
+    assert taken(replace(SETTINGS, instance_id=InstanceId("another"))) is None
+
+
+def test_bytes_of_nobodys_are_refused() -> None:
+    for data in (b"", b"{}", b"null", b'{"who": [], "said": "", "place": "x"}'):
+        with pytest.raises(WireError):
+            relaunch.decode(SETTINGS, data)
+
+
+def test_a_process_that_nobody_handed_anything_on_to_has_no_place(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv(relaunch.PLACE_VARIABLE, raising=False)
+    assert relaunch.handed_on(SETTINGS) is None
+
+
+def test_what_is_handed_on_is_read_once_and_its_file_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
+    read, write = os.pipe()
+    os.write(write, relaunch.encode(SETTINGS, AS_IT_WAS))
+    os.close(write)
+    monkeypatch.setenv(relaunch.PLACE_VARIABLE, str(read))
+    assert relaunch.handed_on(SETTINGS) == AS_IT_WAS
+    assert relaunch.PLACE_VARIABLE not in os.environ
+    with pytest.raises(OSError, match="Bad file descriptor"):
+        os.fstat(read)

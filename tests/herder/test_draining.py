@@ -1,0 +1,144 @@
+"""A worker that is to go for good, and one that is called back."""
+
+from coterie.herder import config_records
+from coterie.herder.messages import Exit, GroupLeft, LeaveGroup, Rejoin, ShutdownOrdered, StopTask, Subscribe
+from coterie.herder.requests import Done, DrainWorker, Problem, Refused, RestartWorker, UncordonWorker
+from coterie.nouns.ids import Incarnation
+from coterie.nouns.jobs import NO_JOBS, ConnectorName, ConnectorTaskId, Jobs
+from coterie.wire.connect import ConnectProtocol
+from coterie.wire.connect_events import MembershipLost, RebalanceStarted
+from tests.herder.by_hand import ByHand
+
+ORDERS = ConnectorName("orders")
+TASKS = Jobs(tasks=frozenset({ConnectorTaskId(ORDERS, 0), ConnectorTaskId(ORDERS, 1)}))
+FIRST = Jobs(tasks=frozenset({ConnectorTaskId(ORDERS, 0)}))
+STATIC = ConnectProtocol.STATIC
+
+
+def working(protocol: ConnectProtocol = STATIC) -> ByHand:
+    """A worker that runs both tasks of a connector."""
+    hand = ByHand()
+    hand.begin()
+    hand.write(
+        config_records.connector_line(ORDERS, {"a": "b"}, Incarnation("first")),
+        *config_records.task_config_lines(ORDERS, ({"share": "0"}, {"share": "1"})),
+    )
+    hand.assign(assigned=TASKS, protocol=protocol)
+    hand.obey()
+    hand.orders.clear()
+    return hand
+
+
+def told(hand: ByHand) -> Subscribe:
+    return hand.take(Subscribe)[-1]
+
+
+def test_a_drain_says_so_in_the_next_join_and_asks_for_it_while_the_work_goes_on() -> None:
+    hand = working()
+    assert hand.answer(hand.ask(DrainWorker(worker="here"))) == Done()
+    said = told(hand)
+    assert (said.draining, said.owned) == (True, TASKS)
+    assert [rejoin.reason for rejoin in hand.take(Rejoin)] == ["this worker drains"]
+    assert not hand.take(StopTask)
+    hand.ask(DrainWorker(worker="here:8083"))
+    assert not hand.take(Rejoin), "said once"
+
+
+def test_what_is_revoked_stops_and_when_nothing_is_left_the_worker_leaves_for_good() -> None:
+    hand = working()
+    hand.ask(DrainWorker(worker="here"))
+    hand.tell(RebalanceStarted())
+    hand.assign(revoked=FIRST, protocol=STATIC)
+    hand.obey()
+    hand.tell(RebalanceStarted())
+    assert not hand.take(LeaveGroup), "the second task is still here"
+    hand.assign(revoked=TASKS - FIRST, protocol=STATIC)
+    hand.obey()
+    assert told(hand).owned == NO_JOBS
+    assert not hand.take(LeaveGroup), "not before the next round has given its jobs to others"
+    hand.tell(RebalanceStarted())
+    hand.assign(protocol=STATIC)
+    hand.obey()
+    assert [leave.for_good for leave in hand.take(LeaveGroup)] == [True]
+    hand.tell(GroupLeft())
+    assert [end.code for end in hand.take(Exit)] == [0]
+
+
+def test_a_drain_that_is_called_back_is_said_in_the_next_join_and_the_worker_stays() -> None:
+    hand = working()
+    hand.ask(DrainWorker(worker="here"))
+    hand.tell(RebalanceStarted())
+    hand.assign(revoked=TASKS, protocol=STATIC)
+    hand.obey()
+    hand.take(Rejoin)
+    assert hand.answer(hand.ask(UncordonWorker(worker="here"))) == Done()
+    assert not told(hand).draining
+    assert len(hand.take(Rejoin)) == 1
+    hand.tell(RebalanceStarted())
+    hand.assign(assigned=FIRST, protocol=STATIC)
+    hand.obey()
+    assert not hand.take(LeaveGroup)
+
+
+def test_a_wish_that_comes_during_a_round_is_said_in_the_round_after_it() -> None:
+    hand = working()
+    hand.tell(RebalanceStarted())
+    hand.ask(DrainWorker(worker="here"))
+    assert not hand.take(Rejoin), "its join may have been sent"
+    hand.assign(protocol=STATIC)
+    assert len(hand.take(Rejoin)) == 1
+
+
+def test_a_drain_outlives_the_membership() -> None:
+    hand = working()
+    hand.ask(DrainWorker(worker="here"))
+    hand.tell(MembershipLost(reason="the session is over"))
+    hand.obey()
+    assert told(hand).draining, "it joins again as one that drains"
+    assert not hand.take(LeaveGroup), "not before it is known that the group gives it nothing"
+    hand.tell(RebalanceStarted())
+    hand.assign(protocol=STATIC)
+    hand.obey()
+    assert len(hand.take(LeaveGroup)) == 1
+
+
+def test_sigterm_ends_a_drain_as_it_ends_any_work() -> None:
+    hand = working()
+    hand.ask(DrainWorker(worker="here"))
+    hand.tell(ShutdownOrdered(reason="SIGTERM"))
+    hand.obey()
+    assert [leave.for_good for leave in hand.take(LeaveGroup)] == [False], "it comes back: its place waits for it"
+
+
+def test_in_a_group_that_has_no_word_for_it_a_drain_is_refused() -> None:
+    for protocol in ConnectProtocol:
+        if protocol < STATIC:
+            hand = working(protocol)
+            answer = hand.answer(hand.ask(DrainWorker(worker="here")))
+            assert isinstance(answer, Refused)
+            assert answer.problem is Problem.NOT_POSSIBLE
+            assert f"speaks {protocol.setting}" in answer.message
+            assert not hand.herder.draining
+
+
+def test_whoever_has_no_place_has_nobody_to_hand_its_jobs_to() -> None:
+    hand = ByHand()
+    hand.begin()
+    answer = hand.answer(hand.ask(DrainWorker(worker="here")))
+    assert isinstance(answer, Refused)
+    assert answer.problem is Problem.NO_LEADER
+
+
+def test_a_worker_that_drains_is_not_restarted() -> None:
+    hand = working()
+    hand.ask(DrainWorker(worker="here"))
+    answer = hand.answer(hand.ask(RestartWorker(worker="here")))
+    assert isinstance(answer, Refused)
+    assert answer.problem is Problem.NOT_POSSIBLE
+
+
+def test_who_is_not_meant_names_the_leader() -> None:
+    hand = working()
+    answer = hand.answer(hand.ask(DrainWorker(worker="there")))
+    assert isinstance(answer, Refused)
+    assert (answer.problem, answer.leader_url) == (Problem.NOT_LEADER, "http://leader:8083/")

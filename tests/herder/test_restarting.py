@@ -1,0 +1,156 @@
+"""A worker that begins its process anew, and the life that goes on in its place."""
+
+from coterie.herder.messages import (
+    CloseRuntime,
+    Exit,
+    LeaveGroup,
+    Rejoin,
+    RuntimeClosed,
+    ShutdownOrdered,
+    StartTask,
+    StopTask,
+    Subscribe,
+    TimerFired,
+)
+from coterie.herder.requests import Done, DrainWorker, MemberState, Problem, Refused, RestartWorker
+from coterie.nouns.jobs import NO_JOBS
+from coterie.nouns.states import State
+from coterie.wire.connect_events import HeartbeatAnswered, MembershipLost, RebalanceStarted
+from coterie.wire.connect_place import Place
+from tests.herder.by_hand import ME, ByHand
+from tests.herder.test_draining import FIRST, STATIC, TASKS, working
+
+
+def restarted(hand: ByHand) -> Exit:
+    """All that a restart takes, up to its end."""
+    assert hand.answer(hand.ask(RestartWorker(worker="here"))) == Done()
+    hand.obey()
+    assert len(hand.take(CloseRuntime)) == 1
+    hand.tell(RuntimeClosed())
+    (end,) = hand.take(Exit)
+    return end
+
+
+def next_life(place: Place | None, former: ByHand) -> ByHand:
+    hand = ByHand(place)
+    hand.generation = former.generation
+    hand.write(*former.config)
+    return hand
+
+
+def test_a_restart_stops_all_tasks_and_keeps_all_jobs() -> None:
+    hand = working()
+    hand.ask(RestartWorker(worker="here"))
+    assert {stop.task for stop in hand.take(StopTask)} == TASKS.tasks
+    assert all(said.owned == TASKS for said in hand.take(Subscribe)), "to the group it still has them"
+    assert not hand.take(CloseRuntime), "they have not stopped"
+
+
+def test_it_ends_in_its_place_and_without_a_farewell() -> None:
+    hand = working()
+    end = restarted(hand)
+    assert (end.code, end.restarts) == (0, True)
+    assert end.place is not None
+    assert (end.place.jobs, end.place.member_id, end.place.generation) == (TASKS, ME, 1)
+    assert not end.place.owes_round, "a follower needs none"
+    assert not hand.take(LeaveGroup)
+    shown = {str(task): hand.herder.statuses.get(task) for task in TASKS.tasks}
+    assert {status.state for status in shown.values() if status is not None} == {State.RESTARTING}
+
+
+def test_a_leader_asks_for_a_round_in_its_next_life_to_know_its_members_again() -> None:
+    hand = working()
+    hand.assign(leader=ME, protocol=STATIC)
+    end = restarted(hand)
+    assert end.place is not None
+    assert end.place.owes_round
+    again = next_life(end.place, hand)
+    again.tell(HeartbeatAnswered(sent_at_ms=again.now_ms))
+    assert not again.take(Rejoin), "not before it can work"
+    again.begin()
+    assert len(again.take(Rejoin)) == 1
+
+
+def test_a_round_that_comes_meanwhile_changes_the_place() -> None:
+    hand = working()
+    hand.ask(RestartWorker(worker="here"))
+    hand.tell(RebalanceStarted())
+    hand.obey()
+    assert not hand.take(CloseRuntime), "the round's end says what the place is"
+    hand.assign(revoked=FIRST, protocol=STATIC)
+    hand.obey()
+    hand.tell(RebalanceStarted())
+    hand.assign(protocol=STATIC)
+    assert len(hand.take(CloseRuntime)) == 1
+    hand.tell(RuntimeClosed())
+    (end,) = hand.take(Exit)
+    assert end.place is not None
+    assert end.place.jobs == TASKS - FIRST
+
+
+def test_it_does_not_wait_for_ever_for_what_does_not_stop() -> None:
+    hand = working()
+    hand.ask(RestartWorker(worker="here"))
+    hand.tell(TimerFired(timer="restart"))
+    assert len(hand.take(CloseRuntime)) == 1
+
+
+def test_who_loses_its_place_while_it_restarts_begins_as_a_new_member() -> None:
+    hand = working()
+    hand.ask(RestartWorker(worker="here"))
+    hand.tell(MembershipLost(reason="the session is over"))
+    hand.obey()
+    hand.tell(TimerFired(timer="restart"))
+    hand.tell(RuntimeClosed())
+    (end,) = hand.take(Exit)
+    assert (end.restarts, end.place) == (True, None)
+
+
+def test_sigterm_ends_a_worker_that_restarts() -> None:
+    hand = working()
+    hand.ask(RestartWorker(worker="here"))
+    hand.tell(ShutdownOrdered(reason="SIGTERM"))
+    hand.obey()
+    hand.tell(RuntimeClosed())
+    assert not hand.take(Exit), "it leaves first"
+    assert len(hand.take(LeaveGroup)) == 1
+
+
+def test_a_worker_that_restarts_takes_no_orders() -> None:
+    hand = working()
+    hand.ask(RestartWorker(worker="here"))
+    answer = hand.answer(hand.ask(DrainWorker(worker="here")))
+    assert isinstance(answer, Refused)
+    assert answer.problem is Problem.SHUTTING_DOWN
+
+
+# -- the life after ---------------------------------------------------------------------------------------------------
+
+
+def test_the_next_life_has_the_same_jobs_and_starts_them_when_its_place_is_proved_and_it_can() -> None:
+    hand = working()
+    again = next_life(restarted(hand).place, hand)
+    assert (again.herder.owned, again.herder.state, again.herder.settled) == (TASKS, MemberState.STABLE, True)
+    again.begin()
+    assert not again.take(StartTask), "others may have been given them"
+    again.tell(HeartbeatAnswered(sent_at_ms=again.now_ms))
+    assert {start.start.task for start in again.take(StartTask)} == TASKS.tasks
+
+
+def test_a_place_that_is_proved_before_the_runtime_is_open_waits_for_it() -> None:
+    hand = working()
+    again = next_life(restarted(hand).place, hand)
+    again.tell(HeartbeatAnswered(sent_at_ms=again.now_ms))
+    assert not again.take(StartTask)
+    again.begin()
+    assert {start.start.task for start in again.take(StartTask)} == TASKS.tasks
+
+
+def test_a_place_that_was_lost_meanwhile_starts_nothing() -> None:
+    hand = working()
+    again = next_life(restarted(hand).place, hand)
+    again.tell(MembershipLost(reason="the coordinator does not know this member any more"))
+    again.begin()
+    again.obey()
+    assert again.herder.owned == NO_JOBS
+    assert not again.take(StartTask)
