@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from coterie.assignors.members import Policy
+from coterie.herder.session_keys import SessionKeySettings
 from coterie.lab.simulator.config_log import ConfigLog
 from coterie.lab.simulator.coordinator import SimCoordinator
 from coterie.lab.simulator.network import Network
@@ -13,6 +14,7 @@ from coterie.lab.simulator.world import World
 from coterie.nouns.ids import GroupId, Incarnation, InstanceId, WorkerUrl
 from coterie.nouns.jobs import Jobs
 from coterie.wire.connect import ConnectProtocol
+from coterie.wire.connect_place import Place
 
 if TYPE_CHECKING:
     from coterie.lab.simulator.worker import Process
@@ -25,6 +27,7 @@ DELAY_MAX_MS = 20_000
 STOP_GRACE_MS = 2_000
 REQUEST_TIMEOUT_MS = 30_000
 LATE_MAX_MS = 8_000
+ROUND_INTERVAL_MS = 2_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,6 +50,7 @@ class Cluster:
         coordinator: SimCoordinator,
         config_log: ConfigLog,
         policy: Policy,
+        session_keys: SessionKeySettings,
     ) -> None:
         self.world = world
         self.watch = watch
@@ -54,6 +58,7 @@ class Cluster:
         self.coordinator = coordinator
         self.config_log = config_log
         self.policy = policy
+        self.session_keys = session_keys
         self.homes: dict[str, Home] = {}
         """By the worker's name."""
         self.reading_ms: dict[str, int] = {}
@@ -63,6 +68,9 @@ class Cluster:
         self.births = 0
         self.on_failed: Callable[[str], None] = lambda home: None
         """What happens when a worker has ended with another code than 0."""
+        self.on_drained: Callable[[str], None] = lambda home: None
+        self.go_on: Callable[[Process, Place | None], None] = lambda process, place: None
+        """A process has executed itself anew."""
         self._incarnations = 0
 
     def at(self, home: str) -> "Process | None":

@@ -42,6 +42,13 @@ class Invariant(StrEnum):
     """A worker that drains is given nothing, gives away what others may run, and ends with code 0 and nothing lost."""
     EAGER_STOPS_FIRST = "eager-stops-first"
     """Whoever joins a group that speaks eager has stopped everything before."""
+    SIGNED = "signed"
+    """Where the group speaks sessioned or newer, no leader takes task configs that are not signed (KIP-507)."""
+    KEYS_ROTATE = "keys-rotate"
+    """There is a session key then, and it gets no older than it may."""
+    FEW_ROUNDS = "few-rounds"
+    """In calm weather a change takes the rounds that it needs: one for all that come together, and one for their tasks;
+    one for whoever joins, and one to hand over."""
     TOLD_IS_WRITTEN = "told-is-written"
     """Whoever is told that its change is done finds it in the config log, and its worker has read it."""
     RUNS_AS_CONFIGURED = "runs-as-configured"

@@ -48,7 +48,8 @@ class Rest:
             return
 
         def serve(call: Call) -> None:
-            signature = chore.signing.signature(b"as sent") if chore.signing is not None else None
+            body = repr(chore.configs).encode()
+            signature = chore.signing.signature(body) if chore.signing is not None else None
             request = PutTaskConfigs(connector=chore.connector, configs=chore.configs, signature=signature)
             leader.soon(lambda: leader.rest.ask(request, call.answer))
 

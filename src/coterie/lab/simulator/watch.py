@@ -16,14 +16,14 @@ from coterie.groups.messages import (
     TimerFired,
 )
 from coterie.groups.state import Group
-from coterie.herder.requests import DeleteConnector, PutConnector, SetTargetState, Write
+from coterie.herder.requests import Answer, DeleteConnector, Done, PutConnector, SetTargetState, Write
 from coterie.herder.seams import TaskStart
 from coterie.lab.simulator.config_log import ConfigLog
 from coterie.lab.simulator.coordinator import Step
 from coterie.lab.simulator.durable import Line
 from coterie.lab.simulator.invariants import Invariant, Violation
 from coterie.lab.simulator.replay import check_replay
-from coterie.lab.simulator.rounds import Dealt, Part, check_round
+from coterie.lab.simulator.rounds import Dealt, Part, check_round, told
 from coterie.lab.simulator.waits import Waits
 from coterie.lab.simulator.world import World
 from coterie.nouns.ids import Generation, InstanceId, MemberId
@@ -46,6 +46,8 @@ class Watch:
         self._policy = policy
         self._session_timeout_ms = session_timeout_ms
         self._waits = Waits(max_delay_ms=policy.max_delay_ms, slack_ms=2 * session_timeout_ms)
+        self.stops = 0
+        """Of tasks, ordered so far."""
         self.processes: Mapping[str, Process] = {}
         self._told: dict[Generation, tuple[MemberId | InstanceId, str | None]] = {}
         self._memberships: dict[Generation, frozenset[MemberId | InstanceId]] = {}
@@ -163,8 +165,18 @@ class Watch:
             runs = sorted(map(str, process.active))
             raise Violation(Invariant.EAGER_STOPS_FIRST, f"{process.name} joins and still runs {runs}")
 
+    def on_forged(self, process: "Process", answer: Answer) -> None:
+        """A leader has answered somebody who is no worker."""
+        if isinstance(answer, Done) and process.protocol is not None and process.protocol >= ConnectProtocol.SESSIONED:
+            raise Violation(Invariant.SIGNED, f"{process.name} takes task configs that no worker has signed")
+
+    def on_exit(self, process: "Process", code: int) -> None:
+        if process.drains and not process.ending and (code or process.given or process.active):
+            raise Violation(Invariant.DRAINED, f"{process.name} ends with {code}, and has {told(process.given)} still")
+
     def on_stop(self, process: "Process", start: TaskStart) -> None:
         """A stop is ordered of a task that was started so."""
+        self.stops += 1
         task, offset = start.task, process.herder.config.offset
         if process.ending or task not in process.given:
             return
@@ -230,7 +242,7 @@ class Watch:
         Of two processes with one instance id the one that joins last has the place; the other hears of that with its
         next heartbeat (KIP-345).
         """
-        if process.place.instance_id is not None and self._has_a_twin(process):
+        if process.setup.instance_id is not None and self._has_a_twin(process):
             return False
         return not process.paused and self._world.now_ms < process.answered_sent_ms + self._session_timeout_ms
 

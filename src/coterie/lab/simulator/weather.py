@@ -2,17 +2,20 @@
 
 from dataclasses import replace
 from functools import partial
+from typing import Any
 
 from coterie.lab.simulator.cluster import Cluster, Home
 from coterie.lab.simulator.faults import Faults
+from coterie.lab.simulator.operators import Operators
 from coterie.lab.simulator.storm import Storm
 from coterie.lab.simulator.users import CONNECTORS, Users
 from coterie.lab.simulator.worker import Process
 from coterie.nouns.ids import InstanceId
+from coterie.nouns.jobs import NO_JOBS, ConnectorName, ConnectorTaskId, Jobs
 from coterie.wire.connect import ConnectProtocol
+from coterie.wire.connect_place import Place
 
 NAMES = ("w1", "w2", "w3", "w4", "w5", "w6")
-PROTOCOLS = (ConnectProtocol.COMPATIBLE, ConnectProtocol.SESSIONED, ConnectProtocol.STATIC)
 
 
 class Weather(Faults[Process]):
@@ -22,7 +25,10 @@ class Weather(Faults[Process]):
         storm = Storm(cluster.world, cluster.network, cluster.coordinator, self._workers)
         super().__init__(cluster.world, storm, cluster.processes, self._workers)
         self.users = Users(cluster)
+        self.operators = Operators(cluster)
         cluster.on_failed = self._come_back
+        cluster.on_drained = self._on_drained
+        cluster.go_on = self._go_on
         self._set_homes()
         self._yet_to_join = list(self._workers[self._rng.randint(1, len(self._workers)) :])
         """They come one by one, later."""
@@ -37,6 +43,11 @@ class Weather(Faults[Process]):
             self._join: 3,
             self._read_late: 2,
             self._set_anew: 2,
+            self._claim_anew: 2,
+            self.operators.drain: 2,
+            self.operators.uncordon: 1,
+            self.operators.restart: 2,
+            self.operators.forge: 1,
             self.users.put_connector: 3,
             self.users.put_many: 1,
             self.users.delete_many: 1,
@@ -52,12 +63,25 @@ class Weather(Faults[Process]):
     def _set_homes(self) -> None:
         # In some seeds all are static, in most none, so that both are also seen alone; the same for protocols.
         static, mixed = self._rng.choice((0.0, 0.0, 0.5, 1.0)), self._rng.random() < 0.3
-        protocol = self._rng.choice((*PROTOCOLS, ConnectProtocol.STATIC))
+        claiming = self._rng.choice((0.0, 0.0, 0.3, 0.7))
+        protocol = self._rng.choice((*ConnectProtocol, ConnectProtocol.STATIC, ConnectProtocol.STATIC))
         for name in self._workers:
             self._cluster.homes[name] = Home(
                 instance_id=InstanceId(f"place-{name}") if self._rng.random() < static else None,
-                protocol=self._rng.choice(PROTOCOLS) if mixed else protocol,
+                protocol=self._rng.choice(list(ConnectProtocol)) if mixed else protocol,
+                claims=self._some_claims() if self._rng.random() < claiming else None,
             )
+
+    def _some_claims(self) -> Jobs:
+        """Nothing at all; or a few, some of which somebody else claims, too, or nobody has ever configured."""
+        if self._rng.random() < 0.2:
+            return NO_JOBS
+        connectors = [ConnectorName(name) for name in (*CONNECTORS, "absent")]
+        tasks = [ConnectorTaskId(name, number) for name in connectors for number in range(4)]
+        return Jobs(
+            frozenset(name for name in connectors if self._rng.random() < 0.3),
+            frozenset(task for task in tasks if self._rng.random() < 0.3),
+        )
 
     def begin(self) -> None:
         for name in self._workers:
@@ -87,6 +111,11 @@ class Weather(Faults[Process]):
             self._world.after(6_000, partial(self.users.put, CONNECTORS[0], self._rng.randint(1, 6)))
         self._storm.crash_coordinator()
 
+    def join_one_more(self) -> None:
+        name = "one-more"
+        self._cluster.homes[name] = Home(protocol=ConnectProtocol.STATIC)
+        self._start(name)
+
     # -- faults ------------------------------------------------------------------------------------------------------
 
     def _resume(self, process: Process) -> None:
@@ -94,7 +123,7 @@ class Weather(Faults[Process]):
             return
         self._cluster.watch.on_resumed(process)
         super()._resume(process)
-        if self._cluster.at(process.home) is not process and process.place.instance_id is None:
+        if self._cluster.at(process.home) is not process and process.setup.instance_id is None:
             # It was replaced while it stood still; whoever did that ends it as soon as it is to be reached again.
             self._world.after(self._rng.randint(1, 3_000), partial(self._end, process))
 
@@ -107,7 +136,7 @@ class Weather(Faults[Process]):
         process = self._someone()
         if process is None or self._cluster.at(process.home) is not process:
             return
-        if process.place.instance_id is None or self._rng.random() < 0.7:
+        if process.setup.instance_id is None or self._rng.random() < 0.7:
             if process.paused:
                 return
             process.pause()
@@ -149,20 +178,35 @@ class Weather(Faults[Process]):
 
     def _set_anew(self) -> None:
         """One after the other gets new settings, and is bounced."""
-        protocol = self._rng.choice(PROTOCOLS)
+        protocol = self._rng.choice(list(ConnectProtocol))
         self._world.say(f"one after the other is to speak {protocol.setting}")
         between_ms = self._rng.choice((3_000, 8_000, 15_000))
         for number, name in enumerate(self._workers):
-            self._world.after(number * between_ms, partial(self._bounce, name, protocol))
+            self._world.after(number * between_ms, partial(self._bounce, name, protocol=protocol))
 
-    def _bounce(self, name: str, protocol: ConnectProtocol) -> None:
+    def _claim_anew(self) -> None:
+        claims = self._some_claims() if self._rng.random() < 0.6 else None
+        self._bounce(self._rng.choice(self._workers), claims=claims)
+
+    def _bounce(self, name: str, **settings: Any) -> None:
         if self._over:
             return
-        self._cluster.homes[name] = replace(self._cluster.homes[name], protocol=protocol)
+        self._cluster.homes[name] = replace(self._cluster.homes[name], **settings)
         process = self._cluster.at(name)
         if process is not None and not process.paused:
             process.shut_down()
             self._world.after(self._rng.choice((500, 3_000)), lambda: self._start(name))
+
+    def _on_drained(self, home: str) -> None:
+        """It has gone for good; or it comes again, some time later."""
+        if self._rng.random() < 0.3 and len(self._homes) - len(self._gone_for_good) > 1:
+            self._gone_for_good.add(home)
+        else:
+            self._come_back(home)
+
+    def _go_on(self, process: Process, place: Place | None) -> None:
+        if self._cluster.at(process.home) is None:
+            Process(self._cluster, process.home, place)
 
     def _come_back(self, home: str) -> None:
         self._world.after(self._rng.choice((1_000, 4_000, 9_000, 30_000)), lambda: self._start(home))

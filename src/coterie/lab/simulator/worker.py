@@ -27,7 +27,7 @@ from coterie.lab.simulator.rounds import told
 from coterie.lab.simulator.world import Alarms
 from coterie.lab.translation import as_asked, as_heard
 from coterie.member import classic, events
-from coterie.member.messages import HeartbeatResponse, JoinRequest, Response
+from coterie.member.messages import HeartbeatResponse, JoinRequest, JoinResponse, Response
 from coterie.member.state import Member, MemberSettings
 from coterie.nouns.ids import Generation, WorkerId, WorkerUrl
 from coterie.nouns.jobs import NO_JOBS, ConnectorTaskId
@@ -39,20 +39,22 @@ from coterie.wire.connect_events import (
     MembershipRefused,
     RebalanceStarted,
 )
+from coterie.wire.connect_place import Place
 from coterie.wire.errors import ErrorCode
 
 
 class Process:
     """One life of a worker."""
 
-    def __init__(self, cluster: Cluster, home: str) -> None:
+    def __init__(self, cluster: Cluster, home: str, place: Place | None = None) -> None:
+        """``place`` is what the process had that this one follows without a break."""
         self.cluster = cluster
         self.world = cluster.world
         self.home = home
         self.name = home
         while self.name in cluster.processes:
             self.name += "'"
-        self.place = cluster.homes[home]
+        self.setup = cluster.homes[home]
         """How it is set."""
         self.number = cluster.births
         cluster.births += 1
@@ -65,21 +67,25 @@ class Process:
                 connector_type=lambda _: "source",
                 session_timeout_ms=SESSION_TIMEOUT_MS,
                 stop_grace_ms=STOP_GRACE_MS,
+                instance_id=self.setup.instance_id,
                 policy=cluster.policy,
+                session_keys=cluster.session_keys,
                 request_timeout_ms=REQUEST_TIMEOUT_MS,
-            )
+            ),
+            place,
         )
         self.member = Member(
             MemberSettings(
                 group_id=GROUP,
                 url=url,
-                instance_id=self.place.instance_id,
-                protocols=self.place.protocol.offered,
-                claims=self.place.claims,
+                instance_id=self.setup.instance_id,
+                protocols=self.setup.protocol.offered,
+                claims=self.setup.claims,
                 session_timeout_ms=SESSION_TIMEOUT_MS,
                 rebalance_timeout_ms=REBALANCE_TIMEOUT_MS,
                 heartbeat_interval_ms=HEARTBEAT_INTERVAL_MS,
-            )
+            ),
+            place,
         )
         self.rest = Rest(self)
         self.reader = Reader(self)
@@ -94,22 +100,29 @@ class Process:
         self.alive = True
         self.paused = False
         self.ending = False
-        """It is to end, or the group will not have it."""
+        """It is to end or to begin anew, or the group will not have it."""
+        self.drains = False
+        """It is to go for good, when it has handed over what it has."""
         self.resumed_at_ms = 0
         self.answered_sent_ms = self.world.now_ms
         """When the last request was sent that the coordinator answered as one to a member."""
-        self.given = NO_JOBS
+        self.given = place.jobs if place is not None else NO_JOBS
         """What its assignments add up to, since it was last lost to its group."""
-        self.received: Generation | None = None
+        self.received: Generation | None = place.generation if place is not None else None
         """The last generation whose assignment it has heard of, since then."""
-        self.protocol: ConnectProtocol | None = None
+        self.protocol: ConnectProtocol | None = place.protocol if place is not None else None
         """What the group spoke in it."""
+        self.voted = self.protocol.wire_name if self.protocol is not None else ""
+        """What the group was to speak from the last join on, whether its assignment was heard of or not."""
         self.wanted: AssignmentWanted | None = None
         """The last round that it was to deal out."""
         self._waiting: list[Callable[[], None]] = []
         cluster.processes[self.name] = self
-        claims = f", claims {told(self.place.claims)}" if self.place.claims is not None else ""
-        self.world.say(f"{self.name} starts: {self.place.protocol.setting}{claims}")
+        claims = f", claims {told(self.setup.claims)}" if self.setup.claims is not None else ""
+        how = "goes on" if place is not None else "starts"
+        self.world.say(f"{self.name} {how}: {self.setup.protocol.setting}{claims}")
+        if place is not None:
+            self.member_alarms.set("heartbeat", self.world.now_ms)
         self.reader.read()
         self.after(
             self.world.rng.randint(50, 1_500), lambda: self.tell(herder.RuntimeOpened(wall_ms=self.world.now_ms))
@@ -190,12 +203,20 @@ class Process:
                 self.feed_member(events.Installed(generation=generation, assignments=assignments))
             case herder.LeaveGroup(reason=reason, for_good=for_good):
                 self.feed_member(events.LeaveWanted(reason=reason, for_good=for_good))
-            case herder.Exit(reason=reason, code=code):
-                self.kill(f"ends with {code}: {reason}")
-                if code:
-                    self.cluster.on_failed(self.home)
+            case herder.Exit():
+                self._exit(effect)
             case chore:
                 self._begin(chore)
+
+    def _exit(self, end: herder.Exit) -> None:
+        self.cluster.watch.on_exit(self, end.code)
+        self.kill(f"ends with {end.code}: {end.reason}")
+        if end.restarts:
+            self.world.after(self.world.rng.randint(1, 1_500), lambda: self.cluster.go_on(self, end.place))
+        elif self.drains and not end.code:
+            self.cluster.on_drained(self.home)
+        elif end.code:
+            self.cluster.on_failed(self.home)
 
     def _begin(self, chore: herder.Chore) -> None:
         rng = self.world.rng
@@ -226,12 +247,13 @@ class Process:
             case herder.AppendStatuses():
                 self.after(rng.randint(1, 50), lambda: self.tell(herder.StatusesAppended()))
             case herder.CloseRuntime():
-                raise AssertionError("nobody here orders a worker to restart")
+                self.active.clear()
+                self.after(rng.randint(1, 500), lambda: self.tell(herder.RuntimeClosed()))
             case herder.LeaveGroup():
                 raise AssertionError("the membership's business")
 
     def _stopped(self, task: ConnectorTaskId) -> None:
-        del self.active[task]
+        self.active.pop(task, None)  # unless its runtime has closed meanwhile
         self.world.say(f"{self.name} has stopped {task}")
         self.tell(herder.TaskStopped(task=task))
 
@@ -261,7 +283,7 @@ class Process:
                 self.wanted = effect
                 self.tell(effect)
             case RebalanceStarted():
-                if self.protocol is ConnectProtocol.EAGER:
+                if effect.everything_stops and self.voted == ConnectProtocol.EAGER.wire_name:
                     self.given = NO_JOBS
                 self.tell(effect)
             case MembershipLost():
@@ -317,4 +339,6 @@ class Process:
         beat_goes_on = isinstance(response, HeartbeatResponse) and response.error is ErrorCode.rebalance_in_progress
         if beat_goes_on or response.error is ErrorCode.none:
             self.answered_sent_ms = max(self.answered_sent_ms, sent_at_ms)
+        if isinstance(response, JoinResponse) and response.error is ErrorCode.none:
+            self.voted = response.protocol
         self.feed_member(events.Answered(id=id_, response=response))
