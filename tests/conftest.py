@@ -16,7 +16,7 @@ from tests.kafka.real_kafka import NotToBeHad, RealKafka, fetch, fetch_plugins
 from tests.kafka.tools import Tools
 
 # How long an example takes says how busy the machine is, and nothing about us.
-settings.register_profile("tests")
+settings.register_profile("tests", deadline=None)
 settings.load_profile("tests")
 
 

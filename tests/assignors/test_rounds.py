@@ -298,6 +298,4 @@ UNCOUNTED = (Why.DELETED, Why.DUPLICATE)
 """A job that is deleted, or goes on elsewhere, is no move."""
 
 TestHistories = Histories.TestCase
-TestHistories.settings = settings(
-    max_examples=40, stateful_step_count=50, deadline=None, suppress_health_check=[HealthCheck.too_slow]
-)
+TestHistories.settings = settings(max_examples=40, stateful_step_count=50, suppress_health_check=[HealthCheck.too_slow])
