@@ -4,6 +4,7 @@ import asyncio
 import base64
 import json
 import logging
+import time
 from collections.abc import AsyncIterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -41,6 +42,12 @@ def fresh_key(cluster: ServedCluster) -> bytes:
     value = cluster.config_log.latest()[b"session-key"]
     assert value is not None
     return decode_base64(json.loads(value)["key"])
+
+
+def written_keys(cluster: ServedCluster) -> list[tuple[str, int]]:
+    """All that were ever written, each with its time."""
+    values = [json.loads(line.value) for line in cluster.config_log.lines if line.key == b"session-key" and line.value]
+    return [(value["key"], value["creation-timestamp"]) for value in values]
 
 
 def headers(key: bytes, body: bytes = BODY, algorithm: str = "HmacSHA256") -> dict[str, str]:
@@ -150,6 +157,22 @@ async def test_older_protocols_ask_for_no_signature(cluster: ServedCluster) -> N
     answer = await post(worker, {})
     assert answer.status_code == (204 if cluster.protocol < ConnectProtocol.SESSIONED else 400)
     assert (b"session-key" in cluster.config_log.latest()) is (cluster.protocol >= ConnectProtocol.SESSIONED)
+
+
+async def test_keys_are_renewed_by_themselves_and_nothing_else_happens(sessioned: ServedCluster) -> None:
+    sessioned.session_keys = SessionKeySettings(ttl_ms=40)
+    begun_ms = time.time_ns() // 1_000_000
+    workers = [await sessioned.serve() for _ in range(2)]
+    await workers[0].ask("POST", "/connectors", {"name": "orders", "config": CONFIG})
+    await until(lambda: sessioned.running_tasks() == ["orders-0", "orders-1"])
+    rounds, renewed = sessioned.group.rounds, len(written_keys(sessioned))
+    await until(lambda: len(written_keys(sessioned)) >= renewed + 5)
+    keys, made_ms = zip(*written_keys(sessioned), strict=True)
+    assert len(set(keys)) == len(keys)
+    assert list(made_ms) == sorted(made_ms)
+    assert begun_ms <= made_ms[0] <= made_ms[-1] <= time.time_ns() // 1_000_000 + 1_000
+    assert sessioned.group.rounds == rounds
+    assert set(sessioned.starts().values()) == {1}
 
 
 class HeldLeaderClient(HttpLeaderClient):
