@@ -150,7 +150,12 @@ def test_a_place_that_was_lost_meanwhile_starts_nothing() -> None:
     hand = working()
     again = next_life(restarted(hand).place, hand)
     again.tell(MembershipLost(reason="the coordinator does not know this member any more"))
+    again.take(Subscribe)
+    again.tell(HeartbeatAnswered(sent_at_ms=again.now_ms))
+    again.obey()
+    assert not again.take(Subscribe), "it joins as any worker does: when it can work"
     again.begin()
     again.obey()
+    assert [said.owned for said in again.take(Subscribe)] == [NO_JOBS]
     assert again.herder.owned == NO_JOBS
     assert not again.take(StartTask)

@@ -70,6 +70,8 @@ def on_lost(turn: Turn, event: MembershipLost) -> None:
     turn.order(Say(text=f"The membership is lost, everything here stops: {event.reason}"))
     herder.settled = herder.releasing = False
     herder.lost = True
+    if herder.warming:
+        herder.may_join = False  # There is no place to go on in: it joins as any worker does, when it can work.
     herder.member_id = herder.leader = MemberId("")
     herder.leader_url = WorkerUrl("")
     herder.assigned = NO_JOBS
