@@ -26,12 +26,15 @@ def coterie(*arguments: str, check: int | None = 0) -> "subprocess.CompletedProc
 @pytest.mark.parametrize(
     ("command", "mentions"),
     [
-        ([], ["up", "demo", "broker", "worker", "connectors"]),
+        ([], ["up", "demo", "broker", "worker", "connectors", "group", "workers"]),
         (["up"], ["--workers", "--data", "--broker-port", "--rest-port", "Ctrl-C"]),
         ([], ["--version", "Fleets of PySpark"]),
         (["demo"], ["--data", "--broker-port", "--rest-port", "killed"]),
         (["broker"], ["--listen", "HOST:PORT", "--advertise", "--data", "--connections-max", "Kafka"]),
-        (["worker"], ["--config", "-c", "FILE", "SIGTERM"]),
+        (["worker"], ["--config", "-c", "FILE", "SIGTERM", "drain"]),
+        (["worker", "drain"], ["ID", "--url", "--uncordon", "static"]),
+        (["workers", "restart"], ["--rolling", "--url", "--timeout", "SECONDS"]),
+        (["group"], ["--url", "--json"]),
         (["connectors"], ["list", "create", "status", "pause", "resume", "delete"]),
         (["connectors", "list"], ["--url"]),
         (["connectors", "create"], ["--url", "FILE", "JSON"]),
@@ -45,6 +48,19 @@ def coterie(*arguments: str, check: int | None = 0) -> "subprocess.CompletedProc
 def test_help_names_every_option(command: list[str], mentions: list[str]) -> None:
     said = coterie(*command, "--help").stdout
     assert [word for word in mentions if word not in said] == []
+
+
+@pytest.mark.parametrize(
+    ("command", "says"),
+    [
+        (["worker"], "Missing option '--config' / '-c'"),
+        (["worker", "-c", "FILE", "drain", "worker-2"], "--config is of a worker that is to run here"),
+        (["workers", "restart"], "Say --rolling"),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, list) else None,
+)
+def test_a_command_that_lacks_something_says_what(command: list[str], says: str) -> None:
+    assert says in " ".join(coterie(*command, check=2).stderr.replace("│", "").split())
 
 
 def test_the_version_is_one_line() -> None:
@@ -61,7 +77,7 @@ def test_help_loads_nothing_heavy() -> None:
 
 def test_a_wrong_worker_file_is_one_line_for_each_wrong_key(tmp_path: Path) -> None:
     file = tmp_path / "worker.properties"
-    file.write_text("group.id=g\nconfig.storage.topic=c\noffset.storage.topic=o\nconnect.protocol=static\n")
+    file.write_text("group.id=g\nconfig.storage.topic=c\noffset.storage.topic=o\nconnect.protocol=fast\n")
     run = coterie("worker", "-c", str(file), check=1)
     assert run.stdout == ""
     lines = run.stderr.splitlines()

@@ -90,7 +90,9 @@ async def test_a_static_worker_that_is_drained_is_not_waited_for(embedded_broker
         assert len(other.running) == 2
 
 
-async def test_the_last_workers_drain_waits_says_why_and_can_be_called_back(lives: Lives) -> None:
+async def test_the_last_workers_drain_waits_says_why_and_can_be_called_back(
+    lives: Lives, capsys: pytest.CaptureFixture[str]
+) -> None:
     (anna,) = await lives.start("anna")
     await lives.create("orders", 2)
     assert (await order(lives, anna, "POST", "anna", "drain")).status_code == 202
@@ -104,6 +106,11 @@ async def test_the_last_workers_drain_waits_says_why_and_can_be_called_back(live
     assert shown is not None
     assert shown["members"][0]["drain_waits"] == "every worker is draining"
     assert (len(anna.running), stops(anna)) == (2, 0), "it goes on with what nobody else takes"
+    await asyncio.to_thread(commands.show_group, anna.url, as_json=False)
+    said = " ".join(capsys.readouterr().out.split())
+    assert "(static), led by anna" in said
+    assert "The drain of anna waits: every worker is draining." in said
+    assert "STABLE, draining 1 2 2 running" in said
 
     await asyncio.to_thread(commands.uncordon, anna.url, "anna")
 
