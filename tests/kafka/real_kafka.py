@@ -32,9 +32,11 @@ QUICK_START = ("-Xmx512m", "-XX:TieredStopAtLevel=1")
 """Java's options for a broker that is to answer soon, not to be fast."""
 
 # Ends the broker when the pipe at its standard input closes, so that it never outlives whoever started it. The broker's
-# process id goes into the file that stands in place of the script's name.
+# process id goes into the file that stands in place of the script's name. A signal to the whole group ends the waiting
+# `cat`, and with it the broker, but not the shell before it has seen to that.
 TIED_TO_ITS_PARENT = (
-    'exec 3<&0 </dev/null; "$@" 3<&- & broker=$!; echo $broker >"$0"; cat <&3 >/dev/null; kill -9 $broker'
+    'trap : TERM INT; exec 3<&0 </dev/null; "$@" 3<&- & broker=$!; echo $broker >"$0"; '
+    "cat <&3 >/dev/null; kill -9 $broker"
 )
 
 PROPERTIES = """\
