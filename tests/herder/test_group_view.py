@@ -1,0 +1,92 @@
+"""What the leader tells of its group: whose jobs wait, who is meant by a name."""
+
+from coterie.assignors.members import MemberView, Policy
+from coterie.assignors.memory import Waiting
+from coterie.herder.group_view import Dealt, called, deal, view, worker_id_in
+from coterie.nouns.ids import ConfigOffset, Generation, InstanceId, MemberId, WorkerUrl
+from coterie.nouns.jobs import NO_JOBS, ConnectorName, ConnectorTaskId, Job, Jobs
+from coterie.wire.connect import ConnectProtocol, WorkerAssignment, WorkerMetadata
+from coterie.wire.connect_events import AssignmentWanted
+from coterie.wire.connect_opaque import encode_opaque
+
+ORDERS = ConnectorName("orders")
+FIRST = Jobs(tasks=frozenset({ConnectorTaskId(ORDERS, 0)}))
+SECOND = Jobs(tasks=frozenset({ConnectorTaskId(ORDERS, 1)}))
+BOTH = FIRST | SECOND
+ANNA, BERT = MemberId("anna-1"), MemberId("bert-1")
+
+
+def dealt(
+    views: dict[MemberId, MemberView],
+    *,
+    assigned: dict[MemberId, Jobs] | None = None,
+    former: Dealt | None = None,
+    unassigned: dict[Job, str] | None = None,
+) -> Dealt:
+    """A round in which members are called by their ids up to the dash."""
+    wanted = AssignmentWanted(
+        generation=Generation(1),
+        protocol=ConnectProtocol.STATIC,
+        member_id=min(views),
+        members={
+            member: WorkerMetadata(
+                url=WorkerUrl(f"http://{member}:8083/"),
+                config_offset=ConfigOffset(3),
+                opaque=encode_opaque(name=member.partition("-")[0]),
+            )
+            for member in views
+        },
+    )
+    assignments = {
+        member: WorkerAssignment(
+            leader=min(views),
+            leader_url=WorkerUrl("http://leader/"),
+            config_offset=ConfigOffset(3),
+            assigned=(assigned or {}).get(member, NO_JOBS),
+        )
+        for member in views
+    }
+    return deal(former, wanted, views, assignments, configured=BOTH, unassigned=unassigned or {})
+
+
+def test_jobs_that_wait_are_told_of_with_who_had_them_and_what_is_left() -> None:
+    first = dealt({ANNA: MemberView(), BERT: MemberView()}, assigned={ANNA: FIRST, BERT: SECOND})
+    (waits,) = SECOND.tasks
+    second = dealt({ANNA: MemberView(owned=FIRST)}, former=first, unassigned={waits: "it waits"})
+    shown = view(
+        second,
+        [Waiting(jobs=SECOND, deadline_ms=5_000)],
+        configured=BOTH,
+        policy=Policy(),
+        next_round_ms=4_000,
+        now_ms=1_000,
+    )
+    (deferred,) = shown.deferred
+    assert (deferred.worker, deferred.left_ms, deferred.jobs) == ("bert", 4_000, SECOND)
+    assert shown.unassigned == (), "what waits is not without a hope"
+    later = dealt({ANNA: MemberView(owned=FIRST)}, former=second, unassigned={waits: "it waits"})
+    assert [one.name for one in later.departed] == ["bert"], "over any number of rounds"
+    assert dealt({ANNA: MemberView(owned=BOTH)}, former=later).departed == (), "until they have somebody"
+
+
+def test_jobs_of_whom_this_leader_never_knew_wait_for_nobody_by_name() -> None:
+    known = dealt({ANNA: MemberView(owned=FIRST)})
+    waiting = [Waiting(jobs=SECOND, deadline_ms=0, instance_id=InstanceId("place"))]
+    shown = view(known, waiting, configured=BOTH, policy=Policy(), next_round_ms=None, now_ms=9)
+    (deferred,) = shown.deferred
+    assert (deferred.worker, deferred.instance_id, deferred.left_ms) == (None, "place", 0)
+
+
+def test_a_drain_that_nobody_can_help_says_why() -> None:
+    alone = dealt({ANNA: MemberView(owned=FIRST, draining=True)})
+    assert [info.waits for info in alone.members] == ["every worker is draining"]
+    helped = dealt({ANNA: MemberView(owned=FIRST, draining=True), BERT: MemberView()})
+    assert [info.waits for info in helped.members] == ["rebalance.max.moves.per.round lets others go first", None]
+
+
+def test_a_name_goes_before_an_address_and_an_address_before_an_instance() -> None:
+    members = dealt({ANNA: MemberView(instance_id=InstanceId("bert")), BERT: MemberView()}).members
+    assert [info.member_id for info in called(members, "bert")] == [BERT]
+    assert [info.member_id for info in called(members, "anna-1:8083")] == [ANNA]
+    assert called(members, "cleo") == []
+    assert worker_id_in(WorkerUrl("http://[::1]:8083/")) == "[::1]:8083"
