@@ -22,7 +22,8 @@ CONNECTORS = ("x", "y")
 TASKS = 2
 JOBS = frozenset({*CONNECTORS, *(f"{name}-{task}" for name in CONNECTORS for task in range(TASKS))})
 """Connectors and tasks by their names."""
-PATIENCE_S = 120
+PATIENCE_S = 300
+"""For one step: on a machine that others share, workers with a Spark of their own were seen to take 100 s to start."""
 
 
 class WorkerHandle(Protocol):

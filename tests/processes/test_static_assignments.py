@@ -9,7 +9,7 @@ import pytest
 from tests.processes.cluster import Cluster, Feed, WorkerProcess
 from tests.processes.rolling_update import RollingUpdate
 
-pytestmark = [pytest.mark.soak, pytest.mark.processes, pytest.mark.spark, pytest.mark.timeout(1_200)]
+pytestmark = [pytest.mark.soak, pytest.mark.processes, pytest.mark.spark, pytest.mark.timeout(2_400)]
 
 
 class Handle:
