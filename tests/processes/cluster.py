@@ -272,7 +272,7 @@ class Cluster:
     def cli(self, *arguments: str) -> str:
         """What `coterie` prints for these arguments; it has to succeed."""
         command = [sys.executable, "-m", "coterie", *arguments]
-        ended = subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
+        ended = subprocess.run(command, capture_output=True, text=True, check=False, timeout=240)
         assert ended.returncode == 0, ended.stdout + ended.stderr
         return ended.stdout
 

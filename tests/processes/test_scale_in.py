@@ -4,7 +4,7 @@ import pytest
 
 from tests.processes.cluster import TASKS, Cluster, Feed, until
 
-pytestmark = [pytest.mark.processes, pytest.mark.spark, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.processes, pytest.mark.spark, pytest.mark.timeout(600)]
 
 
 def test_workers_restart_one_by_one_in_their_places_and_one_is_drained(cluster: Cluster, feed: Feed) -> None:
