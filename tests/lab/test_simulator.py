@@ -22,6 +22,21 @@ def test_all_invariants_hold(seed: int) -> None:
     assert outcome.generations > 1, "a seed in which nothing happens says nothing"
 
 
+def test_workers_meet_all_that_their_play_is_about() -> None:
+    """What no seed comes across is not tested, whatever the invariants say."""
+    stories = "\n".join(simulate(seed, story_lines=5_000).story for seed in (4, 5, 6, 12, 15))
+    for sight in (
+        "claims ",
+        "is to drain: Done",
+        "is to begin anew: Done",
+        "is killed, and led",
+        "reads the config log",
+        "one after the other is to speak",
+        "is ended, for another has taken its place",
+    ):
+        assert sight in stories, sight
+
+
 @pytest.mark.parametrize("seed", range(1, 201))
 def test_all_invariants_hold_for_ordinary_clients(seed: int) -> None:
     outcome = simulate_clients(seed)
