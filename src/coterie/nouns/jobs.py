@@ -50,13 +50,21 @@ class Jobs:
                 connectors.add(job)
         return cls(frozenset(connectors), frozenset(tasks))
 
+    # Most are empty, and a copy costs what the larger set has: so none is made for nothing.
+
     def __or__(self, other: "Jobs") -> "Jobs":
+        if not other:
+            return self
+        if not self:
+            return other
         return Jobs(self.connectors | other.connectors, self.tasks | other.tasks)
 
     def __and__(self, other: "Jobs") -> "Jobs":
         return Jobs(self.connectors & other.connectors, self.tasks & other.tasks)
 
     def __sub__(self, other: "Jobs") -> "Jobs":
+        if not other:
+            return self
         return Jobs(self.connectors - other.connectors, self.tasks - other.tasks)
 
     def __le__(self, other: "Jobs") -> bool:
