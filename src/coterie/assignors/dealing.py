@@ -1,6 +1,6 @@
 """From counts to jobs: which ones a worker gets and which it releases, on the way to the balanced target."""
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from heapq import nlargest
 from operator import attrgetter
@@ -35,8 +35,9 @@ def toward_balance(
         connectors = [free_connectors.pop() for _ in range(min(change.connectors, len(free_connectors)))]
         tasks: list[ConnectorTaskId] = []
         for connector, count in change.tasks.items():
-            there = free_tasks.get(connector, [])
-            tasks += [there.pop() for _ in range(min(count, len(there)))]
+            if count > 0 and connector in free_tasks:
+                tasks += free_tasks[connector][-count:]
+                del free_tasks[connector][-count:]
         if connectors or tasks:
             given[member] = Jobs(frozenset(connectors), frozenset(tasks))
         surplus = _surplus(owned[member], change, moved)
@@ -60,7 +61,7 @@ def _surplus(owned: Jobs, change: Change, moved: Jobs) -> Jobs:
 
 
 def _by_connector(tasks: Iterable[ConnectorTaskId]) -> dict[ConnectorName, list[ConnectorTaskId]]:
-    found: dict[ConnectorName, list[ConnectorTaskId]] = {}
+    found: defaultdict[ConnectorName, list[ConnectorTaskId]] = defaultdict(list)
     for task in tasks:
-        found.setdefault(task.connector, []).append(task)
+        found[task.connector].append(task)
     return found

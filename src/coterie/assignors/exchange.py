@@ -174,12 +174,30 @@ class _Taking:
                 self._lines.setdefault(left, []).append(worker)
 
     def take(self, name: ConnectorName, count: int) -> None:
-        level = 0
-        while True:
+        level, given = self._level_out(name, count)
+        count -= given
+        while count:
             count -= self._take_at(level, name, count)
-            if not count:
-                return
-            level = min(self._count(worker, name) for line in self._lines.values() for worker in line)
+            if count:
+                level = min(self._count(worker, name) for line in self._lines.values() for worker in line)
+
+    def _level_out(self, name: ConnectorName, count: int) -> tuple[int, int]:
+        """Where there are several for everybody, bring all to one level at once: to which, and how many that took."""
+        room = {worker: room for room, line in sorted(self._lines.items(), reverse=True) for worker in line}
+        if count < 2 * len(room):
+            return 0, 0
+        has = {worker: self._count(worker, name) for worker in room}
+        level = min((sum(has.values()) + count) // len(has), *(has[worker] + room[worker] for worker in room))
+        if level <= max(has.values()):
+            return 0, 0
+        self._lines.clear()
+        for worker, before in has.items():
+            more = level - before
+            self._deltas[worker][name] = self._deltas[worker].get(name, 0) + more
+            left = room[worker] - more
+            if left or (self._extras and worker in self._open):
+                self._lines.setdefault(left, []).append(worker)
+        return level, len(has) * level - sum(has.values())
 
     def _take_at(self, level: int, name: ConnectorName, count: int) -> int:
         """One each for those who have no more than ``level``, ``count`` at most. Returns how many took one."""
