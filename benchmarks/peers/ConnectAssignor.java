@@ -2,6 +2,8 @@ package peers;
 
 import java.io.BufferedReader;
 import java.io.InputStreamReader;
+import java.lang.management.ManagementFactory;
+import java.lang.management.ThreadMXBean;
 import java.lang.reflect.Method;
 import java.util.ArrayList;
 import java.util.Collection;
@@ -23,11 +25,12 @@ import org.apache.kafka.connect.util.ConnectorTaskId;
  *
  * <p>Each line of standard input is a request: "fleet WORKERS SIZES" starts with so many workers that run nothing, and
  * "event JOIN LEAVE SIZES" changes the fleet as it had settled then. SIZES are the connectors' numbers of tasks, with
- * commas. The answer is a line "FIRST ALL ROUNDS MOVES": milliseconds to compute the first round, and all until nobody is
- * told anything new; how many rounds those are; how many jobs were revoked.
+ * commas. The answer is a line "FIRST ALL ROUNDS MOVES": milliseconds of this thread's processor time for the first round, and
+ * for all until nobody is told anything new; how many rounds those are; how many jobs were revoked.
  */
 public class ConnectAssignor {
     private static final int ROUNDS_MAX = 100;
+    private static final ThreadMXBean CLOCK = ManagementFactory.getThreadMXBean();
 
     private ClusterConfigState settledConfig = ClusterConfigState.EMPTY;
     private Map<String, ConnectorsAndTasks> settledMembers = Map.of();
@@ -124,9 +127,9 @@ public class ConnectAssignor {
         /** Whether anybody was told anything. */
         boolean round(ClusterConfigState configured) throws Exception {
             int last = generation++;
-            long startedNs = System.nanoTime();
+            long startedNs = CLOCK.getCurrentThreadCpuTime();
             Object answer = perform.invoke(assignor, configured, last == 0 ? -1 : last, generation, members);
-            tookMs += (System.nanoTime() - startedNs) / 1e6;
+            tookMs += (CLOCK.getCurrentThreadCpuTime() - startedNs) / 1e6;
             boolean told = false;
             for (Map.Entry<String, ConnectorsAndTasks> member : members.entrySet()) {
                 Set<String> connectors = new HashSet<>(member.getValue().connectors());
