@@ -33,15 +33,16 @@ def exchange(held: Held, free: Mapping[ConnectorName, int], shares: Shares) -> D
     open_ = [worker for worker in range(len(held)) if shares.is_open(worker)]
     extras = shares.tasks_extras - sum(shares.with_task)
     to_place = dict(free)
-    if givers:
-        may_keep = [worker for worker in open_ if surplus[worker] > 0]
-        for worker in may_keep:
-            shares.with_task[worker] = True
+    may_keep = {worker for worker in open_ if surplus[worker] > 0}
+    for worker in may_keep:
+        shares.with_task[worker] = True
+    due = {worker: surplus[worker] - shares.with_task[worker] for worker in givers}
+    more = max(0, len(may_keep) - extras)
+    if more or any(due.values()):
         levels = _Levels(sorted(set().union(*(held[worker] for worker in givers))), [held[w] for w in takers])
         for name, count in free.items():
             levels.fill(name, count)
-        due = {worker: surplus[worker] - shares.with_task[worker] for worker in givers}
-        for worker in _give(held, deltas, levels, due, set(may_keep), max(0, len(may_keep) - extras), to_place):
+        for worker in _give(held, deltas, levels, due, may_keep, more, to_place):
             shares.with_task[worker] = False
     may_take = frozenset(worker for worker in open_ if surplus[worker] <= 0)
     room = {worker: shares.with_task[worker] - surplus[worker] for worker in takers}
