@@ -296,6 +296,11 @@ def test_assignments_survive_the_wire(protocol: ConnectProtocol, assignment: Wor
     assert decode_assignment(encode_assignment(protocol, assignment)) == (protocol, assignment)
 
 
+def test_a_delay_longer_than_the_wire_can_tell_is_cut_and_kills_no_leader() -> None:
+    told = encode_assignment(ConnectProtocol.STATIC, given_by_m1(delay_ms=99_999_999_999))
+    assert decode_assignment(told)[1].delay_ms == 2**31 - 1
+
+
 @given(claims)
 def test_claims_survive_the_wire(metadata: WorkerMetadata) -> None:
     assert decode_metadata(encode_metadata(ConnectProtocol.STATIC, metadata)) == (ConnectProtocol.STATIC, metadata)

@@ -9,6 +9,8 @@ from coterie.nouns import macs
 
 KEY_SIZE_MIN_BITS = 40
 """Java's."""
+KEY_SIZE_MAX_BITS = 2**16
+"""A longer one makes no better MAC, and it travels in a record and stays in memory."""
 
 
 class InterWorkerSettings(BaseModel):
@@ -16,12 +18,12 @@ class InterWorkerSettings(BaseModel):
 
     model_config = ConfigDict(frozen=True, use_attribute_docstrings=True)
 
-    inter_worker_key_ttl_ms: Annotated[int, Field(ge=0)] = 3_600_000
+    inter_worker_key_ttl_ms: Annotated[int, Field(ge=0, le=2**31 - 1)] = 3_600_000
     """How old the key may become with which workers sign what they ask of their leader; 0 is any age. The leader's
     counts."""
     inter_worker_key_generation_algorithm: str = "HmacSHA256"
     """For which MAC the leader makes the key."""
-    inter_worker_key_size: Annotated[int, Field(ge=KEY_SIZE_MIN_BITS)] | None = None
+    inter_worker_key_size: Annotated[int, Field(ge=KEY_SIZE_MIN_BITS, le=KEY_SIZE_MAX_BITS)] | None = None
     """The key's bits; by default as many as Java gives a key of its algorithm."""
     inter_worker_signature_algorithm: str = "HmacSHA256"
     """The MAC that this worker signs with."""

@@ -19,10 +19,12 @@ from coterie.nouns.jobs import ConnectorName, ConnectorTaskId, Jobs
 
 INSTANCE_ID = r"[a-zA-Z0-9._-]{1,249}"
 """As brokers check it."""
-TASK_MAX = 2**31 - 1
-"""What has a place in the group's protocol."""
+INT_MAX = 2**31 - 1
+"""The most that Kafka's INT holds: times, counts and tasks' numbers are such on the wire."""
+REPLICAS_MAX = 2**15 - 1
 Name = Annotated[str, Field(min_length=1)]
-Milliseconds = Annotated[int, Field(ge=1)]
+Milliseconds = Annotated[int, Field(ge=1, le=INT_MAX)]
+MillisecondsOrZero = Annotated[int, Field(ge=0, le=INT_MAX)]
 Port = Annotated[int, Field(ge=1, le=65535)]
 _AsList = BeforeValidator(lambda value: as_list(value) if isinstance(value, str) else value)
 Names = Annotated[tuple[Name, ...], _AsList]
@@ -76,15 +78,15 @@ class WorkerSettings(InterWorkerSettings):
     worker_sync_timeout_ms: Milliseconds = 3_000
     """How long to wait for the config topic's end. A round whose leader has not read as far as its members by then
     gives nobody anything new, and another follows when it has; a GET answers what is known by then."""
-    config_rebalance_window_ms: Annotated[int, Field(ge=0)] = 300
+    config_rebalance_window_ms: MillisecondsOrZero = 300
     """Connectors and tasks that come and go within so short a time make one rebalance; 0 makes one of each change.
     (Coterie's own key.)"""
-    scheduled_rebalance_max_delay_ms: Annotated[int, Field(ge=0)] = 300_000
+    scheduled_rebalance_max_delay_ms: MillisecondsOrZero = 300_000
     """How long a lost worker's jobs wait for it before others get them; 0 means not at all."""
-    rebalance_max_moves_per_round: Annotated[int, Field(ge=1)] | None = None
+    rebalance_max_moves_per_round: Annotated[int, Field(ge=1, le=INT_MAX)] | None = None
     """At most so many jobs are taken from workers at a time for balance or a drain; without it, all that have to move.
     (Coterie's own key.)"""
-    rebalance_round_interval_ms: Annotated[int, Field(ge=0)] = 0
+    rebalance_round_interval_ms: MillisecondsOrZero = 0
     """How long after so many moves the next ones follow. (Coterie's own key.)"""
     connect_protocol: str = "static"
     """The newest protocol that this worker offers its group: eager, compatible, sessioned or static, each with all
@@ -99,15 +101,15 @@ class WorkerSettings(InterWorkerSettings):
 
     config_storage_topic: Name
     """The topic of all configs of the group's connectors; it is made where it is missing, as the next two are."""
-    config_storage_replication_factor: int = 3
+    config_storage_replication_factor: Annotated[int, Field(le=REPLICAS_MAX)] = 3
     offset_storage_topic: Name
     """The topic of the group's offsets."""
-    offset_storage_replication_factor: int = 3
-    offset_storage_partitions: int = 25
+    offset_storage_replication_factor: Annotated[int, Field(le=REPLICAS_MAX)] = 3
+    offset_storage_partitions: Annotated[int, Field(le=INT_MAX)] = 25
     status_storage_topic: Name
     """The topic of the states of the group's connectors and tasks."""
-    status_storage_replication_factor: int = 3
-    status_storage_partitions: int = 5
+    status_storage_replication_factor: Annotated[int, Field(le=REPLICAS_MAX)] = 3
+    status_storage_partitions: Annotated[int, Field(le=INT_MAX)] = 5
 
     # -- REST -------------------------------------------------------------------------------------------------------
 
@@ -120,7 +122,7 @@ class WorkerSettings(InterWorkerSettings):
 
     # -- the work ---------------------------------------------------------------------------------------------------
 
-    task_shutdown_graceful_timeout_ms: Annotated[int, Field(ge=0)] = 5_000
+    task_shutdown_graceful_timeout_ms: MillisecondsOrZero = 5_000
     """For all tasks of this worker together: after it they are interrupted, and their last batch is replayed."""
     checkpoint_location: Name
     """A folder that all workers of the group reach by the same name. (Coterie's own key.)"""
@@ -254,8 +256,8 @@ class WorkerSettings(InterWorkerSettings):
     def _are_tasks(cls, tasks: tuple[str, ...] | None) -> tuple[str, ...] | None:
         for text in tasks or ():
             task = ConnectorTaskId.parse(text)
-            if str(task) != text or task.task > TASK_MAX:
-                raise ValueError(f"{text!r} is no task: its number is 0 to {TASK_MAX}, without zeros in front")
+            if str(task) != text or task.task > INT_MAX:
+                raise ValueError(f"{text!r} is no task: its number is 0 to {INT_MAX}, without zeros in front")
         return tasks
 
     @field_validator(

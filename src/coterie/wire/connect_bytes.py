@@ -26,6 +26,7 @@ from coterie.wire.primitives import Reader, Writer
 CONNECTOR = -1
 """In an array of tasks: the connector instance itself."""
 
+_INT32_MAX = 2**31 - 1
 NULL = -1
 """The count of an array that is not there."""
 _CONNECTOR_SIZE_MIN = 2 + 4
@@ -83,7 +84,8 @@ def encode_assignment(protocol: ConnectProtocol, assignment: WorkerAssignment) -
     _write_jobs(writer, assignment.assigned)
     if protocol >= ConnectProtocol.COMPATIBLE:
         _write_jobs(writer, assignment.revoked)
-        writer.int32(assignment.delay_ms)
+        # A leader that dies of a delay is followed by one that dies of it, too: it is cut to what fits (24 days).
+        writer.int32(min(assignment.delay_ms, _INT32_MAX))
     return writer.getvalue()
 
 
