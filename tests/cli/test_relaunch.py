@@ -1,5 +1,6 @@
 """What a worker's process hands on to its next life, and which next lives may take it."""
 
+import json
 import os
 from dataclasses import replace
 
@@ -20,6 +21,14 @@ AS_IT_WAS = replace(PLACE, owes_round=False)
 
 def taken(settings: MemberSettings) -> object:
     return relaunch.decode(settings, relaunch.encode(SETTINGS, AS_IT_WAS))
+
+
+def open_file(data: bytes) -> int:
+    """The number of an open file with ``data``."""
+    read, write = os.pipe()
+    os.write(write, data)
+    os.close(write)
+    return read
 
 
 def test_whoever_joins_as_before_goes_on_without_a_round() -> None:
@@ -52,15 +61,36 @@ def test_bytes_of_nobodys_are_refused() -> None:
             relaunch.decode(SETTINGS, data)
 
 
+def test_what_another_release_has_handed_on_is_not_read() -> None:
+    handed = json.loads(relaunch.encode(SETTINGS, AS_IT_WAS))
+    with pytest.raises(WireError, match="of version 0, and this is 1"):
+        relaunch.decode(SETTINGS, json.dumps({**handed, "version": 0}).encode())
+
+
+@pytest.mark.parametrize("said", ["abc", "", "-1", "4000000"])
+def test_a_place_that_cannot_be_read_is_lost_and_the_worker_joins_as_a_new_member(
+    said: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setenv(relaunch.PLACE_VARIABLE, said)
+    assert relaunch.handed_on(SETTINGS) is None
+    assert "it joins as a new member" in caplog.text
+
+
+def test_a_place_of_bytes_that_mean_nothing_is_lost_as_well(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setenv(relaunch.PLACE_VARIABLE, str(open_file(b"{}")))
+    assert relaunch.handed_on(SETTINGS) is None
+    assert "it joins as a new member" in caplog.text
+
+
 def test_a_process_that_nobody_handed_anything_on_to_has_no_place(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv(relaunch.PLACE_VARIABLE, raising=False)
     assert relaunch.handed_on(SETTINGS) is None
 
 
 def test_what_is_handed_on_is_read_once_and_its_file_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
-    read, write = os.pipe()
-    os.write(write, relaunch.encode(SETTINGS, AS_IT_WAS))
-    os.close(write)
+    read = open_file(relaunch.encode(SETTINGS, AS_IT_WAS))
     monkeypatch.setenv(relaunch.PLACE_VARIABLE, str(read))
     assert relaunch.handed_on(SETTINGS) == AS_IT_WAS
     assert relaunch.PLACE_VARIABLE not in os.environ

@@ -5,6 +5,7 @@ handed on goes through a file that has no name any more: whatever its size, nobo
 """
 
 import json
+import logging
 import os
 import sys
 import tempfile
@@ -18,6 +19,10 @@ from coterie.wire.connect_place import Place, decode_place, encode_place
 
 PLACE_VARIABLE = "COTERIE_PLACE"
 """The number of the open file that holds what a former life has handed on."""
+VERSION = 1
+"""Of what is handed on. Whoever changes that, or what it means, counts on: the lives may be of two releases."""
+
+logger = logging.getLogger(__name__)
 
 
 def begin_anew(settings: MemberSettings, place: Place | None) -> NoReturn:
@@ -40,28 +45,35 @@ def handed_on(settings: MemberSettings) -> Place | None:
     """The place that a former life of this process has handed on, if a member with ``settings`` can go on in it.
 
     Whoever joins otherwise than before, by another protocol or under another address, has to join once more. A member
-    of another group, or another member of it, has no place from before.
+    of another group, or another member of it, has no place from before. What cannot be read, because another release
+    wrote it, costs the place and not the worker.
     """
     descriptor = os.environ.pop(PLACE_VARIABLE, None)
     if descriptor is None:
         return None
-    with open(int(descriptor), "rb") as file:
-        return decode(settings, file.read())
+    try:
+        with open(int(descriptor), "rb") as file:
+            return decode(settings, file.read())
+    except (OSError, ValueError, WireError) as error:
+        logger.warning("The place of this worker's former life is lost, and it joins as a new member: %s", error)
+        return None
 
 
 def encode(settings: MemberSettings, place: Place) -> bytes:
     """What a member with ``settings`` hands on."""
-    handed = {"who": _who(settings), "said": _said(settings), "place": encode_place(place).decode()}
+    handed = {"version": VERSION, "who": _who(settings), "said": _said(settings), "place": encode_place(place).decode()}
     return json.dumps(handed).encode()
 
 
 def decode(settings: MemberSettings, data: bytes) -> Place | None:
     """What :func:`handed_on` finds in ``data``.
 
-    :raises WireError: when these are bytes of nobody's.
+    :raises WireError: when these are bytes of nobody's, or of another version.
     """
     try:
         handed = json.loads(data)
+        if handed["version"] != VERSION:
+            raise WireError(f"what was handed on is of version {handed['version']}, and this is {VERSION}")
         who, said, place = handed["who"], handed["said"], decode_place(handed["place"].encode())
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise WireError(f"what was handed on is malformed: {error!r}") from error
