@@ -41,6 +41,7 @@ def test_every_bug_of_the_list_can_still_be_planted(planted: ModuleType) -> None
         "all moves are made at once, whatever the pace",
         "every assignment is taken for the whole",
         "a downgrade deals out while others still run",
+        "an unsigned request is accepted",
         "a static member's return is a round",
         "offsets are acknowledged and not written",
         "offsets expire by their commit alone",

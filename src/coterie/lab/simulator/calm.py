@@ -27,6 +27,9 @@ QUIET_MS = 3 * DELAY_MAX_MS
 KEY_LATE_MS = 10_000
 """How much later than it may a key may be followed by the next."""
 
+STRANGER_MS = 5_000
+"""What a leader takes is written, read and answered by then."""
+
 
 class Calm:
     def __init__(self, cluster: Cluster) -> None:
@@ -73,6 +76,13 @@ class Calm:
             raise Violation(Invariant.QUIET, f"settled in generation {before[0]}, then {unsettled}")
         self._check_key()
 
+    def refuse_strangers(self, weather: Weather) -> None:
+        """:raises Violation: SIGNED, when a leader takes what one of them sends."""
+        if self._signs:
+            self._world.say("a stranger has task configs for the leader")
+            weather.operators.forge_all()
+            self._world.run_until(self._world.now_ms + STRANGER_MS)
+
     def _traces(self) -> tuple[int, int]:
         """What tells that something has happened: rounds and starts."""
         starts = sum(run.starts for process in self._processes for run in process.herder.runs.values())
@@ -108,6 +118,10 @@ class Calm:
         return None
 
     # -- what must hold then ------------------------------------------------------------------------------------------
+
+    @property
+    def _signs(self) -> bool:
+        return self._protocol not in (ConnectProtocol.EAGER.wire_name, ConnectProtocol.COMPATIBLE.wire_name)
 
     @property
     def _speaks_static(self) -> bool:
@@ -159,7 +173,7 @@ class Calm:
                     raise Violation(Invariant.RUNS_AS_CONFIGURED, f"{process.name} runs {start}, not {work[task]}")
 
     def _check_key(self) -> None:
-        if self._protocol in (ConnectProtocol.EAGER.wire_name, ConnectProtocol.COMPATIBLE.wire_name):
+        if not self._signs:
             return
         lines = self._cluster.config_log.lines
         written_ms = max((line.timestamp_ms for line in lines if line.key == b"session-key"), default=None)
@@ -173,8 +187,16 @@ class Calm:
 
     def change_something(self, weather: Weather) -> None:
         """:raises Violation: FEW_ROUNDS, ONLY_WHAT_MUST_MOVE, or what must hold when all has settled again."""
-        changes: list[Callable[[Weather], tuple[int, bool]]] = [self._burst, self._delete, self._join, self._drain]
+        changes: list[Callable[[Weather], tuple[int, bool]]] = [
+            self._burst,
+            self._lag,
+            self._delete,
+            self._join,
+            self._drain,
+        ]
         generation, stops = self._cluster.coordinator.group.generation, self._cluster.watch.stops
+        # An assignment that comes late may be overtaken by the next round, which then is one that was not needed.
+        self._cluster.network.late_share = 0
         rounds, may_stop = self._world.rng.choice(changes)(weather)
         self.settle()
         came = self._cluster.coordinator.group.generation - generation
@@ -190,6 +212,12 @@ class Calm:
             if name not in self._cluster.config_log.names():
                 self._world.after(20 * number, partial(weather.users.put, name, self._world.rng.randint(1, 2)))
         return 4, False
+
+    def _lag(self, weather: Weather) -> tuple[int, bool]:
+        self._world.say("a connector comes, and the leader reads late")
+        weather.lag_leader()
+        weather.users.put("late", self._world.rng.randint(1, 2))
+        return 5, False
 
     def _delete(self, weather: Weather) -> tuple[int, bool]:
         self._world.say("a connector goes")

@@ -30,6 +30,8 @@ class Network:
     def __init__(self, world: World) -> None:
         self._world = world
         self._links: dict[str, Link] = {}
+        self.late_share = 0.02
+        """Of messages, for which a healthy link takes its time."""
 
     def link(self, worker: str) -> Link:
         return self._links.setdefault(worker, Link())
@@ -71,7 +73,7 @@ class Network:
             lost()
             return
         at_ms = max(now_ms, link.clogged_until_ms.get(way, 0)) + rng.randint(0, 4) + late_ms
-        if self._world.chance(0.02):
+        if self._world.chance(self.late_share):
             at_ms += rng.randint(10, 800)
         self._world.at(at_ms, arrive)
 

@@ -1,5 +1,6 @@
 """What operators order of workers over REST, and what somebody tries who is no worker at all."""
 
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 
@@ -7,6 +8,9 @@ from coterie.herder.requests import Answer, Done, DrainWorker, PutTaskConfigs, R
 from coterie.herder.session_keys import Signature, Signing
 from coterie.lab.simulator.cluster import Cluster
 from coterie.lab.simulator.worker import Process
+from coterie.nouns.jobs import ConnectorName
+
+FORGED_BODY = b"task configs"
 
 
 class Operators:
@@ -52,23 +56,39 @@ class Operators:
             process.soon(lambda: process.rest.ask(RestartWorker(worker=process.home), answered))
 
     def forge(self) -> None:
-        """Task configs from nobody: unsigned, or signed for something else, or with another key."""
-        names = self._cluster.config_log.names()
-        for process in self._working():
-            key = process.herder.config.session_key
-            if not (names and process.herder.is_leader and key is not None):
-                continue
-            signing = Signing(key=key.key, algorithm=key.algorithm)
-            signature: Signature | None = self._rng.choice(
-                (
-                    None,
-                    replace(signing.signature(b"another body"), body=b"task configs"),
-                    replace(signing, key=self._rng.randbytes(32)).signature(b"task configs"),
-                )
-            )
-            request = PutTaskConfigs(connector=self._rng.choice(names), configs=[{"forged": ""}], signature=signature)
-            process.rest.ask(request, partial(self._cluster.watch.on_forged, process))
+        """Task configs from nobody, for any connector."""
+        names, leader = self._cluster.config_log.names(), self._leader()
+        if names and leader is not None:
+            signature = self._rng.choice(self._forgeries(leader))
+            self._put_forged(leader, self._rng.choice(names), signature)
+
+    def forge_all(self) -> None:
+        """For every connector and in every way. A stopped one takes none in any case."""
+        leader = self._leader()
+        if leader is None:
             return
+        for name in self._cluster.config_log.names():
+            for signature in self._forgeries(leader):
+                self._put_forged(leader, name, signature)
+
+    def _leader(self) -> Process | None:
+        return next((process for process in self._working() if process.herder.is_leader), None)
+
+    def _forgeries(self, leader: Process) -> Sequence[Signature | None]:
+        """None; then, of whoever has overheard the workers or guesses, one of another body or by another key."""
+        key = leader.herder.config.session_key
+        if key is None:
+            return (None,)
+        signing = Signing(key=key.key, algorithm=key.algorithm)
+        return (
+            None,
+            replace(signing.signature(b"another body"), body=FORGED_BODY),
+            replace(signing, key=self._rng.randbytes(32)).signature(FORGED_BODY),
+        )
+
+    def _put_forged(self, leader: Process, name: ConnectorName, signature: Signature | None) -> None:
+        request = PutTaskConfigs(connector=name, configs=[{"forged": ""}], signature=signature)
+        leader.rest.ask(request, partial(self._cluster.watch.on_forged, leader))
 
     def _working(self) -> list[Process]:
         processes = (self._cluster.processes[name] for name in sorted(self._cluster.processes))

@@ -43,6 +43,7 @@ def simulate(seed: int, *, weather_ms: int = WEATHER_MS, story_lines: int = 15) 
         calm = Calm(cluster)
         calm.settle()
         calm.stay_quiet()
+        calm.refuse_strangers(weather)
         calm.change_something(weather)
         coordinator.crash()
 

@@ -53,6 +53,9 @@ class Watch:
         self._memberships: dict[Generation, frozenset[MemberId | InstanceId]] = {}
         self._places: dict[MemberId, MemberId | InstanceId] = {}
         """A static member's instance id, which it keeps; of any other its member id."""
+        self._fenced: set[MemberId] = set()
+        """Static members whose place another process has taken. They hear of it with their next heartbeat (KIP-345), or
+        stop by themselves when they have heard nothing for a session."""
         self._checked = Generation(0)
         """The last generation whose assignments were looked at. It is written again when a static member is back."""
 
@@ -61,6 +64,9 @@ class Watch:
     def on_step(self, taken: Step) -> None:
         if isinstance(taken.event, SyncGroup):
             self._on_sync(taken.event, taken)
+        for instance_id, former in taken.before.static_members.items():
+            if taken.group.static_members.get(instance_id, former) != former:
+                self._fenced.add(former)
         for record in taken.output.records:
             assert isinstance(record, GenerationWritten), "workers commit no offsets, and nobody deletes their group"
             for member_id, member in record.members.items():
@@ -132,6 +138,7 @@ class Watch:
     def on_loaded(self, group: Group) -> None:
         if group.generation < max(self._told, default=Generation(0)):
             raise Violation(Invariant.NOTHING_LOST, f"after a crash the group is at generation {group.generation}")
+        self._fenced -= group.members.keys()  # of whose successors the log has kept nothing
 
     def _on_expired(self, gone: AbstractSet[MemberId]) -> None:
         for name in sorted(self.processes):
@@ -210,10 +217,12 @@ class Watch:
                 raise Violation(Invariant.ONE_OWNER, f"{process.name} starts {task}, which {name} runs")
 
     def on_resumed(self, process: "Process") -> None:
-        if self._is_effective(process):
+        """It is about to go on: as one that counts itself in, if its pause was that short."""
+        if self._may_be_counted_in(process):
             for name in sorted(self.processes):
-                both = process.active.keys() & self.processes[name].active.keys()
-                if both and self.processes[name] is not process:
+                other = self.processes[name]
+                both = process.active.keys() & other.active.keys()
+                if both and other is not process and self._is_effective(other):
                     raise Violation(
                         Invariant.ONE_OWNER, f"{process.name} goes on with {sorted(map(str, both))}, {name} runs it"
                     )
@@ -237,17 +246,12 @@ class Watch:
             raise Violation(Invariant.STOPPED_WHEN_EXPIRED, f"{process.member.member_id} {what} and still runs {runs}")
 
     def _is_effective(self, process: "Process") -> bool:
-        """It runs, and the coordinator may still count it in. Otherwise the checkpoint fences what it does.
+        """It runs, and the coordinator may still count it in. Otherwise the checkpoint fences what it does."""
+        return not process.paused and self._may_be_counted_in(process)
 
-        Of two processes with one instance id the one that joins last has the place; the other hears of that with its
-        next heartbeat (KIP-345).
-        """
-        if process.setup.instance_id is not None and self._has_a_twin(process):
-            return False
-        return not process.paused and self._world.now_ms < process.answered_sent_ms + self._session_timeout_ms
-
-    def _has_a_twin(self, process: "Process") -> bool:
-        return any(other.home == process.home and other is not process for other in self.processes.values())
+    def _may_be_counted_in(self, process: "Process") -> bool:
+        is_fenced = process.member.member_id in self._fenced
+        return not is_fenced and self._world.now_ms < process.answered_sent_ms + self._session_timeout_ms
 
 
 def _says(value: bytes | None, holds: Mapping[str, object] | None) -> bool:

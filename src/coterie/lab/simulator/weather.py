@@ -116,6 +116,13 @@ class Weather(Faults[Process]):
         self._cluster.homes[name] = Home(protocol=ConnectProtocol.STATIC)
         self._start(name)
 
+    def lag_leader(self) -> None:
+        """For so long that its group has to do without it once."""
+        for name in sorted(self._cluster.processes):
+            process = self._cluster.processes[name]
+            if process.herder.is_leader:
+                self._let_read_late(process.home, 5_000, lasts_ms=5_000)
+
     # -- faults ------------------------------------------------------------------------------------------------------
 
     def _resume(self, process: Process) -> None:
@@ -168,13 +175,17 @@ class Weather(Faults[Process]):
 
     def _read_late(self) -> None:
         name = self._rng.choice(self._workers)
-        self._cluster.reading_ms[name] = ms = self._rng.choice((500, 2_000, 5_000, 9_000))
+        ms = self._rng.choice((500, 2_000, 5_000, 9_000))
+        self._let_read_late(name, ms, lasts_ms=self._rng.randint(1_000, 30_000))
+
+    def _let_read_late(self, name: str, ms: int, *, lasts_ms: int) -> None:
+        self._cluster.reading_ms[name] = ms
         self._world.say(f"{name} reads the config log {ms} ms late")
 
         def heal() -> None:
             self._cluster.reading_ms.pop(name, None)
 
-        self._world.after(self._rng.randint(1_000, 30_000), heal)
+        self._world.after(lasts_ms, heal)
 
     def _set_anew(self) -> None:
         """One after the other gets new settings, and is bounced."""
@@ -198,8 +209,8 @@ class Weather(Faults[Process]):
             self._world.after(self._rng.choice((500, 3_000)), lambda: self._start(name))
 
     def _on_drained(self, home: str) -> None:
-        """It has gone for good; or it comes again, some time later."""
-        if self._rng.random() < 0.3 and len(self._homes) - len(self._gone_for_good) > 1:
+        """It has gone for good; or it comes again, some time later, while the faults last."""
+        if (self._over or self._rng.random() < 0.3) and len(self._homes) - len(self._gone_for_good) > 1:
             self._gone_for_good.add(home)
         else:
             self._come_back(home)
