@@ -90,3 +90,8 @@ def test_a_name_goes_before_an_address_and_an_address_before_an_instance() -> No
     assert [info.member_id for info in called(members, "anna-1:8083")] == [ANNA]
     assert called(members, "cleo") == []
     assert worker_id_in(WorkerUrl("http://[::1]:8083/")) == "[::1]:8083"
+
+
+def test_what_a_member_gives_for_its_address_is_shown_as_it_is_when_it_is_none() -> None:
+    for nonsense in ("http://[bad:8083/", "http://\u2100x:8083/", "", "?"):
+        assert worker_id_in(WorkerUrl(nonsense)) == nonsense

@@ -2,6 +2,8 @@
 
 import asyncio
 
+import pytest
+
 from coterie.herder.requests import Problem
 from coterie.rest.problems import STATUS
 from tests.rest.served import Served, ServedCluster
@@ -207,14 +209,15 @@ async def test_a_body_without_end_is_cut_off(cluster: ServedCluster) -> None:
     assert answer.status_code == 413
 
 
-async def test_a_leader_that_cannot_be_reached_is_a_clear_500(cluster: ServedCluster) -> None:
+@pytest.mark.parametrize("leader_url", ["http://127.0.0.1:1/", "http://h:abc/"])
+async def test_a_leader_that_cannot_be_reached_is_a_clear_500(cluster: ServedCluster, leader_url: str) -> None:
     workers = [await cluster.serve() for _ in range(2)]
     follower = next(worker for worker in workers if worker.running is not cluster.leader)
-    follower.running.membership.mislead("http://127.0.0.1:1/")
+    follower.running.membership.mislead(leader_url)
 
     async def is_misled() -> bool:
         view = (await follower.get("/coterie/worker")).json()
-        return bool(view["group"]["leader_url"] == "http://127.0.0.1:1/")
+        return bool(view["group"]["leader_url"] == leader_url)
 
     await until(is_misled)
     answer = await follower.ask("POST", "/connectors", {"name": "a", "config": CONFIG})

@@ -97,6 +97,17 @@ def view(
     )
 
 
+def reasons(dealt: Dealt, waiting: Sequence[Waiting]) -> Mapping[Job, str]:
+    """Why each job that has nobody has none: in words that stay the same while the reason does."""
+    told = dict(dealt.unassigned)
+    for one in waiting:
+        for part in _whose(one, dealt.departed, 0):
+            whose = part.worker or part.instance_id or "its worker"
+            reason = f"{whose} has left the group and may be back: it waits for scheduled.rebalance.max.delay.ms"
+            told.update(dict.fromkeys(part.jobs, reason))
+    return told
+
+
 def names_of(info: MemberInfo) -> Sequence[str]:
     """By what people may call a worker."""
     return [info.name, info.worker_id, *([info.instance_id] if info.instance_id is not None else [])]
@@ -116,8 +127,11 @@ def called(members: Iterable[MemberInfo], called: str) -> list[MemberInfo]:
 
 
 def worker_id_in(url: WorkerUrl) -> WorkerId:
-    """``host:port`` of a worker's REST: what Connect calls it by."""
-    return WorkerId(urlsplit(url).netloc or url)
+    """``host:port`` of a worker's REST: what Connect calls it by. What is no address is shown as it is."""
+    try:
+        return WorkerId(urlsplit(url).netloc or url)
+    except ValueError:  # A member says of itself what it likes, and its nonsense is not the leader's end.
+        return WorkerId(url)
 
 
 # -- small hands ------------------------------------------------------------------------------------------------------

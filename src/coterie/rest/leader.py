@@ -56,7 +56,7 @@ class HttpLeaderClient:
             headers |= signatures.headers(signing.signature(body))
         try:
             response = await self._client.post(url, content=body, headers=headers)
-        except httpx.HTTPError as error:
+        except (httpx.HTTPError, httpx.InvalidURL) as error:
             raise WorldError(f"The leader at {leader_url} cannot be reached: {_words(error)}") from error
         if response.is_error:
             refused = SignatureRefusedError if response.status_code == 403 else WorldError
@@ -78,18 +78,18 @@ async def forward(client: httpx.AsyncClient, request: Request, body: bytes, refu
     query = [(key, value) for key, value in request.query_params.multi_items() if key != "forward"]
     query.append(("forward", "true" if hop is None else "false"))
     raw_path = request.scope.get("raw_path") or request.url.path.encode()
-    url = httpx.URL(refused.leader_url.rstrip("/") + raw_path.decode(), params=query)
     headers = {"Content-Type": "application/json", **signatures.carried(request.headers)}
     if (authorization := request.headers.get("authorization")) is not None:
         headers["Authorization"] = authorization
     try:
+        url = httpx.URL(refused.leader_url.rstrip("/") + raw_path.decode(), params=query)
         response = await client.request(request.method, url, content=body, headers=headers)
-    except httpx.HTTPError as error:
+    except (httpx.HTTPError, httpx.InvalidURL) as error:
         raise WorldError(f"IO Error trying to forward REST request: {_words(error)}") from error
     kept = {name: value for name in ("content-type", "location") if (value := response.headers.get(name)) is not None}
     return Response(response.content, status_code=response.status_code, headers=kept)
 
 
-def _words(error: httpx.HTTPError) -> str:
+def _words(error: Exception) -> str:
     """Some of them have no text of their own."""
     return str(error) or type(error).__name__
