@@ -27,6 +27,7 @@ from coterie.herder.session_keys import SessionKey, SessionKeySettings, Signatur
 from coterie.nouns.ids import ConfigOffset, Incarnation
 from coterie.nouns.jobs import ConnectorName, Jobs
 from coterie.wire.connect import ConnectProtocol
+from coterie.wire.connect_events import RebalanceStarted
 from tests.herder.by_hand import ME, WALL_MS, ByHand
 
 HOUR_MS = 3_600_000
@@ -325,6 +326,14 @@ def test_while_a_round_is_under_way_a_request_waits_for_what_is_voted() -> None:
     assert herder.answer(id_) is None
     herder.assign(leader=ME, protocol=ConnectProtocol.SESSIONED)
     assert herder.answer(id_) == UNSIGNED
+
+
+def test_where_signing_is_in_force_nobody_waits_for_a_round_to_be_refused() -> None:
+    herder = a_leader(key=key_of(b"k"))
+    herder.tell(RebalanceStarted())
+    assert answer(herder, None) == UNSIGNED
+    assert answer(herder, signed(b"x")) == FORBIDDEN
+    assert answer(herder, signed(b"k")) is None, "whether it leads is not known yet"
 
 
 def test_a_leader_asks_itself_unsigned() -> None:

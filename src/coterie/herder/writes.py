@@ -74,10 +74,10 @@ def advance(turn: Turn) -> None:
 def _begin(turn: Turn, write: WriteTurn) -> None:
     herder = turn.herder
     if _needs_leader(write.request):
-        if not herder.settled:
-            return
         if (refusal := _signature_refusal(herder, write)) is not None:
             _answer(turn, write, refusal)
+            return
+        if not herder.settled:
             return
         if not herder.is_leader:
             _answer(turn, write, not_leader(herder))
