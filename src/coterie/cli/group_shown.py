@@ -1,0 +1,114 @@
+"""A group as ``GET /coterie/group`` tells of it (`docs/rest.md`), live or from a file."""
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from coterie.nouns.errors import WorldError
+from coterie.nouns.ids import InstanceId, MemberId
+from coterie.nouns.jobs import ConnectorName, ConnectorTaskId, Jobs
+
+
+class Shown(BaseModel):
+    # What a newer worker tells beside it is kept for `--json`.
+    model_config = ConfigDict(frozen=True, extra="allow")
+
+
+class ShownTask(Shown):
+    connector: ConnectorName
+    task: int = Field(ge=0)
+
+
+class ShownJobs(Shown):
+    connectors: tuple[ConnectorName, ...]
+    tasks: tuple[ShownTask, ...]
+
+    @property
+    def jobs(self) -> Jobs:
+        tasks = (ConnectorTaskId(task.connector, task.task) for task in self.tasks)
+        return Jobs(frozenset(self.connectors), frozenset(tasks))
+
+    def __len__(self) -> int:
+        return len(self.connectors) + len(self.tasks)
+
+
+class Called(Shown):
+    name: str
+    worker_id: str
+    url: str
+    instance_id: InstanceId | None
+
+
+class ShownMember(Called):
+    member_id: MemberId
+    state: str
+    draining: bool
+    drain_waits: str | None
+    claims: ShownJobs | None
+    owned: ShownJobs
+    revoked: ShownJobs
+    phases: dict[str, int] | None
+    life: str | None
+
+
+class ShownDeferred(Shown):
+    worker: str | None
+    instance_id: InstanceId | None
+    left_ms: int = Field(ge=0)
+    jobs: ShownJobs
+
+
+class ShownUnassigned(Shown):
+    connector: ConnectorName
+    task: int | None
+    reason: str
+
+
+class ShownPolicy(Shown):
+    max_delay_ms: int = Field(alias="scheduled.rebalance.max.delay.ms", ge=0)
+    moves_per_round_max: int | None = Field(alias="rebalance.max.moves.per.round", ge=1)
+    round_interval_ms: int = Field(alias="rebalance.round.interval.ms", ge=0)
+
+
+class ShownGroup(Shown):
+    protocol: str
+    generation: int
+    leader: Called | None
+    policy: ShownPolicy
+    configured: ShownJobs
+    members: tuple[ShownMember, ...]
+    deferred: tuple[ShownDeferred, ...]
+    unassigned: tuple[ShownUnassigned, ...]
+
+
+class Ordered(Shown):
+    """What a worker answers that has taken an order."""
+
+    worker_id: str
+    name: str
+    life: str
+
+
+def read_group(data: str | bytes, *, source: str) -> ShownGroup:
+    """The group in JSON ``data``.
+
+    :raises WorldError: when it is none; names ``source``, and what is wrong where.
+    """
+    try:
+        return ShownGroup.model_validate_json(data)
+    except ValidationError as error:
+        raise WorldError(
+            f"{source} holds no group{_first(error)}. Save one with `curl http://WORKER/coterie/group > FILE`."
+        ) from error
+
+
+def read_ordered(data: bytes, *, source: str) -> Ordered:
+    """:raises WorldError: when ``data`` is not what a worker answers to an order."""
+    try:
+        return Ordered.model_validate_json(data)
+    except ValidationError as error:
+        raise WorldError(f"{source} is not that of a Coterie worker{_first(error)}.") from error
+
+
+def _first(error: ValidationError) -> str:
+    detail = error.errors(include_url=False)[0]
+    where = ".".join(map(str, detail["loc"]))
+    return f"{f', at {where}' if where else ''}: {detail['msg']}"
