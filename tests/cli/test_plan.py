@@ -1,6 +1,7 @@
 """`coterie plan`, as somebody types it: of a group that was saved to a file."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -108,15 +109,61 @@ def test_without_a_change_nothing_would_move(file: Path) -> None:
     [
         (("--remove", "five"), "The group has no worker five; it has one, three, two"),
         (("--add", "two"), "The group has a worker two already; give the new one another name"),
-        (("--create", "orders"), "--create orders: say NAME=TASKS, for example orders=4"),
+        (("--add", "two:8083"), "The group has a worker two:8083 already; give the new one another name"),
+        (("--add", "id-of-two"), "The group has a worker id-of-two already; give the new one another name"),
+        (("--add", "x", "--add", "x"), "The group has a worker x already; give the new one another name"),
+        (("--add", ""), "--add: a worker needs a name"),
+        (("--create", "orders"), "--create orders: say NAME=TASKS, for example orders=4; at most 100000 tasks"),
+        (("--create", "C=100001"), "--create C=100001: say NAME=TASKS, for example orders=4; at most 100000 tasks"),
+        (("--create", "C=1", "--create", "C=2"), "A connector can be created or deleted only once at a time"),
+        (("--create", "A=1", "--delete", "A"), "A connector can be created or deleted only once at a time"),
         (("--delete", "C"), "There is no connector C"),
         (("--claim-tasks", "one=B"), "--claim-tasks of one: 'B' is not <connector>-<task number>"),
+        (
+            ("--claim-tasks", "one=B-01"),
+            "--claim-tasks of one: 'B-01' is no task: its number is 0 to 2147483647, without zeros in front",
+        ),
+        (
+            ("--claim-connectors", "one=A,,B"),
+            "--claim-connectors of one: a name is missing between two commas, or behind the last one",
+        ),
         (("--claim-connectors", "A"), "--claim-connectors A: say WORKER=NAMES, for example worker-1=orders,payments"),
         (("--remove", "one", "--drain", "one"), "one cannot be removed and go on at the same time"),
+        (("--remove", "one", "--drain", "one:8083"), "one cannot be removed and go on at the same time"),
+        (("--remove", "one", "--claim-tasks", "id-of-one="), "one cannot be removed and go on at the same time"),
     ],
 )
 def test_what_makes_no_sense_is_one_clear_line(file: Path, options: tuple[str, ...], complaint: str) -> None:
     assert coterie("plan", "--file", str(file), *options, check=1).stderr == f"coterie: {complaint}\n"
+
+
+@pytest.mark.parametrize(
+    ("options", "sums_up"),
+    [
+        (("--delete", "A", "--delete", "B"), "5 of 5 jobs would be stopped; 1 round."),
+        (("--create", "A=0"), "2 of 5 jobs would be stopped; 1 round."),
+        (("--create", "C=0"), "0 of 5 jobs would be stopped; 1 round."),
+    ],
+)
+def test_what_stops_is_counted_of_what_there_is_now(file: Path, options: tuple[str, ...], sums_up: str) -> None:
+    assert sums_up in coterie("plan", "--file", str(file), *options).stdout.splitlines()
+
+
+def test_one_job_that_waits_is_told_of_in_the_singular(tmp_path: Path) -> None:
+    path = tmp_path / "group.json"
+    path.write_text(as_json(view(configured=parse_jobs("AC0"), members=(member("one", "AC0"), member("two", "")))))
+    told = coterie("plan", "--file", str(path), "--remove", "one").stdout
+    assert "0 of 1 job would be stopped, 1 waits for a worker that has left; 2 rounds, with 300 s of waiting." in told
+
+
+def test_two_workers_of_one_name_are_told_apart_by_their_addresses(tmp_path: Path) -> None:
+    path = tmp_path / "group.json"
+    twins = (member("one", "AC0 AT0"), replace(member("two", "AT1 BC0 BT0"), name="one"))
+    path.write_text(as_json(view(members=twins)))
+    refused = coterie("plan", "--file", str(path), "--drain", "one", check=1).stderr
+    assert refused == "coterie: 2 workers are called one; name one of one:8083, two:8083\n"
+    told = json.loads(coterie("plan", "--file", str(path), "--drain", "two:8083", "--json").stdout)
+    assert {name: len(jobs["tasks"]) for name, jobs in told["after"].items()} == {"one:8083": 3, "two:8083": 0}
 
 
 @pytest.mark.parametrize(

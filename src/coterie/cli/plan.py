@@ -1,20 +1,20 @@
 """`coterie plan`: what would move if the group changed, and why; of a live group, or of one in a file."""
 
 import json
+import re
 import sys
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import reduce
 from pathlib import Path
 from typing import Any
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
 from coterie.assignors.members import MemberView, Policy
-from coterie.assignors.memory import Waiting
+from coterie.assignors.memory import Waiting, union
 from coterie.assignors.moves import Why
 from coterie.assignors.plan import (
     Change,
@@ -28,14 +28,20 @@ from coterie.assignors.plan import (
     Picture,
     Plan,
     Reason,
-    changed,
     plan,
 )
+from coterie.cli import group_shown
 from coterie.cli.asking import ask
+from coterie.config.definition import as_list
+from coterie.config.worker import claimed, claimed_task
+from coterie.herder.group_view import called
 from coterie.nouns.errors import WorldError
-from coterie.nouns.ids import InstanceId, MemberId
+from coterie.nouns.ids import MemberId
 from coterie.nouns.jobs import NO_JOBS, ConnectorName, ConnectorTaskId, Job, Jobs
 from coterie.wire.connect import ConnectProtocol
+
+TASKS_MAX = 100_000
+"""Far more than a connector has, and few enough to be planned in seconds."""
 
 _WHY: Mapping[Why | Reason, str] = {
     Why.DELETED: "it is deleted",
@@ -48,59 +54,7 @@ _WHY: Mapping[Why | Reason, str] = {
 }
 
 
-# -- the group, as REST tells of it -----------------------------------------------------------------------------------
-
-
-class _Shown(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="ignore")
-
-
-class _Task(_Shown):
-    connector: ConnectorName
-    task: int = Field(ge=0)
-
-
-class _Jobs(_Shown):
-    connectors: tuple[ConnectorName, ...]
-    tasks: tuple[_Task, ...]
-
-    @property
-    def jobs(self) -> Jobs:
-        tasks = (ConnectorTaskId(task.connector, task.task) for task in self.tasks)
-        return Jobs(frozenset(self.connectors), frozenset(tasks))
-
-
-class _Member(_Shown):
-    member_id: MemberId
-    name: str
-    worker_id: str
-    instance_id: InstanceId | None
-    draining: bool
-    claims: _Jobs | None
-    owned: _Jobs
-
-
-class _Deferred(_Shown):
-    worker: str | None
-    instance_id: InstanceId | None
-    left_ms: int = Field(ge=0)
-    jobs: _Jobs
-
-
-class _Policy(_Shown):
-    max_delay_ms: int = Field(alias="scheduled.rebalance.max.delay.ms", ge=0)
-    moves_per_round_max: int | None = Field(alias="rebalance.max.moves.per.round", ge=1)
-    round_interval_ms: int = Field(alias="rebalance.round.interval.ms", ge=0)
-
-
-class _Group(_Shown):
-    """What a plan needs of ``GET /coterie/group``."""
-
-    protocol: str
-    policy: _Policy
-    configured: _Jobs
-    members: tuple[_Member, ...]
-    deferred: tuple[_Deferred, ...]
+# -- the group -------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -109,15 +63,25 @@ class Known:
 
     picture: Picture
     names: Mapping[MemberId, str]
+    """One for each: where two have the same it is ``host:port``, and where that is the same, too, the member's id."""
     protocol: ConnectProtocol
-    _ids: Mapping[str, MemberId]
+    _members: tuple[group_shown.ShownMember, ...]
 
-    def member(self, called: str) -> MemberId:
-        """:raises WorldError: when nobody is called so; says who there is."""
-        if called not in self._ids:
+    def called(self, text: str) -> list[MemberId]:
+        """Whom ``text`` can mean, as the leader has it; or it is a member's id."""
+        by_id = [member for member in self._members if member.member_id == text]
+        return [member.member_id for member in called(self._members, text) or by_id]
+
+    def member(self, text: str) -> MemberId:
+        """:raises WorldError: when nobody is called so, or more than one; says who there is."""
+        found = self.called(text)
+        if not found:
             there = ", ".join(sorted(self.names.values())) or "nobody"
-            raise WorldError(f"The group has no worker {called}; it has {there}")
-        return self._ids[called]
+            raise WorldError(f"The group has no worker {text}; it has {there}")
+        if len(found) > 1:
+            which = ", ".join(sorted(self.names[member] for member in found))
+            raise WorldError(f"{len(found)} workers are called {text}; name one of {which}")
+        return found[0]
 
 
 def read_group(data: str | bytes, *, source: str) -> Known:
@@ -125,16 +89,9 @@ def read_group(data: str | bytes, *, source: str) -> Known:
 
     :raises WorldError: when it is none; names ``source``, and what is wrong where.
     """
+    group = group_shown.read_group(data, source=source)
     try:
-        group = _Group.model_validate_json(data)
         protocol = ConnectProtocol.named(group.protocol)
-    except ValidationError as error:
-        detail = error.errors(include_url=False)[0]
-        where = ".".join(map(str, detail["loc"]))
-        raise WorldError(
-            f"{source} holds no group{f', at {where}' if where else ''}: {detail['msg']}. "
-            "Save one with `curl http://WORKER/coterie/group > FILE`."
-        ) from error
     except KeyError as error:
         raise WorldError(f"{source} holds no group: there is no protocol {group.protocol!r}") from error
     members = {
@@ -146,11 +103,6 @@ def read_group(data: str | bytes, *, source: str) -> Known:
         )
         for member in group.members
     }
-    ids: dict[str, MemberId] = {
-        **{member.instance_id: member.member_id for member in group.members if member.instance_id is not None},
-        **{member.worker_id: member.member_id for member in group.members},
-        **{member.name: member.member_id for member in group.members},
-    }
     waiting = tuple(
         Waiting(jobs=one.jobs.jobs, deadline_ms=one.left_ms, instance_id=one.instance_id) for one in group.deferred
     )
@@ -161,10 +113,22 @@ def read_group(data: str | bytes, *, source: str) -> Known:
     )
     return Known(
         picture=Picture(configured=group.configured.jobs, members=members, waiting=waiting, policy=policy),
-        names={member.member_id: member.name for member in group.members},
+        names=_names(group.members),
         protocol=protocol,
-        _ids=ids,
+        _members=group.members,
     )
+
+
+def _names(members: Sequence[group_shown.ShownMember]) -> Mapping[MemberId, str]:
+    names, worker_ids = Counter(one.name for one in members), Counter(one.worker_id for one in members)
+    return {
+        one.member_id: one.name
+        if names[one.name] == 1
+        else one.worker_id
+        if worker_ids[one.worker_id] == 1
+        else one.member_id
+        for one in members
+    }
 
 
 # -- what is asked ----------------------------------------------------------------------------------------------------
@@ -188,57 +152,66 @@ def changes_of(asked: Asked, known: Known) -> list[Change]:
 
     :raises WorldError: when a worker or connector is not there, or something cannot be read.
     """
-    joined = {name: MemberId(name) for name in asked.add}
-    for name in joined:
-        if name in known.names.values():
+    joined: dict[str, MemberId] = {}
+    for name in asked.add:
+        if not name.strip():
+            raise WorldError("--add: a worker needs a name")
+        if name in joined or known.called(name):
             raise WorldError(f"The group has a worker {name} already; give the new one another name")
+        joined[name] = MemberId(name)
 
-    def member(called: str) -> MemberId:
-        return joined[called] if called in joined else known.member(called)
+    def member(text: str) -> MemberId:
+        return joined[text] if text in joined else known.member(text)
 
-    changes: list[Change] = [Joins(member=id_) for id_ in joined.values()]
-    for text in asked.create:
-        name, _, tasks = text.rpartition("=")
-        if not (name and tasks.isascii() and tasks.isdigit()):
-            raise WorldError(f"--create {text}: say NAME=TASKS, for example orders=4")
-        changes.append(Created(connector=ConnectorName(name), tasks=int(tasks)))
+    created = dict(_created(text) for text in asked.create)
+    if len(created) < len(asked.create) or created.keys() & set(asked.delete):
+        raise WorldError("A connector can be created or deleted only once at a time")
     for name in asked.delete:
         if name not in known.picture.configured.connectors:
             raise WorldError(f"There is no connector {name}")
-        changes.append(Deleted(connector=ConnectorName(name)))
-    claims = _claims(asked)
-    changes += [Claims(member=member(worker), jobs=jobs) for worker, jobs in sorted(claims.items())]
-    changes += [Drains(member=member(worker)) for worker in asked.drain]
-    changes += [Leaves(member=known.member(worker)) for worker in asked.remove]
-    if gone := set(asked.remove) & {*asked.drain, *claims}:
-        raise WorldError(f"{', '.join(sorted(gone))} cannot be removed and go on at the same time")
-    if known.protocol < ConnectProtocol.STATIC and (asked.drain or claims):
+    claims: dict[MemberId, Jobs] = {}
+    for worker, jobs in _claims(asked):
+        claims[member(worker)] = claims.get(member(worker), NO_JOBS) | jobs
+    drains = [member(worker) for worker in asked.drain]
+    for worker in asked.remove:
+        if known.member(worker) in {*drains, *claims}:
+            raise WorldError(f"{worker} cannot be removed and go on at the same time")
+    if known.protocol < ConnectProtocol.STATIC and (drains or claims):
         raise WorldError(
             f"The group speaks {known.protocol.setting}, which knows neither drains nor static assignments: "
             "all workers have to offer connect.protocol=static"
         )
-    return changes
+    return [
+        *(Joins(member=member) for member in joined.values()),
+        *(Created(connector=connector, tasks=tasks) for connector, tasks in created.items()),
+        *(Deleted(connector=ConnectorName(name)) for name in asked.delete),
+        *(Claims(member=member, jobs=jobs) for member, jobs in sorted(claims.items())),
+        *(Drains(member=member) for member in drains),
+        *(Leaves(member=known.member(worker)) for worker in asked.remove),
+    ]
 
 
-def _claims(asked: Asked) -> dict[str, Jobs]:
-    """What each worker is to claim, as ``static.connectors`` and ``static.tasks`` name it; perhaps nothing."""
-    claims: dict[str, Jobs] = {}
-    for worker, names in _named("--claim-connectors", "orders,payments", asked.claim_connectors):
-        claims[worker] = claims.get(worker, NO_JOBS) | Jobs.of(map(ConnectorName, names))
-    for worker, names in _named("--claim-tasks", "orders-0,orders-1", asked.claim_tasks):
-        try:
-            claims[worker] = claims.get(worker, NO_JOBS) | Jobs.of(map(ConnectorTaskId.parse, names))
-        except ValueError as error:
-            raise WorldError(f"--claim-tasks of {worker}: {error}") from error
-    return claims
+def _created(text: str) -> tuple[ConnectorName, int]:
+    name, _, tasks = text.rpartition("=")
+    if not (name and re.fullmatch("[0-9]{1,6}", tasks) and int(tasks) <= TASKS_MAX):
+        raise WorldError(f"--create {text}: say NAME=TASKS, for example orders=4; at most {TASKS_MAX} tasks")
+    return ConnectorName(name), int(tasks)
 
 
-def _named(option: str, example: str, texts: Iterable[str]) -> Iterable[tuple[str, list[str]]]:
-    for text in texts:
-        worker, equals, names = text.partition("=")
-        if not (worker and equals):
-            raise WorldError(f"{option} {text}: say WORKER=NAMES, for example worker-1={example}")
-        yield worker, [name.strip() for name in names.split(",") if name.strip()]
+def _claims(asked: Asked) -> Iterable[tuple[str, Jobs]]:
+    """What workers are to claim, as ``static.connectors`` and ``static.tasks`` name it; perhaps nothing."""
+    for option, example, texts, read in (
+        ("--claim-connectors", "orders,payments", asked.claim_connectors, ConnectorName),
+        ("--claim-tasks", "orders-0,orders-1", asked.claim_tasks, claimed_task),
+    ):
+        for text in texts:
+            worker, equals, names = text.partition("=")
+            if not (worker and equals):
+                raise WorldError(f"{option} {text}: say WORKER=NAMES, for example worker-1={example}")
+            try:
+                yield worker, Jobs.of(map(read, claimed(tuple(as_list(names)))))
+            except ValueError as error:
+                raise WorldError(f"{option} of {worker}: {error}") from error
 
 
 # -- the command ------------------------------------------------------------------------------------------------------
@@ -262,8 +235,8 @@ def show(asked: Asked, *, url: str, file: Path | None, as_json: bool) -> None:
         json.dump(_as_json(planned, names), sys.stdout, indent=2)
         sys.stdout.write("\n")
         return
-    target = reduce(changed, changes, known.picture)
-    _print(planned, names, jobs=len(target.configured), console=Console(highlight=False, emoji=False))
+    before = union([known.picture.configured, *(view.owned for view in known.picture.members.values())])
+    _print(planned, names, jobs=len(before), console=Console(highlight=False, emoji=False))
 
 
 def _read(file: Path) -> bytes:
@@ -309,9 +282,9 @@ def _print(planned: Plan, names: Mapping[MemberId, str], *, jobs: int, console: 
         console.print(table)
         lost = sum(move.why is Reason.LOST for move in planned.moves)
         console.print(
-            f"\n{planned.stopped} of {jobs} jobs would be stopped"
-            + (f", {lost} wait for a worker that has left" if lost else "")
-            + f"; {planned.rounds} rounds"
+            f"\n{planned.stopped} of {_count(jobs, 'job')} would be stopped"
+            + (f", {lost} {'waits' if lost == 1 else 'wait'} for a worker that has left" if lost else "")
+            + f"; {_count(planned.rounds, 'round')}"
             + (f", with {_seconds(planned.lasts_ms)} of waiting." if planned.lasts_ms else ".")
         )
     for job, reason in sorted(_texts(planned.unassigned)):
@@ -327,6 +300,10 @@ def _row(move: Move, names: Mapping[MemberId, str]) -> list[str]:
     came_from = "-" if move.came_from is None else names[move.came_from]
     goes_to = "nobody" if move.goes_to is None else names[move.goes_to]
     return [came_from, goes_to, _WHY[move.why], _seconds(move.waits_ms) if move.waits_ms else "-"]
+
+
+def _count(number: int, what: str) -> str:
+    return f"{number} {what}" if number == 1 else f"{number} {what}s"
 
 
 def _seconds(ms: int) -> str:

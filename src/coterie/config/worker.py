@@ -247,17 +247,13 @@ class WorkerSettings(InterWorkerSettings):
     @field_validator("static_connectors", "static_tasks")
     @classmethod
     def _are_names(cls, claims: tuple[str, ...] | None) -> tuple[str, ...] | None:
-        if "" in (claims or ()):
-            raise ValueError("a name is missing between two commas, or behind the last one")
-        return claims
+        return claims if claims is None else claimed(claims)
 
     @field_validator("static_tasks")
     @classmethod
     def _are_tasks(cls, tasks: tuple[str, ...] | None) -> tuple[str, ...] | None:
         for text in tasks or ():
-            task = ConnectorTaskId.parse(text)
-            if str(task) != text or task.task > INT_MAX:
-                raise ValueError(f"{text!r} is no task: its number is 0 to {INT_MAX}, without zeros in front")
+            claimed_task(text)
         return tasks
 
     @field_validator(
@@ -298,6 +294,25 @@ class WorkerSettings(InterWorkerSettings):
             if others := sorted(other for other in topics if other < key and topics[other] == topic):
                 errors[key] = [f"Invalid value {topic} for configuration {key}: {others[0]} has the same topic"]
         return errors
+
+
+# -- what a worker claims ---------------------------------------------------------------------------------------------
+
+
+def claimed(names: tuple[str, ...]) -> tuple[str, ...]:
+    """:raises ValueError: when one of ``names`` is none."""
+    if "" in names:
+        raise ValueError("a name is missing between two commas, or behind the last one")
+    return names
+
+
+def claimed_task(text: str) -> ConnectorTaskId:
+    """:raises ValueError: when no task can be called ``text``."""
+    number_size_max = len(str(INT_MAX))
+    task = ConnectorTaskId.parse(text) if len(text.rpartition("-")[2]) <= number_size_max else None
+    if task is None or str(task) != text or task.task > INT_MAX:
+        raise ValueError(f"{text!r} is no task: its number is 0 to {INT_MAX}, without zeros in front")
+    return task
 
 
 # -- small hands ------------------------------------------------------------------------------------------------------

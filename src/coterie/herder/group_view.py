@@ -6,6 +6,7 @@ were told, and which members of the rounds before are gone while their jobs stil
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Protocol, TypeVar
 from urllib.parse import urlsplit
 
 from coterie.assignors.claims import Places
@@ -113,7 +114,21 @@ def names_of(info: MemberInfo) -> Sequence[str]:
     return [info.name, info.worker_id, *([info.instance_id] if info.instance_id is not None else [])]
 
 
-def called(members: Iterable[MemberInfo], called: str) -> list[MemberInfo]:
+class Named(Protocol):
+    """What people can call a worker by."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def worker_id(self) -> str: ...
+    @property
+    def instance_id(self) -> str | None: ...
+
+
+_Named = TypeVar("_Named", bound=Named)
+
+
+def called(members: Iterable[_Named], called: str) -> list[_Named]:
     """Whom ``called`` means. Names go first, then ``host:port``, then instance ids; two workers may have one name."""
     known = list(members)
     for found in (
