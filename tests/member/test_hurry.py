@@ -130,9 +130,15 @@ def test_it_joins_the_next_round_when_what_it_gives_back_has_stopped(worker: Wor
     assert allocation.assigned == NO_JOBS
 
 
-def test_nobody_waits_for_longer_than_stopping_may_take(worker: Worker) -> None:
+@pytest.mark.parametrize(("rebalance_timeout_ms", "held_ms"), [(60_000, 2_000), (10_000, 2_000), (3_000, 1_500)])
+def test_nobody_waits_long_for_a_slow_stop_and_the_group_never_so_long_that_it_goes_on_without(
+    worker: Worker, rebalance_timeout_ms: int, held_ms: int
+) -> None:
+    worker.member.settings = replace(worker.member.settings, rebalance_timeout_ms=rebalance_timeout_ms, quiet_ms=31_000)
     told_to_give_back(worker)
-    beats_at_ms(worker, QUIET_MS)
+    worker.pass_time(held_ms - OFTEN_MS - 1)
+    assert worker.sent(JoinRequest) is None
+    worker.pass_time(1)
     join = worker.sent(JoinRequest)
     assert join is not None
     allocation = decode_metadata(join.protocols[0][1])[1].allocation

@@ -174,6 +174,8 @@ def on_timer(turn: Turn, timer: Timer) -> None:
         case "retry":
             if member.retry_at_ms is not None and now_ms >= member.retry_at_ms:
                 member.retry_at_ms = None
+        case "held":
+            pass  # Whether it may join now is looked at below, as after any event.
         case "leave":
             asked = member.asking
             waited_ms = now_ms - asked.sent_at_ms if member.leaving is not None and asked is not None else 0

@@ -13,7 +13,7 @@ from coterie.wire.connect_events import MembershipEvent
 RequestId = NewType("RequestId", int)
 """Which request an answer belongs to; counts upwards and is never used twice."""
 
-Timer: TypeAlias = Literal["heartbeat", "lease", "answer", "retry", "leave"]
+Timer: TypeAlias = Literal["heartbeat", "lease", "answer", "retry", "held", "leave"]
 """``heartbeat``: send the next · ``lease``: nobody has answered for too long · ``answer``: a join or sync was waited
 for long enough · ``retry``: ask again · ``leave``: go without an answer."""
 

@@ -11,7 +11,7 @@ from coterie.wire.errors import ErrorCode
 LEAVE_PATIENCE_MS = 1_000
 """How long the farewell waits for its answer: the group learns of it by the session timeout, too."""
 
-_ALL_TIMERS: tuple[Timer, ...] = ("heartbeat", "lease", "answer", "retry", "leave")
+_ALL_TIMERS: tuple[Timer, ...] = ("heartbeat", "lease", "answer", "retry", "held", "leave")
 
 
 # -- heartbeats and the lease -----------------------------------------------------------------------------------------

@@ -60,13 +60,10 @@ def join_if_due(turn: Turn) -> None:
         return
     if member.retry_at_ms is not None or (member.completed and member.rejoin_reason is None):
         return
-    if (
-        member.hurries_until_ms is not None
-        and turn.now_ms < member.hurries_until_ms
-        and member.giving_back & member.owned
-    ):
+    if turn.now_ms < member.held_until_ms and member.giving_back & member.owned:
         # Another one has been quicker with its stops. A join that said that these still run would have the leader find
-        # this worker overloaded once more, and perhaps take other jobs from it, too. Heartbeats go on.
+        # this worker overloaded once more, and perhaps take other jobs from it, too. Heartbeats go on. But what the
+        # other has given back is down meanwhile, so a stop that takes long is not waited for.
         return
     if member.protocol is ConnectProtocol.EAGER and member.owned:
         if not member.releasing:
@@ -296,6 +293,9 @@ def on_synced(turn: Turn, asked: InFlight, response: SyncResponse) -> None:
                 member.rejoin_reason = member.rejoin_reason or "this static member has begun a new life"
             member.completed, member.retries, member.told = True, 0, assignment
             member.giving_back = assignment.revoked
+            if assignment.revoked:
+                member.held_until_ms = turn.now_ms + member.settings.hold_ms
+                turn.order(SetTimer(timer="held", at_ms=member.held_until_ms))
             expect_a_round(turn)
             # Until the herder has taken it up: should the place be lost now, all of this has to stop first.
             owned = member.owned or NO_JOBS

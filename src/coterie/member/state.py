@@ -13,6 +13,8 @@ from coterie.wire.connect_place import Place
 
 NO_GENERATION = Generation(-1)
 NO_MEMBER = MemberId("")
+HOLD_MAX_MS = 2_000
+"""For how long at most a join waits for stops: with stops of 0.1 to 2 s it saves a round and stops for nothing."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,6 +44,11 @@ class MemberSettings:
     def lease_ms(self) -> int:
         """For how long an answer proves that this worker may run what it has."""
         return lease_ms(self.session_timeout_ms)
+
+    @property
+    def hold_ms(self) -> int:
+        """For how long a join waits for stops: whoever joins later than the rebalance timeout has lost its place."""
+        return min(HOLD_MAX_MS, self.rebalance_timeout_ms // 2)
 
     @property
     def answer_timeout_ms(self) -> int:
@@ -121,6 +128,8 @@ class Member:
         """Until when another round may come soon; None when none is expected."""
         self.giving_back: Jobs = NO_JOBS
         """What the last assignment revoked."""
+        self.held_until_ms = 0
+        """Until when a join waits for the stops of what is given back."""
         self.troubles: dict[str, Trouble] = {}
         """Why nothing comes of asking, in so many words; empty when something does."""
 
