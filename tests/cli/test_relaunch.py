@@ -1,17 +1,32 @@
 """What a worker's process hands on to its next life, and which next lives may take it."""
 
+import asyncio
 import json
 import os
-from dataclasses import replace
+import signal
+import subprocess
+import sys
+import uuid
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
 
+import httpx
 import pytest
 
-from coterie.cli import relaunch
+from coterie.cli import parent, relaunch
+from coterie.kafka.coordinator import KafkaCoordinator
+from coterie.member.messages import HeartbeatRequest, HeartbeatResponse
 from coterie.member.state import MemberSettings
 from coterie.nouns.errors import WireError
-from coterie.nouns.ids import GroupId, InstanceId, WorkerUrl
+from coterie.nouns.ids import Generation, GroupId, InstanceId, MemberId, WorkerUrl
 from coterie.nouns.jobs import ConnectorName, ConnectorTaskId, Jobs
 from coterie.wire.connect import ConnectProtocol
+from coterie.wire.errors import ErrorCode
+from tests.kafka.embedded_broker import EmbeddedBroker
+from tests.processes.cluster import free_port, until
 from tests.wire.test_connect_place import PLACE
 
 CLAIMS = Jobs(frozenset({ConnectorName("a"), ConnectorName("b")}), frozenset({ConnectorTaskId(ConnectorName("a"), 1)}))
@@ -96,3 +111,140 @@ def test_what_is_handed_on_is_read_once_and_its_file_is_closed(monkeypatch: pyte
     assert relaunch.PLACE_VARIABLE not in os.environ
     with pytest.raises(OSError, match="Bad file descriptor"):
         os.fstat(read)
+
+
+# -- a process that does it -------------------------------------------------------------------------------------------
+
+WORKER = """
+import functools, os, signal, sys
+from coterie.cli import app, compose
+from tests.worker.simulated import SimulatedRuntime
+
+mode, file = sys.argv[1:]
+
+class Runtime(SimulatedRuntime):
+    async def close(self):
+        if self.closed and mode == "told to end too late":
+            os.kill(os.getpid(), signal.SIGTERM)
+        await super().close()
+
+if mode == "no interpreter":
+    sys.executable = "/nowhere/python"
+compose.run_worker = functools.partial(compose.run_worker, runtime_of=lambda *_: Runtime())
+sys.argv = ["coterie", "worker", "-c", file]
+app.main()
+"""
+
+
+@dataclass
+class Process:
+    """``coterie worker`` with simulated tasks; ``parent`` is the end of a pipe that whoever looks after it holds."""
+
+    url: str
+    group_id: GroupId
+    popen: "subprocess.Popen[bytes]"
+    log: Path
+    parent: int
+
+    def ask(self, path: str) -> Any:
+        """What it answers; None while it does not."""
+        try:
+            answer = httpx.get(self.url + path, timeout=60)
+        except httpx.TransportError:
+            return None
+        return answer.json() if answer.is_success else None
+
+    def members(self) -> list[Mapping[str, Any]]:
+        """Of its group, as its leader knows them: itself."""
+        shown = self.ask("/coterie/group")
+        return [] if shown is None else [{**member, "generation": shown["generation"]} for member in shown["members"]]
+
+    def begin_anew(self) -> Mapping[str, Any]:
+        """Order it; returns what it was in its group."""
+        (member,) = until(lambda: self.members() or None, within_s=90, what="it is in its group")
+        worker = self.url.removeprefix("http://")
+        assert httpx.post(f"{self.url}/coterie/workers/{worker}/restart", timeout=60).status_code == 202
+        return member
+
+    async def is_member(self, bootstrap: str, member: Mapping[str, Any]) -> bool:
+        """Whether the group still has ``member``, whose session lasts longer than any test."""
+        coordinator = KafkaCoordinator(
+            [bootstrap], client_id="test", request_timeout_ms=60_000, rebalance_timeout_ms=60_000
+        )
+        generation = Generation(member["generation"])
+        request = HeartbeatRequest(
+            group_id=self.group_id, member_id=MemberId(member["member_id"]), generation=generation
+        )
+        answer = await coordinator.ask(request)
+        await coordinator.close()
+        assert isinstance(answer, HeartbeatResponse)
+        assert answer.error in (ErrorCode.none, ErrorCode.unknown_member_id)
+        return answer.error == ErrorCode.none
+
+
+@pytest.fixture
+def start(embedded_broker: EmbeddedBroker, tmp_path: Path) -> Iterator[Callable[[str], Process]]:
+    with ExitStack() as stack:
+
+        def started(mode: str) -> Process:
+            port, group = free_port(), f"relaunch-{uuid.uuid4().hex[:8]}"
+            file, log = tmp_path / "worker.properties", tmp_path / "worker.log"
+            topics = "\n".join(
+                f"{what}.storage.topic={group}-{what}\n{what}.storage.replication.factor=1"
+                for what in ("config", "offset", "status")
+            )
+            file.write_text(
+                f"bootstrap.servers={embedded_broker.bootstrap_servers}\ngroup.id={group}\n{topics}\n"
+                f"listeners=http://127.0.0.1:{port}\ncheckpoint.location={tmp_path}\nsession.timeout.ms=300000\n"
+            )
+            watched, held = os.pipe()
+            stack.callback(os.close, watched)
+            with log.open("wb") as printed:
+                popen = subprocess.Popen(
+                    [sys.executable, "-c", WORKER, mode, str(file)],
+                    cwd=Path(__file__).parents[2],
+                    env={**os.environ, parent.PIPE_VARIABLE: str(watched)},
+                    pass_fds=[watched],
+                    stdout=printed,
+                    stderr=printed,
+                    process_group=0,
+                )
+            stack.callback(popen.wait, 60)
+            stack.callback(popen.kill)
+            return Process(f"http://127.0.0.1:{port}", GroupId(group), popen, log, held)
+
+        yield started
+
+
+@pytest.mark.processes
+def test_a_process_that_begins_anew_keeps_its_number_its_place_and_its_parent(start: Callable[[str], Process]) -> None:
+    process = start("as usual")
+    before = process.begin_anew()
+
+    def again() -> list[Mapping[str, Any]]:
+        return [member for member in process.members() if member["life"] not in (None, before["life"])]
+
+    (member,) = until(lambda: again() or None, within_s=90, what="its next life leads the group")
+    assert member["member_id"] == before["member_id"]
+    os.close(process.parent)
+    assert process.popen.wait(90) == -signal.SIGKILL, "it ends with its parent, as before"
+
+
+@pytest.mark.processes
+@pytest.mark.parametrize(
+    ("mode", "code", "said"),
+    [
+        ("told to end too late", 0, "This worker was to begin anew, and ends: SIGTERM"),
+        ("no interpreter", 1, "coterie: /nowhere/python could not be executed anew"),
+    ],
+)
+def test_a_process_that_does_not_begin_anew_says_why_and_leaves_its_group(
+    embedded_broker: EmbeddedBroker, start: Callable[[str], Process], mode: str, code: int, said: str
+) -> None:
+    process = start(mode)
+    before = process.begin_anew()
+    assert process.popen.wait(90) == code
+    os.close(process.parent)
+    assert said in process.log.read_text()
+    assert "Traceback" not in process.log.read_text()
+    assert not asyncio.run(process.is_member(embedded_broker.bootstrap_servers, before))

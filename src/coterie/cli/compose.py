@@ -25,6 +25,7 @@ from coterie.kafka.admission import check_admission
 from coterie.kafka.coordinator import KafkaCoordinator
 from coterie.kafka.topics import TopicLog, Topics
 from coterie.member.state import MemberSettings
+from coterie.nouns.errors import WorldError
 from coterie.nouns.ids import InstanceId
 from coterie.rest.app import create_app
 from coterie.rest.leader import HttpLeaderClient, open_client
@@ -60,15 +61,32 @@ def spark_runtime(settings: WorkerSettings, name: str, scratch: Path) -> TaskRun
 def run_worker(settings: WorkerSettings, runtime_of: RuntimeOf = spark_runtime) -> int:
     """Run one worker until it ends; returns the exit code. Nothing is begun before its REST port is known to be free.
 
-    :raises WorldError: when it cannot start: a taken port, no broker, no Java.
+    A worker that was to begin anew and does not, because it was told to end meanwhile or cannot, leaves its group.
+
+    :raises WorldError: when it cannot start: a taken port, no broker, no Java; or cannot begin anew.
     """
+    workers: list[Worker] = []
+
+    def made(worker: Worker) -> None:
+        workers.append(worker)
+        _obey_signals(worker)
+
     with bind(*settings.listener) as listener:
         member = member_settings(settings, listener)
         place = relaunch.handed_on(member)
-        ended = asyncio.run(serve_life(settings, listener, runtime_of, made=_obey_signals, place=place))
-    if ended.restarts:
-        relaunch.begin_anew(member, ended.place)
-    return ended.code
+        ended = asyncio.run(serve_life(settings, listener, runtime_of, made=made, place=place))
+    if not ended.restarts:
+        return ended.code
+    # Looked at when nothing is left to close, which takes time: from here on a signal ends the process at once.
+    if (reason := workers[0].ordered) is None:
+        try:
+            relaunch.begin_anew(member, ended.place)
+        except WorldError as error:
+            asyncio.run(_leave(settings, member, ended.place, str(error)))
+            raise
+    logger.info("This worker was to begin anew, and ends: %s", reason)
+    asyncio.run(_leave(settings, member, ended.place, reason))
+    return 0
 
 
 async def serve_worker(
@@ -114,17 +132,6 @@ async def serve_life(
     async with _topics(settings, client_id) as (topics, config_log, status_log), open_client() as client:
         with tempfile.TemporaryDirectory(prefix="coterie-", ignore_cleanup_errors=True) as scratch:
             runtime = runtime_of(settings, name, Path(scratch))
-            membership = ClassicMembership(
-                member,
-                KafkaCoordinator(
-                    settings.bootstrap_servers,
-                    client_id=client_id,
-                    request_timeout_ms=settings.session_timeout_ms // 3,
-                    rebalance_timeout_ms=settings.rebalance_timeout_ms,
-                    security=settings.security,
-                ),
-                place=place,
-            )
             worker = Worker(
                 settings=HerderSettings(
                     worker_id=settings.worker_id(bound_port=port),
@@ -153,7 +160,7 @@ async def serve_life(
                 ),
                 config_log=config_log,
                 status_log=status_log,
-                membership=membership,
+                membership=_membership(settings, member, client_id, place),
                 runtime=runtime,
                 leader_client=HttpLeaderClient(client),
                 place=place,
@@ -163,6 +170,26 @@ async def serve_life(
             ended = await serve_while(app, listener, worker.run())
     logger.log(logging.ERROR if ended.code else logging.INFO, "%s has ended: %s", name, ended.reason)
     return ended
+
+
+def _membership(
+    settings: WorkerSettings, member: MemberSettings, client_id: str, place: Place | None
+) -> ClassicMembership:
+    coordinator = KafkaCoordinator(
+        settings.bootstrap_servers,
+        client_id=client_id,
+        request_timeout_ms=settings.session_timeout_ms // 3,
+        rebalance_timeout_ms=settings.rebalance_timeout_ms,
+        security=settings.security,
+    )
+    return ClassicMembership(member, coordinator, place=place)
+
+
+async def _leave(settings: WorkerSettings, member: MemberSettings, place: Place | None, reason: str) -> None:
+    """Give up ``place``, in which nobody is going to go on."""
+    if place is not None:
+        membership = _membership(settings, member, settings.client_id or "coterie", place)
+        await asyncio.gather(membership.run(), membership.leave(reason))
 
 
 def _obey_signals(worker: Worker) -> None:

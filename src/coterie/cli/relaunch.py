@@ -14,7 +14,7 @@ from typing import NoReturn
 
 from coterie.cli import parent
 from coterie.member.state import MemberSettings
-from coterie.nouns.errors import WireError
+from coterie.nouns.errors import WireError, WorldError
 from coterie.wire.connect_place import Place, decode_place, encode_place
 
 PLACE_VARIABLE = "COTERIE_PLACE"
@@ -26,19 +26,25 @@ logger = logging.getLogger(__name__)
 
 
 def begin_anew(settings: MemberSettings, place: Place | None) -> NoReturn:
-    """Execute this process anew; ``place`` is what it had as a member with ``settings``."""
+    """Execute this process anew; ``place`` is what it had as a member with ``settings``.
+
+    :raises WorldError: when that cannot be done: the interpreter is gone, the disk is full.
+    """
     environment = {key: value for key, value in os.environ.items() if key != PLACE_VARIABLE}
-    if place is not None:
-        with tempfile.TemporaryFile() as file:
-            descriptor = os.dup(file.fileno())
-            file.write(encode(settings, place))
-        os.lseek(descriptor, 0, os.SEEK_SET)
-        os.set_inheritable(descriptor, True)
-        environment[PLACE_VARIABLE] = str(descriptor)
-    environment.update(parent.handed_on())
-    sys.stdout.flush()
-    sys.stderr.flush()
-    os.execve(sys.executable, [sys.executable, *sys.orig_argv[1:]], environment)
+    try:
+        if place is not None:
+            with tempfile.TemporaryFile() as file:
+                descriptor = os.dup(file.fileno())
+                file.write(encode(settings, place))
+            os.lseek(descriptor, 0, os.SEEK_SET)
+            os.set_inheritable(descriptor, True)
+            environment[PLACE_VARIABLE] = str(descriptor)
+        environment.update(parent.handed_on())
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os.execve(sys.executable, [sys.executable, *sys.orig_argv[1:]], environment)
+    except OSError as error:
+        raise WorldError(f"{sys.executable} could not be executed anew: {error}") from error
 
 
 def handed_on(settings: MemberSettings) -> Place | None:

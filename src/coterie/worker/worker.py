@@ -107,6 +107,8 @@ class Worker:
         self.phase = Phase.STARTING
         self.stage = "awaiting startup"
         """What it is doing while it starts, in Connect's words where it has some."""
+        self.ordered: str | None = None
+        """Why it was first ordered to shut down. One that restarts may be told when it hears of nothing any more."""
         self._herder = Herder(settings, place)
         self._goes_on = place is not None
         self._config_log = config_log
@@ -150,7 +152,11 @@ class Worker:
             self._replies.pop(id_, None)
 
     def order_shutdown(self, reason: str) -> None:
-        """Stop all tasks, leave the group, end: what SIGTERM means. Safe to call again."""
+        """Stop all tasks, leave the group, end: what SIGTERM means. Safe to call again.
+
+        Whoever begins anew what has ended with ``restarts`` looks at ``ordered`` last.
+        """
+        self.ordered = self.ordered or reason
         self._order_shutdown(ShutdownOrdered(reason=reason))
 
     def _order_shutdown(self, order: ShutdownOrdered) -> None:
