@@ -62,6 +62,7 @@ def on_assignment(turn: Turn, event: AssignmentReceived) -> None:
         _set_delay(turn, assignment.delay_ms)
     if herder.is_leader:
         statuses.forget_the_deleted(turn)
+        statuses.tell_unassigned(turn)
 
 
 def on_lost(turn: Turn, event: MembershipLost) -> None:

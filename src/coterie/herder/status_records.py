@@ -98,16 +98,19 @@ class StatusState:
         return Jobs.of(self._statuses)
 
     def may_say_safely(self, job: Job, status: Status) -> bool:
-        """Connect's ``putSafe``, for FAILED and UNASSIGNED: not over what a newer owner has said."""
+        """Connect's ``putSafe``, for FAILED, UNASSIGNED and retries: not over what a newer owner has said."""
         stored = self._statuses.get(job)
         return stored is None or stored.worker_id == status.worker_id or status.generation >= stored.generation
 
 
 def _is_late_farewell(stored: Status | None, status: Status) -> bool:
-    """UNASSIGNED of a former owner that arrives after the next one runs (KAFKA-12525)."""
+    """UNASSIGNED of a former owner, or of a former round's leader, that arrives after the next one has spoken.
+
+    Connect looks for one that runs (KAFKA-12525). One that is paused or has failed is no less its owner; and the reason
+    why a job has nobody is not to give way to the farewell of whoever had it.
+    """
     return (
         stored is not None
-        and stored.state is State.RUNNING
         and status.state is State.UNASSIGNED
         and stored.worker_id != status.worker_id
         and stored.generation >= status.generation

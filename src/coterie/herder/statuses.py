@@ -1,9 +1,10 @@
 """What a worker tells the status topic of the jobs it has."""
 
+from coterie.herder.group_view import reasons
 from coterie.herder.messages import AppendStatuses, Say, SetTimer, StatusesAppended
 from coterie.herder.state import Turn
 from coterie.herder.status_records import Status, line_of
-from coterie.nouns.jobs import ConnectorTaskId, Job
+from coterie.nouns.jobs import ConnectorTaskId, Job, Jobs
 from coterie.nouns.states import State
 
 RETRY_MS = 1_000
@@ -24,6 +25,8 @@ def show(turn: Turn, job: Job, state: State, trace: str | None = None) -> None:
     herder.shown[job] = (state, trace)
     if state not in (State.FAILED, State.UNASSIGNED) or herder.statuses.may_say_safely(job, status):
         herder.unwritten[job] = status
+    else:
+        herder.unwritten.pop(job, None)
 
 
 def forget(turn: Turn, job: Job) -> None:
@@ -45,11 +48,34 @@ def part(turn: Turn, job: Job) -> None:
 
 def forget_the_deleted(turn: Turn) -> None:
     """The leader's duty after each round: no status outlives its job."""
-    gone = turn.herder.statuses.jobs() - turn.herder.config.jobs()
-    for job in gone:
+    herder = turn.herder
+    said = herder.statuses.jobs() | Jobs.of([*herder.writing, *herder.unwritten])
+    for job in said - herder.config.jobs():
         # Who still has it says so when it has released it.
-        if job not in turn.herder.shown:
-            turn.herder.unwritten[job] = None
+        if job not in herder.shown:
+            herder.unwritten[job] = None
+
+
+def tell_unassigned(turn: Turn) -> None:
+    """Its other one: what has nobody is UNASSIGNED, with the reason, also while it waits for a worker that has left.
+
+    Connect writes nothing, so that for the whole delay a job is shown as RUNNING on a worker that is dead.
+    """
+    herder = turn.herder
+    if herder.dealt is None or herder.dealt.wanted.generation != herder.generation:
+        return
+    on_its_way = {**herder.writing, **herder.unwritten}
+    for job, reason in reasons(herder.dealt, herder.memory.waiting).items():
+        status = Status(
+            state=State.UNASSIGNED,
+            worker_id=herder.settings.worker_id,  # Who says it, as in all of Connect's.
+            generation=herder.generation,
+            trace=reason,
+        )
+        known = on_its_way.get(job, herder.statuses.get(job))
+        is_said = known is not None and (known.state, known.trace) == (status.state, reason)
+        if not is_said and is_configured(turn, job) and herder.statuses.may_say_safely(job, status):
+            herder.unwritten[job] = status
 
 
 def flush(turn: Turn) -> None:
@@ -68,13 +94,16 @@ def on_appended(turn: Turn, event: StatusesAppended) -> None:
         return
     herder.releasing = False  # A join that waits for them has waited long enough.
     turn.order(Say(text=f"Statuses could not be written, and will be in {RETRY_MS} ms: {event.failure}"))
-    # What was said of a job meanwhile counts more than what was on its way.
     turn.order(SetTimer(timer="statuses", at_ms=turn.now_ms + RETRY_MS))
 
 
 def on_retry(turn: Turn) -> None:
+    """What was said of a job meanwhile counts more, here or by a newer owner."""
     herder = turn.herder
-    herder.unwritten = {**herder.writing, **herder.unwritten}
+    again = {**herder.writing, **herder.unwritten}
+    herder.unwritten = {
+        job: status for job, status in again.items() if status is None or herder.statuses.may_say_safely(job, status)
+    }
     herder.writing = {}
 
 
