@@ -140,6 +140,15 @@ def test_spark_keys_pass_through_and_unknown_ones_are_told() -> None:
     assert WorkerSettings.unknown_keys(properties) == ["key.converter"]
 
 
+def test_keys_that_come_to_nothing_are_told_with_the_reason() -> None:
+    interval = {"rebalance_round_interval_ms": "1000"}
+    assert settings(connect_protocol="sessioned", static_tasks="orders-0", **interval).idle_keys() == {
+        "static.tasks": "with connect.protocol=sessioned this worker names no jobs; it takes static",
+        "rebalance.round.interval.ms": "without rebalance.max.moves.per.round there is no next portion",
+    }
+    assert not settings(static_tasks="orders-0", rebalance_max_moves_per_round="2", **interval).idle_keys()
+
+
 def test_a_worker_is_known_by_where_it_is_reached() -> None:
     made = settings(listeners="http://127.0.0.1:8084")
     assert (made.worker_id(), made.url(), made.name()) == (

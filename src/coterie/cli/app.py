@@ -153,10 +153,10 @@ def worker(
         raise typer.BadParameter("Missing option '--config' / '-c': which worker is to run here?")
     from coterie.cli import worker_file
 
-    settings, unknown = worker_file.read(config)
+    settings, warnings = worker_file.read(config)
     log_to_stderr(settings.log_level)
-    for key in unknown:
-        logging.getLogger(__name__).warning("%s: the key %s means nothing to a worker; it is ignored", config, key)
+    for warning in warnings:
+        logging.getLogger(__name__).warning("%s", warning)
     from coterie.cli import compose
 
     sys.exit(compose.run_worker(settings))

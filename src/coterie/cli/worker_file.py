@@ -9,7 +9,7 @@ from coterie.nouns.errors import ConfigError, WorldError
 
 
 def read(path: Path) -> tuple[WorkerSettings, list[str]]:
-    """The settings in a worker file, and those of its keys that nobody knows.
+    """The settings in a worker file, and a warning of each of its keys that comes to nothing.
 
     :raises ConfigError: names the file and each wrong key.
     :raises WorldError: when the file cannot be read.
@@ -25,9 +25,13 @@ def read(path: Path) -> tuple[WorkerSettings, list[str]]:
     except ConfigError as error:
         raise ConfigError(_named(error, lambda line: f"{path}, {line}")) from None
     try:
-        return WorkerSettings.from_properties(found), WorkerSettings.unknown_keys(found)
+        settings = WorkerSettings.from_properties(found)
     except ConfigError as error:
         raise ConfigError(_named(error, lambda _: str(path))) from None
+    unknown = dict.fromkeys(WorkerSettings.unknown_keys(found), "it means nothing to a worker")
+    return settings, [
+        f"{path}: the key {key} is ignored: {why}" for key, why in {**unknown, **settings.idle_keys()}.items()
+    ]
 
 
 def _named(error: ConfigError, place: Callable[[str], str]) -> dict[str, list[str]]:

@@ -167,6 +167,17 @@ class WorkerSettings(InterWorkerSettings):
         known = _keys(cls) | SECURITY_KEYS
         return sorted(key for key in properties if key not in known and not key.startswith("spark."))
 
+    def idle_keys(self) -> Mapping[str, str]:
+        """Keys that are set and come to nothing, and why."""
+        given = {key for name in self.model_fields_set if (key := type(self).model_fields[name].alias) is not None}
+        idle: dict[str, str] = {}
+        if self.connect_protocol != "static":
+            why = f"with connect.protocol={self.connect_protocol} this worker names no jobs; it takes static"
+            idle = dict.fromkeys(sorted(given & {"static.connectors", "static.tasks"}), why)
+        if "rebalance.round.interval.ms" in given and self.rebalance_max_moves_per_round is None:
+            idle["rebalance.round.interval.ms"] = "without rebalance.max.moves.per.round there is no next portion"
+        return idle
+
     @property
     def claims(self) -> Jobs | None:
         """The only jobs that this worker takes, were it none; None when it takes any."""
