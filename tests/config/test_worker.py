@@ -58,6 +58,11 @@ def test_the_example_to_copy_is_taken_as_it_is_and_with_all_that_it_proposes(tex
     assert made.bootstrap_servers == ("127.0.0.1:9092",), "where `coterie broker` listens"
 
 
+def test_the_example_to_copy_has_every_key() -> None:
+    shown = set(re.findall(r"(?m)^#?([a-z.]+)=", EXAMPLE.read_text()))
+    assert {name.replace("_", ".") for name in WorkerSettings.model_fields} - shown == {"spark", "security"}
+
+
 @pytest.mark.parametrize(
     ("key", "value", "why"),
     [
