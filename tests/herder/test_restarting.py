@@ -6,6 +6,7 @@ from coterie.herder.messages import (
     LeaveGroup,
     Rejoin,
     RuntimeClosed,
+    SetTimer,
     ShutdownOrdered,
     StartTask,
     StopTask,
@@ -17,8 +18,9 @@ from coterie.nouns.jobs import NO_JOBS
 from coterie.nouns.states import State
 from coterie.wire.connect_events import HeartbeatAnswered, MembershipLost, RebalanceStarted
 from coterie.wire.connect_place import Place
-from tests.herder.by_hand import ME, ByHand
+from tests.herder.by_hand import ME, OTHER, ByHand
 from tests.herder.test_draining import FIRST, STATIC, TASKS, working
+from tests.herder.test_protocols import deal, given
 
 
 def restarted(hand: ByHand) -> Exit:
@@ -68,6 +70,37 @@ def test_a_leader_asks_for_a_round_in_its_next_life_to_know_its_members_again() 
     again.tell(HeartbeatAnswered(sent_at_ms=again.now_ms))
     assert not again.take(Rejoin), "not before it can work"
     again.begin()
+    assert len(again.take(Rejoin)) == 1
+
+
+def test_a_leader_that_restarts_within_a_delay_goes_on_waiting_for_who_has_left() -> None:
+    hand = working()
+    hand.assign(leader=ME, protocol=STATIC, delay_ms=300_000)
+    ends_ms = hand.now_ms + 300_000
+    end = restarted(hand)
+    again = next_life(end.place, hand)
+    again.now_ms = hand.now_ms + 5_000
+    again.begin()
+    assert [timer.at_ms for timer in again.take(SetTimer) if timer.timer == "delay over"] == [ends_ms]
+    dealt = deal(again, again.generation + 1, STATIC, {ME: FIRST, OTHER: NO_JOBS})
+    assert given(dealt) == NO_JOBS, "it may be back"
+    assert {one.delay_ms for one in dealt.values()} == {295_000}
+    late = next_life(end.place, hand)
+    late.now_ms = ends_ms
+    late.begin()
+    dealt = deal(late, late.generation + 1, STATIC, {ME: FIRST, OTHER: NO_JOBS})
+    assert given(dealt) == late.herder.config.jobs() - FIRST
+
+
+def test_a_follower_that_restarts_within_a_delay_asks_for_the_round_at_its_end() -> None:
+    hand = working()
+    hand.assign(protocol=STATIC, delay_ms=300_000)
+    again = next_life(restarted(hand).place, hand)
+    again.begin()
+    again.tell(HeartbeatAnswered(sent_at_ms=again.now_ms))
+    assert not again.take(Rejoin)
+    again.now_ms += 300_000
+    again.tell(TimerFired(timer="delay over"))
     assert len(again.take(Rejoin)) == 1
 
 

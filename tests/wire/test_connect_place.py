@@ -17,6 +17,7 @@ PLACE = Place(
     leader_url=WorkerUrl("http://there:8083/"),
     config_offset=ConfigOffset(42),
     jobs=Jobs(frozenset({ODD}), frozenset(ConnectorTaskId(ODD, number) for number in range(1_000))),
+    deferred_until_ms=12_345,
     owes_round=True,
 )
 

@@ -181,6 +181,7 @@ def _on_life(turn: Turn, event: RuntimeOpened | RuntimeDied | RuntimeClosed | Sh
             signing.on_opened(turn, wall_ms)
             turn.herder.may_join = True
             turn.herder.warming = False
+            membership.on_opened(turn)
         case RuntimeDied(reason=reason):
             leaving.leave(turn, reason, code=1, grace_ms=RUNTIME_DIED_GRACE_MS)
         case ShutdownOrdered(reason=reason, code=code):

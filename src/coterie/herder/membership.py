@@ -65,6 +65,12 @@ def on_assignment(turn: Turn, event: AssignmentReceived) -> None:
         statuses.tell_unassigned(turn)
 
 
+def on_opened(turn: Turn) -> None:
+    """A delay that a former life was told of goes on."""
+    if turn.herder.deferred_until_ms is not None:
+        turn.order(SetTimer(timer="delay over", at_ms=turn.herder.deferred_until_ms))
+
+
 def on_lost(turn: Turn, event: MembershipLost) -> None:
     """Stop everything. The membership joins again, as a worker without work, when all has stopped."""
     herder = turn.herder

@@ -4,8 +4,8 @@ Its tasks stop at the ends of their batches and the runtime closes, while heartb
 itself and goes on as the very member that it was: it owns what it owned, its group notices nothing, and no job moves.
 Only if that takes longer than the session it has lost its place, as any worker that was away for so long.
 
-A leader remembers nothing of its rounds in its next life. So that it knows its members again it asks for one, in which
-nobody has to move.
+A leader remembers nothing of its rounds in its next life, but for the delay that it was told of, as any new leader
+does. So that it knows its members again it asks for a round, in which nobody has to move.
 """
 
 from coterie.herder import reads, statuses, writes
@@ -75,5 +75,6 @@ def _place(herder: Herder) -> Place | None:
         leader_url=herder.leader_url,
         config_offset=herder.assignment_offset,
         jobs=herder.assigned,
+        deferred_until_ms=herder.deferred_until_ms,
         owes_round=herder.leader == herder.member_id or herder.owes_rejoin or not herder.settled,
     )

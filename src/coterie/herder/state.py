@@ -250,6 +250,7 @@ class Herder:
         self.generation = self.completed = place.generation
         self.leader, self.leader_url = place.leader, place.leader_url
         self.assigned, self.assignment_offset = place.jobs, place.config_offset
+        self.deferred_until_ms = place.deferred_until_ms
         self.runs = {task: Run() for task in place.jobs.tasks}
         self.owes_word = "a worker begins a new life in its place" if place.owes_round else None
 

@@ -27,6 +27,8 @@ class Place:
     config_offset: ConfigOffset
     """How far the leader had read the configs when it dealt out ``jobs``."""
     jobs: Jobs
+    deferred_until_ms: int | None = None
+    """When the scheduled rebalance delay ends that runs, on the machine's steady clock, which both lives share."""
     owes_round: bool = False
     """The next life has to ask for a round: it leads and remembers nothing, or has released or to say something."""
 
@@ -45,6 +47,7 @@ def encode_place(place: Place) -> bytes:
             "config_offset": place.config_offset,
             "connectors": sorted(place.jobs.connectors),
             "tasks": numbers,
+            "deferred_until_ms": place.deferred_until_ms,
             "owes_round": place.owes_round,
         }
     ).encode()
@@ -54,6 +57,7 @@ def decode_place(data: bytes) -> Place:
     """:raises WireError: when the bytes are no place."""
     try:
         said: Any = json.loads(data)
+        deferred_until_ms = said["deferred_until_ms"]
         return Place(
             member_id=MemberId(said["member_id"]),
             generation=Generation(int(said["generation"])),
@@ -69,6 +73,7 @@ def decode_place(data: bytes) -> Place:
                     for number in numbers
                 ),
             ),
+            deferred_until_ms=None if deferred_until_ms is None else int(deferred_until_ms),
             owes_round=bool(said["owes_round"]),
         )
     except (ValueError, KeyError, TypeError, AttributeError) as error:
