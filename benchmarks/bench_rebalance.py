@@ -127,7 +127,7 @@ def play(bench: "Bench", wanted: Sequence[str]) -> Mapping[str, dict[str, Any]]:
     for event in [event for event in EVENTS if event in wanted]:
         if event in takes_away and (event != "drain" or workers.can_drain):
             if len(workers.running) == WORKERS:
-                figures["join"] = bench.join()
+                bench.join()  # Of joins the first is told of: that is one of the same fleet in every system.
             figures[event] = bench.lose(takes_away[event])
         elif event == "join":
             figures["join"] = bench.join()
