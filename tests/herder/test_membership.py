@@ -4,12 +4,23 @@ import pytest
 
 from coterie.engine.log import NewLine
 from coterie.herder import config_records
-from coterie.herder.messages import Abandon, Install, Rejoin, SetTimer, StartTask, StopTask, Subscribe, TimerFired
+from coterie.herder.messages import (
+    Abandon,
+    Install,
+    Rejoin,
+    Say,
+    SetTimer,
+    StartTask,
+    StopTask,
+    Subscribe,
+    TimerFired,
+)
 from coterie.nouns.ids import ConfigOffset, Generation, MemberId, WorkerUrl
 from coterie.nouns.jobs import NO_JOBS, ConnectorName, ConnectorTaskId, Jobs
 from coterie.nouns.states import TargetState
 from coterie.wire.connect import AssignmentError, ConnectProtocol, WorkerAssignment, WorkerMetadata
-from coterie.wire.connect_events import AssignmentWanted, MembershipLost, RebalanceStarted
+from coterie.wire.connect_events import AssignmentReceived, AssignmentWanted, MembershipLost, RebalanceStarted
+from coterie.wire.connect_opaque import encode_opaque
 from tests.herder.by_hand import ME, OTHER, ByHand
 from tests.herder.test_machine import BORN, CONFIG, DEALT, LIFE, ORDERS, SHARES, TASKS, only
 
@@ -131,6 +142,7 @@ def test_a_worker_that_does_not_get_to_read_gives_its_place_up_and_comes_back_wh
     assert timer.at_ms == herder.now_ms + 60_000
     herder.now_ms = timer.at_ms
     herder.tell(TimerFired(timer="behind"))
+    herder.obey()  # Where nothing was dealt out it looks whether there is so much to read.
     (abandoned,) = herder.take(Abandon)
     assert "the config log is read to 4 of 5" in abandoned.reason
     herder.take(Subscribe)
@@ -165,6 +177,95 @@ def test_who_has_read_in_the_meantime_stays() -> None:
     herder.now_ms += 60_000
     herder.tell(TimerFired(timer="behind"))
     assert not herder.take(Abandon)
+
+
+# -- another config topic ---------------------------------------------------------------------------------------------
+
+
+def round_with(herder: ByHand, offsets: dict[MemberId, int], protocol: ConnectProtocol) -> None:
+    """This leader is to deal out to members that say how many configs they have read; it is at work itself."""
+    herder.tell(RebalanceStarted())
+    members = {
+        member: WorkerMetadata(
+            url=WorkerUrl(f"http://{member}:8083/"),
+            config_offset=ConfigOffset(offset),
+            opaque=encode_opaque(name=f"{member}-by-name"),
+            allocation=WorkerAssignment(
+                leader=ME,
+                leader_url=WorkerUrl("http://me/"),
+                config_offset=ConfigOffset(0),
+                assigned=EVERYTHING if member == ME else NO_JOBS,
+            ),
+        )
+        for member, offset in offsets.items()
+    }
+    generation = Generation(herder.generation + 1)
+    herder.tell(AssignmentWanted(generation=generation, protocol=protocol, member_id=ME, members=members))
+    herder.obey()
+
+
+@pytest.mark.parametrize("protocol", list(ConnectProtocol))
+def test_whoever_has_read_more_configs_than_there_are_is_told_of_by_name_and_given_nothing(
+    protocol: ConnectProtocol,
+) -> None:
+    herder = ready()
+    herder.assign(assigned=EVERYTHING, leader=ME, protocol=protocol)
+    herder.obey()
+    round_with(herder, {ME: 4, OTHER: 4, THIRD: 999}, protocol)
+    (installed,) = herder.take(Install)
+    dealt = installed.assignments
+    assert {one.error for one in dealt.values()} == {AssignmentError.NO_ERROR}
+    end = len(herder.config)
+    assert {one.config_offset for one in dealt.values()} == {end}
+    assert (dealt[THIRD].assigned, dealt[THIRD].revoked) == (NO_JOBS, NO_JOBS)
+    given = [job for one in (dealt[ME], dealt[OTHER]) for job in [*one.assigned, *one.revoked]]
+    assert given, "the others have their round"
+    warned = [order.text for order in herder.take(Say) if order.warns]
+    assert len(warned) == 1
+    assert f"third-by-name (third:8083) has read 999 lines of configs, and the config topic has {end}:" in warned[0]
+    assert "config.storage.topic" in warned[0]
+
+
+def test_a_leader_that_most_members_are_ahead_of_reads_another_topic_and_steps_aside() -> None:
+    herder = ready()
+    round_with(herder, {ME: 4, OTHER: 999, THIRD: 999}, ConnectProtocol.STATIC)
+    assert not herder.take(Install), "it knows nothing of the others' configs"
+    (abandoned,) = herder.take(Abandon)
+    assert "most members have read more of the configs, up to 999" in abandoned.reason
+    assert [order.text for order in herder.take(Say) if order.warns]
+    herder.take(Subscribe)
+    herder.tell(MembershipLost(reason=abandoned.reason))
+    herder.obey()
+    assert not herder.take(Subscribe), "it would be no other than before"
+
+
+@pytest.mark.parametrize("is_lost", [False, True])
+def test_who_has_read_all_that_there_is_keeps_its_place_whatever_a_member_says(is_lost: bool) -> None:
+    """An older leader, or Kafka Connect's, takes a member at its word: nobody is given anything, up to 999."""
+    herder = ready()
+    herder.assign(assigned=only(TASKS[0]))
+    herder.obey()
+    herder.tell(RebalanceStarted())
+    failed = WorkerAssignment(
+        error=AssignmentError.CONFIG_MISMATCH,
+        leader=OTHER,
+        leader_url=WorkerUrl("http://other/"),
+        config_offset=ConfigOffset(999),
+    )
+    herder.tell(
+        AssignmentReceived(generation=Generation(2), protocol=ConnectProtocol.STATIC, member_id=ME, assignment=failed)
+    )
+    if is_lost:
+        herder.tell(MembershipLost(reason="a partition"))
+        herder.obey()
+    herder.take(Subscribe)
+    herder.now_ms += 60_000
+    herder.tell(TimerFired(timer="behind"))
+    herder.obey()
+    assert not herder.take(Abandon)
+    assert [order.text for order in herder.take(Say) if order.warns]
+    assert [order.owned for order in herder.take(Subscribe)] == ([NO_JOBS] if is_lost else [])
+    assert herder.herder.assigned == (NO_JOBS if is_lost else only(TASKS[0]))
 
 
 # -- delays -----------------------------------------------------------------------------------------------------------

@@ -1,18 +1,20 @@
 """What the leader does for its group: it deals the jobs out in each round."""
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
+from dataclasses import replace
 
 from coterie.assignors import cooperative, eager
 from coterie.assignors.cooperative import Round
 from coterie.assignors.members import MemberView
 from coterie.assignors.memory import Memory
-from coterie.herder import group_view
-from coterie.herder.messages import CancelTimer, Install, Say, SetTimer
-from coterie.herder.state import Turn
+from coterie.herder import group_view, membership
+from coterie.herder.messages import CancelTimer, ConfigEndFound, FindConfigEnd, Install, Say, SetTimer
+from coterie.herder.state import Herder, Turn
 from coterie.nouns.ids import ConfigOffset, Generation, InstanceId, MemberId, WorkerUrl
 from coterie.nouns.jobs import NO_JOBS, Job, Jobs
 from coterie.wire.connect import AssignmentError, ConnectProtocol, WorkerAssignment, WorkerMetadata
 from coterie.wire.connect_events import AssignmentWanted
+from coterie.wire.connect_opaque import name_in
 
 FIRST_GENERATION = Generation(1)
 """Of a group that nobody was in before."""
@@ -21,16 +23,32 @@ FIRST_GENERATION = Generation(1)
 def on_wanted(turn: Turn, event: AssignmentWanted) -> None:
     herder = turn.herder
     herder.wanted = event
-    if not herder.has_read(_furthest(event)):
+    herder.wanted_look = herder.wanted_end = None
+    if not herder.has_read(_furthest(herder)):
+        herder.wanted_look = herder.own_request()
+        turn.order(FindConfigEnd(id=herder.wanted_look))
         turn.order(SetTimer(timer="assign", at_ms=turn.now_ms + herder.settings.sync_timeout_ms))
 
 
 def advance(turn: Turn) -> None:
     """Deal out as soon as this leader knows all that its members know."""
     wanted = turn.herder.wanted
-    if wanted is not None and turn.herder.has_read(_furthest(wanted)):
+    if wanted is not None and turn.herder.has_read(_furthest(turn.herder)):
         turn.order(CancelTimer(timer="assign"))
         _assign(turn, wanted)
+
+
+def on_end_found(turn: Turn, event: ConfigEndFound) -> None:
+    """Whoever says that it has read beyond the log's end has read another log."""
+    herder, wanted = turn.herder, turn.herder.wanted
+    if wanted is None or event.id != herder.wanted_look or event.end is None:
+        return
+    herder.wanted_end = event.end
+    if 2 * len(_strangers(herder)) > len(wanted.members):
+        # Then it is this one that reads another log than its group.
+        membership.step_aside(turn, furthest=max(one.config_offset for one in wanted.members.values()), end=event.end)
+    else:
+        advance(turn)
 
 
 def on_patience_over(turn: Turn) -> None:
@@ -38,7 +56,7 @@ def on_patience_over(turn: Turn) -> None:
     herder, wanted = turn.herder, turn.herder.wanted
     if wanted is None:
         return
-    furthest = _furthest(wanted)
+    furthest = _furthest(herder)
     turn.order(Say(text=f"Nothing is assigned: the config log is read to {herder.config.offset} of {furthest}"))
     none = WorkerAssignment(
         error=AssignmentError.CONFIG_MISMATCH,
@@ -51,15 +69,18 @@ def on_patience_over(turn: Turn) -> None:
 
 
 def _assign(turn: Turn, wanted: AssignmentWanted) -> None:
-    herder = turn.herder
+    herder, strangers = turn.herder, _strangers(turn.herder)
     herder.wanted = None
     views = {
         member: view_of(metadata, wanted.instance_ids.get(member), wanted.protocol)
         for member, metadata in wanted.members.items()
     }
+    for member in strangers:
+        turn.order(Say(text=_stranger_words(herder, wanted.members[member]), warns=True))
+        views[member] = replace(views[member], claims=NO_JOBS)
     unassigned: Mapping[Job, str] = {}
     if wanted.protocol is ConnectProtocol.EAGER:
-        assignments = _deal_anew(turn, wanted)
+        assignments = _deal_anew(turn, wanted, takers=wanted.members.keys() - strangers)
     else:
         assignments, unassigned = _deal_on(turn, wanted, views)
     herder.dealt = group_view.deal(
@@ -112,7 +133,9 @@ def as_told(
     }
 
 
-def _deal_anew(turn: Turn, wanted: AssignmentWanted) -> Mapping[MemberId, WorkerAssignment]:
+def _deal_anew(
+    turn: Turn, wanted: AssignmentWanted, *, takers: Collection[MemberId]
+) -> Mapping[MemberId, WorkerAssignment]:
     """An eager round. Who was in the last one and heard of it has stopped everything before it joined this one.
 
     If that was no eager one, or this leader does not know, nobody is told to run anything yet: members of a
@@ -130,14 +153,15 @@ def _deal_anew(turn: Turn, wanted: AssignmentWanted) -> Mapping[MemberId, Worker
     herder.assigned_for = herder.config.jobs() if all_stopped else NO_JOBS
     if not all_stopped:
         turn.order(Say(text="The group has come to speak eager: before anything is dealt out, everybody stops"))
+    dealt = eager.assign(herder.assigned_for, takers)
     return {
         member: WorkerAssignment(
             leader=wanted.member_id,
             leader_url=herder.settings.url,
             config_offset=herder.config.offset,
-            assigned=jobs,
+            assigned=dealt.get(member, NO_JOBS),
         )
-        for member, jobs in eager.assign(herder.assigned_for, wanted.members).items()
+        for member in wanted.members
     }
 
 
@@ -152,5 +176,33 @@ def view_of(metadata: WorkerMetadata, instance_id: InstanceId | None, protocol: 
     return MemberView(owned=owned, claims=claims, draining=metadata.draining, instance_id=instance_id)
 
 
-def _furthest(wanted: AssignmentWanted) -> ConfigOffset:
-    return max(metadata.config_offset for metadata in wanted.members.values())
+def _strangers(herder: Herder) -> Collection[MemberId]:
+    """Whose configs are others, for they have read more of them than there is; none before the log's end is known.
+
+    Such a member stays in the group, so that it does not come back all the time, and is given nothing.
+    """
+    wanted, end = herder.wanted, herder.wanted_end
+    if wanted is None or end is None:
+        return ()
+    return [
+        member
+        for member, metadata in wanted.members.items()
+        if metadata.config_offset > end and member != wanted.member_id
+    ]
+
+
+def _stranger_words(herder: Herder, metadata: WorkerMetadata) -> str:
+    worker_id = group_view.worker_id_in(metadata.url)
+    name = name_in(metadata.opaque)
+    return (
+        f"Worker {f'{name} ({worker_id})' if name else worker_id} has read {metadata.config_offset} lines of configs, "
+        f"and the config topic has {herder.wanted_end}: its config.storage.topic is another one, or this one has lost "
+        "lines. It is given nothing"
+    )
+
+
+def _furthest(herder: Herder) -> ConfigOffset:
+    """How far any member has read what this leader reads."""
+    assert herder.wanted is not None
+    strangers = _strangers(herder)
+    return max(one.config_offset for member, one in herder.wanted.members.items() if member not in strangers)

@@ -245,6 +245,8 @@ def _on_request(
         case ConfigEndFound():
             reads.on_end_found(turn, event)
             writes.on_end_found(turn, event)
+            leading.on_end_found(turn, event)
+            membership.on_end_found(turn, event)
         case ConfigAppended():
             writes.on_appended(turn, event)
             signing.on_appended(turn, event)

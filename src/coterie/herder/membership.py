@@ -2,7 +2,16 @@
 
 from coterie.assignors.memory import Memory
 from coterie.herder import bursts, statuses
-from coterie.herder.messages import Abandon, CancelTimer, Rejoin, Say, SetTimer, Subscribe
+from coterie.herder.messages import (
+    Abandon,
+    CancelTimer,
+    ConfigEndFound,
+    FindConfigEnd,
+    Rejoin,
+    Say,
+    SetTimer,
+    Subscribe,
+)
 from coterie.herder.requests import MemberState
 from coterie.herder.state import Turn
 from coterie.nouns.ids import ConfigOffset, MemberId, WorkerUrl
@@ -36,6 +45,7 @@ def on_assignment(turn: Turn, event: AssignmentReceived) -> None:
     if herder.leader != herder.member_id:
         herder.assigned_for = herder.dealt = None
     turn.order(Say(text=_told(event)))
+    herder.rumoured = assignment.error is not AssignmentError.NO_ERROR
     _expect_to_read(turn, assignment.config_offset)
     if assignment.error is not AssignmentError.NO_ERROR:
         # All keep what they have. Whoever lagged asks for another round once it has caught up; the leader did lag, even
@@ -92,15 +102,56 @@ def on_lost(turn: Turn, event: MembershipLost) -> None:
 
 
 def on_behind(turn: Turn) -> None:
-    """This worker has not read for long what its group knows: what it is given it cannot start, and if it leads nobody
-    is given anything. So its place and all of its work are for others, until it can (KAFKA-9849)."""
+    """This worker has not read for long what its group knows. What nobody has dealt out by was only said by a member:
+    is there so much?"""
     herder = turn.herder
-    if herder.leaving is None and not herder.lost and not herder.has_read(herder.group_offset):
+    if herder.leaving is not None or herder.has_read(herder.group_offset):
+        return
+    if herder.rumoured:
+        herder.behind_look = herder.own_request()
+        turn.order(FindConfigEnd(id=herder.behind_look))
+    else:
+        _give_up(turn)
+
+
+def on_end_found(turn: Turn, event: ConfigEndFound) -> None:
+    herder = turn.herder
+    if event.id != herder.behind_look or herder.leaving is not None or herder.has_read(herder.group_offset):
+        return
+    if event.end is not None and herder.has_read(event.end):
+        text = (
+            f"A member of the group says that it has read {herder.group_offset} lines of configs, and the config topic "
+            f"has {event.end}: its config.storage.topic is another one, or this one has lost lines"
+        )
+        turn.order(Say(text=text, warns=True))
+        herder.group_offset = event.end
+        advance(turn)
+    else:
+        _give_up(turn)
+        _look_again(turn)
+
+
+def _give_up(turn: Turn) -> None:
+    """What this worker is given it cannot start, and if it leads nobody is given anything. So its place and all of its
+    work are for others, until it can (KAFKA-9849)."""
+    herder = turn.herder
+    if not herder.lost:
         reason = (
             f"the config log is read to {max(herder.config.offset, 0)} of {herder.group_offset}, and no further within "
             f"rebalance.timeout.ms={herder.settings.rebalance_timeout_ms}"
         )
         turn.order(Abandon(reason=reason))
+
+
+def step_aside(turn: Turn, *, furthest: ConfigOffset, end: ConfigOffset) -> None:
+    """Most members have read what this worker's config log does not have. So it is not theirs."""
+    turn.herder.group_offset, turn.herder.rumoured = furthest, False
+    reason = (
+        f"most members have read more of the configs, up to {furthest}, than this worker's config topic has, {end}: is "
+        "its config.storage.topic another one than theirs?"
+    )
+    turn.order(Say(text=f"This worker gives its place up: {reason}", warns=True))
+    turn.order(Abandon(reason=reason))
 
 
 def on_delay_over(turn: Turn) -> None:
@@ -136,7 +187,11 @@ def _expect_to_read(turn: Turn, end: ConfigOffset) -> None:
     was_behind = not herder.has_read(herder.group_offset)
     herder.group_offset = end
     if not was_behind and not herder.has_read(end):
-        turn.order(SetTimer(timer="behind", at_ms=turn.now_ms + herder.settings.rebalance_timeout_ms))
+        _look_again(turn)
+
+
+def _look_again(turn: Turn) -> None:
+    turn.order(SetTimer(timer="behind", at_ms=turn.now_ms + turn.herder.settings.rebalance_timeout_ms))
 
 
 def _told(event: AssignmentReceived) -> str:

@@ -236,6 +236,7 @@ class Say:
     """One line for the process's log."""
 
     text: str
+    warns: bool = False
     is_error: bool = False
 
 

@@ -201,6 +201,10 @@ class Herder:
         """It lagged in a round that failed for that: when it has read so far, it asks for another one."""
         self.group_offset = UNREAD
         """How far its group had read the config log at the last round: without a place, it reads so far first."""
+        self.rumoured = False
+        """Nothing was dealt out in that round: it may be that a member has only said so."""
+        self.behind_look: RequestId | None = None
+        """The question whether the log goes so far."""
         self.assigned_for: Jobs | None = None
         """What was configured when the jobs were last dealt out; None while that is not known."""
         self.window_ends_ms: int | None = None
@@ -212,6 +216,10 @@ class Herder:
         # Soft: the leader's.
         self.wanted: AssignmentWanted | None = None
         """A round waits for this leader, which waits for its config log."""
+        self.wanted_look: RequestId | None = None
+        """The question how far the log goes, when a member says that it has read more of it."""
+        self.wanted_end: ConfigOffset | None = None
+        """Its answer."""
         self.memory = Memory()
         """What the assignor remembers of the rounds computed here."""
         self.rotation = Rotation()
@@ -253,6 +261,11 @@ class Herder:
         self.deferred_until_ms = place.deferred_until_ms
         self.runs = {task: Run() for task in place.jobs.tasks}
         self.owes_word = "a worker begins a new life in its place" if place.owes_round else None
+
+    def own_request(self) -> RequestId:
+        """For a question of the herder's own."""
+        self.own_requests += 1
+        return RequestId(-self.own_requests)
 
     @property
     def is_leader(self) -> bool:

@@ -309,8 +309,8 @@ class Worker:
                 self._inbox.timers.set(timer, at_ms)
             case CancelTimer(timer=timer):
                 self._inbox.timers.cancel(timer)
-            case Say(text=text, is_error=is_error):
-                logger.log(logging.ERROR if is_error else logging.INFO, "%s", text)
+            case Say(text=text, is_error=is_error, warns=warns):
+                logger.log(logging.ERROR if is_error else logging.WARNING if warns else logging.INFO, "%s", text)
             case Subscribe(config_offset=config_offset, owned=owned, draining=draining):
                 self._membership.subscribe(config_offset=config_offset, owned=owned, draining=draining)
             case Rejoin(reason=reason):
