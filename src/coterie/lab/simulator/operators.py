@@ -6,6 +6,7 @@ from functools import partial
 
 from coterie.herder.requests import Answer, Done, DrainWorker, PutTaskConfigs, RestartWorker, UncordonWorker
 from coterie.herder.session_keys import Signature, Signing
+from coterie.herder.signing import is_in_force
 from coterie.lab.simulator.cluster import Cluster
 from coterie.lab.simulator.worker import Process
 from coterie.nouns.jobs import ConnectorName
@@ -72,7 +73,11 @@ class Operators:
                 self._put_forged(leader, name, signature)
 
     def _leader(self) -> Process | None:
-        return next((process for process in self._working() if process.herder.is_leader), None)
+        """One that judges signatures, and at once: where nothing is signed anybody may write anything."""
+        for process in self._working():
+            if process.herder.is_leader and process.herder.settled and is_in_force(process.herder):
+                return process
+        return None
 
     def _forgeries(self, leader: Process) -> Sequence[Signature | None]:
         """None; then, of whoever has overheard the workers or guesses, one of another body or by another key."""

@@ -211,6 +211,8 @@ class Watch:
         raise Violation(Invariant.TOLD_IS_WRITTEN, f"{process.name} says that it has written {key}, and has not")
 
     def on_start(self, process: "Process", task: ConnectorTaskId) -> None:
+        if process.member.member_id in self._fenced:
+            return  # It has not heard of that yet.
         for name in sorted(self.processes):
             other = self.processes[name]
             if other is not process and task in other.active and self._is_effective(other):

@@ -341,4 +341,7 @@ class Process:
             self.answered_sent_ms = max(self.answered_sent_ms, sent_at_ms)
         if isinstance(response, JoinResponse) and response.error is ErrorCode.none:
             self.voted = response.protocol
+        elif isinstance(response, JoinResponse) and response.error is ErrorCode.inconsistent_group_protocol:
+            # It does not offer eager where it may have missed a vote; nothing else is left that all speak.
+            self.voted = ConnectProtocol.EAGER.wire_name
         self.feed_member(events.Answered(id=id_, response=response))
