@@ -42,6 +42,55 @@ def test_a_closed_runtime_leaves_no_process_no_thread_and_nothing_in_the_working
     assert life.stderr == ""
 
 
+STOPPING = """
+import asyncio, sys, threading, time
+from pathlib import Path
+from coterie.cli.stderr import log_to_stderr
+from coterie.spark.runtime import SparkConfig, SparkTaskRuntime
+from coterie.spark.sinks import FileSink
+from tests.spark.conftest import Rig, write_file
+
+log_to_stderr("WARNING")
+staging = threading.Event()
+
+async def main():
+    folder = Path(sys.argv[1])
+    runtime = SparkTaskRuntime(
+        SparkConfig(checkpoint_location=folder / "checkpoints", scratch=folder / "scratch", log_file=folder / "log")
+    )
+    await runtime.open()
+    jvm = Path(f"/proc/{runtime.jvm_pid}")
+
+    def stuck(*_):
+        staging.set()
+        while jvm.exists():
+            time.sleep(0.02)
+
+    FileSink.stage = stuck
+    rig = Rig(runtime)
+    write_file(folder / "in", "a.csv", [(1, 1.0, 1)])
+    start = await rig.start(rig.config(folder))
+    await asyncio.to_thread(staging.wait)
+    stopping = asyncio.create_task(runtime.stop(start.task, grace_ms=600_000))
+    await rig.wait_until(lambda: bool(runtime._being_stopped))
+    await runtime.close()
+    await stopping
+
+asyncio.run(main())
+"""
+
+
+@pytest.mark.spark
+@pytest.mark.timeout(180)
+def test_a_runtime_that_is_closed_beneath_a_stop_says_so_in_one_line(tmp_path: Path) -> None:
+    command = [sys.executable, "-c", STOPPING, str(tmp_path)]
+    root = Path(__file__).parents[2]
+    life = subprocess.run(command, cwd=root, capture_output=True, text=True, timeout=170, check=False)
+    assert life.returncode == 0, life.stderr
+    (line,) = life.stderr.splitlines()
+    assert "c-0: the query did not stop in order; it is fenced" in line
+
+
 async def test_without_java_opening_says_what_to_install_and_closing_works(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -100,7 +100,7 @@ class TaskQuery:
             if self._query is not None and grace_ms > 0 and not self.fence.closed:
                 _end_at_boundary(self._query, self.held.path, grace_ms)
                 self._finish_batch(self._query, deadline=started + grace_ms / 1000)
-        except (FencedError, PySparkException, Py4JError) as error:
+        except (FencedError, PySparkException, Py4JError, ConnectionError) as error:
             log.debug("%s: no graceful end: %s", self.task, error)
         finally:
             self.fence.close()
@@ -109,7 +109,8 @@ class TaskQuery:
             with self._starting:
                 if self._query is not None:
                     self._query.stop()
-        except (PySparkException, Py4JError) as error:
+        except (PySparkException, Py4JError, ConnectionError) as error:
+            # So it is when the JVM is gone, or is ended while somebody still waits here.
             log.warning("%s: the query did not stop in order; it is fenced: %s", self.task, error)
         planned, committed = (last_batch(self.held.path / name) for name in ("offsets", "commits"))
         state = "at a batch boundary" if planned == committed else f"in batch {planned}, which will be replayed"
