@@ -316,3 +316,26 @@ def test_an_assignment_that_is_malformed_is_asked_for_again_and_the_work_goes_on
     settle(worker, protocol, generation=3)
     assert worker.sent(JoinRequest) is None
     assert not worker.heard(MembershipLost)
+
+
+@pytest.mark.parametrize("protocol", [one for one in ConnectProtocol if one is not ConnectProtocol.EAGER])
+def test_who_cannot_read_its_assignment_says_something_new_each_time_so_that_a_round_comes_of_it(
+    protocol: ConnectProtocol,
+) -> None:
+    """A follower's join that says nothing new is answered with the generation that runs, and with the same bytes."""
+    worker = Worker(offers=protocol)
+    worker.subscribe(SOME_WORK)
+    said = []
+    for _ in range(3):
+        join = worker.answer(JoinRequest, joined(1, protocol=protocol))
+        said.append(join.protocols)
+        allocation = decode_metadata(join.protocols[0][1])[1].allocation
+        assert allocation is not None
+        assert allocation.assigned == SOME_WORK
+        worker.answer(SyncRequest, SyncResponse(error=ErrorCode.none, assignment=b"\x00\x01nonsense"))
+        worker.pass_time(1_000)
+    assert len(set(said)) == 3
+    worker.answer(JoinRequest, joined(2, protocol=protocol))
+    worker.answer(SyncRequest, synced(revoked=SOME_WORK, protocol=protocol))
+    assert worker.member.completed
+    assert worker.member.misread == 0

@@ -85,7 +85,13 @@ def join_if_due(turn: Turn) -> None:
         leader=NO_MEMBER, leader_url=WorkerUrl(""), config_offset=member.config_offset
     )
     allocation = WorkerAssignment(
-        leader=told.leader, leader_url=told.leader_url, config_offset=told.config_offset, assigned=owned
+        leader=told.leader,
+        leader_url=told.leader_url,
+        config_offset=told.config_offset,
+        assigned=owned,
+        # Nobody reads it here. A join that says what the last one said makes no round: it is answered with the same
+        # assignment again, which cannot be read any better.
+        delay_ms=member.misread,
     )
     claims = settings.claims
     metadata = WorkerMetadata(
@@ -93,7 +99,7 @@ def join_if_due(turn: Turn) -> None:
         config_offset=member.config_offset,
         # None before the first assignment, as in Connect. By an empty one after it the coordinator tells a static
         # member's second join from its first, which it has answered with nothing new, and makes a round of it.
-        allocation=allocation if owned or member.told is not None else None,
+        allocation=allocation if owned or member.told is not None or member.misread else None,
         static_connectors=None if claims is None else claims.connectors,
         static_tasks=None if claims is None else claims.tasks,
         draining=member.draining,
@@ -282,6 +288,7 @@ def on_synced(turn: Turn, asked: InFlight, response: SyncResponse) -> None:
                 _, assignment = decode_assignment(response.assignment)
             except WireError as error:
                 turn.say_trouble(f"The assignment is malformed, joining again: {error}")
+                member.misread += 1
                 retry_later(turn)
                 return
             if member.returning:
@@ -291,7 +298,7 @@ def on_synced(turn: Turn, asked: InFlight, response: SyncResponse) -> None:
                 assignment = replace(assignment, revoked=NO_JOBS, delay_ms=0)
                 member.returning = False
                 member.rejoin_reason = member.rejoin_reason or "this static member has begun a new life"
-            member.completed, member.retries, member.told = True, 0, assignment
+            member.completed, member.retries, member.misread, member.told = True, 0, 0, assignment
             member.giving_back = assignment.revoked
             if assignment.revoked:
                 member.held_until_ms = turn.now_ms + member.settings.hold_ms

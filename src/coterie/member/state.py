@@ -123,6 +123,8 @@ class Member:
         self.heartbeat: InFlight | None = None
         self.retry_at_ms: int | None = None
         self.retries = 0
+        self.misread = 0
+        """How many assignments, one after the other, were malformed."""
         self.rejoin_reason: str | None = None
         self.hurries_until_ms: int | None = None
         """Until when another round may come soon; None when none is expected."""
