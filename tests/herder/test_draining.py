@@ -35,7 +35,7 @@ def told(hand: ByHand) -> Subscribe:
 
 def test_a_drain_says_so_in_the_next_join_and_asks_for_it_while_the_work_goes_on() -> None:
     hand = working()
-    assert hand.answer(hand.ask(DrainWorker(worker="here"))) == Done()
+    assert hand.answer(hand.ask(DrainWorker(worker="here:8083"))) == Done()
     said = told(hand)
     assert (said.draining, said.owned) == (True, TASKS)
     assert [rejoin.reason for rejoin in hand.take(Rejoin)] == ["this worker drains"]
@@ -46,7 +46,7 @@ def test_a_drain_says_so_in_the_next_join_and_asks_for_it_while_the_work_goes_on
 
 def test_what_is_revoked_stops_and_when_nothing_is_left_the_worker_leaves_for_good() -> None:
     hand = working()
-    hand.ask(DrainWorker(worker="here"))
+    hand.ask(DrainWorker(worker="here:8083"))
     hand.tell(RebalanceStarted())
     hand.assign(revoked=FIRST, protocol=STATIC)
     hand.obey()
@@ -66,12 +66,12 @@ def test_what_is_revoked_stops_and_when_nothing_is_left_the_worker_leaves_for_go
 
 def test_a_drain_that_is_called_back_is_said_in_the_next_join_and_the_worker_stays() -> None:
     hand = working()
-    hand.ask(DrainWorker(worker="here"))
+    hand.ask(DrainWorker(worker="here:8083"))
     hand.tell(RebalanceStarted())
     hand.assign(revoked=TASKS, protocol=STATIC)
     hand.obey()
     hand.take(Rejoin)
-    assert hand.answer(hand.ask(UncordonWorker(worker="here"))) == Done()
+    assert hand.answer(hand.ask(UncordonWorker(worker="here:8083"))) == Done()
     assert not told(hand).draining
     assert len(hand.take(Rejoin)) == 1
     hand.tell(RebalanceStarted())
@@ -83,7 +83,7 @@ def test_a_drain_that_is_called_back_is_said_in_the_next_join_and_the_worker_sta
 def test_a_wish_that_comes_during_a_round_is_said_in_the_round_after_it() -> None:
     hand = working()
     hand.tell(RebalanceStarted())
-    hand.ask(DrainWorker(worker="here"))
+    hand.ask(DrainWorker(worker="here:8083"))
     assert not hand.take(Rejoin), "its join may have been sent"
     hand.assign(protocol=STATIC)
     assert len(hand.take(Rejoin)) == 1
@@ -91,7 +91,7 @@ def test_a_wish_that_comes_during_a_round_is_said_in_the_round_after_it() -> Non
 
 def test_a_drain_outlives_the_membership() -> None:
     hand = working()
-    hand.ask(DrainWorker(worker="here"))
+    hand.ask(DrainWorker(worker="here:8083"))
     hand.tell(MembershipLost(reason="the session is over"))
     hand.obey()
     assert told(hand).draining, "it joins again as one that drains"
@@ -104,7 +104,7 @@ def test_a_drain_outlives_the_membership() -> None:
 
 def test_sigterm_ends_a_drain_as_it_ends_any_work() -> None:
     hand = working()
-    hand.ask(DrainWorker(worker="here"))
+    hand.ask(DrainWorker(worker="here:8083"))
     hand.tell(ShutdownOrdered(reason="SIGTERM"))
     hand.obey()
     assert [leave.for_good for leave in hand.take(LeaveGroup)] == [False], "it comes back: its place waits for it"
@@ -114,7 +114,7 @@ def test_in_a_group_that_has_no_word_for_it_a_drain_is_refused() -> None:
     for protocol in ConnectProtocol:
         if protocol < STATIC:
             hand = working(protocol)
-            answer = hand.answer(hand.ask(DrainWorker(worker="here")))
+            answer = hand.answer(hand.ask(DrainWorker(worker="here:8083")))
             assert isinstance(answer, Refused)
             assert answer.problem is Problem.NOT_POSSIBLE
             assert f"speaks {protocol.setting}" in answer.message
@@ -124,15 +124,15 @@ def test_in_a_group_that_has_no_word_for_it_a_drain_is_refused() -> None:
 def test_whoever_has_no_place_has_nobody_to_hand_its_jobs_to() -> None:
     hand = ByHand()
     hand.begin()
-    answer = hand.answer(hand.ask(DrainWorker(worker="here")))
+    answer = hand.answer(hand.ask(DrainWorker(worker="here:8083")))
     assert isinstance(answer, Refused)
     assert answer.problem is Problem.NO_LEADER
 
 
 def test_a_worker_that_drains_is_not_restarted() -> None:
     hand = working()
-    hand.ask(DrainWorker(worker="here"))
-    answer = hand.answer(hand.ask(RestartWorker(worker="here")))
+    hand.ask(DrainWorker(worker="here:8083"))
+    answer = hand.answer(hand.ask(RestartWorker(worker="here:8083")))
     assert isinstance(answer, Refused)
     assert answer.problem is Problem.NOT_POSSIBLE
 

@@ -1,5 +1,7 @@
 """What the leader tells of its group: whose jobs wait, who is meant by a name."""
 
+from dataclasses import replace
+
 from coterie.assignors.members import MemberView, Policy
 from coterie.assignors.memory import Waiting
 from coterie.herder.group_view import Dealt, called, deal, view, worker_id_in
@@ -84,10 +86,13 @@ def test_a_drain_that_nobody_can_help_says_why() -> None:
     assert [info.waits for info in helped.members] == ["rebalance.max.moves.per.round lets others go first", None]
 
 
-def test_a_name_goes_before_an_address_and_an_address_before_an_instance() -> None:
+def test_an_address_goes_before_a_name_and_a_name_before_an_instance() -> None:
     members = dealt({ANNA: MemberView(instance_id=InstanceId("bert")), BERT: MemberView()}).members
     assert [info.member_id for info in called(members, "bert")] == [BERT]
     assert [info.member_id for info in called(members, "anna-1:8083")] == [ANNA]
+    assert [
+        info.member_id for info in called([replace(members[0], name="bert-1:8083"), members[1]], "bert-1:8083")
+    ] == [BERT]
     assert called(members, "cleo") == []
     assert worker_id_in(WorkerUrl("http://[::1]:8083/")) == "[::1]:8083"
 

@@ -25,7 +25,7 @@ from tests.herder.test_protocols import deal, given
 
 def restarted(hand: ByHand) -> Exit:
     """All that a restart takes, up to its end."""
-    assert hand.answer(hand.ask(RestartWorker(worker="here"))) == Done()
+    assert hand.answer(hand.ask(RestartWorker(worker="here:8083"))) == Done()
     hand.obey()
     assert len(hand.take(CloseRuntime)) == 1
     hand.tell(RuntimeClosed())
@@ -42,7 +42,7 @@ def next_life(place: Place | None, former: ByHand) -> ByHand:
 
 def test_a_restart_stops_all_tasks_and_keeps_all_jobs() -> None:
     hand = working()
-    hand.ask(RestartWorker(worker="here"))
+    hand.ask(RestartWorker(worker="here:8083"))
     assert {stop.task for stop in hand.take(StopTask)} == TASKS.tasks
     assert all(said.owned == TASKS for said in hand.take(Subscribe)), "to the group it still has them"
     assert not hand.take(CloseRuntime), "they have not stopped"
@@ -106,7 +106,7 @@ def test_a_follower_that_restarts_within_a_delay_asks_for_the_round_at_its_end()
 
 def test_a_round_that_comes_meanwhile_changes_the_place() -> None:
     hand = working()
-    hand.ask(RestartWorker(worker="here"))
+    hand.ask(RestartWorker(worker="here:8083"))
     hand.tell(RebalanceStarted())
     hand.obey()
     assert not hand.take(CloseRuntime), "the round's end says what the place is"
@@ -123,14 +123,14 @@ def test_a_round_that_comes_meanwhile_changes_the_place() -> None:
 
 def test_it_does_not_wait_for_ever_for_what_does_not_stop() -> None:
     hand = working()
-    hand.ask(RestartWorker(worker="here"))
+    hand.ask(RestartWorker(worker="here:8083"))
     hand.tell(TimerFired(timer="restart"))
     assert len(hand.take(CloseRuntime)) == 1
 
 
 def test_who_loses_its_place_while_it_restarts_begins_as_a_new_member() -> None:
     hand = working()
-    hand.ask(RestartWorker(worker="here"))
+    hand.ask(RestartWorker(worker="here:8083"))
     hand.tell(MembershipLost(reason="the session is over"))
     hand.obey()
     hand.tell(TimerFired(timer="restart"))
@@ -141,7 +141,7 @@ def test_who_loses_its_place_while_it_restarts_begins_as_a_new_member() -> None:
 
 def test_sigterm_ends_a_worker_that_restarts() -> None:
     hand = working()
-    hand.ask(RestartWorker(worker="here"))
+    hand.ask(RestartWorker(worker="here:8083"))
     hand.tell(ShutdownOrdered(reason="SIGTERM"))
     hand.obey()
     hand.tell(RuntimeClosed())
@@ -151,8 +151,8 @@ def test_sigterm_ends_a_worker_that_restarts() -> None:
 
 def test_a_worker_that_restarts_takes_no_orders() -> None:
     hand = working()
-    hand.ask(RestartWorker(worker="here"))
-    answer = hand.answer(hand.ask(DrainWorker(worker="here")))
+    hand.ask(RestartWorker(worker="here:8083"))
+    answer = hand.answer(hand.ask(DrainWorker(worker="here:8083")))
     assert isinstance(answer, Refused)
     assert answer.problem is Problem.SHUTTING_DOWN
 

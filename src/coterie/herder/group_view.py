@@ -129,11 +129,11 @@ _Named = TypeVar("_Named", bound=Named)
 
 
 def called(members: Iterable[_Named], called: str) -> list[_Named]:
-    """Whom ``called`` means. Names go first, then ``host:port``, then instance ids; two workers may have one name."""
+    """Whom ``called`` means. ``host:port`` goes first, then names, then instance ids; two workers may have one name."""
     known = list(members)
     for found in (
-        [info for info in known if info.name == called],
         [info for info in known if info.worker_id == called],
+        [info for info in known if info.name == called],
         [info for info in known if info.instance_id == called],
     ):
         if found:

@@ -3,10 +3,8 @@
 An order is taken by the worker that it names. Whoever else is asked says who that is, or who may know it: the leader.
 """
 
-from collections.abc import Sequence
-
 from coterie.herder import draining, restarting
-from coterie.herder.group_view import called, names_of, view
+from coterie.herder.group_view import called, names_of, view, worker_id_in
 from coterie.herder.messages import Reply, RequestArrived
 from coterie.herder.requests import (
     Answer,
@@ -53,25 +51,25 @@ def _obey(turn: Turn, order: WorkerOrder) -> Answer:
 
 
 def _elsewhere(herder: Herder, worker: str) -> Refused | None:
-    """Who is meant, if it is another; None when it is this worker."""
-    if worker in own_names(herder):
+    """Who is meant, if it is another; None when it is this worker.
+
+    The leader says what a name means. Everybody else knows but its own address, by which the leader hands an order on.
+    """
+    if worker == worker_id_in(herder.settings.url):
         return None
     if herder.leader != herder.member_id or herder.dealt is None:
         return not_leader(herder)
-    found = called(herder.dealt.members, worker)
-    match found:
+    found = {info.url: info for info in called(herder.dealt.members, worker)}  # With who was there before: one worker.
+    match list(found.values()):
         case []:
             known = "; ".join(", ".join(dict.fromkeys(names_of(info))) for info in herder.dealt.members)
             return Refused(problem=Problem.NOT_FOUND, message=f"No worker is called {worker}. There are: {known}")
         case [info]:
+            if info.url == herder.settings.url:
+                return None
             message = f"{worker} is another worker, at {info.url}"
             return Refused(problem=Problem.NOT_THIS_WORKER, message=message, leader_url=info.url)
-        case _:
-            which = ", ".join(info.worker_id for info in found)
-            message = f"{len(found)} workers are called {worker}; name one of {which}"
+        case several:
+            which = ", ".join(info.worker_id for info in several)
+            message = f"{len(several)} workers are called {worker}; name one of {which}"
             return Refused(problem=Problem.BAD_REQUEST, message=message)
-
-
-def own_names(herder: Herder) -> Sequence[str]:
-    settings = herder.settings
-    return [name for name in (settings.shown_name, settings.worker_id, settings.instance_id) if name is not None]

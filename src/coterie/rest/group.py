@@ -7,12 +7,14 @@ the leader, who knows where it is.
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping
 from typing import cast
+from urllib.parse import quote
 
 import httpx
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
 from coterie import __version__
+from coterie.herder.group_view import worker_id_in
 from coterie.herder.requests import (
     DescribeGroup,
     DescribeWorker,
@@ -27,6 +29,7 @@ from coterie.herder.requests import (
     WorkerOrder,
     WorkerView,
 )
+from coterie.nouns.errors import WorldError
 from coterie.nouns.ids import WorkerUrl
 from coterie.rest import group_views, problems, views
 from coterie.rest.leader import forward
@@ -36,6 +39,9 @@ from coterie.worker.worker import Worker
 
 OWN_WORD_TIMEOUT_S = 1.0
 """How long each member is given to tell its own state; all are asked at once."""
+
+CONNECT_HAS_NO_SUCH_PATH = b"HTTP 404 Not Found"
+"""What Kafka Connect answers under a path that it does not know."""
 
 Handler = Callable[[Request], Awaitable[Response]]
 
@@ -48,7 +54,7 @@ class GroupApi:
         self._client = client
 
     def table(self) -> list[tuple[str, str, Handler]]:
-        one = "/coterie/workers/{worker}"
+        one = "/coterie/workers/{worker:path}"  # A name may hold slashes.
         return [
             ("GET", "/coterie/worker", self.describe_worker),
             ("GET", "/coterie/group", self.describe_group),
@@ -68,7 +74,7 @@ class GroupApi:
         answer = await self._worker.ask(DescribeGroup())
         match answer:
             case Refused(problem=Problem.NOT_LEADER):
-                return await forward(self._client, request, b"", answer)
+                return await self._hand_on(request, answer)
             case Refused():
                 raise problems.RefusedError(answer)
             case _:
@@ -91,22 +97,45 @@ class GroupApi:
     async def _order(self, request: Request, order: WorkerOrder) -> Response:
         answer = await self._worker.ask(order)
         match answer:
-            case Refused(problem=Problem.NOT_LEADER | Problem.NOT_THIS_WORKER):
-                return await forward(self._client, request, b"", answer)
+            case Refused(problem=Problem.NOT_THIS_WORKER, leader_url=url):
+                assert url is not None, "the leader knows where it is"
+                what = request.url.path.rpartition("/")[2]
+                return await self._hand_on(request, answer, f"/coterie/workers/{quote(worker_id_in(url))}/{what}")
+            case Refused(problem=Problem.NOT_LEADER):
+                return await self._hand_on(request, answer)
             case Refused():
                 raise problems.RefusedError(answer)
             case _:
                 assert isinstance(answer, Done)
                 settings = self._worker.settings
-                ordered = {"worker_id": settings.worker_id, "name": settings.shown_name, "life": self._worker.life}
+                ordered = {
+                    "worker_id": worker_id_in(settings.url),
+                    "name": settings.shown_name,
+                    "life": self._worker.life,
+                }
                 return JSONResponse(ordered, status_code=202)
 
+    async def _hand_on(self, request: Request, refused: Refused, path: str | None = None) -> Response:
+        """:raises WorldError: when the leader is Connect's own, which has none of this."""
+        response = await forward(self._client, request, b"", refused, path=path)
+        if response.status_code == 404 and CONNECT_HAS_NO_SUCH_PATH in bytes(response.body):
+            raise WorldError(
+                f"The group is led by a Connect worker, at {refused.leader_url}, which tells nothing of it"
+            )
+        return response
+
     async def _word_of(self, member: MemberInfo) -> Mapping[str, object] | None:
-        """What ``member`` says of itself now; None when it says nothing in time."""
+        """What ``member`` says of itself now; None when it says nothing in time, or another member is there now."""
+        word: Mapping[str, object] | None
         if member.url == self._worker.settings.url:
             answer = await self._worker.ask(DescribeWorker())
-            return self._own_word(answer) if isinstance(answer, WorkerView) else None
-        return await self._ask(member.url)
+            word = self._own_word(answer) if isinstance(answer, WorkerView) else None
+        else:
+            word = await self._ask(member.url)
+        place = word.get("group") if word is not None else None
+        # Who has just lost its place, or is new, has no id: it is told of as it is.
+        is_other = isinstance(place, Mapping) and place.get("member_id") not in ("", member.member_id)
+        return None if is_other else word
 
     async def _ask(self, url: WorkerUrl) -> Mapping[str, object] | None:
         try:

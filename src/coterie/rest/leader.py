@@ -63,8 +63,10 @@ class HttpLeaderClient:
             raise refused(f"The leader at {leader_url} answered {response.status_code}: {response.text[:500]}")
 
 
-async def forward(client: httpx.AsyncClient, request: Request, body: bytes, refused: Refused) -> Response:
-    """Let the leader answer ``request``.
+async def forward(
+    client: httpx.AsyncClient, request: Request, body: bytes, refused: Refused, *, path: str | None = None
+) -> Response:
+    """Let the leader answer ``request``, under ``path`` if that is not what it was asked under.
 
     ``forward`` in the query says how often it may still be handed on, as in Connect: absent, then ``true``, then
     ``false``. While the group is settled one hop is enough.
@@ -78,11 +80,12 @@ async def forward(client: httpx.AsyncClient, request: Request, body: bytes, refu
     query = [(key, value) for key, value in request.query_params.multi_items() if key != "forward"]
     query.append(("forward", "true" if hop is None else "false"))
     raw_path = request.scope.get("raw_path") or request.url.path.encode()
+    path = path or raw_path.decode()
     headers = {"Content-Type": "application/json", **signatures.carried(request.headers)}
     if (authorization := request.headers.get("authorization")) is not None:
         headers["Authorization"] = authorization
     try:
-        url = httpx.URL(refused.leader_url.rstrip("/") + raw_path.decode(), params=query)
+        url = httpx.URL(refused.leader_url.rstrip("/") + path, params=query)
         response = await client.request(request.method, url, content=body, headers=headers)
     except (httpx.HTTPError, httpx.InvalidURL) as error:
         raise WorldError(f"IO Error trying to forward REST request: {_words(error)}") from error
