@@ -5,11 +5,16 @@ import httpx
 from coterie.nouns.errors import WorldError
 
 
+def open_client() -> httpx.Client:
+    """For requests to any worker; close it at the end."""
+    # Writes wait for the group to settle, for up to 90 s as in Connect; so long a worker waits for its leader, too.
+    return httpx.Client(timeout=httpx.Timeout(100, connect=5), trust_env=False)
+
+
 def ask(url: str, method: str, path: str, *, body: object = None) -> httpx.Response:
     """:raises WorldError: when nobody answers, or with what the worker says is wrong."""
     try:
-        # Writes wait for the group to settle, for up to 90 s as in Connect.
-        with httpx.Client(timeout=httpx.Timeout(100, connect=5), trust_env=False) as client:
+        with open_client() as client:
             response = client.request(method, url.rstrip("/") + path, json=body)
     except (httpx.HTTPError, httpx.InvalidURL) as error:
         raise WorldError(nobody_at(url, error)) from error
@@ -19,6 +24,8 @@ def ask(url: str, method: str, path: str, *, body: object = None) -> httpx.Respo
 
 
 def nobody_at(url: str, error: Exception) -> str:
+    if isinstance(error, httpx.ReadTimeout):
+        return f"The worker at {url} has taken the request and does not answer: it, or its leader, hangs."
     return (
         f"No worker answers at {url} ({str(error) or type(error).__name__}): "
         "start a cluster with `coterie up`, or name a worker with --url."

@@ -1,17 +1,14 @@
 """What a group says of itself over REST, asked of whoever of its workers answers."""
 
 import time
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, TypeAlias
+from collections.abc import Callable, Set
 from urllib.parse import quote
 
 import httpx
 
-from coterie.cli.asking import message_in, nobody_at
+from coterie.cli.asking import message_in, nobody_at, open_client
+from coterie.cli.group_shown import Ordered, ShownGroup, read_group, read_ordered, read_paused
 from coterie.nouns.errors import WorldError
-
-Shown: TypeAlias = Mapping[str, Any]
-"""A group, or one of its members, as `docs/rest.md` describes it."""
 
 _LOOK_EVERY_S = 0.2
 _ROUNDS_S = 30.0
@@ -24,7 +21,7 @@ class Group:
     def __init__(self, url: str) -> None:
         self._urls = [url.rstrip("/")]
         self._has_answered = False
-        self._client = httpx.Client(timeout=httpx.Timeout(20, connect=5), trust_env=False)
+        self._client = open_client()
 
     def __enter__(self) -> "Group":
         return self
@@ -32,7 +29,7 @@ class Group:
     def __exit__(self, *_: object) -> None:
         self._client.close()
 
-    def shown(self, *, patience_s: float = _ROUNDS_S) -> Shown:
+    def shown(self, *, patience_s: float = _ROUNDS_S) -> ShownGroup:
         """The group now. While it has no leader that answers, it is asked again for ``patience_s``.
 
         :raises WorldError: when no worker answers, or what they say instead.
@@ -41,15 +38,16 @@ class Group:
         while True:
             response, why = self._ask("GET", "/coterie/group")
             if response is not None and response.is_success:
-                shown: Shown = response.json()
-                self._learn(shown)
+                shown = read_group(response.content, source=f"The answer of {response.url}")
+                here = [member.url.rstrip("/") for member in shown.members]
+                self._urls += [url for url in here if url not in self._urls]
                 return shown
             is_final = not self._has_answered or (response is not None and response.status_code < 500)
             if is_final or time.monotonic() >= deadline:
                 raise WorldError(why)
             time.sleep(_LOOK_EVERY_S)
 
-    def order(self, method: str, worker: str, what: str) -> Shown:
+    def order(self, method: str, worker: str, what: str) -> Ordered:
         """Order ``worker`` to do ``what``; what it answers.
 
         :raises WorldError: with why it does not.
@@ -57,30 +55,35 @@ class Group:
         response, why = self._ask(method, f"/coterie/workers/{quote(worker, safe='')}/{what}")
         if response is None or not response.is_success:
             raise WorldError(why)
-        answered: Shown = response.json()
-        return answered
+        return read_ordered(response.content, source=f"The answer of {response.url}")
 
-    def wait(
-        self, until: Callable[[Shown], bool], *, within_s: float, say: Callable[[Shown], None] = lambda _: None
-    ) -> bool:
+    def wait(self, until: Callable[[ShownGroup], bool], *, within_s: float) -> bool:
         """Look at the group again and again until it is so; whether it was in time."""
         deadline = time.monotonic() + within_s
         while True:
             shown = self.shown(patience_s=max(deadline - time.monotonic(), 0))
-            say(shown)
             if until(shown):
                 return True
             if time.monotonic() >= deadline:
                 return False
             time.sleep(_LOOK_EVERY_S)
 
-    def answers(self, url: str) -> bool:
-        """Whether there is still a worker at ``url``."""
+    def paused(self) -> Set[str]:
+        """The connectors whose tasks are not to work."""
+        response, why = self._ask("GET", "/connectors?expand=status")
+        if response is None or not response.is_success:
+            raise WorldError(why)
+        return read_paused(response.content, source=f"The answer of {response.url}")
+
+    def refuses(self, url: str) -> bool:
+        """Whether nobody listens at ``url`` any more."""
         try:
             self._client.get(f"{url.rstrip('/')}/health")
+        except httpx.ConnectError:
+            return True
         except httpx.HTTPError:
             return False
-        return True
+        return False
 
     def _ask(self, method: str, path: str) -> tuple[httpx.Response | None, str]:
         """The answer of the first worker that has one to give, and what to say where it is none."""
@@ -93,21 +96,9 @@ class Group:
                 why = why or nobody_at(url, error)
                 continue
             self._has_answered = True
+            # Whoever answers is asked first the next time: who does not may take its time for it.
+            self._urls = [url, *(other for other in self._urls if other != url)]
             why = f"{message_in(response)} (HTTP {response.status_code} from {url})"
             if response.status_code < 500:
                 break
         return response, why
-
-    def _learn(self, shown: Shown) -> None:
-        here = [str(member["url"]).rstrip("/") for member in shown["members"]]
-        self._urls += [url for url in here if url not in self._urls]
-
-
-def found(shown: Shown, worker: str) -> Shown | None:
-    """The member that ``worker`` means, by its name, ``host:port`` or instance id."""
-    members: Sequence[Shown] = shown["members"]
-    for key in ("name", "worker_id", "instance_id"):
-        for member in members:
-            if member[key] == worker:
-                return member
-    return None

@@ -1,6 +1,8 @@
 """A group as ``GET /coterie/group`` tells of it (`docs/rest.md`), live or from a file."""
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from collections.abc import Set
+
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
 from coterie.nouns.errors import WorldError
 from coterie.nouns.ids import InstanceId, MemberId
@@ -87,6 +89,21 @@ class Ordered(Shown):
     life: str
 
 
+class _State(Shown):
+    state: str
+
+
+class _Status(Shown):
+    connector: _State
+
+
+class _Expanded(Shown):
+    status: _Status
+
+
+_STATUSES = TypeAdapter(dict[str, _Expanded])
+
+
 def read_group(data: str | bytes, *, source: str) -> ShownGroup:
     """The group in JSON ``data``.
 
@@ -106,6 +123,18 @@ def read_ordered(data: bytes, *, source: str) -> Ordered:
         return Ordered.model_validate_json(data)
     except ValidationError as error:
         raise WorldError(f"{source} is not that of a Coterie worker{_first(error)}.") from error
+
+
+def read_paused(data: bytes, *, source: str) -> Set[str]:
+    """The connectors that are paused or stopped, in what ``GET /connectors?expand=status`` answers.
+
+    :raises WorldError: when ``data`` is no such answer.
+    """
+    try:
+        statuses = _STATUSES.validate_json(data)
+    except ValidationError as error:
+        raise WorldError(f"{source} holds no connectors{_first(error)}.") from error
+    return {name for name, one in statuses.items() if one.status.connector.state in {"PAUSED", "STOPPED"}}
 
 
 def _first(error: ValidationError) -> str:

@@ -1,24 +1,25 @@
 """`coterie group`, `coterie worker drain`, `coterie workers restart`: a group, by the REST API of any worker."""
 
-import json
 import sys
 import time
-from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Sequence
 
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from coterie.cli.group import Group, Shown, found
+from coterie.assignors.memory import union
+from coterie.cli.group import Group
+from coterie.cli.group_shown import Ordered, ShownGroup, ShownJobs, ShownMember
 from coterie.nouns.errors import WorldError
 
 # A name may well hold :boom: or the like.
 _console = Console(highlight=False, emoji=False)
-_STYLES = {"STABLE": "green", "UNREACHABLE": "red", "UNJOINED": "red"}
+_UNREACHABLE = "UNREACHABLE"
+_STYLES = {"STABLE": "green", _UNREACHABLE: "red", "UNJOINED": "red"}
 _SETTLE_S = 60.0
-_FOR_EVER_S = 1e9
 _IN_BETWEEN = ("starting", "stopping")
+_BEGUN = ("running", "failed", "taken")
 
 
 # -- the group --------------------------------------------------------------------------------------------------------
@@ -28,46 +29,42 @@ def show_group(url: str, *, as_json: bool) -> None:
     with Group(url) as group:
         shown = group.shown()
     if as_json:
-        json.dump(shown, sys.stdout, indent=2)
-        sys.stdout.write("\n")
+        sys.stdout.write(shown.model_dump_json(indent=2, by_alias=True) + "\n")
         return
-    leader = shown["leader"]
-    led_by = f"led by {escape(leader['name'])}" if leader is not None else "without a leader"
-    _console.print(f"Generation {shown['generation']} ({shown['protocol']}), {led_by}")
+    led_by = f"led by {escape(shown.leader.name)}" if shown.leader is not None else "without a leader"
+    _console.print(f"Generation {shown.generation} ({shown.protocol}), {led_by}")
     table = Table("worker", "at", "state", "connectors", "tasks", "of these", box=None, header_style="bold")
-    for member in shown["members"]:
-        owned = member["owned"]
+    for member in shown.members:
         table.add_row(
-            escape(member["name"]),
-            escape(member["worker_id"]),
+            escape(member.name),
+            escape(member.worker_id),
             _state(member),
-            str(len(owned["connectors"])),
-            str(len(owned["tasks"])),
-            ", ".join(f"{count} {phase}" for phase, count in (member["phases"] or {}).items()) or "-",
+            str(len(member.owned.connectors)),
+            str(len(member.owned.tasks)),
+            ", ".join(f"{count} {phase}" for phase, count in (member.phases or {}).items()) or "-",
         )
     _console.print(table)
-    for member in shown["members"]:
-        if revoked := _count(member["revoked"]):
-            _console.print(f"{escape(member['name'])} gives back {_jobs(revoked)}.")
-        if member["drain_waits"] is not None:
-            _console.print(f"The drain of {escape(member['name'])} waits: {escape(member['drain_waits'])}.")
-    for deferred in shown["deferred"]:
-        who = escape(deferred["worker"] or deferred["instance_id"] or "a worker that is gone")
-        left_s = deferred["left_ms"] / 1000
-        _console.print(f"{_jobs(_count(deferred['jobs']))} of {who} wait {left_s:.0f} s more for it to come back.")
-    for job in shown["unassigned"]:
-        name = job["connector"] if job["task"] is None else f"{job['connector']}-{job['task']}"
-        _console.print(f"[red]{escape(name)} has nobody[/red]: {escape(job['reason'])}.")
+    for member in shown.members:
+        if len(member.revoked):
+            _console.print(f"{escape(member.name)} gives back {_jobs(member.revoked)}.")
+        if member.drain_waits is not None:
+            _console.print(f"The drain of {escape(member.name)} waits: {escape(member.drain_waits)}.")
+    for deferred in shown.deferred:
+        who = escape(deferred.worker or deferred.instance_id or "a worker that is gone")
+        left_s = deferred.left_ms / 1000
+        _console.print(f"{_jobs(deferred.jobs)} of {who} wait {left_s:.0f} s more for it to come back.")
+    for job in shown.unassigned:
+        name = job.connector if job.task is None else f"{job.connector}-{job.task}"
+        _console.print(f"[red]{escape(name)} has nobody[/red]: {escape(job.reason)}.")
 
 
-def _state(member: Shown) -> str:
-    state = member["state"]
-    style = _STYLES.get(state, "yellow")
-    said = [f"[{style}]{state}[/{style}]"]
-    if member["draining"]:
+def _state(member: ShownMember) -> str:
+    style = _STYLES.get(member.state, "yellow")
+    said = [f"[{style}]{escape(member.state)}[/{style}]"]
+    if member.draining:
         said.append("draining")
-    if member["claims"] is not None:
-        said.append(f"claims {_jobs(_count(member['claims']))}")
+    if member.claims is not None:
+        said.append(f"claims {_jobs(member.claims)}")
     return ", ".join(said)
 
 
@@ -77,38 +74,55 @@ def _state(member: Shown) -> str:
 def drain(url: str, worker: str) -> None:
     """Drain one worker, and follow it until its process has ended.
 
-    :raises WorldError: when it cannot be drained, or somebody calls it back.
+    :raises WorldError: when it cannot be drained, somebody calls it back, or it dies before it is done.
     """
     with Group(url) as group:
         before = group.shown()
-        group.order("POST", worker, "drain")
-        drained = found(before, worker)
-        if drained is None:  # It has come since.
-            drained = found(group.shown(), worker)
-        assert drained is not None, "a worker took the order that is in no group"
-        name, said = escape(drained["name"]), ""
-        seen_draining = False
+        drained = group.order("POST", worker, "drain")
+        last = _at(before, drained) or _at(group.shown(), drained)  # It may have come since.
+        if last is None:
+            raise WorldError(f"{drained.name} drains, and has just joined: follow it with `coterie group`")
+        said = ""
         while True:
-            now = found(group.shown(), drained["worker_id"])
-            if now is None and not group.answers(drained["url"]):
-                _console.print(f"{name} has handed its jobs over and is gone.")
+            shown = group.shown()
+            now = _at(shown, drained)
+            if now is None and group.refuses(last.url):
+                check_handed_over(shown, last)
+                _console.print(f"{escape(drained.name)} has handed its jobs over and is gone.")
                 return
             if now is not None:
-                seen_draining = seen_draining or now["draining"]
-                if seen_draining and not now["draining"]:
-                    raise WorldError(f"{drained['name']} was called back, and stays.")
-                text = f"{name} drains: {_jobs(_count(now['owned']) + _count(now['revoked']))} left"
-                if now["drain_waits"] is not None:
-                    text += f"; it waits: {escape(now['drain_waits'])}"
+                last = now
+                # Its own word; of whom nothing is heard only the last round tells.
+                if now.state != _UNREACHABLE and not now.draining:
+                    raise WorldError(f"{drained.name} was called back, or began anew, and stays.")
+                text = f"{escape(drained.name)} drains: {_count(len(now.owned) + len(now.revoked))} left"
+                if now.drain_waits is not None:
+                    text += f"; it waits: {escape(now.drain_waits)}"
                 if text != said:
                     said = text
                     _console.print(text)
             time.sleep(0.2)
 
 
+def _at(shown: ShownGroup, ordered: Ordered) -> ShownMember | None:
+    """The member that has taken an order, which its address tells: names may be those of two."""
+    return next((member for member in shown.members if member.worker_id == ordered.worker_id), None)
+
+
+def check_handed_over(shown: ShownGroup, last: ShownMember) -> None:
+    """Whether ``last``, which is gone from ``shown``, went when it was done. A crash is seen: its session goes on.
+
+    :raises WorldError: when it was not.
+    """
+    had = (last.owned.jobs | last.revoked.jobs) & shown.configured.jobs
+    left = had - union(member.owned.jobs for member in shown.members)
+    if had and (last.state == _UNREACHABLE or left):
+        raise WorldError(f"{last.name} died while it drained; {_count(len(had))} of it are those of a lost worker.")
+
+
 def uncordon(url: str, worker: str) -> None:
     with Group(url) as group:
-        name = group.order("DELETE", worker, "drain")["name"]
+        name = group.order("DELETE", worker, "drain").name
     _console.print(f"{escape(name)} takes work again, and stays.")
 
 
@@ -120,45 +134,65 @@ def restart_rolling(url: str, *, timeout_s: float) -> None:
 
     :raises WorldError: when one does not come back in time, or the group is not well before.
     """
-    restarted: list[str] = []
+    restarted: list[ShownMember] = []
     with Group(url) as group:
         while True:
-            before = _well(group, restarted)
-            waiting = [member for member in before["members"] if member["worker_id"] not in restarted]
+            before = _well(group)
+            waiting = [member for member in before.members if not any(_is_same(member, one) for one in restarted)]
             if not waiting:
                 break
-            leader = before["leader"]["worker_id"]
-            member = min(waiting, key=lambda one: (one["worker_id"] == leader, one["name"]))
-            _restart_one(group, before, member, timeout_s=timeout_s, restarted=restarted)
-            restarted.append(member["worker_id"])
+            leader = before.leader.worker_id if before.leader is not None else None
+            member = min(waiting, key=lambda one: (one.worker_id == leader, one.name))
+            restarted.append(_restart_one(group, member, timeout_s=timeout_s, restarted=restarted))
     _console.print(f"All {len(restarted)} workers have restarted.")
 
 
-def _restart_one(group: Group, before: Shown, member: Shown, *, timeout_s: float, restarted: list[str]) -> None:
-    began = time.monotonic()
-    group.order("POST", member["worker_id"], "restart")
+def _restart_one(
+    group: Group, member: ShownMember, *, timeout_s: float, restarted: Sequence[ShownMember]
+) -> ShownMember:
+    """``member`` when it is back.
 
-    def is_back(shown: Shown) -> bool:
-        now = found(shown, member["worker_id"])
-        return (
-            now is not None
-            and now["life"] not in (None, member["life"])
-            and not _trouble(shown)
-            and _phases(shown)["running"] >= _phases(before)["running"]
-        )
+    :raises WorldError: when it is not back in time, or has ended.
+    """
+    began = time.monotonic()
+    names = ", ".join(one.name for one in restarted)
+    others = f"Before it restarted: {names}." if names else "No other worker was restarted."
+    group.order("POST", member.worker_id, "restart")
+    back: ShownMember | None = None
+
+    def is_back(shown: ShownGroup) -> bool:
+        nonlocal back
+        back = next((one for one in shown.members if _is_same(one, member)), None)
+        if back is None and group.refuses(member.url):
+            raise WorldError(f"{member.name} has ended instead of restarting; what it has logged says why. {others}")
+        if back is None or back.life in (None, member.life) or _trouble(shown):
+            return False
+        works = _begun(back)
+        kept = (back.owned.jobs & member.owned.jobs).tasks
+        if works >= min(_begun(member), len(kept)):
+            return True
+        paused = group.paused()
+        return works >= min(_begun(member), sum(task.connector not in paused for task in kept))
 
     if not group.wait(is_back, within_s=timeout_s):
-        others = f"Before it restarted: {', '.join(restarted)}." if restarted else "No other worker was restarted."
-        raise WorldError(f"{member['name']} is not back with all its jobs within {timeout_s:g} s. {others}")
-    now = found(group.shown(), member["worker_id"])
-    kept = now is not None and now["owned"] == member["owned"]
-    told = (
-        f"its {_jobs(_count(member['owned']))} run again" if kept else "its place was lost meanwhile: jobs have moved"
-    )
-    _console.print(f"{escape(member['name'])} is back after {time.monotonic() - began:.1f} s; {told}.")
+        raise WorldError(f"{member.name} is not back with all its jobs within {timeout_s:g} s. {others}")
+    assert back is not None, "it is back"
+    stayed = back.owned == member.owned
+    told = f"its {_jobs(member.owned)} run again" if stayed else "not all its jobs are those that it had"
+    _console.print(f"{escape(member.name)} is back after {time.monotonic() - began:.1f} s; {told}.")
+    return back
 
 
-def _well(group: Group, restarted: list[str]) -> Shown:
+def _is_same(one: ShownMember, other: ShownMember) -> bool:
+    """Who keeps its place may have another port; who has lost it is another member at the same address."""
+    return one.member_id == other.member_id or one.worker_id == other.worker_id
+
+
+def _begun(member: ShownMember) -> int:
+    return sum((member.phases or {}).get(phase, 0) for phase in _BEGUN)
+
+
+def _well(group: Group) -> ShownGroup:
     """The group, once it is so well that the loss of one worker for a moment is all that is wrong.
 
     :raises WorldError: with what is wrong, when that does not pass.
@@ -169,16 +203,16 @@ def _well(group: Group, restarted: list[str]) -> Shown:
     return group.shown()
 
 
-def _trouble(shown: Shown) -> str:
+def _trouble(shown: ShownGroup) -> str:
     """What keeps a group from being well; empty when nothing does."""
-    for member in shown["members"]:
-        if member["state"] != "STABLE":
-            return f"{member['name']} is {member['state']}"
-        if member["draining"]:
-            return f"{member['name']} drains"
-        if _count(member["revoked"]) or any(member["phases"].get(phase) for phase in _IN_BETWEEN):
-            return f"jobs of {member['name']} are on their way"
-    if shown["deferred"]:
+    for member in shown.members:
+        if member.state != "STABLE":
+            return f"{member.name} is {member.state}"
+        if member.draining:
+            return f"{member.name} drains"
+        if len(member.revoked) or any((member.phases or {}).get(phase) for phase in _IN_BETWEEN):
+            return f"jobs of {member.name} are on their way"
+    if shown.deferred:
         return "jobs wait for a worker that is gone"
     return ""
 
@@ -186,16 +220,9 @@ def _trouble(shown: Shown) -> str:
 # -- small hands ------------------------------------------------------------------------------------------------------
 
 
-def _phases(shown: Shown) -> Counter[str]:
-    phases: Counter[str] = Counter()
-    for member in shown["members"]:
-        phases.update(member["phases"] or {})
-    return phases
+def _jobs(jobs: ShownJobs) -> str:
+    return _count(len(jobs))
 
 
-def _count(jobs: Mapping[str, list[object]]) -> int:
-    return len(jobs["connectors"]) + len(jobs["tasks"])
-
-
-def _jobs(count: int) -> str:
+def _count(count: int) -> str:
     return "1 job" if count == 1 else f"{count} jobs"
