@@ -68,8 +68,8 @@ class Lives:
             "status.storage.replication.factor": "1",
             "status.storage.partitions": "1",
             "checkpoint.location": "/nowhere",
-            "session.timeout.ms": "10000",
-            "rebalance.timeout.ms": "20000",
+            "session.timeout.ms": "60000",
+            "rebalance.timeout.ms": "60000",
             "heartbeat.interval.ms": "500",
             **properties,
         }
