@@ -7,6 +7,7 @@ from coterie.member.events import Answered, RejoinWanted, Send, TimerFired
 from coterie.member.messages import HeartbeatRequest, HeartbeatResponse, JoinRequest
 from coterie.member.state import Member, MemberSettings
 from coterie.nouns.ids import GroupId, InstanceId, WorkerUrl
+from coterie.wire.connect import ConnectProtocol
 from coterie.wire.connect_events import HeartbeatAnswered, MembershipLost
 from coterie.wire.errors import ErrorCode
 from tests.wire.test_connect_place import PLACE
@@ -51,3 +52,13 @@ def test_the_next_join_says_what_it_had() -> None:
     assert isinstance(join, JoinRequest)
     assert join.member_id == PLACE.member_id
     assert member.owned == PLACE.jobs
+
+
+def test_whose_former_life_may_have_missed_a_vote_offers_no_eager_while_it_has_work() -> None:
+    for unheard in (True, False):
+        member = Member(SETTINGS, replace(PLACE, unheard=unheard))
+        output = step(member, RejoinWanted(reason="a new life"), now_ms=1_000)
+        (join,) = [effect.request for effect in output.effects if isinstance(effect, Send)]
+        assert isinstance(join, JoinRequest)
+        offered = [name for name, _ in join.protocols]
+        assert (ConnectProtocol.EAGER.wire_name in offered) is not unheard

@@ -18,6 +18,7 @@ PLACE = Place(
     config_offset=ConfigOffset(42),
     jobs=Jobs(frozenset({ODD}), frozenset(ConnectorTaskId(ODD, number) for number in range(1_000))),
     deferred_until_ms=12_345,
+    unheard=True,
     owes_round=True,
 )
 

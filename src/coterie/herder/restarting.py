@@ -76,5 +76,6 @@ def _place(herder: Herder) -> Place | None:
         config_offset=herder.assignment_offset,
         jobs=herder.assigned,
         deferred_until_ms=herder.deferred_until_ms,
+        unheard=not herder.settled,
         owes_round=herder.leader == herder.member_id or herder.owes_rejoin or not herder.settled,
     )

@@ -156,6 +156,7 @@ class Member:
             leader=place.leader, leader_url=place.leader_url, config_offset=place.config_offset
         )
         self.completed = self.has_been_in = self.known = True
+        self.unheard = place.unheard
 
 
 def check(member: Member) -> None:

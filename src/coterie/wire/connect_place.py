@@ -29,6 +29,8 @@ class Place:
     jobs: Jobs
     deferred_until_ms: int | None = None
     """When the scheduled rebalance delay ends that runs, on the machine's steady clock, which both lives share."""
+    unheard: bool = False
+    """A round was under way: the group may have had a vote that the next life does not know of."""
     owes_round: bool = False
     """The next life has to ask for a round: it leads and remembers nothing, or has released or to say something."""
 
@@ -48,6 +50,7 @@ def encode_place(place: Place) -> bytes:
             "connectors": sorted(place.jobs.connectors),
             "tasks": numbers,
             "deferred_until_ms": place.deferred_until_ms,
+            "unheard": place.unheard,
             "owes_round": place.owes_round,
         }
     ).encode()
@@ -74,6 +77,7 @@ def decode_place(data: bytes) -> Place:
                 ),
             ),
             deferred_until_ms=None if deferred_until_ms is None else int(deferred_until_ms),
+            unheard=bool(said["unheard"]),
             owes_round=bool(said["owes_round"]),
         )
     except (ValueError, KeyError, TypeError, AttributeError) as error:
