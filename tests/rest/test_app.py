@@ -98,6 +98,7 @@ BAD_BODIES = [
     (b'{"name":"a","config":{"tasks.max":"1"}}', 400),
     (b'{"config":{"connector.class":"X"}}', 400),
     (b'{"name":"a/b","config":{"connector.class":"X"}}', 400),
+    (b'{"name":"' + b"n" * 40_000 + b'","config":{"connector.class":"X"}}', 400),
     (b'{"name":"a\\nb","config":{"connector.class":"X"}}', 400),
 ]
 

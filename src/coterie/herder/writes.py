@@ -272,6 +272,9 @@ def _answer(turn: Turn, write: WriteTurn, answer: Answer) -> None:
 
 # -- small hands ------------------------------------------------------------------------------------------------------
 
+_NAME_SIZE_MAX = 255
+"""File systems' own, for a connector's folder; and of one beyond 32,767 no member could tell its group."""
+
 
 def _needs_leader(request: Write) -> bool:
     # Connect lets any worker pause and resume; stopping also writes task configs, which only a leader may.
@@ -284,6 +287,10 @@ def _name_errors(name: ConnectorName) -> dict[str, list[str]]:
     if not name.isprintable() or "/" in name:
         # A name with a slash could be created, as in Connect, and then be reached by no path.
         return {"name": [f"Invalid value {name!r} for configuration name: it holds a slash or control characters"]}
+    if len(name.encode()) > _NAME_SIZE_MAX:
+        return {
+            "name": [f"Invalid value {name[:40]}… for configuration name: it is longer than {_NAME_SIZE_MAX} bytes"]
+        }
     return {}
 
 
