@@ -85,6 +85,20 @@ def test_an_eager_round_deals_everything_out_to_everybody() -> None:
     assert {(one.revoked, one.delay_ms) for one in dealt.values()} == {(NO_JOBS, 0)}
 
 
+def test_a_leader_is_not_alone_while_somebody_is_there_that_it_cannot_understand() -> None:
+    """Such a member learns by its sync that it is out, and until then goes on with what it had."""
+    for left_out in (frozenset({OTHER}), frozenset[MemberId]()):
+        herder = ready()
+        herder.assign(leader=ME, protocol=STATIC)
+        members = {ME: WorkerMetadata(url=WorkerUrl("http://me/"), config_offset=ConfigOffset(len(herder.config)))}
+        herder.tell(RebalanceStarted())
+        herder.tell(
+            AssignmentWanted(generation=Generation(2), protocol=EAGER, member_id=ME, members=members, left_out=left_out)
+        )
+        (installed,) = herder.take(Install)
+        assert given(dict(installed.assignments)) == (NO_JOBS if left_out else ALL_JOBS)
+
+
 def test_before_an_eager_round_everything_stops_is_committed_and_told() -> None:
     herder = ready()
     herder.assign(assigned=only(*TASKS), protocol=EAGER)

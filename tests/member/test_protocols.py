@@ -280,6 +280,7 @@ def test_a_member_whose_metadata_is_malformed_is_left_out_and_the_others_are_not
     worker.answer(JoinRequest, joined(leader="me", members={"me": good, "other": nonsense}, protocol=protocol))
     (wanted,) = worker.heard(AssignmentWanted)
     assert list(wanted.members) == ["me"]
+    assert list(wanted.left_out) == ["other"]
     assert any("What member other says of itself is malformed" in text for text in worker.warned)
 
 

@@ -147,7 +147,7 @@ def _deal_anew(
     all_stopped = (
         (has_heard and herder.protocol is ConnectProtocol.EAGER)
         or wanted.generation == FIRST_GENERATION
-        or wanted.members.keys() == {wanted.member_id}
+        or wanted.members.keys() | wanted.left_out == {wanted.member_id}
     )
     herder.memory = Memory()
     herder.assigned_for = herder.config.jobs() if all_stopped else NO_JOBS

@@ -194,6 +194,7 @@ def on_joined(turn: Turn, asked: InFlight, response: JoinResponse) -> None:
                         member_id=member.member_id,
                         members=members,
                         instance_ids=response.instance_ids,
+                        left_out=frozenset(read.keys() - members.keys()),
                     )
                 )
             else:

@@ -39,6 +39,8 @@ class AssignmentWanted:
     members: Mapping[MemberId, WorkerMetadata]
     instance_ids: Mapping[MemberId, InstanceId] = field(default_factory=dict)
     """Of those ``members`` that are static: who they are over all of their lives."""
+    left_out: frozenset[MemberId] = frozenset()
+    """Who is in the group, too, and could not be understood: it is not among ``members``, and may still be at work."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
