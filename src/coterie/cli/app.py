@@ -10,6 +10,7 @@ import typer
 from coterie import __version__
 from coterie.cli import parent
 from coterie.cli.broker_app import broker_app
+from coterie.cli.options import DEFAULT_URL, Url
 from coterie.cli.plan_command import plan
 from coterie.cli.signals import interrupt_on_signals
 from coterie.cli.stderr import complain, log_to_stderr
@@ -40,9 +41,7 @@ app.add_typer(connectors_app, name="connectors")
 app.command()(plan)
 
 Data = Annotated[Path, typer.Option("--data", help="Folder for everything that is kept: logs, topics, checkpoints.")]
-Url = Annotated[str, typer.Option("--url", help="REST address of any worker of the group.")]
 Name = Annotated[str, typer.Argument(metavar="NAME", help="The connector's name.", show_default=False)]
-DEFAULT_URL = "http://127.0.0.1:8083"
 
 
 def main() -> None:

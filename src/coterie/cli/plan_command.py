@@ -5,6 +5,8 @@ from typing import Annotated
 
 import typer
 
+from coterie.cli.options import DEFAULT_URL, Url
+
 Texts = list[str]
 
 
@@ -41,9 +43,7 @@ def plan(
             help="Read the group from this file, saved from GET /coterie/group; - reads standard input.",
         ),
     ] = None,
-    url: Annotated[str, typer.Option("--url", help="REST address of any worker of the group.")] = (
-        "http://127.0.0.1:8083"
-    ),
+    url: Url = DEFAULT_URL,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON, for programs.")] = False,
 ) -> None:
     """Tell what would move, and why, if the group changed; nothing is changed.
