@@ -1,7 +1,7 @@
 """A worker that is to go for good, and one that is called back."""
 
 from coterie.herder import config_records
-from coterie.herder.messages import Exit, GroupLeft, LeaveGroup, Rejoin, ShutdownOrdered, StopTask, Subscribe
+from coterie.herder.messages import Exit, GroupLeft, LeaveGroup, Rejoin, Say, ShutdownOrdered, StopTask, Subscribe
 from coterie.herder.requests import Done, DrainWorker, Problem, Refused, RestartWorker, UncordonWorker
 from coterie.nouns.ids import Incarnation
 from coterie.nouns.jobs import NO_JOBS, ConnectorName, ConnectorTaskId, Jobs
@@ -119,6 +119,17 @@ def test_in_a_group_that_has_no_word_for_it_a_drain_is_refused() -> None:
             assert answer.problem is Problem.NOT_POSSIBLE
             assert f"speaks {protocol.setting}" in answer.message
             assert not hand.herder.draining
+
+
+def test_a_drain_whose_group_has_come_to_an_older_protocol_is_told_to_wait_and_goes_on_after_it() -> None:
+    hand = working()
+    hand.ask(DrainWorker(worker="here:8083"))
+    for protocol, warns in ((STATIC, False), (ConnectProtocol.SESSIONED, True), (STATIC, False)):
+        hand.tell(RebalanceStarted())
+        hand.assign(protocol=protocol)
+        warned = [said.text for said in hand.take(Say) if said.warns]
+        assert any("The drain of this worker waits. The group speaks sessioned" in text for text in warned) is warns
+    assert hand.herder.draining
 
 
 def test_whoever_has_no_place_has_nobody_to_hand_its_jobs_to() -> None:

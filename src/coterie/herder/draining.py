@@ -33,6 +33,13 @@ def uncordon(turn: Turn) -> Answer:
     return Done()
 
 
+def on_assignment(turn: Turn) -> None:
+    """A group that a worker with an older setting has joined meanwhile hears of no drain, and may give it jobs."""
+    herder = turn.herder
+    if herder.draining and herder.protocol is not None and herder.protocol < ConnectProtocol.STATIC:
+        turn.order(Say(text=f"The drain of this worker waits. {_too_old(herder.protocol)}", warns=True))
+
+
 def advance(turn: Turn) -> None:
     """Ask for the round that is owed; go when there is nothing left to go for."""
     herder = turn.herder

@@ -202,6 +202,7 @@ def _on_membership(
             leading.on_wanted(turn, event)
         case AssignmentReceived():
             membership.on_assignment(turn, event)
+            draining.on_assignment(turn)
         case MembershipLost():
             membership.on_lost(turn, event)
         case MembershipRefused(reason=reason):
