@@ -36,8 +36,8 @@ def play_out(leader: Leader, members: Mapping[MemberId, Jobs], now_ms: int = 0) 
         members = {member: one.whole for member, one in outcome.assignments.items()}
         if stopped(outcome):
             stops.append((now_ms, stopped(outcome)))
-        elif outcome.delay_ms:
-            now_ms += outcome.delay_ms
+        elif outcome.next_in_ms:
+            now_ms += outcome.next_in_ms
         elif not any(one.assigned for one in outcome.assignments.values()):
             loads = [len(jobs.tasks) for member, jobs in members.items() if member not in leader.draining]
             assert not loads or max(loads) - min(loads) <= 1
@@ -48,16 +48,16 @@ def test_at_most_so_many_are_revoked_in_a_round_and_the_next_follows_after_the_i
     leader = Leader(EIGHT, paced(2, interval_ms=1_000))
     first = leader.round(W1=EIGHT, W2="")
     assert stopped(first) == 2
-    assert (first.optimum, first.delay_ms) == (4, 0), "whoever gives back joins again by itself"
+    assert (first.optimum, first.next_in_ms) == (4, 0), "whoever gives back joins again by itself"
     kept = {member: one.whole for member, one in first.assignments.items()}
     second = leader.play(kept, 10)
     assert len(second.assignments[W2].assigned) == 2
     assert not stopped(second)
-    assert (second.optimum, second.delay_ms) == (2, 990)
+    assert (second.optimum, second.delay_ms, second.moves_in_ms) == (2, 0, 990)
     third = leader.play({member: one.whole for member, one in second.assignments.items()}, 1_000)
     assert stopped(third) == 2
     last = leader.play({member: one.whole for member, one in third.assignments.items()}, 1_010)
-    assert (last.optimum, last.delay_ms) == (0, 0)
+    assert (last.optimum, last.next_in_ms) == (0, 0)
 
 
 def test_without_an_interval_a_round_gives_what_the_one_before_took_and_takes_the_next() -> None:
@@ -66,14 +66,14 @@ def test_without_an_interval_a_round_gives_what_the_one_before_took_and_takes_th
     assert rounds == 4, "two that revoke, one that gives the last, one that finds nothing to do"
 
 
-def test_a_rejoin_before_the_interval_is_over_moves_nothing_and_is_told_what_is_left_of_it() -> None:
+def test_a_rejoin_before_the_interval_is_over_moves_nothing_and_the_leader_waits_for_the_rest_of_it() -> None:
     leader = Leader(EIGHT, paced(2, interval_ms=1_000))
     leader.round(W1=EIGHT, W2="")
     members = {member: held.kept for member, held in leader.memory.members.items()}
     for now_ms in (100, 400, 700):
         outcome = leader.play(members, now_ms)
         assert not stopped(outcome)
-        assert outcome.delay_ms == 1_000 - now_ms
+        assert (outcome.delay_ms, outcome.moves_in_ms) == (0, 1_000 - now_ms)
         members = {member: one.whole for member, one in outcome.assignments.items()}
 
 
@@ -115,17 +115,42 @@ def test_while_jobs_wait_for_a_worker_only_a_drain_moves_any() -> None:
     assert first.assignments[W2].why == {Why.DRAIN: parse_jobs("AT3")}
     assert not first.assignments[W1].revoked
     second = leader.round(1_010, W1="AT0 AT1 AT2", W2="", W9="")
-    assert second.delay_ms == 290, "what is left of the wait, not of the interval: nothing may move before"
+    assert (second.delay_ms, second.moves_in_ms) == (290, 0), "nothing may move before the wait is over"
 
 
-def test_a_drain_that_is_spread_over_rounds_wakes_the_group_while_jobs_wait() -> None:
+def test_a_drain_that_is_spread_over_rounds_goes_on_while_jobs_wait_and_the_wait_is_told_whole() -> None:
     leader = Leader("AT0 AT1 AT2 AT3 AT4", paced(1, interval_ms=50))
     leader.round(W1="AT0 AT1", W2="AT2 AT3", W3="AT4")
     leader.draining = {W2}
     leader.round(1_000, W1="AT0 AT1", W2="AT2 AT3")
     outcome = leader.round(1_010, W1="AT0 AT1", W2="AT2")
-    assert outcome.delay_ms == 40, "the interval ends before the wait"
+    assert (outcome.delay_ms, outcome.moves_in_ms, outcome.next_in_ms) == (290, 40, 40)
     assert stopped(leader.round(1_050, W1="AT0 AT1 AT3", W2="AT2")) == 1
+
+
+def test_a_new_leader_goes_on_within_the_interval_and_keeps_the_wait() -> None:
+    """It knows what its last assignment told it: that is the wait alone."""
+    former = Leader("AT0 AT1 AT2 AT3 AT4 AT5", paced(1, interval_ms=50))
+    former.draining = {W2}
+    former.round(W1="AT0 AT1", W2="AT2 AT3", W3="AT4 AT5")
+    former.round(1_000, W1="AT0 AT1", W2="AT2")
+    outcome = former.round(1_010, W1="AT0 AT1 AT3", W2="AT2")
+    leader = Leader("AT0 AT1 AT2 AT3 AT4 AT5", former.policy)
+    leader.draining, leader.known_delay_ms = {W2}, outcome.delay_ms - 20
+    taken = leader.round(1_030, W2="AT2", W1="AT0 AT1 AT3")
+    assert taken.assignments[W2].why == {Why.DRAIN: parse_jobs("AT2")}
+    assert (taken.delay_ms, set(taken.unassigned)) == (270, set(parse_jobs("AT4 AT5")))
+
+
+def test_a_new_leader_of_a_group_in_which_nothing_waits_makes_nothing_wait() -> None:
+    former = Leader(EIGHT, paced(2, interval_ms=1_000))
+    kept = {member: one.whole for member, one in former.round(W1=EIGHT, W2="").assignments.items()}
+    told = former.play(kept, 10)
+    leader = Leader(f"{EIGHT} BT0", former.policy)
+    leader.known_delay_ms = told.delay_ms
+    outcome = leader.play({member: one.whole for member, one in told.assignments.items()}, 20)
+    assert parse_jobs("BT0") in [one.assigned for one in outcome.assignments.values()]
+    assert (stopped(outcome), outcome.delay_ms, outcome.unassigned) == (1, 0, {})
 
 
 LOADS = st.lists(st.integers(0, 12), min_size=1, max_size=6)

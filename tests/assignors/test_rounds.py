@@ -192,8 +192,8 @@ class Histories(RuleBasedStateMachine):
         for _ in range(60):
             self.compute()
             assert self.last is not None
-            if self.last.delay_ms:
-                self.now_ms += self.last.delay_ms
+            if self.last.next_in_ms:
+                self.now_ms += self.last.next_in_ms
                 self.known_delay_ms = 0
             elif not any(one.assigned or one.revoked for one in self.last.assignments.values()):
                 break

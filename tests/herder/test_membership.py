@@ -1,11 +1,15 @@
 """One worker and its place: rounds that fail, delays that end, logs that cannot be read, and what asks for a round."""
 
+from dataclasses import replace
+
 import pytest
 
+from coterie.assignors.members import Policy
 from coterie.engine.log import NewLine
 from coterie.herder import config_records
 from coterie.herder.messages import (
     Abandon,
+    Event,
     Install,
     Rejoin,
     Say,
@@ -340,6 +344,55 @@ def test_a_new_leader_that_was_told_of_no_delay_deals_out_at_once(protocol: Conn
     herder.assign(assigned=only(TASKS[0]), leader=OTHER, protocol=protocol)
     dealt = round_of(herder, {ME: only(TASKS[0]), THIRD: NO_JOBS}, protocol)
     assert Jobs.of(job for one in dealt.values() for job in one.assigned) == EVERYTHING - only(TASKS[0])
+
+
+# -- moves in portions (design III) -----------------------------------------------------------------------------------
+
+
+def paced() -> ByHand:
+    """A leader that may make a move a second, and whose group has two to make."""
+    herder = ready(STOCK_BORN, *STOCK_DEALT)
+    policy = Policy(moves_per_round_max=1, round_interval_ms=1_000)
+    herder.herder.settings = replace(herder.herder.settings, policy=policy)
+    everything = herder.herder.config.jobs()
+    herder.assign(assigned=everything, leader=ME)
+    herder.obey()
+    dealt = round_of(herder, {ME: everything, OTHER: NO_JOBS, THIRD: NO_JOBS})
+    herder.obey()
+    assert len(dealt[ME].revoked) == 1
+    assert len(herder.take(Rejoin)) == 1
+    herder.take(SetTimer)
+    herder.now_ms += 100
+    dealt = round_of(herder, {ME: everything - dealt[ME].revoked, OTHER: NO_JOBS, THIRD: NO_JOBS})
+    assert {one.delay_ms for one in dealt.values()} == {0}, "that is for jobs that wait for their worker"
+    return herder
+
+
+def test_a_leader_asks_for_the_round_that_makes_the_next_moves() -> None:
+    herder = paced()
+    (timer,) = [order for order in herder.take(SetTimer) if order.timer == "moves"]
+    assert timer.at_ms == herder.now_ms + 900
+    herder.tell(TimerFired(timer="moves"))
+    assert not herder.take(Rejoin), "a timer is a claim to check"
+    herder.now_ms = timer.at_ms
+    herder.tell(TimerFired(timer="moves"))
+    assert [order.reason for order in herder.take(Rejoin)] == ["moves are left to make"]
+    herder.tell(TimerFired(timer="moves"))
+    assert not herder.take(Rejoin), "once"
+
+
+@pytest.mark.parametrize(
+    "event", [RebalanceStarted(), MembershipLost(reason="silence"), None], ids=["a round", "loss", "another leads"]
+)
+def test_moves_that_are_somebody_elses_by_then_are_not_asked_for(event: Event | None) -> None:
+    herder = paced()
+    if event is None:
+        herder.assign(leader=OTHER)
+    else:
+        herder.tell(event)
+    herder.now_ms += 900
+    herder.tell(TimerFired(timer="moves"))
+    assert not herder.take(Rejoin)
 
 
 # -- what asks for a round --------------------------------------------------------------------------------------------

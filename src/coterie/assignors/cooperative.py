@@ -61,13 +61,21 @@ class Round:
     memory: Memory
     assignments: Mapping[MemberId, MemberRound]
     delay_ms: int
-    """When everybody is to join again, because jobs are waiting or moves are; 0 when nothing is."""
+    """What is left of the scheduled rebalance delay, for everybody to know; 0 when no jobs wait."""
+    moves_in_ms: int
+    """When the leader is to ask for the next round because moves are left (design III); 0 when none are, or when
+    somebody asks anyway. Nobody else is told: whoever leads next has no interval to wait for, and may just go on."""
     unassigned: Mapping[Job, str]
     """Who gets nobody in this round though it is configured and nobody runs it, and why."""
     optimum: int
     """The moves between the group as it joined and its target. This round makes all of them, or as many as it may."""
     bound: int
     """What no target can beat: the moves for claims and drains, and M* for the others. Not always reachable."""
+
+    @property
+    def next_in_ms(self) -> int:
+        """When the next round is due, for either reason; 0 when none is."""
+        return min((due_ms for due_ms in (self.delay_ms, self.moves_in_ms) if due_ms), default=0)
 
 
 def assign(
@@ -122,11 +130,9 @@ def assign(
     }
     moves_now = count(drains) + count(balance)
     next_moves_ms = now_ms + policy.round_interval_ms if moves_now else trusted.next_moves_ms
-    wake_ms = [one.deadline_ms for one in waiting]
     moves_left = count(aim.drains) + (0 if waiting else count(aim.balance)) - moves_now
-    if moves_left and not any(one.revoked for one in assignments.values()):
-        # (Whoever gives something back joins again by itself.)
-        wake_ms.append(max(next_moves_ms, now_ms + AGAIN_MS))
+    # (Whoever gives something back joins again by itself.)
+    asks_for_moves = moves_left and not any(one.revoked for one in assignments.values())
     return Round(
         memory=Memory(
             generation=generation,
@@ -145,7 +151,8 @@ def assign(
             next_moves_ms=next_moves_ms,
         ),
         assignments=assignments,
-        delay_ms=min(wake_ms) - now_ms if wake_ms else 0,
+        delay_ms=waiting[0].deadline_ms - now_ms if waiting else 0,
+        moves_in_ms=max(next_moves_ms - now_ms, AGAIN_MS) if asks_for_moves else 0,
         unassigned=_unassigned(aim, waiting, places, members, now_ms),
         optimum=count(aim.claims) + count(aim.drains) + count(aim.balance),
         bound=count(aim.claims) + count(aim.drains) + aim.bound,

@@ -164,7 +164,7 @@ def plan(picture: Picture, changes: Sequence[Change]) -> Plan:
     while members:
         outcome = _round(memory, target.configured, members, target.policy, number=rounds + 1, now_ms=now_ms)
         dealt = any(one.assigned or one.revoked for one in outcome.assignments.values())
-        if not dealt and not outcome.delay_ms:
+        if not dealt and not outcome.next_in_ms:
             unassigned = outcome.unassigned
             break
         rounds += 1
@@ -172,7 +172,7 @@ def plan(picture: Picture, changes: Sequence[Change]) -> Plan:
         memory = outcome.memory
         members = {member: replace(members[member], owned=one.whole) for member, one in outcome.assignments.items()}
         if not any(one.revoked for one in outcome.assignments.values()):
-            now_ms += outcome.delay_ms
+            now_ms += outcome.next_in_ms
     else:
         unassigned = dict.fromkeys(target.configured, "the group has no workers")
     return Plan(

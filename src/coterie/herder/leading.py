@@ -22,7 +22,7 @@ FIRST_GENERATION = Generation(1)
 
 def on_wanted(turn: Turn, event: AssignmentWanted) -> None:
     herder = turn.herder
-    herder.wanted = event
+    herder.wanted, herder.moves_at_ms = event, None
     herder.wanted_look = herder.wanted_end = None
     if not herder.has_read(_furthest(herder)):
         herder.wanted_look = herder.own_request()
@@ -106,6 +106,7 @@ def _deal_on(
         known_delay_ms=left_ms(herder.deferred_until_ms, turn.now_ms),
     )
     herder.memory = round_.memory
+    herder.moves_at_ms = turn.now_ms + round_.moves_in_ms if round_.moves_in_ms else None
     herder.assigned_for = herder.config.jobs()
     told = as_told(wanted, round_, leader_url=herder.settings.url, config_offset=herder.config.offset)
     return told, round_.unassigned

@@ -290,8 +290,8 @@ def _on_timer(turn: Turn, timer: Timer) -> None:
             leading.on_patience_over(turn)
         case "behind":
             membership.on_behind(turn)
-        case "delay over":
-            membership.on_delay_over(turn)
+        case "delay over" | "moves":
+            membership.on_round_due(turn)
         case "session key":
             signing.on_due(turn)
         case "statuses":

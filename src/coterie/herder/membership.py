@@ -43,7 +43,7 @@ def on_assignment(turn: Turn, event: AssignmentReceived) -> None:
     herder.joining = None
     bursts.close_window(turn)
     if herder.leader != herder.member_id:
-        herder.assigned_for = herder.dealt = None
+        herder.assigned_for = herder.dealt = herder.moves_at_ms = None
     turn.order(Say(text=_told(event)))
     herder.rumoured = assignment.error is not AssignmentError.NO_ERROR
     _expect_to_read(turn, assignment.config_offset)
@@ -71,6 +71,8 @@ def on_assignment(turn: Turn, event: AssignmentReceived) -> None:
         # A follower that joins again is answered with the generation that runs: its delay has begun long ago.
         _set_delay(turn, assignment.delay_ms)
     if herder.is_leader:
+        if herder.moves_at_ms is not None:
+            turn.order(SetTimer(timer="moves", at_ms=herder.moves_at_ms))
         statuses.forget_the_deleted(turn)
         statuses.tell_unassigned(turn)
 
@@ -93,6 +95,7 @@ def on_lost(turn: Turn, event: MembershipLost) -> None:
     herder.leader_url = WorkerUrl("")
     herder.assigned = NO_JOBS
     herder.assigned_for = herder.dealt = herder.wanted = herder.catch_up_to = herder.joining = None
+    herder.moves_at_ms = None
     # A group that its coordinator forgot counts its generations anew: an old memory would pass for a fresh one.
     herder.memory = Memory()
     herder.owes_rejoin = herder.rejoin_asked = False
@@ -154,12 +157,16 @@ def step_aside(turn: Turn, *, furthest: ConfigOffset, end: ConfigOffset) -> None
     turn.order(Abandon(reason=reason))
 
 
-def on_delay_over(turn: Turn) -> None:
+def on_round_due(turn: Turn) -> None:
+    """The delay is over, or the leader may make the next moves: its rejoin makes a round, whatever it says."""
     herder = turn.herder
     # While a round is under way its end will say anew how long to wait.
     if herder.settled and herder.deferred_until_ms is not None and turn.now_ms >= herder.deferred_until_ms:
         herder.deferred_until_ms = None
         _rejoin(turn, "the scheduled rebalance delay is over")
+    if herder.is_leader and herder.moves_at_ms is not None and turn.now_ms >= herder.moves_at_ms:
+        herder.moves_at_ms = None
+        _rejoin(turn, "moves are left to make")
 
 
 def advance(turn: Turn) -> None:

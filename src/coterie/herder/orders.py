@@ -5,6 +5,7 @@ An order is taken by the worker that it names. Whoever else is asked says who th
 
 from coterie.herder import draining, restarting
 from coterie.herder.group_view import called, names_of, view, worker_id_in
+from coterie.herder.leading import left_ms
 from coterie.herder.messages import Reply, RequestArrived
 from coterie.herder.requests import (
     Answer,
@@ -24,12 +25,13 @@ def on_describe(turn: Turn, event: RequestArrived) -> None:
     if herder.leader != herder.member_id or herder.dealt is None:
         turn.order(Reply(id=event.id, answer=not_leader(herder)))
         return
+    due = (herder.deferred_until_ms, herder.moves_at_ms)
     answer = view(
         herder.dealt,
         herder.memory.waiting,
         configured=herder.config.jobs(),
         policy=herder.settings.policy,
-        next_round_ms=None if herder.deferred_until_ms is None else max(herder.deferred_until_ms - turn.now_ms, 0),
+        next_round_ms=min((left_ms(at_ms, turn.now_ms) for at_ms in due if at_ms is not None), default=None),
         now_ms=turn.now_ms,
     )
     turn.order(Reply(id=event.id, answer=answer))

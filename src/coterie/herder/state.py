@@ -222,6 +222,8 @@ class Herder:
         """Its answer."""
         self.memory = Memory()
         """What the assignor remembers of the rounds computed here."""
+        self.moves_at_ms: int | None = None
+        """When it asks for the next round, because the last one could not make all moves; None when it did."""
         self.rotation = Rotation()
         self.dealt: Dealt | None = None
         """The last of them, as it may be shown."""

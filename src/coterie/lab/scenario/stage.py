@@ -93,6 +93,8 @@ class Worker:
         self.completed = Generation(-1)
         self.deferred_until_ms: int | None = None
         """When the scheduled rebalance delay is over."""
+        self.moves_at_ms: int | None = None
+        """When it asks for the round that makes the next moves, as the leader."""
 
     def feed(self, event: Event) -> None:
         for effect in member_machine.step(self.member, event, now_ms=self.stage.now_ms).effects:
@@ -134,6 +136,7 @@ class Worker:
             known_delay_ms=left_ms(self.deferred_until_ms, self.stage.now_ms),
         )
         self.memory = outcome.memory
+        self.moves_at_ms = self.stage.now_ms + outcome.moves_in_ms if outcome.moves_in_ms else None
         self.stage.tell_round(self, outcome)
         assignments = as_told(wanted, outcome, leader_url=self.member.settings.url, config_offset=ConfigOffset(1))
         self.feed(Installed(generation=wanted.generation, assignments=assignments))
@@ -143,25 +146,31 @@ class Worker:
         self.completed = delivered.generation
         self.owned = (self.owned - assignment.revoked) | assignment.assigned
         self.deferred_until_ms = self.stage.now_ms + assignment.delay_ms if assignment.delay_ms else None
+        if assignment.leader != self.member.member_id:
+            self.moves_at_ms = None
         self.subscribe()
         if assignment.revoked:
             self.stage.say(f"{self.name} stops revoked resources")
             self.feed(RejoinWanted(reason=RELEASED))
 
     def lose(self) -> None:
-        self.owned, self.memory, self.completed, self.deferred_until_ms = NO_JOBS, Memory(), Generation(-1), None
+        self.owned, self.memory, self.completed = NO_JOBS, Memory(), Generation(-1)
+        self.deferred_until_ms = self.moves_at_ms = None
         self.subscribe()
 
     def next_at_ms(self) -> int | None:
-        return min(
-            (at_ms for at_ms in (self.timers.next_at_ms(), self.deferred_until_ms) if at_ms is not None), default=None
-        )
+        due = (self.timers.next_at_ms(), self.deferred_until_ms, self.moves_at_ms)
+        return min((at_ms for at_ms in due if at_ms is not None), default=None)
 
     def fire_due(self) -> bool:
         now_ms = self.stage.now_ms
         if self.deferred_until_ms is not None and self.deferred_until_ms <= now_ms:
             self.deferred_until_ms = None
             self.feed(RejoinWanted(reason="the scheduled rebalance delay is over"))
+            return True
+        if self.moves_at_ms is not None and self.moves_at_ms <= now_ms:
+            self.moves_at_ms = None
+            self.feed(RejoinWanted(reason="moves are left to make"))
             return True
         timer = self.timers.pop_due(now_ms)
         if timer is not None:

@@ -111,8 +111,9 @@ class Calm:
             return f"nobody has {told(placeable - owned)}, too much is {told(owned - placeable)}"
         if unpublished := [name for name in log.unpublished() if name in owned.connectors]:
             return f"task configs are not written of {unpublished}"
-        if any(process.herder.deferred_until_ms is not None for process in processes):
-            return "a delay runs"
+        herders = [process.herder for process in processes]
+        if any(one.deferred_until_ms is not None or one.moves_at_ms is not None for one in herders):
+            return "a round is due: a delay runs, or moves are left to make"
         if leaves := [process.name for process in processes if process.drains and not process.given]:
             return f"{leaves} have drained and stay"
         return None
