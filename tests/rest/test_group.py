@@ -80,3 +80,21 @@ async def test_an_order_reaches_its_worker_whoever_is_asked() -> None:
                 answer = await asked.ask("DELETE", f"/coterie/workers/{worker_id}/drain")
                 assert answer.status_code == 202, answer.text
                 assert answer.json()["life"] == meant.running.worker.life
+
+
+async def test_a_drain_is_shown_from_the_moment_it_is_ordered() -> None:
+    async with ServedCluster() as cluster:
+        workers = [await cluster.serve() for _ in range(2)]
+        worker_id = workers[0].running.worker.settings.worker_id
+        other = workers[1]
+        assert (await other.ask("DELETE", f"/coterie/workers/{worker_id}/drain")).status_code == 202
+        assert (await other.ask("POST", f"/coterie/workers/{worker_id}/drain")).status_code == 202
+        shown = {member["worker_id"]: member["draining"] for member in (await group(other))["members"]}
+        assert shown.get(worker_id, True), "or it has gone already"
+
+
+async def test_a_name_may_hold_a_slash() -> None:
+    async with ServedCluster() as cluster:
+        worker = await cluster.serve()
+        answer = await worker.ask("POST", "/coterie/workers/a%2Fb/drain")
+        assert (answer.status_code, answer.json()["message"].startswith("No worker is called a/b.")) == (404, True)
