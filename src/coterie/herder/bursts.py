@@ -25,6 +25,7 @@ def advance(turn: Turn) -> None:
         return
     configured = herder.config.jobs()
     if configured == herder.assigned_for:
+        herder.assigned_for = configured  # The same object: two large sets are compared once a line, not at each event.
         close_window(turn)
         return
     more, fewer = configured - herder.assigned_for, herder.assigned_for - configured
