@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from coterie.wire.connect import ConnectProtocol
 from tests.rest.served import Served, ServedCluster
 from tests.worker.simulated import until
 
@@ -15,86 +16,87 @@ async def group(worker: Served) -> dict[str, Any]:
     return shown
 
 
-async def test_any_worker_shows_the_group_as_its_leader_knows_it() -> None:
-    async with ServedCluster() as cluster:
-        workers = [await cluster.serve() for _ in range(3)]
-        created = await workers[0].ask("POST", "/connectors", {"name": "a", "config": CONFIG})
-        assert created.status_code == 201
+async def test_any_worker_shows_the_group_as_its_leader_knows_it(cluster: ServedCluster) -> None:
+    workers = [await cluster.serve() for _ in range(3)]
+    created = await workers[0].ask("POST", "/connectors", {"name": "a", "config": CONFIG})
+    assert created.status_code == 201
 
-        async def is_dealt() -> bool:
-            members = (await group(workers[0]))["members"]
-            return sum(len(member["owned"]["tasks"]) for member in members) == 2
+    async def is_dealt() -> bool:
+        members = (await group(workers[0]))["members"]
+        return sum(len(member["owned"]["tasks"]) for member in members) == 2
 
-        await until(is_dealt)
-        await cluster.settle()
-        shown = [await group(worker) for worker in workers]
-        assert shown[0] == shown[1] == shown[2]
-        one = shown[0]
-        assert one["configured"] == {
-            "connectors": ["a"],
-            "tasks": [{"connector": "a", "task": 0}, {"connector": "a", "task": 1}],
-        }
-        assert one["leader"]["worker_id"] in {worker.running.worker.settings.worker_id for worker in workers}
-        assert [member["state"] for member in one["members"]] == ["STABLE"] * 3
-        assert {member["life"] for member in one["members"]} == {worker.running.worker.life for worker in workers}
-        assert sum(member["phases"].get("running", 0) for member in one["members"]) == 2
-        assert (one["deferred"], one["unassigned"], one["next_round_ms"]) == ([], [], None)
-        assert one["policy"]["scheduled.rebalance.max.delay.ms"] == 0
-
-
-async def test_a_worker_that_does_not_answer_is_shown_as_unreachable() -> None:
-    async with ServedCluster() as cluster:
-        workers = [await cluster.serve() for _ in range(2)]
-        leader = next(worker for worker in workers if worker.running is cluster.leader)
-        other = next(worker for worker in workers if worker.running is not cluster.leader)
-        leave = other.running.membership.leave
-
-        async def stay(reason: str, *, for_good: bool = False) -> None:
-            return None
-
-        other.running.membership.leave = stay  # type: ignore[method-assign]
-        other.running.worker.order_shutdown("it ends, and nobody is told")
-        await other.running.run
-        states = {member["url"]: member["state"] for member in (await group(leader))["members"]}
-        assert states[other.running.worker.settings.url] == "UNREACHABLE"
-        assert states[leader.running.worker.settings.url] == "STABLE"
-        await leave("the test is over")
+    await until(is_dealt)
+    await cluster.settle()
+    shown = [await group(worker) for worker in workers]
+    assert shown[0] == shown[1] == shown[2]
+    one = shown[0]
+    assert one["configured"] == {
+        "connectors": ["a"],
+        "tasks": [{"connector": "a", "task": 0}, {"connector": "a", "task": 1}],
+    }
+    assert one["leader"]["worker_id"] in {worker.running.worker.settings.worker_id for worker in workers}
+    assert [member["state"] for member in one["members"]] == ["STABLE"] * 3
+    assert {member["life"] for member in one["members"]} == {worker.running.worker.life for worker in workers}
+    assert sum(member["phases"].get("running", 0) for member in one["members"]) == 2
+    assert (one["deferred"], one["unassigned"], one["next_round_ms"]) == ([], [], None)
+    assert one["policy"]["scheduled.rebalance.max.delay.ms"] == 0
 
 
-async def test_an_order_to_nobody_names_the_workers_that_there_are() -> None:
-    async with ServedCluster() as cluster:
-        workers = [await cluster.serve() for _ in range(2)]
-        for worker in workers:
-            for method, path in (("POST", "drain"), ("DELETE", "drain"), ("POST", "restart")):
-                answer = await worker.ask(method, f"/coterie/workers/nobody/{path}")
-                assert answer.status_code == 404
-                assert all(one.running.worker.settings.worker_id in answer.json()["message"] for one in workers)
+async def test_a_worker_that_does_not_answer_is_shown_as_unreachable(cluster: ServedCluster) -> None:
+    workers = [await cluster.serve() for _ in range(2)]
+    leader = next(worker for worker in workers if worker.running is cluster.leader)
+    other = next(worker for worker in workers if worker.running is not cluster.leader)
+    leave = other.running.membership.leave
+
+    async def stay(reason: str, *, for_good: bool = False) -> None:
+        return None
+
+    other.running.membership.leave = stay  # type: ignore[method-assign]
+    other.running.worker.order_shutdown("it ends, and nobody is told")
+    await other.running.run
+    states = {member["url"]: member["state"] for member in (await group(leader))["members"]}
+    assert states[other.running.worker.settings.url] == "UNREACHABLE"
+    assert states[leader.running.worker.settings.url] == "STABLE"
+    await leave("the test is over")
 
 
-async def test_an_order_reaches_its_worker_whoever_is_asked() -> None:
-    async with ServedCluster() as cluster:
-        workers = [await cluster.serve() for _ in range(3)]
-        for asked in workers:
-            for meant in workers:
-                worker_id = meant.running.worker.settings.worker_id
-                answer = await asked.ask("DELETE", f"/coterie/workers/{worker_id}/drain")
-                assert answer.status_code == 202, answer.text
-                assert answer.json()["life"] == meant.running.worker.life
+async def test_an_order_to_nobody_names_the_workers_that_there_are(cluster: ServedCluster) -> None:
+    workers = [await cluster.serve() for _ in range(2)]
+    for worker in workers:
+        for method, path in (("POST", "drain"), ("DELETE", "drain"), ("POST", "restart")):
+            answer = await worker.ask(method, f"/coterie/workers/nobody/{path}")
+            assert answer.status_code == 404
+            assert all(one.running.worker.settings.worker_id in answer.json()["message"] for one in workers)
 
 
-async def test_a_drain_is_shown_from_the_moment_it_is_ordered() -> None:
-    async with ServedCluster() as cluster:
-        workers = [await cluster.serve() for _ in range(2)]
-        worker_id = workers[0].running.worker.settings.worker_id
-        other = workers[1]
-        assert (await other.ask("DELETE", f"/coterie/workers/{worker_id}/drain")).status_code == 202
-        assert (await other.ask("POST", f"/coterie/workers/{worker_id}/drain")).status_code == 202
-        shown = {member["worker_id"]: member["draining"] for member in (await group(other))["members"]}
-        assert shown.get(worker_id, True), "or it has gone already"
+async def test_an_order_reaches_its_worker_whoever_is_asked(cluster: ServedCluster) -> None:
+    workers = [await cluster.serve() for _ in range(3)]
+    for asked in workers:
+        for meant in workers:
+            worker_id = meant.running.worker.settings.worker_id
+            answer = await asked.ask("DELETE", f"/coterie/workers/{worker_id}/drain")
+            assert answer.status_code == 202, answer.text
+            assert answer.json()["life"] == meant.running.worker.life
 
 
-async def test_a_name_may_hold_a_slash() -> None:
-    async with ServedCluster() as cluster:
-        worker = await cluster.serve()
-        answer = await worker.ask("POST", "/coterie/workers/a%2Fb/drain")
-        assert (answer.status_code, answer.json()["message"].startswith("No worker is called a/b.")) == (404, True)
+async def test_a_drain_is_shown_from_the_moment_it_is_ordered(
+    cluster: ServedCluster, protocol: ConnectProtocol
+) -> None:
+    workers = [await cluster.serve() for _ in range(2)]
+    worker_id = workers[0].running.worker.settings.worker_id
+    other = workers[1]
+    assert (await other.ask("DELETE", f"/coterie/workers/{worker_id}/drain")).status_code == 202
+    ordered = await other.ask("POST", f"/coterie/workers/{worker_id}/drain")
+    if protocol < ConnectProtocol.STATIC:
+        assert ordered.status_code == 409
+        assert f"The group speaks {protocol.setting}" in ordered.json()["message"]
+        return
+    assert ordered.status_code == 202
+    shown = {member["worker_id"]: member["draining"] for member in (await group(other))["members"]}
+    assert shown.get(worker_id, True), "or it has gone already"
+
+
+async def test_a_name_may_hold_a_slash(cluster: ServedCluster) -> None:
+    worker = await cluster.serve()
+    answer = await worker.ask("POST", "/coterie/workers/a%2Fb/drain")
+    assert (answer.status_code, answer.json()["message"].startswith("No worker is called a/b.")) == (404, True)
