@@ -1,12 +1,16 @@
 """Changes of the set of jobs that come close together make one round; each test tells of a burst."""
 
+import pytest
+
+from coterie.engine.log import Line
 from coterie.herder import config_records
-from coterie.herder.messages import Rejoin, SetTimer, TimerFired
+from coterie.herder.messages import ConfigLinesRead, Install, Rejoin, SetTimer, TimerFired
 from coterie.herder.requests import PutConnector
-from coterie.nouns.ids import Incarnation, MemberId
+from coterie.nouns.ids import Generation, Incarnation, MemberId, WorkerUrl
 from coterie.nouns.jobs import ConnectorName
 from coterie.nouns.states import TargetState
-from coterie.wire.connect_events import MembershipLost, RebalanceStarted
+from coterie.wire.connect import ConnectProtocol, WorkerMetadata
+from coterie.wire.connect_events import AssignmentWanted, MembershipLost, RebalanceStarted
 from tests.herder.by_hand import ME, OTHER, ByHand
 
 A, B = ConnectorName("a"), ConnectorName("b")
@@ -30,6 +34,25 @@ def dealt(herder: ByHand, name: ConnectorName, tasks: int = 2) -> None:
     herder.write(*config_records.task_config_lines(name, [{"task": str(number)} for number in range(tasks)]))
 
 
+def leads(herder: ByHand) -> None:
+    """It deals out what is configured by now; the round has not ended yet."""
+    here = WorkerMetadata(url=WorkerUrl("http://here:8083/"), config_offset=herder.herder.config.offset)
+    herder.tell(
+        AssignmentWanted(
+            generation=Generation(herder.generation + 1),
+            protocol=ConnectProtocol.COMPATIBLE,
+            member_id=ME,
+            members={ME: here},
+        )
+    )
+    assert herder.take(Install)
+
+
+def changed_jobs_timers(herder: ByHand) -> list[int]:
+    """The ends of the windows that were opened."""
+    return [one.at_ms for one in herder.take(SetTimer) if one.timer == "changed jobs"]
+
+
 def rounds(herder: ByHand, *, after_ms: int = 0) -> int:
     """How many were asked for, once ``after_ms`` have passed."""
     herder.now_ms += after_ms
@@ -40,11 +63,10 @@ def rounds(herder: ByHand, *, after_ms: int = 0) -> int:
 def test_what_comes_within_the_window_makes_one_round_at_its_end() -> None:
     herder = settled()
     born(herder, A)
-    (timer,) = (one for one in herder.take(SetTimer) if one.timer == "changed jobs")
-    assert timer.at_ms == herder.now_ms + WINDOW_MS
+    assert changed_jobs_timers(herder) == [herder.now_ms + WINDOW_MS]
     assert rounds(herder, after_ms=WINDOW_MS - 1) == 0
     born(herder, B)
-    assert not [one for one in herder.take(SetTimer) if one.timer == "changed jobs"], "the first one counts"
+    assert not changed_jobs_timers(herder), "the first one counts"
     herder.now_ms += 1
     herder.tell(TimerFired(timer="changed jobs"))
     (asked,) = herder.take(Rejoin)
@@ -52,16 +74,18 @@ def test_what_comes_within_the_window_makes_one_round_at_its_end() -> None:
     assert rounds(herder, after_ms=WINDOW_MS) == 0, "asked for once"
 
 
-def test_leader_and_follower_ask_alike() -> None:
-    for leader in (ME, OTHER):
-        herder = ByHand()
-        herder.begin()
-        herder.write(config_records.connector_line(A, CONFIG, Incarnation("life")))
-        herder.assign(leader=leader)
-        assert rounds(herder, after_ms=WINDOW_MS) == 0, "what was dealt out is no news"
-        if leader == OTHER:
-            born(herder, B)
-            assert rounds(herder, after_ms=WINDOW_MS) == 1
+@pytest.mark.parametrize("leader", [ME, OTHER])
+def test_leader_and_follower_ask_alike(leader: MemberId) -> None:
+    herder = ByHand()
+    herder.begin()
+    born(herder, A)
+    if leader == ME:
+        leads(herder)
+    herder.assign(leader=leader)
+    assert rounds(herder, after_ms=WINDOW_MS) == 0, "what was dealt out is no news"
+    born(herder, B)
+    assert rounds(herder, after_ms=WINDOW_MS - 1) == 0
+    assert rounds(herder, after_ms=1) == 1
 
 
 def test_a_round_that_comes_anyway_takes_the_changes_in() -> None:
@@ -74,12 +98,30 @@ def test_a_round_that_comes_anyway_takes_the_changes_in() -> None:
 
 
 def test_what_changes_while_a_round_is_under_way_has_a_window_of_its_own() -> None:
+    herder = settled(leader=ME)
+    herder.tell(RebalanceStarted())
+    leads(herder)
+    born(herder, A)  # It was dealt out without.
+    assert not changed_jobs_timers(herder)
+    herder.now_ms += 2 * WINDOW_MS
+    herder.assign(leader=ME)
+    assert changed_jobs_timers(herder) == [herder.now_ms + WINDOW_MS]
+    assert rounds(herder, after_ms=WINDOW_MS - 1) == 0
+    assert rounds(herder, after_ms=1) == 1
+
+
+def test_what_a_follower_has_yet_to_read_of_what_was_dealt_out_is_no_news() -> None:
     herder = settled()
     herder.tell(RebalanceStarted())
     born(herder, A)
-    herder.write(config_records.connector_line(B, CONFIG, Incarnation("life")), read=False)
+    line = config_records.connector_line(B, CONFIG, Incarnation("life"))
+    herder.write(line, read=False)
     herder.assign()
-    assert rounds(herder, after_ms=WINDOW_MS) == 0, "it has not read all that was dealt out, so it knows of no change"
+    assert rounds(herder, after_ms=WINDOW_MS) == 0
+    read = Line(partition=0, offset=1, timestamp_ms=0, key=line.key, value=line.value)
+    herder.tell(ConfigLinesRead(lines=[read]))
+    assert not changed_jobs_timers(herder)
+    assert rounds(herder, after_ms=WINDOW_MS) == 0
 
 
 def test_a_connector_that_came_and_went_within_the_window_needs_no_round() -> None:
@@ -139,8 +181,8 @@ def test_a_leader_that_has_another_connector_to_write_waits_for_it() -> None:
     herder = ByHand()
     herder.begin()
     born(herder, A)
+    leads(herder)
     herder.assign(leader=ME)
-    herder.herder.assigned_for = herder.herder.config.jobs()  # As it has dealt out.
     herder.ask(PutConnector(connector=B, config=CONFIG, replace=False))
     dealt(herder, A)
     assert not herder.take(Rejoin)
