@@ -33,7 +33,7 @@ def coterie(*arguments: str, check: int | None = 0) -> "subprocess.CompletedProc
         (["broker"], ["--listen", "HOST:PORT", "--advertise", "--data", "--connections-max", "Kafka"]),
         (["worker"], ["--config", "-c", "FILE", "SIGTERM", "drain"]),
         (["worker", "drain"], ["ID", "--url", "--uncordon", "static"]),
-        (["workers", "restart"], ["--rolling", "--url", "--timeout", "SECONDS"]),
+        (["workers", "restart"], ["--rolling", "--url", "--timeout", "SECONDS", "[ID]...", "session.timeout.ms"]),
         (["group"], ["--url", "--json"]),
         (["connectors"], ["list", "create", "status", "pause", "resume", "delete"]),
         (["connectors", "list"], ["--url"]),

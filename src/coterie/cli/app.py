@@ -200,22 +200,30 @@ def drain_worker(
 
 @workers_app.command("restart")
 def restart_workers(
+    only: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="[ID]...", help="Only these: names, host:port or group.instance.id.", show_default=False
+        ),
+    ] = None,
     rolling: Annotated[bool, typer.Option("--rolling", help="One after the other, the leader last.")] = False,
     url: Url = DEFAULT_URL,
     timeout: Annotated[
         int, typer.Option("--timeout", metavar="SECONDS", min=1, help="How long each may take to be back.")
     ] = 300,
 ) -> None:
-    """Restart the processes of all workers, with the settings and the code that are there now; no job moves.
+    """Restart the processes of all workers, with the settings and the code that are there now.
 
     Each worker stops its tasks at the ends of their batches, begins anew in its place, and runs the same tasks again
-    before the next one restarts. A worker that is away for longer than its session.timeout.ms loses its place.
+    before the next one restarts. No job moves as long as each process is up again within its session.timeout.ms: a
+    worker that is away for longer loses its place, and its jobs are those of a lost worker. Nobody restarts while a
+    worker is missing; the only worker of a group restarts only when it is named.
     """
     from coterie.cli import workers
 
     if not rolling:
         raise typer.BadParameter("Say --rolling: all at once would stop everything, and that is not offered")
-    workers.restart_rolling(url, timeout_s=timeout)
+    workers.restart_rolling(url, timeout_s=timeout, only=only or ())
 
 
 # -- connectors -------------------------------------------------------------------------------------------------------

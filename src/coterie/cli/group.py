@@ -1,5 +1,6 @@
 """What a group says of itself over REST, asked of whoever of its workers answers."""
 
+import sys
 import time
 from collections.abc import Callable, Set
 from urllib.parse import quote
@@ -11,6 +12,8 @@ from coterie.cli.group_shown import Ordered, ShownGroup, read_group, read_ordere
 from coterie.nouns.errors import WorldError
 
 _LOOK_EVERY_S = 0.2
+_SILENT_S = 1.0
+"""After which it is said what is waited for: a worker that is starting up, or a leader."""
 _ROUNDS_S = 30.0
 """How long a group may be without a leader that answers: a session, and a round."""
 
@@ -21,6 +24,7 @@ class Group:
     def __init__(self, url: str) -> None:
         self._urls = [url.rstrip("/")]
         self._has_answered = False
+        self._said = ""
         self._client = open_client()
 
     def __enter__(self) -> "Group":
@@ -34,7 +38,7 @@ class Group:
 
         :raises WorldError: when no worker answers, or what they say instead.
         """
-        deadline = time.monotonic() + patience_s
+        began = time.monotonic()
         while True:
             response, why = self._ask("GET", "/coterie/group")
             if response is not None and response.is_success:
@@ -43,8 +47,12 @@ class Group:
                 self._urls += [url for url in here if url not in self._urls]
                 return shown
             is_final = not self._has_answered or (response is not None and response.status_code < 500)
-            if is_final or time.monotonic() >= deadline:
+            waited_s = time.monotonic() - began
+            if is_final or waited_s >= patience_s:
                 raise WorldError(why)
+            if waited_s >= _SILENT_S and why != self._said:
+                self._said = why
+                sys.stderr.write(f"Waiting: {why}\n")
             time.sleep(_LOOK_EVERY_S)
 
     def order(self, method: str, worker: str, what: str) -> Ordered:
@@ -57,15 +65,18 @@ class Group:
             raise WorldError(why)
         return read_ordered(response.content, source=f"The answer of {response.url}")
 
-    def wait(self, until: Callable[[ShownGroup], bool], *, within_s: float) -> bool:
-        """Look at the group again and again until it is so; whether it was in time."""
+    def wait(self, waits_for: Callable[[ShownGroup], str], *, within_s: float) -> str:
+        """Look at the group until ``waits_for`` is empty; what it still is when the time is up, or why none answers."""
         deadline = time.monotonic() + within_s
         while True:
-            shown = self.shown(patience_s=max(deadline - time.monotonic(), 0))
-            if until(shown):
-                return True
-            if time.monotonic() >= deadline:
-                return False
+            try:
+                shown = self.shown(patience_s=max(deadline - time.monotonic(), 0))
+            except WorldError as error:
+                if time.monotonic() < deadline:
+                    raise
+                return str(error)
+            if not (left := waits_for(shown)) or time.monotonic() >= deadline:
+                return left
             time.sleep(_LOOK_EVERY_S)
 
     def paused(self) -> Set[str]:

@@ -1,5 +1,6 @@
 """`coterie group`, `coterie worker drain`, `coterie workers restart`: a group, by the REST API of any worker."""
 
+import shlex
 import sys
 import time
 from collections.abc import Sequence
@@ -10,7 +11,8 @@ from rich.table import Table
 
 from coterie.assignors.memory import union
 from coterie.cli.group import Group
-from coterie.cli.group_shown import Ordered, ShownGroup, ShownJobs, ShownMember
+from coterie.cli.group_shown import Ordered, ShownDeferred, ShownGroup, ShownJobs, ShownMember
+from coterie.herder.group_view import called
 from coterie.nouns.errors import WorldError
 
 # A name may well hold :boom: or the like.
@@ -50,9 +52,10 @@ def show_group(url: str, *, as_json: bool) -> None:
         if member.drain_waits is not None:
             _console.print(f"The drain of {escape(member.name)} waits: {escape(member.drain_waits)}.")
     for deferred in shown.deferred:
-        who = escape(deferred.worker or deferred.instance_id or "a worker that is gone")
         left_s = deferred.left_ms / 1000
-        _console.print(f"{_jobs(deferred.jobs)} of {who} wait {left_s:.0f} s more for it to come back.")
+        _console.print(
+            f"{_jobs(deferred.jobs)} of {escape(_whose(deferred))} wait {left_s:.0f} s more for it to come back."
+        )
     for job in shown.unassigned:
         name = job.connector if job.task is None else f"{job.connector}-{job.task}"
         _console.print(f"[red]{escape(name)} has nobody[/red]: {escape(job.reason)}.")
@@ -129,53 +132,104 @@ def uncordon(url: str, worker: str) -> None:
 # -- a restart of all -------------------------------------------------------------------------------------------------
 
 
-def restart_rolling(url: str, *, timeout_s: float) -> None:
-    """Restart all workers of a group, one after the other, its leader last.
+def restart_rolling(url: str, *, timeout_s: float, only: Sequence[str] = ()) -> None:
+    """Restart all workers of a group, or ``only`` these, one after the other, its leader last.
 
-    :raises WorldError: when one does not come back in time, or the group is not well before.
+    :raises WorldError: when one does not come back in time, another one goes meanwhile, or the group is not well
+        before; with who has restarted, and how to go on.
     """
-    restarted: list[ShownMember] = []
     with Group(url) as group:
-        while True:
-            before = _well(group)
-            waiting = [member for member in before.members if not any(_is_same(member, one) for one in restarted)]
-            if not waiting:
-                break
-            leader = before.leader.worker_id if before.leader is not None else None
-            member = min(waiting, key=lambda one: (one.worker_id == leader, one.name))
-            restarted.append(_restart_one(group, member, timeout_s=timeout_s, restarted=restarted))
-    _console.print(f"All {len(restarted)} workers have restarted.")
+        seen = list(_well(group).members)
+        left = [_find(seen, text) for text in only] or seen
+        names = ", ".join(escape(member.name) for member in seen)
+        _console.print(f"The group has {_count(len(seen), 'worker')}: {names}.")
+        if len(seen) == 1:
+            _check_alone(seen[0], is_named=bool(only))
+        restarted: list[str] = []
+        try:
+            while left:
+                shown = _well(group, seen)
+                leader = shown.leader.worker_id if shown.leader is not None else None
+                here = (member for member in shown.members if any(_is_same(member, one) for one in left))
+                member = min(here, key=lambda one: (one.worker_id == leader, one.name))
+                left = [one for one in left if not _is_same(one, member)]
+                back = _restart_one(group, member, timeout_s=timeout_s)
+                seen = [back if _is_same(one, member) else one for one in seen]
+                restarted.append(member.name)
+            _well(group, seen)  # Who is back may have gone since.
+        except WorldError as error:
+            done = f"Restarted: {', '.join(restarted)}" if restarted else "No worker has restarted"
+            again = " ".join(shlex.quote(one.name) for one in left)
+            go_on = f". When the group is well, go on with `coterie workers restart --rolling {again}`" if left else ""
+            raise WorldError(f"{str(error).rstrip('.')}. {done}{go_on}.") from error
+    if only:
+        _console.print(f"Restarted: {escape(', '.join(restarted))}.")
+    else:
+        _console.print(f"All {len(restarted)} workers have restarted.")
 
 
-def _restart_one(
-    group: Group, member: ShownMember, *, timeout_s: float, restarted: Sequence[ShownMember]
-) -> ShownMember:
+def _find(members: Sequence[ShownMember], text: str) -> ShownMember:
+    match called(members, text):
+        case [member]:
+            return member
+        case []:
+            raise WorldError(f"No worker is called {text}. There are: {', '.join(one.name for one in members)}")
+        case several:
+            which = ", ".join(one.worker_id for one in several)
+            raise WorldError(f"{len(several)} workers are called {text}; name one of {which}")
+
+
+def _check_alone(member: ShownMember, *, is_named: bool) -> None:
+    """:raises WorldError: when nobody has said that it is to be this one: others may be about to come."""
+    if not is_named:
+        raise WorldError(
+            f"The group has no other worker than {member.name}, and nothing would run until it is back. "
+            f"To restart it all the same, name it: `coterie workers restart --rolling {shlex.quote(member.name)}`"
+        )
+    _console.print(f"{escape(member.name)} is the only worker of the group: nothing runs until it is back.")
+
+
+def _restart_one(group: Group, member: ShownMember, *, timeout_s: float) -> ShownMember:
     """``member`` when it is back.
 
     :raises WorldError: when it is not back in time, or has ended.
     """
     began = time.monotonic()
-    names = ", ".join(one.name for one in restarted)
-    others = f"Before it restarted: {names}." if names else "No other worker was restarted."
+    _console.print(f"{escape(member.name)} restarts…")
     group.order("POST", member.worker_id, "restart")
     back: ShownMember | None = None
+    has_lost_place = False
 
-    def is_back(shown: ShownGroup) -> bool:
-        nonlocal back
+    def away(shown: ShownGroup) -> str:
+        nonlocal back, has_lost_place
         back = next((one for one in shown.members if _is_same(one, member)), None)
         if back is None and group.refuses(member.url):
-            raise WorldError(f"{member.name} has ended instead of restarting; what it has logged says why. {others}")
-        if back is None or back.life in (None, member.life) or _trouble(shown):
-            return False
-        works = _begun(back)
+            raise WorldError(f"{member.name} has ended instead of restarting; what it has logged says why")
+        if back is None:
+            if not has_lost_place:
+                has_lost_place = True
+                _console.print(
+                    f"{escape(member.name)} was away for longer than its session.timeout.ms and has lost its place; "
+                    "waiting for it to join anew."
+                )
+            return "it has lost its place, and has not joined anew"
+        if back.life is None:
+            return "it does not answer"
+        if back.life == member.life:
+            return "it still ends its tasks"
+        if trouble := _trouble(shown):
+            return trouble
         kept = (back.owned.jobs & member.owned.jobs).tasks
-        if works >= min(_begun(member), len(kept)):
-            return True
-        paused = group.paused()
-        return works >= min(_begun(member), sum(task.connector not in paused for task in kept))
+        works = _begun(back)
+        if works < min(_begun(member), len(kept)):
+            paused = group.paused()
+            due = min(_begun(member), sum(task.connector not in paused for task in kept))
+            if works < due:
+                return f"{works} of its {_count(due, 'task')} run"
+        return ""
 
-    if not group.wait(is_back, within_s=timeout_s):
-        raise WorldError(f"{member.name} is not back with all its jobs within {timeout_s:g} s. {others}")
+    if why := group.wait(away, within_s=timeout_s):
+        raise WorldError(f"{member.name} is not back with all its jobs within {timeout_s:g} s: {why}")
     assert back is not None, "it is back"
     stayed = back.owned == member.owned
     told = f"its {_jobs(member.owned)} run again" if stayed else "not all its jobs are those that it had"
@@ -192,15 +246,28 @@ def _begun(member: ShownMember) -> int:
     return sum((member.phases or {}).get(phase, 0) for phase in _BEGUN)
 
 
-def _well(group: Group) -> ShownGroup:
-    """The group, once it is so well that the loss of one worker for a moment is all that is wrong.
+def _well(group: Group, seen: Sequence[ShownMember] = ()) -> ShownGroup:
+    """The group, once all ``seen`` are there, and it can do without one of them for a moment.
 
     :raises WorldError: with what is wrong, when that does not pass.
     """
-    if not group.wait(lambda shown: not _trouble(shown), within_s=_SETTLE_S):
-        trouble = _trouble(group.shown())
-        raise WorldError(f"The group is not well, so no worker is restarted now: {trouble}")
-    return group.shown()
+    said = ""
+    well: ShownGroup | None = None
+
+    def wrong(shown: ShownGroup) -> str:
+        nonlocal said, well
+        well = shown
+        gone = next((one for one in seen if not any(_is_same(one, member) for member in shown.members)), None)
+        trouble = f"{gone.name} has left it" if gone is not None else _trouble(shown)
+        if trouble and trouble != said:
+            said = trouble
+            _console.print(f"Waiting until the group is well: {escape(trouble)}.")
+        return trouble
+
+    if trouble := group.wait(wrong, within_s=_SETTLE_S):
+        raise WorldError(f"The group is not well: {trouble}")
+    assert well is not None, "it was looked at"
+    return well
 
 
 def _trouble(shown: ShownGroup) -> str:
@@ -212,17 +279,21 @@ def _trouble(shown: ShownGroup) -> str:
             return f"{member.name} drains"
         if len(member.revoked) or any((member.phases or {}).get(phase) for phase in _IN_BETWEEN):
             return f"jobs of {member.name} are on their way"
-    if shown.deferred:
-        return "jobs wait for a worker that is gone"
+    for deferred in shown.deferred:
+        return f"{_jobs(deferred.jobs)} of {_whose(deferred)} wait for it to come back"
     return ""
 
 
 # -- small hands ------------------------------------------------------------------------------------------------------
 
 
+def _whose(deferred: ShownDeferred) -> str:
+    return deferred.worker or deferred.instance_id or "a worker that is gone"
+
+
 def _jobs(jobs: ShownJobs) -> str:
     return _count(len(jobs))
 
 
-def _count(count: int) -> str:
-    return "1 job" if count == 1 else f"{count} jobs"
+def _count(count: int, what: str = "job") -> str:
+    return f"{count} {what}" if count == 1 else f"{count} {what}s"
