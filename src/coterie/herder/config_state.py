@@ -33,6 +33,8 @@ class Connector:
     """What the last commit made count; empty before the first, and while ``inconsistent``."""
     inconsistent: bool = False
     """The last commit promised tasks whose configs are not in the log."""
+    committed_at: int | None = None
+    """Offset of the last commit: tells whether somebody has written its tasks' configs since. None before the first."""
     applied_config: Mapping[str, str] | None = None
     """The connector's config when its tasks were last committed (KAFKA-9228); None before the first commit."""
 
@@ -63,7 +65,7 @@ class ConfigState:
             case TaskWritten(task=task, config=config):
                 self._deferred.setdefault(task.connector, {})[task.task] = config
             case TasksCommitted(connector=name, tasks=tasks):
-                return self._on_commit(name, tasks)
+                return self._on_commit(name, tasks, line.offset)
             case TargetStateWritten(connector=name, target_state=target_state):
                 if target_state is None:
                     self._target_states.pop(name, None)
@@ -91,10 +93,11 @@ class ConfigState:
             written_at=offset,
             task_configs=known.task_configs,
             inconsistent=known.inconsistent,
+            committed_at=known.committed_at,
             applied_config=known.applied_config,
         )
 
-    def _on_commit(self, name: ConnectorName, tasks: int) -> str | None:
+    def _on_commit(self, name: ConnectorName, tasks: int, offset: int) -> str | None:
         deferred = self._deferred.pop(name, {})
         known = self._connectors.get(name)
         if known is None:
@@ -107,6 +110,7 @@ class ConfigState:
             written_at=known.written_at,
             task_configs=tuple(deferred[number] for number in range(tasks)) if complete else (),
             inconsistent=not complete,
+            committed_at=offset,
             applied_config=known.config,
         )
         if complete:

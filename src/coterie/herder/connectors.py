@@ -78,6 +78,10 @@ def _reconcile_started(turn: Turn, name: ConnectorName, split: Split, connector:
         statuses.show(turn, name, State.FAILED, split.trace)
     elif split.configs is not None:
         statuses.show(turn, name, State.RUNNING)
+        if split.committed_at != connector.committed_at:
+            # Whoever wrote it: a stop, say, that was taken back before this worker read of either.
+            split.committed_at = connector.committed_at
+            split.published = False
         if not split.published and not split.publishing and split.retry_at_ms is None:
             _publish(turn, name, split, connector, split.configs)
 
@@ -92,6 +96,7 @@ def _publish(
         return
     if not herder.settled:
         return  # Nobody leads; the next assignment says who does.
+    split.published_after = connector.committed_at
     if herder.is_leader:
         split.publishing = True
         own_write(turn, PutTaskConfigs(connector=name, configs=configs))
@@ -137,7 +142,7 @@ def on_published(turn: Turn, event: TaskConfigsPublished) -> None:
     if split.written_at != event.written_at:
         return  # Superseded while it was under way.
     if event.refusal is None:
-        split.published = True
+        split.published = split.published_after == split.committed_at
         return
     wait_ms = min(RETRY_FIRST_MS << min(split.attempts, 16), RETRY_MAX_MS)
     split.attempts += 1

@@ -111,6 +111,11 @@ class Split:
         self.trace: str | None = None
         self.publishing = False
         self.published = False
+        """The commit at ``committed_at`` has them, or the leader took them after it."""
+        self.committed_at: int | None = None
+        """The last commit of its tasks' configs that they were compared with (:attr:`Connector.committed_at`)."""
+        self.published_after: int | None = None
+        """The last commit that was known when they went to the leader."""
         self.attempts = 0
         self.first_tried_ms: int | None = None
         """When its task configs first went to a leader elsewhere."""

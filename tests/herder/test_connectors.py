@@ -1,0 +1,67 @@
+"""Connector instances by hand: whose task configs stand in the log, and who puts them there again."""
+
+from coterie.herder import config_records
+from coterie.herder.messages import ConnectorSplit, PublishTaskConfigs, SplitConnector, TaskConfigsPublished
+from coterie.nouns.ids import Incarnation
+from coterie.nouns.jobs import NO_JOBS, ConnectorName, Jobs
+from coterie.nouns.states import TargetState
+from tests.herder.by_hand import ByHand
+
+ORDERS = ConnectorName("orders")
+CONFIG = {"connector.class": "Any", "tasks.max": "2"}
+SHARES = [{"share": "0"}, {"share": "1"}]
+DEALT = config_records.task_config_lines(ORDERS, SHARES)
+STOP = (
+    *config_records.task_config_lines(ORDERS, ()),
+    config_records.target_state_line(ORDERS, TargetState.STOPPED),
+)
+RESUME = config_records.target_state_line(ORDERS, TargetState.STARTED)
+
+
+def owner() -> tuple[ByHand, int]:
+    """The owner of one connector, which has split it; and which config that was."""
+    herder = ByHand()
+    herder.begin()
+    herder.write(config_records.connector_line(ORDERS, CONFIG, Incarnation("life")))
+    herder.assign(assigned=Jobs(frozenset([ORDERS])))
+    (split,) = herder.take(SplitConnector)
+    herder.tell(ConnectorSplit(connector=ORDERS, written_at=split.written_at, configs=SHARES))
+    return herder, split.written_at
+
+
+def test_what_is_read_back_as_it_was_published_is_published_once() -> None:
+    for read_first in (True, False):
+        herder, written_at = owner()
+        assert len(herder.take(PublishTaskConfigs)) == 1
+        if read_first:
+            herder.write(*DEALT)
+        herder.tell(TaskConfigsPublished(connector=ORDERS, written_at=written_at))
+        if not read_first:
+            assert not herder.take(PublishTaskConfigs), "the leader has them; they only have not come back yet"
+            herder.write(*DEALT)
+        assert not herder.take(PublishTaskConfigs)
+
+
+def test_a_stop_that_is_read_only_when_it_is_taken_back_costs_the_connector_no_tasks() -> None:
+    herder, written_at = owner()
+    herder.write(*DEALT)
+    herder.tell(TaskConfigsPublished(connector=ORDERS, written_at=written_at))
+    herder.take(PublishTaskConfigs)
+    herder.write(*STOP, RESUME)
+    (again,) = herder.take(PublishTaskConfigs)
+    assert list(again.configs) == SHARES
+    herder.tell(TaskConfigsPublished(connector=ORDERS, written_at=written_at))
+    herder.write(*DEALT)
+    assert not herder.take(PublishTaskConfigs)
+
+
+def test_what_others_have_written_over_its_task_configs_is_written_anew_by_the_owner_alone() -> None:
+    herder, written_at = owner()
+    herder.write(*DEALT)
+    herder.tell(TaskConfigsPublished(connector=ORDERS, written_at=written_at))
+    herder.take(PublishTaskConfigs)
+    herder.write(*config_records.task_config_lines(ORDERS, [{"share": "of a former owner"}]))
+    assert len(herder.take(PublishTaskConfigs)) == 1
+    herder.assign(assigned=NO_JOBS, revoked=Jobs(frozenset([ORDERS])))
+    herder.write(*config_records.task_config_lines(ORDERS, [{"share": "of a former owner"}]))
+    assert not herder.take(PublishTaskConfigs)
