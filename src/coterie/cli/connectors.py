@@ -15,6 +15,7 @@ from coterie.nouns.errors import WorldError
 
 # A trace or a name may well hold :boom: or the like.
 _console = Console(highlight=False, emoji=False)
+_UNASSIGNED = "UNASSIGNED"
 _STYLES = {"RUNNING": "green", "FAILED": "red", "PAUSED": "yellow", "STOPPED": "yellow"}
 
 
@@ -27,12 +28,12 @@ def show_all(url: str) -> None:
         return
     table = Table("connector", "type", "state", "worker", "tasks", box=None, header_style="bold")
     for name, shown in sorted(connectors.items()):
-        status = statuses.get(name, {}).get("status", {"connector": {"state": "UNASSIGNED"}, "tasks": []})
+        status = statuses.get(name, {}).get("status", {"connector": {"state": _UNASSIGNED}, "tasks": []})
         table.add_row(
             escape(name),
             shown["info"].get("type", ""),
             _colored(status["connector"]["state"]),
-            status["connector"].get("worker_id", "-"),
+            status["connector"]["worker_id"] if status["connector"]["state"] != _UNASSIGNED else "-",
             _counted([task["state"] for task in status["tasks"]]),
         )
     _console.print(table)
@@ -55,11 +56,11 @@ def create(url: str, file: Path) -> None:
 def show_status(url: str, name: str) -> None:
     status = ask(url, "GET", _path(name, "/status")).json()
     connector = status["connector"]
-    _console.print(f"{escape(status['name'])}: {_colored(connector['state'])} on {connector['worker_id']}")
+    _console.print(f"{escape(status['name'])}: {_where(connector)}")
     if connector.get("trace"):
         _console.print(connector["trace"], markup=False)
     for task in sorted(status["tasks"], key=lambda task: int(task["id"])):
-        _console.print(f"  task {task['id']}: {_colored(task['state'])} on {task['worker_id']}")
+        _console.print(f"  task {task['id']}: {_where(task)}")
         if task.get("trace"):
             _console.print(task["trace"], markup=False)
 
@@ -84,6 +85,12 @@ def delete(url: str, name: str) -> None:
 
 def _path(name: str, rest: str = "") -> str:
     return f"/connectors/{quote(name, safe='')}{rest}"
+
+
+def _where(status: dict[str, Any]) -> str:
+    """A state, and on which worker; of what nobody has, ``worker_id`` is only the leader, which says so."""
+    on = "" if status["state"] == _UNASSIGNED else f" on {status['worker_id']}"
+    return _colored(status["state"]) + on
 
 
 def _colored(state: str) -> str:
