@@ -9,7 +9,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 
-from coterie.cli import group, workers
+from coterie.cli import group, plan, workers
 from coterie.cli.group_shown import ShownGroup, read_group
 from coterie.herder.requests import MemberInfo
 from coterie.nouns.errors import WorldError
@@ -255,3 +255,16 @@ def test_a_worker_that_is_starting_up_is_named_while_it_is_waited_for(
     said = capsys.readouterr()
     assert said.err == f"Waiting: Worker is still starting up. (HTTP 503 from {url})\n"
     assert json.loads(said.out)["generation"] == 7
+
+
+def test_a_plan_waits_for_the_group_as_the_other_commands_do(capsys: pytest.CaptureFixture[str]) -> None:
+    some, asked = Workers("one"), iter(range(2))
+
+    def answer(method: str, path: str) -> tuple[int, bytes]:
+        some.silent = next(asked, None) is not None
+        return some.answer(method, path)
+
+    with serving(answer) as url:
+        some.url = url
+        plan.show(plan.Asked(), url=url, file=None, as_json=False)
+    assert "5 jobs would be stopped; 1 round." in capsys.readouterr().out

@@ -31,7 +31,7 @@ from coterie.assignors.plan import (
     plan,
 )
 from coterie.cli import group_shown
-from coterie.cli.asking import ask
+from coterie.cli.group import Group
 from coterie.config.definition import as_list
 from coterie.config.worker import claimed, claimed_task
 from coterie.herder.group_view import called
@@ -89,7 +89,11 @@ def read_group(data: str | bytes, *, source: str) -> Known:
 
     :raises WorldError: when it is none; names ``source``, and what is wrong where.
     """
-    group = group_shown.read_group(data, source=source)
+    return known_of(group_shown.read_group(data, source=source), source=source)
+
+
+def known_of(group: group_shown.ShownGroup, *, source: str) -> Known:
+    """:raises WorldError: when it speaks a protocol that there is not."""
     try:
         protocol = ConnectProtocol.named(group.protocol)
     except KeyError as error:
@@ -223,7 +227,8 @@ def show(asked: Asked, *, url: str, file: Path | None, as_json: bool) -> None:
     :raises WorldError: when there is no group to be had, or what is asked makes no sense of it.
     """
     if file is None:
-        known = read_group(ask(url, "GET", "/coterie/group").content, source=f"The answer of {url}")
+        with Group(url) as group:
+            known = known_of(group.shown(), source=f"The answer of {url}")
     else:
         known = read_group(_read(file), source=str(file))
     if known.protocol is ConnectProtocol.EAGER:
