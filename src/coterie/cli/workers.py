@@ -35,7 +35,7 @@ def show_group(url: str, *, as_json: bool) -> None:
         return
     led_by = f"led by {escape(shown.leader.name)}" if shown.leader is not None else "without a leader"
     _console.print(f"Generation {shown.generation} ({shown.protocol}), {led_by}")
-    table = Table("worker", "at", "state", "connectors", "tasks", "of these", box=None, header_style="bold")
+    table = Table("worker", "at", "state", "connectors", "tasks", "tasks by phase", box=None, header_style="bold")
     for member in shown.members:
         table.add_row(
             escape(member.name),
