@@ -3,12 +3,13 @@
 import pytest
 
 from coterie.engine.log import Line
-from coterie.herder import config_records
-from coterie.herder.messages import ConfigLinesRead, Install, Rejoin, SetTimer, TimerFired
+from coterie.herder import config_records, status_records
+from coterie.herder.messages import ConfigLinesRead, Install, Rejoin, SetTimer, StatusLinesRead, TimerFired
 from coterie.herder.requests import PutConnector
-from coterie.nouns.ids import Generation, Incarnation, MemberId, WorkerUrl
+from coterie.herder.status_records import Status
+from coterie.nouns.ids import Generation, Incarnation, MemberId, WorkerId, WorkerUrl
 from coterie.nouns.jobs import ConnectorName
-from coterie.nouns.states import TargetState
+from coterie.nouns.states import State, TargetState
 from coterie.wire.connect import ConnectProtocol, WorkerMetadata
 from coterie.wire.connect_events import AssignmentWanted, MembershipLost, RebalanceStarted
 from tests.herder.by_hand import ME, OTHER, ByHand
@@ -173,6 +174,21 @@ def test_a_connector_that_is_not_to_run_is_not_waited_for() -> None:
     born(herder, B)
     herder.write(config_records.target_state_line(B, TargetState.PAUSED))
     herder.assign()
+    dealt(herder, A)
+    assert len(herder.take(Rejoin)) == 1
+
+
+def test_a_connector_that_cannot_be_split_is_not_waited_for() -> None:
+    herder = ByHand()
+    herder.begin()
+    born(herder, A)
+    born(herder, B)
+    herder.assign()
+    failed = Status(
+        state=State.FAILED, worker_id=WorkerId("there:8083"), generation=Generation(1), trace="no such table"
+    )
+    line = status_records.line_of(B, failed)
+    herder.tell(StatusLinesRead(lines=[Line(partition=0, offset=0, timestamp_ms=0, key=line.key, value=line.value)]))
     dealt(herder, A)
     assert len(herder.take(Rejoin)) == 1
 

@@ -12,7 +12,8 @@ leader, which knows, asks then.
 
 from coterie.herder.messages import CancelTimer, Rejoin, SetTimer
 from coterie.herder.state import Herder, Turn
-from coterie.nouns.jobs import Jobs
+from coterie.nouns.jobs import ConnectorName, Jobs
+from coterie.nouns.states import State
 
 
 def advance(turn: Turn) -> None:
@@ -52,6 +53,12 @@ def _is_all_of_one(herder: Herder, more: Jobs, fewer: Jobs) -> bool:
         not fewer
         and not more.connectors
         and len(connectors) == 1
-        and not herder.config.awaits_tasks()
+        and all(_has_failed(herder, name) for name in herder.config.unsplit())
         and all(write.request.connector in connectors for write in herder.writes.values())
     )
+
+
+def _has_failed(herder: Herder, connector: ConnectorName) -> bool:
+    """Its owner says that it cannot be split: nobody waits for its tasks."""
+    status = herder.statuses.get(connector)
+    return status is not None and status.state is State.FAILED

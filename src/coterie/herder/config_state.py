@@ -1,6 +1,6 @@
 """The config topic as state: what is configured, as far as the log has been read."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from coterie.engine.log import Line
@@ -139,13 +139,12 @@ class ConfigState:
         connector = self._connectors.get(name)
         return tuple(ConnectorTaskId(name, i) for i in range(len(connector.task_configs) if connector else 0))
 
-    def awaits_tasks(self) -> bool:
-        """Whether a connector that is to run has still to be split, or to be split again."""
-        return any(
-            (connector.inconsistent or connector.applied_config != connector.config)
-            and self.target_state(name) is TargetState.STARTED
-            for name, connector in self._connectors.items()
-        )
+    def unsplit(self) -> Iterator[ConnectorName]:
+        """Which connectors that are to run have still to be split, or to be split again."""
+        for name, connector in self._connectors.items():
+            is_split = not connector.inconsistent and connector.applied_config == connector.config
+            if not is_split and self.target_state(name) is TargetState.STARTED:
+                yield name
 
     def jobs(self) -> Jobs:
         """All that there is to assign: every connector, and every task that is committed."""
