@@ -166,6 +166,25 @@ def test_two_workers_of_one_name_are_told_apart_by_their_addresses(tmp_path: Pat
     assert {name: len(jobs["tasks"]) for name, jobs in told["after"].items()} == {"one:8083": 3, "two:8083": 0}
 
 
+def test_a_drain_that_would_wait_says_why(file: Path) -> None:
+    everybody = ("--drain", "one", "--drain", "two", "--drain", "three")
+    told = coterie("plan", "--file", str(file), *everybody).stdout
+    assert [line for line in told.splitlines() if "would wait" in line] == [
+        f"The drain of {name} would wait: every worker is draining." for name in ("one", "three", "two")
+    ]
+    assert "would wait" not in coterie("plan", "--file", str(file), *everybody[:4]).stdout
+
+
+def test_a_claim_of_what_is_not_there_is_planned_with_a_warning(file: Path) -> None:
+    told = coterie("plan", "--file", str(file), "--claim-tasks", "two=A-1,A-7", "--claim-connectors", "two=D,B")
+    assert told.stderr.splitlines() == [
+        "two would claim D, but there is no connector D today",
+        "two would claim A-7, but there is no task A-7 today",
+    ]
+    told = coterie("plan", "--file", str(file), "--claim-tasks", "two=D-0", "--create", "D=1")
+    assert told.stderr == "", "it is there then"
+
+
 @pytest.mark.parametrize(
     ("text", "complaint"),
     [

@@ -13,6 +13,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from coterie.assignors.claims import Places
 from coterie.assignors.members import MemberView, Policy
 from coterie.assignors.memory import Waiting, union
 from coterie.assignors.moves import Why
@@ -28,6 +29,7 @@ from coterie.assignors.plan import (
     Picture,
     Plan,
     Reason,
+    changed,
     plan,
 )
 from coterie.cli import group_shown
@@ -236,12 +238,36 @@ def show(asked: Asked, *, url: str, file: Path | None, as_json: bool) -> None:
     changes = changes_of(asked, known)
     names = {**known.names, **{MemberId(name): name for name in asked.add}}
     planned = plan(known.picture, changes)
+    target = known.picture
+    for change in changes:
+        target = changed(target, change)
+    _warn_of_unknown(changes, target, names)
     if as_json:
         json.dump(_as_json(planned, names), sys.stdout, indent=2)
         sys.stdout.write("\n")
         return
     before = union([known.picture.configured, *(view.owned for view in known.picture.members.values())])
-    _print(planned, names, jobs=len(before), console=Console(highlight=False, emoji=False))
+    console = Console(highlight=False, emoji=False)
+    _print(planned, names, jobs=len(before), console=console)
+    for member, why in _drains_that_wait(planned, target):
+        console.print(f"The drain of {escape(names[member])} would wait: {escape(why)}.")
+
+
+def _warn_of_unknown(changes: Sequence[Change], target: Picture, names: Mapping[MemberId, str]) -> None:
+    """A claim may go before what it claims; more often it is a slip."""
+    for change in changes:
+        if isinstance(change, Claims) and change.jobs is not None:
+            for job in change.jobs - target.configured:
+                what = "task" if isinstance(job, ConnectorTaskId) else "connector"
+                sys.stderr.write(f"{names[change.member]} would claim {job}, but there is no {what} {job} today\n")
+
+
+def _drains_that_wait(planned: Plan, target: Picture) -> Iterable[tuple[MemberId, str]]:
+    """Who would keep jobs although it drains, and why, in the leader's words."""
+    places = Places.of(target.members, target.configured)
+    for member, left in planned.after.items():
+        if target.members[member].draining and left:
+            yield member, places.why_nobody(next(iter(left)), target.members)
 
 
 def _read(file: Path) -> bytes:
