@@ -15,9 +15,20 @@ from tests.kafka.embedded_broker import EmbeddedBroker
 from tests.kafka.real_kafka import NotToBeHad, RealKafka, fetch, fetch_plugins
 from tests.kafka.tools import Tools
 
+# Python's development mode is for the tests; what they start runs as it does elsewhere.
+os.environ.pop("PYTHONDEVMODE", None)
 # How long an example takes says how busy the machine is, and nothing about us.
 settings.register_profile("tests", deadline=None)
 settings.load_profile("tests")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Where tests run side by side, one process has all that need Spark, and one all that need a real Kafka."""
+    for item in items:
+        for group, markers in (("spark", ("spark", "processes")), ("kafka", ("kafka", "interop"))):
+            if any(item.get_closest_marker(marker) for marker in markers):
+                item.add_marker(pytest.mark.xdist_group(group))
+                break
 
 
 @pytest.fixture(params=list(ConnectProtocol), ids=lambda protocol: protocol.setting)
