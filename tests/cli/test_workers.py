@@ -156,7 +156,7 @@ def test_only_those_that_are_named_restart(capsys: pytest.CaptureFixture[str]) -
         workers.restart_rolling(url, timeout_s=5, only=("two:8083", "one"))
         assert some.restarted == ["two", "one"]
         assert capsys.readouterr().out.endswith("Restarted: two, one.\n")
-        with pytest.raises(WorldError, match=r"No worker is called four. There are: one, two, three"):
+        with pytest.raises(WorldError, match="The group has no worker four; it has one, three, two"):
             workers.restart_rolling(url, timeout_s=5, only=("four",))
 
 

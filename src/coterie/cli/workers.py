@@ -12,7 +12,7 @@ from rich.table import Table
 from coterie.assignors.memory import union
 from coterie.cli.group import Group
 from coterie.cli.group_shown import Ordered, ShownDeferred, ShownGroup, ShownJobs, ShownMember
-from coterie.herder.group_view import called
+from coterie.cli.plan import known_of
 from coterie.nouns.errors import WorldError
 
 # A name may well hold :boom: or the like.
@@ -139,8 +139,11 @@ def restart_rolling(url: str, *, timeout_s: float, only: Sequence[str] = ()) -> 
         before; with who has restarted, and how to go on.
     """
     with Group(url) as group:
-        seen = list(_well(group).members)
-        left = [_find(seen, text) for text in only] or seen
+        shown = _well(group)
+        seen = list(shown.members)
+        known = known_of(shown, source="The group")
+        named = {known.member(text) for text in only} or known.names.keys()
+        left = [member for member in seen if member.member_id in named]
         names = ", ".join(escape(member.name) for member in seen)
         _console.print(f"The group has {_count(len(seen), 'worker')}: {names}.")
         if len(seen) == 1:
@@ -166,17 +169,6 @@ def restart_rolling(url: str, *, timeout_s: float, only: Sequence[str] = ()) -> 
         _console.print(f"Restarted: {escape(', '.join(restarted))}.")
     else:
         _console.print(f"All {len(restarted)} workers have restarted.")
-
-
-def _find(members: Sequence[ShownMember], text: str) -> ShownMember:
-    match called(members, text):
-        case [member]:
-            return member
-        case []:
-            raise WorldError(f"No worker is called {text}. There are: {', '.join(one.name for one in members)}")
-        case several:
-            which = ", ".join(one.worker_id for one in several)
-            raise WorldError(f"{len(several)} workers are called {text}; name one of {which}")
 
 
 def _check_alone(member: ShownMember, *, is_named: bool) -> None:
