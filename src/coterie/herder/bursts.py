@@ -24,6 +24,10 @@ def advance(turn: Turn) -> None:
         if not herder.is_leader and herder.caught_up:
             herder.assigned_for = herder.config.jobs()
         return
+    waits = herder.window_ends_ms is not None and turn.now_ms < herder.window_ends_ms
+    if waits and herder.compared_at == herder.config.offset:
+        return  # Nothing was read since: differences of large sets take long, and events are many.
+    herder.compared_at = herder.config.offset
     configured = herder.config.jobs()
     if configured == herder.assigned_for:
         herder.assigned_for = configured  # The same object: two large sets are compared once a line, not at each event.

@@ -214,6 +214,8 @@ class Herder:
         """What was configured when the jobs were last dealt out; None while that is not known."""
         self.window_ends_ms: int | None = None
         """Until when changes of the set of jobs are gathered for one round; None when there is none to ask for."""
+        self.compared_at = UNREAD
+        """How far the config log was read when what is configured was last compared with ``assigned_for``."""
         self.rejoin_asked = False
         """A round was asked for here, and has not ended yet."""
         self.deferred_until_ms: int | None = None
