@@ -60,6 +60,14 @@ def test_at_most_so_many_are_revoked_in_a_round_and_the_next_follows_after_the_i
     assert (last.optimum, last.next_in_ms) == (0, 0)
 
 
+def test_moves_that_are_left_are_asked_for_where_only_what_is_deleted_is_given_back() -> None:
+    leader = Leader("AT0 AT1 AT2 AT3", paced(1, interval_ms=1_000))
+    leader.round(W1="AT0 AT1 AT2 AT3 BT0", W2="")
+    outcome = leader.round(10, W1="AT0 AT1 AT2 AT3 BT0", W2="")
+    assert outcome.assignments[W1].revoked == parse_jobs("BT0")
+    assert outcome.moves_in_ms == 990
+
+
 def test_without_an_interval_a_round_gives_what_the_one_before_took_and_takes_the_next() -> None:
     stops, rounds = play_out(Leader(EIGHT, paced(2)), {W1: parse_jobs(EIGHT), W2: NO_JOBS})
     assert stops == [(0, 2), (0, 2)]

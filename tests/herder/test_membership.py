@@ -448,3 +448,32 @@ def test_jobs_that_come_or_go_ask_for_a_round_and_before_it_nothing_else_stops(
     herder.tell(TimerFired(timer="changed jobs"))
     assert len(herder.take(Rejoin)) == 1
     assert sorted(stop.task for stop in herder.take(StopTask)) == stopped
+
+
+@pytest.mark.parametrize("is_slow", [False, True])
+def test_giving_back_what_is_deleted_asks_for_no_round_unless_it_still_runs(is_slow: bool) -> None:
+    herder = ready()
+    herder.assign(assigned=only(*TASKS))
+    herder.obey()
+    herder.write(*config_records.deletion_lines(ORDERS))
+    stops = herder.take(StopTask)
+    if not is_slow:
+        for stop in stops:
+            herder.do(stop)
+    herder.assign(revoked=only(*TASKS))
+    assert not herder.take(Rejoin)
+    for stop in stops if is_slow else ():
+        herder.do(stop)
+    assert not herder.herder.owned
+    assert len(herder.take(Rejoin)) == is_slow
+
+
+def test_giving_back_what_may_exist_asks_for_a_round_though_this_worker_has_only_read_that_it_does_not() -> None:
+    herder = ready()
+    herder.assign(assigned=only(*TASKS))
+    herder.obey()
+    herder.write(*config_records.deletion_lines(ORDERS))
+    herder.obey()
+    herder.write(config_records.connector_line(ORDERS, {"name": ORDERS}, LIFE), read=False)
+    herder.assign(revoked=only(*TASKS))
+    assert len(herder.take(Rejoin)) == 1

@@ -131,8 +131,8 @@ def assign(
     moves_now = count(drains) + count(balance)
     next_moves_ms = now_ms + policy.round_interval_ms if moves_now else trusted.next_moves_ms
     moves_left = count(aim.drains) + (0 if waiting else count(aim.balance)) - moves_now
-    # (Whoever gives something back joins again by itself.)
-    asks_for_moves = moves_left and not any(one.revoked for one in assignments.values())
+    # (Whoever gives something back joins again by itself, unless it is deleted: nobody waits for that.)
+    asks_for_moves = moves_left and not any(one.why.keys() - {Why.DELETED} for one in assignments.values())
     return Round(
         memory=Memory(
             generation=generation,

@@ -60,7 +60,7 @@ def deal(
         had = [*former.departed, *(Departed(name=i.name, instance_id=i.instance_id, jobs=i.owned) for i in gone)]
         departed = tuple(one for one in had if one.jobs & left)
     places = Places.of(views, configured)
-    infos = (_info(member, wanted, views, assignments[member], places) for member in assignments)
+    infos = (_info(member, wanted, views, one, one.revoked & configured, places) for member, one in assignments.items())
     return Dealt(
         wanted=wanted,
         members=tuple(sorted(infos, key=lambda info: (info.name, info.member_id))),
@@ -157,13 +157,14 @@ def _info(
     wanted: AssignmentWanted,
     views: Mapping[MemberId, MemberView],
     assignment: WorkerAssignment,
+    gives_back: Jobs,
     places: Places,
 ) -> MemberInfo:
     metadata, seen = wanted.members[member], views[member]
     worker_id = worker_id_in(metadata.url)
     owned = (seen.owned - assignment.revoked) | assignment.assigned
     waits = None
-    if seen.draining and owned and not assignment.revoked:
+    if seen.draining and owned and not gives_back:
         kept = next(iter(owned))
         waits = IN_PORTIONS if places.placeable(owned) else places.why_nobody(kept, views)
     return MemberInfo(
@@ -176,7 +177,7 @@ def _info(
         draining=seen.draining,
         config_offset=metadata.config_offset,
         owned=owned,
-        revoked=assignment.revoked,
+        revoked=gives_back,
         waits=waits,
     )
 

@@ -13,9 +13,9 @@ from coterie.herder.messages import (
     Subscribe,
 )
 from coterie.herder.requests import MemberState
-from coterie.herder.state import Turn
+from coterie.herder.state import Herder, Turn
 from coterie.nouns.ids import ConfigOffset, MemberId, WorkerUrl
-from coterie.nouns.jobs import NO_JOBS
+from coterie.nouns.jobs import NO_JOBS, Jobs
 from coterie.wire.connect import AssignmentError, ConnectProtocol
 from coterie.wire.connect_events import AssignmentReceived, MembershipLost, RebalanceStarted
 
@@ -66,7 +66,7 @@ def on_assignment(turn: Turn, event: AssignmentReceived) -> None:
     if herder.leaving is None:
         kept = NO_JOBS if is_eager else herder.assigned - assignment.revoked
         herder.assigned = kept | assignment.assigned
-        herder.owes_rejoin = herder.owes_rejoin or bool(assignment.revoked)
+        herder.owes_rejoin = herder.owes_rejoin or _somebody_waits_for(herder, assignment.revoked)
     if not is_told_again:
         # A follower that joins again is answered with the generation that runs: its delay has begun long ago.
         _set_delay(turn, assignment.delay_ms)
@@ -187,6 +187,13 @@ def advance(turn: Turn) -> None:
     if herder.catch_up_to is not None and herder.has_read(herder.catch_up_to):
         herder.catch_up_to = None
         _rejoin(turn, "the config log is read")
+
+
+def _somebody_waits_for(herder: Herder, revoked: Jobs) -> bool:
+    """What is configured no more goes to nobody, so that giving it back needs no round; unless it runs still: then a
+    join may have said so, and should it be configured again, the leader thinks that it is here."""
+    exists = not herder.caught_up or bool(revoked & herder.config.jobs())
+    return bool(revoked) and (exists or bool(revoked & herder.owned))
 
 
 def _expect_to_read(turn: Turn, end: ConfigOffset) -> None:
