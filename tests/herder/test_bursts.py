@@ -216,6 +216,17 @@ def test_fewer_tasks_of_a_connector_wait_for_the_window() -> None:
     assert rounds(herder, after_ms=WINDOW_MS) == 1
 
 
+def test_a_round_that_was_asked_for_when_a_delay_ended_takes_the_changes_in() -> None:
+    herder = ByHand()
+    herder.begin()
+    herder.assign(delay_ms=1_000)
+    herder.now_ms += 1_000
+    herder.tell(TimerFired(timer="delay over"))
+    assert len(herder.take(Rejoin)) == 1
+    born(herder, A)
+    assert rounds(herder, after_ms=WINDOW_MS) == 0
+
+
 def test_whoever_has_lost_its_place_asks_for_nothing() -> None:
     herder = settled()
     born(herder, A)

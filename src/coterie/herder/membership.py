@@ -182,7 +182,6 @@ def advance(turn: Turn) -> None:
     # then the leader thinks that this worker keeps it. The round after it puts that right.
     if herder.owes_rejoin and herder.settled and herder.owned == herder.assigned:
         herder.owes_rejoin = False
-        herder.rejoin_asked = True
         _rejoin(turn, "what was revoked has been released")
     if herder.catch_up_to is not None and herder.has_read(herder.catch_up_to):
         herder.catch_up_to = None
@@ -223,6 +222,7 @@ def _told(event: AssignmentReceived) -> str:
 
 def _rejoin(turn: Turn, reason: str) -> None:
     if turn.herder.leaving is None:
+        turn.herder.rejoin_asked = True
         turn.order(Rejoin(reason=reason))
 
 
