@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 
+from coterie.assignors.claims import Places
 from coterie.assignors.members import MemberView, Policy
 from coterie.assignors.memory import Waiting
 from coterie.herder.group_view import Dealt, called, deal, view, worker_id_in
@@ -48,7 +49,15 @@ def dealt(
         )
         for member in views
     }
-    return deal(former, wanted, views, assignments, configured=BOTH, unassigned=unassigned or {})
+    return deal(
+        former,
+        wanted,
+        views,
+        assignments,
+        places=Places.of(views, BOTH),
+        configured=BOTH,
+        unassigned=unassigned or {},
+    )
 
 
 def test_jobs_that_wait_are_told_of_with_who_had_them_and_what_is_left() -> None:

@@ -59,6 +59,7 @@ class Round:
     """The leader's answer to one rebalance."""
 
     memory: Memory
+    places: Places
     assignments: Mapping[MemberId, MemberRound]
     delay_ms: int
     """What is left of the scheduled rebalance delay, for everybody to know; 0 when no jobs wait."""
@@ -150,6 +151,7 @@ def assign(
             moved=moved | (union(one.revoked for one in assignments.values()) & configured),
             next_moves_ms=next_moves_ms,
         ),
+        places=places,
         assignments=assignments,
         delay_ms=waiting[0].deadline_ms - now_ms if waiting else 0,
         moves_in_ms=max(next_moves_ms - now_ms, AGAIN_MS) if asks_for_moves else 0,

@@ -49,6 +49,7 @@ def deal(
     views: Mapping[MemberId, MemberView],
     assignments: Mapping[MemberId, WorkerAssignment],
     *,
+    places: Places,
     configured: Jobs,
     unassigned: Mapping[Job, str],
 ) -> Dealt:
@@ -59,7 +60,6 @@ def deal(
         gone = (info for info in former.members if info.member_id not in wanted.members)
         had = [*former.departed, *(Departed(name=i.name, instance_id=i.instance_id, jobs=i.owned) for i in gone)]
         departed = tuple(one for one in had if one.jobs & left)
-    places = Places.of(views, configured)
     infos = (_info(member, wanted, views, one, one.revoked & configured, places) for member, one in assignments.items())
     return Dealt(
         wanted=wanted,

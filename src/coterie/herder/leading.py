@@ -4,6 +4,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import replace
 
 from coterie.assignors import cooperative, eager
+from coterie.assignors.claims import Places
 from coterie.assignors.cooperative import Round
 from coterie.assignors.members import MemberView
 from coterie.assignors.memory import Memory
@@ -81,19 +82,26 @@ def _assign(turn: Turn, wanted: AssignmentWanted) -> None:
     unassigned: Mapping[Job, str] = {}
     if wanted.protocol is ConnectProtocol.EAGER:
         assignments = _deal_anew(turn, wanted, takers=wanted.members.keys() - strangers)
+        places = Places.of(views, herder.config.jobs())
     else:
-        assignments, unassigned = _deal_on(turn, wanted, views)
+        assignments, round_ = _deal_on(turn, wanted, views)
+        places, unassigned = round_.places, round_.unassigned
     herder.dealt = group_view.deal(
-        herder.dealt, wanted, views, assignments, configured=herder.config.jobs(), unassigned=unassigned
+        herder.dealt,
+        wanted,
+        views,
+        assignments,
+        places=places,
+        configured=herder.config.jobs(),
+        unassigned=unassigned,
     )
     turn.order(Install(generation=wanted.generation, assignments=assignments))
 
 
 def _deal_on(
     turn: Turn, wanted: AssignmentWanted, views: Mapping[MemberId, MemberView]
-) -> tuple[Mapping[MemberId, WorkerAssignment], Mapping[Job, str]]:
-    """A cooperative round: everybody keeps what it has, but for what this round takes and gives; and who gets nobody,
-    and why."""
+) -> tuple[Mapping[MemberId, WorkerAssignment], Round]:
+    """A cooperative round: everybody keeps what it has, but for what this round takes and gives."""
     herder = turn.herder
     round_ = cooperative.assign(
         herder.memory,
@@ -109,7 +117,7 @@ def _deal_on(
     herder.moves_at_ms = turn.now_ms + round_.moves_in_ms if round_.moves_in_ms else None
     herder.assigned_for = herder.config.jobs()
     told = as_told(wanted, round_, leader_url=herder.settings.url, config_offset=herder.config.offset)
-    return told, round_.unassigned
+    return told, round_
 
 
 def left_ms(deferred_until_ms: int | None, now_ms: int) -> int:
