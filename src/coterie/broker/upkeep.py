@@ -80,7 +80,7 @@ class _Upkeep:
         self._broken: set[str] = set()
         """What failed when it had its turn the last time, said once."""
         self._damaged: set[str] = set()
-        """What has met damage when it wrote, and has no turn any more: whatever is queued beside it fails with it."""
+        """What has met damage when it wrote, and has no turn any more: what is queued beside it is written twice."""
         self._complained_of: set[str] = set()
         self._quiet: dict[int, _Quiet] = {}
 

@@ -1,6 +1,7 @@
 """The one thread that writes the log: it takes whatever gathered while its last fsync ran, writes that in one
 transaction and commits once (group commit). A failure of the world fails all of that transaction and nothing before or
-after it; the thread goes on, so that writing works again as soon as the disk does.
+after it; the thread goes on, so that writing works again as soon as the disk does. Damage that one write meets in the
+file fails that one alone: the others are written without it.
 """
 
 import asyncio
@@ -19,6 +20,7 @@ logger = logging.getLogger(__name__)
 T = TypeVar("T")
 
 _Write = tuple[Callable[[Store], Any], Callable[[Any], None], "asyncio.Future[Any]"]
+_Outcome = tuple[_Write, Any, Exception | None]
 
 
 class Writer:
@@ -68,12 +70,21 @@ class Writer:
                 return writes, False
         return writes, True
 
-    def _commit(self, writes: list[_Write]) -> "list[tuple[_Write, Any, Exception | None]]":
-        outcomes: list[tuple[_Write, Any, Exception | None]] = []
-        met_damage: int | None = None
+    def _commit(self, writes: list[_Write]) -> list[_Outcome]:
+        outcomes: list[_Outcome] = []
+        while writes:
+            told, writes = self._try(writes)
+            outcomes += told
+        return outcomes
+
+    def _try(self, writes: list[_Write]) -> tuple[list[_Outcome], list[_Write]]:
+        """What has become of them, and which of them still have to be written."""
+        outcomes: list[_Outcome] = []
+        running: int | None = None
         try:
             self._store.begin()
-            for write in writes:
+            for number, write in enumerate(writes):
+                running = number
                 changes = self._store.changes
                 try:
                     outcomes.append((write, write[0](self._store), None))
@@ -81,31 +92,32 @@ class Writer:
                     assert self._store.changes == changes, "refuse before the first write"
                     # So the others of this transaction are not concerned.
                     outcomes.append((write, None, refused))
+            running = None
             self._store.commit()
         except (OSError, sqlite3.Error) as error:
             self._note_failure(error)
-            failure: Exception = WorldError(f"the broker's log cannot be written: {error}")
-            if _is_damage(error):
-                met_damage = len(outcomes)
+            failure = f"the broker's log cannot be written: {error}"
+            if self._roll_back() and running is not None and _is_damage(error):
+                return [(writes[running], None, DamagedError(failure))], writes[:running] + writes[running + 1 :]
+            return [(write, None, WorldError(failure)) for write in writes], []
         except Exception as error:  # noqa: BLE001 our own bug: whoever waits must hear of it, and the thread go on
-            failure = error
-        else:
-            full = next((error for _, _, error in outcomes if isinstance(error, DiskFullError)), None)
-            if full is not None:
-                self._note_failure(full)
-            elif self._store.has_room:
-                self._note_success()
-            return outcomes
+            self._roll_back()
+            return [(write, None, error) for write in writes], []
+        full = next((error for _, _, error in outcomes if isinstance(error, DiskFullError)), None)
+        if full is not None:
+            self._note_failure(full)
+        elif self._store.has_room:
+            self._note_success()
+        return outcomes, []
+
+    def _roll_back(self) -> bool:
         try:
             self._store.rollback()
         except sqlite3.Error as error:
             # The next transaction will not begin either, and says so: this thread has to live for that.
             logger.error("the broker's log cannot be rolled back: %s", error)
-        # Only one has met the damage: the others would have been written without it.
-        return [
-            (write, None, DamagedError(str(failure)) if number == met_damage else failure)
-            for number, write in enumerate(writes)
-        ]
+            return False
+        return True
 
     def _note_failure(self, error: Exception) -> None:
         """One line for a whole time of failing: a full disk is met by every producer, again and again."""
@@ -124,7 +136,7 @@ def _is_damage(error: OSError | sqlite3.Error) -> bool:
     return getattr(error, "sqlite_errorcode", 0) & 0xFF == sqlite3.SQLITE_CORRUPT
 
 
-def _tell(outcomes: list[tuple[_Write, Any, Exception | None]]) -> None:
+def _tell(outcomes: list[_Outcome]) -> None:
     for (_, when_durable, future), result, error in outcomes:
         if error is None:
             # Also when nobody waits any more: it is durable, so readers must see it.
