@@ -101,7 +101,8 @@ class Weather(Faults[Process]):
         for name in sorted(self._cluster.processes):
             self._resume(self._cluster.processes[name])
         for name in self._workers:
-            if self._cluster.at(name) is None and name not in self._gone_for_good:
+            process = self._cluster.at(name)
+            if (process is None or process.ending) and name not in self._gone_for_good:
                 # A group that its coordinator has just read from its log is known to speak what it spoke last, and
                 # nothing older (as in Kafka): whoever speaks less is refused until there has been a round.
                 home = self._cluster.homes[name]
