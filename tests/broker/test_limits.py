@@ -369,7 +369,7 @@ def test_others_are_answered_while_a_long_request_is(
         while not select.select([greedy.socket], [], [], 0)[0]:
             other.ask(HEARTBEAT, 4, group_id="g", generation_id=1, member_id="m", group_instance_id=None)
             heard += 1
-        assert heard > 20  # as many as the frame comes in pieces, were it answered in one go
+        assert heard > 5  # one or two while the frame arrives, were it answered in one go
         assert len(greedy.receive_frame()) > 20_000
 
 

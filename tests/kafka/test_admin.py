@@ -73,7 +73,8 @@ def end_offset(client: AdminClient, topic: str) -> int | None:
     try:
         return int(client.list_offsets({partition: OffsetSpec.latest()})[partition].result(DEADLINE_S).offset)
     except KafkaException as error:
-        if not error.args[0].retriable():
+        # The error of one partition comes without the flag that it may be tried again.
+        if error.args[0].code() != KafkaError.NOT_LEADER_FOR_PARTITION and not error.args[0].retriable():
             raise
         return None
 
