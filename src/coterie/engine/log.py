@@ -1,7 +1,10 @@
-"""The `Log` seam: an ordered, durable sequence of keyed lines (a Kafka topic; in tests, a list)."""
+"""The `Log` seam: an ordered, durable sequence of keyed lines (a Kafka topic; in tests, a list).
+
+No line's ``repr`` shows its value: lines are traced, and may hold what is secret.
+"""
 
 from collections.abc import AsyncIterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
 
 
@@ -13,7 +16,7 @@ class Line:
     offset: int
     timestamp_ms: int
     key: bytes | None
-    value: bytes | None
+    value: bytes | None = field(repr=False)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -21,7 +24,7 @@ class NewLine:
     """One line to append."""
 
     key: bytes
-    value: bytes | None
+    value: bytes | None = field(repr=False)
 
 
 class Log(Protocol):

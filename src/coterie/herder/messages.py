@@ -1,4 +1,7 @@
-"""Everything that can come into a herder, and everything that can go out."""
+"""Everything that can come into a herder, and everything that can go out.
+
+All of it may be traced. So configs, and what is said of their values, are left out of every ``repr``, as keys are.
+"""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -83,7 +86,7 @@ class ConnectorSplit:
     connector: ConnectorName
     written_at: int
     """Which config was split (:attr:`Connector.written_at`)."""
-    configs: Sequence[Mapping[str, str]]
+    configs: Sequence[Mapping[str, str]] = field(repr=False)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -112,7 +115,7 @@ class SessionKeyMade:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConfigValidated:
     id: RequestId
-    errors: Mapping[str, Sequence[str]]
+    errors: Mapping[str, Sequence[str]] = field(repr=False)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -297,7 +300,7 @@ class SplitConnector:
     """→ ConnectorSplit | SplitFailed"""
 
     connector: ConnectorName
-    config: Mapping[str, str]
+    config: Mapping[str, str] = field(repr=False)
     written_at: int
 
 
@@ -308,7 +311,7 @@ class PublishTaskConfigs:
     leader_url: WorkerUrl
     connector: ConnectorName
     written_at: int
-    configs: Sequence[Mapping[str, str]]
+    configs: Sequence[Mapping[str, str]] = field(repr=False)
     signing: Signing | None = None
     """What the request is to be signed with, if it is."""
 
@@ -325,7 +328,7 @@ class ValidateConfig:
     """→ ConfigValidated"""
 
     id: RequestId
-    config: Mapping[str, str]
+    config: Mapping[str, str] = field(repr=False)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -340,8 +343,7 @@ class AppendConfig:
     """→ ConfigAppended | ConfigAppendFailed"""
 
     id: RequestId
-    lines: tuple[NewLine, ...] = field(repr=False)
-    """One of them may hold a session key."""
+    lines: tuple[NewLine, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,7 +1,10 @@
-"""What users ask of a herder through REST, and what it answers."""
+"""What users ask of a herder through REST, and what it answers.
+
+Configs are left out of every ``repr``: they may hold passwords, and requests are traced.
+"""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum, auto
 from typing import TypeAlias
 
@@ -65,7 +68,7 @@ class PutConnector:
     """Create a connector, or, when ``replace``, give it another config. Answered with :class:`ConnectorInfo`."""
 
     connector: ConnectorName
-    config: Mapping[str, str]
+    config: Mapping[str, str] = field(repr=False)
     replace: bool
     initial_state: TargetState | None = None
 
@@ -90,7 +93,7 @@ class PutTaskConfigs:
     """A connector's owner has split it anew (the internal endpoint). Answered with :class:`Done`."""
 
     connector: ConnectorName
-    configs: Sequence[Mapping[str, str]]
+    configs: Sequence[Mapping[str, str]] = field(repr=False)
     signature: Signature | None = None
     """How the request came signed (KIP-507); a herder asks itself without."""
 
@@ -139,7 +142,7 @@ Request: TypeAlias = Read | Write | DescribeGroup | WorkerOrder
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConnectorInfo:
     connector: ConnectorName
-    config: Mapping[str, str]
+    config: Mapping[str, str] = field(repr=False)
     """Exactly what was put: nothing added, hidden or resolved."""
     tasks: tuple[ConnectorTaskId, ...]
     type: str
@@ -164,7 +167,7 @@ class ConnectorList:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskConfigs:
-    tasks: tuple[tuple[ConnectorTaskId, Mapping[str, str]], ...]
+    tasks: tuple[tuple[ConnectorTaskId, Mapping[str, str]], ...] = field(repr=False)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

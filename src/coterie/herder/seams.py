@@ -1,7 +1,7 @@
 """The herder's seams: how it takes part in a group, runs tasks, reaches the leader. Shells match them."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol, TypeAlias
 
 from coterie.herder.session_keys import Signing
@@ -57,7 +57,7 @@ class TaskStart:
 
     task: ConnectorTaskId
     incarnation: Incarnation
-    config: Mapping[str, str]
+    config: Mapping[str, str] = field(repr=False)
     """The task's own config, as the connector dealt it and as the config topic holds it."""
 
 
