@@ -152,22 +152,33 @@ def _deal_anew(
     connectors and tasks"). That there is more to deal out then brings about the next round.
     """
     herder = turn.herder
-    has_heard = not herder.lost and herder.generation == wanted.generation - 1
-    all_stopped = (
-        (has_heard and herder.protocol is ConnectProtocol.EAGER)
-        or wanted.generation == FIRST_GENERATION
-        or wanted.members.keys() | wanted.left_out == {wanted.member_id}
-    )
+    all_stopped = have_all_stopped(wanted, heard=None if herder.lost else herder.generation, protocol=herder.protocol)
     herder.memory = Memory()
     herder.assigned_for = herder.config.jobs() if all_stopped else NO_JOBS
     if not all_stopped:
         turn.order(Say(text="The group has come to speak eager: before anything is dealt out, everybody stops"))
     dealt = eager.assign(herder.assigned_for, takers)
+    return as_dealt(wanted, dealt, leader_url=herder.settings.url, config_offset=herder.config.offset)
+
+
+def have_all_stopped(wanted: AssignmentWanted, *, heard: Generation | None, protocol: ConnectProtocol | None) -> bool:
+    """Whether nobody in an eager round runs anything; in the last round ``heard`` of, the group spoke ``protocol``."""
+    return (
+        (heard == wanted.generation - 1 and protocol is ConnectProtocol.EAGER)
+        or wanted.generation == FIRST_GENERATION
+        or wanted.members.keys() | wanted.left_out == {wanted.member_id}
+    )
+
+
+def as_dealt(
+    wanted: AssignmentWanted, dealt: Mapping[MemberId, Jobs], *, leader_url: WorkerUrl, config_offset: ConfigOffset
+) -> Mapping[MemberId, WorkerAssignment]:
+    """What an eager round is to its members."""
     return {
         member: WorkerAssignment(
             leader=wanted.member_id,
-            leader_url=herder.settings.url,
-            config_offset=herder.config.offset,
+            leader_url=leader_url,
+            config_offset=config_offset,
             assigned=dealt.get(member, NO_JOBS),
         )
         for member in wanted.members
