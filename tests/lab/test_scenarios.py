@@ -12,7 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from coterie.lab.scenario.stage import MAX_DELAY_MS, parse_jobs, show_jobs
+from coterie.lab.scenario.notation import parse_jobs, show_jobs
+from coterie.lab.scenario.stage import MAX_DELAY_MS
 from coterie.lab.scenario.transcript import Block, parse, play, render
 from coterie.wire.connect import ConnectProtocol
 

@@ -1,4 +1,6 @@
-"""ARTICLE's designs, K987's steps and test plan, and a drain, played by the real machines; K415's are beside this.
+"""ARTICLE's designs, K987's steps and test plan, K415's way up and down, and a drain, played by the real machines.
+
+K415's six scenarios are in `test_scenarios`.
 
 ``SCENARIOS=rewrite`` writes the answers anew; the difference is then reviewed like any other. It touches neither what
 is quoted from a document nor the list of deviations.
@@ -47,9 +49,9 @@ def test_a_transcript_is_what_the_machines_say(name: str) -> None:
 
 def test_what_a_transcript_quotes_is_all_that_the_document_says() -> None:
     parts = re.findall(r"^## (\w+): .*?```\n(.*?)\n```", read("documents.md"), flags=re.MULTILINE | re.DOTALL)
-    assert len(parts) == 3
+    assert len(parts) == 5
     for name, text in parts:
-        quoted = re.findall(r"^# (?:ARTICLE|K987) (.*)$", read(f"{name}.txt"), flags=re.MULTILINE)
+        quoted = re.findall(r"^# (?:ARTICLE|K987|K415) (.*)$", read(f"{name}.txt"), flags=re.MULTILINE)
         assert quoted == text.splitlines()
 
 
@@ -60,7 +62,7 @@ def test_every_deviation_is_of_a_line_that_is_quoted_and_one_that_is_said() -> N
         assert entries
         assert len(entries) == text.count("- theirs:")
         for theirs, ours, _ in entries:
-            assert re.search(rf"^# (ARTICLE|K987) {re.escape(theirs)}$", read(f"{name}.txt"), re.MULTILINE)
+            assert re.search(rf"^# (ARTICLE|K987|K415) {re.escape(theirs)}$", read(f"{name}.txt"), re.MULTILINE)
             assert re.search(rf"^ *{re.escape(ours)}$", read(f"{name}.txt"), re.MULTILINE)
 
 
@@ -97,3 +99,27 @@ def test_a_drain_stops_what_drains_and_nothing_else() -> None:
 def test_a_rolling_update_to_static_workers_never_stops_what_stays() -> None:
     """What is stopped is what those who come claim, and those who go give up."""
     assert all(made == bound for made, _, bound in counts("k987_rolling_update"))
+
+
+def test_an_upgrade_from_eager_waits_for_nobody_and_stops_nothing_that_does_not_move_from_then_on() -> None:
+    before, after = read("k415_upgrade.txt").split("The group speaks compatible\n")
+    assert "delay: 300000" not in before
+    the_vote, *later = COUNTS.findall(after)
+    assert after.startswith("W1 computes")
+    assert "delay: 300000" not in after.partition("moves:")[0], (
+        "what all have stopped is dealt out in the round of the vote"
+    )
+    assert the_vote[0] == "4", "all that W1 and W2 had"
+    assert all(made == optimum == bound for made, optimum, bound, _ in later)
+    assert re.findall(r"^The group speaks (\w+)$", after, re.MULTILINE) == ["sessioned", "static"]
+
+
+def test_a_downgrade_to_eager_is_one_double_rebalance_and_the_first_half_of_it_deals_nothing_out() -> None:
+    _, after = read("k415_downgrade.txt").split("The group speaks eager\n")
+    dealt = [
+        sorted(job for jobs in re.findall(r"assigned: \[(.*?)\]", part) for job in jobs.split(", ") if job)
+        for part in after.split("sends assignments:\n")[1:]
+    ]
+    everything = ["AC0", "AT1", "AT2", "BC0", "BT1"]
+    assert dealt == [[], everything, everything], "the double one, then the one for who joins"
+    assert not re.search(r"delay: [^0]", after)

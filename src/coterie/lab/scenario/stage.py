@@ -1,181 +1,35 @@
 """The stage: a real coordinator and real members, over a perfect network and a clock that stands until it is told.
 
-Everything that is said is a line in K415's own words and notation: ``AC0`` is the connector A, ``AT1`` its task 1,
-``W1(delay: 0, assigned: [AC0, AT1], revoked: [])`` what W1 runs after a round and what it has to give back in it.
+Everything that is said is a line in K415's own words and `notation`.
 """
 
 from collections import deque
-from collections.abc import Callable, Iterable
-from functools import partial
+from collections.abc import Callable, Iterable, Mapping
 from itertools import count
 
 from coterie.assignors.cooperative import Round, assign
-from coterie.assignors.members import Policy
+from coterie.assignors.members import MemberView, Policy
 from coterie.assignors.memory import Memory
 from coterie.assignors.moves import Why
 from coterie.engine.timers import Timers
 from coterie.groups import classic as coordinator
 from coterie.groups import messages as said
 from coterie.groups.state import Group, Limits, Phase, check_whole
-from coterie.herder.leading import as_told, left_ms, view_of
+from coterie.lab.scenario.notation import show_jobs, show_share
+from coterie.lab.scenario.worker import GROUP, RELEASED, Worker
 from coterie.lab.translation import as_asked, as_heard
-from coterie.member import classic as member_machine
-from coterie.member.events import (
-    Answered,
-    CancelTimer,
-    Event,
-    Installed,
-    LeaveWanted,
-    Left,
-    RejoinWanted,
-    RequestId,
-    Send,
-    SetTimer,
-    Subscribed,
-    Timer,
-    TimerFired,
-)
+from coterie.member.events import Answered, LeaveWanted, RejoinWanted, RequestId
 from coterie.member.messages import JoinRequest, Request
-from coterie.member.state import Member, MemberSettings
-from coterie.nouns.ids import ConfigOffset, Generation, GroupId, MemberId, WorkerUrl
-from coterie.nouns.jobs import NO_JOBS, ConnectorName, ConnectorTaskId, Job, Jobs
+from coterie.nouns.ids import Generation, MemberId
+from coterie.nouns.jobs import NO_JOBS, Jobs
 from coterie.wire.connect import ConnectProtocol
 from coterie.wire.connect_bytes import decode_metadata
-from coterie.wire.connect_events import AssignmentReceived, AssignmentWanted, MembershipLost, MembershipRefused
 
 MAX_DELAY_MS = 300_000
 """K415's default of ``scheduled.rebalance.max.delay.ms``: its ``d``."""
 
-GROUP = GroupId("fleet")
-RELEASED = "what was revoked has been released"
 MOVES = (Why.CLAIM, Why.DRAIN, Why.BALANCE)
 """What makes a job move. One that is deleted, or that runs twice, only stops."""
-
-
-def parse_jobs(text: str) -> Jobs:
-    """Read K415's notation, with or without commas.
-
-    :raises ValueError: when a word is no job.
-    """
-    jobs: list[Job] = []
-    for word in text.replace(",", " ").split():
-        name, kind, number = ConnectorName(word[0]), word[1:2], word[2:]
-        if kind not in ("C", "T") or not number.isdigit():
-            raise ValueError(f"{word!r} is no job")
-        jobs.append(name if kind == "C" else ConnectorTaskId(name, int(number)))
-    return Jobs.of(jobs)
-
-
-def show_jobs(jobs: Iterable[Job]) -> str:
-    words = [f"{job.connector}T{job.task}" if isinstance(job, ConnectorTaskId) else f"{job}C0" for job in jobs]
-    return f"[{', '.join(sorted(words))}]"
-
-
-class Worker:
-    """A member and the little of a herder that a scenario needs: it runs what it is given, and stops at once."""
-
-    def __init__(self, stage: "Stage", name: str, protocol: ConnectProtocol, claims: Jobs | None) -> None:
-        self.stage = stage
-        self.name = name
-        self.draining = False
-        self.member = Member(
-            MemberSettings(
-                group_id=GROUP,
-                url=WorkerUrl(f"http://{name}:8083/"),
-                protocols=protocol.offered,
-                claims=claims,
-                rebalance_heartbeat_interval_ms=3_000,  # One rhythm: a play tells who acts when, not how often all ask.
-            )
-        )
-        self.timers = Timers[Timer]()
-        self.owned = NO_JOBS
-        self.memory = Memory()
-        self.completed = Generation(-1)
-        self.deferred_until_ms: int | None = None
-        """When the scheduled rebalance delay is over."""
-        self.moves_at_ms: int | None = None
-        """When it asks for the round that makes the next moves, as the leader."""
-
-    def feed(self, event: Event) -> None:
-        for effect in member_machine.step(self.member, event, now_ms=self.stage.now_ms).effects:
-            match effect:
-                case Send(id=id_, request=request):
-                    self.stage.ask(self, id_, request)
-                case SetTimer(timer=timer, at_ms=at_ms):
-                    self.timers.set(timer, at_ms)
-                case CancelTimer(timer=timer):
-                    self.timers.cancel(timer)
-                case AssignmentWanted():
-                    self.stage.soon(partial(self.compute, effect))
-                case AssignmentReceived():
-                    self.stage.soon(partial(self.take, effect))
-                case MembershipLost():
-                    self.stage.soon(self.lose)
-                case Left():
-                    self.stage.workers.pop(self.name, None)
-                case MembershipRefused(reason=reason):
-                    raise AssertionError(f"the stage is set wrong: {reason}")
-                case _:
-                    pass  # what is said to the process's log and to the herder's clock
-
-    def subscribe(self) -> None:
-        self.feed(Subscribed(config_offset=ConfigOffset(1), owned=self.owned, draining=self.draining))
-
-    def compute(self, wanted: AssignmentWanted) -> None:
-        outcome = assign(
-            self.memory,
-            configured=self.stage.configured,
-            members={
-                other: view_of(metadata, wanted.instance_ids.get(other), wanted.protocol)
-                for other, metadata in wanted.members.items()
-            },
-            generation=wanted.generation,
-            last_completed_generation=self.completed,
-            now_ms=self.stage.now_ms,
-            policy=self.stage.policy,
-            known_delay_ms=left_ms(self.deferred_until_ms, self.stage.now_ms),
-        )
-        self.memory = outcome.memory
-        self.moves_at_ms = self.stage.now_ms + outcome.moves_in_ms if outcome.moves_in_ms else None
-        self.stage.tell_round(self, outcome)
-        assignments = as_told(wanted, outcome, leader_url=self.member.settings.url, config_offset=ConfigOffset(1))
-        self.feed(Installed(generation=wanted.generation, assignments=assignments))
-
-    def take(self, delivered: AssignmentReceived) -> None:
-        assignment = delivered.assignment
-        self.completed = delivered.generation
-        self.owned = (self.owned - assignment.revoked) | assignment.assigned
-        self.deferred_until_ms = self.stage.now_ms + assignment.delay_ms if assignment.delay_ms else None
-        if assignment.leader != self.member.member_id:
-            self.moves_at_ms = None
-        self.subscribe()
-        if assignment.revoked:
-            self.stage.say(f"{self.name} stops revoked resources")
-            self.feed(RejoinWanted(reason=RELEASED))
-
-    def lose(self) -> None:
-        self.owned, self.memory, self.completed = NO_JOBS, Memory(), Generation(-1)
-        self.deferred_until_ms = self.moves_at_ms = None
-        self.subscribe()
-
-    def next_at_ms(self) -> int | None:
-        due = (self.timers.next_at_ms(), self.deferred_until_ms, self.moves_at_ms)
-        return min((at_ms for at_ms in due if at_ms is not None), default=None)
-
-    def fire_due(self) -> bool:
-        now_ms = self.stage.now_ms
-        if self.deferred_until_ms is not None and self.deferred_until_ms <= now_ms:
-            self.deferred_until_ms = None
-            self.feed(RejoinWanted(reason="the scheduled rebalance delay is over"))
-            return True
-        if self.moves_at_ms is not None and self.moves_at_ms <= now_ms:
-            self.moves_at_ms = None
-            self.feed(RejoinWanted(reason="moves are left to make"))
-            return True
-        timer = self.timers.pop_due(now_ms)
-        if timer is not None:
-            self.feed(TimerFired(timer=timer))
-        return timer is not None
 
 
 class Stage:
@@ -196,6 +50,7 @@ class Stage:
         self._queue: deque[Callable[[], None]] = deque()
         self._lives: dict[str, int] = {}
         self._had_leader: str | None = None
+        self._spoken: ConnectProtocol | None = None
 
     # -- what a script may do -----------------------------------------------------------------------------------------
 
@@ -211,7 +66,7 @@ class Stage:
         if name in self.workers:
             raise ValueError(f"{name} is here already")
         self._lives[name] = self._lives.get(name, 0) + 1
-        self.workers[name] = Worker(self, name, protocol or self.protocol, claims)
+        self.workers[name] = Worker(self, name, self.protocol if protocol is None else protocol, claims)
         self.workers[name].subscribe()
         self.settle()
 
@@ -286,24 +141,53 @@ class Stage:
         self._waiting[reply_to] = answer
         self.soon(lambda: self._hear(worker, reply_to, request))
 
+    def tell_vote(self, protocol: ConnectProtocol) -> None:
+        if self._spoken not in (None, protocol):
+            self.say(f"The group speaks {protocol.setting}")
+        self._spoken = protocol
+
     def tell_round(self, leader: Worker, outcome: Round) -> None:
         self.say(f"{leader.name} computes and sends assignments:")
-        for member in sorted(outcome.assignments):
-            one = outcome.assignments[member]
-            runs, gives = show_jobs(one.whole), show_jobs(one.revoked)
+        for member, one in sorted(outcome.assignments.items()):
             name = self._name_of(member)
-            self.say(f"  {name}(delay: {outcome.delay_ms}, assigned: {runs}, revoked: {gives})")
+            self.say(show_share(name, delay_ms=outcome.delay_ms, runs=one.whole, gives=one.revoked))
         waiting = [job for one in outcome.memory.waiting for job in one.jobs]
         for job, reason in outcome.unassigned.items():
             if job not in waiting:
                 self.say(f"  {show_jobs([job])} is unassigned: {reason}")
+        if any(worker.stopped for worker in self.workers.values()):
+            self._tell_stops(outcome.assignments)
+            return
         moves = [(why, jobs) for one in outcome.assignments.values() for why, jobs in one.why.items() if why in MOVES]
         made = sum(len(jobs) for _, jobs in moves)
         later = ", the others not before the delay is over" if waiting else ", the others in later rounds"
-        self.say(
-            f"  moves: {made}, optimum: {outcome.optimum}, M*: {outcome.bound}"
-            + (later if made < outcome.optimum else "")
+        self._tell_moves(made, outcome, later if made < outcome.optimum else "")
+
+    def tell_eager_round(self, leader: Worker, dealt: Mapping[MemberId, Jobs]) -> None:
+        self.say(f"{leader.name} computes and sends assignments:")
+        for member, jobs in sorted(dealt.items()):
+            self.say(show_share(self._name_of(member), delay_ms=0, runs=jobs, gives=NO_JOBS))
+        self._tell_stops(dealt)
+
+    def _tell_stops(self, members: Iterable[MemberId]) -> None:
+        """Of a round for which all stop everything; the optimum is that of a cooperative group that ran the same."""
+        workers = {member: self.workers[self._name_of(member)] for member in members}
+        ran = {member: worker.owned | worker.stopped for member, worker in workers.items()}
+        cheapest = assign(
+            Memory(),
+            configured=self.configured,
+            members={member: MemberView(owned=jobs) for member, jobs in ran.items()},
+            generation=Generation(1),
+            last_completed_generation=Generation(-1),
+            now_ms=self.now_ms,
+            policy=self.policy,
         )
+        for worker in workers.values():
+            worker.stopped = NO_JOBS
+        self._tell_moves(sum(map(len, ran.values())), cheapest)
+
+    def _tell_moves(self, made: int, cheapest: Round, later: str = "") -> None:
+        self.say(f"  moves: {made}, optimum: {cheapest.optimum}, M*: {cheapest.bound}{later}")
 
     # -- the coordinator's side ---------------------------------------------------------------------------------------
 

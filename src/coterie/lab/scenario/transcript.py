@@ -24,7 +24,8 @@ The commands:
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
-from coterie.lab.scenario.stage import Stage, parse_jobs
+from coterie.lab.scenario.notation import parse_jobs
+from coterie.lab.scenario.stage import Stage
 from coterie.wire.connect import ConnectProtocol
 
 

@@ -1,0 +1,29 @@
+"""K415's notation: ``AC0`` is the connector A, ``AT1`` its task 1, ``W1(delay: 0, assigned: [AC0, AT1], revoked: [])``
+what W1 runs after a round and what it has to give back in it."""
+
+from collections.abc import Iterable
+
+from coterie.nouns.jobs import ConnectorName, ConnectorTaskId, Job, Jobs
+
+
+def parse_jobs(text: str) -> Jobs:
+    """Read jobs, with or without commas between them.
+
+    :raises ValueError: when a word is no job.
+    """
+    jobs: list[Job] = []
+    for word in text.replace(",", " ").split():
+        name, kind, number = ConnectorName(word[0]), word[1:2], word[2:]
+        if kind not in ("C", "T") or not number.isdigit():
+            raise ValueError(f"{word!r} is no job")
+        jobs.append(name if kind == "C" else ConnectorTaskId(name, int(number)))
+    return Jobs.of(jobs)
+
+
+def show_jobs(jobs: Iterable[Job]) -> str:
+    words = [f"{job.connector}T{job.task}" if isinstance(job, ConnectorTaskId) else f"{job}C0" for job in jobs]
+    return f"[{', '.join(sorted(words))}]"
+
+
+def show_share(worker: str, *, delay_ms: int, runs: Jobs, gives: Jobs) -> str:
+    return f"  {worker}(delay: {delay_ms}, assigned: {show_jobs(runs)}, revoked: {show_jobs(gives)})"
