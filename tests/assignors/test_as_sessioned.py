@@ -53,7 +53,8 @@ def assign_to_anybody(
 ) -> tuple[Memory, Mapping[MemberId, MemberRound], int]:
     """The reference: what the leader remembers, what it says, and the delay."""
     trusted = believed(memory, members, generation=generation, last_completed_generation=completed)
-    owned, twice = one_owner_each(configured, members, trusted, lambda member, job: True)
+    configured_only = {member: view.owned & configured for member, view in members.items()}
+    owned, twice = one_owner_each(configured_only, trusted, lambda member, job: True)
     unaccounted = configured - union(owned.values())
     back = returned(trusted, unaccounted, members, lambda member, jobs: jobs)
     runs = {member: jobs | back.get(member, NO_JOBS) for member, jobs in owned.items()}
@@ -81,9 +82,8 @@ def assign_to_anybody(
         assigned = back.get(member, NO_JOBS) | given.get(member, NO_JOBS)
         revoked = union(reasons.values())
         said[member] = MemberRound(
+            kept=view.owned - revoked,
             assigned=assigned,
-            revoked=revoked,
-            whole=(view.owned - revoked) | assigned,
             why={why: jobs for why, jobs in reasons.items() if jobs},
         )
     now = Memory(

@@ -57,8 +57,21 @@ class Places:
         """Those that somebody may run."""
         return jobs if self.wildcard else jobs & self.static
 
-    def strays(self, member: MemberId, jobs: Jobs) -> Jobs:
-        """What ``member`` runs of ``jobs`` and has to give back, whatever the loads are (K987's steps 3 to 5)."""
+    def unplaceable(self, jobs: Jobs) -> Jobs:
+        """Those that nobody may run."""
+        return NO_JOBS if self.wildcard else jobs - self.static
+
+    def strays(self, held: Mapping[MemberId, Jobs]) -> dict[MemberId, Jobs]:
+        """What members run of what they have ``held`` and have to give back, whatever the loads (K987's steps 3 to 5).
+
+        Who has no such job is not in it.
+        """
+        if not self.claimed and not self.draining:
+            return {}  # as in most groups
+        found = {member: self._strays_of(member, jobs) for member, jobs in held.items()}
+        return {member: jobs for member, jobs in found.items() if jobs}
+
+    def _strays_of(self, member: MemberId, jobs: Jobs) -> Jobs:
         if member in self.draining:
             return self.placeable(jobs)
         if member in self.claimed:

@@ -44,14 +44,22 @@ AGAIN_MS = 1
 class MemberRound:
     """What a round means to one member."""
 
-    assigned: Jobs
+    kept: Jobs
+    """What it runs and goes on with."""
+    assigned: Jobs = NO_JOBS
     """What is new to it."""
-    revoked: Jobs
-    """What it has to stop and give back, then to join again."""
-    whole: Jobs
-    """What it runs when it has done both."""
     why: Mapping[Why, Jobs] = field(default_factory=dict)
     """What is revoked, each job under its one reason."""
+
+    @property
+    def revoked(self) -> Jobs:
+        """What it has to stop and give back, then to join again."""
+        return union(self.why.values())
+
+    @property
+    def whole(self) -> Jobs:
+        """What it runs when it has done both."""
+        return self.kept | self.assigned
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -117,29 +125,33 @@ def assign(
     # much, it is given back in the next one.
     to_balance = {member: jobs & members[member].owned for member, jobs in aim.balance.items() if not waiting}
     drains, balance = paced(aim.drains, to_balance, policy=policy, now_ms=now_ms, next_moves_ms=trusted.next_moves_ms)
-    made = {Why.DUPLICATE: held.twice, Why.CLAIM: aim.claims, Why.DRAIN: drains, Why.BALANCE: balance}
-    assignments = {
-        member: _member_round(
-            members[member].owned,
-            {
-                Why.DELETED: members[member].owned - configured,
-                **{why: moves.get(member, NO_JOBS) for why, moves in made.items()},
-            },
-            held.returned.get(member, NO_JOBS) | aim.given.get(member, NO_JOBS),
-        )
-        for member in sorted(members)
-    }
+    taken = _by_member(
+        {
+            Why.DELETED: held.deleted,
+            Why.DUPLICATE: held.twice,
+            Why.CLAIM: aim.claims,
+            Why.DRAIN: drains,
+            Why.BALANCE: balance,
+        }
+    )
+    added = {**aim.given, **{member: jobs | aim.given.get(member, NO_JOBS) for member, jobs in held.returned.items()}}
+    assignments = {}
+    for member in sorted(members):
+        kept, why = members[member].owned, taken.get(member, {})
+        if why:
+            kept -= union(why.values())
+        assignments[member] = MemberRound(kept=kept, assigned=added.get(member, NO_JOBS), why=why)
     moves_now = count(drains) + count(balance)
     next_moves_ms = now_ms + policy.round_interval_ms if moves_now else trusted.next_moves_ms
     moves_left = count(aim.drains) + (0 if waiting else count(aim.balance)) - moves_now
     # (Whoever gives something back joins again by itself, unless it is deleted: nobody waits for that.)
-    asks_for_moves = moves_left and not any(one.why.keys() - {Why.DELETED} for one in assignments.values())
+    asks_for_moves = moves_left and not any(why.keys() - {Why.DELETED} for why in taken.values())
     return Round(
         memory=Memory(
             generation=generation,
             members={
                 member: Remembered(
-                    kept=one.whole - one.assigned,
+                    kept=one.kept,
                     given=one.assigned,
                     draining=members[member].draining,
                     instance_id=members[member].instance_id,
@@ -148,7 +160,7 @@ def assign(
             },
             waiting=waiting,
             candidates=came_first if waiting else (),
-            moved=moved | (union(one.revoked for one in assignments.values()) & configured),
+            moved=moved | (union(jobs for why in taken.values() for jobs in why.values()) & configured),
             next_moves_ms=next_moves_ms,
         ),
         places=places,
@@ -175,17 +187,24 @@ class _Held:
     """What a static member had in its former life."""
     twice: Moves
     """What another one runs, too, and goes on with."""
+    deleted: Moves
+    """What is run and is not configured any more."""
 
 
 def _held(configured: Jobs, members: Mapping[MemberId, MemberView], trusted: Memory, places: Places) -> _Held:
-    owned, twice = one_owner_each(configured, members, trusted, places.may_run_one)
+    owned: Mapping[MemberId, Jobs] = {member: view.owned & configured for member, view in members.items()}
+    deleted = {m: view.owned - configured for m, view in members.items() if len(owned[m]) < len(view.owned)}
     unaccounted = configured - union(owned.values())
+    twice: Moves = {}
+    if sum(map(len, owned.values())) > len(configured) - len(unaccounted):
+        owned, twice = one_owner_each(owned, trusted, places.may_run_one)
     back = returned(trusted, unaccounted, members, places.may_run)
     return _Held(
-        by_member={member: jobs | back[member] if member in back else jobs for member, jobs in owned.items()},
+        by_member={**owned, **{member: owned[member] | jobs for member, jobs in back.items()}},
         by_nobody=unaccounted - union(back.values()),
         returned=back,
         twice=twice,
+        deleted=deleted,
     )
 
 
@@ -204,9 +223,8 @@ class _Aim:
 
 
 def _aim(held: _Held, places: Places, waiting: Sequence[Waiting], *, moved: Jobs, order: Sequence[MemberId]) -> _Aim:
-    strays = {member: places.strays(member, jobs) for member, jobs in held.by_member.items()}
-    strays = {member: jobs for member, jobs in strays.items() if jobs}
-    stays = {m: jobs - strays[m] if m in strays else jobs for m, jobs in held.by_member.items()}
+    strays = places.strays(held.by_member)
+    stays = {**held.by_member, **{member: held.by_member[member] - jobs for member, jobs in strays.items()}}
     free = held.by_nobody - union(one.jobs for one in waiting)
     given = places.dealt(free & places.static, {member: len(stays[member]) for member in places.claimed})
     to_place = (held.by_nobody | union(strays.values())) - places.static
@@ -219,7 +237,7 @@ def _aim(held: _Held, places: Places, waiting: Sequence[Waiting], *, moved: Jobs
     loads = [len(stays[member]) for member in order]
     return _Aim(
         given={**given, **on_wildcards},
-        unplaceable=free - places.placeable(free),
+        unplaceable=places.unplaceable(free),
         claims={member: jobs for member, jobs in strays.items() if member not in places.draining},
         drains={member: jobs for member, jobs in strays.items() if member in places.draining},
         balance=balance,
@@ -227,11 +245,14 @@ def _aim(held: _Held, places: Places, waiting: Sequence[Waiting], *, moved: Jobs
     )
 
 
-def _member_round(said: Jobs, made: Mapping[Why, Jobs], assigned: Jobs) -> MemberRound:
-    why = {reason: jobs for reason, jobs in made.items() if jobs}
-    revoked = union(why.values())
-    kept = said - revoked if revoked else said
-    return MemberRound(assigned=assigned, revoked=revoked, whole=kept | assigned if assigned else kept, why=why)
+def _by_member(made: Mapping[Why, Moves]) -> Mapping[MemberId, Mapping[Why, Jobs]]:
+    """Of each member that has to give something back, what of it and why."""
+    found: dict[MemberId, dict[Why, Jobs]] = {}
+    for why, moves in made.items():
+        for member, jobs in moves.items():
+            if jobs:
+                found.setdefault(member, {})[why] = jobs
+    return found
 
 
 def _unassigned(

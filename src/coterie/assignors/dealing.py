@@ -1,15 +1,12 @@
 """From counts to jobs: which ones a worker gets and which it releases, on the way to the balanced target."""
 
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from heapq import nlargest
-from operator import attrgetter
 
-from coterie.assignors.target import Change, Load, balance
+from coterie.assignors.target import NO_CHANGE, Change, Load, balance
 from coterie.nouns.ids import MemberId
 from coterie.nouns.jobs import ConnectorName, ConnectorTaskId, Jobs
-
-CONNECTOR_OF = attrgetter("connector")
 
 
 def toward_balance(
@@ -21,9 +18,9 @@ def toward_balance(
     can be given now: the rest is waiting or still runs elsewhere, and comes in a later round.
     """
     changes = balance(
-        [Load(connectors=len(owned[m].connectors), tasks=Counter(map(CONNECTOR_OF, owned[m].tasks))) for m in order],
+        [Load(connectors=len(owned[m].connectors), tasks=_counted(owned[m].tasks)) for m in order],
         connectors=len(to_place.connectors),
-        tasks=Counter(map(CONNECTOR_OF, to_place.tasks)),
+        tasks=_counted(to_place.tasks),
     )
     free_connectors = sorted(free.connectors, reverse=True)
     free_tasks = _by_connector(free.tasks)
@@ -32,6 +29,8 @@ def toward_balance(
     given: dict[MemberId, Jobs] = {}
     released: dict[MemberId, Jobs] = {}
     for member, change in zip(order, changes, strict=True):
+        if change is NO_CHANGE:
+            continue
         connectors = [free_connectors.pop() for _ in range(min(change.connectors, len(free_connectors)))]
         tasks: list[ConnectorTaskId] = []
         for connector, count in change.tasks.items():
@@ -58,6 +57,15 @@ def _surplus(owned: Jobs, change: Change, moved: Jobs) -> Jobs:
     for connector, count in gives.items():
         tasks += nlargest(count, there[connector], key=lambda task: (task in moved.tasks, task.task))
     return Jobs(frozenset(connectors), frozenset(tasks))
+
+
+def _counted(tasks: Iterable[ConnectorTaskId]) -> dict[ConnectorName, int]:
+    # (Where a worker has ten tasks, to set up a Counter takes as long as to count them.)
+    counts: dict[ConnectorName, int] = {}
+    for task in tasks:
+        name = task.connector
+        counts[name] = counts.get(name, 0) + 1
+    return counts
 
 
 def _by_connector(tasks: Iterable[ConnectorTaskId]) -> dict[ConnectorName, list[ConnectorTaskId]]:

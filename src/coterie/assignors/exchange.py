@@ -26,7 +26,7 @@ def exchange(held: Held, free: Mapping[ConnectorName, int], shares: Shares) -> D
     :param free: the tasks that nobody runs.
     """
     deltas: Deltas = [{} for _ in held]
-    surplus = [sum(tasks.values()) - shares.tasks_floor for tasks in held]
+    surplus = shares.surplus
     givers = [worker for worker, over in enumerate(surplus) if over > 0]
     takers = [worker for worker, over in enumerate(surplus) if over <= 0]
     # All open workers give, or all take: an extra saves a stop for the ones and not for the others.
@@ -184,9 +184,9 @@ class _Taking:
 
     def _level_out(self, name: ConnectorName, count: int) -> tuple[int, int]:
         """Where there are several for everybody, bring all to one level at once: to which, and how many that took."""
-        room = {worker: room for room, line in sorted(self._lines.items(), reverse=True) for worker in line}
-        if count < 2 * len(room):
+        if count < 2 * sum(map(len, self._lines.values())):
             return 0, 0
+        room = {worker: room for room, line in sorted(self._lines.items(), reverse=True) for worker in line}
         has = {worker: self._count(worker, name) for worker in room}
         level = min((sum(has.values()) + count) // len(has), *(has[worker] + room[worker] for worker in room))
         if level <= max(has.values()):
@@ -230,10 +230,11 @@ class _Taking:
         """One each for the first ``most`` in line who have no more than ``level``. Returns them, then all others."""
         taken: list[int] = []
         passed: list[int] = []
+        held, deltas = self._held, self._deltas
         waiting = iter(line)
         for worker in waiting:
-            delta = self._deltas[worker]
-            if self._held[worker].get(name, 0) + delta.get(name, 0) > level:
+            delta = deltas[worker]
+            if held[worker].get(name, 0) + delta.get(name, 0) > level:
                 passed.append(worker)
                 continue
             delta[name] = delta.get(name, 0) + 1

@@ -72,26 +72,20 @@ def believed(
 
 
 def one_owner_each(
-    configured: Jobs,
-    members: Mapping[MemberId, MemberView],
-    memory: Memory,
-    may_run: Callable[[MemberId, Job], bool],
-) -> tuple[dict[MemberId, Jobs], Mapping[MemberId, Jobs]]:
-    """Who runs which configured job, each job once; and what members have to stop because another one runs it, too.
+    owned: Mapping[MemberId, Jobs], memory: Memory, may_run: Callable[[MemberId, Job], bool]
+) -> tuple[Mapping[MemberId, Jobs], Mapping[MemberId, Jobs]]:
+    """Who goes on with which of the jobs that are ``owned``, each job once; and who has to stop what another one runs.
 
     One owner goes on: one that may run it, if there is such a one; of those the one that the leader remembers, else
     the one that runs least, else the first by id.
     """
-    owned = {member: view.owned & configured for member, view in members.items()}
-    if sum(map(len, owned.values())) == len(union(owned.values())):
-        return owned, {}
     times: Counter[Job] = Counter()
     for jobs in owned.values():
         times.update(jobs.connectors)
         times.update(jobs.tasks)
     twice = Jobs.of(job for job, count in times.items() if count > 1)
     load = {member: len(jobs - twice) for member, jobs in owned.items()}
-    goes_on: dict[MemberId, list[Job]] = {member: [] for member in members}
+    goes_on: dict[MemberId, list[Job]] = {member: [] for member in owned}
     for job in twice:
 
         def preference(member: MemberId, job: Job = job) -> tuple[bool, bool, int, MemberId]:
@@ -127,16 +121,19 @@ def returned(
 
 
 def union(parts: Iterable[Jobs]) -> Jobs:
-    connectors: set[ConnectorName] = set()
-    tasks: set[ConnectorTaskId] = set()
-    for jobs in parts:
-        connectors |= jobs.connectors
-        tasks |= jobs.tasks
-    return Jobs(frozenset(connectors), frozenset(tasks))
+    parts = list(parts)
+    if len(parts) < 2:
+        return parts[0] if parts else NO_JOBS
+    return Jobs(
+        frozenset[ConnectorName]().union(*[jobs.connectors for jobs in parts]),
+        frozenset[ConnectorTaskId]().union(*[jobs.tasks for jobs in parts]),
+    )
 
 
 def _under_present_ids(memory: Memory, members: Mapping[MemberId, MemberView]) -> Memory:
     present = {view.instance_id: member for member, view in members.items() if view.instance_id is not None}
+    if not present:
+        return memory
     now = {
         former: present[held.instance_id]
         for former, held in memory.members.items()

@@ -10,7 +10,7 @@ out the extras by such states is a best one. So whoever deals may choose among t
 """
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
 from typing import TypeAlias
@@ -20,6 +20,9 @@ State: TypeAlias = tuple[bool, bool]
 
 _Kind: TypeAlias = tuple[bool, bool]
 """Whether a worker holds more connectors than the floor, and more tasks."""
+_RANK: Mapping[_Kind, int] = {(True, False): 0, (True, True): 1, (False, False): 2, (False, True): 3}
+"""Connectors' extras go first to workers that hold many connectors alone, then to those that hold much of both (there
+either extra saves one stop), then to those for whom none saves any."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -30,6 +33,8 @@ class Shares:
     tasks_floor: int
     tasks_extras: int
     """How many workers have one."""
+    surplus: Sequence[int]
+    """Of each worker, how many tasks more than the floor it runs."""
     with_connector: list[bool]
     with_task: list[bool]
     """True is settled where nothing else is lawful; for the others whoever deals decides."""
@@ -54,19 +59,18 @@ def divide(connectors: Sequence[int], tasks: Sequence[int], *, all_connectors: i
     workers = range(len(connectors))
     connectors_floor, connectors_extras = divmod(all_connectors, len(workers))
     tasks_floor, tasks_extras = divmod(all_tasks, len(workers))
-    kinds = [(held > connectors_floor, running > tasks_floor) for held, running in zip(connectors, tasks, strict=True)]
+    surplus = [running - tasks_floor for running in tasks]
+    kinds = [(held > connectors_floor, over > 0) for held, over in zip(connectors, surplus, strict=True)]
     lawful_by_kind = _lawful(Counter(kinds), connectors_extras, tasks_extras)
-    # Connectors' extras go first to workers that hold many connectors alone, then to those that hold much of both
-    # (there either extra saves one stop), then to those for whom none saves any.
-    ranked = sorted(workers, key=lambda worker: (not kinds[worker][0], kinds[worker][1], worker))
     with_connector = [False] * len(workers)
-    for worker in ranked[:connectors_extras]:
+    for worker in sorted(workers, key=[_RANK[kind] for kind in kinds].__getitem__)[:connectors_extras]:
         with_connector[worker] = True
     lawful = [lawful_by_kind[kind] for kind in kinds]
     return Shares(
         connectors_floor=connectors_floor,
         tasks_floor=tasks_floor,
         tasks_extras=tasks_extras,
+        surplus=surplus,
         with_connector=with_connector,
         with_task=[(has, False) not in lawful[worker] for worker, has in enumerate(with_connector)],
         lawful=lawful,
@@ -80,7 +84,7 @@ def _lawful(kinds: Counter[_Kind], connectors_extras: int, tasks_extras: int) ->
         states = [(True, False), (False, True), (True, True)]
 
     def gain(kind: _Kind, state: State, prices: tuple[int, int]) -> int:
-        return sum(saved - price for saved, has, price in zip(kind, state, prices, strict=True) if has)
+        return (kind[0] - prices[0]) * state[0] + (kind[1] - prices[1]) * state[1]
 
     def total(prices: tuple[int, int]) -> int:
         gains = sum(count * max(gain(kind, state, prices) for state in states) for kind, count in kinds.items())

@@ -60,7 +60,7 @@ class _Exchanged:
         self._shares = shares
         self.workers = [worker for worker, delta in enumerate(deltas) if delta or shares.may_change(worker)]
         """Those whose tasks may change at all."""
-        self._givers = {worker for worker in self.workers if sum(held[worker].values()) > shares.tasks_floor}
+        self._givers = {worker for worker in self.workers if shares.surplus[worker] > 0}
 
     def crowded(self) -> Iterator[tuple[int, ConnectorName, int]]:
         """Where several tasks of a connector are of which one could go; most tasks first when sorted."""

@@ -42,6 +42,9 @@ class Change:
     tasks: Mapping[ConnectorName, int] = field(default_factory=dict)
 
 
+NO_CHANGE = Change()
+
+
 def balance(loads: Sequence[Load], *, connectors: int, tasks: Mapping[ConnectorName, int]) -> Sequence[Change]:
     """The change of every worker, in the order of ``loads``, which is also the order that settles ties.
 
@@ -50,17 +53,17 @@ def balance(loads: Sequence[Load], *, connectors: int, tasks: Mapping[ConnectorN
     if not loads:
         return ()
     held = [load.tasks for load in loads]
+    running = [load.all_tasks for load in loads]
+    hosting = [load.connectors for load in loads]
     shares = divide(
-        [load.connectors for load in loads],
-        [load.all_tasks for load in loads],
-        all_connectors=connectors + sum(load.connectors for load in loads),
-        all_tasks=sum(tasks.values()) + sum(load.all_tasks for load in loads),
+        hosting, running, all_connectors=connectors + sum(hosting), all_tasks=sum(tasks.values()) + sum(running)
     )
     deltas = exchange(held, tasks, shares)
     spread(held, deltas, shares)
+    more = [shares.connectors_floor + extra - host for host, extra in zip(hosting, shares.with_connector, strict=True)]
     return [
-        Change(connectors=shares.connectors_floor + has_extra - load.connectors, tasks=delta)
-        for load, delta, has_extra in zip(loads, deltas, shares.with_connector, strict=True)
+        Change(connectors=count, tasks=delta) if count or delta else NO_CHANGE
+        for count, delta in zip(more, deltas, strict=True)
     ]
 
 

@@ -50,7 +50,7 @@ class Jobs:
                 connectors.add(job)
         return cls(frozenset(connectors), frozenset(tasks))
 
-    # Most are empty, and a copy costs what the larger set has: so none is made for nothing.
+    # Most are empty, or wholly within the other, and a copy costs what it holds: so none is made for nothing.
 
     def __or__(self, other: "Jobs") -> "Jobs":
         if not other:
@@ -60,6 +60,8 @@ class Jobs:
         return Jobs(self.connectors | other.connectors, self.tasks | other.tasks)
 
     def __and__(self, other: "Jobs") -> "Jobs":
+        if self <= other:
+            return self
         return Jobs(self.connectors & other.connectors, self.tasks & other.tasks)
 
     def __sub__(self, other: "Jobs") -> "Jobs":
