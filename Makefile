@@ -29,7 +29,7 @@ demo: .venv/run.stamp  ## broker, three workers, real data, one worker killed in
 	$(BIN)/coterie demo
 
 sim: .venv/dev.stamp  ## the simulator; SEEDS="1 2 3" or SEEDS=1-40, PLAY=fleet, clients or producers
-	$(BIN)/python -m coterie.lab.simulator $(if $(PLAY),--play $(PLAY)) $(if $(SEEDS),--seeds "$(SEEDS)")
+	$(BIN)/python -m coterie.lab.simulator --jobs 2 $(if $(PLAY),--play $(PLAY)) $(if $(SEEDS),--seeds "$(SEEDS)")
 
 fuzz: .venv/dev.stamp  ## hostile frames: a million decoded, 50,000 sent to a broker; FRAMES=… SEED=…
 	$(BIN)/python -m tests.wire.fuzzing --frames $(or $(FRAMES),1000000) --seed $(or $(SEED),1)

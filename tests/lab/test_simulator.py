@@ -1,6 +1,7 @@
 """The real machines survive bad weather, and the simulator repeats itself to the letter."""
 
 import os
+import pickle
 import subprocess
 import sys
 from functools import partial
@@ -10,6 +11,7 @@ import pytest
 from coterie.lab.simulator.__main__ import main, seeds
 from coterie.lab.simulator.clients.run import simulate_clients
 from coterie.lab.simulator.coordinator import Disk
+from coterie.lab.simulator.invariants import Invariant, Violation
 from coterie.lab.simulator.producers.run import simulate_producers
 from coterie.lab.simulator.run import simulate
 from coterie.lab.simulator.world import Alarms, World
@@ -102,6 +104,18 @@ def test_seeds_are_told_one_by_one_or_as_a_range() -> None:
 def test_the_command_prints_one_digest_a_seed(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["--seeds", "1"]) == 0
     assert simulate(1).digest in capsys.readouterr().out
+
+
+def test_two_processes_tell_of_seeds_in_their_order_as_one_does(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--seeds", "12 3,7"]) == 0
+    alone = capsys.readouterr().out
+    assert main(["--seeds", "12 3,7", "--jobs", "2"]) == 0
+    assert capsys.readouterr().out == alone
+
+
+def test_a_violation_comes_whole_out_of_another_process() -> None:
+    violation = pickle.loads(pickle.dumps(Violation(Invariant.QUIET, "then came 7")))
+    assert (violation.invariant, str(violation)) == (Invariant.QUIET, "quiet: then came 7")
 
 
 # -- the world itself -----------------------------------------------------------------------------------------------

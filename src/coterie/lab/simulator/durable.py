@@ -1,6 +1,7 @@
 """What the log holds of a group, and whether an answer shows more than that."""
 
 from collections.abc import Iterable, Sequence
+from functools import lru_cache
 from typing import TypeAlias
 
 from coterie.groups.lines import decode_line
@@ -36,15 +37,15 @@ class DurableGroup:
 
         :raises Violation: DURABLE_FIRST.
         """
-        name = type(response).__name__
         if needs > len(self._lines):
-            raise Violation(Invariant.DURABLE_FIRST, f"{name} needs {needs} lines, the log has {len(self._lines)}")
+            what = f"{type(response).__name__} needs {needs} lines"
+            raise Violation(Invariant.DURABLE_FIRST, f"{what}, the log has {len(self._lines)}")
         assert needs >= self._read, "answers leave in the order in which they were decided"
         for line in self._lines[self._read : needs]:
             replay(self._group, line)
         self._read = needs
         if response.error is ErrorCode.none and not holds(self._group, request, response):
-            raise Violation(Invariant.DURABLE_FIRST, f"the log does not hold what {name} says")
+            raise Violation(Invariant.DURABLE_FIRST, f"the log does not hold what {type(response).__name__} says")
 
 
 def holds(group: Group, request: Request, response: Response) -> bool:
@@ -79,6 +80,10 @@ def folded(group_id: GroupId, limits: Limits, lines: Iterable[Line]) -> Group:
 
 
 def replay(group: Group, line: Line) -> None:
-    decoded = decode_line(*line)
+    decoded = _decoded(*line)
     assert decoded is not None, "all lines are of groups"
     apply(group, decoded[1])
+
+
+_decoded = lru_cache(maxsize=1_000)(decode_line)
+"""Each life begins with all lines of the last one: whoever reads them anew need not take each apart anew."""

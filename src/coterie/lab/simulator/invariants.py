@@ -1,7 +1,5 @@
 """The named invariants: what must hold at every moment whatever the weather, and how a breach is told."""
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from enum import StrEnum
 
 
@@ -117,13 +115,21 @@ class Violation(Exception):
 
     def __init__(self, invariant: Invariant, what: str) -> None:
         self.invariant = invariant
-        super().__init__(f"{invariant}: {what}")
+        super().__init__(invariant, what)  # as it is called, so that it comes whole out of another process
+
+    def __str__(self) -> str:
+        return ": ".join(self.args)
 
 
-@contextmanager
-def machine_check(room: str) -> Iterator[None]:
-    """What a machine asserts of itself is an invariant, too."""
-    try:
-        yield
-    except AssertionError as error:
-        raise Violation(Invariant.MACHINE_CHECK, f"{room}: {error}") from error
+class MachineCheck:
+    """What a machine asserts of itself is an invariant, too. Around every step: a generator would cost more than it."""
+
+    def __init__(self, room: str) -> None:
+        self._room = room
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
+        if isinstance(error, AssertionError):
+            raise Violation(Invariant.MACHINE_CHECK, f"{self._room}: {error}") from error

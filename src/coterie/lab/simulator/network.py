@@ -34,7 +34,10 @@ class Network:
         """Of messages, for which a healthy link takes its time."""
 
     def link(self, worker: str) -> Link:
-        return self._links.setdefault(worker, Link())
+        link = self._links.get(worker)
+        if link is None:
+            link = self._links[worker] = Link()
+        return link
 
     def heal(self) -> None:
         self._links.clear()

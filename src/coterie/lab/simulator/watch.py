@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from coterie.assignors.members import Policy
 from coterie.groups.messages import (
     GenerationWritten,
+    Heartbeat,
     JoinGroupResponse,
     Request,
     Response,
@@ -62,6 +63,8 @@ class Watch:
     # -- the coordinator --------------------------------------------------------------------------------------------
 
     def on_step(self, taken: Step) -> None:
+        if isinstance(taken.event, Heartbeat):
+            return  # It changes nothing that is watched here.
         if isinstance(taken.event, SyncGroup):
             self._on_sync(taken.event, taken)
         for instance_id, former in taken.before.static_members.items():

@@ -20,7 +20,7 @@ from coterie.lab.simulator.cluster import (
     STOP_GRACE_MS,
     Cluster,
 )
-from coterie.lab.simulator.invariants import machine_check
+from coterie.lab.simulator.invariants import MachineCheck
 from coterie.lab.simulator.reader import Reader
 from coterie.lab.simulator.rest import Rest
 from coterie.lab.simulator.rounds import told
@@ -175,7 +175,7 @@ class Process:
     # -- the herder --------------------------------------------------------------------------------------------------
 
     def tell(self, event: herder.Event) -> None:
-        with machine_check("herder"):
+        with MachineCheck("herder"):
             output = herder_machine.step(self.herder, event, now_ms=self.world.now_ms)
         for effect in output.effects:
             if self.alive:
@@ -260,7 +260,7 @@ class Process:
     # -- the member --------------------------------------------------------------------------------------------------
 
     def feed_member(self, event: events.Event) -> None:
-        with machine_check("member"):
+        with MachineCheck("member"):
             output = classic.step(self.member, event, now_ms=self.world.now_ms)
         for effect in output.effects:
             if self.alive:

@@ -66,7 +66,8 @@ class Alarms(Generic[KeyT]):
 
     def set(self, key: KeyT, at_ms: int) -> None:
         self._timers.set(key, at_ms)
-        self._plan()
+        if self._wakes_at_ms is None or at_ms < self._wakes_at_ms:
+            self._plan()
 
     def cancel(self, key: KeyT) -> None:
         self._timers.cancel(key)

@@ -34,7 +34,7 @@ from coterie.groups.transaction_messages import (
 )
 from coterie.groups.transactions import deadline_ms
 from coterie.groups.turn import Refusal
-from coterie.lab.simulator.invariants import machine_check
+from coterie.lab.simulator.invariants import MachineCheck
 from coterie.lab.simulator.network import Call
 from coterie.lab.simulator.producers.watch import ProducersWatch, Step
 from coterie.lab.simulator.world import Alarms, World
@@ -291,7 +291,7 @@ class SimBroker:
             before = read_transaction(self._store.database, write.transactional_id)
             changes = self._store.changes
             outcome: Written | CoterieError
-            with machine_check("broker"):
+            with MachineCheck("broker"):
                 try:
                     outcome = write.run(self._store)
                 except CoterieError as refused:
