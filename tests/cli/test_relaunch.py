@@ -143,6 +143,7 @@ class Process:
     url: str
     group_id: GroupId
     popen: "subprocess.Popen[bytes]"
+    file: Path
     log: Path
     parent: int
 
@@ -159,11 +160,14 @@ class Process:
         shown = self.ask("/coterie/group")
         return [] if shown is None else [{**member, "generation": shown["generation"]} for member in shown["members"]]
 
+    def order(self) -> httpx.Response:
+        """To begin anew."""
+        return httpx.post(f"{self.url}/coterie/workers/{self.url.removeprefix('http://')}/restart", timeout=60)
+
     def begin_anew(self) -> Mapping[str, Any]:
         """Order it; returns what it was in its group."""
         (member,) = until(lambda: self.members() or None, within_s=90, what="it is in its group")
-        worker = self.url.removeprefix("http://")
-        assert httpx.post(f"{self.url}/coterie/workers/{worker}/restart", timeout=60).status_code == 202
+        assert self.order().status_code == 202
         return member
 
     async def is_member(self, bootstrap: str, member: Mapping[str, Any]) -> bool:
@@ -211,14 +215,25 @@ def start(embedded_broker: EmbeddedBroker, tmp_path: Path) -> Iterator[Callable[
                 )
             stack.callback(popen.wait, 60)
             stack.callback(popen.kill)
-            return Process(f"http://127.0.0.1:{port}", GroupId(group), popen, log, held)
+            return Process(f"http://127.0.0.1:{port}", GroupId(group), popen, file, log, held)
 
         yield started
 
 
 @pytest.mark.processes
-def test_a_process_that_begins_anew_keeps_its_number_its_place_and_its_parent(start: Callable[[str], Process]) -> None:
+def test_a_process_begins_anew_only_if_it_can_and_keeps_its_number_its_place_and_its_parent(
+    start: Callable[[str], Process],
+) -> None:
     process = start("as usual")
+    until(lambda: process.members() or None, within_s=90, what="it is in its group")
+    settings = process.file.read_text()
+    process.file.write_text(settings + "session.timeout.ms=soon\n")
+    refused = process.order()
+    assert refused.status_code == 409
+    assert f"{process.file}: Invalid value soon for configuration session.timeout.ms" in refused.text
+    process.file.unlink()
+    assert f"{process.file} cannot be read" in process.order().text
+    process.file.write_text(settings)
     before = process.begin_anew()
 
     def again() -> list[Mapping[str, Any]]:

@@ -238,6 +238,24 @@ def test_a_time_that_is_up_says_whose_it_was_why_and_how_to_go_on(
     assert (lost in " ".join(capsys.readouterr().out.split())) == (fails == "is out")
 
 
+def test_a_worker_that_could_not_start_again_is_said_and_is_still_to_restart() -> None:
+    class TwoRefuses(Workers):
+        def answer(self, method: str, path: str) -> tuple[int, bytes]:
+            if method == "POST" and "/two%3A" in path:
+                return 409, b'{"error_code": 409, "message": "two.properties cannot be read"}'
+            return super().answer(method, path)
+
+    with (
+        working(TwoRefuses("one", "two", "three")) as url,
+        pytest.raises(
+            WorldError,
+            match=r"^two.properties cannot be read \(HTTP 409 from .*\). Restarted: three. "
+            "When the group is well, go on with `coterie workers restart --rolling one two`.",
+        ),
+    ):
+        workers.restart_rolling(url, timeout_s=5)
+
+
 def test_a_worker_that_is_starting_up_is_named_while_it_is_waited_for(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -60,6 +60,18 @@ def test_it_ends_in_its_place_and_without_a_farewell() -> None:
     assert {status.state for status in shown.values() if status is not None} == {State.RESTARTING}
 
 
+def test_whoever_could_not_start_again_says_so_and_stops_nothing() -> None:
+    hand = working()
+    answer = hand.answer(hand.ask(RestartWorker(worker="here:8083", obstacle="worker.properties cannot be read")))
+    assert answer == Refused(
+        problem=Problem.NOT_POSSIBLE,
+        message="This worker would not start again, so it goes on as it is. worker.properties cannot be read",
+    )
+    hand.obey()
+    assert not hand.take(StopTask)
+    assert not hand.herder.restarting
+
+
 def test_a_leader_asks_for_a_round_in_its_next_life_to_know_its_members_again() -> None:
     hand = working()
     hand.assign(leader=ME, protocol=STATIC)

@@ -58,8 +58,12 @@ def spark_runtime(settings: WorkerSettings, name: str, scratch: Path) -> TaskRun
     )
 
 
-def run_worker(settings: WorkerSettings, runtime_of: RuntimeOf = spark_runtime) -> int:
+def run_worker(
+    settings: WorkerSettings, runtime_of: RuntimeOf = spark_runtime, check_settings: Callable[[], object] = lambda: None
+) -> int:
     """Run one worker until it ends; returns the exit code. Nothing is begun before its REST port is known to be free.
+
+    ``check_settings`` raises what is wrong with the settings that it would find if it began anew.
 
     A worker that was to begin anew and does not, because it was told to end meanwhile or cannot, leaves its group.
 
@@ -74,7 +78,8 @@ def run_worker(settings: WorkerSettings, runtime_of: RuntimeOf = spark_runtime) 
     with bind(*settings.listener) as listener:
         member = member_settings(settings, listener)
         place = relaunch.handed_on(member)
-        ended = asyncio.run(serve_life(settings, listener, runtime_of, made=made, place=place))
+        life = serve_life(settings, listener, runtime_of, made=made, place=place, check_settings=check_settings)
+        ended = asyncio.run(life)
     if not ended.restarts:
         return ended.code
     # Looked at when nothing is left to close, which takes time: from here on a signal ends the process at once.
@@ -123,6 +128,7 @@ async def serve_life(
     *,
     made: Callable[[Worker], None],
     place: Place | None = None,
+    check_settings: Callable[[], object] = lambda: None,
 ) -> Ended:
     """Run one life of a worker, in the ``place`` of a former one if there was such a one."""
     port = listener.getsockname()[1]
@@ -164,6 +170,7 @@ async def serve_life(
                 runtime=runtime,
                 leader_client=HttpLeaderClient(client),
                 place=place,
+                check_settings=check_settings,
             )
             made(worker)
             app = create_app(worker, client, cluster_id=await topics.cluster_id())

@@ -155,8 +155,11 @@ def restart_rolling(url: str, *, timeout_s: float, only: Sequence[str] = ()) -> 
                 leader = shown.leader.worker_id if shown.leader is not None else None
                 here = (member for member in shown.members if any(_is_same(member, one) for one in left))
                 member = min(here, key=lambda one: (one.worker_id == leader, one.name))
+                began = time.monotonic()
+                group.order("POST", member.worker_id, "restart")  # Who refuses is still to restart.
+                _console.print(f"{escape(member.name)} restarts…")
                 left = [one for one in left if not _is_same(one, member)]
-                back = _restart_one(group, member, timeout_s=timeout_s)
+                back = _until_back(group, member, began=began, timeout_s=timeout_s)
                 seen = [back if _is_same(one, member) else one for one in seen]
                 restarted.append(member.name)
             _well(group, seen)  # Who is back may have gone since.
@@ -181,14 +184,11 @@ def _check_alone(member: ShownMember, *, is_named: bool) -> None:
     _console.print(f"{escape(member.name)} is the only worker of the group: nothing runs until it is back.")
 
 
-def _restart_one(group: Group, member: ShownMember, *, timeout_s: float) -> ShownMember:
+def _until_back(group: Group, member: ShownMember, *, began: float, timeout_s: float) -> ShownMember:
     """``member`` when it is back.
 
     :raises WorldError: when it is not back in time, or has ended.
     """
-    began = time.monotonic()
-    _console.print(f"{escape(member.name)} restarts…")
-    group.order("POST", member.worker_id, "restart")
     back: ShownMember | None = None
     has_lost_place = False
 

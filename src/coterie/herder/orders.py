@@ -48,8 +48,8 @@ def _obey(turn: Turn, order: WorkerOrder) -> Answer:
             return draining.drain(turn)
         case UncordonWorker():
             return draining.uncordon(turn)
-        case RestartWorker():
-            return restarting.restart(turn)
+        case RestartWorker(obstacle=obstacle):
+            return restarting.restart(turn, obstacle)
 
 
 def _elsewhere(herder: Herder, worker: str) -> Refused | None:

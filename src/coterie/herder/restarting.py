@@ -19,12 +19,15 @@ from coterie.wire.connect_place import Place
 REASON = "it restarts"
 
 
-def restart(turn: Turn) -> Answer:
+def restart(turn: Turn, obstacle: str | None) -> Answer:
     herder = turn.herder
     if herder.draining:
         message = "This worker drains: it ends when it is done. To keep it, call it back first (uncordon)"
         return Refused(problem=Problem.NOT_POSSIBLE, message=message)
     if not herder.restarting:
+        if obstacle is not None:
+            message = f"This worker would not start again, so it goes on as it is. {obstacle}"
+            return Refused(problem=Problem.NOT_POSSIBLE, message=message)
         turn.order(Say(text="By order of an operator this worker restarts"))
         herder.restarting = True
         message = "Worker is restarting"

@@ -90,7 +90,8 @@ class GroupApi:
         return await self._order(request, UncordonWorker(worker=_worker(request)))
 
     async def restart(self, request: Request) -> Response:
-        return await self._order(request, RestartWorker(worker=_worker(request)))
+        obstacle = await self._worker.obstacle()
+        return await self._order(request, RestartWorker(worker=_worker(request), obstacle=obstacle))
 
     # -- small hands --------------------------------------------------------------------------------------------------
 

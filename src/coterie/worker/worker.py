@@ -98,8 +98,13 @@ class Worker:
         runtime: TaskRuntime,
         leader_client: LeaderClient,
         place: Place | None = None,
+        check_settings: Callable[[], object] = lambda: None,
     ) -> None:
-        """``place`` is what a former life of this process has handed on; its membership goes on in it as well."""
+        """``place`` is what a former life of this process has handed on; its membership goes on in it as well.
+
+        ``check_settings`` raises ConfigError or WorldError when a next life would not start with its settings as they
+        are by now; it may block.
+        """
         self.settings = settings
         self.life = uuid.uuid4().hex[:12]
         """Tells this life of the process from others, for whoever waits for the next one."""
@@ -111,6 +116,7 @@ class Worker:
         """Why it was first ordered to shut down. One that restarts may be told when it hears of nothing any more."""
         self._herder = Herder(settings, place)
         self._goes_on = place is not None
+        self._check_settings = check_settings
         self._config_log = config_log
         self._status_log = status_log
         self._membership = membership
@@ -131,6 +137,14 @@ class Worker:
         self._ended: Ended | None = None
 
     # -- for others of this process -----------------------------------------------------------------------------------
+
+    async def obstacle(self) -> str | None:
+        """Why this worker could not begin anew, as far as that can be seen now."""
+        try:
+            await asyncio.to_thread(self._check_settings)
+        except (ConfigError, WorldError) as error:
+            return str(error)
+        return None
 
     async def ask(self, request: Request) -> Answer:
         """Put ``request`` to the herder and await its answer. Who stops waiting is forgotten, the request is not."""
