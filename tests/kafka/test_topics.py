@@ -137,11 +137,23 @@ async def test_followers_read_apart_from_one_another(topics: Topics) -> None:
     assert [one.offset for one in first] == list(range(1_200))
 
 
+async def test_a_topic_whose_lines_need_no_order_may_stand_with_any_number_of_partitions(topics: Topics) -> None:
+    name = fresh_name()
+    there = await open_log(topics, name, partitions=5)
+    await there.append([line(f"k{i}", "theirs") for i in range(20)])
+    log = await open_log(topics, name, partitions=1)
+    await log.append([line(f"k{i}", "ours") for i in range(20)])
+    lines = await to_end(log)
+    assert {one.partition for one in lines} == set(range(5))
+    assert len(lines) == 40
+    assert {one.key: one.value for one in lines} == {f"k{i}".encode(): b"ours" for i in range(20)}
+
+
 async def test_a_topic_with_too_many_partitions_is_refused_with_what_to_do(topics: Topics) -> None:
     name = fresh_name()
     await open_log(topics, name, partitions=3)
     with pytest.raises(WorldError, match=r"has 3 partitions.* 1 partition, or name another topic as config"):
-        await open_log(topics, name)
+        await topics.open(name, partitions=1, replication=1, key=KEY, ordered=True)
 
 
 @pytest.mark.kafka

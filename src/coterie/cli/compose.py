@@ -219,6 +219,7 @@ async def _topics(settings: WorkerSettings, client_id: str) -> AsyncIterator[tup
             partitions=1,
             replication=settings.config_storage_replication_factor,
             key="config.storage.topic",
+            ordered=True,
         )
         status_log = await topics.open(
             settings.status_storage_topic,

@@ -85,18 +85,21 @@ class Topics:
         self._delivered = self._delivering.submit(self._deliver)
         self._logs: list[TopicLog] = []
 
-    async def open(self, topic: str, *, partitions: int, replication: int, key: str) -> "TopicLog":
+    async def open(
+        self, topic: str, *, partitions: int, replication: int, key: str, ordered: bool = False
+    ) -> "TopicLog":
         """The topic as a log; made, compacted, when it is not there.
 
         ``partitions`` and ``replication`` may be -1 for the broker's own default. ``key`` is the worker's setting
-        that names the topic: errors name it. A topic asked for with one partition must have one, since it is the
-        order of its lines that matters; any number will do for another.
+        that names the topic: errors name it. One that stands already may have any number of partitions, unless the
+        order of all its lines matters (``ordered``): then it has to have one.
 
-        :raises WorldError: when it cannot be made, or stands with another cleanup.policy or number of partitions.
+        :raises WorldError: when it cannot be made, or stands with another cleanup.policy, or ordered with more
+            partitions than one.
         """
         await self._create(topic, partitions, replication, key)
         count = await self._partition_count(topic)
-        if partitions == 1 and count != 1:
+        if ordered and count != 1:
             raise WorldError(
                 f"topic {topic} has {count} partitions, but the order of its lines matters: "
                 f"make it anew with 1 partition, or name another topic as {key}"
