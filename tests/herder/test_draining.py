@@ -2,7 +2,16 @@
 
 from coterie.herder import config_records
 from coterie.herder.messages import Exit, GroupLeft, LeaveGroup, Rejoin, Say, ShutdownOrdered, StopTask, Subscribe
-from coterie.herder.requests import Done, DrainWorker, Problem, Refused, RestartWorker, UncordonWorker
+from coterie.herder.requests import (
+    DescribeWorker,
+    Done,
+    DrainWorker,
+    Problem,
+    Refused,
+    RestartWorker,
+    UncordonWorker,
+    WorkerView,
+)
 from coterie.nouns.ids import Incarnation
 from coterie.nouns.jobs import NO_JOBS, ConnectorName, ConnectorTaskId, Jobs
 from coterie.wire.connect import ConnectProtocol
@@ -128,7 +137,11 @@ def test_a_drain_whose_group_has_come_to_an_older_protocol_is_told_to_wait_and_g
         hand.tell(RebalanceStarted())
         hand.assign(protocol=protocol)
         warned = [said.text for said in hand.take(Say) if said.warns]
-        assert any("The drain of this worker waits. The group speaks sessioned" in text for text in warned) is warns
+        assert any("The drain of this worker waits: the group speaks sessioned" in text for text in warned) is warns
+        view = hand.answer(hand.ask(DescribeWorker()))
+        assert isinstance(view, WorkerView)
+        assert view.draining
+        assert (view.drain_waits is not None) is warns
     assert hand.herder.draining
 
 

@@ -124,6 +124,36 @@ async def test_the_last_workers_drain_waits_says_why_and_can_be_called_back(
     assert len(anna.running) == 1, "and it takes its share, as before"
 
 
+async def test_a_drain_waits_while_its_group_speaks_an_older_protocol_and_says_so(
+    lives: Lives, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (anna,) = await lives.start("anna")
+    await lives.create("orders", 2)
+    assert (await order(lives, anna, "POST", "anna", "drain")).status_code == 202
+    (older,) = await lives.start("bert", properties={"connect.protocol": "sessioned"})
+    why = "the group speaks sessioned, which has no word for a drain: all workers have to offer connect.protocol=static"
+
+    async def is_told() -> bool:
+        shown, word = await lives.group(), await lives.view(anna)
+        of_anna = [member for member in shown["members"] if member["draining"]] if shown is not None else []
+        return word is not None and word["drain_waits"] == why and [one["drain_waits"] for one in of_anna] == [why]
+
+    await until(is_told, within_s=60)
+    await until(lives.is_quiet, within_s=60)
+    await asyncio.to_thread(commands.show_group, anna.url, as_json=False)
+    at = anna.url.removeprefix("http://")
+    assert f"The drain of {at} waits: {why}." in " ".join(capsys.readouterr().out.split())
+    assert len(lives.running()) == 2
+    await lives.start("cleo")
+    assert older.worker is not None
+    assert older.run is not None
+    older.worker.order_shutdown("the test has seen it")
+    await older.run
+    assert anna.run is not None
+    async with asyncio.timeout(60):
+        assert await anna.run == 0, "and it goes on when they all speak static"
+
+
 async def test_a_drain_that_waits_goes_on_when_somebody_comes(lives: Lives) -> None:
     (anna,) = await lives.start("anna")
     await lives.create("orders", 2)

@@ -9,10 +9,10 @@ The wish outlives the membership: who loses its place while it drains joins agai
 """
 
 from coterie.herder import leaving
+from coterie.herder.group_view import unheard
 from coterie.herder.messages import Rejoin, Say
 from coterie.herder.requests import Answer, Done, Problem, Refused
 from coterie.herder.state import Turn
-from coterie.wire.connect import ConnectProtocol
 
 
 def drain(turn: Turn) -> Answer:
@@ -22,8 +22,12 @@ def drain(turn: Turn) -> Answer:
     if herder.protocol is None or not herder.member_id:
         message = "This worker has no place in its group at the moment, so nobody could take its jobs; ask again"
         return Refused(problem=Problem.NO_LEADER, message=message)
-    if herder.protocol < ConnectProtocol.STATIC:
-        return Refused(problem=Problem.NOT_POSSIBLE, message=_too_old(herder.protocol))
+    if (why := unheard(herder.protocol)) is not None:
+        message = (
+            f"{why[0].upper()}{why[1:]}. Until then stop this worker (SIGTERM): its jobs move when it has been gone "
+            "for scheduled.rebalance.max.delay.ms"
+        )
+        return Refused(problem=Problem.NOT_POSSIBLE, message=message)
     _turn_to(turn, draining=True, reason="this worker drains")
     return Done()
 
@@ -36,8 +40,8 @@ def uncordon(turn: Turn) -> Answer:
 def on_assignment(turn: Turn) -> None:
     """A group that a worker with an older setting has joined meanwhile hears of no drain, and may give it jobs."""
     herder = turn.herder
-    if herder.draining and herder.protocol is not None and herder.protocol < ConnectProtocol.STATIC:
-        turn.order(Say(text=f"The drain of this worker waits. {_too_old(herder.protocol)}", warns=True))
+    if herder.draining and (why := unheard(herder.protocol)) is not None:
+        turn.order(Say(text=f"The drain of this worker waits: {why}", warns=True))
 
 
 def advance(turn: Turn) -> None:
@@ -59,11 +63,3 @@ def _turn_to(turn: Turn, *, draining: bool, reason: str) -> None:
         herder.draining = draining
         herder.owes_word = reason
         turn.order(Say(text=f"By order of an operator {reason}"))
-
-
-def _too_old(protocol: ConnectProtocol) -> str:
-    return (
-        f"The group speaks {protocol.setting}, which has no word for a drain: all workers have to offer "
-        f"connect.protocol={ConnectProtocol.STATIC.setting}. Until then stop this worker (SIGTERM): its jobs move when "
-        "it has been gone for scheduled.rebalance.max.delay.ms"
-    )

@@ -15,7 +15,7 @@ from coterie.assignors.memory import Waiting
 from coterie.herder.requests import DeferredJobs, GroupView, MemberInfo
 from coterie.nouns.ids import InstanceId, MemberId, WorkerId, WorkerUrl
 from coterie.nouns.jobs import Job, Jobs
-from coterie.wire.connect import WorkerAssignment
+from coterie.wire.connect import ConnectProtocol, WorkerAssignment
 from coterie.wire.connect_events import AssignmentWanted
 from coterie.wire.connect_opaque import name_in
 
@@ -147,6 +147,16 @@ def worker_id_in(url: WorkerUrl) -> WorkerId:
         return WorkerId(urlsplit(url).netloc or url)
     except ValueError:  # A member says of itself what it likes, and its nonsense is not the leader's end.
         return WorkerId(url)
+
+
+def unheard(protocol: ConnectProtocol | None) -> str | None:
+    """Why a drain in a group that speaks ``protocol`` comes to nothing; None when it does not."""
+    if protocol is None or protocol >= ConnectProtocol.STATIC:
+        return None
+    return (
+        f"the group speaks {protocol.setting}, which has no word for a drain: all workers have to offer "
+        f"connect.protocol={ConnectProtocol.STATIC.setting}"
+    )
 
 
 # -- small hands ------------------------------------------------------------------------------------------------------

@@ -211,6 +211,8 @@ class WorkerView:
     url: WorkerUrl
     state: MemberState
     draining: bool
+    drain_waits: str | None
+    """Why its leader does not hear of its drain; None when it does, or there is none."""
     restarting: bool
     protocol: str | None
     """What the group votes for, as ``connect.protocol`` names it; None before the first round."""

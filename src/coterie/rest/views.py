@@ -69,6 +69,7 @@ def worker(view: WorkerView, *, now_ms: int, version: str, life: str, stall_ms: 
         "coterie_version": version,
         "life": life,
         "draining": view.draining,
+        "drain_waits": view.drain_waits,
         "restarting": view.restarting,
         "group": {
             "member_id": view.member_id,
