@@ -26,7 +26,7 @@ _PROPERTIES: Mapping[str, str] = {
 
 
 class JvmWorker:
-    """One worker of Kafka's own. Start it once; :meth:`end` is safe at any time."""
+    """One worker of Kafka's own. Start it again only after :meth:`end`, which is safe at any time."""
 
     def __init__(self, tools: Tools, folder: Path, properties: Mapping[str, str]) -> None:
         """``properties`` go over what every such worker has; they name the brokers, the group, topics, plug-ins."""

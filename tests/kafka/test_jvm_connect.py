@@ -5,18 +5,22 @@ fails there, and nothing else does. With ``COTERIE_RECORD=FOLDER`` in the enviro
 there, for `tests.kafka.mixed_vectors`.
 """
 
+import asyncio
 import os
 import signal
 import uuid
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
+from confluent_kafka import OFFSET_BEGINNING, Consumer, TopicPartition
 
+from coterie.cli import plan, workers
 from coterie.herder.seams import TaskStart
 from coterie.nouns.errors import WorldError
 from coterie.nouns.jobs import ConnectorName
@@ -39,6 +43,10 @@ TASKS = 3
 BOTH, THEIRS, OURS = "FileStreamSink", "FileStreamSource", "SimulatedSource"
 """Connector classes by who has them."""
 TASK_CLASSES = {BOTH: "org.apache.kafka.connect.file.FileStreamSinkTask", OURS: "SimulatedSourceTask"}
+CLAIMS = {
+    "static_connectors": "c1,c2,c3",
+    "static_tasks": ",".join(f"c{c}-{t}" for c in (1, 2, 3) for t in range(TASKS)),
+}
 SPOKEN = {"eager": ConnectProtocol.EAGER, "compatible": ConnectProtocol.COMPATIBLE, "static": ConnectProtocol.SESSIONED}
 """By what ours are set to: what a group speaks in which the JVM worker offers all that Kafka has."""
 
@@ -89,8 +97,8 @@ class Mixed:
     def __init__(self, jvm: JvmWorker, fleet: ComposedFleet, client: httpx.AsyncClient, folder: Path) -> None:
         self.jvm = jvm
         self.fleet = fleet
+        self.folder = folder
         self._client = client
-        self._folder = folder
 
     async def start_jvm(self) -> str:
         """Start Kafka's own worker and wait until it is in the group; where its REST listens."""
@@ -106,9 +114,11 @@ class Mixed:
         await until(serves, within_s=100)
         return url
 
-    async def start_ours(self, name: str, protocol: str) -> tuple[Composed, LightRuntime]:
+    async def start_ours(self, name: str, protocol: str, **claims: str) -> tuple[Composed, LightRuntime]:
+        """``claims`` are ``static_connectors`` and ``static_tasks``."""
         runtime = LightRuntime()
-        one = await self.fleet.start(name, runtime, {"connect.protocol": protocol})
+        properties = {key.replace("_", "."): value for key, value in claims.items()}
+        one = await self.fleet.start(name, runtime, {"connect.protocol": protocol, **properties})
         await until(lambda: one.worker is not None and one.worker.phase == "running", within_s=100)
         return one, runtime
 
@@ -127,9 +137,17 @@ class Mixed:
         except TimeoutError:
             raise AssertionError([await one.view() for one in ours]) from None
 
+    async def asked(self, method: str, url: str, *, status: int, body: object = None) -> Any:
+        """What is answered, or the message of what is refused."""
+        answer = await self._client.request(method, url, json=body)
+        assert answer.status_code == status, f"{method} {url}: {answer.status_code} {answer.text}"
+        if answer.is_error:
+            return answer.json()["message"]
+        return answer.json() if answer.content else None
+
     async def create(self, url: str, name: str, connector_class: str, *, status: int = 201) -> None:
         """Ask the worker at ``url`` for a connector; it has to answer with ``status``."""
-        config = {"connector.class": connector_class, "tasks.max": str(TASKS), "file": str(self._folder / name)}
+        config = {"connector.class": connector_class, "tasks.max": str(TASKS), "file": str(self.folder / name)}
         topic = f"{name}-{uuid.uuid4().hex[:8]}"
         config |= {"topic": topic} if connector_class == THEIRS else {"topics": topic}
         answer = await self._client.post(f"{url}/connectors", json={"name": name, "config": config})
@@ -163,6 +181,13 @@ class Mixed:
 def where(status: Status) -> list[tuple[str, str]]:
     """State and worker of the connector and then of each of its tasks."""
     return [(job["state"], job["worker_id"]) for job in (status["connector"], *status["tasks"])]
+
+
+async def refused(act: Callable[[], None]) -> str:
+    """What a command ends with."""
+    with pytest.raises(WorldError) as raised:
+        await asyncio.to_thread(act)
+    return str(raised.value)
 
 
 def host(url: str) -> str:
@@ -238,6 +263,7 @@ async def test_ours_leads_and_a_jvm_takes_and_reports_what_it_is_assigned(
     assert max(tasks.values()) - min(tasks.values()) <= 1
     assert any(owner == host(jvm) for (_, owner), *rest in jobs if rest), "tasks that the JVM has published to us"
     assert any(state == "FAILED" for job in jobs for state, _ in job), "the JVM lacks a class of ours"
+    await check_a_group_that_ours_leads(mixed, a, b, jvm, speaks=SPOKEN[protocol], jobs=jobs)
 
     mixed.jvm.signal(signal.SIGTERM)
     await mixed.until_all([a.url, b.url], list(classes), runs_except_on(set(), TASKS))
@@ -255,12 +281,54 @@ async def test_ours_leads_and_a_jvm_takes_and_reports_what_it_is_assigned(
     record(os.environ.get("COTERIE_RECORD"), f"ours lead, {request.node.callspec.id}", a.heard)
 
 
+async def check_a_group_that_ours_leads(
+    mixed: Mixed,
+    a: Composed,
+    b: Composed,
+    jvm: str,
+    *,
+    speaks: ConnectProtocol,
+    jobs: Sequence[Sequence[tuple[str, str]]],
+) -> None:
+    """``a`` leads. It tells of everybody, also of whom can say nothing for itself; and a drain has one answer."""
+    shown = await mixed.asked("GET", f"{b.url}/coterie/group", status=200)
+    states = {member["worker_id"]: member["state"] for member in shown["members"]}
+    assert (shown["protocol"], shown["leader"]["worker_id"]) == (speaks.setting, host(a.url))
+    assert states == {host(a.url): "STABLE", host(b.url): "STABLE", host(jvm): "UNREACHABLE"}
+    owned = Counter(worker for job in jobs for _, worker in job)
+    assert owned == {
+        member["worker_id"]: len(member["owned"]["connectors"]) + len(member["owned"]["tasks"])
+        for member in shown["members"]
+    }
+    for asked in (a, b):
+        for worker in (host(a.url), host(b.url)):
+            said = await mixed.asked("POST", f"{asked.url}/coterie/workers/{worker}/drain", status=409)
+            assert said.startswith(f"The group speaks {speaks.setting}, which has no word for a drain")
+        for order in ("drain", "restart"):
+            said = await mixed.asked("POST", f"{asked.url}/coterie/workers/{host(jvm)}/{order}", status=409)
+            assert said.startswith(f"The worker at {jvm}/ is Connect's own")
+    drain = partial(workers.drain, b.url, host(b.url))
+    assert f"The group speaks {speaks.setting}, which has no word for a drain" in await refused(drain)
+    leaves = partial(plan.show, plan.Asked(remove=(host(jvm),)), url=b.url, file=None, as_json=False)
+    if speaks is ConnectProtocol.EAGER:
+        assert "speaks eager" in await refused(leaves)
+    else:
+        await asyncio.to_thread(leaves)
+    await check_nothing_has_happened(mixed, a, b, generation=shown["generation"])
+
+
+async def check_nothing_has_happened(mixed: Mixed, *ours: Composed, generation: int) -> None:
+    for one in ours:
+        view = await mixed.asked("GET", f"{one.url}/coterie/worker", status=200)
+        assert (view["draining"], view["group"]["generation"]) == (False, generation)
+
+
 @on("embedded-static", "kafka-static")
 async def test_a_jvm_leads_and_ours_take_and_report_what_they_are_assigned(
-    mixed: Mixed, protocol: str, request: pytest.FixtureRequest
+    mixed: Mixed, protocol: str, request: pytest.FixtureRequest, caplog: pytest.LogCaptureFixture
 ) -> None:
     jvm = await mixed.start_jvm()
-    (a, runs_a), (b, runs_b) = await mixed.start_ours("a", protocol), await mixed.start_ours("b", protocol)
+    (a, runs_a), (b, runs_b) = await mixed.start_ours("a", protocol), await mixed.start_ours("b", protocol, **CLAIMS)
     await mixed.until_one_group(a, b, leader=jvm)
     urls = [a.url, b.url, jvm]
     ours = {host(a.url), host(b.url)}
@@ -277,6 +345,9 @@ async def test_a_jvm_leads_and_ours_take_and_report_what_they_are_assigned(
     assert any(owner in ours for (_, owner), *_ in jobs[:3]), "tasks that one of ours has published to the JVM"
     assert any(state == "FAILED" for job in jobs[3:] for state, _ in job), "ours lack a class of the JVM's"
     record(os.environ.get("COTERIE_RECORD"), f"a JVM leads, {request.node.callspec.id}", a.heard + b.heard)
+    ignored = [line for line in caplog.messages if "static.connectors and static.tasks are ignored" in line]
+    assert len(ignored) == (protocol == "static"), "who claims says once that it is not heard"
+    await check_a_group_that_a_jvm_leads(mixed, a, b, jvm)
 
     await a.stop()
     await mixed.until_all([b.url, jvm], shared, runs_except_on(set(), TASKS))
@@ -287,6 +358,34 @@ async def test_a_jvm_leads_and_ours_take_and_report_what_they_are_assigned(
     assert len(runs_b.running) == 3 * TASKS
     assert not runs_a.running
     assert b.losses == []
+    if protocol == "static":
+        # The group has come to speak it, so claims count: nobody may have what is not c1's, c2's or c3's.
+        (lost, *_) = await mixed.until_all([b.url], theirs, lambda one: one["connector"]["state"] == "UNASSIGNED")
+        assert "claim" in lost["connector"]["trace"]
+
+
+async def check_a_group_that_a_jvm_leads(mixed: Mixed, a: Composed, b: Composed, jvm: str) -> None:
+    """Connect tells nobody of a group. Ours say so, and what they know themselves; at once, and nothing comes of it."""
+    before = await mixed.asked("GET", f"{b.url}/coterie/worker", status=200)
+    place = before["group"]
+    known = (
+        f"is led by a Connect worker, at {jvm}/",
+        "neither drains nor static assignments",
+        f"Generation {place['generation']} speaks {place['protocol']}",
+        "GET /connectors?expand=status",
+    )
+    told = [
+        await mixed.asked("GET", f"{a.url}/coterie/group", status=409),
+        await mixed.asked("POST", f"{a.url}/coterie/workers/b/drain", status=409),
+        await mixed.asked("POST", f"{a.url}/coterie/workers/{host(b.url)}/restart", status=409),
+        await refused(partial(workers.show_group, b.url, as_json=False)),
+        await refused(partial(workers.drain, b.url, "a")),
+        await refused(partial(plan.show, plan.Asked(remove=("a",)), url=a.url, file=None, as_json=False)),
+    ]
+    assert all(part in text for part in known for text in told), told
+    said = await mixed.asked("POST", f"{b.url}/coterie/workers/{host(b.url)}/drain", status=409)
+    assert said.startswith(f"The group speaks {place['protocol']}, which has no word for a drain")
+    await check_nothing_has_happened(mixed, a, b, generation=place["generation"])
 
 
 def test_a_connect_worker_with_exactly_once_joins_the_embedded_broker_works_and_leaves(
@@ -318,3 +417,81 @@ def test_a_connect_worker_with_exactly_once_joins_the_embedded_broker_works_and_
     finally:
         worker.end()
     assert not worker.logged(" ERROR ")
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("bootstrap", ["embedded", "kafka"], indirect=True)
+async def test_a_connect_cluster_is_taken_over_in_place_and_given_back(mixed: Mixed, bootstrap: str) -> None:
+    """What docs/migration.md tells an operator, step by step; each line of the file is read once, before and after."""
+    jvm = await mixed.start_jvm()
+    topic, lines = f"lines-{uuid.uuid4().hex[:8]}", mixed.folder / "lines"
+    theirs = {"connector.class": THEIRS, "tasks.max": "1", "file": str(lines), "topic": topic}
+    lines.write_text("1\n2\n3\n")
+    await mixed.asked("POST", f"{jvm}/connectors", status=201, body={"name": "c", "config": theirs})
+    await mixed.until_all([jvm], ["c"], runs_except_on(set(), 1))
+    await asyncio.to_thread(read_until, bootstrap, topic, ["1", "2", "3"])
+
+    await mixed.asked("PUT", f"{jvm}/connectors/c/stop", status=204)
+    await mixed.until_all([jvm], ["c"], is_stopped)
+    (a, _), (b, _) = await mixed.start_ours("a", "static"), await mixed.start_ours("b", "static")
+    await mixed.until_one_group(a, b, leader=jvm)
+    await mixed.until_all([a.url, b.url, jvm], ["c"], is_stopped)
+    mixed.jvm.signal(signal.SIGTERM)
+    await until(lambda: mixed.jvm.logged("Kafka Connect stopped"), within_s=60)
+    leader = await until_ours_lead(a, b)
+    await mixed.until_all([a.url, b.url], ["c"], is_stopped)
+
+    ours = {"connector.class": OURS, "tasks.max": str(TASKS)}
+    await mixed.asked("PUT", f"{leader}/connectors/c/config", status=200, body=ours)
+    await mixed.asked("PUT", f"{a.url}/connectors/c/resume", status=202)
+    await mixed.until_all([a.url, b.url], ["c"], runs_except_on(set(), TASKS))
+
+    await mixed.asked("PUT", f"{a.url}/connectors/c/stop", status=204)
+    await mixed.until_all([a.url, b.url], ["c"], is_stopped)
+    await a.stop()
+    await b.stop()
+    mixed.jvm.end()
+    jvm = await mixed.start_jvm()
+    await mixed.asked("PUT", f"{jvm}/connectors/c/config", status=200, body=theirs)
+    await mixed.asked("PUT", f"{jvm}/connectors/c/resume", status=202)
+    await mixed.until_all([jvm], ["c"], runs_except_on(set(), 1))
+    with lines.open("a") as more:
+        more.write("4\n5\n")
+    await asyncio.to_thread(read_until, bootstrap, topic, ["1", "2", "3", "4", "5"])
+
+
+def is_stopped(status: Status) -> bool:
+    return bool(status["connector"]["state"] == "STOPPED") and not status["tasks"]
+
+
+async def until_ours_lead(*ours: Composed) -> str:
+    """Until one of ``ours`` leads them all in a group that speaks static; where it listens."""
+    urls: set[str] = set()
+
+    async def is_so() -> bool:
+        groups = [view["group"] for one in ours if (view := await one.view()) is not None]
+        urls.clear()
+        urls.update(group["leader_url"].rstrip("/") for group in groups)
+        return {(group["protocol"], group["settled"]) for group in groups} == {("static", True)} and len(urls) == 1
+
+    await until(is_so, within_s=60)
+    (leader,) = urls
+    assert leader in {one.url for one in ours}
+    return leader
+
+
+def read_until(bootstrap: str, topic: str, expected: Sequence[str]) -> None:
+    """Read ``topic`` from its beginning until nothing of ``expected`` is missing; nothing else may be there."""
+    reader = Consumer({"bootstrap.servers": bootstrap, "group.id": topic, "auto.offset.reset": "earliest"})
+    reader.assign([TopicPartition(topic, 0, OFFSET_BEGINNING)])
+    found: list[str] = []
+    try:
+        while len(found) < len(expected):
+            if (message := reader.poll(60)) is None:
+                raise AssertionError(f"only {found} came")
+            value = message.value()
+            assert value is not None
+            found.append(value.decode())
+    finally:
+        reader.close()
+    assert found == expected

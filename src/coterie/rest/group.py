@@ -29,7 +29,6 @@ from coterie.herder.requests import (
     WorkerOrder,
     WorkerView,
 )
-from coterie.nouns.errors import WorldError
 from coterie.nouns.ids import WorkerUrl
 from coterie.rest import group_views, problems, views
 from coterie.rest.leader import forward
@@ -64,11 +63,7 @@ class GroupApi:
         ]
 
     async def describe_worker(self, _: Request) -> Response:
-        answer = await self._worker.ask(DescribeWorker())
-        if isinstance(answer, Refused):
-            raise problems.RefusedError(answer)
-        assert isinstance(answer, WorkerView)
-        return JSONResponse(self._own_word(answer))
+        return JSONResponse(self._own_word(await self._view()))
 
     async def describe_group(self, request: Request) -> Response:
         answer = await self._worker.ask(DescribeGroup())
@@ -117,13 +112,30 @@ class GroupApi:
                 return JSONResponse(ordered, status_code=202)
 
     async def _hand_on(self, request: Request, refused: Refused, path: str | None = None) -> Response:
-        """:raises WorldError: when the leader is Connect's own, which has none of this."""
+        """:raises RefusedError: when whoever is asked is Connect's own, which has none of this."""
         response = await forward(self._client, request, b"", refused, path=path)
-        if response.status_code == 404 and CONNECT_HAS_NO_SUCH_PATH in bytes(response.body):
-            raise WorldError(
-                f"The group is led by a Connect worker, at {refused.leader_url}, which tells nothing of it"
+        if response.status_code != 404 or CONNECT_HAS_NO_SUCH_PATH not in bytes(response.body):
+            return response
+        if refused.problem is Problem.NOT_THIS_WORKER:
+            message = f"The worker at {refused.leader_url} is Connect's own, which takes no orders of this kind"
+        else:
+            view = await self._view()
+            message = (
+                f"The group is led by a Connect worker, at {refused.leader_url}, which tells nobody who is in it and "
+                "who has what; and as long as there is one, there are neither drains nor static assignments. "
+                f"Generation {view.generation} speaks {view.protocol}; this worker, {view.worker_id}, has "
+                f"{len(view.assigned)} of its jobs (GET /coterie/worker). Who was the last to say something of a job "
+                "stands in GET /connectors?expand=status. Restarts take the worker itself, under its own host:port"
             )
-        return response
+        raise problems.RefusedError(Refused(problem=Problem.NOT_POSSIBLE, message=message))
+
+    async def _view(self) -> WorkerView:
+        """:raises RefusedError: when this worker ends."""
+        answer = await self._worker.ask(DescribeWorker())
+        if isinstance(answer, Refused):
+            raise problems.RefusedError(answer)
+        assert isinstance(answer, WorkerView)
+        return answer
 
     async def _word_of(self, member: MemberInfo) -> Mapping[str, object] | None:
         """What ``member`` says of itself now; None when it says nothing in time, or another member is there now."""
