@@ -2,7 +2,7 @@
 
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
@@ -51,6 +51,13 @@ def connect_plugins(request: pytest.FixtureRequest) -> Path:
     """A folder with Kafka's own file connectors, for a Connect worker's ``plugin.path``."""
     with _or_skipped():
         return fetch_plugins(partial(_say, request.config))
+
+
+@pytest.fixture
+def tell(request: pytest.FixtureRequest) -> Callable[[str], None]:
+    """For a test of minutes, to say how far it is; with ``-v`` it is heard."""
+    config: pytest.Config = request.config
+    return partial(_say, config) if config.get_verbosity() > 0 else lambda line: None
 
 
 def _say(config: pytest.Config, line: str) -> None:

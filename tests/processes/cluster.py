@@ -19,6 +19,8 @@ import httpx
 import pyarrow.json
 import pyarrow.parquet
 
+from coterie.cli.parent import PIPE_VARIABLE
+
 SESSION_MS = 6_000
 TASKS = 4
 ROWS_A_FILE = 400
@@ -138,13 +140,15 @@ class Feed(threading.Thread):
 
 @dataclass
 class Cluster:
-    """What a test starts, breaks and asks; everything it started is gone at its end."""
+    """What a test starts, breaks and asks; everything it started is gone at its end, however that comes."""
 
     folder: Path
     broker_port: int = field(default_factory=free_port)
     processes: list[Process] = field(default_factory=list)
     broker: Process | None = None
     delay_ms: int = 2_000
+    _pipe: tuple[int, int] = field(default_factory=os.pipe)
+    """Read by what is started: it ends when nobody holds the other end any more."""
 
     @property
     def checkpoints(self) -> Path:
@@ -286,6 +290,8 @@ class Cluster:
                 stderr=subprocess.STDOUT,
                 start_new_session=True,
                 cwd=self.folder,
+                env={**os.environ, PIPE_VARIABLE: str(self._pipe[0])},
+                pass_fds=(self._pipe[0],),
             )
         process = Process(name=name, popen=popen, log=log)
         self.processes.append(process)
@@ -302,3 +308,5 @@ class Cluster:
                 process.kill_group()
             process.wait(within_s=10)
             process.wait_gone()
+        for descriptor in self._pipe:
+            os.close(descriptor)

@@ -22,8 +22,21 @@ CONNECTORS = ("x", "y")
 TASKS = 2
 JOBS = frozenset({*CONNECTORS, *(f"{name}-{task}" for name in CONNECTORS for task in range(TASKS))})
 """Connectors and tasks by their names."""
+STEPS = (
+    "begin with a cluster of two workers",
+    "create two connectors with two tasks each",
+    "roll the cluster to static, one worker after the other",
+    "add a static worker with a static connector assignment",
+    "add a static worker with a static task assignment",
+    "add a static worker with duplicate assignments",
+    "remove a wildcard worker",
+    "add the remaining static workers, two at once",
+    "remove the last wildcard worker",
+)
+START_PATIENCE_S = 900
+"""Until workers are in the group: one with a Spark of its own took 265 s with 0.4 cores for it and four queries."""
 PATIENCE_S = 300
-"""For one step: on a machine that others share, workers with a Spark of their own were seen to take 100 s to start."""
+"""For whatever comes of it."""
 
 
 class WorkerHandle(Protocol):
@@ -49,6 +62,8 @@ class RollingUpdate:
     feed: Feed
     checkpoints: Path
     out: Path
+    tell: Callable[[str], None]
+    """Is told each step as it begins."""
     workers: dict[str, WorkerHandle] = field(default_factory=dict)
     lives: Counter[str] = field(default_factory=Counter)
     """How often each worker was started."""
@@ -56,39 +71,47 @@ class RollingUpdate:
     async def run(self, protocol: str) -> None:
         """All nine steps from a cluster that speaks ``protocol``."""
         async with open_client() as self.client:
+            self._step(1)
             await self._begin(protocol)
+            self._step(2)
             await self._create()
+            self._step(3)
             await self._roll("w0", spares=protocol != "eager")
             await self._roll("w1", spares=protocol != "eager")
             assert (await self._views())["w1"]["group"]["protocol"] == "static"
-
-            # Add a static worker with a static connector assignment.
+            self._step(4)
             owners = await self._change(add={"s0": {"static.connectors": "x"}})
             assert of("s0", owners) == {"x"}
-            # ... with a static task assignment.
+            self._step(5)
             owners = await self._change(add={"s1": {"static.tasks": "x-0"}})
             assert of("s1", owners) == {"x-0"}
-            # ... with duplicate assignments: whoever has a job and claims it keeps it.
+            self._step(6)
             before = owners
             owners = await self._change(add={"s2": {"static.connectors": "x", "static.tasks": "x-0"}})
-            assert owners == before
-            # Remove a wildcard worker: the other one has all that nobody claims.
+            assert owners == before, "whoever has a job and claims it keeps it"
+            self._step(7)
             owners = await self._change(remove="w0")
-            assert of("w1", owners) == JOBS - {"x", "x-0"}
-            # Add the remaining static workers: nothing is left for the last wildcard one, which then goes.
+            assert of("w1", owners) == JOBS - {"x", "x-0"}, "all that nobody claims"
+            self._step(8)
             rest = {
                 "s3": {"static.connectors": "y", "static.tasks": "x-1,y-0"},
                 "s4": {"static.tasks": "y-1"},
             }
             before = owners = await self._change(add=rest)
             assert [of(name, owners) for name in ("w1", "s3", "s4")] == [set(), {"y", "x-1", "y-0"}, {"y-1"}]
+            self._step(9)
             owners = await self._change(remove="w1")
             assert owners == before
+            self.tell("  all nine are done; comparing all rows")
             await self._check_rows()
+
+    def _step(self, number: int) -> None:
+        self.tell(f"  step {number} of {len(STEPS)}: {STEPS[number - 1]}")
 
     async def _begin(self, protocol: str) -> None:
         for name in ("w0", "w1"):
             await self._add(name, {"connect.protocol": protocol})
+        await until(self._all_are_members, within_s=START_PATIENCE_S)
         await until(self._is_settled, within_s=PATIENCE_S)
 
     async def _create(self) -> None:
@@ -158,6 +181,12 @@ class RollingUpdate:
                 views[name] = answer.json()
         return views
 
+    async def _all_are_members(self) -> bool:
+        views = await self._views()
+        return views.keys() == self.workers.keys() and all(
+            view["group"]["state"] != "UNJOINED" for view in views.values()
+        )
+
     async def _is_settled(self) -> bool:
         groups = [view["group"] for view in (await self._views()).values()]
         generations = {group["generation"] for group in groups if group["settled"] and group["delay_left_ms"] == 0}
@@ -178,6 +207,7 @@ class RollingUpdate:
             return len(has) == len(JOBS) and owners.keys() == JOBS and sorted(runs) == sorted(JOBS - {*CONNECTORS})
 
         try:
+            await until(self._all_are_members, within_s=START_PATIENCE_S)
             await until(is_so, within_s=PATIENCE_S)
         except TimeoutError:
             raise AssertionError(await self._views()) from None

@@ -2,14 +2,14 @@
 
 import asyncio
 import signal
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 import pytest
 
 from tests.processes.cluster import Cluster, Feed, WorkerProcess
 from tests.processes.rolling_update import RollingUpdate
 
-pytestmark = [pytest.mark.soak, pytest.mark.processes, pytest.mark.spark, pytest.mark.timeout(2_400)]
+pytestmark = [pytest.mark.soak, pytest.mark.processes, pytest.mark.spark, pytest.mark.timeout(3_600)]
 
 
 class Handle:
@@ -24,10 +24,11 @@ class Handle:
 
 @pytest.mark.parametrize("protocol", ["eager", "compatible", "sessioned"])
 async def test_a_cluster_of_processes_rolls_to_static_workers_and_jobs_that_do_not_move_go_on(
-    cluster: Cluster, feed: Feed, protocol: str
+    cluster: Cluster, feed: Feed, protocol: str, tell: Callable[[str], None]
 ) -> None:
     async def start(name: str, properties: Mapping[str, str]) -> Handle:
         return Handle(cluster.start_worker(name, properties=properties))
 
     cluster.start_broker()
-    await RollingUpdate(start=start, feed=feed, checkpoints=cluster.checkpoints, out=cluster.out).run(protocol)
+    update = RollingUpdate(start=start, feed=feed, checkpoints=cluster.checkpoints, out=cluster.out, tell=tell)
+    await update.run(protocol)

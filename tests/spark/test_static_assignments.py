@@ -1,7 +1,7 @@
 """K987's nine-step rolling update over real Spark tasks: whole workers of one process that share one session."""
 
 import uuid
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import AsyncExitStack
 from pathlib import Path
 
@@ -47,7 +47,11 @@ class Handle:
 
 @pytest_asyncio.fixture(loop_scope="session")
 async def update(
-    rig: Rig, embedded_broker: EmbeddedBroker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    rig: Rig,
+    embedded_broker: EmbeddedBroker,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    tell: Callable[[str], None],
 ) -> AsyncIterator[RollingUpdate]:
     session = rig.spark_runtime._session
     assert session is not None
@@ -77,7 +81,7 @@ async def update(
 
         feed.start()
         try:
-            yield RollingUpdate(start=start, feed=feed, checkpoints=checkpoints, out=tmp_path / "out")
+            yield RollingUpdate(start=start, feed=feed, checkpoints=checkpoints, out=tmp_path / "out", tell=tell)
         finally:
             feed.stop()
             await fleet.stop()
