@@ -7,7 +7,7 @@ started (the number in its checkpoint's name), and at rows that were not there b
 import asyncio
 import json
 from collections import Counter
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
@@ -229,17 +229,24 @@ class RollingUpdate:
                 for part in sorted(batch.glob("part-*.json"))
                 for line in part.read_text().splitlines()
             ]
-            for batch in (self.out / name).glob("[0-9]*/[0-9]*")
+            for batch in self._batch_folders(name)
         }
+
+    def _batch_folders(self, name: str) -> Iterator[Path]:
+        return (self.out / name).glob("[0-9]*/[0-9]*")
+
+    def _batch_counts(self) -> dict[str, Counter[str]]:
+        """How many batches of each connector and task are in place. To read them all takes seconds in the end."""
+        return {name: Counter(batch.parent.name for batch in self._batch_folders(name)) for name in CONNECTORS}
 
     async def _flow(self) -> None:
         """Until each task has put a batch in place that was not there yet."""
-        before = {name: Counter(task for task, _ in self._batches(name)) for name in CONNECTORS}
+        before = self._batch_counts()
 
         def flows() -> bool:
-            now = {name: Counter(task for task, _ in self._batches(name)) for name in CONNECTORS}
+            now = self._batch_counts()
             return all(
-                len(now[name]) == TASKS and min((now[name] - before[name])[task] for task in now[name]) > 0
+                len(now[name]) == TASKS and all(now[name][task] > before[name][task] for task in now[name])
                 for name in CONNECTORS
             )
 
@@ -249,8 +256,10 @@ class RollingUpdate:
         """None lost, none doubled, and of each task every batch has later rows than the one before it."""
         rows = await asyncio.to_thread(self.feed.stop)
 
-        def all_there() -> bool:
-            return all(sum(map(len, self._batches(name).values())) >= rows for name in CONNECTORS)
+        async def all_there() -> bool:
+            # On a thread: the loop may be that of the workers, too.
+            found = [await asyncio.to_thread(self._batches, name) for name in CONNECTORS]
+            return all(sum(map(len, batches.values())) >= rows for batches in found)
 
         await until(all_there, within_s=PATIENCE_S)
         for name in CONNECTORS:
