@@ -21,6 +21,8 @@ class Link:
     """The share of messages that get lost."""
     breaks: float = 0.0
     """The share of calls whose connection breaks while the message goes on: it arrives late, at a stranger's."""
+    narrow: bool = False
+    """Large answers get lost, small ones come through, as behind a router that drops what is over its limit."""
     clogged_until_ms: dict[Way, int] = field(default_factory=dict)
 
 
@@ -50,12 +52,14 @@ class Network:
         answered: Callable[[object], None],
         failed: Callable[[str], None],
         late_max_ms: int = 0,
+        large: bool = False,
     ) -> None:
         """Ask the broker something: one of ``answered`` and ``failed`` comes, once, unless the worker dies first.
+        ``large`` is what the answer will be.
 
         When the connection breaks, the question may still arrive, up to ``late_max_ms`` later.
         """
-        call = Call(self._world, self, worker, answered, failed)
+        call = Call(self._world, self, worker, answered, failed, large=large)
         late_ms = 0
         if self.link(worker).breaks and self._world.chance(self.link(worker).breaks):
             call.fail("the connection broke", within_ms=300)
@@ -69,10 +73,17 @@ class Network:
         )
 
     def send(
-        self, worker: str, way: Way, arrive: Callable[[], None], *, lost: Callable[[], None], late_ms: int = 0
+        self,
+        worker: str,
+        way: Way,
+        arrive: Callable[[], None],
+        *,
+        lost: Callable[[], None],
+        late_ms: int = 0,
+        large: bool = False,
     ) -> None:
         link, rng, now_ms = self.link(worker), self._world.rng, self._world.now_ms
-        if link.cut or (link.loss and self._world.chance(link.loss)):
+        if link.cut or (large and link.narrow) or (link.loss and self._world.chance(link.loss)):
             lost()
             return
         at_ms = max(now_ms, link.clogged_until_ms.get(way, 0)) + rng.randint(0, 4) + late_ms
@@ -91,12 +102,15 @@ class Call:
         worker: str,
         answered: Callable[[object], None],
         failed: Callable[[str], None],
+        *,
+        large: bool,
     ) -> None:
         self._world = world
         self._network = network
         self.worker = worker
         self._answered = answered
         self._failed = failed
+        self._large = large
         self._over = False
 
     @property
@@ -110,6 +124,7 @@ class Call:
             Way.TO_WORKER,
             lambda: self._end(lambda: self._answered(response)),
             lost=lambda: self.fail("the answer was lost", within_ms=4_000),
+            large=self._large,
         )
 
     def fail(self, reason: str, *, within_ms: int) -> None:

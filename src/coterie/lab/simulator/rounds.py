@@ -84,8 +84,8 @@ class Dealt:
         return self.placeable - self.running - union([part.assigned for part in self.parts.values()])
 
     def may_run(self, part: Part, jobs: Jobs) -> Jobs:
-        if part.draining:
-            return NO_JOBS
+        if part.draining:  # What was given back, and nobody may have any more.
+            return jobs - self.placeable if part.claims is None else (jobs & part.claims) - self.placeable
         return jobs - self.claimed if part.claims is None else jobs & part.claims
 
 

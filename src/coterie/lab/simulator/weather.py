@@ -6,6 +6,7 @@ from typing import Any
 
 from coterie.lab.simulator.cluster import Cluster, Home
 from coterie.lab.simulator.faults import Faults
+from coterie.lab.simulator.network import Way
 from coterie.lab.simulator.operators import Operators
 from coterie.lab.simulator.storm import Storm
 from coterie.lab.simulator.users import CONNECTORS, Users
@@ -34,6 +35,8 @@ class Weather(Faults[Process]):
         """They come one by one, later."""
         own = {
             self._pause: 4,
+            self._starve: 2,
+            self._narrow: 2,
             self._kill: 4,
             self._kill_some: 1,
             self._kill_leader: 2,
@@ -134,6 +137,42 @@ class Weather(Faults[Process]):
         if self._cluster.at(process.home) is not process and process.setup.instance_id is None:
             # It was replaced while it stood still; whoever did that ends it as soon as it is to be reached again.
             self._world.after(self._rng.randint(1, 3_000), partial(self._end, process))
+
+    def _starve(self) -> None:
+        """Its host has too much to do: what it is answered comes late, it stands still, and goes on without a network.
+
+        So an answer lies in the socket all the while, and no other follows it."""
+        process = self._someone()
+        if process is None or process.paused:
+            return
+        link = self._cluster.network.link(process.home)
+        link.clogged_until_ms[Way.TO_WORKER] = self._world.now_ms + 1_500
+        still_ms, cut_ms = self._rng.choice((4_000, 6_000)), self._rng.choice((3_000, 7_000))
+
+        def stand_still() -> None:
+            if process.alive and not process.paused:
+                process.pause()
+                self._world.say(f"{process.home} is cut off")
+                link.cut = True
+                self._world.after(still_ms, partial(self._resume, process))
+                self._world.after(still_ms + cut_ms, heal)
+
+        def heal() -> None:
+            self._world.say(f"{process.home} is connected again")
+            link.cut = False
+
+        self._world.after(1_200, stand_still)
+
+    def _narrow(self) -> None:
+        name = self._rng.choice(self._workers)
+        link = self._cluster.network.link(name)
+        link.narrow = True
+        self._world.say(f"large answers get lost at {name}")
+
+        def heal() -> None:
+            link.narrow = False
+
+        self._world.after(self._rng.choice((8_000, 20_000)), heal)
 
     def _end(self, process: Process) -> None:
         if process.alive:

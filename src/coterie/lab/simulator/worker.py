@@ -27,7 +27,7 @@ from coterie.lab.simulator.rounds import told
 from coterie.lab.simulator.world import Alarms
 from coterie.lab.translation import as_asked, as_heard
 from coterie.member import classic, events
-from coterie.member.messages import HeartbeatResponse, JoinRequest, JoinResponse, Response
+from coterie.member.messages import HeartbeatRequest, HeartbeatResponse, JoinRequest, JoinResponse, Response
 from coterie.member.state import Member, MemberSettings
 from coterie.nouns.ids import Generation, WorkerId, WorkerUrl
 from coterie.nouns.jobs import NO_JOBS, ConnectorTaskId
@@ -333,6 +333,7 @@ class Process:
             answered=answered,
             failed=failed,
             late_max_ms=late_max_ms,
+            large=not isinstance(send.request, HeartbeatRequest),
         )
 
     def _hear(self, id_: events.RequestId, response: Response, sent_at_ms: int) -> None:
