@@ -1,6 +1,7 @@
 """Rounds with members that are draining: their jobs move away while they still run them."""
 
 from coterie.assignors.cooperative import Round
+from coterie.assignors.memory import union
 from coterie.assignors.moves import Why
 from coterie.nouns.ids import InstanceId, MemberId
 from coterie.nouns.jobs import NO_JOBS, ConnectorName, ConnectorTaskId, Jobs
@@ -81,6 +82,30 @@ def test_when_all_drain_jobs_stay_where_they_are_and_one_that_nobody_runs_is_una
     assert not revoked(outcome)
     assert outcome.unassigned == {ConnectorTaskId(ConnectorName("A"), 2): "every worker is draining"}
     assert outcome.delay_ms == 0
+
+
+def test_what_was_given_back_for_a_drain_runs_on_when_all_others_come_to_drain_meanwhile() -> None:
+    for here in ({W1: "AT0 AT1", W2: "AT2 AT3"}, {W1: "AT0 AT1", W2: "AT2 AT3", W3: ""}):
+        leader = draining(W3)
+        leader.round(W1="AT0 AT1", W2="AT2 AT3", W3="AT4 AT5")
+        leader.draining = {W1, W2, W3}
+        settled, stopped, _ = leader.settle({member: parse_jobs(jobs) for member, jobs in here.items()})
+        assert stopped == 0
+        assert union(settled.values()) == leader.configured, "a drain stops nothing for nothing"
+        settled, stopped, _ = leader.settle({**settled, MemberId("W4"): NO_JOBS})
+        assert settled[MemberId("W4")] == leader.configured
+        assert stopped == len(leader.configured)
+
+
+def test_of_claimants_that_all_drain_those_that_have_jobs_keep_them_and_what_was_given_back_runs_on() -> None:
+    leader = Leader("AT0 AT1 BT0")
+    leader.claims = dict.fromkeys((W1, W2), parse_jobs("AT0 AT1")) | {W3: parse_jobs("BT0")}
+    leader.draining = {W1}
+    first = leader.round(W1="AT0", W2="AT1", W3="BT0")
+    assert revoked(first) == {W1: parse_jobs("AT0")}
+    leader.draining = {W1, W2}
+    settled, stopped, _ = leader.settle({W1: NO_JOBS, W2: parse_jobs("AT1"), W3: parse_jobs("BT0")})
+    assert (settled, stopped) == ({W1: parse_jobs("AT0"), W2: parse_jobs("AT1"), W3: parse_jobs("BT0")}, 0)
 
 
 def test_a_drain_that_is_called_off_is_over() -> None:

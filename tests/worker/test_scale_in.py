@@ -154,6 +154,32 @@ async def test_a_drain_waits_while_its_group_speaks_an_older_protocol_and_says_s
         assert await anna.run == 0, "and it goes on when they all speak static"
 
 
+async def test_workers_that_are_all_drained_at_once_go_on_with_everything_until_somebody_comes(lives: Lives) -> None:
+    everybody = await lives.start("anna", "bert", "cleo")
+    await lives.create("orders", TASKS)
+    ordered = await asyncio.gather(*(order(lives, one, "POST", one.name, "drain") for one in everybody))
+    assert {answer.status_code for answer in ordered} == {202}
+
+    async def all_wait() -> bool:
+        shown = await lives.group()
+        return (
+            shown is not None
+            and [member["drain_waits"] for member in shown["members"]]
+            == ["every worker is draining"] * len(lives.living)
+            and not shown["unassigned"]
+            and len(lives.running()) == TASKS
+            and await lives.is_quiet()
+        )
+
+    await until(all_wait, within_s=60)
+    (dora,) = await lives.start("dora")
+    for one in everybody:
+        assert one.run is not None
+        async with asyncio.timeout(60):
+            assert await one.run == 0
+    await until(lambda: len(dora.running) == TASKS, within_s=60)
+
+
 async def test_a_drain_that_waits_goes_on_when_somebody_comes(lives: Lives) -> None:
     (anna,) = await lives.start("anna")
     await lives.create("orders", 2)

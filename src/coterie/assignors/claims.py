@@ -4,8 +4,9 @@ A *static* worker takes only the jobs that it claims, a *wildcard* worker any th
 a worker that is here, and not draining, claims it; when its last claimant is gone it is a wildcard job again, which is
 how it "migrates back" (K987, "Compatibility"). Claims on jobs that do not exist mean nothing.
 
-A draining worker takes nothing, and gives what it runs to those that may take it. What nobody may take it goes on with:
-a drain stops nothing for nothing.
+A draining worker takes nothing, and gives what it runs to those that may take it. What nobody may take it goes on with,
+also when it has given it back already and only then the last ones that could have had it drain, too: a drain stops
+nothing for nothing.
 """
 
 from collections.abc import Mapping
@@ -83,17 +84,17 @@ class Places:
 
         K987's step 6, which lets us choose. ``load`` is how many jobs each static worker has already.
         """
-        claimants: dict[Job, list[MemberId]] = {}
-        for member, claimed in self.claimed.items() if jobs else ():
-            for job in claimed & jobs:
-                claimants.setdefault(job, []).append(member)
-        hands: dict[MemberId, list[Job]] = {}
-        now = dict(load)
-        for job in jobs:
-            taker = min(claimants[job], key=lambda member: (now[member], member))
-            hands.setdefault(taker, []).append(job)
-            now[taker] += 1
-        return {member: Jobs.of(of_member) for member, of_member in hands.items()}
+        return _dealt(jobs, self.claimed, load)
+
+    def left_over(
+        self, jobs: Jobs, members: Mapping[MemberId, MemberView], load: Mapping[MemberId, int]
+    ) -> dict[MemberId, Jobs]:
+        """Those of ``jobs``, which nobody may run, that one that drains could: each to the least loaded of these."""
+        if not jobs:
+            return {}
+        claims = {member: members[member].claims for member in sorted(self.draining)}
+        could = {member: jobs if of_one is None else jobs & of_one for member, of_one in claims.items()}
+        return _dealt(union(could.values()), could, load)
 
     def why_nobody(self, job: Job, members: Mapping[MemberId, MemberView]) -> str:
         """Why nobody may run ``job``, in words for a person."""
@@ -105,3 +106,17 @@ class Places:
         leaving = [member for member, view in views if view.claims is not None and job in view.claims]
         claimant = f"{' and '.join(leaving)} claimed it and will leave" if leaving else "no worker claims it"
         return f"{claimant}, and every worker that stays takes only what it claims"
+
+
+def _dealt(jobs: Jobs, takes: Mapping[MemberId, Jobs], load: Mapping[MemberId, int]) -> dict[MemberId, Jobs]:
+    takers: dict[Job, list[MemberId]] = {}
+    for member, its in takes.items() if jobs else ():
+        for job in its & jobs:
+            takers.setdefault(job, []).append(member)
+    hands: dict[MemberId, list[Job]] = {}
+    now = dict(load)
+    for job in jobs:
+        taker = min(takers[job], key=lambda member: (now[member], member))
+        hands.setdefault(taker, []).append(job)
+        now[taker] += 1
+    return {member: Jobs.of(of_member) for member, of_member in hands.items()}

@@ -119,7 +119,7 @@ def assign(
     came_first = candidates(trusted.candidates, arrived, members) if waiting else trusted.candidates
     departed = [one for member, one in trusted.members.items() if member not in members]
     moved = (trusted.moved | union(part for one in departed for part in (one.kept, one.given))) & configured
-    aim = _aim(held, places, waiting, moved=moved, order=in_turn(came_first, places.wildcard))
+    aim = _aim(held, places, members, waiting, moved=moved, order=in_turn(came_first, places.wildcard))
 
     # While jobs wait nothing moves for balance. What was returned in this very round does not run yet: if it is too
     # much, it is given back in the next one.
@@ -222,7 +222,15 @@ class _Aim:
     """M* of what may run anywhere."""
 
 
-def _aim(held: _Held, places: Places, waiting: Sequence[Waiting], *, moved: Jobs, order: Sequence[MemberId]) -> _Aim:
+def _aim(
+    held: _Held,
+    places: Places,
+    members: Mapping[MemberId, MemberView],
+    waiting: Sequence[Waiting],
+    *,
+    moved: Jobs,
+    order: Sequence[MemberId],
+) -> _Aim:
     strays = places.strays(held.by_member)
     stays = {**held.by_member, **{member: held.by_member[member] - jobs for member, jobs in strays.items()}}
     free = held.by_nobody - union(one.jobs for one in waiting)
@@ -235,9 +243,11 @@ def _aim(held: _Held, places: Places, waiting: Sequence[Waiting], *, moved: Jobs
             stays, to_place=to_place, free=free - places.static, moved=moved, order=order
         )
     loads = [len(stays[member]) for member in order]
+    unplaceable = places.unplaceable(free)
+    left_over = places.left_over(unplaceable & moved, members, {member: len(stays[member]) for member in stays})
     return _Aim(
-        given={**given, **on_wildcards},
-        unplaceable=places.unplaceable(free),
+        given={**given, **on_wildcards, **left_over},
+        unplaceable=unplaceable - union(left_over.values()),
         claims={member: jobs for member, jobs in strays.items() if member not in places.draining},
         drains={member: jobs for member, jobs in strays.items() if member in places.draining},
         balance=balance,
