@@ -19,7 +19,6 @@ from coterie.herder.messages import (
     MakeSessionKey,
     Reply,
     RequestArrived,
-    RequestId,
     RuntimeOpened,
     SessionKeyMade,
     SplitConnector,
@@ -31,7 +30,7 @@ from coterie.herder.messages import (
     TaskStopped,
     ValidateConfig,
 )
-from coterie.herder.requests import Answer, Request
+from coterie.herder.requests import Answer, Request, RequestId
 from coterie.herder.state import Herder, HerderSettings
 from coterie.nouns.ids import ConfigOffset, Generation, Incarnation, MemberId, WorkerId, WorkerUrl
 from coterie.nouns.jobs import NO_JOBS, Jobs

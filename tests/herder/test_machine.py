@@ -18,9 +18,6 @@ from coterie.herder.messages import (
     LeaveGroup,
     PublishTaskConfigs,
     Rejoin,
-    RequestDue,
-    RequestId,
-    RetryDue,
     RuntimeOpened,
     SetTimer,
     ShutdownOrdered,
@@ -41,9 +38,11 @@ from coterie.herder.requests import (
     PutTaskConfigs,
     Refused,
     Request,
+    RequestId,
     SetTargetState,
 )
 from coterie.herder.seams import TaskEvent, TaskFailed, TaskHalted, TaskProgressed, TaskStart, TaskTaken
+from coterie.herder.timers import RequestDue, RetryDue
 from coterie.nouns.ids import ConfigOffset, Generation, Incarnation, WorkerUrl
 from coterie.nouns.jobs import NO_JOBS, ConnectorName, ConnectorTaskId, Jobs
 from coterie.nouns.states import TargetState

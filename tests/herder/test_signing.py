@@ -14,7 +14,6 @@ from coterie.herder.messages import (
     ConnectorSplit,
     MakeSessionKey,
     PublishTaskConfigs,
-    RetryDue,
     Say,
     SessionKeyMade,
     SetTimer,
@@ -24,6 +23,7 @@ from coterie.herder.messages import (
 )
 from coterie.herder.requests import Done, Problem, PutTaskConfigs, Refused
 from coterie.herder.session_keys import SessionKey, SessionKeySettings, Signature, Signing
+from coterie.herder.timers import RetryDue
 from coterie.nouns.ids import ConfigOffset, Incarnation
 from coterie.nouns.jobs import ConnectorName, Jobs
 from coterie.wire.connect import ConnectProtocol

@@ -12,7 +12,6 @@ from coterie.herder.config_state import Connector
 from coterie.herder.messages import (
     ConnectorSplit,
     PublishTaskConfigs,
-    RetryDue,
     Say,
     SetTimer,
     SplitConnector,
@@ -21,6 +20,7 @@ from coterie.herder.messages import (
 )
 from coterie.herder.requests import Answer, PutTaskConfigs, Refused
 from coterie.herder.state import Split, Turn
+from coterie.herder.timers import RetryDue
 from coterie.herder.writes import own_write
 from coterie.nouns.jobs import ConnectorName
 from coterie.nouns.states import State, TargetState

@@ -39,11 +39,8 @@ from coterie.herder.messages import (
     ConnectorSplit,
     Event,
     GroupLeft,
-    LookDue,
     Reply,
     RequestArrived,
-    RequestDue,
-    RetryDue,
     RuntimeClosed,
     RuntimeOpened,
     Say,
@@ -56,7 +53,6 @@ from coterie.herder.messages import (
     TaskStarted,
     TaskStartFailed,
     TaskStopped,
-    Timer,
     TimerFired,
 )
 from coterie.herder.requests import (
@@ -75,6 +71,7 @@ from coterie.herder.requests import (
 )
 from coterie.herder.seams import RuntimeDied, TaskFailed, TaskHalted, TaskProgressed, TaskTaken
 from coterie.herder.state import Herder, HerderOutput, Stage, Turn
+from coterie.herder.timers import LookDue, RequestDue, RetryDue, Timer
 from coterie.wire.connect_events import (
     AssignmentReceived,
     AssignmentWanted,

@@ -5,20 +5,18 @@ All of it may be traced. So configs, and what is said of their values, are left 
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Literal, NewType, TypeAlias
+from typing import TypeAlias
 
 from coterie.engine.log import Line, NewLine
-from coterie.herder.requests import Answer, Request
+from coterie.herder.requests import Answer, Request, RequestId
 from coterie.herder.seams import TaskEvent, TaskStart
 from coterie.herder.session_keys import Signing
+from coterie.herder.timers import Timer
 from coterie.nouns.ids import ConfigOffset, Generation, Incarnation, MemberId, WorkerUrl
 from coterie.nouns.jobs import ConnectorName, ConnectorTaskId, Jobs
 from coterie.wire.connect import WorkerAssignment
 from coterie.wire.connect_events import MembershipEvent
 from coterie.wire.connect_place import Place
-
-RequestId = NewType("RequestId", int)
-"""Which question an answer belongs to. The shell counts upwards from 0; the herder's own questions downwards."""
 
 # -- events: past facts -----------------------------------------------------------------------------------------------
 
@@ -43,7 +41,7 @@ class RequestArrived:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TimerFired:
-    timer: "Timer"
+    timer: Timer
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -179,41 +177,6 @@ Event: TypeAlias = (
     | MembershipEvent
     | TaskEvent
 )
-
-# -- timers: what each stands for -------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RequestDue:
-    """A request has waited long enough."""
-
-    id: RequestId
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RetryDue:
-    """Publish a connector's task configs again."""
-
-    connector: ConnectorName
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LookDue:
-    """Look for the config log's end again, for a write that waits to be checked against it."""
-
-    id: RequestId
-
-
-HerderTimer: TypeAlias = Literal[
-    "assign", "changed jobs", "delay over", "moves", "behind", "session key", "statuses", "shutdown", "restart"
-]
-"""``assign``: the leader's config log still lags, so nobody gets anything in this round (CONFIG_MISMATCH) ·
-``changed jobs``: no more changes of the set of jobs are waited for ·
-``delay over``: the scheduled rebalance delay has ended · ``moves``: the leader may make the next ones ·
-``behind``: the config log should be read by now as far as the group knows it · ``session key``: write a fresh one ·
-``statuses``: write them again · ``shutdown``: leave though not all has stopped · ``restart``: close the
-runtime though not all has."""
-Timer: TypeAlias = RequestDue | RetryDue | LookDue | HerderTimer
 
 # -- effects: orders. Those that take time are chores, each answered by the event named -------------------------------
 

@@ -7,16 +7,7 @@ that takes too long, or the log cannot be reached, what is known is the answer.
 from collections.abc import Mapping
 
 from coterie.herder.group_view import unheard
-from coterie.herder.messages import (
-    CancelTimer,
-    ConfigEndFound,
-    FindConfigEnd,
-    Reply,
-    RequestArrived,
-    RequestDue,
-    RequestId,
-    SetTimer,
-)
+from coterie.herder.messages import CancelTimer, ConfigEndFound, FindConfigEnd, Reply, RequestArrived, SetTimer
 from coterie.herder.requests import (
     Answer,
     ConnectorInfo,
@@ -31,12 +22,14 @@ from coterie.herder.requests import (
     Problem,
     Read,
     Refused,
+    RequestId,
     TaskConfigs,
     TaskStatus,
     TaskView,
     WorkerView,
 )
 from coterie.herder.state import Herder, ReadWait, Run, Turn
+from coterie.herder.timers import RequestDue
 from coterie.nouns.jobs import ConnectorName, ConnectorTaskId
 
 

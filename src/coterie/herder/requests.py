@@ -6,7 +6,7 @@ Configs are left out of every ``repr``: they may hold passwords, and requests ar
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum, auto
-from typing import TypeAlias
+from typing import NewType, TypeAlias
 
 from coterie.assignors.members import Policy
 from coterie.herder.session_keys import Signature
@@ -14,6 +14,9 @@ from coterie.herder.status_records import Status
 from coterie.nouns.ids import ConfigOffset, Generation, InstanceId, MemberId, WorkerId, WorkerUrl
 from coterie.nouns.jobs import ConnectorName, ConnectorTaskId, Job, Jobs
 from coterie.nouns.states import TargetState
+
+RequestId = NewType("RequestId", int)
+"""Which question an answer belongs to. The shell counts upwards from 0; the herder's own questions downwards."""
 
 # -- reads: any worker answers them, also while the group rebalances --------------------------------------------------
 

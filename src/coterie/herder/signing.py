@@ -12,12 +12,11 @@ from coterie.herder.messages import (
     ConfigAppended,
     ConfigAppendFailed,
     MakeSessionKey,
-    RequestId,
     Say,
     SessionKeyMade,
     SetTimer,
 )
-from coterie.herder.requests import Problem, Refused
+from coterie.herder.requests import Problem, Refused, RequestId
 from coterie.herder.session_keys import SessionKey, Signature, Signing
 from coterie.herder.state import Herder, Turn
 from coterie.wire.connect import ConnectProtocol

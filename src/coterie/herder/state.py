@@ -16,8 +16,8 @@ from coterie.engine.lease import lease_ms
 from coterie.engine.output import Output
 from coterie.herder.config_state import UNREAD, ConfigState
 from coterie.herder.group_view import Dealt
-from coterie.herder.messages import Effect, RequestId
-from coterie.herder.requests import Answer, MemberState, Read, Write
+from coterie.herder.messages import Effect
+from coterie.herder.requests import Answer, MemberState, Read, RequestId, Write
 from coterie.herder.seams import TaskStart
 from coterie.herder.session_keys import Rotation, SessionKeySettings
 from coterie.herder.status_records import Status, StatusState

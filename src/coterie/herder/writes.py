@@ -18,11 +18,8 @@ from coterie.herder.messages import (
     ConfigEndFound,
     ConfigValidated,
     FindConfigEnd,
-    LookDue,
     Reply,
     RequestArrived,
-    RequestDue,
-    RequestId,
     SetTimer,
     ValidateConfig,
 )
@@ -35,10 +32,12 @@ from coterie.herder.requests import (
     PutConnector,
     PutTaskConfigs,
     Refused,
+    RequestId,
     SetTargetState,
     Write,
 )
 from coterie.herder.state import Herder, Stage, Turn, WriteTurn
+from coterie.herder.timers import LookDue, RequestDue
 from coterie.nouns.ids import Incarnation
 from coterie.nouns.jobs import ConnectorName
 from coterie.nouns.states import TargetState

@@ -32,19 +32,18 @@ from coterie.herder.messages import (
     Rejoin,
     Reply,
     RequestArrived,
-    RequestId,
     RuntimeOpened,
     Say,
     SetTimer,
     ShutdownOrdered,
     StatusLinesRead,
     Subscribe,
-    Timer,
     TimerFired,
 )
-from coterie.herder.requests import Answer, Problem, Refused, Request
+from coterie.herder.requests import Answer, Problem, Refused, Request, RequestId
 from coterie.herder.seams import LeaderClient, Membership, TaskRuntime
 from coterie.herder.state import Herder, HerderSettings
+from coterie.herder.timers import Timer
 from coterie.nouns.errors import ConfigError, WorldError
 from coterie.nouns.ids import Incarnation
 from coterie.wire.connect_events import HeartbeatAnswered

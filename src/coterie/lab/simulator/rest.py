@@ -4,7 +4,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from coterie.herder import messages as herder
-from coterie.herder.requests import Answer, Done, Problem, PutTaskConfigs, Refused, Request
+from coterie.herder.requests import Answer, Done, Problem, PutTaskConfigs, Refused, Request, RequestId
 from coterie.lab.simulator.cluster import REQUEST_TIMEOUT_MS
 from coterie.lab.simulator.network import Call
 
@@ -18,12 +18,12 @@ class Rest:
     def __init__(self, process: "Process") -> None:
         self._process = process
         self._cluster = process.cluster
-        self._asked: dict[herder.RequestId, Callable[[Answer], None]] = {}
+        self._asked: dict[RequestId, Callable[[Answer], None]] = {}
         self._requests = 0
 
     def ask(self, request: Request, answered: Callable[[Answer], None]) -> None:
         """Answered once, unless the process dies first."""
-        id_ = herder.RequestId(self._requests)
+        id_ = RequestId(self._requests)
         self._requests += 1
         self._asked[id_] = answered
         fresh = self._cluster.fresh_incarnation()

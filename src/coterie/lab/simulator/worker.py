@@ -10,6 +10,7 @@ from coterie.herder import machine as herder_machine
 from coterie.herder import messages as herder
 from coterie.herder.seams import TaskStart
 from coterie.herder.state import Herder, HerderSettings
+from coterie.herder.timers import Timer
 from coterie.lab.simulator.cluster import (
     GROUP,
     HEARTBEAT_INTERVAL_MS,
@@ -89,7 +90,7 @@ class Process:
         )
         self.rest = Rest(self)
         self.reader = Reader(self)
-        self.herder_alarms = Alarms[herder.Timer](
+        self.herder_alarms = Alarms[Timer](
             self.world, lambda timer: self.soon(lambda: self.tell(herder.TimerFired(timer=timer)))
         )
         self.member_alarms = Alarms[events.Timer](
