@@ -425,7 +425,8 @@ async def test_a_connect_cluster_is_taken_over_in_place_and_given_back(mixed: Mi
     """What docs/migration.md tells an operator, step by step; each line of the file is read once, before and after."""
     jvm = await mixed.start_jvm()
     topic, lines = f"lines-{uuid.uuid4().hex[:8]}", mixed.folder / "lines"
-    theirs = {"connector.class": THEIRS, "tasks.max": "1", "file": str(lines), "topic": topic}
+    made = {f"topic.creation.default.{key}": "1" for key in ("partitions", "replication.factor")}
+    theirs = {"connector.class": THEIRS, "tasks.max": "1", "file": str(lines), "topic": topic, **made}
     lines.write_text("1\n2\n3\n")
     await mixed.asked("POST", f"{jvm}/connectors", status=201, body={"name": "c", "config": theirs})
     await mixed.until_all([jvm], ["c"], runs_except_on(set(), 1))
