@@ -23,7 +23,9 @@ test: .venv/dev.stamp  ## every test
 	PYTHONDEVMODE=1 $(BIN)/python -m pytest -q -n 2 --dist loadgroup
 
 soak: .venv/dev.stamp  ## the tests that take minutes: rolling updates of real processes, more ways of living with a JVM
-	$(BIN)/python -X dev -m pytest -q -m soak
+	@echo "Further groups with a Kafka Connect worker, then rolling updates from eager, compatible and sessioned, with a"
+	@echo "Spark for each worker (4 minutes each at a load of 5, 10 to 14 at 20); one test after the other, each step told."
+	$(BIN)/python -X dev -m pytest -v -p no:randomly -m soak
 
 demo: .venv/run.stamp  ## broker, three workers, real data, one worker killed in the middle of a batch
 	$(BIN)/coterie demo
