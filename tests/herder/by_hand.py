@@ -69,6 +69,7 @@ class ByHand:
         self.statuses: list[NewLine] = []
         self._requests = 0
         self._keys = 0
+        self._begun_wall_ms = WALL_MS
         self.generation = 0
 
     def tell(self, event: Event) -> None:
@@ -84,7 +85,13 @@ class ByHand:
         self.orders = others
         return taken
 
+    @property
+    def wall_ms(self) -> int:
+        """What a clock says that nobody sets."""
+        return self._begun_wall_ms + self.now_ms
+
     def begin(self) -> None:
+        self._begun_wall_ms = WALL_MS - self.now_ms
         self.tell(RuntimeOpened(wall_ms=WALL_MS))
 
     def assign(
@@ -167,7 +174,7 @@ class ByHand:
                 self.tell(ConfigAppended(id=id_, end=ConfigOffset(len(self.config))))
             case MakeSessionKey(size_bytes=size_bytes):
                 self._keys += 1
-                self.tell(SessionKeyMade(key=bytes([self._keys]) * size_bytes))
+                self.tell(SessionKeyMade(key=bytes([self._keys]) * size_bytes, wall_ms=self.wall_ms))
             case AppendStatuses(lines=lines):
                 begin = len(self.statuses)
                 self.statuses += lines

@@ -88,7 +88,7 @@ def test_a_leader_without_a_key_writes_one(protocol: ConnectProtocol) -> None:
     herder = a_leader(protocol)
     assert herder.take(MakeSessionKey) == [MakeSessionKey(size_bytes=32)]
     herder.now_ms += 5
-    herder.tell(SessionKeyMade(key=b"k" * 32))
+    herder.tell(SessionKeyMade(wall_ms=herder.wall_ms, key=b"k" * 32))
     (append,) = herder.take(AppendConfig)
     assert append.lines == (config_records.session_key_line(key_of(b"k", created_at_ms=WALL_MS + 5)),)
     assert herder.herder.config.session_key is None, "it counts when it is read"
@@ -143,9 +143,32 @@ def test_a_key_that_is_not_as_set_is_replaced_at_once(other: SessionKey) -> None
     assert not herder.chores()
 
 
+def test_a_clock_that_is_set_while_a_worker_runs_dates_its_next_key() -> None:
+    herder = a_leader(key=key_of(b"k", created_at_ms=WALL_MS - 3_600_000))
+    assert herder.take(MakeSessionKey)
+    herder.tell(SessionKeyMade(wall_ms=herder.wall_ms + 7_000_000, key=b"l" * 32))
+    (append,) = herder.take(AppendConfig)
+    assert append.lines == (config_records.session_key_line(key_of(b"l", created_at_ms=herder.wall_ms + 7_000_000)),)
+    herder.write(*append.lines)
+    herder.tell(ConfigAppended(id=append.id, end=ConfigOffset(len(herder.config))))
+    pass_time(herder, 3_599_000)
+    assert not herder.take(MakeSessionKey)
+    pass_time(herder, 2_000)
+    assert len(herder.take(MakeSessionKey)) == 1, "an hour later, by the clock that was set"
+
+
+def test_a_clock_that_was_set_back_leaves_a_key_that_is_not_old() -> None:
+    herder = a_leader(key=key_of(b"k", created_at_ms=WALL_MS - 3_600_000))
+    assert herder.take(MakeSessionKey)
+    herder.tell(SessionKeyMade(wall_ms=herder.wall_ms - 600_000, key=b"l" * 32))
+    assert not herder.take(AppendConfig)
+    pass_time(herder, 601_000)
+    assert len(herder.take(MakeSessionKey)) == 1
+
+
 def test_a_write_that_failed_is_tried_again_and_one_that_did_not_after_all_is_not() -> None:
     herder = a_leader()
-    herder.tell(SessionKeyMade(key=b"k" * 32))
+    herder.tell(SessionKeyMade(wall_ms=herder.wall_ms, key=b"k" * 32))
     herder.take(MakeSessionKey)
     (append,) = herder.take(AppendConfig)
     herder.tell(ConfigAppendFailed(id=append.id, reason="no route"))
@@ -153,7 +176,7 @@ def test_a_write_that_failed_is_tried_again_and_one_that_did_not_after_all_is_no
     assert not herder.take(MakeSessionKey), "not at once"
     pass_time(herder, 1_000)
     assert herder.take(MakeSessionKey) == [MakeSessionKey(size_bytes=32)]
-    herder.tell(SessionKeyMade(key=b"l" * 32))
+    herder.tell(SessionKeyMade(wall_ms=herder.wall_ms, key=b"l" * 32))
     (append,) = herder.take(AppendConfig)
     herder.write(*append.lines)
     herder.tell(ConfigAppendFailed(id=append.id, reason="no answer"))
@@ -164,7 +187,7 @@ def test_a_write_that_failed_is_tried_again_and_one_that_did_not_after_all_is_no
 def test_whoever_leads_no_more_when_its_key_is_made_writes_none() -> None:
     herder = a_leader()
     herder.assign(protocol=ConnectProtocol.SESSIONED)
-    herder.tell(SessionKeyMade(key=b"k" * 32))
+    herder.tell(SessionKeyMade(wall_ms=herder.wall_ms, key=b"k" * 32))
     assert not herder.take(AppendConfig)
     herder.take(MakeSessionKey)
     herder.assign(leader=ME, protocol=ConnectProtocol.SESSIONED)
@@ -174,7 +197,7 @@ def test_whoever_leads_no_more_when_its_key_is_made_writes_none() -> None:
 def test_one_key_is_written_at_a_time_however_late_its_line_comes_back() -> None:
     herder = a_leader(key=key_of(b"k", created_at_ms=0))
     assert len(herder.take(MakeSessionKey)) == 1
-    herder.tell(SessionKeyMade(key=b"l" * 32))
+    herder.tell(SessionKeyMade(wall_ms=herder.wall_ms, key=b"l" * 32))
     (append,) = herder.take(AppendConfig)
     herder.write(*append.lines, read=False)
     herder.tell(ConfigAppended(id=append.id, end=ConfigOffset(3)))
@@ -184,7 +207,7 @@ def test_one_key_is_written_at_a_time_however_late_its_line_comes_back() -> None
 
 def test_nothing_that_is_traced_shows_a_key() -> None:
     herder = a_leader()
-    event = SessionKeyMade(key=b"secretsecretsecretsecretsecretse")
+    event = SessionKeyMade(wall_ms=herder.wall_ms, key=b"secretsecretsecretsecretsecretse")
     herder.tell(event)
     shown = f"{event} {herder.orders}"
     assert "secret" not in shown

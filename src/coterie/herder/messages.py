@@ -108,6 +108,8 @@ class TaskConfigsPublished:
 class SessionKeyMade:
     key: bytes = field(repr=False)
     """Fresh, from the system's own source of chance."""
+    wall_ms: int
+    """What the wall clock said then: it may have been set since the runtime was opened."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -67,7 +67,8 @@ class Rotation:
 
     def __init__(self) -> None:
         self.epoch_ms: int | None = None
-        """The wall clock's time at 0 of the steady one, by which machines are stepped; None before that is told."""
+        """The wall clock's time at 0 of the steady one, by which machines are stepped; None before that is told. Told
+        again with every key that is made here: so a clock that was set wrong dates one key at most."""
         self.making = False
         self.append: int | None = None
         """The request by which a key is appended, until its line is read."""

@@ -95,13 +95,13 @@ def on_opened(turn: Turn, wall_ms: int) -> None:
 def on_made(turn: Turn, event: SessionKeyMade) -> None:
     herder, rotation = turn.herder, turn.herder.rotation
     rotation.making = False
+    rotation.epoch_ms = event.wall_ms - turn.now_ms
     if not _wants_a_key(turn):
-        return  # Another leads now, or has written one.
-    assert rotation.epoch_ms is not None
+        return  # Another leads now, or has written one, or the clock was set back and the known one is not old.
     made = SessionKey(
         key=event.key,
         algorithm=herder.settings.session_keys.algorithm,
-        created_at_ms=rotation.epoch_ms + turn.now_ms,
+        created_at_ms=event.wall_ms,
     )
     herder.own_requests += 1
     rotation.append = RequestId(-herder.own_requests)

@@ -6,6 +6,7 @@ trace, and never the worker.
 
 import logging
 import secrets
+import time
 import traceback
 
 from coterie.engine.log import Log
@@ -77,7 +78,7 @@ class Chores:
             case PublishTaskConfigs():
                 return await self._publish(chore)
             case MakeSessionKey(size_bytes=size_bytes):
-                return SessionKeyMade(key=secrets.token_bytes(size_bytes))
+                return SessionKeyMade(key=secrets.token_bytes(size_bytes), wall_ms=time.time_ns() // 1_000_000)
             case FindConfigEnd():
                 return await self._find_config_end(chore)
             case AppendConfig():

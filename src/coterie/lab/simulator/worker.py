@@ -239,8 +239,11 @@ class Process:
             case herder.PublishTaskConfigs():
                 self.rest.publish(chore)
             case herder.MakeSessionKey(size_bytes=size_bytes):
-                made = herder.SessionKeyMade(key=rng.randbytes(size_bytes))
-                self.after(rng.randint(1, 20), lambda: self.tell(made))
+                key = rng.randbytes(size_bytes)
+                self.after(
+                    rng.randint(1, 20),
+                    lambda: self.tell(herder.SessionKeyMade(key=key, wall_ms=self.world.now_ms)),
+                )
             case herder.FindConfigEnd():
                 self.reader.find_end(chore)
             case herder.AppendConfig():
