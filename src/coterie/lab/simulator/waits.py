@@ -63,6 +63,10 @@ class Waits:
             self._latest = dealt.generation
             self._on_missing(dealt, now_ms)
 
+    def on_dealt_anew(self, leader: int) -> None:
+        """An eager round: all who are in it stop everything, and nobody waits for who has left."""
+        self._by_leader.pop(leader, None)
+
     def _awaited(self, before: Remembered, dealt: Dealt, now_ms: int) -> Mapping[Job, Wait]:
         present = {part.place for part in dealt.parts.values()}
         if not self._max_delay_ms:

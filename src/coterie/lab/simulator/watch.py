@@ -156,7 +156,10 @@ class Watch:
     ) -> None:
         """The leader ``process`` has computed a round, of which perhaps nobody will ever hear."""
         first = assignments[min(assignments)]
-        if wanted.protocol is ConnectProtocol.EAGER or first.error is not AssignmentError.NO_ERROR:
+        if first.error is not AssignmentError.NO_ERROR:
+            return
+        if wanted.protocol is ConnectProtocol.EAGER:
+            self._waits.on_dealt_anew(process.number)
             return
         dealt = Dealt(
             generation=wanted.generation,
