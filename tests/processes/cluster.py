@@ -199,7 +199,7 @@ class Cluster:
         return worker
 
     def wait_ready(self, *workers: WorkerProcess) -> None:
-        """Until each is in the group and all have settled in one generation. At a load of 25 Spark took 102 s to start."""
+        """Until each is in the group and all have settled in one generation. Spark was seen to take 102 s to start."""
 
         def settled() -> bool:
             for worker in workers:
