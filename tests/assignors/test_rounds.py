@@ -148,19 +148,21 @@ class Histories(RuleBasedStateMachine):
         here = {view.instance_id for view in self.before.values() if view.instance_id is not None}
         assert not any(one.instance_id in here for one in self.last.memory.waiting), "whom nobody awaits"
         static = self.static()
+        wildcard = any(not view.draining and view.claims is None for view in self.before.values())
         for member, one in self.last.assignments.items():
             view = self.before[member]
-            if view.draining:
-                assert not one.assigned
+            if view.draining:  # it goes on with what nobody who stays may run
+                assert not one.assigned & static, "a claimant takes it"
+                assert not (one.assigned and wildcard), "a wildcard worker takes it"
+                assert view.claims is None or one.assigned <= view.claims
             elif view.claims is not None:
                 assert one.whole <= view.claims
             else:
                 assert not one.whole & static
             assert not (waiting and Why.BALANCE in one.why)
-        takers = [view for view in self.before.values() if not view.draining]
         nobody = Jobs.of(self.last.unassigned) - waiting
         assert not nobody & static, "a claimant takes it"
-        assert not (nobody and any(view.claims is None for view in takers)), "a wildcard worker takes it"
+        assert not (nobody and wildcard), "a wildcard worker takes it"
 
     @invariant()
     def no_outcome_with_level_totals_takes_fewer_moves(self) -> None:
