@@ -3,10 +3,14 @@
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from heapq import nlargest
+from itertools import islice
+from operator import attrgetter
 
 from coterie.assignors.target import NO_CHANGE, Change, Load, balance
 from coterie.nouns.ids import MemberId
-from coterie.nouns.jobs import ConnectorName, ConnectorTaskId, Jobs
+from coterie.nouns.jobs import NO_JOBS, ConnectorName, ConnectorTaskId, Jobs
+
+_number = attrgetter("task")
 
 
 def toward_balance(
@@ -17,26 +21,25 @@ def toward_balance(
     Of ``to_place``, what the target lets members gain beside what they release to each other, only what is ``free``
     can be given now: the rest is waiting or still runs elsewhere, and comes in a later round.
     """
+    free_tasks = _by_connector(free.tasks)
+    all_free = to_place is free  # as ever when nothing waits, and nothing to count anew
     changes = balance(
         [Load(connectors=len(owned[m].connectors), tasks=_counted(owned[m].tasks)) for m in order],
         connectors=len(to_place.connectors),
-        tasks=_counted(to_place.tasks),
+        tasks={name: len(there) for name, there in free_tasks.items()} if all_free else _counted(to_place.tasks),
     )
-    free_connectors = sorted(free.connectors, reverse=True)
-    free_tasks = _by_connector(free.tasks)
-    for there in free_tasks.values():
-        there.sort(reverse=True)
+    connectors_left = iter(sorted(free.connectors))
+    tasks_left = {name: iter(sorted(there, key=_number)) for name, there in free_tasks.items()}
     given: dict[MemberId, Jobs] = {}
     released: dict[MemberId, Jobs] = {}
     for member, change in zip(order, changes, strict=True):
         if change is NO_CHANGE:
             continue
-        connectors = [free_connectors.pop() for _ in range(min(change.connectors, len(free_connectors)))]
+        connectors = list(islice(connectors_left, max(change.connectors, 0)))
         tasks: list[ConnectorTaskId] = []
-        for connector, count in change.tasks.items():
-            if count > 0 and connector in free_tasks:
-                tasks += free_tasks[connector][-count:]
-                del free_tasks[connector][-count:]
+        for name, count in change.tasks.items():
+            if count > 0 and name in tasks_left:
+                tasks += islice(tasks_left[name], count)
         if connectors or tasks:
             given[member] = Jobs(frozenset(connectors), frozenset(tasks))
         surplus = _surplus(owned[member], change, moved)
@@ -47,12 +50,14 @@ def toward_balance(
 
 def _surplus(owned: Jobs, change: Change, moved: Jobs) -> Jobs:
     """As many as ``change`` takes away: those that have moved before, then the last ones by name and number."""
+    gives = {connector: -count for connector, count in change.tasks.items() if count < 0}
+    if not gives and change.connectors >= 0:
+        return NO_JOBS
     connectors: Sequence[ConnectorName] = ()
     if change.connectors < 0:
         ranked = sorted(owned.connectors, key=lambda connector: (connector in moved.connectors, connector))
         connectors = ranked[change.connectors :]
-    gives = {connector: -count for connector, count in change.tasks.items() if count < 0}
-    there = _by_connector(task for task in owned.tasks if task.connector in gives) if gives else {}
+    there = _by_connector(task for task in owned.tasks if task.connector in gives)
     tasks: list[ConnectorTaskId] = []
     for connector, count in gives.items():
         tasks += nlargest(count, there[connector], key=lambda task: (task in moved.tasks, task.task))

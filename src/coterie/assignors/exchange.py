@@ -5,6 +5,7 @@ give, plus that of the tasks that change hands. What is left uneven `spread` put
 """
 
 import heapq
+from bisect import insort
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TypeAlias
 
@@ -71,30 +72,29 @@ def _give(
     """
     level = levels.level
     offers: dict[ConnectorName, list[tuple[int, int]]] = {name: [] for name in level}
-    """Of each connector a heap: minus how many of it a worker has, minus the worker."""
+    """Of each connector a sorted line, whose last gives first: how many of it a worker has, the worker."""
     for worker in due:
         for name, count in held[worker].items():
-            offers[name].append((-count, -worker))
+            offers[name].append((count, worker))
     # By how much giving one adds to the sum of squares (halved, less one), how many have been given, a tie, of what.
     queue = [(NOTHING, 0, place, name) for place, name in enumerate(reversed(level))]
     gave_more: list[int] = []
     left = sum(due.values()) + more
     for line in offers.values():
-        heapq.heapify(line)
+        line.sort()
     while left:
         price, given, place, name = queue[0]
         line = offers[name]
-        while line and not due[-line[0][1]] and (-line[0][1] not in may_give or len(gave_more) == more):
-            heapq.heappop(line)
+        while line and not due[line[-1][1]] and (line[-1][1] not in may_give or len(gave_more) == more):
+            line.pop()
         if not line:
             heapq.heappop(queue)
             continue
-        minus_count, minus_worker = line[0]
-        now = level[name] + minus_count
+        count, worker = line[-1]
+        now = level[name] - count
         if now != price:  # it has fewer since, or takers have more: prices only rise
             heapq.heapreplace(queue, (now, given, place, name))
             continue
-        worker = -minus_worker
         deltas[worker][name] = deltas[worker].get(name, 0) - 1
         to_place[name] = to_place.get(name, 0) + 1
         levels.fill(name, 1)
@@ -104,10 +104,9 @@ def _give(
         else:
             may_give.remove(worker)
             gave_more.append(worker)
-        if minus_count < -1:
-            heapq.heapreplace(line, (minus_count + 1, minus_worker))
-        else:
-            heapq.heappop(line)
+        line.pop()
+        if count > 1:
+            insort(line, (count - 1, worker))
         heapq.heapreplace(queue, (price, given + 1, place, name))
     return gave_more
 

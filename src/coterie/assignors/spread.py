@@ -19,7 +19,7 @@ who has too few gives back no more than it took. Tasks' and connectors' extras c
 
 import heapq
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import count, pairwise
 from typing import TypeAlias
 
@@ -46,7 +46,7 @@ def spread(held: Held, deltas: Deltas, shares: Shares) -> None:
     prices = _Prices(exchanged)
     for _, name, worker in crowded:
         while exchanged.may_lose(worker, name) and (gain := -prices.slack_of_losing(worker, name)) > 0:
-            way = prices.cheapest_way(name, worker, gain)
+            way = prices.short_way(name, worker) or prices.cheapest_way(name, worker, gain)
             if way:
                 exchanged.follow(way)
 
@@ -55,18 +55,18 @@ class _Exchanged:
     """What everybody has after the exchange, and what of it may still change."""
 
     def __init__(self, held: Held, deltas: Deltas, shares: Shares) -> None:
-        self._held = held
-        self._deltas = deltas
+        self.held = held
+        self.deltas = deltas
         self._shares = shares
         self.workers = [worker for worker, delta in enumerate(deltas) if delta or shares.may_change(worker)]
         """Those whose tasks may change at all."""
-        self._givers = {worker for worker in self.workers if shares.surplus[worker] > 0}
+        self.givers = {worker for worker in self.workers if shares.surplus[worker] > 0}
 
     def crowded(self) -> Iterator[tuple[int, ConnectorName, int]]:
         """Where several tasks of a connector are of which one could go; most tasks first when sorted."""
         for worker in self.workers:
-            tasks, delta = self._held[worker], self._deltas[worker]
-            if worker in self._givers:
+            tasks, delta = self.held[worker], self.deltas[worker]
+            if worker in self.givers:
                 for name, before in tasks.items():
                     if before > 1 and (now := before + delta.get(name, 0)) > 1:
                         yield -now, name, worker
@@ -76,37 +76,32 @@ class _Exchanged:
                         yield -now, name, worker
 
     def has(self, worker: int, name: ConnectorName) -> int:
-        return self._held[worker].get(name, 0) + self._deltas[worker].get(name, 0)
+        return self.held[worker].get(name, 0) + self.deltas[worker].get(name, 0)
 
     def may_take(self, worker: int, name: ConnectorName) -> bool:
-        return worker not in self._givers or name in self._deltas[worker]
+        return worker not in self.givers or name in self.deltas[worker]
 
     def may_lose(self, worker: int, name: ConnectorName) -> bool:
-        return self.has(worker, name) > 0 if worker in self._givers else name in self._deltas[worker]
+        return self.has(worker, name) > 0 if worker in self.givers else name in self.deltas[worker]
 
     def losable(self, worker: int) -> list[tuple[ConnectorName, int]]:
         """Of which connectors it may do with one less, and how many it has of each."""
-        tasks, delta = self._held[worker], self._deltas[worker]
-        if worker in self._givers:
+        tasks, delta = self.held[worker], self.deltas[worker]
+        if worker in self.givers:
             return [(name, now) for name, before in tasks.items() if (now := before + delta.get(name, 0))]
         return [(name, tasks.get(name, 0) + gained) for name, gained in delta.items()]
 
     def lowest(self) -> dict[ConnectorName, int]:
         """Of each connector, the least that a worker has that may take one more."""
-        takers = len(self.workers) - len(self._givers)
-        holding: Counter[ConnectorName] = Counter()
-        lowest: dict[ConnectorName, int] = {}
-        for worker in self.workers:
-            delta = self._deltas[worker]
-            takes = worker not in self._givers
-            for name in self._held[worker].keys() | delta.keys():
-                if takes or name in delta:
-                    lowest[name] = min(self.has(worker, name), lowest.get(name, NOWHERE))
-                else:
-                    lowest.setdefault(name, NOWHERE)
-                if takes:
-                    holding[name] += 1
-        return {name: least if holding[name] == takers else 0 for name, least in lowest.items()}
+        takers = [worker for worker in self.workers if worker not in self.givers]
+        holding = Counter(name for worker in takers for name in self.held[worker].keys() | self.deltas[worker].keys())
+        names = set(holding).union(*(self.held[worker] for worker in self.givers))
+        lowest = dict.fromkeys(names, 0)
+        for name in names:
+            if holding[name] == len(takers):  # or else one has none
+                could_take = [worker for worker in self.workers if self.may_take(worker, name)]
+                lowest[name] = min((self.has(worker, name) for worker in could_take), default=NOWHERE)
+        return lowest
 
     # -- the ways of extras -------------------------------------------------------------------------------------------
 
@@ -165,7 +160,7 @@ class _Exchanged:
                 shares.with_connector[trader] = origin == CONNECTORS_EXTRAS
 
     def _shift(self, worker: int, name: ConnectorName, by: int) -> None:
-        delta = self._deltas[worker]
+        delta = self.deltas[worker]
         delta[name] = delta.get(name, 0) + by
         if not delta[name]:
             del delta[name]
@@ -183,18 +178,34 @@ class _Prices:
         """Below zero where ``worker`` has too many of ``name`` for level and offset."""
         return self._level[name] + self._offset[worker] - (self._exchanged.has(worker, name) - 1)
 
+    def _slack_of_taking(self, worker: int, name: ConnectorName) -> int:
+        return self._exchanged.has(worker, name) - self._level[name] - self._offset[worker]
+
+    def short_way(self, start: ConnectorName, end: int) -> Sequence[_Node]:
+        """A way by one other worker, without slack: none is cheaper, and most tasks find one before long."""
+        exchanged, level, offset = self._exchanged, self._level, self._offset
+        for worker in reversed(exchanged.workers):
+            if exchanged.may_take(worker, start) and not self._slack_of_taking(worker, start):
+                above = offset[worker] + 1
+                names = [name for name, now in exchanged.losable(worker) if level[name] + above == now]
+                for name in sorted(names, reverse=True):
+                    if exchanged.may_take(end, name) and not self._slack_of_taking(end, name):
+                        return start, worker, name, end
+        return ()
+
     def cheapest_way(self, start: ConnectorName, end: int, limit: int) -> Sequence[_Node]:
         """The way of a task of ``start`` that leaves ``end``: empty when none costs less than ``limit``.
 
         Dijkstra's search over slacks; those that are below zero are no arcs yet. What it reached rises by as much as
         the way is longer, or ``limit`` is: then the way has no slack, or else the task's leaving has none.
         """
+        exchanged = self._exchanged
         distance: dict[_Node, int] = {start: 0}
         came_from: dict[_Node, _Node] = {}
         settled: set[_Node] = set()
         order = count()
         queue: list[tuple[int, int, _Node]] = [(0, next(order), start)]
-        far = list(self._exchanged.workers)
+        far: Sequence[int] = exchanged.workers
         reached = limit
         while queue:
             here, _, node = heapq.heappop(queue)
@@ -204,14 +215,22 @@ class _Prices:
                 reached = here
                 break
             settled.add(node)
-            for slack, to in self._from_connector(node, far) if isinstance(node, str) else self._from_number(node):
+            if isinstance(node, str) and exchanged.may_take(end, node) and not self._slack_of_taking(end, node):
+                came_from[end], reached = node, here
+                break
+            arcs: Iterable[tuple[int, _Node]]
+            if isinstance(node, str):
+                arcs, far = self._from_connector(node, far, limit - here)
+            else:
+                arcs = self._from_number(node)
+            for slack, to in arcs:
                 there = here + slack
                 if there < distance.get(to, limit):
                     distance[to] = there
                     came_from[to] = node
                     # Among equals the end first, then the latest: it goes deep, and is there after a few steps.
                     heapq.heappush(queue, (there, -NOWHERE if to == end else -next(order), to))
-        for node, there in distance.items():
+        for node, there in distance.items() if reached else ():
             rise = max(0, reached - there)
             if isinstance(node, str):
                 self._level[node] += rise
@@ -224,20 +243,28 @@ class _Prices:
             way.append(came_from[way[-1]])
         return way[::-1]
 
-    def _from_connector(self, name: ConnectorName, far: list[int]) -> list[tuple[int, int]]:
-        """To workers that may take one. Those without slack leave ``far``: no later arc leads to them sooner."""
-        exchanged, level, offset = self._exchanged, self._level[name], self._offset
+    def _from_connector(
+        self, name: ConnectorName, far: Sequence[int], limit: int
+    ) -> tuple[Sequence[tuple[int, int]], Sequence[int]]:
+        """To workers of ``far`` that may take one, if that costs less than ``limit``; and who stays far.
+
+        Those without slack do not: no later arc leads to them sooner.
+        """
+        # `may_take` and `_slack_of_taking`, written out: this looks at every worker, again and again.
+        held, deltas, givers = self._exchanged.held, self._exchanged.deltas, self._exchanged.givers
+        level, offset = self._level[name], self._offset
         arcs = []
         still_far = []
         for worker in far:
+            delta = deltas[worker]
             slack = NOWHERE
-            if exchanged.may_take(worker, name):
-                slack = exchanged.has(worker, name) - level - offset[worker]
-                arcs.append((slack, worker))
+            if name in delta or worker not in givers:
+                slack = held[worker].get(name, 0) + delta.get(name, 0) - level - offset[worker]
             if slack:
                 still_far.append(worker)
-        far[:] = still_far
-        return arcs
+            if slack < limit:
+                arcs.append((slack, worker))
+        return arcs, still_far
 
     def _from_number(self, node: int) -> Iterator[tuple[int, _Node]]:
         exchanged, offset = self._exchanged, self._offset
