@@ -208,6 +208,19 @@ def round_with(herder: ByHand, offsets: dict[MemberId, int], protocol: ConnectPr
     herder.obey()
 
 
+def test_a_leader_that_has_read_more_than_all_others_goes_on_and_says_how_far_to_read() -> None:
+    herder = ready()
+    herder.assign(leader=ME, protocol=ConnectProtocol.STATIC)
+    end = len(herder.config)
+    round_with(herder, {ME: end, OTHER: 1, THIRD: -1}, ConnectProtocol.STATIC)
+    (installed,) = herder.take(Install)
+    told = installed.assignments.values()
+    assert {(one.error, one.config_offset) for one in told} == {(AssignmentError.NO_ERROR, end)}
+    assert installed.assignments[ME].revoked, (
+        "it gives the others their share; they start that when they have read so far"
+    )
+
+
 @pytest.mark.parametrize("protocol", list(ConnectProtocol))
 def test_whoever_has_read_more_configs_than_there_are_is_told_of_by_name_and_given_nothing(
     protocol: ConnectProtocol,
