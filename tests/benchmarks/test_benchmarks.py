@@ -7,7 +7,7 @@ import pytest
 
 from benchmarks import bench_log, fleets
 from benchmarks.bench_group import LightGroup
-from benchmarks.bench_rebalance import Bench
+from benchmarks.bench_rebalance import Bench, medians
 from benchmarks.brokers import Measured, allow_files, ratios
 from benchmarks.fleets import OurWorkers
 from coterie.cli.processes import Children
@@ -48,6 +48,12 @@ def test_records_are_produced_fetched_and_written_one_by_one(measured: Measured)
     figures = bench_log.measured(measured, "embedded", options)
     assert figures["fetched_records_per_s"] > 0
     assert not unexplained(figures)
+
+
+def test_of_some_runs_the_median_of_each_key_is_told_which_one_of_them_had() -> None:
+    runs = [{"down": 0.3, "rounds": 2}, {"down": 0.1, "rounds": 4, "stall": 9}, {"down": 0.2, "rounds": 3}]
+    assert medians(runs) == {"down": 0.2, "rounds": 3, "stall": 9}
+    assert medians(runs[:2]) == {"down": 0.1, "rounds": 2, "stall": 9}
 
 
 def test_a_fleet_of_light_tasks_is_created_joined_and_left(tmp_path: Path) -> None:
