@@ -14,8 +14,13 @@ pytestmark = [pytest.mark.soak, pytest.mark.processes, pytest.mark.spark, pytest
 
 class Handle:
     def __init__(self, worker: WorkerProcess) -> None:
-        self.url = worker.url
         self._worker = worker
+
+    @property
+    def url(self) -> str:
+        """:raises AssertionError: with its last words, when it has ended by itself: nobody needs to wait for it."""
+        assert self._worker.popen.poll() is None, self._worker.tail()
+        return self._worker.url
 
     async def end(self) -> None:
         self._worker.kill_group(signal.SIGTERM)
