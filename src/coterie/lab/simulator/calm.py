@@ -194,6 +194,7 @@ class Calm:
             self._delete,
             self._join,
             self._drain,
+            self._die,
         ]
         generation, stops = self._cluster.coordinator.group.generation, self._cluster.watch.stops
         # An assignment that comes late may be overtaken by the next round, which then is one that was not needed.
@@ -234,3 +235,8 @@ class Calm:
         self._world.say("one drains")
         weather.operators.drain()
         return 3, True
+
+    def _die(self, weather: Weather) -> tuple[int, bool]:
+        """Its session ends, then what it had is waited for, then dealt out; perhaps some of the rest hands over."""
+        weather.bury()
+        return 4, True

@@ -77,7 +77,7 @@ class Faults(Generic[ProcessT]):
             process.kill("is killed")
             self._come_back(process.home)
 
-    def _bury(self) -> None:
+    def bury(self) -> None:
         process = self._someone()
         if process is not None and len(self._homes) - len(self._gone_for_good) > 1:
             self._gone_for_good.add(process.home)

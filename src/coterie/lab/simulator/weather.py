@@ -41,7 +41,7 @@ class Weather(Faults[Process]):
             self._kill_some: 1,
             self._kill_leader: 2,
             self._shut_down: 2,
-            self._bury: 1,
+            self.bury: 1,
             self._replace: 2,
             self._join: 3,
             self._read_late: 2,

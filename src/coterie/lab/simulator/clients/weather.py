@@ -50,7 +50,7 @@ class ClientsWeather(Faults[Client]):
                 self._pause: 4,
                 self._kill: 4,
                 self._stop: 4,
-                self._bury: 1,
+                self.bury: 1,
                 self._start_a_copy: 2,
                 self._change_protocols: 1,
                 self._desert: 1,

@@ -26,7 +26,7 @@ class ProducersWeather(Faults[Producer]):
             {
                 self._pause: 4,
                 self._kill: 4,
-                self._bury: 1,
+                self.bury: 1,
                 self._start_a_copy: 3,
                 self._upgrade: 1,
                 self._fail_disk: 1,
