@@ -26,7 +26,7 @@ def test_all_invariants_hold(seed: int) -> None:
 
 def test_workers_meet_all_that_their_play_is_about() -> None:
     """What no seed comes across is not tested, whatever the invariants say."""
-    stories = "\n".join(simulate(seed, story_lines=5_000).story for seed in (3, 5, 7, 8, 15, 21))
+    stories = "\n".join(simulate(seed, story_lines=5_000).story for seed in (1, 5, 7, 8, 10, 26))
     for sight in (
         "claims ",
         "is to drain: Done",

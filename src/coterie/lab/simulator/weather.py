@@ -47,8 +47,8 @@ class Weather(Faults[Process]):
             self._read_late: 2,
             self._set_anew: 2,
             self._claim_anew: 2,
-            self.operators.drain: 2,
-            self.operators.uncordon: 1,
+            self.operators.drain: 6,
+            self.operators.uncordon: 2,
             self.operators.restart: 2,
             self.operators.forge: 1,
             self.users.put_connector: 3,
@@ -67,7 +67,7 @@ class Weather(Faults[Process]):
         # In some seeds all are static, in most none, so that both are also seen alone; the same for protocols.
         static, mixed = self._rng.choice((0.0, 0.0, 0.5, 1.0)), self._rng.random() < 0.3
         claiming = self._rng.choice((0.0, 0.0, 0.3, 0.7))
-        protocol = self._rng.choice((*ConnectProtocol, ConnectProtocol.STATIC, ConnectProtocol.STATIC))
+        protocol = self._rng.choice((*ConnectProtocol, *[ConnectProtocol.STATIC] * 4))
         for name in self._workers:
             self._cluster.homes[name] = Home(
                 instance_id=InstanceId(f"place-{name}") if self._rng.random() < static else None,
