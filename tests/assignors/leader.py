@@ -5,21 +5,9 @@ from collections.abc import Mapping
 from coterie.assignors.cooperative import Round, assign
 from coterie.assignors.members import MemberView, Policy
 from coterie.assignors.memory import Memory
+from coterie.lab.scenario.notation import parse_jobs
 from coterie.nouns.ids import Generation, InstanceId, MemberId
-from coterie.nouns.jobs import ConnectorName, ConnectorTaskId, Jobs
-
-
-def parse_jobs(text: str) -> Jobs:
-    """K415's notation: ``AC0`` is the connector A, ``AT1`` its task 1."""
-    connectors, tasks = set(), set()
-    for word in text.split():
-        name, kind, number = ConnectorName(word[0]), word[1], int(word[2:])
-        if kind == "C":
-            connectors.add(name)
-        else:
-            tasks.add(ConnectorTaskId(name, number))
-    return Jobs(frozenset(connectors), frozenset(tasks))
-
+from coterie.nouns.jobs import Jobs
 
 PATIENT = Policy(max_delay_ms=300)
 

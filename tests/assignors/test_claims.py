@@ -6,9 +6,10 @@ import pytest
 
 from coterie.assignors.cooperative import Round
 from coterie.assignors.moves import Why
+from coterie.lab.scenario.notation import parse_jobs
 from coterie.nouns.ids import InstanceId, MemberId
 from coterie.nouns.jobs import NO_JOBS, ConnectorName, ConnectorTaskId, Jobs
-from tests.assignors.leader import Leader, parse_jobs
+from tests.assignors.leader import Leader
 
 W1, W2, W3, S1, S2 = (MemberId(name) for name in ("W1", "W2", "W3", "S1", "S2"))
 TEN = "AC0 AT0 AT1 AT2 BC0 BT0 BT1 CC0 CT0 CT1"

@@ -9,9 +9,10 @@ from hypothesis import strategies as st
 from coterie.assignors.cooperative import Round, assign
 from coterie.assignors.members import MemberView, Policy
 from coterie.assignors.memory import Memory
+from coterie.lab.scenario.notation import parse_jobs
 from coterie.nouns.ids import Generation, InstanceId, MemberId
 from coterie.nouns.jobs import NO_JOBS, ConnectorName, ConnectorTaskId, Job, Jobs
-from tests.assignors.leader import Leader, parse_jobs
+from tests.assignors.leader import Leader
 
 W1, W2, W3, W4 = (MemberId(name) for name in ("W1", "W2", "W3", "W4"))
 FIVE = "AC0 AT1 AT2 BC0 BT1"

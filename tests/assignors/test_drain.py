@@ -3,9 +3,10 @@
 from coterie.assignors.cooperative import Round
 from coterie.assignors.memory import union
 from coterie.assignors.moves import Why
+from coterie.lab.scenario.notation import parse_jobs
 from coterie.nouns.ids import InstanceId, MemberId
 from coterie.nouns.jobs import NO_JOBS, ConnectorName, ConnectorTaskId, Jobs
-from tests.assignors.leader import Leader, parse_jobs
+from tests.assignors.leader import Leader
 
 W1, W2, W3, S1 = (MemberId(name) for name in ("W1", "W2", "W3", "S1"))
 SIX = "AT0 AT1 AT2 AT3 AT4 AT5"
@@ -95,6 +96,21 @@ def test_what_was_given_back_for_a_drain_runs_on_when_all_others_come_to_drain_m
         settled, stopped, _ = leader.settle({**settled, MemberId("W4"): NO_JOBS})
         assert settled[MemberId("W4")] == leader.configured
         assert stopped == len(leader.configured)
+
+
+def test_what_was_lost_otherwise_is_not_given_to_one_that_drains() -> None:
+    leader = Leader("AT0 BT0 CT0")
+    leader.claims = {W1: parse_jobs("AT0"), W2: parse_jobs("BT0")}
+    leader.draining = {W3}
+    leader.round(W1="AT0", W2="BT0", W3="CT0")
+    for now_ms in (0, leader.policy.max_delay_ms):  # its claimant is gone, and then not expected any more
+        outcome = leader.round(now_ms, W2="BT0", W3="CT0")
+        assert outcome.assignments[W3].whole == parse_jobs("CT0")
+        assert outcome.unassigned.keys() == {ConnectorTaskId(ConnectorName("A"), 0)}
+    leader.claims[W2] = parse_jobs("")
+    leader.round(leader.policy.max_delay_ms, W2="BT0", W3="CT0")
+    outcome = leader.round(leader.policy.max_delay_ms, W2="", W3="CT0")
+    assert outcome.assignments[W3].whole == parse_jobs("CT0"), "nor what somebody claims no more"
 
 
 def test_of_claimants_that_all_drain_those_that_have_jobs_keep_them_and_what_was_given_back_runs_on() -> None:

@@ -1,9 +1,9 @@
 """The eager assignor deals connectors, then tasks, round and round."""
 
 from coterie.assignors.eager import assign
+from coterie.lab.scenario.notation import parse_jobs
 from coterie.nouns.ids import MemberId
 from coterie.nouns.jobs import NO_JOBS
-from tests.assignors.leader import parse_jobs
 
 W1, W2 = MemberId("W1"), MemberId("W2")
 

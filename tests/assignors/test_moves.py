@@ -11,9 +11,10 @@ from coterie.assignors.cooperative import Round
 from coterie.assignors.members import Policy
 from coterie.assignors.moves import Why
 from coterie.assignors.target import fewest_moves_bound
+from coterie.lab.scenario.notation import parse_jobs
 from coterie.nouns.ids import MemberId
 from coterie.nouns.jobs import NO_JOBS, ConnectorName, ConnectorTaskId, Jobs
-from tests.assignors.leader import Leader, parse_jobs
+from tests.assignors.leader import Leader
 
 W1, W2, W3 = (MemberId(name) for name in ("W1", "W2", "W3"))
 EIGHT = "AT0 AT1 AT2 AT3 AT4 AT5 AT6 AT7"

@@ -22,9 +22,9 @@ from coterie.assignors.plan import (
     changed,
     plan,
 )
+from coterie.lab.scenario.notation import parse_jobs
 from coterie.nouns.ids import MemberId
 from coterie.nouns.jobs import NO_JOBS, ConnectorName, Jobs
-from tests.assignors.leader import parse_jobs
 
 W1, W2, W3, W4 = (MemberId(name) for name in ("W1", "W2", "W3", "W4"))
 THREE = Picture(

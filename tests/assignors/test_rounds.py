@@ -53,6 +53,8 @@ class Histories(RuleBasedStateMachine):
         self.memory = Memory()
         self.generation, self.completed, self.known_delay_ms, self.now_ms = 0, -1, 0, 0
         self.lives = 1
+        self.handed_back = self.drained = NO_JOBS
+        """What was given back for a drain and did not run since; and what is being given back so."""
         self.last: Round | None = None
         self.compute()
 
@@ -154,6 +156,7 @@ class Histories(RuleBasedStateMachine):
             if view.draining:  # it goes on with what nobody who stays may run
                 assert not one.assigned & static, "a claimant takes it"
                 assert not (one.assigned and wildcard), "a wildcard worker takes it"
+                assert one.assigned <= self.handed_back, "it takes nothing that was not given back for a drain"
                 assert view.claims is None or one.assigned <= view.claims
             elif view.claims is not None:
                 assert one.whole <= view.claims
@@ -241,7 +244,9 @@ class Histories(RuleBasedStateMachine):
         self.generation += 1
         self.before, self.memory_before = dict(self.members), self.memory
         self.completed_before, self.known_before_ms = self.completed, self.known_delay_ms
+        self.handed_back = (self.handed_back | self.drained) - union(view.owned for view in self.before.values())
         self.last = self.computed(self.memory, self.members)
+        self.drained = union(one.why.get(Why.DRAIN, NO_JOBS) for one in self.last.assignments.values())
         self.memory = self.last.memory
         if delivered:
             self.completed, self.known_delay_ms = self.generation, self.last.delay_ms

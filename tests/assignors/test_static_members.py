@@ -6,9 +6,10 @@ from hypothesis import strategies as st
 
 from coterie.assignors.cooperative import AGAIN_MS
 from coterie.assignors.members import Policy
+from coterie.lab.scenario.notation import parse_jobs
 from coterie.nouns.ids import InstanceId, MemberId
 from coterie.nouns.jobs import NO_JOBS, Jobs
-from tests.assignors.leader import Leader, parse_jobs
+from tests.assignors.leader import Leader
 
 W1, W2, W3, W4 = (MemberId(name) for name in ("W1", "W2", "W3", "W4"))
 BACK = MemberId("W2-back")

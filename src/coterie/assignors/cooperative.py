@@ -119,7 +119,15 @@ def assign(
     came_first = candidates(trusted.candidates, arrived, members) if waiting else trusted.candidates
     departed = [one for member, one in trusted.members.items() if member not in members]
     moved = (trusted.moved | union(part for one in departed for part in (one.kept, one.given))) & configured
-    aim = _aim(held, places, members, waiting, moved=moved, order=in_turn(came_first, places.wildcard))
+    aim = _aim(
+        held,
+        places,
+        members,
+        waiting,
+        moved=moved,
+        handed_back=trusted.handed_back,
+        order=in_turn(came_first, places.wildcard),
+    )
 
     # While jobs wait nothing moves for balance. What was returned in this very round does not run yet: if it is too
     # much, it is given back in the next one.
@@ -161,6 +169,7 @@ def assign(
             waiting=waiting,
             candidates=came_first if waiting else (),
             moved=moved | (union(jobs for why in taken.values() for jobs in why.values()) & configured),
+            handed_back=(trusted.handed_back & held.by_nobody) | union(drains.values()),
             next_moves_ms=next_moves_ms,
         ),
         places=places,
@@ -229,6 +238,7 @@ def _aim(
     waiting: Sequence[Waiting],
     *,
     moved: Jobs,
+    handed_back: Jobs,
     order: Sequence[MemberId],
 ) -> _Aim:
     strays = places.strays(held.by_member)
@@ -244,7 +254,9 @@ def _aim(
         )
     loads = [len(stays[member]) for member in order]
     unplaceable = places.unplaceable(free)
-    left_over = places.left_over(unplaceable & moved, members, {member: len(stays[member]) for member in stays})
+    left_over = places.left_over(
+        unplaceable & handed_back, members, {member: len(stays[member]) for member in places.draining}
+    )
     return _Aim(
         given={**given, **on_wildcards, **left_over},
         unplaceable=unplaceable - union(left_over.values()),

@@ -44,6 +44,8 @@ class Memory:
     """Members that joined without jobs while jobs were waiting, in order of arrival: perhaps departed ones, back."""
     moved: Jobs = NO_JOBS
     """What has been lost or given back before: among equals these move again, and the others are left in peace."""
+    handed_back: Jobs = NO_JOBS
+    """What a draining member has given back and nobody has run since."""
     next_moves_ms: int = 0
     """Before this nothing is revoked for balance or a drain (design III)."""
 

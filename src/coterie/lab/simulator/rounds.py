@@ -58,6 +58,8 @@ class Dealt:
     configured: Jobs
     """As far as the leader had read the config log."""
     delay_ms: int
+    handed_back: Jobs = NO_JOBS
+    """What draining members have given back, and nobody has run since."""
 
     @cached_property
     def claimed(self) -> Jobs:
@@ -84,8 +86,9 @@ class Dealt:
         return self.placeable - self.running - union([part.assigned for part in self.parts.values()])
 
     def may_run(self, part: Part, jobs: Jobs) -> Jobs:
-        if part.draining:  # What was given back, and nobody may have any more.
-            return jobs - self.placeable if part.claims is None else (jobs & part.claims) - self.placeable
+        if part.draining:
+            again = (jobs & (part.runs | self.handed_back)) - self.placeable
+            return again if part.claims is None else again & (part.runs | part.claims)
         return jobs - self.claimed if part.claims is None else jobs & part.claims
 
 

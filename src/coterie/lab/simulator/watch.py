@@ -24,7 +24,7 @@ from coterie.lab.simulator.coordinator import Step
 from coterie.lab.simulator.durable import Line
 from coterie.lab.simulator.invariants import Invariant, Violation
 from coterie.lab.simulator.replay import check_replay
-from coterie.lab.simulator.rounds import Dealt, Part, check_round, told
+from coterie.lab.simulator.rounds import Dealt, Part, check_round, told, union
 from coterie.lab.simulator.waits import Waits
 from coterie.lab.simulator.world import World
 from coterie.nouns.ids import Generation, InstanceId, MemberId
@@ -59,6 +59,7 @@ class Watch:
         stop by themselves when they have heard nothing for a session."""
         self._checked = Generation(0)
         """The last generation whose assignments were looked at. It is written again when a static member is back."""
+        self._handed_back = NO_JOBS
 
     # -- the coordinator --------------------------------------------------------------------------------------------
 
@@ -114,9 +115,16 @@ class Watch:
             configured = self._config_log.jobs_at(assignment.config_offset)
             delay_ms = assignment.delay_ms
         dealt = Dealt(
-            generation=record.generation, protocol=protocol, parts=parts, configured=configured, delay_ms=delay_ms
+            generation=record.generation,
+            protocol=protocol,
+            parts=parts,
+            configured=configured,
+            delay_ms=delay_ms,
+            handed_back=self._handed_back,
         )
         check_round(dealt, self._policy)
+        drained = [part.revoked for part in parts.values() if part.draining]
+        self._handed_back = (self._handed_back - dealt.running) | union(drained)
 
     def on_reply(self, request: Request, response: Response) -> None:
         if response.error is ErrorCode.none and isinstance(response, JoinGroupResponse):
