@@ -199,7 +199,10 @@ class Calm:
         generation, stops = self._cluster.coordinator.group.generation, self._cluster.watch.stops
         # An assignment that comes late may be overtaken by the next round, which then is one that was not needed.
         self._cluster.network.late_share = 0
+        # Whoever drains and had to stay, for nobody could take what it has, may find somebody now, and then it goes.
+        leavings = sum(process.drains for process in self._processes)
         rounds, may_stop = self._world.rng.choice(changes)(weather)
+        rounds += leavings
         self.settle()
         came = self._cluster.coordinator.group.generation - generation
         if came > rounds and self._cluster.policy.moves_per_round_max is None:
@@ -228,8 +231,10 @@ class Calm:
 
     def _join(self, weather: Weather) -> tuple[int, bool]:
         self._world.say("one more joins")
+        # What nobody could take may have another config than its tasks are of: whoever takes it changes them.
+        is_stale = bool(self._cluster.config_log.unpublished())
         weather.join_one_more()
-        return 2, True
+        return 4 if is_stale else 2, True
 
     def _drain(self, weather: Weather) -> tuple[int, bool]:
         self._world.say("one drains")
