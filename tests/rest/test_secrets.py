@@ -7,10 +7,12 @@ import pytest
 
 from coterie.herder.machine import step
 from coterie.herder.messages import Event
+from coterie.herder.seams import TaskFailed
 from coterie.herder.state import Herder, HerderOutput
 from coterie.worker import worker as shell
 from tests.rest.served import ServedCluster
 from tests.rest.test_app import until_running
+from tests.worker.simulated import until
 
 SECRETS = ("open-sesame", "friend")
 FIRST, SECOND = (
@@ -36,16 +38,31 @@ async def test_nothing_that_is_traced_or_logged_shows_what_stands_in_a_config(
         name = f"on-{worker.running.membership.id}"  # One of the two is split by a follower.
         assert (await worker.ask("POST", "/connectors", {"name": name, "config": FIRST})).is_success
         assert (await worker.ask("PUT", f"/connectors/{name}/config", SECOND)).is_success
-        assert (await worker.ask("PUT", f"/connectors/{name}/config", {**FIRST, "tasks.max": "0"})).is_client_error
+        refused = await worker.ask("PUT", f"/connectors/{name}/config", {**FIRST, "tasks.max": SECRETS[0]})
+        assert refused.is_client_error
+        assert SECRETS[0] in refused.text, "who sent it is told"
+    for name in (wrong := ("unsplittable", "unstartable")):
+        config = {"connector.class": "SimulatedSource", name: SECRETS[0]}
+        assert (await workers[0].ask("POST", "/connectors", {"name": name, "config": config})).is_success
     for worker in workers:
         for one in workers:
             name = f"on-{one.running.membership.id}"
             await until_running(worker, name, 4)
             assert SECRETS[1] in (await worker.get(f"/connectors/{name}")).text
             assert SECRETS[1] in (await worker.get(f"/connectors/{name}/tasks")).text
+    runtime = workers[0].running.runtime
+    broken = next(task for task in runtime.running if task.connector.startswith("on-"))
+    runtime.say(TaskFailed(task=broken, trace=SECRETS[0]))
+    for name in (*wrong, broken.connector):
+
+        async def says_why(name: str = name) -> bool:
+            return f'"trace":"{SECRETS[0]}"' in (await workers[0].get(f"/connectors/{name}/status")).text
+
+        await until(says_why)
     kinds = {text.partition("(")[0] for text in passed}
     assert kinds > {"ConfigLinesRead", "RequestArrived", "ConnectorSplit", "SplitConnector", "ValidateConfig"}
     assert kinds > {"Reply", "StartTask", "AppendConfig", "ConfigValidated", "PublishTaskConfigs"}
+    assert kinds > {"SplitFailed", "TaskStartFailed", "TaskFailed"}
     stories = [worker.running.worker._trace.story(400) for worker in workers]
     for text in (*passed, *stories, *(record.getMessage() for record in caplog.records)):
         assert not any(secret in text for secret in SECRETS), text[:300]

@@ -159,8 +159,9 @@ class SimulatedRuntime:
         if "connector.class" not in config:
             missing = 'Missing required configuration "connector.class" which has no default value.'
             return {"connector.class": [missing]}
-        if config.get("tasks.max") == "0":
-            return {"tasks.max": ["Invalid value 0 for configuration tasks.max: Value must be at least 1"]}
+        tasks_max = config.get("tasks.max", "1")
+        if not tasks_max.isdecimal() or tasks_max == "0":
+            return {"tasks.max": [f"Invalid value {tasks_max} for configuration tasks.max: Value must be at least 1"]}
         return {}
 
     def connector_type(self, config: Mapping[str, str]) -> str:

@@ -71,7 +71,7 @@ class TaskStarted:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskStartFailed:
     task: ConnectorTaskId
-    trace: str
+    trace: str = field(repr=False)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,7 +91,7 @@ class ConnectorSplit:
 class SplitFailed:
     connector: ConnectorName
     written_at: int
-    trace: str
+    trace: str = field(repr=False)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

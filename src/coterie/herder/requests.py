@@ -1,6 +1,7 @@
 """What users ask of a herder through REST, and what it answers.
 
-Configs are left out of every ``repr``: they may hold passwords, and requests are traced.
+Configs are left out of every ``repr``, and so is what is said of their values: they may hold passwords, and requests
+are traced.
 """
 
 from collections.abc import Mapping, Sequence
@@ -309,7 +310,7 @@ class Problem(StrEnum):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Refused:
     problem: Problem
-    message: str
+    message: str = field(repr=False)
     leader_url: WorkerUrl | None = None
     """With NOT_LEADER and NOT_THIS_WORKER: who can do it."""
 

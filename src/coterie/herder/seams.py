@@ -76,7 +76,7 @@ class TaskFailed:
     """The task ended with an error that starting it again on the same checkpoint did not cure."""
 
     task: ConnectorTaskId
-    trace: str
+    trace: str = field(repr=False)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,7 +1,7 @@
 """The lines of the status topic, in Kafka Connect's JSON, and the topic as state: what is true of each job."""
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from coterie.engine.log import Line, NewLine
 from coterie.herder.config_records import dump
@@ -18,7 +18,8 @@ class Status:
     worker_id: WorkerId
     generation: Generation
     """The group's generation when it was said."""
-    trace: str | None = None
+    trace: str | None = field(default=None, repr=False)
+    """Not shown: it may say what stands in a config."""
     version: str | None = None
     """The plug-in's version (Connect 4.1, KIP-891)."""
 
