@@ -9,7 +9,7 @@ The wish outlives the membership: who loses its place while it drains joins agai
 """
 
 from coterie.herder import leaving
-from coterie.herder.group_view import unheard
+from coterie.herder.group_view import why_drain_waits
 from coterie.herder.messages import Rejoin, Say
 from coterie.herder.requests import Answer, Done, Problem, Refused
 from coterie.herder.state import Turn
@@ -22,7 +22,7 @@ def drain(turn: Turn) -> Answer:
     if herder.protocol is None or not herder.member_id:
         message = "This worker has no place in its group at the moment, so nobody could take its jobs; ask again"
         return Refused(problem=Problem.NO_LEADER, message=message)
-    if (why := unheard(herder.protocol)) is not None:
+    if (why := why_drain_waits(herder.protocol)) is not None:
         message = (
             f"{why[0].upper()}{why[1:]}. Until then stop this worker (SIGTERM): its jobs move when it has been gone "
             "for scheduled.rebalance.max.delay.ms"
@@ -40,7 +40,7 @@ def uncordon(turn: Turn) -> Answer:
 def on_assignment(turn: Turn) -> None:
     """A group that a worker with an older setting has joined meanwhile hears of no drain, and may give it jobs."""
     herder = turn.herder
-    if herder.draining and (why := unheard(herder.protocol)) is not None:
+    if herder.draining and (why := why_drain_waits(herder.protocol)) is not None:
         turn.order(Say(text=f"The drain of this worker waits: {why}", warns=True))
 
 

@@ -149,8 +149,8 @@ def worker_id_in(url: WorkerUrl) -> WorkerId:
         return WorkerId(url)
 
 
-def unheard(protocol: ConnectProtocol | None) -> str | None:
-    """Why a drain in a group that speaks ``protocol`` comes to nothing; None when it does not."""
+def why_drain_waits(protocol: ConnectProtocol | None) -> str | None:
+    """Why a drain waits in a group that speaks ``protocol``; None when it does not."""
     if protocol is None or protocol >= ConnectProtocol.STATIC:
         return None
     return (

@@ -6,7 +6,7 @@ that takes too long, or the log cannot be reached, what is known is the answer.
 
 from collections.abc import Mapping
 
-from coterie.herder.group_view import unheard
+from coterie.herder.group_view import why_drain_waits
 from coterie.herder.messages import CancelTimer, ConfigEndFound, FindConfigEnd, Reply, RequestArrived, SetTimer
 from coterie.herder.requests import (
     Answer,
@@ -148,7 +148,7 @@ def _worker_view(herder: Herder) -> WorkerView:
         url=herder.settings.url,
         state=herder.state,
         draining=herder.draining,
-        drain_waits=unheard(herder.protocol) if herder.draining else None,
+        drain_waits=why_drain_waits(herder.protocol) if herder.draining else None,
         restarting=herder.restarting,
         protocol=None if herder.protocol is None else herder.protocol.setting,
         member_id=herder.member_id,

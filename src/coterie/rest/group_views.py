@@ -46,14 +46,14 @@ def _member(member: MemberInfo, word: Mapping[str, object] | None) -> Json:
     state = place.get("state") if isinstance(place, Mapping) else None
     tasks = word.get("tasks") if word is not None else None
     draining = word.get("draining") if word is not None else None
-    unheard = word.get("drain_waits") if word is not None else None
+    waits = word.get("drain_waits") if word is not None else None
     phases = Counter(str(task["phase"]) for task in tasks) if isinstance(tasks, list) else None
     return {
         **_called(member),
         "member_id": member.member_id,
         "state": state if isinstance(state, str) else UNREACHABLE,
         "draining": draining if isinstance(draining, bool) else member.draining,
-        "drain_waits": unheard if isinstance(unheard, str) else member.waits,
+        "drain_waits": waits if isinstance(waits, str) else member.waits,
         "claims": None if member.claims is None else jobs(member.claims),
         "config_offset": member.config_offset,
         "owned": jobs(member.owned),
