@@ -125,6 +125,23 @@ def test_a_key_is_used_until_it_is_as_old_as_is_set_also_by_another_leader() -> 
     assert herder.take(MakeSessionKey)
 
 
+def test_a_key_that_is_dated_ahead_is_used_no_longer_than_one_that_is_fresh() -> None:
+    # Another leader's clock was ahead when it made the key, or this one's was behind when it began.
+    herder = a_leader(key=key_of(b"k", created_at_ms=WALL_MS + 8_760 * HOUR_MS))
+    pass_time(herder, HOUR_MS - 1)
+    herder.assign(protocol=ConnectProtocol.SESSIONED)
+    herder.assign(leader=ME, protocol=ConnectProtocol.SESSIONED)
+    assert not herder.take(MakeSessionKey)
+    pass_time(herder, 1)
+    herder.obey()
+    assert written(herder)["creation-timestamp"] == WALL_MS + HOUR_MS
+    herder.write(config_records.session_key_line(key_of(b"l", created_at_ms=WALL_MS + 8_760 * HOUR_MS)))
+    pass_time(herder, HOUR_MS - 1)
+    assert not herder.take(MakeSessionKey)
+    pass_time(herder, 1)
+    assert herder.take(MakeSessionKey), "each counts for itself"
+
+
 def test_without_an_end_a_key_is_used_for_ever() -> None:
     herder = a_leader(key=key_of(b"k", created_at_ms=0), ttl_ms=0)
     pass_time(herder, 1_000 * HOUR_MS)

@@ -68,7 +68,11 @@ class Rotation:
     def __init__(self) -> None:
         self.epoch_ms: int | None = None
         """The wall clock's time at 0 of the steady one, by which machines are stepped; None before that is told. Told
-        again with every key that is made here: so a clock that was set wrong dates one key at most."""
+        again with every key that is made here, so each is dated by the clock as it is then set."""
+        self.known: SessionKey | None = None
+        self.known_since_ms = 0
+        """When the known key was first known here, on the steady clock. Its age counts from no later than that: one
+        that another clock has dated ahead is used no longer than a fresh one."""
         self.making = False
         self.append: int | None = None
         """The request by which a key is appended, until its line is read."""

@@ -78,6 +78,8 @@ def may_have_raced(first_tried_ms: int | None, now_ms: int) -> bool:
 def advance(turn: Turn) -> None:
     """Have a key made as soon as one is wanted, and be awake when the next one will be."""
     herder, rotation = turn.herder, turn.herder.rotation
+    if herder.config.session_key != rotation.known:
+        rotation.known, rotation.known_since_ms = herder.config.session_key, turn.now_ms
     if rotation.end is not None and herder.has_read(rotation.end):
         rotation.end = rotation.append = None
     if rotation.retry_at_ms is not None and turn.now_ms >= rotation.retry_at_ms:
@@ -149,7 +151,7 @@ def _expires_ms(herder: Herder) -> int | None:
     known, ttl_ms, epoch_ms = herder.config.session_key, herder.settings.session_keys.ttl_ms, herder.rotation.epoch_ms
     if known is None or ttl_ms == 0 or epoch_ms is None or herder.rotation.under_way or not _leads(herder):
         return None
-    return known.created_at_ms + ttl_ms - epoch_ms
+    return min(known.created_at_ms - epoch_ms, herder.rotation.known_since_ms) + ttl_ms
 
 
 def _wake(turn: Turn, at_ms: int | None) -> None:
