@@ -113,7 +113,9 @@ async def test_a_bug_in_telling_one_outcome_keeps_no_other_from_being_told(
     ]
 
 
-async def test_who_meets_damage_hears_of_it_and_who_stands_beside_it_is_written(tmp_path: Path) -> None:
+async def test_who_meets_damage_hears_of_it_and_who_stands_beside_it_is_written(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     def meet_damage(_: Store) -> None:
         error = sqlite3.DatabaseError("planted")
         error.sqlite_errorcode = sqlite3.SQLITE_CORRUPT_INDEX
@@ -124,13 +126,20 @@ async def test_who_meets_damage_hears_of_it_and_who_stands_beside_it_is_written(
         met = threading.Barrier(2)
         first = log.write(lambda _: (met.wait(60), met.wait(60)))  # between the two the others gather
         await asyncio.to_thread(met.wait, 60)
-        rest = append(log, batch(b"a")), log.write(meet_damage), append(log, batch(b"b"))
+        writes = [meet_damage, append, append, meet_damage, meet_damage, append]
+        told: list[int] = []
+        rest = [append(log, batch(b"a")) if write is append else log.write(meet_damage) for write in writes]
+        for number, future in enumerate(rest):
+            future.add_done_callback(lambda _, number=number: told.append(number))  # type: ignore[misc]
         await asyncio.to_thread(met.wait, 60)
-        before, damaged, behind = await asyncio.gather(*rest, return_exceptions=True)
-        assert isinstance(damaged, DamagedError)
-        assert (before, behind) == (0, 1)
+        outcomes = await asyncio.gather(*rest, return_exceptions=True)
+        assert [outcome for outcome in outcomes if isinstance(outcome, int)] == [0, 1, 2]
+        assert [isinstance(outcome, DamagedError) for outcome in outcomes] == [write is meet_damage for write in writes]
+        assert told == sorted(told)
         await first
-        assert await append(log, batch(b"again")) == 2
+        assert await append(log, batch(b"again")) == 3
+    (said,) = caplog.records
+    assert said.message.startswith("the broker's log is damaged, whatever meets that is refused: planted; `coterie")
 
 
 async def test_two_brokers_do_not_share_a_directory(tmp_path: Path) -> None:

@@ -16,6 +16,9 @@ from coterie.broker.layout import lay_out
 from coterie.nouns.errors import CoterieError, WorldError
 from coterie.wire.batches import BatchHead, with_base_offset
 
+WHAT_TO_DO = "; `coterie broker check` names the places, and a backup has what was there"
+"""About damage."""
+
 
 class TopicExistsError(CoterieError):
     """A topic of this name is there already."""

@@ -27,7 +27,7 @@ from coterie.broker.rows import (
     set_sifted,
 )
 from coterie.broker.settings import Upkeep
-from coterie.broker.store import DamagedError, TopicGoneError
+from coterie.broker.store import WHAT_TO_DO, DamagedError, TopicGoneError
 from coterie.nouns.errors import WorldError
 
 logger = logging.getLogger(__name__)
@@ -38,8 +38,6 @@ _EVERY_OFFSET = _EVER_MS = 2**63 - 1
 _SPARE_BYTES = 64 * 1024 * 1024
 _SPARE_SHARE = 0.25
 """Free space up to either of these stays in the file: a steady load uses it again at once."""
-
-_WHAT_TO_DO = "; `coterie broker check` names the places, and a backup has what was there"
 
 
 class _Quiet(NamedTuple):
@@ -125,7 +123,7 @@ class _Upkeep:
             try:
                 await work()
             except DamagedError as error:
-                logger.error("%s has ended, what else there is goes on: %s%s", name, error, _WHAT_TO_DO)
+                logger.error("%s has ended, what else there is goes on: %s%s", name, error, WHAT_TO_DO)
                 self._damaged.add(name)
             except WorldError:
                 raise
@@ -140,7 +138,7 @@ class _Upkeep:
 
     def _note_unreadable(self, name: str, error: sqlite3.Error) -> None:
         if name not in self._broken:
-            logger.error("%s waits, what else there is goes on: %s%s", name, error, _WHAT_TO_DO)
+            logger.error("%s waits, what else there is goes on: %s%s", name, error, WHAT_TO_DO)
         self._broken.add(name)
 
     # -- what is gone already -----------------------------------------------------------------------------------------

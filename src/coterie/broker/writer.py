@@ -10,9 +10,9 @@ import sqlite3
 import threading
 from collections.abc import Callable
 from queue import Empty, SimpleQueue
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
-from coterie.broker.store import DamagedError, DiskFullError, Store
+from coterie.broker.store import WHAT_TO_DO, DamagedError, DiskFullError, Store
 from coterie.nouns.errors import CoterieError, WorldError
 
 logger = logging.getLogger(__name__)
@@ -23,6 +23,12 @@ _Write = tuple[Callable[[Store], Any], Callable[[Any], None], "asyncio.Future[An
 _Outcome = tuple[_Write, Any, Exception | None]
 
 
+class _Damage(NamedTuple):
+    place: int
+    """Of the write that has met it."""
+    error: DamagedError
+
+
 class Writer:
     """Runs writes in the order in which they are put, and tells their results on the event loop."""
 
@@ -30,6 +36,7 @@ class Writer:
         self._store = store
         self._loop = loop
         self._is_failing = False
+        self._has_met_damage = False
         # Unbounded, and yet limited: each entry is a request in flight, and every connection has few of those.
         self._writes: SimpleQueue[_Write | None] = SimpleQueue()
         self._thread = threading.Thread(target=self._run, name="broker-log-write", daemon=True)
@@ -72,19 +79,26 @@ class Writer:
 
     def _commit(self, writes: list[_Write]) -> list[_Outcome]:
         outcomes: list[_Outcome] = []
-        while writes:
-            told, writes = self._try(writes)
+        begin, end = 0, len(writes)
+        while begin < len(writes):
+            told = self._try(writes[begin:end])
+            if isinstance(told, _Damage):
+                if told.place:
+                    end = begin + told.place  # What stands before it goes first.
+                    continue
+                told = [(writes[begin], None, told.error)]
             outcomes += told
+            begin, end = begin + len(told), len(writes)
         return outcomes
 
-    def _try(self, writes: list[_Write]) -> tuple[list[_Outcome], list[_Write]]:
-        """What has become of them, and which of them still have to be written."""
+    def _try(self, writes: list[_Write]) -> "list[_Outcome] | _Damage":
+        """What has become of ``writes``; or which one has met damage, and then nothing is written."""
         outcomes: list[_Outcome] = []
-        running: int | None = None
+        is_writing = False
         try:
             self._store.begin()
-            for number, write in enumerate(writes):
-                running = number
+            is_writing = True
+            for write in writes:
                 changes = self._store.changes
                 try:
                     outcomes.append((write, write[0](self._store), None))
@@ -92,23 +106,25 @@ class Writer:
                     assert self._store.changes == changes, "refuse before the first write"
                     # So the others of this transaction are not concerned.
                     outcomes.append((write, None, refused))
-            running = None
+            is_writing = False
             self._store.commit()
         except (OSError, sqlite3.Error) as error:
-            self._note_failure(error)
+            is_as_before = self._roll_back()
             failure = f"the broker's log cannot be written: {error}"
-            if self._roll_back() and running is not None and _is_damage(error):
-                return [(writes[running], None, DamagedError(failure))], writes[:running] + writes[running + 1 :]
-            return [(write, None, WorldError(failure)) for write in writes], []
+            if is_writing and is_as_before and _is_damage(error):
+                self._note_damage(error)
+                return _Damage(len(outcomes), DamagedError(failure))
+            self._note_failure(error)
+            return [(write, None, WorldError(failure)) for write in writes]
         except Exception as error:  # noqa: BLE001 our own bug: whoever waits must hear of it, and the thread go on
             self._roll_back()
-            return [(write, None, error) for write in writes], []
+            return [(write, None, error) for write in writes]
         full = next((error for _, _, error in outcomes if isinstance(error, DiskFullError)), None)
         if full is not None:
             self._note_failure(full)
         elif self._store.has_room:
             self._note_success()
-        return outcomes, []
+        return outcomes
 
     def _roll_back(self) -> bool:
         try:
@@ -124,6 +140,11 @@ class Writer:
         if not self._is_failing:
             logger.error("the broker's log cannot be written, so producers are refused until it can: %s", error)
         self._is_failing = True
+
+    def _note_damage(self, error: Exception) -> None:
+        if not self._has_met_damage:
+            logger.error("the broker's log is damaged, whatever meets that is refused: %s%s", error, WHAT_TO_DO)
+        self._has_met_damage = True
 
     def _note_success(self) -> None:
         if self._is_failing:
