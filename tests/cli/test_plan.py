@@ -10,11 +10,11 @@ import pytest
 from coterie.assignors.members import Policy
 from coterie.cli.plan import read_group
 from coterie.herder.requests import DeferredJobs, GroupView, MemberInfo
+from coterie.lab.scenario.notation import parse_jobs
 from coterie.nouns.errors import WorldError
 from coterie.nouns.ids import ConfigOffset, Generation, InstanceId, MemberId, WorkerId, WorkerUrl
 from coterie.nouns.jobs import Jobs
 from coterie.rest.group_views import group
-from tests.assignors.leader import parse_jobs
 from tests.cli.test_app import coterie
 
 
