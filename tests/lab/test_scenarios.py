@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from coterie.lab.scenario.notation import parse_jobs, show_jobs
-from coterie.lab.scenario.stage import MAX_DELAY_MS
+from coterie.lab.scenario.stage import MAX_DELAY_MS, Stage
 from coterie.lab.scenario.transcript import Block, parse, play, render
 from coterie.wire.connect import ConnectProtocol
 
@@ -160,3 +160,16 @@ def test_a_script_that_means_nothing_is_refused() -> None:
     for text in ("> dance\n", "> wait long\n", "> wait until the delay is over\n", "> config X9\n", "an answer\n"):
         with pytest.raises(ValueError, match=r"."):
             play(parse(text), read)
+
+
+def test_a_worker_that_is_lost_asks_for_no_round_of_the_life_before() -> None:
+    stage = Stage()
+    stage.configure(parse_jobs("AC0"))
+    stage.start("W1")
+    worker = stage.workers["W1"]
+    worker.deals_again, worker.stopped = True, parse_jobs("AC0")
+    worker.lose()
+    stage.lines.clear()
+    stage.rejoin("W1")
+    assert stage.lines.count("Rebalance is triggered") == 1
+    assert not worker.stopped

@@ -161,8 +161,9 @@ class Worker:
             self.feed(RejoinWanted(reason="now all stop"))
 
     def lose(self) -> None:
-        self.owned, self.memory, self.completed, self.spoken = NO_JOBS, Memory(), Generation(-1), None
-        self.deferred_until_ms = self.moves_at_ms = None
+        self.owned = self.stopped = NO_JOBS
+        self.memory, self.completed, self.spoken = Memory(), Generation(-1), None
+        self.deferred_until_ms, self.moves_at_ms, self.deals_again = None, None, False
         self.subscribe()
 
     def next_at_ms(self) -> int | None:
