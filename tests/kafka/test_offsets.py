@@ -11,7 +11,7 @@ from coterie.wire.errors import ErrorCode
 from coterie.wire.primitives import Writer
 from tests.broker.conftest import RawClient, raw_client
 
-COMMIT, FETCH, FIND, JOIN, LEAVE, SYNC, CREATE, DELETE = 8, 9, 10, 11, 13, 14, 19, 47
+METADATA, COMMIT, FETCH, FIND, JOIN, LEAVE, SYNC, CREATE, DELETE = 3, 8, 9, 10, 11, 13, 14, 19, 47
 DEADLINE_S = 60
 NOT_YET = (ErrorCode.coordinator_load_in_progress, ErrorCode.coordinator_not_available, ErrorCode.not_coordinator)
 NONE = ErrorCode.none
@@ -32,7 +32,16 @@ class Peer:
         (created,) = self.client.ask(CREATE, 7, topics=[wanted], timeout=30_000, validate_only=False).topics
         assert created.error_code is NONE
         topic_id: UUID = created.topic_id
+        self.until_known(topic)
         return topic_id
+
+    def until_known(self, topic: str) -> None:
+        """A Kafka broker confirms a topic before it has heard of it."""
+        asked = {"topics": [{"name": topic}], "allow_auto_topic_creation": False}
+        deadline = time.monotonic() + DEADLINE_S
+        while self.client.ask(METADATA, 4, **asked).topics[0].error_code is not NONE:
+            assert time.monotonic() < deadline, "no topic"
+            time.sleep(0.05)
 
     def until_found(self) -> None:
         """A Kafka broker makes its coordinator when it is asked for the first time."""

@@ -21,7 +21,7 @@ import pyarrow.parquet
 
 from coterie.cli.parent import PIPE_VARIABLE
 
-SESSION_MS = 6_000
+SESSION_MS = 10_000
 TASKS = 4
 ROWS_A_FILE = 400
 
