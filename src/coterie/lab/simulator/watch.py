@@ -195,8 +195,10 @@ class Watch:
         if process.drains and not process.ending and (code or process.given or process.active):
             raise Violation(Invariant.DRAINED, f"{process.name} ends with {code}, and has {told(process.given)} still")
 
-    def on_stop(self, process: "Process", start: TaskStart) -> None:
-        """A stop is ordered of a task that was started so."""
+    def on_stop(self, process: "Process", start: TaskStart | None) -> None:
+        """A stop is ordered of a task that was started so; None if its runtime closed before the start was heard of."""
+        if start is None:
+            return
         self.stops += 1
         task, offset = start.task, process.herder.config.offset
         if process.ending or task not in process.given:

@@ -228,8 +228,7 @@ class Process:
                 self.cluster.watch.on_start(self, start.task)
                 self.after(rng.randint(20, 600), lambda: self.tell(herder.TaskStarted(task=start.task)))
             case herder.StopTask(task=task, grace_ms=grace_ms):
-                if task in self.active:  # Otherwise its runtime has closed before its start was heard of.
-                    self.cluster.watch.on_stop(self, self.active[task])
+                self.cluster.watch.on_stop(self, self.active.get(task))
                 self.after(rng.randint(5, max(grace_ms, 5)), lambda: self._stopped(task))
             case herder.SplitConnector(connector=connector, config=config, written_at=written_at):
                 split = [{"task": str(number), "of": config["of"]} for number in range(int(config["tasks.max"]))]
