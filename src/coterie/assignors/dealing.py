@@ -29,7 +29,7 @@ def toward_balance(
         tasks={name: len(there) for name, there in free_tasks.items()} if all_free else _counted(to_place.tasks),
     )
     connectors_left = iter(sorted(free.connectors))
-    tasks_left = {name: iter(sorted(there, key=_number)) for name, there in free_tasks.items()}
+    tasks_left = {name: sorted(there, key=_number, reverse=True) for name, there in free_tasks.items()}
     given: dict[MemberId, Jobs] = {}
     released: dict[MemberId, Jobs] = {}
     for member, change in zip(order, changes, strict=True):
@@ -37,13 +37,14 @@ def toward_balance(
             continue
         connectors = list(islice(connectors_left, max(change.connectors, 0)))
         tasks: list[ConnectorTaskId] = []
-        for name, count in change.tasks.items():
-            if count > 0 and name in tasks_left:
-                tasks += islice(tasks_left[name], count)
+        for name, gained in change.tasks.items():
+            left = tasks_left.get(name)
+            while left and gained > 0:
+                tasks.append(left.pop())
+                gained -= 1
         if connectors or tasks:
             given[member] = Jobs(frozenset(connectors), frozenset(tasks))
-        surplus = _surplus(owned[member], change, moved)
-        if surplus:
+        if owned[member] and (surplus := _surplus(owned[member], change, moved)):
             released[member] = surplus
     return given, released
 

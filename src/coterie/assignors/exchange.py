@@ -233,10 +233,11 @@ class _Taking:
         waiting = iter(line)
         for worker in waiting:
             delta = deltas[worker]
-            if held[worker].get(name, 0) + delta.get(name, 0) > level:
+            gained = delta.get(name, 0)
+            if held[worker].get(name, 0) + gained > level:
                 passed.append(worker)
                 continue
-            delta[name] = delta.get(name, 0) + 1
+            delta[name] = gained + 1
             taken.append(worker)
             if len(taken) == most:
                 break

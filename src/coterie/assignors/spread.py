@@ -72,7 +72,7 @@ class _Exchanged:
                         yield -now, name, worker
             else:
                 for name, gained in delta.items():
-                    if (now := tasks.get(name, 0) + gained) > 1:
+                    if (gained > 1 or name in tasks) and (now := tasks.get(name, 0) + gained) > 1:
                         yield -now, name, worker
 
     def has(self, worker: int, name: ConnectorName) -> int:
