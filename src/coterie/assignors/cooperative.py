@@ -202,7 +202,8 @@ class _Held:
 
 def _held(configured: Jobs, members: Mapping[MemberId, MemberView], trusted: Memory, places: Places) -> _Held:
     owned: Mapping[MemberId, Jobs] = {member: view.owned & configured for member, view in members.items()}
-    deleted = {m: view.owned - configured for m, view in members.items() if len(owned[m]) < len(view.owned)}
+    # (What is wholly configured is the same object still.)
+    deleted = {m: view.owned - configured for m, view in members.items() if owned[m] is not view.owned}
     unaccounted = configured - union(owned.values())
     twice: Moves = {}
     if sum(map(len, owned.values())) > len(configured) - len(unaccounted):

@@ -31,7 +31,7 @@ def exchange(held: Held, free: Mapping[ConnectorName, int], shares: Shares) -> D
     givers = [worker for worker, over in enumerate(surplus) if over > 0]
     takers = [worker for worker, over in enumerate(surplus) if over <= 0]
     # All open workers give, or all take: an extra saves a stop for the ones and not for the others.
-    open_ = [worker for worker in range(len(held)) if shares.is_open(worker)]
+    open_ = shares.open_workers()
     extras = shares.tasks_extras - sum(shares.with_task)
     to_place = dict(free)
     may_keep = {worker for worker in open_ if surplus[worker] > 0}

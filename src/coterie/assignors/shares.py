@@ -44,14 +44,18 @@ class Shares:
     def may(self, worker: int, *, connector: bool, task: bool) -> bool:
         return (connector, task) in self.lawful[worker]
 
-    def is_open(self, worker: int) -> bool:
-        """Whether it may have a task's extra and may go without, as far as its connectors go."""
-        connector = self.with_connector[worker]
-        return (connector, True) in self.lawful[worker] and (connector, False) in self.lawful[worker]
+    def open_workers(self) -> list[int]:
+        """Who may have a task's extra and may go without, as far as their connectors go."""
+        return [
+            worker
+            for worker, (connector, lawful) in enumerate(zip(self.with_connector, self.lawful, strict=True))
+            if (connector, True) in lawful and (connector, False) in lawful
+        ]
 
-    def may_change(self, worker: int) -> bool:
-        """Whether it may have a task's extra and may go without, if connectors' extras change hands, too."""
-        return len({task for _, task in self.lawful[worker]}) > 1
+    def changing_workers(self) -> set[int]:
+        """Who may have a task's extra and may go without, if connectors' extras change hands, too."""
+        free = {lawful for lawful in set(self.lawful) if len({task for _, task in lawful}) > 1}
+        return {worker for worker, lawful in enumerate(self.lawful) if lawful in free}
 
 
 def divide(connectors: Sequence[int], tasks: Sequence[int], *, all_connectors: int, all_tasks: int) -> Shares:

@@ -58,7 +58,8 @@ class _Exchanged:
         self.held = held
         self.deltas = deltas
         self._shares = shares
-        self.workers = [worker for worker, delta in enumerate(deltas) if delta or shares.may_change(worker)]
+        changing = shares.changing_workers()
+        self.workers = [worker for worker, delta in enumerate(deltas) if delta or worker in changing]
         """Those whose tasks may change at all."""
         self.givers = {worker for worker in self.workers if shares.surplus[worker] > 0}
 
