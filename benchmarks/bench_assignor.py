@@ -23,6 +23,7 @@ from coterie.assignors.cooperative import Round, assign
 from coterie.assignors.members import MemberView, Policy
 from coterie.assignors.memory import Memory, union
 from coterie.assignors.target import Load, balance, fewest_moves_bound
+from coterie.cli.collector import collect_seldom
 from coterie.nouns.ids import Generation, MemberId
 from coterie.nouns.jobs import NO_JOBS, ConnectorName, ConnectorTaskId, Jobs
 from tests.assignors.oracle import fewest_moves
@@ -90,6 +91,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--event", choices=EVENTS, action="append", help="measure only this (default: all)")
     parser.add_argument("--no-peer", action="store_true", help="leave Kafka Connect's assignor out")
     options = parser.parse_args(arguments)
+    collect_seldom()  # as a worker does
     try:
         for jobs in options.jobs or JOBS:
             for workers in options.workers or WORKERS:

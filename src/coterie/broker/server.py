@@ -2,7 +2,6 @@
 
 import asyncio
 import errno
-import gc
 import json
 import logging
 import shutil
@@ -29,10 +28,6 @@ logger = logging.getLogger(__name__)
 _READ_AHEAD_SIZE = 1024 * 1024
 """How much of a peer's bytes is taken from its socket before somebody wants them."""
 
-_COLLECTED_AT = (20_000, 10, 10)
-"""Thresholds of Python's collector. Ten thousand connections are a million objects that live long: by default it walks
-them all again and again while they come, a second at a time, and nobody is answered meanwhile."""
-
 
 class Broker:
     """A broker that listens. Made by :func:`running`."""
@@ -48,12 +43,10 @@ class Broker:
 
 
 async def serve(settings: BrokerSettings, *, ready: Callable[[str, int], None]) -> None:
-    """Run a broker until this is cancelled; ``ready`` is called with host and port once it answers. It takes the whole
-    process for its own, and sets its collector.
+    """Run a broker until this is cancelled; ``ready`` is called with host and port once it answers.
 
     :raises WorldError: when the data directory or the port cannot be had.
     """
-    gc.set_threshold(*_COLLECTED_AT)
     async with running(settings) as broker:
         ready(broker.host, broker.port)
         await asyncio.get_running_loop().create_future()

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from coterie.broker.server import serve
 from coterie.broker.settings import BrokerSettings, Security, SecurityProtocol
+from coterie.cli.collector import collect_seldom
 from coterie.groups.state import Limits
 from coterie.nouns.errors import WorldError
 
@@ -68,6 +69,7 @@ def run(settings: BrokerSettings) -> int:
 
     :raises WorldError: when the data folder or the port cannot be had.
     """
+    collect_seldom()
     asyncio.run(_serve(settings))
     return 0
 

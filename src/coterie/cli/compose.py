@@ -17,6 +17,7 @@ from typing import TypeAlias
 from coterie import __version__
 from coterie.assignors.members import Policy
 from coterie.cli import relaunch
+from coterie.cli.collector import collect_seldom
 from coterie.config.worker import WorkerSettings
 from coterie.herder.seams import TaskRuntime
 from coterie.herder.session_keys import SessionKeySettings
@@ -69,6 +70,7 @@ def run_worker(
 
     :raises WorldError: when it cannot start: a taken port, no broker, no Java; or cannot begin anew.
     """
+    collect_seldom()
     workers: list[Worker] = []
 
     def made(worker: Worker) -> None:
