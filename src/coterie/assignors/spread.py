@@ -40,10 +40,13 @@ _Node: TypeAlias = ConnectorName | int
 def spread(held: Held, deltas: Deltas, shares: Shares) -> None:
     """Change ``deltas``, and the extras in ``shares``, to those of a best spread that needs no stop more."""
     exchanged = _Exchanged(held, deltas, shares)
-    crowded = sorted(exchanged.crowded())
+    crowded = list(exchanged.crowded())
     if not crowded:
         return
-    prices = _Prices(exchanged)
+    level = exchanged.lowest()
+    # Most are where all have as many. What holds now goes on to hold, so nobody looks at it again.
+    crowded = sorted(cell for cell in crowded if -cell[0] > level[cell[1]] + 1)
+    prices = _Prices(exchanged, level)
     for _, name, worker in crowded:
         while exchanged.may_lose(worker, name) and (gain := -prices.slack_of_losing(worker, name)) > 0:
             way = prices.short_way(name, worker) or prices.cheapest_way(name, worker, gain)
@@ -95,12 +98,14 @@ class _Exchanged:
     def lowest(self) -> dict[ConnectorName, int]:
         """Of each connector, the least that a worker has that may take one more."""
         takers = [worker for worker in self.workers if worker not in self.givers]
-        holding = Counter(name for worker in takers for name in self.held[worker].keys() | self.deltas[worker].keys())
+        holding: Counter[ConnectorName] = Counter()
+        for worker in takers:
+            holding.update(self.held[worker].keys() | self.deltas[worker].keys())
         names = set(holding).union(*(self.held[worker] for worker in self.givers))
         lowest = dict.fromkeys(names, 0)
         for name in names:
             if holding[name] == len(takers):  # or else one has none
-                could_take = [worker for worker in self.workers if self.may_take(worker, name)]
+                could_take = [*takers, *(worker for worker in self.givers if name in self.deltas[worker])]
                 lowest[name] = min((self.has(worker, name) for worker in could_take), default=NOWHERE)
         return lowest
 
@@ -170,9 +175,9 @@ class _Exchanged:
 class _Prices:
     """Levels and offsets, and the search that raises them."""
 
-    def __init__(self, exchanged: _Exchanged) -> None:
+    def __init__(self, exchanged: _Exchanged, level: dict[ConnectorName, int]) -> None:
         self._exchanged = exchanged
-        self._level = exchanged.lowest()
+        self._level = level
         self._offset = dict.fromkeys([*exchanged.workers, TASKS_EXTRAS, CONNECTORS_EXTRAS], 0)
 
     def slack_of_losing(self, worker: int, name: ConnectorName) -> int:
