@@ -135,7 +135,7 @@ class RestartWorker:
     """Stop its tasks and begin its process anew, in the same place. Answered with :class:`Done`, at once."""
 
     worker: str
-    obstacle: str | None = None
+    obstacle: str | None = field(default=None, repr=False)
     """Why the asked worker could not begin anew, as far as that can be seen now: then it goes on as it is."""
 
 

@@ -138,10 +138,14 @@ class Worker:
     # -- for others of this process -----------------------------------------------------------------------------------
 
     async def obstacle(self) -> str | None:
-        """Why this worker could not begin anew, as far as that can be seen now."""
+        """Why this worker could not begin anew, as far as that can be seen now. Whoever asked over the network is told
+        which keys are wrong and not what they are set to: that is for the log."""
         try:
             await asyncio.to_thread(self._check_settings)
-        except (ConfigError, WorldError) as error:
+        except ConfigError as error:
+            logger.error("This worker could not begin anew: %s", error)
+            return f"Its settings are wrong ({', '.join(sorted(error.errors))}); its log says how."
+        except WorldError as error:
             return str(error)
         return None
 
