@@ -41,7 +41,10 @@ async def test_nothing_that_is_traced_or_logged_shows_what_stands_in_a_config(
         refused = await worker.ask("PUT", f"/connectors/{name}/config", {**FIRST, "tasks.max": SECRETS[0]})
         assert refused.is_client_error
         assert SECRETS[0] in refused.text, "who sent it is told"
-    for name in (wrong := ("unsplittable", "unstartable")):
+        refused = await worker.ask("PUT", f"/connectors/{name}/config", {**FIRST, "unjudgeable": SECRETS[0]})
+        assert refused.is_client_error
+        assert SECRETS[0] in refused.text
+    for name in ("unsplittable", "unstartable", "unstoppable"):
         config = {"connector.class": "SimulatedSource", name: SECRETS[0]}
         assert (await workers[0].ask("POST", "/connectors", {"name": name, "config": config})).is_success
     for worker in workers:
@@ -53,16 +56,20 @@ async def test_nothing_that_is_traced_or_logged_shows_what_stands_in_a_config(
     runtime = workers[0].running.runtime
     broken = next(task for task in runtime.running if task.connector.startswith("on-"))
     runtime.say(TaskFailed(task=broken, trace=SECRETS[0]))
-    for name in (*wrong, broken.connector):
+    for name in ("unsplittable", "unstartable", broken.connector):
 
         async def says_why(name: str = name) -> bool:
             return f'"trace":"{SECRETS[0]}"' in (await workers[0].get(f"/connectors/{name}/status")).text
 
         await until(says_why)
+    await until_running(workers[0], "unstoppable", 1)
+    assert (await workers[0].ask("DELETE", "/connectors/unstoppable")).is_success
+    await until(lambda: "Stopping task unstoppable-0 failed: ValueError" in caplog.text)
+    assert "Validating a config failed: ValueError" in caplog.text
     kinds = {text.partition("(")[0] for text in passed}
     assert kinds > {"ConfigLinesRead", "RequestArrived", "ConnectorSplit", "SplitConnector", "ValidateConfig"}
     assert kinds > {"Reply", "StartTask", "AppendConfig", "ConfigValidated", "PublishTaskConfigs"}
     assert kinds > {"SplitFailed", "TaskStartFailed", "TaskFailed"}
     stories = [worker.running.worker._trace.story(400) for worker in workers]
-    for text in (*passed, *stories, *(record.getMessage() for record in caplog.records)):
+    for text in (*passed, *stories, *caplog.text.splitlines()):
         assert not any(secret in text for secret in SECRETS), text[:300]

@@ -156,6 +156,8 @@ class SimulatedRuntime:
 
     async def validate(self, config: Mapping[str, str]) -> Mapping[str, Sequence[str]]:
         await self._pass("validate", config.get("name", ""))
+        if "unjudgeable" in config:
+            raise ValueError(config["unjudgeable"])
         if "connector.class" not in config:
             missing = 'Missing required configuration "connector.class" which has no default value.'
             return {"connector.class": [missing]}
@@ -187,6 +189,9 @@ class SimulatedRuntime:
 
     async def stop(self, task: ConnectorTaskId, *, grace_ms: int) -> None:
         await self._pass("stop", task.connector)
+        start = self.running.get(task)
+        if start is not None and "unstoppable" in start.config:
+            raise ValueError(start.config["unstoppable"])
         if self.running.pop(task, None) is not None:
             self.stops.append(task)
 

@@ -98,7 +98,7 @@ class SplitFailed:
 class TaskConfigsPublished:
     connector: ConnectorName
     written_at: int
-    refusal: str | None = None
+    refusal: str | None = field(default=None, repr=False)
     """Why the leader did not take them; None when it did."""
     forbidden: bool = False
     """The leader's session key is not the one that they were signed with."""

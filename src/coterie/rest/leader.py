@@ -60,7 +60,7 @@ class HttpLeaderClient:
             raise WorldError(f"The leader at {leader_url} cannot be reached: {_words(error)}") from error
         if response.is_error:
             refused = SignatureRefusedError if response.status_code == 403 else WorldError
-            raise refused(f"The leader at {leader_url} answered {response.status_code}: {response.text[:500]}")
+            raise refused(f"The leader at {leader_url} answered {response.status_code}{_message_in(response)}")
 
 
 async def forward(
@@ -96,3 +96,13 @@ async def forward(
 def _words(error: Exception) -> str:
     """Some of them have no text of their own."""
     return str(error) or type(error).__name__
+
+
+def _message_in(response: httpx.Response) -> str:
+    """The message of Connect's errors. Anything else, as from a proxy, might quote what was sent, and ends in a log."""
+    try:
+        body = response.json()
+    except ValueError:
+        return ""
+    message = body.get("message") if isinstance(body, dict) else None
+    return f": {message:.500}" if isinstance(message, str) else ""

@@ -105,9 +105,9 @@ class Chores:
     async def _stop(self, chore: StopTask) -> TaskStopped:
         try:
             await self._runtime.stop(chore.task, grace_ms=chore.grace_ms)
-        except Exception:
+        except Exception as error:  # noqa: BLE001
             # Nothing more can be done about it here; who holds its checkpoint next is safe from what is left of it.
-            logger.exception("Stopping task %s failed", chore.task)
+            logger.error("Stopping task %s failed: %s", chore.task, _way_to(error))
         return TaskStopped(task=chore.task)
 
     async def _split(self, chore: SplitConnector) -> ConnectorSplit | SplitFailed:
@@ -121,8 +121,8 @@ class Chores:
     async def _validate(self, chore: ValidateConfig) -> ConfigValidated:
         try:
             errors = await self._runtime.validate(chore.config)
-        except Exception as error:
-            logger.exception("Validating a config failed")
+        except Exception as error:  # noqa: BLE001
+            logger.error("Validating a config failed: %s", _way_to(error))
             key = "connector.class"
             errors = {key: [f"Invalid value {chore.config.get(key)} for configuration {key}: {error}"]}
         return ConfigValidated(id=chore.id, errors=errors)
@@ -162,3 +162,8 @@ class Chores:
 def _trace_of(error: Exception) -> str:
     """Our own errors say all in their message; of others the way to them is worth more."""
     return str(error) if isinstance(error, CoterieError) else "".join(traceback.format_exception(error))
+
+
+def _way_to(error: Exception) -> str:
+    """What it is and where it was raised. Its message may quote a config, and is for whoever sent that."""
+    return f"{type(error).__name__}, raised at\n{''.join(traceback.format_tb(error.__traceback__))}"
