@@ -113,6 +113,17 @@ def test_what_was_lost_otherwise_is_not_given_to_one_that_drains() -> None:
     assert outcome.assignments[W3].whole == parse_jobs("CT0"), "nor what somebody claims no more"
 
 
+def test_what_was_given_back_and_then_lost_with_its_next_owner_is_not_given_to_one_that_drains() -> None:
+    leader = Leader("AT0 AT1")
+    leader.draining = {W3}
+    assert revoked(leader.round(W1="AT0", W3="AT1")) == {W3: parse_jobs("AT1")}
+    assert leader.round(W1="AT0", W3="").assignments[W1].assigned == parse_jobs("AT1")
+    for now_ms in (0, leader.policy.max_delay_ms):  # it dies with both, is waited for, and then not any more
+        outcome = leader.round(now_ms, W3="")
+        assert not outcome.assignments[W3].whole
+        assert outcome.unassigned.keys() == parse_jobs("AT0 AT1").tasks
+
+
 def test_of_claimants_that_all_drain_those_that_have_jobs_keep_them_and_what_was_given_back_runs_on() -> None:
     leader = Leader("AT0 AT1 BT0")
     leader.claims = dict.fromkeys((W1, W2), parse_jobs("AT0 AT1")) | {W3: parse_jobs("BT0")}

@@ -245,6 +245,9 @@ class Histories(RuleBasedStateMachine):
         self.before, self.memory_before = dict(self.members), self.memory
         self.completed_before, self.known_before_ms = self.completed, self.known_delay_ms
         self.handed_back = (self.handed_back | self.drained) - union(view.owned for view in self.before.values())
+        if self.last is not None and self.completed == self.last.memory.generation:
+            departed = self.last.assignments.keys() - self.before.keys()
+            self.handed_back -= union(self.last.assignments[member].assigned for member in departed)
         self.last = self.computed(self.memory, self.members)
         self.drained = union(one.why.get(Why.DRAIN, NO_JOBS) for one in self.last.assignments.values())
         self.memory = self.last.memory

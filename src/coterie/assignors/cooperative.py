@@ -118,14 +118,16 @@ def assign(
     arrived = [m for m in places.wildcard if waiting and not held.by_member[m] and m not in trusted.members]
     came_first = candidates(trusted.candidates, arrived, members) if waiting else trusted.candidates
     departed = [one for member, one in trusted.members.items() if member not in members]
-    moved = (trusted.moved | union(part for one in departed for part in (one.kept, one.given))) & configured
+    lost = union(one.given for one in departed)
+    moved = (trusted.moved | lost | union(one.kept for one in departed)) & configured
+    handed_back = trusted.handed_back - lost
     aim = _aim(
         held,
         places,
         members,
         waiting,
         moved=moved,
-        handed_back=trusted.handed_back,
+        handed_back=handed_back,
         order=in_turn(came_first, places.wildcard),
     )
 
@@ -169,7 +171,7 @@ def assign(
             waiting=waiting,
             candidates=came_first if waiting else (),
             moved=moved | (union(jobs for why in taken.values() for jobs in why.values()) & configured),
-            handed_back=(trusted.handed_back & held.by_nobody) | union(drains.values()),
+            handed_back=(handed_back & held.by_nobody) | union(drains.values()),
             next_moves_ms=next_moves_ms,
         ),
         places=places,

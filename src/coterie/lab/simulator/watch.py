@@ -123,6 +123,9 @@ class Watch:
             handed_back=self._handed_back,
         )
         check_round(dealt, self._policy)
+        if protocol is ConnectProtocol.EAGER:
+            self._handed_back = NO_JOBS  # a leader remembers nothing of it
+            return
         drained = [part.revoked for part in parts.values() if part.draining]
         self._handed_back = (self._handed_back - dealt.running) | union(drained)
 
