@@ -171,7 +171,8 @@ class Calm:
         for process in self._processes:
             for task, start in process.active.items():
                 if start != work[task]:
-                    raise Violation(Invariant.RUNS_AS_CONFIGURED, f"{process.name} runs {start}, not {work[task]}")
+                    told = [f"{one} with {dict(one.config)}" for one in (start, work[task])]  # a repr has no config
+                    raise Violation(Invariant.RUNS_AS_CONFIGURED, f"{process.name} runs {' and not '.join(told)}")
 
     def _check_key(self) -> None:
         if not self._signs:

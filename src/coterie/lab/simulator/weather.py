@@ -150,7 +150,7 @@ class Weather(Faults[Process]):
         still_ms, cut_ms = self._rng.choice((4_000, 6_000)), self._rng.choice((3_000, 7_000))
 
         def stand_still() -> None:
-            if process.alive and not process.paused:
+            if process.alive and not process.paused and not self._over:
                 process.pause()
                 self._world.say(f"{process.home} is cut off")
                 link.cut = True
