@@ -24,8 +24,8 @@ test: .venv/dev.stamp  ## every test
 
 soak: .venv/dev.stamp  ## the tests that take minutes: rolling updates of real processes, more ways of living with a JVM
 	@echo "Further groups with a Kafka Connect worker, then rolling updates from eager, compatible and sessioned, with a"
-	@echo "Spark for each worker (4 minutes each at a load of 5, 10 to 14 at 20), then one from compatible over one Spark;"
-	@echo "one test after the other, each step told."
+	@echo "Spark for each worker, then one from compatible over one Spark; one test after the other, each step told. 18"
+	@echo "minutes in all on two cores that others use, too."
 	$(BIN)/python -X dev -m pytest -v -p no:randomly -m soak
 
 demo: .venv/run.stamp  ## broker, three workers, real data, one worker killed in the middle of a batch
