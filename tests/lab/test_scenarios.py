@@ -15,6 +15,7 @@ import pytest
 from coterie.lab.scenario.notation import parse_jobs, show_jobs
 from coterie.lab.scenario.stage import MAX_DELAY_MS, Stage
 from coterie.lab.scenario.transcript import Block, parse, play, render
+from coterie.nouns.jobs import NO_JOBS
 from coterie.wire.connect import ConnectProtocol
 
 FOLDER = Path(__file__).parent.parent / "scenarios"
@@ -167,7 +168,7 @@ def test_a_worker_that_is_lost_asks_for_no_round_of_the_life_before() -> None:
     stage.configure(parse_jobs("AC0"))
     stage.start("W1")
     worker = stage.workers["W1"]
-    worker.deals_again, worker.stopped = True, parse_jobs("AC0")
+    worker.dealt_for, worker.stopped = NO_JOBS, parse_jobs("AC0")
     worker.lose()
     stage.lines.clear()
     stage.rejoin("W1")

@@ -57,15 +57,12 @@ def on_assignment(turn: Turn, event: AssignmentReceived) -> None:
     herder.completed = event.generation
     herder.catch_up_to = None
     herder.assignment_offset = assignment.config_offset
-    is_eager = event.protocol is ConnectProtocol.EAGER
-    if is_eager:
+    if event.protocol is ConnectProtocol.EAGER:
         # Whoever worked before has stopped, or stops now: nothing of what was remembered of it can be lost any more.
         herder.memory = Memory()
-        # A leader that dealt nothing out, for not everybody had stopped, brings the real round about.
-        herder.owes_rejoin = herder.assigned_for == NO_JOBS and bool(herder.config.jobs())
+        herder.owes_rejoin = has_yet_to_deal(herder.assigned_for, configured=herder.config.jobs())
     if herder.leaving is None:
-        kept = NO_JOBS if is_eager else herder.assigned - assignment.revoked
-        herder.assigned = kept | assignment.assigned
+        herder.assigned = kept_of(herder.assigned, event) | assignment.assigned
         herder.owes_rejoin = herder.owes_rejoin or _somebody_waits_for(herder, assignment.revoked)
     if not is_told_again:
         # A follower that joins again is answered with the generation that runs: its delay has begun long ago.
@@ -75,6 +72,17 @@ def on_assignment(turn: Turn, event: AssignmentReceived) -> None:
             turn.order(SetTimer(timer="moves", at_ms=herder.moves_at_ms))
         statuses.forget_the_deleted(turn)
         statuses.tell_unassigned(turn)
+
+
+def kept_of(before: Jobs, event: AssignmentReceived) -> Jobs:
+    """What stays of what a worker had; an eager round replaces the whole."""
+    return NO_JOBS if event.protocol is ConnectProtocol.EAGER else before - event.assignment.revoked
+
+
+def has_yet_to_deal(dealt_for: Jobs | None, *, configured: Jobs) -> bool:
+    """Whether the leader of an eager round dealt nothing out, for not everybody had stopped: it brings the real round
+    about."""
+    return dealt_for == NO_JOBS and bool(configured)
 
 
 def on_opened(turn: Turn) -> None:

@@ -8,6 +8,7 @@ from coterie.assignors.cooperative import assign
 from coterie.assignors.memory import Memory
 from coterie.engine.timers import Timers
 from coterie.herder.leading import as_dealt, as_told, have_all_stopped, left_ms, view_of
+from coterie.herder.membership import has_yet_to_deal, kept_of
 from coterie.member import classic as member_machine
 from coterie.member.events import (
     CancelTimer,
@@ -68,8 +69,8 @@ class Worker:
         """When the scheduled rebalance delay is over."""
         self.moves_at_ms: int | None = None
         """When it asks for the round that makes the next moves, as the leader."""
-        self.deals_again = False
-        """It leads, and dealt nothing out, for not everybody had stopped."""
+        self.dealt_for: Jobs | None = None
+        """What it dealt out in the last round if that was an eager one, and it led."""
 
     def feed(self, event: Event) -> None:
         for effect in member_machine.step(self.member, event, now_ms=self.stage.now_ms).effects:
@@ -112,11 +113,10 @@ class Worker:
             self.deal_on(wanted)
 
     def deal_anew(self, wanted: AssignmentWanted) -> None:
-        configured = self.stage.configured
         all_stopped = have_all_stopped(wanted, heard=self.completed, protocol=self.spoken)
         self.memory, self.moves_at_ms = Memory(), None
-        self.deals_again = not all_stopped and configured != NO_JOBS
-        dealt = eager.assign(configured if all_stopped else NO_JOBS, wanted.members)
+        self.dealt_for = self.stage.configured if all_stopped else NO_JOBS
+        dealt = eager.assign(self.dealt_for, wanted.members)
         self.stage.tell_eager_round(self, dealt)
         assignments = as_dealt(wanted, dealt, leader_url=self.member.settings.url, config_offset=ConfigOffset(1))
         self.feed(Installed(generation=wanted.generation, assignments=assignments))
@@ -135,7 +135,7 @@ class Worker:
             policy=self.stage.policy,
             known_delay_ms=left_ms(self.deferred_until_ms, self.stage.now_ms),
         )
-        self.memory = outcome.memory
+        self.memory, self.dealt_for = outcome.memory, None
         self.moves_at_ms = self.stage.now_ms + outcome.moves_in_ms if outcome.moves_in_ms else None
         self.stage.tell_round(self, outcome)
         assignments = as_told(wanted, outcome, leader_url=self.member.settings.url, config_offset=ConfigOffset(1))
@@ -144,26 +144,23 @@ class Worker:
     def take(self, delivered: AssignmentReceived) -> None:
         assignment = delivered.assignment
         self.completed, self.spoken = delivered.generation, delivered.protocol
-        gives = assignment.revoked
-        if delivered.protocol is ConnectProtocol.EAGER and self.owned:
+        before, self.owned = self.owned, kept_of(self.owned, delivered) | assignment.assigned
+        if before - self.owned - assignment.revoked:
             self.stage.say(f"{self.name} stops everything")
-            gives = self.owned
-        self.owned = (self.owned - gives) | assignment.assigned
         self.deferred_until_ms = self.stage.now_ms + assignment.delay_ms if assignment.delay_ms else None
         if assignment.leader != self.member.member_id:
-            self.moves_at_ms = None
+            self.moves_at_ms = self.dealt_for = None
         self.subscribe()
         if assignment.revoked:
             self.stage.say(f"{self.name} stops revoked resources")
             self.feed(RejoinWanted(reason=RELEASED))
-        if self.deals_again:
-            self.deals_again = False
+        if has_yet_to_deal(self.dealt_for, configured=self.stage.configured):
             self.feed(RejoinWanted(reason="now all stop"))
 
     def lose(self) -> None:
         self.owned = self.stopped = NO_JOBS
         self.memory, self.completed, self.spoken = Memory(), Generation(-1), None
-        self.deferred_until_ms, self.moves_at_ms, self.deals_again = None, None, False
+        self.deferred_until_ms = self.moves_at_ms = None
         self.subscribe()
 
     def next_at_ms(self) -> int | None:
