@@ -96,6 +96,14 @@ def test_a_drain_stops_what_drains_and_nothing_else() -> None:
     assert not re.search(r"delay: [^0]", read("drain.txt"))
 
 
+def test_what_was_given_back_before_all_drain_comes_back_unless_who_leads_is_another() -> None:
+    same, another = read("drain_of_all.txt").split("# The same with another leader")
+    before, after = re.findall(r"^Initial group and assignment: (.*)$", same, re.MULTILINE)
+    assert before == after
+    assert "is unassigned" not in same
+    assert another.count(" is unassigned: every worker is draining") == 5
+
+
 def test_a_rolling_update_to_static_workers_never_stops_what_stays() -> None:
     """What is stopped is what those who come claim, and those who go give up."""
     assert all(made == bound for made, _, bound in counts("k987_rolling_update"))
