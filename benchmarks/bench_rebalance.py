@@ -121,7 +121,8 @@ def measured(
     home.mkdir()
     with Children(folder / "logs") as children, fleets.broker(folder / f"{name}-broker", children) as port:
         workers = kind(home, children, port=port, protocol=protocol, delay_ms=delay_ms)
-        figures = play(Bench(workers, tasks), wanted)
+        say(f"{name}: {WORKERS} workers start ...")
+        figures = play(name, Bench(workers, tasks), wanted)
         workers.end()
     gap_ms = fleets.heartbeat_gap_ms(folder / f"{name}-broker", workers.group_id)
     if gap_ms >= 2 * fleets.HEARTBEAT_MS:
@@ -133,21 +134,26 @@ def measured(
     return figures
 
 
-def play(bench: "Bench", wanted: Sequence[str]) -> Mapping[str, dict[str, Any]]:
+def play(name: str, bench: "Bench", wanted: Sequence[str]) -> Mapping[str, dict[str, Any]]:
     figures: dict[str, dict[str, Any]] = {}
+
+    def note(event: str, cost: dict[str, Any]) -> None:
+        figures[event] = cost
+        say(f"{name}: {event}: balanced after {cost['to_balanced_s']} s")
+
     workers = bench.workers
     for _ in range(WORKERS):
         workers.start()
     bench.settle_group()
-    figures["create"] = bench.create()
+    note("create", bench.create())
     takes_away = {"stop": workers.stop, "kill": workers.kill, "drain": workers.drain}
     for event in [event for event in EVENTS if event in wanted]:
         if event in takes_away and (event != "drain" or workers.can_drain):
             if len(workers.running) == WORKERS:
                 bench.join()  # Of joins the first is told of: that is one of the same fleet in every system.
-            figures[event] = bench.lose(takes_away[event])
+            note(event, bench.lose(takes_away[event]))
         elif event == "join":
-            figures["join"] = bench.join()
+            note(event, bench.join())
     return {event: one for event, one in figures.items() if event in wanted}
 
 
