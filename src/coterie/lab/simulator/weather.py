@@ -177,6 +177,7 @@ class Weather(Faults[Process]):
     def _end(self, process: Process) -> None:
         if process.alive:
             process.kill("is ended, for another has taken its place")
+            self._start(process.home)  # if that one has gone by now
 
     def _replace(self) -> None:
         """Its host is not to be reached, so the worker starts on another one; a static one may have a twin anyway."""
