@@ -49,6 +49,8 @@ class Watch:
         self._waits = Waits(max_delay_ms=policy.max_delay_ms, slack_ms=2 * session_timeout_ms)
         self.stops = 0
         """Of tasks, ordered so far."""
+        self.overtaken = 0
+        """How many assignments were not told so far, for the next round had begun by then."""
         self.processes: Mapping[str, Process] = {}
         self._told: dict[Generation, tuple[MemberId | InstanceId, str | None]] = {}
         self._memberships: dict[Generation, frozenset[MemberId | InstanceId]] = {}
@@ -132,6 +134,8 @@ class Watch:
     def on_reply(self, request: Request, response: Response) -> None:
         if response.error is ErrorCode.none and isinstance(response, JoinGroupResponse):
             self._on_joined(response)
+        elif isinstance(request, SyncGroup) and response.error is ErrorCode.rebalance_in_progress:
+            self.overtaken += 1
 
     def _on_joined(self, response: JoinGroupResponse) -> None:
         leader = self._places[response.leader]
