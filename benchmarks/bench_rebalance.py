@@ -213,6 +213,7 @@ class Bench:
     def settle_group(self) -> None:
         count = len(self.workers.running)
         self.workers.until("the group is stable", lambda: self.workers.group_state() == ("Stable", count), pause_s=0.1)
+        self.workers.until("connectors can be asked for", self.workers.serves_connectors, pause_s=0.1)
 
     def _before(self) -> tuple[Mapping[str, int], int]:
         """What each worker runs, and the generation, once all is idle."""

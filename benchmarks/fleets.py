@@ -116,6 +116,11 @@ class Workers(ABC):
             found += entries(diary.read_text(), diary.stem)
         return Fleet(entries=found, killed_ms=self.killed_ms)
 
+    def serves_connectors(self) -> bool:
+        """Whether the first worker does: Connect's listens, and joins its group, before it knows any path."""
+        url = self._url(next(iter(self.running)))
+        return httpx.get(f"{url}/connectors", timeout=DEADLINE_S, trust_env=False).status_code == httpx.codes.OK
+
     def create(self, name: str, tasks: int) -> None:
         """Ask the first worker for a connector, again and again while it answers that there is a rebalance."""
         config = {"connector.class": self.connector_class, "tasks.max": str(tasks)}
