@@ -74,6 +74,17 @@ def test_in_a_new_life_it_joins_once_more_after_its_first_assignment(worker: Wor
     assert second.assignment.assigned == SOME_WORK
 
 
+def test_a_new_life_whose_first_assignment_was_lost_still_joins_once_more(worker: Worker) -> None:
+    """The join that asks for it again says what the first one said, and is answered with the running generation, too."""
+    begin(worker)
+    worker.answer(JoinRequest, joined(7))
+    worker.fail(SyncRequest)
+    worker.pass_time(1_000)
+    assert worker.answer(JoinRequest, joined(7)).member_id == "me"
+    worker.answer(SyncRequest, synced(NO_JOBS))
+    assert worker.sent(JoinRequest) is not None
+
+
 def test_its_second_join_says_something_else_than_the_first_so_that_it_makes_a_round(worker: Worker) -> None:
     """A group that is stable answers a follower that says nothing new with the generation as it stands."""
     begin(worker)

@@ -79,8 +79,6 @@ def join_if_due(turn: Turn) -> None:
         member.returning = member.known
         # The answer to this join may get lost; then the next one comes to a group that knows this life.
         member.known = True
-    else:
-        member.returning = False
     told = member.told or WorkerAssignment(
         leader=NO_MEMBER, leader_url=WorkerUrl(""), config_offset=member.config_offset
     )
