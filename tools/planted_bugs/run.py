@@ -117,11 +117,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
             )
             return 1
         sys.stdout.write(f"the clean sources pass seeds {options.clean_seeds} of {play}\n")
+    found = 0
     with ThreadPoolExecutor(options.processes) as pool:
-        runs = list(pool.map(lambda bug: try_bug(bug, options.seeds), bugs))
-    verdicts = [told(bug, run) for bug, run in zip(bugs, runs, strict=True)]
-    sys.stdout.write("".join(f"{line}\n" for _, line in verdicts))
-    found = sum(was_found for was_found, _ in verdicts)
+        for bug, run in zip(bugs, pool.map(lambda bug: try_bug(bug, options.seeds), bugs), strict=True):
+            was_found, line = told(bug, run)
+            found += was_found
+            sys.stdout.write(f"{line}\n")
+            sys.stdout.flush()
     sys.stdout.write(f"{found} of {len(bugs)} found\n")
     return 0 if found == len(bugs) else 1
 
