@@ -1,5 +1,6 @@
 """A plan says what the leader's own rounds would do."""
 
+from dataclasses import replace
 from functools import reduce
 
 from hypothesis import given, settings
@@ -47,6 +48,19 @@ def test_a_group_that_nothing_happens_to_moves_nothing() -> None:
     found, moves = told(THREE)
     assert (moves, found.rounds, found.lasts_ms, found.stopped) == ([], 0, 0, 0)
     assert found.after == {member: view.owned for member, view in THREE.members.items()}
+
+
+def test_what_a_leader_had_waits_for_nobody_unless_a_delay_runs() -> None:
+    """Whoever leads next does not know who had it."""
+    led = replace(THREE, leader=W1)
+    assert {move.waits_ms for move in plan(led, [Leaves(member=W2)]).moves} == {300_000}
+    found = plan(led, [Leaves(member=W1)])
+    assert {(move.job, move.waits_ms) for move in found.moves} == {(job, 0) for job in parse_jobs("AC0 AT1")}
+    assert (found.rounds, found.lasts_ms) == (1, 0)
+    others = {member: led.members[member] for member in (W1, W2)}
+    waiting = Waiting(jobs=parse_jobs("BT1"), deadline_ms=20_000)
+    found = plan(replace(led, members=others, waiting=(waiting,)), [Leaves(member=W1)])
+    assert {(move.job, move.waits_ms) for move in found.moves} == {(job, 20_000) for job in parse_jobs("AC0 AT1 BT1")}
 
 
 def test_a_joiner_gets_its_share_and_nothing_else_is_stopped() -> None:

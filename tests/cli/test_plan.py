@@ -151,8 +151,8 @@ def test_what_stops_is_counted_of_what_there_is_now(file: Path, options: tuple[s
 
 def test_one_job_that_waits_is_told_of_in_the_singular(tmp_path: Path) -> None:
     path = tmp_path / "group.json"
-    path.write_text(as_json(view(configured=parse_jobs("AC0"), members=(member("one", "AC0"), member("two", "")))))
-    told = coterie("plan", "--file", str(path), "--remove", "one").stdout
+    path.write_text(as_json(view(configured=parse_jobs("AC0"), members=(member("one", ""), member("two", "AC0")))))
+    told = coterie("plan", "--file", str(path), "--remove", "two").stdout
     assert "0 of 1 job would be stopped, 1 waits for a worker that has left; 2 rounds, with 300 s of waiting." in told
 
 

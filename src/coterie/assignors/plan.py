@@ -26,6 +26,8 @@ class Picture:
     members: Mapping[MemberId, MemberView]
     waiting: tuple[Waiting, ...] = ()
     policy: Policy = field(default_factory=Policy)
+    leader: MemberId | None = None
+    """Whose picture it is. If it leaves, what it remembers goes with it; None when that is not to be thought of."""
 
 
 # -- what may change --------------------------------------------------------------------------------------------------
@@ -152,6 +154,11 @@ def plan(picture: Picture, changes: Sequence[Change]) -> Plan:
         },
         waiting=picture.waiting,
     )
+    known_delay_ms = 0
+    if picture.leader in picture.members and picture.leader not in members:
+        # Whoever leads then knows of the others only what they say, and of the delay what it was last told.
+        memory = Memory()
+        known_delay_ms = min((one.deadline_ms for one in picture.waiting), default=0)
     ran_by = {job: member for member, view in sorted(picture.members.items()) for job in view.owned}
     tracks: dict[Job, _Track] = {
         job: _Track(came_from=member, why=Reason.LOST, free_ms=0)
@@ -162,7 +169,16 @@ def plan(picture: Picture, changes: Sequence[Change]) -> Plan:
     tracks |= {job: _Track(came_from=None, why=Reason.LOST, free_ms=0) for job in waiting}
     rounds, now_ms = 0, 0
     while members:
-        outcome = _round(memory, target.configured, members, target.policy, number=rounds + 1, now_ms=now_ms)
+        outcome = assign(
+            memory,
+            configured=target.configured,
+            members=members,
+            generation=Generation(rounds + 1),
+            last_completed_generation=Generation(rounds),
+            now_ms=now_ms,
+            policy=target.policy,
+            known_delay_ms=known_delay_ms,
+        )
         dealt = any(one.assigned or one.revoked for one in outcome.assignments.values())
         if not dealt and not outcome.next_in_ms:
             unassigned = outcome.unassigned
@@ -181,26 +197,6 @@ def plan(picture: Picture, changes: Sequence[Change]) -> Plan:
         lasts_ms=now_ms,
         unassigned=unassigned,
         after={member: view.owned for member, view in sorted(members.items())},
-    )
-
-
-def _round(
-    memory: Memory,
-    configured: Jobs,
-    members: Mapping[MemberId, MemberView],
-    policy: Policy,
-    *,
-    number: int,
-    now_ms: int,
-) -> Round:
-    return assign(
-        memory,
-        configured=configured,
-        members=members,
-        generation=Generation(number),
-        last_completed_generation=Generation(number - 1),
-        now_ms=now_ms,
-        policy=policy,
     )
 
 

@@ -129,8 +129,9 @@ class Fleet:
                 # Whoever was killed had no time to say why: its log tells nothing of it.
                 why = f"Its log is {child.log}." if code < 0 else f"The end of {child.log}:\n{child.tail()}"
                 self._say(
-                    f"{child.name} died ({_how(code)}). Its jobs wait {self._delay_s:g} s for it, then others take "
-                    f"them. To bring it back: coterie worker -c {self._file(child.name)}\n{why}"
+                    f"{child.name} died ({_how(code)}). Its jobs wait {self._delay_s:g} s for it (not if it led the "
+                    "group), then others take them. To bring it back: "
+                    f"coterie worker -c {self._file(child.name)}\n{why}"
                 )
                 self._check_anybody_left()
 

@@ -117,8 +117,12 @@ def known_of(group: group_shown.ShownGroup, *, source: str) -> Known:
         moves_per_round_max=group.policy.moves_per_round_max,
         round_interval_ms=group.policy.round_interval_ms,
     )
+    led_by = group.leader.worker_id if group.leader is not None else None
+    leader = next((one.member_id for one in group.members if one.worker_id == led_by), None)
     return Known(
-        picture=Picture(configured=group.configured.jobs, members=members, waiting=waiting, policy=policy),
+        picture=Picture(
+            configured=group.configured.jobs, members=members, waiting=waiting, policy=policy, leader=leader
+        ),
         names=_names(group.members),
         protocol=protocol,
         _members=group.members,
@@ -311,7 +315,7 @@ def _print(planned: Plan, names: Mapping[MemberId, str], *, jobs: int, console: 
         for move in planned.moves:
             table.add_row(escape(str(move.job)), *map(escape, _row(move, names)))
         console.print(table)
-        lost = sum(move.why is Reason.LOST for move in planned.moves)
+        lost = sum(move.why is Reason.LOST and move.waits_ms > 0 for move in planned.moves)
         console.print(
             f"\n{planned.stopped} of {_count(jobs, 'job')} would be stopped"
             + (f", {lost} {'waits' if lost == 1 else 'wait'} for a worker that has left" if lost else "")
