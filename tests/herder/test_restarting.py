@@ -65,7 +65,7 @@ def test_whoever_could_not_start_again_says_so_and_stops_nothing() -> None:
     answer = hand.answer(hand.ask(RestartWorker(worker="here:8083", obstacle="worker.properties cannot be read")))
     assert answer == Refused(
         problem=Problem.NOT_POSSIBLE,
-        message="This worker would not start again, so it goes on as it is. worker.properties cannot be read",
+        message="here would not start again, so it goes on as it is. worker.properties cannot be read",
     )
     hand.obey()
     assert not hand.take(StopTask)

@@ -158,7 +158,7 @@ def worker(
         logging.getLogger(__name__).warning("%s", warning)
     from coterie.cli import compose
 
-    sys.exit(compose.run_worker(settings, check_settings=lambda: worker_file.read(config)))
+    sys.exit(compose.run_worker(settings, check_settings=lambda: worker_file.check_anew(config, settings)))
 
 
 # -- the workers of a group -------------------------------------------------------------------------------------------

@@ -26,7 +26,7 @@ def restart(turn: Turn, obstacle: str | None) -> Answer:
         return Refused(problem=Problem.NOT_POSSIBLE, message=message)
     if not herder.restarting:
         if obstacle is not None:
-            message = f"This worker would not start again, so it goes on as it is. {obstacle}"
+            message = f"{herder.settings.shown_name} would not start again, so it goes on as it is. {obstacle}"
             return Refused(problem=Problem.NOT_POSSIBLE, message=message)
         turn.order(Say(text="By order of an operator this worker restarts"))
         herder.restarting = True
