@@ -259,20 +259,26 @@ def test_a_worker_that_could_not_start_again_is_said_and_is_still_to_restart() -
 def test_a_worker_that_is_starting_up_is_named_while_it_is_waited_for(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    some, asked = Workers("one"), iter(range(3))
+    some, asked = Workers("one"), iter(("starts", "reads", "starts", "reads"))
 
     def answer(method: str, path: str) -> tuple[int, bytes]:
-        if next(asked, None) is None:
+        if (what := next(asked, None)) is None:
             return some.answer(method, path)
-        return 503, b'{"error_code": 503, "message": "Worker is still starting up."}'
+        return 503, json.dumps({"error_code": 503, "message": f"Worker {what}."}).encode()
 
     monkeypatch.setattr(group, "_SILENT_S", 0.0)
     with serving(answer) as url:
         some.url = url
         workers.show_group(url, as_json=True)
     said = capsys.readouterr()
-    assert said.err == f"Waiting: Worker is still starting up. (HTTP 503 from {url})\n"
+    assert said.err == "".join(f"Waiting: Worker {what}. (HTTP 503 from {url})\n" for what in ("starts", "reads"))
     assert json.loads(said.out)["generation"] == 7
+
+
+@pytest.mark.parametrize("url", ["localhost:8083", "ftp://localhost:8083", "http://localhost:port"])
+def test_what_is_no_url_is_said_to_be_none(url: str) -> None:
+    with pytest.raises(WorldError, match=f"^{url} is not the URL of a worker: say --url http://HOST:PORT"):
+        workers.show_group(url, as_json=True)
 
 
 def test_a_plan_waits_for_the_group_as_the_other_commands_do(capsys: pytest.CaptureFixture[str]) -> None:

@@ -26,6 +26,8 @@ def ask(url: str, method: str, path: str, *, body: object = None) -> httpx.Respo
 def nobody_at(url: str, error: Exception) -> str:
     if isinstance(error, httpx.ReadTimeout):
         return f"The worker at {url} has taken the request and does not answer: it, or its leader, hangs."
+    if isinstance(error, httpx.UnsupportedProtocol | httpx.InvalidURL):
+        return f"{url} is not the URL of a worker: say --url http://HOST:PORT."
     return (
         f"No worker answers at {url} ({str(error) or type(error).__name__}): "
         "start a cluster with `coterie up`, or name a worker with --url."

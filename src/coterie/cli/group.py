@@ -24,7 +24,7 @@ class Group:
     def __init__(self, url: str) -> None:
         self._urls = [url.rstrip("/")]
         self._has_answered = False
-        self._said = ""
+        self._said: set[str] = set()
         self._client = open_client()
 
     def __enter__(self) -> "Group":
@@ -50,8 +50,8 @@ class Group:
             waited_s = time.monotonic() - began
             if is_final or waited_s >= patience_s:
                 raise WorldError(why)
-            if waited_s >= _SILENT_S and why != self._said:
-                self._said = why
+            if waited_s >= _SILENT_S and why not in self._said:
+                self._said.add(why)  # Two that start say the same in turn.
                 sys.stderr.write(f"Waiting: {why}\n")
             time.sleep(_LOOK_EVERY_S)
 
@@ -60,6 +60,7 @@ class Group:
 
         :raises WorldError: with why it does not.
         """
+        self._said.clear()
         response, why = self._ask(method, f"/coterie/workers/{quote(worker, safe='')}/{what}")
         if response is None or not response.is_success:
             raise WorldError(why)
