@@ -42,6 +42,21 @@ async def test_any_worker_shows_the_group_as_its_leader_knows_it(cluster: Served
     assert one["policy"]["scheduled.rebalance.max.delay.ms"] == 0
 
 
+async def test_a_leader_that_is_gone_is_named_by_whoever_is_asked(cluster: ServedCluster) -> None:
+    workers = [await cluster.serve() for _ in range(2)]
+    follower = next(worker for worker in workers if worker.running is not cluster.leader)
+    follower.running.membership.mislead("http://127.0.0.1:1/")
+
+    async def is_misled() -> bool:
+        view = (await follower.get("/coterie/worker")).json()
+        return bool(view["group"]["leader_url"] == "http://127.0.0.1:1/")
+
+    await until(is_misled)
+    answer = await follower.get("/coterie/group")
+    assert answer.status_code == 503
+    assert "The leader at http://127.0.0.1:1/ cannot be reached" in answer.json()["message"]
+
+
 async def test_a_worker_that_does_not_answer_is_shown_as_unreachable(cluster: ServedCluster) -> None:
     workers = [await cluster.serve() for _ in range(2)]
     leader = next(worker for worker in workers if worker.running is cluster.leader)

@@ -19,7 +19,7 @@ from coterie.wire.connect import ConnectProtocol, WorkerAssignment
 from coterie.wire.connect_events import AssignmentWanted
 from coterie.wire.connect_opaque import name_in
 
-IN_PORTIONS = "rebalance.max.moves.per.round lets others go first"
+IN_PORTIONS = "rebalance.max.moves.per.round lets no more go yet"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

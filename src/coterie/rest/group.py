@@ -29,6 +29,7 @@ from coterie.herder.requests import (
     WorkerOrder,
     WorkerView,
 )
+from coterie.nouns.errors import WorldError
 from coterie.nouns.ids import WorkerUrl
 from coterie.rest import group_views, problems, views
 from coterie.rest.leader import forward
@@ -112,8 +113,16 @@ class GroupApi:
                 return JSONResponse(ordered, status_code=202)
 
     async def _hand_on(self, request: Request, refused: Refused, path: str | None = None) -> Response:
-        """:raises RefusedError: when whoever is asked is Connect's own, which has none of this."""
-        response = await forward(self._client, request, b"", refused, path=path)
+        """:raises RefusedError: when who is asked cannot be reached, or is Connect's own, which has none of this."""
+        try:
+            response = await forward(self._client, request, b"", refused, path=path)
+        except WorldError as error:
+            who = "leader" if refused.problem is Problem.NOT_LEADER else "worker"
+            message = (
+                f"The {who} at {refused.leader_url} cannot be reached; if it is gone, its group goes on without it "
+                f"when its session is over: ask again then. {error}"
+            )
+            raise problems.RefusedError(Refused(problem=Problem.BUSY, message=message)) from error
         if response.status_code != 404 or CONNECT_HAS_NO_SUCH_PATH not in bytes(response.body):
             return response
         if refused.problem is Problem.NOT_THIS_WORKER:
