@@ -75,7 +75,7 @@ def test_in_a_new_life_it_joins_once_more_after_its_first_assignment(worker: Wor
 
 
 def test_a_new_life_whose_first_assignment_was_lost_still_joins_once_more(worker: Worker) -> None:
-    """The join that asks for it again says what the first one said, and is answered with the running generation, too."""
+    """The join that asks for it again says what the first one said, and is answered with the same generation."""
     begin(worker)
     worker.answer(JoinRequest, joined(7))
     worker.fail(SyncRequest)
