@@ -11,6 +11,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
@@ -83,8 +84,15 @@ class Process:
         until(lambda: not self.group(), within_s=10, what=f"{self.name} and all its children are gone")
 
     def jvm(self) -> int:
-        """The process id of this worker's JVM."""
-        return next(pid for pid in self.group() if Path(f"/proc/{pid}/comm").read_text().strip() == "java")
+        """The process id of this worker's JVM, once there is one."""
+        return until(self._jvm, within_s=60, what=f"{self.name} has a JVM")
+
+    def _jvm(self) -> int | None:
+        for pid in self.group():
+            with suppress(FileNotFoundError, ProcessLookupError):  # it has ended since
+                if Path(f"/proc/{pid}/comm").read_text().strip() == "java":
+                    return pid
+        return None
 
     def tail(self) -> str:
         return f"--- {self.name}\n" + "\n".join(self.log.read_text(errors="replace").splitlines()[-25:])

@@ -2,7 +2,6 @@
 
 import os
 import signal
-from pathlib import Path
 
 import pytest
 
@@ -19,15 +18,11 @@ def assert_quiet(process: Process) -> None:
     assert [line for line in lines if any(word in line for word in odd)] == []
 
 
-def jvm_of(process: Process) -> int | None:
-    return next((pid for pid in process.group() if Path(f"/proc/{pid}/comm").read_text().strip() == "java"), None)
-
-
 def test_a_worker_whose_group_gets_sigterm_ends_its_batches_and_then_its_jvm(cluster: Cluster, feed: Feed) -> None:
     cluster.start_broker()
     working, starting = cluster.start_worker("w0"), cluster.start_worker("w1")
 
-    jvm = until(lambda: jvm_of(starting), within_s=60, what="a JVM runs")
+    jvm = starting.jvm()
     assert os.getpgid(jvm) == starting.popen.pid, "what stops the group has to stop it, too"
     starting.kill_group(signal.SIGTERM)
     assert starting.wait(within_s=60) == 0
