@@ -203,6 +203,7 @@ def ours(settled: Group, fleet: Fleet, event: str) -> dict[str, float | None]:
     held = [load.connectors + load.all_tasks for load in loads]
     mstar = fewest_moves_bound(held, sum(held) + len(free))
     best = {key: round(min(run[key] for run in runs), 3) for key in ("count_ms", "ms", "all_ms")}
+    best["first_ms"] = round(runs[0]["ms"], 3)
     # What is deleted has to stop, too, and no assignor can help it.
     moves = runs[0]["moves"] - sum(len(jobs - before.configured) for jobs in before.owned.values())
     optimum: int | None = mstar
@@ -236,14 +237,15 @@ class Peer:
         request = f"event {after.workers - fleet.workers} {after.gone} {_written(after)}"
         if event == "full":
             request = f"fleet {fleet.workers} {_written(fleet)}"
-        keys = ("peer_ms", "peer_all_ms", "peer_rounds", "peer_moves")
+        keys = ("peer_first_ms", "peer_ms", "peer_all_ms", "peer_rounds", "peer_moves")
         answers = [answer for _ in range(RUNS) if (answer := self._ask(request))]
         if len(answers) < RUNS:
             return dict.fromkeys(keys)
         best = min(answers, key=lambda answer: float(answer[0]))
         gone = (SIZES[2] + 1) if None in after.sizes else 0
         moves = int(best[3]) - gone
-        return dict(zip(keys, (float(best[0]), float(best[1]), int(best[2]), moves), strict=True))
+        figures = (float(answers[0][0]), float(best[0]), float(best[1]), int(best[2]), moves)
+        return dict(zip(keys, figures, strict=True))
 
     def close(self) -> None:
         if self._process is not None:
