@@ -261,7 +261,9 @@ class Weather(Faults[Process]):
             Process(self._cluster, process.home, place)
 
     def _come_back(self, home: str) -> None:
-        self._world.after(self._rng.choice((1_000, 4_000, 9_000, 30_000)), lambda: self._start(home))
+        in_ms = self._rng.choice((1_000, 4_000, 9_000, 30_000))
+        # Whoever ends after the faults is back before all is called settled.
+        self._world.after(1_000 if self._over else in_ms, lambda: self._start(home))
 
     def _start(self, name: str) -> None:
         if name in self._gone_for_good or name in self._yet_to_join:
