@@ -3,7 +3,6 @@
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from heapq import nlargest
-from itertools import islice
 from operator import attrgetter
 
 from coterie.assignors.target import NO_CHANGE, Change, Load, balance
@@ -28,14 +27,14 @@ def toward_balance(
         connectors=len(to_place.connectors),
         tasks={name: len(there) for name, there in free_tasks.items()} if all_free else _counted(to_place.tasks),
     )
-    connectors_left = iter(sorted(free.connectors))
+    connectors_left = sorted(free.connectors, reverse=True)
     tasks_left = {name: sorted(there, key=_number, reverse=True) for name, there in free_tasks.items()}
     given: dict[MemberId, Jobs] = {}
     released: dict[MemberId, Jobs] = {}
     for member, change in zip(order, changes, strict=True):
         if change is NO_CHANGE:
             continue
-        connectors = list(islice(connectors_left, max(change.connectors, 0)))
+        connectors = [connectors_left.pop() for _ in range(min(change.connectors, len(connectors_left)))]
         tasks: list[ConnectorTaskId] = []
         for name, gained in change.tasks.items():
             left = tasks_left.get(name)

@@ -76,7 +76,7 @@ class _Exchanged:
                         yield -now, name, worker
             else:
                 for name, gained in delta.items():
-                    if (gained > 1 or name in tasks) and (now := tasks.get(name, 0) + gained) > 1:
+                    if (now := tasks.get(name, 0) + gained) > 1:
                         yield -now, name, worker
 
     def has(self, worker: int, name: ConnectorName) -> int:
@@ -105,7 +105,7 @@ class _Exchanged:
         lowest = dict.fromkeys(names, 0)
         for name in names:
             if holding[name] == len(takers):  # or else one has none
-                could_take = [*takers, *(worker for worker in self.givers if name in self.deltas[worker])]
+                could_take = [worker for worker in self.workers if self.may_take(worker, name)]
                 lowest[name] = min((self.has(worker, name) for worker in could_take), default=NOWHERE)
         return lowest
 
