@@ -17,13 +17,15 @@ from typing import Any
 import httpx
 import pytest
 
-from coterie.cli import parent, relaunch
+from coterie.cli import compose, parent, relaunch
+from coterie.config.worker import WorkerSettings
 from coterie.kafka.coordinator import KafkaCoordinator
 from coterie.member.messages import HeartbeatRequest, HeartbeatResponse
 from coterie.member.state import MemberSettings
-from coterie.nouns.errors import WireError
+from coterie.nouns.errors import WireError, WorldError
 from coterie.nouns.ids import Generation, GroupId, InstanceId, MemberId, WorkerUrl
 from coterie.nouns.jobs import ConnectorName, ConnectorTaskId, Jobs
+from coterie.rest.server import bind
 from coterie.wire.connect import ConnectProtocol
 from coterie.wire.errors import ErrorCode
 from tests.kafka.embedded_broker import EmbeddedBroker
@@ -45,6 +47,20 @@ def open_file(data: bytes) -> int:
     os.write(write, data)
     os.close(write)
     return read
+
+
+def test_the_port_that_a_worker_has_is_no_obstacle_under_another_host_and_anybody_elses_is() -> None:
+    def listening(host: str, port: int) -> WorkerSettings:
+        needed = {f"{what}.storage.topic": what for what in ("config", "offset", "status")}
+        return WorkerSettings.from_properties(
+            {**needed, "group.id": "g", "checkpoint.location": "/c", "listeners": f"http://{host}:{port}"}
+        )
+
+    with bind("127.0.0.1", 0) as own, bind("127.0.0.1", 0) as other:
+        running = listening("127.0.0.1", own.getsockname()[1])
+        compose.check_listener(listening("", own.getsockname()[1]), running=running)
+        with pytest.raises(WorldError, match="is taken"):
+            compose.check_listener(listening("127.0.0.1", other.getsockname()[1]), running=running)
 
 
 def test_whoever_joins_as_before_goes_on_without_a_round() -> None:

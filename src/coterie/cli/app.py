@@ -158,7 +158,10 @@ def worker(
         logging.getLogger(__name__).warning("%s", warning)
     from coterie.cli import compose
 
-    sys.exit(compose.run_worker(settings, check_settings=lambda: worker_file.check_anew(config, settings)))
+    def check_anew() -> None:
+        compose.check_listener(worker_file.read(config)[0], running=settings)
+
+    sys.exit(compose.run_worker(settings, check_settings=check_anew))
 
 
 # -- the workers of a group -------------------------------------------------------------------------------------------

@@ -96,6 +96,15 @@ def run_worker(
     return 0
 
 
+def check_listener(settings: WorkerSettings, *, running: WorkerSettings) -> None:
+    """Whether a worker that has the port of ``running`` would get that of ``settings``.
+
+    :raises WorldError: when somebody else has it.
+    """
+    if settings.listener.port != running.listener.port:
+        bind(*settings.listener).close()
+
+
 async def serve_worker(
     settings: WorkerSettings,
     listener: socket.socket,

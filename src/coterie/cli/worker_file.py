@@ -6,7 +6,6 @@ from pathlib import Path
 from coterie.config import properties
 from coterie.config.worker import WorkerSettings
 from coterie.nouns.errors import ConfigError, WorldError
-from coterie.rest.server import bind
 
 
 def read(path: Path) -> tuple[WorkerSettings, list[str]]:
@@ -33,17 +32,6 @@ def read(path: Path) -> tuple[WorkerSettings, list[str]]:
     return settings, [
         f"{path}: the key {key} is ignored: {why}" for key, why in {**unknown, **settings.idle_keys()}.items()
     ]
-
-
-def check_anew(path: Path, running: WorkerSettings) -> None:
-    """Whether a worker that runs with the settings ``running`` could begin anew with what the file says now.
-
-    :raises ConfigError: names the file and each wrong key.
-    :raises WorldError: when the file cannot be read, or somebody has the port that it names now.
-    """
-    settings, _ = read(path)
-    if settings.listener != running.listener:
-        bind(*settings.listener).close()
 
 
 def _named(error: ConfigError, place: Callable[[str], str]) -> dict[str, list[str]]:
