@@ -3,6 +3,7 @@
 import httpx
 
 from coterie.nouns.errors import WorldError
+from coterie.rest import refusal
 
 
 def open_client() -> httpx.Client:
@@ -36,7 +37,4 @@ def nobody_at(url: str, error: Exception) -> str:
 
 def message_in(response: httpx.Response) -> str:
     """What a worker says is wrong."""
-    try:
-        return str(response.json()["message"])
-    except (ValueError, KeyError, TypeError):
-        return response.text[:500] or response.reason_phrase
+    return refusal.message_in(response) or response.text[:500] or response.reason_phrase

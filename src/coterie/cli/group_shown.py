@@ -80,6 +80,9 @@ class ShownGroup(Shown):
     deferred: tuple[ShownDeferred, ...]
     unassigned: tuple[ShownUnassigned, ...]
 
+    def is_led_by(self, member: ShownMember) -> bool:
+        return self.leader is not None and self.leader.worker_id == member.worker_id
+
 
 class Ordered(Shown):
     """What a worker answers that has taken an order."""

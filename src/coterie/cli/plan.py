@@ -117,8 +117,7 @@ def known_of(group: group_shown.ShownGroup, *, source: str) -> Known:
         moves_per_round_max=group.policy.moves_per_round_max,
         round_interval_ms=group.policy.round_interval_ms,
     )
-    led_by = group.leader.worker_id if group.leader is not None else None
-    leader = next((one.member_id for one in group.members if one.worker_id == led_by), None)
+    leader = next((member.member_id for member in group.members if group.is_led_by(member)), None)
     return Known(
         picture=Picture(
             configured=group.configured.jobs, members=members, waiting=waiting, policy=policy, leader=leader
@@ -315,10 +314,10 @@ def _print(planned: Plan, names: Mapping[MemberId, str], *, jobs: int, console: 
         for move in planned.moves:
             table.add_row(escape(str(move.job)), *map(escape, _row(move, names)))
         console.print(table)
-        lost = sum(move.why is Reason.LOST and move.waits_ms > 0 for move in planned.moves)
+        waits = sum(move.why is Reason.LOST and move.waits_ms > 0 for move in planned.moves)
         console.print(
             f"\n{planned.stopped} of {_count(jobs, 'job')} would be stopped"
-            + (f", {lost} {'waits' if lost == 1 else 'wait'} for a worker that has left" if lost else "")
+            + (f", {waits} {'waits' if waits == 1 else 'wait'} for a worker that has left" if waits else "")
             + f"; {_count(planned.rounds, 'round')}"
             + (f", with {_seconds(planned.lasts_ms)} of waiting." if planned.lasts_ms else ".")
         )

@@ -152,9 +152,8 @@ def restart_rolling(url: str, *, timeout_s: float, only: Sequence[str] = ()) -> 
         try:
             while left:
                 shown = _well(group, seen)
-                leader = shown.leader.worker_id if shown.leader is not None else None
                 here = (member for member in shown.members if any(_is_same(member, one) for one in left))
-                member = min(here, key=lambda one: (one.worker_id == leader, one.name))
+                member = min(here, key=lambda one: (shown.is_led_by(one), one.name))
                 began = time.monotonic()
                 group.order("POST", member.worker_id, "restart")  # Who refuses is still to restart.
                 _console.print(f"{escape(member.name)} restarts…")

@@ -6,6 +6,7 @@ the leader, who knows where it is.
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import replace
 from typing import cast
 from urllib.parse import quote
 
@@ -122,7 +123,7 @@ class GroupApi:
                 f"The {who} at {refused.leader_url} cannot be reached; if it is gone, its group goes on without it "
                 f"when its session is over: ask again then. {error}"
             )
-            raise problems.RefusedError(Refused(problem=Problem.BUSY, message=message)) from error
+            raise problems.RefusedError(replace(refused, message=message)) from error
         if response.status_code != 404 or CONNECT_HAS_NO_SUCH_PATH not in bytes(response.body):
             return response
         if refused.problem is Problem.NOT_THIS_WORKER:

@@ -16,6 +16,7 @@ from coterie.nouns.ids import WorkerUrl
 from coterie.nouns.jobs import ConnectorName
 from coterie.rest import signatures
 from coterie.rest.problems import RefusedError
+from coterie.rest.refusal import message_in
 
 TIMEOUT_S = 95.0
 """A little more than the leader itself lets a request wait."""
@@ -60,7 +61,10 @@ class HttpLeaderClient:
             raise WorldError(f"The leader at {leader_url} cannot be reached: {_words(error)}") from error
         if response.is_error:
             refused = SignatureRefusedError if response.status_code == 403 else WorldError
-            raise refused(f"The leader at {leader_url} answered {response.status_code}{_message_in(response)}")
+            # It ends in a log, and what is not in Connect's form, as from a proxy, might quote what was sent.
+            words = message_in(response)
+            why = f": {words:.500}" if words else ""
+            raise refused(f"The leader at {leader_url} answered {response.status_code}{why}")
 
 
 async def forward(
@@ -96,13 +100,3 @@ async def forward(
 def _words(error: Exception) -> str:
     """Some of them have no text of their own."""
     return str(error) or type(error).__name__
-
-
-def _message_in(response: httpx.Response) -> str:
-    """The message of Connect's errors. Anything else, as from a proxy, might quote what was sent, and ends in a log."""
-    try:
-        body = response.json()
-    except ValueError:
-        return ""
-    message = body.get("message") if isinstance(body, dict) else None
-    return f": {message:.500}" if isinstance(message, str) else ""
