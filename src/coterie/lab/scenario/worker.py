@@ -144,9 +144,9 @@ class Worker:
     def take(self, delivered: AssignmentReceived) -> None:
         assignment = delivered.assignment
         self.completed, self.spoken = delivered.generation, delivered.protocol
-        before, self.owned = self.owned, kept_of(self.owned, delivered) | assignment.assigned
-        if before - self.owned - assignment.revoked:
+        if delivered.protocol is ConnectProtocol.EAGER and self.owned:
             self.stage.say(f"{self.name} stops everything")
+        self.owned = kept_of(self.owned, delivered) | assignment.assigned
         self.deferred_until_ms = self.stage.now_ms + assignment.delay_ms if assignment.delay_ms else None
         if assignment.leader != self.member.member_id:
             self.moves_at_ms = self.dealt_for = None
