@@ -5,6 +5,7 @@ import logging
 import os
 import sqlite3
 import struct
+import threading
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager, closing
 from dataclasses import dataclass
@@ -13,8 +14,10 @@ from pathlib import Path
 import pytest
 from crc32c import crc32c
 
+from coterie.broker import upkeep
 from coterie.broker.group_log import GroupLog
 from coterie.broker.log import BrokerLog, Partition, open_log
+from coterie.broker.policies import TopicPolicy, policy_of
 from coterie.broker.rows import Row, RowReader, remove_rows
 from coterie.broker.settings import Upkeep
 from coterie.broker.store import Store, TopicGoneError
@@ -588,6 +591,33 @@ async def test_a_topic_that_was_deleted_in_another_life_goes_too(tmp_path: Path)
     async with staged(tmp_path) as stage:
         assert stage.log.topics == {}
         await until(lambda: stage.rows() == 0 and stage.rows("SELECT COUNT(*) FROM partitions") == 0)
+
+
+async def test_upkeep_ends_after_the_step_that_runs_however_often_it_is_cancelled(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As a broker's TaskGroup does once more, when the broker is cancelled itself."""
+    begun, may_end = threading.Event(), threading.Event()
+
+    def slowly(configs: Mapping[str, str]) -> TopicPolicy:
+        begun.set()
+        may_end.wait(DEADLINE_S)
+        return policy_of(configs)
+
+    monkeypatch.setattr(upkeep, "policy_of", slowly)
+    async with open_log(tmp_path / "log", tmp_path / "lock") as log:
+        await log.create_topic("t", 1, {})
+        keeping = asyncio.create_task(keep_up(log, tmp_path / "log", OFTEN, now_ms=lambda: 0))
+        await asyncio.to_thread(begun.wait, DEADLINE_S)
+        for _ in range(3):
+            keeping.cancel()
+            for _ in range(10):
+                await asyncio.sleep(0)
+        assert not keeping.done()
+        may_end.set()
+        with pytest.raises(asyncio.CancelledError):
+            await keeping
+        assert asyncio.all_tasks() == {asyncio.current_task()}
 
 
 async def test_a_topic_grows_and_changes(tmp_path: Path) -> None:

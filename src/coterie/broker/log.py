@@ -23,6 +23,7 @@ from coterie.broker.layout import make, require_ours
 from coterie.broker.log_file import unopened
 from coterie.broker.store import Store, StoredPartition, StoredTopic, connect_read_only
 from coterie.broker.store_reader import Counted, StoreReader
+from coterie.broker.to_the_end import run_to_the_end
 from coterie.broker.transaction_store import Aborted
 from coterie.broker.writer import Writer
 from coterie.nouns.errors import WorldError
@@ -357,7 +358,7 @@ async def open_log(path: Path, lock_path: Path) -> AsyncIterator[BrokerLog]:
         try:
             yield log
         finally:
-            await asyncio.shield(asyncio.to_thread(log.close))
+            await run_to_the_end(log.close)
     finally:
         os.close(lock)
 

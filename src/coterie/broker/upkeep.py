@@ -28,6 +28,7 @@ from coterie.broker.rows import (
 )
 from coterie.broker.settings import Upkeep
 from coterie.broker.store import WHAT_TO_DO, DamagedError, TopicGoneError
+from coterie.broker.to_the_end import run_to_the_end
 from coterie.nouns.errors import WorldError
 
 logger = logging.getLogger(__name__)
@@ -56,7 +57,7 @@ async def keep_up(log: BrokerLog, path: Path, settings: Upkeep, *, now_ms: Calla
         await _Upkeep(log, reader, thread, settings, now_ms).run()
     finally:
         # A step that runs is short; the reader is its until it ends.
-        await asyncio.shield(asyncio.to_thread(thread.shutdown))
+        await run_to_the_end(thread.shutdown)
         reader.close()
 
 
