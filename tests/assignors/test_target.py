@@ -196,11 +196,16 @@ def test_running_again_on_its_own_output_moves_nothing(group: Group) -> None:
 
 
 @settings(max_examples=200)
-@given(tasks=COUNTS, workers=st.integers(1, 6))
-def test_what_nobody_runs_yet_is_spread_as_evenly_as_can_be(tasks: dict[ConnectorName, int], workers: int) -> None:
-    after = applied([Load()] * workers, balance([Load()] * workers, connectors=0, tasks=tasks))
+@given(tasks=COUNTS, workers=st.integers(1, 6), connectors=st.integers(0, 13))
+def test_what_nobody_runs_yet_is_spread_as_evenly_as_can_be(
+    tasks: dict[ConnectorName, int], workers: int, connectors: int
+) -> None:
+    after = applied([Load()] * workers, balance([Load()] * workers, connectors=connectors, tasks=tasks))
     for connector in tasks:
         assert is_level([load.tasks.get(connector, 0) for load in after])
+    assert is_level([load.connectors for load in after])
+    assert is_level([load.all_tasks for load in after])
+    assert is_level([load.connectors + load.all_tasks for load in after])
 
 
 def test_d1_a_group_that_grows_worker_by_worker_keeps_every_connector_spread() -> None:

@@ -6,7 +6,8 @@ What is promised (design, "Assignors"):
 - the fewest moves under those totals. A worker above its share gives away exactly its surplus and gains nothing, one
   below it gives nothing, so moves depend only on *who gets the extras* (`shares`);
 - among the outcomes with so few moves, the best spread: the least sum, over connectors and workers, of the squares of a
-  connector's tasks on a worker. `exchange` comes near it, `spread` makes it exact.
+  connector's tasks on a worker. `exchange` comes near it, `spread` makes it exact; where nobody runs a task yet,
+  dealing in turn is enough.
 
 Nothing here looks at single tasks. The cost is that of the cells (connector, worker) of those who give or take, plus
 that of the tasks that change hands, plus that of what `spread` has to repair: nothing in a fleet that was spread well
@@ -16,8 +17,8 @@ and has a worker, or a connector, more or less; most where everything had come t
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from coterie.assignors.exchange import exchange
-from coterie.assignors.shares import divide
+from coterie.assignors.exchange import Deltas, exchange
+from coterie.assignors.shares import Shares, divide
 from coterie.assignors.spread import spread
 from coterie.nouns.jobs import ConnectorName
 
@@ -58,13 +59,38 @@ def balance(loads: Sequence[Load], *, connectors: int, tasks: Mapping[ConnectorN
     shares = divide(
         hosting, running, all_connectors=connectors + sum(hosting), all_tasks=sum(tasks.values()) + sum(running)
     )
-    deltas = exchange(held, tasks, shares)
-    spread(held, deltas, shares)
+    if any(running):
+        deltas = exchange(held, tasks, shares)
+        spread(held, deltas, shares)
+    else:
+        deltas = _in_turn(tasks, shares)
     more = [shares.connectors_floor + extra - host for host, extra in zip(hosting, shares.with_connector, strict=True)]
     return [
         Change(connectors=count, tasks=delta) if count or delta else NO_CHANGE
         for count, delta in zip(more, deltas, strict=True)
     ]
+
+
+def _in_turn(tasks: Mapping[ConnectorName, int], shares: Shares) -> Deltas:
+    """Where nobody runs any task, none can be spread better than by dealing them out, round and round.
+
+    Those with an extra come first, and each connector begins where the one before it ended.
+    """
+    extras = shares.tasks_extras - sum(shares.with_task)
+    for worker in shares.open_workers()[:extras]:
+        shares.with_task[worker] = True
+    deltas: Deltas = [{} for _ in shares.with_task]
+    turn = [deltas[worker] for worker in sorted(range(len(deltas)), key=lambda worker: not shares.with_task[worker])]
+    begin = 0
+    for name in sorted(tasks):
+        rounds, more = divmod(tasks[name], len(turn))
+        turn = turn[begin:] + turn[:begin]
+        for delta in turn[:more]:
+            delta[name] = rounds + 1
+        for delta in turn[more:] if rounds else ():
+            delta[name] = rounds
+        begin = more
+    return deltas
 
 
 def fewest_moves_bound(loads: Iterable[int], jobs: int) -> int:
