@@ -2,7 +2,6 @@
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from heapq import nlargest
 from operator import attrgetter
 
 from coterie.assignors.target import NO_CHANGE, Change, Load, balance
@@ -57,10 +56,14 @@ def _surplus(owned: Jobs, change: Change, moved: Jobs) -> Jobs:
     if change.connectors < 0:
         ranked = sorted(owned.connectors, key=lambda connector: (connector in moved.connectors, connector))
         connectors = ranked[change.connectors :]
-    there = _by_connector(task for task in owned.tasks if task.connector in gives)
+    there = sorted((task for task in owned.tasks if task.connector in gives), key=_number, reverse=True)
+    if moved.tasks:
+        there.sort(key=moved.tasks.__contains__, reverse=True)
     tasks: list[ConnectorTaskId] = []
-    for connector, count in gives.items():
-        tasks += nlargest(count, there[connector], key=lambda task: (task in moved.tasks, task.task))
+    for task in there:
+        if gives[task.connector]:
+            gives[task.connector] -= 1
+            tasks.append(task)
     return Jobs(frozenset(connectors), frozenset(tasks))
 
 
