@@ -97,12 +97,12 @@ def run_worker(
 
 
 def check_listener(settings: WorkerSettings, *, running: WorkerSettings) -> None:
-    """Whether a worker that has the port of ``running`` would get that of ``settings``.
+    """Whether a worker that listens as in ``running`` could listen as in ``settings``.
 
-    :raises WorldError: when somebody else has it.
+    :raises WorldError: when the port is another's, or the host not of this machine.
     """
-    if settings.listener.port != running.listener.port:
-        bind(*settings.listener).close()
+    host, port = settings.listener
+    bind(host, 0 if port == running.listener.port else port).close()  # 0: its own port is free once it has ended
 
 
 async def serve_worker(
