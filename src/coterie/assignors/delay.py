@@ -62,4 +62,4 @@ def candidates(
 def in_turn(first: Sequence[MemberId], wildcard: Collection[MemberId]) -> Sequence[MemberId]:
     """The order in which equals are served: candidates as they came, then the others by id."""
     served = [member for member in first if member in wildcard]
-    return (*served, *sorted(set(wildcard) - set(served) if served else wildcard))
+    return (*served, *sorted(set(wildcard) - set(served)))

@@ -63,7 +63,7 @@ def balance(loads: Sequence[Load], *, connectors: int, tasks: Mapping[ConnectorN
         deltas = exchange(held, tasks, shares)
         spread(held, deltas, shares)
     else:
-        deltas = _in_turn(tasks, shares)
+        deltas = _dealt_in_turn(tasks, shares)
     more = [shares.connectors_floor + extra - host for host, extra in zip(hosting, shares.with_connector, strict=True)]
     return [
         Change(connectors=count, tasks=delta) if count or delta else NO_CHANGE
@@ -71,7 +71,7 @@ def balance(loads: Sequence[Load], *, connectors: int, tasks: Mapping[ConnectorN
     ]
 
 
-def _in_turn(tasks: Mapping[ConnectorName, int], shares: Shares) -> Deltas:
+def _dealt_in_turn(tasks: Mapping[ConnectorName, int], shares: Shares) -> Deltas:
     """Where nobody runs any task, none can be spread better than by dealing them out, round and round.
 
     Those with an extra come first, and each connector begins where the one before it ended.
@@ -81,15 +81,14 @@ def _in_turn(tasks: Mapping[ConnectorName, int], shares: Shares) -> Deltas:
         shares.with_task[worker] = True
     deltas: Deltas = [{} for _ in shares.with_task]
     turn = [deltas[worker] for worker in sorted(range(len(deltas)), key=lambda worker: not shares.with_task[worker])]
-    begin = 0
     for name in sorted(tasks):
         rounds, more = divmod(tasks[name], len(turn))
-        turn = turn[begin:] + turn[:begin]
-        for delta in turn[:more]:
+        first, others = turn[:more], turn[more:]
+        for delta in first:
             delta[name] = rounds + 1
-        for delta in turn[more:] if rounds else ():
+        for delta in others if rounds else ():
             delta[name] = rounds
-        begin = more
+        turn = others + first
     return deltas
 
 
