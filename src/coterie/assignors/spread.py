@@ -18,7 +18,7 @@ who has too few gives back no more than it took. Tasks' and connectors' extras c
 """
 
 import heapq
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import count, pairwise
 from typing import TypeAlias
@@ -179,6 +179,7 @@ class _Prices:
         self._exchanged = exchanged
         self._level = level
         self._offset = dict.fromkeys([*exchanged.workers, TASKS_EXTRAS, CONNECTORS_EXTRAS], 0)
+        self._lines: dict[int, deque[ConnectorName]] = {}
 
     def slack_of_losing(self, worker: int, name: ConnectorName) -> int:
         """Below zero where ``worker`` has too many of ``name`` for level and offset."""
@@ -189,15 +190,31 @@ class _Prices:
 
     def short_way(self, start: ConnectorName, end: int) -> Sequence[_Node]:
         """A way by one other worker, without slack: none is cheaper, and most tasks find one before long."""
-        exchanged, level, offset = self._exchanged, self._level, self._offset
+        exchanged = self._exchanged
         for worker in reversed(exchanged.workers):
             if exchanged.may_take(worker, start) and not self._slack_of_taking(worker, start):
-                above = offset[worker] + 1
-                names = [name for name, now in exchanged.losable(worker) if level[name] + above == now]
-                for name in sorted(names, reverse=True):
-                    if exchanged.may_take(end, name) and not self._slack_of_taking(end, name):
+                line = self._line_of(worker)
+                for _ in range(len(line)):
+                    name = line[-1]
+                    if (
+                        exchanged.may_lose(worker, name)
+                        and not self.slack_of_losing(worker, name)
+                        and exchanged.may_take(end, name)
+                        and not self._slack_of_taking(end, name)
+                    ):
                         return start, worker, name, end
+                    line.rotate()
         return ()
+
+    def _line_of(self, worker: int) -> deque[ConnectorName]:
+        """What it could do with less of when first asked. What it takes later is not in it: that is left to the search.
+
+        Whoever looks along it goes on where the last one found a way, or all would pass by what is used up.
+        """
+        line = self._lines.get(worker)
+        if line is None:
+            line = self._lines[worker] = deque(sorted(name for name, _ in self._exchanged.losable(worker)))
+        return line
 
     def cheapest_way(self, start: ConnectorName, end: int, limit: int) -> Sequence[_Node]:
         """The way of a task of ``start`` that leaves ``end``: empty when none costs less than ``limit``.
