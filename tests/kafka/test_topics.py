@@ -205,6 +205,23 @@ async def test_a_closed_cluster_leaves_no_thread_and_ends_its_followers(bootstra
     assert system_threads(at_most=system_before) <= system_before
 
 
+async def test_a_follower_ends_its_thread_also_when_nobody_waits_for_its_close(topics: Topics) -> None:
+    name = fresh_name()
+    await open_log(topics, name)
+    follower = topics.follower(name, 1)
+    reading = asyncio.ensure_future(follower.next_lines())
+    await asyncio.sleep(0)
+    thread = next(one for one in threading.enumerate() if one.name.startswith(f"coterie-follow-{name}"))
+    closing = asyncio.ensure_future(follower.close())
+    await asyncio.sleep(0)
+    closing.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await closing
+    assert await reading == []
+    await asyncio.to_thread(thread.join, DEADLINE_S)
+    assert not thread.is_alive()
+
+
 async def test_whoever_stops_waiting_for_an_append_harms_nobody(topics: Topics) -> None:
     log = await open_log(topics, fresh_name())
     given_up = asyncio.ensure_future(log.append([line(str(number)) for number in range(100)]))

@@ -69,8 +69,10 @@ class Follower:
         if self._closed:
             return
         self._closed = True
-        # The thread's last duty, behind a poll that may still be under way.
-        await asyncio.shield(asyncio.get_running_loop().run_in_executor(self._thread, self._consumer.close))
+        # The thread's last duty, behind a poll that may still be under way; it ends also when nobody waits for it.
+        closing = asyncio.get_running_loop().run_in_executor(self._thread, self._consumer.close)
+        self._thread.shutdown(wait=False)
+        await asyncio.shield(closing)
         self._thread.shutdown()
 
     def _poll(self) -> list[Message]:
