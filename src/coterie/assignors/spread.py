@@ -188,33 +188,33 @@ class _Prices:
     def _slack_of_taking(self, worker: int, name: ConnectorName) -> int:
         return self._exchanged.has(worker, name) - self._level[name] - self._offset[worker]
 
+    def _takes(self, worker: int, name: ConnectorName) -> bool:
+        """Whether it may take one, without slack."""
+        return self._exchanged.may_take(worker, name) and not self._slack_of_taking(worker, name)
+
     def short_way(self, start: ConnectorName, end: int) -> Sequence[_Node]:
         """A way by one other worker, without slack: none is cheaper, and most tasks find one before long."""
-        exchanged = self._exchanged
-        for worker in reversed(exchanged.workers):
-            if exchanged.may_take(worker, start) and not self._slack_of_taking(worker, start):
-                line = self._line_of(worker)
-                for _ in range(len(line)):
-                    name = line[-1]
-                    if (
-                        exchanged.may_lose(worker, name)
-                        and not self.slack_of_losing(worker, name)
-                        and exchanged.may_take(end, name)
-                        and not self._slack_of_taking(end, name)
-                    ):
-                        return start, worker, name, end
-                    line.rotate()
+        for worker in reversed(self._exchanged.workers):
+            if self._takes(worker, start) and (name := self._passed_on(worker, end)) is not None:
+                return start, worker, name, end
         return ()
 
-    def _line_of(self, worker: int) -> deque[ConnectorName]:
-        """What it could do with less of when first asked. What it takes later is not in it: that is left to the search.
+    def _passed_on(self, worker: int, to: int) -> ConnectorName | None:
+        """Of what ``worker`` can do with one less that ``to`` takes.
 
-        Whoever looks along it goes on where the last one found a way, or all would pass by what is used up.
+        What it could do with less of when first asked stands in a line; what it took since is left to the search.
+        Whoever looks along it goes on where the last one found something, or all would pass by what is used up.
         """
-        line = self._lines.get(worker)
-        if line is None:
-            line = self._lines[worker] = deque(sorted(name for name, _ in self._exchanged.losable(worker)))
-        return line
+        exchanged = self._exchanged
+        if worker not in self._lines:
+            self._lines[worker] = deque(sorted(name for name, _ in exchanged.losable(worker)))
+        line = self._lines[worker]
+        for _ in range(len(line)):
+            name = line[-1]
+            if exchanged.may_lose(worker, name) and not self.slack_of_losing(worker, name) and self._takes(to, name):
+                return name
+            line.rotate()
+        return None
 
     def cheapest_way(self, start: ConnectorName, end: int, limit: int) -> Sequence[_Node]:
         """The way of a task of ``start`` that leaves ``end``: empty when none costs less than ``limit``.
@@ -238,7 +238,7 @@ class _Prices:
                 reached = here
                 break
             settled.add(node)
-            if isinstance(node, str) and exchanged.may_take(end, node) and not self._slack_of_taking(end, node):
+            if isinstance(node, str) and self._takes(end, node):
                 came_from[end], reached = node, here
                 break
             arcs: Iterable[tuple[int, _Node]]
