@@ -17,6 +17,7 @@ from coterie.broker.settings import BrokerSettings
 from coterie.groups.state import Limits
 from coterie.wire.frames import RequestHeader, decode_response, encode_request, framed
 from coterie.wire.shapes import build_request
+from tests.ports import free_port
 
 QUICK = Limits(initial_rebalance_delay_ms=50, session_timeout_min_ms=500)
 DEADLINE_S = 60
@@ -84,7 +85,7 @@ class ThreadedBroker:
 
 @pytest.fixture
 def settings(tmp_path: Path) -> BrokerSettings:
-    return BrokerSettings(data_path=tmp_path / "broker", limits=QUICK)
+    return BrokerSettings(data_path=tmp_path / "broker", port=free_port(), limits=QUICK)
 
 
 @pytest.fixture

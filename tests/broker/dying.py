@@ -12,6 +12,7 @@ from pathlib import Path
 
 from coterie.wire.errors import ErrorCode
 from tests.broker.conftest import RawClient, raw_client
+from tests.ports import free_port
 
 DEADLINE_S = 90
 COMMIT, FETCH, CREATE = 8, 9, 19
@@ -26,7 +27,7 @@ class DyingBroker:
     def __init__(self, data: Path) -> None:
         self._data = data
         self._process: subprocess.Popen[str] | None = None
-        self.port = 0
+        self.port = free_port()
 
     def start(self, point: str) -> None:
         program = Path(__file__).with_name("dying_broker.py")

@@ -213,9 +213,7 @@ def create(client: RawClient, *topics: str) -> None:
 
 
 def back(broker: ThreadedBroker) -> None:
-    port = broker.port
     broker.stop()
-    broker.settings = BrokerSettings(data_path=broker.settings.data_path, port=port, limits=QUICK)
     broker.start()
 
 

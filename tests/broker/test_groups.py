@@ -11,7 +11,7 @@ from coterie.broker.settings import BrokerSettings
 from coterie.groups import classic
 from coterie.groups.state import Limits
 from coterie.wire.errors import ErrorCode
-from tests.broker.conftest import QUICK, Connect, RawClient, ThreadedBroker, raw_client
+from tests.broker.conftest import Connect, RawClient, ThreadedBroker, raw_client
 
 FIND, JOIN, HEARTBEAT, LEAVE, SYNC = 10, 11, 12, 13, 14
 
@@ -127,11 +127,9 @@ def test_a_group_outlives_its_broker(broker: ThreadedBroker) -> None:
         member = Member(client)
         member.join()
         member.sync((member.member_id, b"work"))
-    port = broker.port
     broker.stop()
-    broker.settings = BrokerSettings(data_path=broker.settings.data_path, port=port, limits=QUICK)
     broker.start()
-    with raw_client(port) as client:
+    with raw_client(broker.port) as client:
         member.client = client
         assert member.beat() is ErrorCode.none
         assert member.sync().assignment == b"work"

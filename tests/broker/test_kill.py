@@ -18,6 +18,7 @@ from confluent_kafka import Consumer, Producer, TopicPartition
 from coterie.wire.errors import ErrorCode
 from tests.broker.conftest import raw_client
 from tests.broker.test_groups import Member
+from tests.ports import free_port
 
 pytestmark = [pytest.mark.processes, pytest.mark.interop]
 
@@ -47,13 +48,6 @@ def broker_process(data: Path, port: int) -> Iterator[subprocess.Popen[str]]:
         process.wait(30)
         if process.stdout is not None:
             process.stdout.close()
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
 
 
 def test_nothing_acknowledged_is_lost_by_a_kill(tmp_path: Path) -> None:

@@ -7,14 +7,16 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli.test_up import free_port, processes_of, wait_until
+from coterie.cli.demo.script import WORKERS
+from tests.cli.test_up import processes_of, wait_until
+from tests.ports import free_port, free_ports
 
 pytestmark = [pytest.mark.processes, pytest.mark.timeout(180)]
 
 
 def test_ctrl_c_is_answered_at_once_and_nothing_stays(tmp_path: Path) -> None:
     data, said = tmp_path / "data", tmp_path / "said"
-    ports = ["--broker-port", str(free_port()), "--rest-port", str(free_port())]
+    ports = ["--broker-port", str(free_port()), "--rest-port", str(free_ports(WORKERS)[0])]
     with said.open("wb") as file:
         demo = subprocess.Popen(
             [sys.executable, "-m", "coterie", "demo", "--data", str(data), *ports],

@@ -29,7 +29,8 @@ from coterie.rest.server import bind
 from coterie.wire.connect import ConnectProtocol
 from coterie.wire.errors import ErrorCode
 from tests.kafka.embedded_broker import EmbeddedBroker
-from tests.processes.cluster import free_port, until
+from tests.ports import free_port
+from tests.processes.cluster import until
 from tests.wire.test_connect_place import PLACE
 
 CLAIMS = Jobs(frozenset({ConnectorName("a"), ConnectorName("b")}), frozenset({ConnectorTaskId(ConnectorName("a"), 1)}))

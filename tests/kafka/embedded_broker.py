@@ -6,6 +6,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+from tests.ports import free_port
+
 PROGRAM = """
 import asyncio, os, sys, threading
 from pathlib import Path
@@ -32,7 +34,7 @@ class EmbeddedBroker:
         self._data = data
         self._connections_max = connections_max
         self._process: subprocess.Popen[str] | None = None
-        self.port = 0
+        self.port = free_port()
 
     @property
     def bootstrap_servers(self) -> str:

@@ -8,7 +8,6 @@ import fcntl
 import importlib.util
 import os
 import shutil
-import socket
 import subprocess
 import tempfile
 import time
@@ -16,6 +15,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TypeAlias
 from xml.sax.saxutils import quoteattr
+
+from tests.ports import free_ports
 
 VERSION = "4.3.1"
 Modules: TypeAlias = tuple[tuple[str, str, str], ...]
@@ -122,9 +123,8 @@ class RealKafka:
         self._java_options = java_options
         self._pid_path = folder / "pid"
         self._process: subprocess.Popen[bytes] | None = None
-        self.port = 0
-        self.further_port = 0
-        """For a second listener, where ``properties`` name one."""
+        self.port, self._controller_port, self.further_port = free_ports(3)
+        """The last one is for a second listener, where ``properties`` name one."""
 
     @property
     def pid(self) -> int:
@@ -137,31 +137,25 @@ class RealKafka:
     def start(self) -> None:
         """:raises NotToBeHad: when it does not answer in time; its log's last lines are in the message."""
         properties = self._folder / "server.properties"
-        # The listeners cannot ask for port 0, so another process may take a port between choosing and binding.
-        for attempt in range(3):
-            data = self._folder / f"data-{attempt}"
-            self.port, controller_port, self.further_port = _free_ports(3)
-            text = f"{PROPERTIES}{self._properties}\n"
-            properties.write_text(
-                text.format(port=self.port, controller_port=controller_port, further_port=self.further_port, data=data)
+        text = f"{PROPERTIES}{self._properties}\n"
+        properties.write_text(
+            text.format(
+                port=self.port,
+                controller_port=self._controller_port,
+                further_port=self.further_port,
+                data=self._folder / "data",
             )
-            storage_tool = self._java(
-                "kafka.tools.StorageTool", "format", "-t", _CLUSTER_ID, "-c", str(properties), *self._format_options
-            )
-            subprocess.run(storage_tool, check=True, capture_output=True, timeout=START_TIMEOUT_S)
-            with (self._folder / "broker.log").open("wb") as log:
-                command = [
-                    "sh",
-                    "-c",
-                    TIED_TO_ITS_PARENT,
-                    str(self._pid_path),
-                    *self._java("kafka.Kafka", str(properties)),
-                ]
-                self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=log, stderr=log)
-            if self._answers():
-                return
+        )
+        storage_tool = self._java(
+            "kafka.tools.StorageTool", "format", "-t", _CLUSTER_ID, "-c", str(properties), *self._format_options
+        )
+        subprocess.run(storage_tool, check=True, capture_output=True, timeout=START_TIMEOUT_S)
+        with (self._folder / "broker.log").open("wb") as log:
+            command = ["sh", "-c", TIED_TO_ITS_PARENT, str(self._pid_path), *self._java("kafka.Kafka", str(properties))]
+            self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=log, stderr=log)
+        if not self._answers():
             self.stop()
-        raise NotToBeHad(f"Apache Kafka {VERSION} did not start: {self._log()[-2000:]}")
+            raise NotToBeHad(f"Apache Kafka {VERSION} did not start: {self._log()[-2000:]}")
 
     def stop(self) -> None:
         if self._process is not None:
@@ -228,11 +222,3 @@ def _resolve(java: str, folder: Path, modules: Modules, *, transitive: bool) -> 
         raise NotToBeHad(f"Apache Kafka's jars did not arrive within {FETCH_TIMEOUT_S} s") from None
     if ended.returncode != 0 or "unresolved dependencies" in ended.stdout.lower():
         raise NotToBeHad(f"Apache Kafka's jars cannot be fetched from Maven Central: {ended.stdout[-500:]}")
-
-
-def _free_ports(count: int) -> list[int]:
-    sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
-    ports = [taken.getsockname()[1] for taken in sockets]
-    for taken in sockets:
-        taken.close()
-    return ports

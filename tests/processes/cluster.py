@@ -21,6 +21,7 @@ import pyarrow.json
 import pyarrow.parquet
 
 from coterie.cli.parent import PIPE_VARIABLE
+from tests.ports import free_port
 
 SESSION_MS = 10_000
 TASKS = 4
@@ -43,13 +44,6 @@ def until(look: Callable[[], ValueT | None], *, within_s: float, what: str) -> V
         now = time.monotonic()
         assert now < deadline, f"not within {within_s:.0f} s: {what}"
         time.sleep(max(0.05, now - began))
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
 
 
 @dataclass

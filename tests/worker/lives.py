@@ -19,6 +19,7 @@ from coterie.herder.seams import TaskRuntime
 from coterie.rest.server import bind
 from coterie.wire.connect_place import Place
 from coterie.worker.worker import Worker
+from tests.ports import free_port
 from tests.worker.simulated import SimulatedRuntime, until
 
 CONNECTOR = {"connector.class": "SimulatedSource"}
@@ -99,7 +100,7 @@ class Lives:
         return begun
 
     async def _live(self, one: Lived, properties: Mapping[str, str]) -> int:
-        port = 0
+        port = free_port()
         handed: bytes | None = None
         while True:
             address = {"listeners": f"http://127.0.0.1:{port}", "worker.name": one.name}
@@ -111,7 +112,6 @@ class Lives:
                 return runtime
 
             with bind(*settings.listener) as listener:
-                port = listener.getsockname()[1]
                 one.url = f"http://127.0.0.1:{port}"
                 member = compose.member_settings(settings, listener)
                 place = None if handed is None else relaunch.decode(member, handed)

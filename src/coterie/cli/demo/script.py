@@ -1,7 +1,6 @@
 """The demo's story, from the first process to the verdict. Each wait has a deadline, and ends with the reason."""
 
 import shutil
-import socket
 import tempfile
 import time
 from collections.abc import Callable
@@ -304,9 +303,13 @@ class Script:
 
 
 def _free_ports(count: int, *, preferred: int) -> int:
-    """The first of ``count`` free ports in a row: the preferred ones, or any."""
-    first = preferred
-    while not all(is_free(port) for port in range(first, first + count)):
-        with socket.create_server((HOST, 0)) as probe:
-            first = min(int(probe.getsockname()[1]), 65535 - count)
-    return first
+    """The first of ``count`` free ports in a row, from the preferred one on.
+
+    Not any port that the system has to give: whatever connects to somewhere in the meantime could be given it, too.
+
+    :raises WorldError: when there are none.
+    """
+    for first in range(preferred, 65536 - count):
+        if all(is_free(port) for port in range(first, first + count)):
+            return first
+    raise WorldError(f"No {count} ports in a row are free from {preferred} on.")

@@ -1,0 +1,55 @@
+"""Ports for servers that are told where to listen, or that come back where they were.
+
+A port that the system chose is anybody's as soon as it is closed: the next outgoing connection may get it, even one
+that looks for the very server that is away. These here lie below the system's own, and each process of the tests has a
+block of them that no other has.
+"""
+
+import atexit
+import itertools
+import socket
+from functools import cache
+from pathlib import Path
+
+_FIRST = 20_000
+_BLOCK = 250
+
+
+def free_port() -> int:
+    return free_ports(1)[0]
+
+
+def free_ports(count: int) -> range:
+    """Ports in a row where nobody listens; they come again only when all of the block have been given."""
+    ports = _block()
+    while True:
+        first = next(ports)
+        row = range(first, first + count)
+        if row[-1] // _BLOCK == first // _BLOCK and all(map(_is_free, row)):
+            for _ in row[1:]:
+                next(ports)
+            return row
+
+
+@cache
+def _block() -> "itertools.cycle[int]":
+    systems = int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
+    for first in range(_FIRST, systems - _BLOCK, _BLOCK):
+        # The name of no file, which is free again when this process has ended, however it ends.
+        lock = socket.socket(socket.AF_UNIX)
+        try:
+            lock.bind(f"\0coterie-tests-ports-{first}")
+        except OSError:
+            lock.close()
+            continue
+        atexit.register(lock.close)
+        return itertools.cycle(range(first, first + _BLOCK))
+    raise AssertionError(f"all ports between {_FIRST} and {systems}, where the system's own begin, are in use")
+
+
+def _is_free(port: int) -> bool:
+    try:
+        socket.create_server(("127.0.0.1", port)).close()
+    except OSError:
+        return False
+    return True
