@@ -24,7 +24,9 @@ from coterie.cli import parent
 parent.end_with_it()
 subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
 for batch in itertools.count():
-    Path(sys.argv[1], "offsets", str(batch)).write_text(f"plan {batch}")
+    plan = Path(sys.argv[1], "offsets", f".{batch}.tmp")
+    plan.write_text(f"plan {batch}")
+    plan.rename(plan.with_name(str(batch)))
     time.sleep(0.05)
     Path(sys.argv[1], "commits", str(batch)).touch()
     time.sleep(0.05)

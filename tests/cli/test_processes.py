@@ -5,7 +5,8 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -14,24 +15,30 @@ from coterie.cli.processes import Child, Children
 
 pytestmark = pytest.mark.processes
 
+# Whoever sees the file sees all that is in it, also when its writer is stopped or killed right after.
+WRITE = """
+from pathlib import Path
+def write(path, text):
+    path.with_suffix(".part").write_text(text)
+    path.with_suffix(".part").rename(path)
+"""
 # A child as Coterie's are: it watches its parent and has a child of its own (the JVM's part), which ignores SIGTERM.
-CHILD = """
+CHILD = f"""{WRITE}
 import subprocess, sys, time
 from coterie.cli import parent
 parent.end_with_it()
 grandchild = subprocess.Popen([sys.executable, "-c", "import signal, time; signal.signal(15, 1); time.sleep(600)"])
-open(sys.argv[1], "w").write(str(grandchild.pid))
+write(Path(sys.argv[1]), str(grandchild.pid))
 time.sleep(600)
 """
 # A parent that starts one such child, and is then at the test's mercy.
-PARENT = f"""
+PARENT = f"""{WRITE}
 import sys, time
-from pathlib import Path
 from coterie.cli.processes import Child, Children
 folder = Path(sys.argv[1])
 with Children(folder) as children:
     child = children.start("child", ["-c", {CHILD!r}, str(folder / "grandchild")])
-    (folder / "child").write_text(str(child.pid))
+    write(folder / "child", str(child.pid))
     if sys.argv[2] == "stopped":
         while not (folder / "grandchild").exists():
             time.sleep(0.01)
@@ -57,40 +64,42 @@ def is_alive(pid: int) -> bool:
 
 
 def read_pid(file: Path) -> int:
-    wait_until(lambda: file.exists() and file.read_text() != "", f"{file.name} is written")
+    wait_until(file.exists, f"{file.name} is written")
     return int(file.read_text())
 
 
-def start_parent(folder: Path, how: str) -> "subprocess.Popen[bytes]":
+@contextmanager
+def started_parent(folder: Path, how: str) -> "Iterator[subprocess.Popen[bytes]]":
+    """A parent that has its child; it ends here if it has not ended before."""
     parent = subprocess.Popen([sys.executable, "-c", PARENT, str(folder), how], process_group=0)
-    wait_until((folder / "ready").exists, "the parent is ready")
-    return parent
+    try:
+        wait_until((folder / "ready").exists, "the parent is ready")
+        yield parent
+    finally:
+        parent.kill()
+        parent.wait(timeout=30)
 
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGINT], ids=["SIGKILL", "Ctrl-C"])
 def test_children_and_theirs_end_with_their_parent(tmp_path: Path, number: signal.Signals) -> None:
-    parent = start_parent(tmp_path, "running")
-    pids = [read_pid(tmp_path / "child"), read_pid(tmp_path / "grandchild")]
-    os.kill(parent.pid, number)
-    parent.wait(timeout=30)
+    with started_parent(tmp_path, "running") as parent:
+        pids = [read_pid(tmp_path / "child"), read_pid(tmp_path / "grandchild")]
+        os.kill(parent.pid, number)
+        parent.wait(timeout=30)
     wait_until(lambda: not any(map(is_alive, pids)), "all are gone")
 
 
 def test_a_stopped_group_ends_with_its_parent(tmp_path: Path) -> None:
-    parent = start_parent(tmp_path, "stopped")
-    pids = [read_pid(tmp_path / "child"), read_pid(tmp_path / "grandchild")]
-    assert all(map(is_alive, pids))
-    parent.kill()
-    parent.wait(timeout=30)
+    with started_parent(tmp_path, "stopped"):
+        pids = [read_pid(tmp_path / "child"), read_pid(tmp_path / "grandchild")]
+        assert all(map(is_alive, pids))
     wait_until(lambda: not any(map(is_alive, pids)), "all are gone")
 
 
 def test_a_child_whose_parent_dies_at_once_ends_too(tmp_path: Path) -> None:
     for _ in range(5):
-        parent = start_parent(tmp_path, "running")
-        parent.kill()  # the child is still importing, or has not even begun
-        parent.wait(timeout=30)
-        child = read_pid(tmp_path / "child")
+        with started_parent(tmp_path, "running"):
+            child = read_pid(tmp_path / "child")  # it is still importing, or has not even begun
         wait_until(lambda child=child: not is_alive(child), "the child is gone")  # type: ignore[misc]
         (tmp_path / "ready").unlink()
 
@@ -114,10 +123,10 @@ def test_the_end_of_a_childs_log_can_be_shown(tmp_path: Path) -> None:
 
 
 def test_a_child_that_will_not_end_is_killed_after_its_grace(tmp_path: Path) -> None:
-    deaf = "import signal, sys, time; signal.signal(15, 1); open(sys.argv[1], 'w').write('1'); time.sleep(600)"
+    deaf = "import pathlib, signal, sys, time; signal.signal(15, 1); pathlib.Path(sys.argv[1]).touch(); time.sleep(600)"
     with Children(tmp_path) as children:
         child = children.start("child", ["-c", deaf, str(tmp_path / "deaf")])
-        read_pid(tmp_path / "deaf")
+        wait_until((tmp_path / "deaf").exists, "it hears nothing")
         children.end([child], grace_s=0.1)
         assert child.exit_code == -signal.SIGKILL
 
