@@ -7,13 +7,13 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import aiokafka
-import kafka
 import pytest
 from confluent_kafka import Consumer, Producer
 
 from tests.broker.conftest import ThreadedBroker
 from tests.broker.secured import PASSWORD, USER, secured_broker, trusting
 from tests.certificates import Authority
+from tests.clients import kafka_python
 
 pytestmark = pytest.mark.interop
 
@@ -81,23 +81,17 @@ def test_confluent_kafka_gets_in_and_reads_what_it_wrote(
 def test_kafka_python_gets_in_and_reads_what_it_wrote(
     broker: ThreadedBroker, authority: Authority, mechanism: str
 ) -> None:
-    settings = {
-        "bootstrap_servers": f"localhost:{broker.port}",
-        "security_protocol": protocol(broker),
-        "sasl_mechanism": mechanism,
-        "sasl_plain_username": USER,
-        "sasl_plain_password": PASSWORD,
-        "ssl_context": context(broker, authority),
-    }
-    said = uuid.uuid4().bytes
-    producer = kafka.KafkaProducer(**settings)
-    producer.send(TOPIC, said).get(60)
-    producer.close()
-    consumer = kafka.KafkaConsumer(
-        TOPIC, group_id=f"readers-{said.hex()}", auto_offset_reset="earliest", consumer_timeout_ms=60_000, **settings
+    kafka_python.ask(
+        "write_and_read",
+        bootstrap=f"localhost:{broker.port}",
+        protocol=protocol(broker),
+        mechanism=mechanism,
+        user=USER,
+        password=PASSWORD,
+        cafile=str(authority.certificate) if broker.settings.security.protocol.has_tls else None,
+        topic=TOPIC,
+        said=uuid.uuid4().hex,
     )
-    assert any(message.value == said for message in consumer)
-    consumer.close()
 
 
 @pytest.mark.parametrize("mechanism", MECHANISMS)

@@ -20,7 +20,8 @@ from confluent_kafka.admin import (
     OffsetSpec,
     ResourceType,
 )
-from kafka import admin as kafka_python
+
+from tests.clients import kafka_python
 
 DEADLINE_S = 30
 SET_FOR_THE_TOPIC: Any = ConfigSource.DYNAMIC_TOPIC_CONFIG.value
@@ -229,18 +230,7 @@ def test_records_are_deleted_up_to_an_offset(
 
 
 def test_kafka_pythons_admin_is_served(bootstrap: str) -> None:
-    name = f"admin-{uuid.uuid4().hex[:8]}"
-    client = kafka_python.KafkaAdminClient(bootstrap_servers=bootstrap)
-    try:
-        client.create_topics([kafka_python.NewTopic(name, 2, 1)])
-        client.create_partitions({name: kafka_python.NewPartitions(3)})
-        eventually(lambda: len(client.describe_topics([name])[0]["partitions"]) == 3)
-        resource = kafka_python.ConfigResource("TOPIC", name, {"retention.ms": "5"})
-        client.alter_configs([resource])
-        eventually(lambda: "retention.ms" in client.describe_configs([resource])["topic"][name])
-        client.delete_topics([name])
-    finally:
-        client.close()
+    kafka_python.ask("administrate", bootstrap=bootstrap, topic=f"admin-{uuid.uuid4().hex[:8]}")
 
 
 async def test_aiokafkas_admin_is_served(bootstrap: str) -> None:
