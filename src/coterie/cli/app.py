@@ -104,10 +104,11 @@ def demo(
         typer.Option("--data", help="Empty or new folder to work in; by default a temporary one, kept on failure."),
     ] = None,
     broker_port: Annotated[
-        int | None, typer.Option("--broker-port", min=1, max=65535, help="Default: 9092, or any free port.")
+        int | None, typer.Option("--broker-port", min=1, max=65535, help="Default: 9092, or the next one that is free.")
     ] = None,
     rest_port: Annotated[
-        int | None, typer.Option("--rest-port", min=1, max=65535, help="Default: 8083 and on, or any free ports.")
+        int | None,
+        typer.Option("--rest-port", min=1, max=65535, help="Default: 8083 and on, or the next ones that are free."),
     ] = None,
 ) -> None:
     """Show it: real data through three workers, one of which is killed in the middle of a batch; nothing is lost.
