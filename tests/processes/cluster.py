@@ -280,7 +280,7 @@ class Cluster:
     def cli(self, *arguments: str) -> str:
         """What `coterie` prints for these arguments; it has to succeed."""
         command = [sys.executable, "-m", "coterie", *arguments]
-        ended = subprocess.run(command, capture_output=True, text=True, check=False, timeout=240)
+        ended = subprocess.run(command, capture_output=True, text=True, check=False, timeout=550)
         assert ended.returncode == 0, ended.stdout + ended.stderr
         return ended.stdout
 

@@ -5,8 +5,11 @@ import signal
 import httpx
 import pytest
 
-from tests.processes.cluster import SESSION_MS, TASKS, Cluster, Feed, until
+from tests.processes.cluster import TASKS, Cluster, Feed, until
 from tests.processes.proxy import Proxy
+
+SESSION_MS = 20_000
+"""A worker waits for two thirds of it, and a broker that was killed took 6 s to be back where much else ran."""
 
 pytestmark = [pytest.mark.processes, pytest.mark.spark, pytest.mark.timeout(400)]
 
@@ -18,7 +21,9 @@ def test_a_broker_restart_stops_nothing_and_a_cut_or_frozen_worker_loses_its_tas
     proxy = Proxy(cluster.broker_port)
     proxy.start()
     try:
-        steady, shaky = cluster.start_worker("steady"), cluster.start_worker("shaky", bootstrap_port=proxy.port)
+        session = {"session.timeout.ms": str(SESSION_MS)}
+        steady = cluster.start_worker("steady", properties=session)
+        shaky = cluster.start_worker("shaky", bootstrap_port=proxy.port, properties=session)
         cluster.wait_ready(steady, shaky)
         cluster.create(steady, "outages", feed.folder, "json")
         cluster.wait_running([steady, shaky], "outages")

@@ -10,8 +10,8 @@ pytestmark = [pytest.mark.processes, pytest.mark.spark, pytest.mark.timeout(600)
 def test_workers_restart_one_by_one_in_their_places_and_one_is_drained(cluster: Cluster, feed: Feed) -> None:
     """The start counts stand in the checkpoints: every start by assignment takes a task over."""
     cluster.start_broker()
-    # Whoever is away for longer than its session has lost its place, and a busy machine may take long.
-    workers = [cluster.start_worker(name, properties={"session.timeout.ms": "60000"}) for name in ("w0", "w1")]
+    # Whoever is away for longer than its session has lost its place, and where much else runs Spark takes minutes.
+    workers = [cluster.start_worker(name, properties={"session.timeout.ms": "300000"}) for name in ("w0", "w1")]
     cluster.wait_ready(*workers)
     cluster.create(workers[0], "lasting", feed.folder, "parquet")
     cluster.wait_running(workers, "lasting")
@@ -20,7 +20,7 @@ def test_workers_restart_one_by_one_in_their_places_and_one_is_drained(cluster: 
     assert cluster.starts("lasting") == dict.fromkeys(range(TASKS), 1)
     lives = [worker.jvm() for worker in workers]
 
-    said = cluster.cli("workers", "restart", "--rolling", "--timeout", "100", "--url", workers[0].url)
+    said = cluster.cli("workers", "restart", "--rolling", "--timeout", "250", "--url", workers[0].url)
     assert "All 2 workers have restarted." in said, said
     assert said.count("run again") == 2, said
     assert [worker.running() for worker in workers] == owned
