@@ -55,15 +55,16 @@ async def test_a_new_topic_is_read_to_its_end_at_once(topics: Topics) -> None:
 
 async def test_what_was_appended_is_read_in_order_with_its_tombstones(topics: Topics) -> None:
     log = await open_log(topics, fresh_name())
-    assert await log.append([line("a", "1"), line("b", "2"), line("a", None)]) == 3
-    assert await log.append([line("c", "")]) == 4
+    # Each key once: the topic is compacted, perhaps before it is read.
+    assert await log.append([line("a", "1"), line("b", "2"), line("c", None)]) == 3
+    assert await log.append([line("d", "")]) == 4
     assert await log.end_offset() == 4
     lines = await to_end(log)
     assert [(one.offset, one.key, one.value) for one in lines] == [
         (0, b"a", b"1"),
         (1, b"b", b"2"),
-        (2, b"a", None),
-        (3, b"c", b""),
+        (2, b"c", None),
+        (3, b"d", b""),
     ]
     assert all(one.timestamp_ms > 0 for one in lines)
 
@@ -99,7 +100,8 @@ async def test_a_key_of_a_topic_with_several_partitions_stays_in_order(topics: T
     lines = await to_end(log)
     assert len({one.partition for one in lines}) > 1
     for key in keys:
-        assert [one.value for one in lines if one.key == key.encode()] == [b"1", b"2", b"3"]
+        values = [one.value for one in lines if one.key == key.encode()]
+        assert values in ([b"1", b"2", b"3"], [b"2", b"3"], [b"3"]), "compaction takes the oldest ones"
         assert len({one.partition for one in lines if one.key == key.encode()}) == 1
     assert await log.end_offset() == max(one.offset for one in lines) + 1
 
@@ -145,7 +147,6 @@ async def test_a_topic_whose_lines_need_no_order_may_stand_with_any_number_of_pa
     await log.append([line(f"k{i}", "ours") for i in range(20)])
     lines = await to_end(log)
     assert {one.partition for one in lines} == set(range(5))
-    assert len(lines) == 40
     assert {one.key: one.value for one in lines} == {f"k{i}".encode(): b"ours" for i in range(20)}
 
 
