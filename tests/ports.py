@@ -10,6 +10,8 @@ import itertools
 import socket
 from functools import cache
 
+from coterie.cli.fleet import is_free
+
 _ALL = range(20_000, 32_500)
 """Linux's own begin at 32,768, if nobody has set them otherwise."""
 _BLOCK = 250
@@ -25,7 +27,7 @@ def free_ports(count: int) -> range:
     while True:
         first = next(ports)
         row = range(first, first + count)
-        if row[-1] // _BLOCK == first // _BLOCK and all(map(_is_free, row)):
+        if row[-1] // _BLOCK == first // _BLOCK and all(map(is_free, row)):
             for _ in row[1:]:
                 next(ports)
             return row
@@ -44,11 +46,3 @@ def _block() -> "itertools.cycle[int]":
         atexit.register(lock.close)
         return itertools.cycle(range(first, first + _BLOCK))
     raise AssertionError(f"other processes of tests have all ports from {_ALL[0]} to {_ALL[-1]}")
-
-
-def _is_free(port: int) -> bool:
-    try:
-        socket.create_server(("127.0.0.1", port)).close()
-    except OSError:
-        return False
-    return True

@@ -5,6 +5,7 @@ machine). Nothing of that is for whichever test runs when the socket is found.
 """
 
 import json
+import ssl
 import subprocess
 import sys
 from collections.abc import Callable
@@ -13,6 +14,8 @@ from typing import Any
 from tests.processes.cluster import until
 
 DEADLINE_S = 60
+CONFIRMED_S = 30
+"""Kafka confirms a change before its broker has heard of it."""
 
 
 def ask(what: str, **arguments: str | None) -> None:
@@ -39,8 +42,6 @@ def write_and_read(
     said: str,
 ) -> None:
     """Write ``said``, and find it as a member of a new group."""
-    import ssl
-
     import kafka
 
     settings: dict[str, Any] = {
@@ -72,17 +73,16 @@ def administrate(*, bootstrap: str, topic: str) -> None:
     client = admin.KafkaAdminClient(bootstrap_servers=bootstrap)
     client.create_topics([admin.NewTopic(topic, 2, 1)])
     client.create_partitions({topic: admin.NewPartitions(3)})
-    # Kafka confirms a change before its broker has heard of it.
     until(
         lambda: len(client.describe_topics([topic])[0]["partitions"]) == 3,
-        within_s=DEADLINE_S,
+        within_s=CONFIRMED_S,
         what=f"{topic} has three partitions",
     )
     resource = admin.ConfigResource("TOPIC", topic, {"retention.ms": "5"})
     client.alter_configs([resource])
     until(
         lambda: "retention.ms" in client.describe_configs([resource])["topic"][topic],
-        within_s=DEADLINE_S,
+        within_s=CONFIRMED_S,
         what=f"{topic} has its retention",
     )
     client.delete_topics([topic])

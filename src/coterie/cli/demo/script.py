@@ -309,7 +309,7 @@ def _free_ports(count: int, *, preferred: int) -> int:
 
     :raises WorldError: when there are none.
     """
-    for first in range(preferred, 65536 - count):
+    for first in range(preferred, 65537 - count):
         if all(is_free(port) for port in range(first, first + count)):
             return first
     raise WorldError(f"No {count} ports in a row are free from {preferred} on.")
