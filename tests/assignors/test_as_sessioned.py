@@ -12,11 +12,11 @@ from typing import TypeAlias
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from coterie.assignors.cooperative import MemberRound, assign
+from coterie.assignors.cooperative import assign
 from coterie.assignors.dealing import toward_balance
 from coterie.assignors.delay import candidates, in_turn, waiting_now
 from coterie.assignors.members import MemberView, Policy
-from coterie.assignors.memory import Memory, Remembered, believed, one_owner_each, returned, union
+from coterie.assignors.memory import MemberRound, Memory, believed, one_owner_each, returned, union
 from coterie.assignors.moves import Why, paced
 from coterie.herder.leading import view_of
 from coterie.nouns.ids import ConfigOffset, Generation, InstanceId, MemberId, WorkerUrl
@@ -65,7 +65,7 @@ def assign_to_anybody(
         arrived = [member for member in sorted(members) if not runs[member] and member not in trusted.members]
         came_first = candidates(came_first, arrived, members)
     gone = [held for member, held in trusted.members.items() if member not in members]
-    moved = (trusted.moved | union(part for held in gone for part in (held.kept, held.given))) & configured
+    moved = (trusted.moved | union(held.whole for held in gone)) & configured
     free = lost - union(one.jobs for one in waiting)
     given, surplus = toward_balance(
         runs, to_place=lost, free=free, moved=moved, order=in_turn(came_first, members.keys())
@@ -85,15 +85,11 @@ def assign_to_anybody(
             kept=view.owned - revoked,
             assigned=assigned,
             why={why: jobs for why, jobs in reasons.items() if jobs},
+            instance_id=view.instance_id,
         )
     now = Memory(
         generation=generation,
-        members={
-            member: Remembered(
-                kept=one.whole - one.assigned, given=one.assigned, instance_id=members[member].instance_id
-            )
-            for member, one in said.items()
-        },
+        members=said,
         waiting=waiting,
         candidates=came_first if waiting else (),
         moved=moved | (union(one.revoked for one in said.values()) & configured),

@@ -300,7 +300,7 @@ class Histories(RuleBasedStateMachine):
         assert self.last is not None
         held = [one for one in self.memory_before.members.values() if one.instance_id == view.instance_id]
         waited = [one.jobs for one in self.memory_before.waiting if one.instance_id == view.instance_id]
-        had = union([*(one.kept | one.given for one in held), *waited])
+        had = union([*(one.whole for one in held), *waited])
         return had & self.last.assignments[member].assigned
 
 

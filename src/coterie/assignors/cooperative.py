@@ -24,13 +24,13 @@ anything and nobody drains moves as if there were neither.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from coterie.assignors.claims import Places
 from coterie.assignors.dealing import toward_balance
 from coterie.assignors.delay import candidates, in_turn, waiting_now
 from coterie.assignors.members import MemberView, Policy
-from coterie.assignors.memory import Memory, Remembered, Waiting, believed, one_owner_each, returned, union
+from coterie.assignors.memory import MemberRound, Memory, Waiting, believed, one_owner_each, returned, union
 from coterie.assignors.moves import Moves, Why, count, paced
 from coterie.assignors.target import fewest_moves_bound
 from coterie.nouns.ids import Generation, MemberId
@@ -41,34 +41,11 @@ AGAIN_MS = 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class MemberRound:
-    """What a round means to one member."""
-
-    kept: Jobs
-    """What it runs and goes on with."""
-    assigned: Jobs = NO_JOBS
-    """What is new to it."""
-    why: Mapping[Why, Jobs] = field(default_factory=dict)
-    """What is revoked, each job under its one reason."""
-
-    @property
-    def revoked(self) -> Jobs:
-        """What it has to stop and give back, then to join again."""
-        return union(self.why.values())
-
-    @property
-    def whole(self) -> Jobs:
-        """What it runs when it has done both."""
-        return self.kept | self.assigned
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Round:
     """The leader's answer to one rebalance."""
 
     memory: Memory
     places: Places
-    assignments: Mapping[MemberId, MemberRound]
     delay_ms: int
     """What is left of the scheduled rebalance delay, for everybody to know; 0 when no jobs wait."""
     moves_in_ms: int
@@ -80,6 +57,11 @@ class Round:
     """The moves between the group as it joined and its target. This round makes all of them, or as many as it may."""
     bound: int
     """What no target can beat: the moves for claims and drains, and M* for the others. Not always reachable."""
+
+    @property
+    def assignments(self) -> Mapping[MemberId, MemberRound]:
+        """What the round means to its members: what the leader remembers of it."""
+        return self.memory.members
 
     @property
     def next_in_ms(self) -> int:
@@ -118,7 +100,7 @@ def assign(
     arrived = [m for m in places.wildcard if waiting and not held.by_member[m] and m not in trusted.members]
     came_first = candidates(trusted.candidates, arrived, members) if waiting else trusted.candidates
     departed = [one for member, one in trusted.members.items() if member not in members]
-    lost = union(one.given for one in departed)
+    lost = union(one.assigned for one in departed)
     moved = (trusted.moved | lost | union(one.kept for one in departed)) & configured
     handed_back = trusted.handed_back - lost
     aim = _aim(
@@ -147,10 +129,14 @@ def assign(
     added = {**aim.given, **{member: jobs | aim.given.get(member, NO_JOBS) for member, jobs in held.returned.items()}}
     assignments = {}
     for member in sorted(members):
-        kept, why = members[member].owned, taken.get(member, {})
-        if why:
-            kept -= union(why.values())
-        assignments[member] = MemberRound(kept=kept, assigned=added.get(member, NO_JOBS), why=why)
+        view, why = members[member], taken.get(member, {})
+        assignments[member] = MemberRound(
+            kept=view.owned - union(why.values()) if why else view.owned,
+            assigned=added.get(member, NO_JOBS),
+            why=why,
+            draining=view.draining,
+            instance_id=view.instance_id,
+        )
     moves_now = count(drains) + count(balance)
     next_moves_ms = now_ms + policy.round_interval_ms if moves_now else trusted.next_moves_ms
     moves_left = count(aim.drains) + (0 if waiting else count(aim.balance)) - moves_now
@@ -159,15 +145,7 @@ def assign(
     return Round(
         memory=Memory(
             generation=generation,
-            members={
-                member: Remembered(
-                    kept=one.kept,
-                    given=one.assigned,
-                    draining=members[member].draining,
-                    instance_id=members[member].instance_id,
-                )
-                for member, one in assignments.items()
-            },
+            members=assignments,
             waiting=waiting,
             candidates=came_first if waiting else (),
             moved=moved | (union(jobs for why in taken.values() for jobs in why.values()) & configured),
@@ -175,7 +153,6 @@ def assign(
             next_moves_ms=next_moves_ms,
         ),
         places=places,
-        assignments=assignments,
         delay_ms=waiting[0].deadline_ms - now_ms if waiting else 0,
         moves_in_ms=max(next_moves_ms - now_ms, AGAIN_MS) if asks_for_moves else 0,
         unassigned=_unassigned(aim, waiting, places, members, now_ms),

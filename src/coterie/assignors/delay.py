@@ -31,7 +31,7 @@ def waiting_now(
         return _awaited([told], unaccounted, now_ms, present=frozenset())
     present = {view.instance_id for view in members.values() if view.instance_id is not None}
     fresh = [
-        Waiting(jobs=held.kept | held.given, deadline_ms=now_ms + max_delay_ms, instance_id=held.instance_id)
+        Waiting(jobs=held.whole, deadline_ms=now_ms + max_delay_ms, instance_id=held.instance_id)
         for member, held in sorted(trusted.members.items())
         if member not in members and not held.draining
     ]

@@ -3,23 +3,40 @@
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from types import MappingProxyType
+from typing import NamedTuple
 
 from coterie.assignors.members import MemberView
+from coterie.assignors.moves import Why
 from coterie.nouns.ids import Generation, InstanceId, MemberId
 from coterie.nouns.jobs import NO_JOBS, ConnectorName, ConnectorTaskId, Job, Jobs
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Remembered:
-    """One member, as the leader saw it in its last round."""
+class MemberRound(NamedTuple):
+    """One member in one round: what the round means to it, and how the leader remembers it in the next one.
+
+    (A tuple, as there is one for each member: a frozen dataclass takes twice as long to make.)
+    """
 
     kept: Jobs
-    """What it said that it runs, without what it was told to give back."""
-    given: Jobs
-    """What it was assigned in that round: sent, perhaps never received."""
+    """What it said that it runs and goes on with."""
+    assigned: Jobs = NO_JOBS
+    """What is new to it: sent, perhaps never received."""
+    why: Mapping[Why, Jobs] = MappingProxyType({})
+    """What is revoked, each job under its one reason."""
     draining: bool = False
-    """It was about to go for good: nobody waits for it."""
+    """It is about to go for good: nobody waits for it."""
     instance_id: InstanceId | None = None
+
+    @property
+    def revoked(self) -> Jobs:
+        """What it has to stop and give back, then to join again."""
+        return union(self.why.values())
+
+    @property
+    def whole(self) -> Jobs:
+        """What it runs when it has done both."""
+        return self.kept | self.assigned
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,7 +55,8 @@ class Memory:
 
     generation: Generation = Generation(-1)
     """The generation of the last round computed here; -1 before the first."""
-    members: Mapping[MemberId, Remembered] = field(default_factory=dict)
+    members: Mapping[MemberId, MemberRound] = field(default_factory=dict)
+    """What that round meant to each."""
     waiting: tuple[Waiting, ...] = ()
     candidates: tuple[MemberId, ...] = ()
     """Members that joined without jobs while jobs were waiting, in order of arrival: perhaps departed ones, back."""
@@ -68,7 +86,7 @@ def believed(
     if memory.generation == last_completed_generation:
         return _under_present_ids(memory, members)
     if memory.generation == generation - 1:
-        spoken = {member: replace(held, given=NO_JOBS) for member, held in memory.members.items()}
+        spoken = {member: held._replace(assigned=NO_JOBS) for member, held in memory.members.items()}
         return _under_present_ids(replace(memory, members=spoken), members)
     return Memory()
 
@@ -92,7 +110,7 @@ def one_owner_each(
 
         def preference(member: MemberId, job: Job = job) -> tuple[bool, bool, int, MemberId]:
             held = memory.members.get(member)
-            unknown = held is None or (job not in held.kept and job not in held.given)
+            unknown = held is None or (job not in held.kept and job not in held.assigned)
             return (not may_run(member, job), unknown, load[member], member)
 
         keeper = min((member for member, jobs in owned.items() if job in jobs), key=preference)
@@ -113,7 +131,7 @@ def returned(
     found: dict[MemberId, Jobs] = {}
     for member in sorted(member for member, view in members.items() if left and view.instance_id is not None):
         held = memory.members.get(member)
-        had = held.kept | held.given if held is not None else NO_JOBS
+        had = held.whole if held is not None else NO_JOBS
         had |= union(one.jobs for one in memory.waiting if one.instance_id == members[member].instance_id)
         again = may_run(member, had & left)
         if again:

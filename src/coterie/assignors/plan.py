@@ -12,10 +12,10 @@ from typing import TypeAlias
 
 from coterie.assignors.cooperative import Round, assign
 from coterie.assignors.members import MemberView, Policy
-from coterie.assignors.memory import Memory, Remembered, Waiting, union
+from coterie.assignors.memory import MemberRound, Memory, Waiting, union
 from coterie.assignors.moves import Why
 from coterie.nouns.ids import Generation, MemberId
-from coterie.nouns.jobs import NO_JOBS, ConnectorName, ConnectorTaskId, Job, Jobs
+from coterie.nouns.jobs import ConnectorName, ConnectorTaskId, Job, Jobs
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -149,7 +149,7 @@ def plan(picture: Picture, changes: Sequence[Change]) -> Plan:
     memory = Memory(
         generation=Generation(0),
         members={
-            member: Remembered(kept=view.owned, given=NO_JOBS, draining=view.draining, instance_id=view.instance_id)
+            member: MemberRound(kept=view.owned, draining=view.draining, instance_id=view.instance_id)
             for member, view in picture.members.items()
         },
         waiting=picture.waiting,
