@@ -180,12 +180,17 @@ class _Held:
 
 
 def _held(configured: Jobs, members: Mapping[MemberId, MemberView], trusted: Memory, places: Places) -> _Held:
-    owned: Mapping[MemberId, Jobs] = {member: view.owned & configured for member, view in members.items()}
-    # (What is wholly configured is the same object still.)
-    deleted = {m: view.owned - configured for m, view in members.items() if owned[m] is not view.owned}
-    unaccounted = configured - union(owned.values())
+    owned: Mapping[MemberId, Jobs] = {member: view.owned for member, view in members.items()}
+    running = union(owned.values())
+    unaccounted = configured - running
+    accounted = len(configured) - len(unaccounted)
+    # By numbers: in most rounds nobody runs what is deleted, or what another one runs, too.
+    deleted: Moves = {}
+    if len(running) > accounted:
+        deleted = {member: jobs - configured for member, jobs in owned.items() if not jobs <= configured}
+        owned = {**owned, **{member: owned[member] & configured for member in deleted}}
     twice: Moves = {}
-    if sum(map(len, owned.values())) > len(configured) - len(unaccounted):
+    if sum(map(len, owned.values())) > accounted:
         owned, twice = one_owner_each(owned, trusted, places.may_run_one)
     back = returned(trusted, unaccounted, members, places.may_run)
     return _Held(

@@ -22,7 +22,7 @@ def toward_balance(
     free_tasks = _by_connector(free.tasks)
     all_free = to_place is free  # as ever when nothing waits, and nothing to count anew
     changes = balance(
-        [Load(connectors=len(owned[m].connectors), tasks=_counted(owned[m].tasks)) for m in order],
+        [Load(len(owned[member].connectors), _counted(owned[member].tasks)) for member in order],
         connectors=len(to_place.connectors),
         tasks={name: len(there) for name, there in free_tasks.items()} if all_free else _counted(to_place.tasks),
     )
@@ -56,7 +56,8 @@ def _surplus(owned: Jobs, change: Change, moved: Jobs) -> Jobs:
     if change.connectors < 0:
         ranked = sorted(owned.connectors, key=lambda connector: (connector in moved.connectors, connector))
         connectors = ranked[change.connectors :]
-    there = sorted((task for task in owned.tasks if task.connector in gives), key=_number, reverse=True)
+    there = [task for task in owned.tasks if task.connector in gives]
+    there.sort(key=_number, reverse=True)
     if moved.tasks:
         there.sort(key=moved.tasks.__contains__, reverse=True)
     tasks: list[ConnectorTaskId] = []

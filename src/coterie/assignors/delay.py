@@ -61,5 +61,5 @@ def candidates(
 
 def in_turn(first: Sequence[MemberId], wildcard: Collection[MemberId]) -> Sequence[MemberId]:
     """The order in which equals are served: candidates as they came, then the others by id."""
-    served = [member for member in first if member in wildcard]
-    return (*served, *sorted(set(wildcard) - set(served)))
+    served = dict.fromkeys(member for member in first if member in wildcard)
+    return (*served, *sorted(member for member in wildcard if member not in served))

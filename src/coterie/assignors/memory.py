@@ -127,9 +127,11 @@ def returned(
     may_run: Callable[[MemberId, Jobs], Jobs],
 ) -> Mapping[MemberId, Jobs]:
     """What each static member had when it was last heard of, nobody runs now, and it may run still."""
+    if not unaccounted:
+        return {}
     left = unaccounted
     found: dict[MemberId, Jobs] = {}
-    for member in sorted(member for member, view in members.items() if left and view.instance_id is not None):
+    for member in sorted(member for member, view in members.items() if view.instance_id is not None):
         held = memory.members.get(member)
         had = held.whole if held is not None else NO_JOBS
         had |= union(one.jobs for one in memory.waiting if one.instance_id == members[member].instance_id)

@@ -15,7 +15,8 @@ and has a worker, or a connector, more or less; most where everything had come t
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import NamedTuple
 
 from coterie.assignors.exchange import Deltas, exchange
 from coterie.assignors.shares import Shares, divide
@@ -23,24 +24,25 @@ from coterie.assignors.spread import spread
 from coterie.nouns.jobs import ConnectorName
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Load:
-    """What one worker runs: how many connectors, how many tasks of each connector."""
+class Load(NamedTuple):
+    """What one worker runs: how many connectors, how many tasks of each connector.
+
+    (A tuple, as a change is, since there is one for each worker: a frozen dataclass takes twice as long to make.)
+    """
 
     connectors: int = 0
-    tasks: Mapping[ConnectorName, int] = field(default_factory=dict)
+    tasks: Mapping[ConnectorName, int] = MappingProxyType({})
 
     @property
     def all_tasks(self) -> int:
         return sum(self.tasks.values())
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Change:
+class Change(NamedTuple):
     """What one worker gains (above zero) or gives away (below)."""
 
     connectors: int = 0
-    tasks: Mapping[ConnectorName, int] = field(default_factory=dict)
+    tasks: Mapping[ConnectorName, int] = MappingProxyType({})
 
 
 NO_CHANGE = Change()
@@ -65,10 +67,7 @@ def balance(loads: Sequence[Load], *, connectors: int, tasks: Mapping[ConnectorN
     else:
         deltas = _dealt_in_turn(tasks, shares)
     more = [shares.connectors_floor + extra - host for host, extra in zip(hosting, shares.with_connector, strict=True)]
-    return [
-        Change(connectors=count, tasks=delta) if count or delta else NO_CHANGE
-        for count, delta in zip(more, deltas, strict=True)
-    ]
+    return [Change(count, delta) if count or delta else NO_CHANGE for count, delta in zip(more, deltas, strict=True)]
 
 
 def _dealt_in_turn(tasks: Mapping[ConnectorName, int], shares: Shares) -> Deltas:
