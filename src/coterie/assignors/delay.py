@@ -55,11 +55,12 @@ def candidates(
     known: Sequence[MemberId], arrived: Iterable[MemberId], members: Collection[MemberId]
 ) -> tuple[MemberId, ...]:
     """Who came without work while work waited, in order of arrival."""
-    here = [member for member in known if member in members]
-    return (*here, *(member for member in arrived if member not in here))
+    here = (member for member in known if member in members)
+    return tuple(dict.fromkeys((*here, *arrived)))
 
 
 def in_turn(first: Sequence[MemberId], wildcard: Collection[MemberId]) -> Sequence[MemberId]:
     """The order in which equals are served: candidates as they came, then the others by id."""
-    served = dict.fromkeys(member for member in first if member in wildcard)
+    takers = set(wildcard)
+    served = dict.fromkeys(member for member in first if member in takers)
     return (*served, *sorted(member for member in wildcard if member not in served))
