@@ -31,6 +31,7 @@ from coterie.nouns.errors import ConfigError
         pytest.param("a=\\t\\n\\r\\f|\\q\\\\", {"a": "\t\n\r\f|q\\"}, id="escapes in a value"),
         pytest.param("a=\\u00e9\\u20AC", {"a": "é€"}, id="unicode escapes"),
         pytest.param("a=\\ud83d\\ude00", {"a": "😀"}, id="two escapes spell one character"),
+        pytest.param("a=\\ud83d", {"a": "\ufffd"}, id="half of a surrogate pair is replaced"),
         pytest.param("a=1\r\nb=2\rc=3", {"a": "1", "b": "2", "c": "3"}, id="every end of line"),
         pytest.param("listeners=http://127.0.0.1:8083", {"listeners": "http://127.0.0.1:8083"}, id="a URL"),
     ],
@@ -44,3 +45,9 @@ def test_a_broken_unicode_escape_names_its_line(value: str) -> None:
     with pytest.raises(ConfigError) as raised:
         properties.parse(f"a=1\nb={value}\n")
     assert list(raised.value.errors) == ["line 2"]
+
+
+def test_a_line_number_counts_physical_lines() -> None:
+    with pytest.raises(ConfigError) as raised:
+        properties.parse("# comment\r\na=1\\\n  2\r\rb=\\u12\n")
+    assert list(raised.value.errors) == ["line 5"]
