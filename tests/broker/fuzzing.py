@@ -2,8 +2,8 @@
 
     python -m tests.broker.fuzzing --frames 100000 --seed 1 [--protocol SASL_PLAINTEXT]
 
-A finding is: a traceback in the broker's log, a broker that has died or does not answer a bystander, whose connection
-was there all the time.
+A finding is: a traceback, a warning or an exception that Python ignored in the broker's log, a broker that has died, or
+one that does not answer a bystander, whose connection was there all the time.
 """
 
 import argparse
@@ -32,6 +32,8 @@ from tests.wire.samples import sample
 MEMORY = 2 * 1024 * 1024 * 1024
 """Address space of the broker; pyarrow alone reserves 1 GB of it, and uses hardly any."""
 DEADLINE_S = 60
+IGNORED = "Exception ignored in"
+"""How Python begins to tell of an exception that nothing can catch (``sys.unraisablehook``)."""
 
 PROGRAM = """
 import asyncio, logging, os, resource, sys, threading
@@ -82,7 +84,8 @@ class Victim:
 @contextmanager
 def victim(folder: Path, protocol: str) -> Iterator[Victim]:
     log = folder / "broker.log"
-    command = [sys.executable, "-c", PROGRAM, str(folder / "data"), str(MEMORY), protocol]
+    # Python ignores what a finaliser raises, such as the warning of a coroutine that was never awaited, and says so.
+    command = [sys.executable, "-W", "error", "-c", PROGRAM, str(folder / "data"), str(MEMORY), protocol]
     with (
         log.open("wb") as file,
         subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=file, text=True) as process,
@@ -164,6 +167,8 @@ def _tracebacks(log: str) -> list[str]:
     kinds: Counter[str] = Counter()
     place = ""
     for line in log.splitlines():
+        if line.startswith(IGNORED):
+            place = line
         text = line.strip("+-| ")
         if text.startswith("File "):
             place = text.rpartition("/")[2]
@@ -171,7 +176,7 @@ def _tracebacks(log: str) -> list[str]:
             kinds[f"{text[:300]} ({place})"] += 1
             place = ""
     found = [f"{count} x {kind}" for kind, count in kinds.most_common()]
-    return found or [log[-3_000:]] if "Traceback" in log or "our own bug" in log else []
+    return found or [log[-3_000:]] if any(sign in log for sign in ("Traceback", "our own bug", IGNORED)) else []
 
 
 def _answers(bystander: RawClient) -> bool:

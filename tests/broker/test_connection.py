@@ -156,6 +156,24 @@ def test_what_nobody_awaits_an_answer_for_is_written_even_by_one_who_leaves(conn
         assert fetch(client, offset=already, max_wait=30_000).responses[0].partitions[0].high_watermark > already
 
 
+@pytest.mark.parametrize(
+    "hostile",
+    [struct.pack(">i", 0), struct.pack(">i", 100_001), framed(b"\0"), struct.pack(">i", 9) + b"half"],
+    ids=["empty", "too long", "half a header", "half a frame"],
+)
+def test_what_came_before_a_frame_that_means_nothing_is_written(connect: Connect, hostile: bytes) -> None:
+    client = connect()
+    client.ask(METADATA, 4, topics=[{"name": "t"}], allow_auto_topic_creation=True)
+    sender = connect()
+    # Both frames in one segment: the broker reads the second before the first has had a turn of the loop.
+    sender.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_CORK, 1)
+    produce(sender, b"counts")
+    sender.socket.sendall(hostile)
+    sender.socket.shutdown(socket.SHUT_WR)
+    assert sender.is_closed()
+    assert fetch(client, offset=0, max_wait=30_000).responses[0].partitions[0].high_watermark == 1
+
+
 def test_a_damaged_batch_is_refused_and_nothing_is_written(connect: Connect) -> None:
     client = connect()
     client.ask(METADATA, 4, topics=[{"name": "t"}], allow_auto_topic_creation=True)

@@ -168,39 +168,42 @@ class Connection:
         async with asyncio.TaskGroup() as tasks:
             writing = tasks.create_task(self._write(answers, shares))
             parked: set[asyncio.Task[bytes | None]] = set()
-            # With as many requests in flight as may be, the peer is not read until one is answered.
-            while await self._room.acquire():
-                frame = await self._read_frame(self._node.settings.frame_size_max)
-                if frame is None:
-                    break
-                await self._wait_for_room(shared, len(frame))
-                asked = await self._decoded(frame)
-                share = self._share(len(frame))
-                # Most requests are heartbeats, one at a time, which need no task; behind others each has its turn.
-                begun = self._answer(asked, share) if self._in_flight else self._begin(asked, share)
-                if isinstance(begun, bytes):
-                    shared.give_back(len(frame))
-                    share.settle(0)
-                    self._room.release()
-                    await self._send(begun)
-                    self._answers += 1
-                    if self._answers % self._node.settings.in_flight_max == 0:
-                        await asyncio.sleep(0)  # others have their turn, however much has come on this connection
-                    continue
-                self._in_flight += 1
-                answer = tasks.create_task(begun)
-                parked.add(answer)
-                shares.add(share)
-                answer.add_done_callback(partial(_settle, shared, len(frame), share))
-                answer.add_done_callback(parked.discard)
-                answers.put_nowait((answer, share))
-                while asked.is_long and not (answer.done() or self._reader.at_eof()):
-                    # It leaves the loop to others, who may not come before it, and is as many of its kind as
-                    # there may be on one connection.
-                    await asyncio.wait([answer], timeout=_LOOK_S)
-            # The peer has closed its side: it hears no answer and waits for none. But what it sent counts, so every
-            # request gets one turn of the loop, in which a Produce is queued for the log.
-            await asyncio.sleep(0)
+            try:
+                # With as many requests in flight as may be, the peer is not read until one is answered.
+                while await self._room.acquire():
+                    frame = await self._read_frame(self._node.settings.frame_size_max)
+                    if frame is None:
+                        break
+                    await self._wait_for_room(shared, len(frame))
+                    asked = await self._decoded(frame)
+                    share = self._share(len(frame))
+                    # Most requests are heartbeats, one at a time, which need no task; behind others each has its turn.
+                    begun = self._answer(asked, share) if self._in_flight else self._begin(asked, share)
+                    if isinstance(begun, bytes):
+                        shared.give_back(len(frame))
+                        share.settle(0)
+                        self._room.release()
+                        await self._send(begun)
+                        self._answers += 1
+                        if self._answers % self._node.settings.in_flight_max == 0:
+                            await asyncio.sleep(0)  # others have their turn, however much has come on this connection
+                        continue
+                    self._in_flight += 1
+                    answer = tasks.create_task(begun)
+                    parked.add(answer)
+                    shares.add(share)
+                    answer.add_done_callback(partial(_settle, shared, len(frame), share))
+                    answer.add_done_callback(parked.discard)
+                    answers.put_nowait((answer, share))
+                    while asked.is_long and not (answer.done() or self._reader.at_eof()):
+                        # It leaves the loop to others, who may not come before it, and is as many of its kind as
+                        # there may be on one connection.
+                        await asyncio.wait([answer], timeout=_LOOK_S)
+            finally:
+                # However the reading ends: the peer may have closed its side, or sent what means nothing. What came
+                # before that counts, so every request gets one turn of the loop, in which a Produce is queued for the
+                # log; and no task is cancelled before it has begun to await its handler's coroutine.
+                await asyncio.sleep(0)
             for answer in (*parked, writing):
                 answer.cancel()
 
@@ -321,10 +324,6 @@ class Connection:
         except TooManyElementsError:
             _, body = await self._node.aside.run(decode_request, frame)
             return _Asked(header, api, body, is_long=True)
-        except WireError:
-            # What came before it counts, and has its turn.
-            await asyncio.sleep(0)
-            raise
 
     async def _answer(self, asked: _Asked, share: Share, conversation: Conversation | None = None) -> bytes | None:
         """The answer's frame; None where none is awaited."""
