@@ -1,6 +1,7 @@
 """The brokers that several rooms are tested against: Coterie's own as a process, and a real Apache Kafka."""
 
 import os
+import signal
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -17,6 +18,8 @@ from tests.kafka.tools import Tools
 
 # Python's development mode is for the tests; what they start runs as it does elsewhere.
 os.environ.pop("PYTHONDEVMODE", None)
+# A script that starts the tests with `&` has SIGINT ignored in them; what they start inherits that, and tests send it.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 # How long an example takes says how busy the machine is, and nothing about us.
 settings.register_profile("tests", deadline=None)
 settings.load_profile("tests")
