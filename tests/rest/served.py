@@ -1,5 +1,7 @@
 """Simulated workers whose REST API is served on real ports."""
 
+from collections.abc import Mapping
+
 import httpx
 
 from coterie.herder.seams import LeaderClient
@@ -8,6 +10,8 @@ from coterie.rest.leader import HttpLeaderClient, open_client
 from coterie.rest.server import bind, serve_while
 from coterie.worker.worker import Ended, Worker
 from tests.worker.simulated import Cluster, Running, SimulatedRuntime
+
+JSON = {"Content-Type": "application/json"}
 
 
 class ServedCluster(Cluster):
@@ -44,9 +48,18 @@ class Served:
         self.url = url
         self._client = client
 
-    async def ask(self, method: str, path: str, body: object = None, *, raw: bytes | None = None) -> httpx.Response:
+    async def ask(
+        self,
+        method: str,
+        path: str,
+        body: object = None,
+        *,
+        raw: bytes | None = None,
+        headers: Mapping[str, str] = JSON,
+    ) -> httpx.Response:
+        """``body`` is sent as JSON, ``raw`` as it is, with ``headers``."""
         if raw is not None:
-            return await self._client.request(method, self.url + path, content=raw)
+            return await self._client.request(method, self.url + path, content=raw, headers=headers)
         return await self._client.request(method, self.url + path, json=body)
 
     async def get(self, path: str) -> httpx.Response:

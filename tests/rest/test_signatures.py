@@ -20,7 +20,7 @@ from coterie.nouns.ids import WorkerUrl
 from coterie.nouns.jobs import ConnectorName
 from coterie.rest.leader import HttpLeaderClient
 from coterie.wire.connect import ConnectProtocol
-from tests.rest.served import Served, ServedCluster
+from tests.rest.served import JSON, Served, ServedCluster
 from tests.worker.simulated import until
 
 RECORDED: dict[str, Any] = json.loads((Path(__file__).parent / "vectors" / "connect-signed.json").read_text())
@@ -57,7 +57,7 @@ def headers(key: bytes, body: bytes = BODY, algorithm: str = "HmacSHA256") -> di
 
 async def post(worker: Served, headers: Mapping[str, str], body: bytes = BODY, name: str = "orders") -> httpx.Response:
     async with httpx.AsyncClient(trust_env=False) as client:
-        return await client.post(f"{worker.url}/connectors/{name}/tasks", content=body, headers=headers)
+        return await client.post(f"{worker.url}/connectors/{name}/tasks", content=body, headers={**JSON, **headers})
 
 
 async def until_known(cluster: ServedCluster) -> None:

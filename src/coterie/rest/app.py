@@ -40,7 +40,7 @@ from coterie.herder.requests import (
 )
 from coterie.nouns.jobs import ConnectorName, ConnectorTaskId
 from coterie.nouns.states import TargetState
-from coterie.rest import bodies, problems, signatures, views
+from coterie.rest import bodies, mutations, problems, signatures, views
 from coterie.rest.group import GroupApi
 from coterie.rest.leader import forward
 from coterie.worker.worker import Phase, Worker
@@ -216,6 +216,7 @@ def _by_method(
     handlers: dict[str, Callable[[Request], Awaitable[Response]]],
 ) -> Callable[[Request], Awaitable[Response]]:
     async def endpoint(request: Request) -> Response:
+        mutations.check(request)
         return await handlers["GET" if request.method == "HEAD" else request.method](request)
 
     return endpoint

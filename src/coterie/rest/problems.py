@@ -43,6 +43,14 @@ class UnreadableBodyError(Exception):
     """A body that is no JSON, or JSON of another shape. Connect answers 500 to it, and so its clients expect that."""
 
 
+class NotJsonError(Exception):
+    """A body that is not declared as JSON: 415."""
+
+
+class ForeignOriginError(Exception):
+    """A mutation that a browser sent for a page of another address: 403."""
+
+
 class BodyTooLargeError(Exception):
     """More than the limit: 413."""
 
@@ -58,8 +66,12 @@ def answer(_: Request, error: Exception) -> JSONResponse:
             return body(STATUS[refused.problem], refused.message)
         case BadRequestError():
             return body(400, str(error))
+        case ForeignOriginError():
+            return body(403, str(error))
         case BodyTooLargeError():
             return body(413, str(error))
+        case NotJsonError():
+            return body(415, str(error))
         case UnreadableBodyError() | WorldError():
             return body(500, str(error))
         case HTTPException(status_code=status):
@@ -72,7 +84,9 @@ def answer(_: Request, error: Exception) -> JSONResponse:
 KINDS: tuple[type[Exception], ...] = (
     RefusedError,
     BadRequestError,
+    ForeignOriginError,
     BodyTooLargeError,
+    NotJsonError,
     UnreadableBodyError,
     WorldError,
     HTTPException,
