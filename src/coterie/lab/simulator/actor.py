@@ -3,6 +3,7 @@
 from collections.abc import Callable, MutableMapping
 from typing import Self
 
+from coterie.lab.simulator.records import RecordKind, Value
 from coterie.lab.simulator.world import World
 
 
@@ -20,19 +21,19 @@ class Actor:
         self._missed: list[Callable[[], None]] = []
         living[name] = self
 
-    def kill(self, how: str) -> None:
+    def kill(self, how: RecordKind, *values: Value) -> None:
         self.alive = False
         if self._living.get(self.name) is self:
             del self._living[self.name]
-        self.world.say(f"{self.name} {how}")
+        self.world.record(how, self.name, *values)
 
     def pause(self) -> None:
         self.paused = True
-        self.world.say(f"{self.name} stands still")
+        self.world.record(RecordKind.PAUSED, self.name)
 
     def resume(self) -> None:
         self.paused = False
-        self.world.say(f"{self.name} goes on")
+        self.world.record(RecordKind.RESUMED, self.name)
         missed, self._missed = self._missed, []
         for happens in missed:
             happens()

@@ -13,6 +13,7 @@ from coterie.lab.simulator.cluster import (
     Cluster,
 )
 from coterie.lab.simulator.invariants import Invariant, Violation
+from coterie.lab.simulator.records import RecordKind
 from coterie.lab.simulator.rounds import told, union
 from coterie.lab.simulator.users import BURST
 from coterie.lab.simulator.weather import Weather
@@ -63,7 +64,7 @@ class Calm:
         self._check_claims()
         self._check_balance()
         self._check_work()
-        world.say(f"settled in generation {self._cluster.coordinator.group.generation}")
+        world.record(RecordKind.SETTLED, self._cluster.coordinator.group.generation)
 
     def stay_quiet(self) -> None:
         """:raises Violation: QUIET."""
@@ -79,7 +80,7 @@ class Calm:
     def refuse_strangers(self, weather: Weather) -> None:
         """:raises Violation: SIGNED, when a leader takes what one of them sends."""
         if self._signs:
-            self._world.say("a stranger has task configs for the leader")
+            self._world.record(RecordKind.FORGED)
             weather.operators.forge_all()
             self._world.run_until(self._world.now_ms + STRANGER_MS)
 
@@ -216,36 +217,37 @@ class Calm:
             raise Violation(Invariant.ONLY_WHAT_MUST_MOVE, f"{stopped} tasks stop, none has to")
 
     def _burst(self, weather: Weather) -> tuple[int, bool]:
-        self._world.say("many connectors come at once")
+        self._world.record(RecordKind.CHANGE, "burst")
         for number, name in enumerate(BURST):
             if name not in self._cluster.config_log.names():
                 self._world.after(20 * number, partial(weather.users.put, name, self._world.rng.randint(1, 2)))
         return 4, False
 
     def _lag(self, weather: Weather) -> tuple[int, bool]:
-        self._world.say("a connector comes, and the leader reads late")
+        self._world.record(RecordKind.CHANGE, "lag")
         weather.lag_leader()
         weather.users.put("late", self._world.rng.randint(1, 2))
         return 5, False
 
     def _delete(self, weather: Weather) -> tuple[int, bool]:
-        self._world.say("a connector goes")
+        self._world.record(RecordKind.CHANGE, "delete")
         weather.users.delete_connector()
         return 2, True
 
     def _join(self, weather: Weather) -> tuple[int, bool]:
-        self._world.say("one more joins")
+        self._world.record(RecordKind.CHANGE, "join")
         # What nobody could take may have another config than its tasks are of: whoever takes it changes them.
         is_stale = bool(self._cluster.config_log.unpublished())
         weather.join_one_more()
         return 4 if is_stale else 2, True
 
     def _drain(self, weather: Weather) -> tuple[int, bool]:
-        self._world.say("one drains")
+        self._world.record(RecordKind.CHANGE, "drain")
         weather.operators.drain()
         return 3, True
 
     def _die(self, weather: Weather) -> tuple[int, bool]:
         """Its session ends, then what it had is waited for, then dealt out; perhaps some of the rest hands over."""
+        self._world.record(RecordKind.CHANGE, "die")
         weather.bury()
         return 4, True

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
+from zlib import crc32
 
 from coterie.engine.output import Outbox, Output
 from coterie.groups.classic import step
@@ -13,19 +14,27 @@ from coterie.groups.messages import (
     Event,
     GroupLoaded,
     Heartbeat,
+    JoinGroupResponse,
+    LeaveGroupResponse,
+    NewMemberTimer,
+    PendingMemberTimer,
     Record,
     Reply,
     ReplyTo,
     Request,
     Response,
+    SessionTimer,
     SetTimer,
+    SyncGroupResponse,
     TimerFired,
     TimerKey,
 )
+from coterie.groups.offset_messages import OffsetCommitResponse, OffsetDeleteResponse, OffsetFetchResponse
 from coterie.groups.state import Group, Limits, Phase, check_whole
 from coterie.lab.simulator.durable import DurableGroup, Line, folded
 from coterie.lab.simulator.invariants import MachineCheck
 from coterie.lab.simulator.network import Call
+from coterie.lab.simulator.records import RecordKind, Value, name_of, weight
 from coterie.lab.simulator.world import Alarms, World
 from coterie.nouns.ids import Generation, GroupId, InstanceId, MemberId
 from coterie.wire.errors import ErrorCode
@@ -150,12 +159,12 @@ class SimCoordinator:
         self._lines: list[Line] = list(self.disk.lines)
         self.up = True
         self._watch.on_loaded(self.group)
-        self._world.say(f"coordinator is up with {len(self.disk.lines)} lines, generation {self.group.generation}")
+        self._world.record(RecordKind.COORDINATOR_UP, len(self.disk.lines), self.group.generation)
         self.feed(GroupLoaded())
 
     def crash(self) -> None:
         self._watch.on_crash(self.group, self._lines)
-        self._world.say(f"coordinator crashes in {self.group.phase}, generation {self.group.generation}")
+        self._world.record(RecordKind.COORDINATOR_CRASHES, self.group.phase, self.group.generation)
         self.up = False
         self._alarms.off()
         self.disk.crash()
@@ -171,8 +180,10 @@ class SimCoordinator:
         self._asked += 1
         reply_to = ReplyTo(self._asked)
         self._calls[reply_to] = call
-        self._requests[reply_to] = request(reply_to)
-        self.feed(self._requests[reply_to])
+        asked = self._requests[reply_to] = request(reply_to)
+        if not isinstance(asked, Heartbeat):
+            self._world.record(RecordKind.ASKED, call.worker, name_of(asked))
+        self.feed(asked)
 
     def fresh_member_id(self, prefix: str) -> MemberId:
         self._fresh += 1
@@ -188,10 +199,10 @@ class SimCoordinator:
                 check_whole(group)
                 self._now = Before.of(group)
         if isinstance(event, TimerFired):
-            self._world.say(f"coordinator: {event.key}")
+            self._world.record(RecordKind.TIMER_FIRED, name_of(event.key), _member_of(event.key))
         self._watch.on_step(Step(event=event, before=before, output=output, group=group, asked=self._requests))
         if group.phase is not before.phase:
-            self._world.say(f"coordinator: {before.phase} -> {group.phase}, generation {group.generation}")
+            self._world.record(RecordKind.PHASE, before.phase, group.phase, group.generation)
         lines = [encode_line(self._group_id, record) for record in output.records]
         self._lines += lines
         for effect in output.effects:
@@ -199,10 +210,12 @@ class SimCoordinator:
                 self._needs[effect.to] = len(self._lines)
         self._outbox.put(output)
         if lines:
+            self._world.record(RecordKind.APPENDED, *weight(lines))
             self.disk.append(lines, self._on_durable)
         self._release()
 
     def _on_durable(self, lines: int) -> None:
+        self._world.record(RecordKind.DURABLE, lines)
         self._outbox.durable(lines)
         self._release()
 
@@ -221,9 +234,40 @@ class SimCoordinator:
         self._durable.check(request, response, needs=self._needs.pop(to))
         self._watch.on_reply(request, response)
         if not isinstance(request, Heartbeat) or response.error is not ErrorCode.none:
-            self._world.say(f"coordinator to {call.worker}: {type(request).__name__} {response.error.name}")
+            self._world.record(
+                RecordKind.ANSWERED, call.worker, name_of(request), response.error.name, *_values(response)
+            )
         call.answer(response)
 
     @property
     def is_stable(self) -> bool:
         return self.up and self.group.phase is Phase.STABLE
+
+
+def _member_of(timer: TimerKey) -> MemberId | None:
+    match timer:
+        case SessionTimer(member_id=member_id) | PendingMemberTimer(member_id=member_id):
+            return member_id
+        case NewMemberTimer(member_id=member_id):
+            return member_id
+        case _:
+            return None
+
+
+def _values(response: Response) -> tuple[Value, ...]:
+    """What ``response`` holds beside its error."""
+    match response:
+        case JoinGroupResponse(generation=generation, protocol=protocol, leader=leader, member_id=member_id):
+            return generation, protocol, leader, member_id, *(member.member_id for member in response.members)
+        case SyncGroupResponse(assignment=assignment):
+            return len(assignment), crc32(assignment)
+        case OffsetCommitResponse(errors=errors) | OffsetDeleteResponse(errors=errors):
+            return tuple(error.name for error in errors)
+        case OffsetFetchResponse(offsets=offsets):
+            return tuple(
+                f"{partition.topic}-{partition.partition}={offsets[partition].offset}" for partition in offsets
+            )
+        case LeaveGroupResponse(members=members):
+            return tuple(error.name for _, error in members)
+        case _:
+            return ()

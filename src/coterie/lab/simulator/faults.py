@@ -4,6 +4,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Generic, Protocol, TypeVar
 
+from coterie.lab.simulator.records import RecordKind
 from coterie.lab.simulator.storm import Storm
 from coterie.lab.simulator.world import World
 
@@ -19,7 +20,7 @@ class Struck(Protocol):
 
     def resume(self) -> None: ...
 
-    def kill(self, how: str) -> None: ...
+    def kill(self, how: RecordKind) -> None: ...
 
 
 ProcessT = TypeVar("ProcessT", bound=Struck)
@@ -74,11 +75,11 @@ class Faults(Generic[ProcessT]):
     def _kill(self) -> None:
         process = self._someone()
         if process is not None:
-            process.kill("is killed")
+            process.kill(RecordKind.KILLED)
             self._come_back(process.home)
 
     def bury(self) -> None:
         process = self._someone()
         if process is not None and len(self._homes) - len(self._gone_for_good) > 1:
             self._gone_for_good.add(process.home)
-            process.kill("dies for good")
+            process.kill(RecordKind.BURIED)

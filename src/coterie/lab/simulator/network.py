@@ -4,6 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from enum import StrEnum
 
+from coterie.lab.simulator.records import RecordKind
 from coterie.lab.simulator.world import World
 
 
@@ -64,6 +65,7 @@ class Network:
         if self.link(worker).breaks and self._world.chance(self.link(worker).breaks):
             call.fail("the connection broke", within_ms=300)
             late_ms = self._world.rng.randint(0, late_max_ms)
+            self._world.record(RecordKind.BROKEN, worker, late_ms)
         self.send(
             worker,
             Way.TO_BROKER,
@@ -84,6 +86,7 @@ class Network:
     ) -> None:
         link, rng, now_ms = self.link(worker), self._world.rng, self._world.now_ms
         if link.cut or (large and link.narrow) or (link.loss and self._world.chance(link.loss)):
+            self._world.record(RecordKind.LOST, worker, way)
             lost()
             return
         at_ms = max(now_ms, link.clogged_until_ms.get(way, 0)) + rng.randint(0, 4) + late_ms

@@ -8,6 +8,7 @@ from coterie.herder.requests import Answer, Done, DrainWorker, PutTaskConfigs, R
 from coterie.herder.session_keys import Signature, Signing
 from coterie.herder.signing import is_in_force
 from coterie.lab.simulator.cluster import Cluster
+from coterie.lab.simulator.records import RecordKind
 from coterie.lab.simulator.worker import Process
 from coterie.nouns.jobs import ConnectorName
 
@@ -28,8 +29,8 @@ class Operators:
 
     def drain_one(self, process: Process) -> None:
         def answered(answer: Answer) -> None:
-            self._world.say(f"{process.name} is to drain: {type(answer).__name__}")
             process.drains = isinstance(answer, Done)
+            self._world.record(RecordKind.REQUESTED, process.name, "drain", process.drains)
 
         process.soon(lambda: process.rest.ask(DrainWorker(worker=process.home), answered))
 
@@ -39,7 +40,7 @@ class Operators:
             process = self._rng.choice(draining)
 
             def answered(answer: Answer) -> None:
-                self._world.say(f"{process.name} is called back: {type(answer).__name__}")
+                self._world.record(RecordKind.REQUESTED, process.name, "uncordon", isinstance(answer, Done))
                 process.drains = process.drains and not isinstance(answer, Done)
 
             process.soon(lambda: process.rest.ask(UncordonWorker(worker=process.home), answered))
@@ -51,7 +52,7 @@ class Operators:
             process = self._rng.choice(working)
 
             def answered(answer: Answer) -> None:
-                self._world.say(f"{process.name} is to begin anew: {type(answer).__name__}")
+                self._world.record(RecordKind.REQUESTED, process.name, "restart", isinstance(answer, Done))
                 process.ending = process.ending or isinstance(answer, Done)
 
             process.soon(lambda: process.rest.ask(RestartWorker(worker=process.home), answered))

@@ -4,6 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from coterie.lab.simulator.invariants import Violation
+from coterie.lab.simulator.records import RecordKind
 from coterie.lab.simulator.world import World
 
 
@@ -29,7 +30,8 @@ def told_by(
     try:
         play()
     except Violation as broken:
-        world.say(f"VIOLATION {broken}")
+        world.record(RecordKind.VIOLATION, broken.invariant)
+        world.say(str(broken))
         violation = broken
     except Exception as error:
         error.add_note(f"seed {seed} crashed; its last lines:\n{world.story(story_lines)}")

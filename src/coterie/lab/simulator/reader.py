@@ -1,10 +1,12 @@
 """A worker's way to the config log: it follows it, asks for its end, and appends to it."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
+from coterie.engine.log import NewLine
 from coterie.herder import messages as herder
 from coterie.lab.simulator.network import Call
+from coterie.lab.simulator.records import RecordKind, weight
 from coterie.nouns.ids import ConfigOffset
 
 if TYPE_CHECKING:
@@ -47,10 +49,17 @@ class Reader:
     def append(self, chore: herder.AppendConfig) -> None:
         tell = self._process.tell
         self._ask(
-            lambda: self._cluster.config_log.append(chore.lines, self._process.world.now_ms),
+            lambda: self._append(chore.lines),
             lambda end: tell(herder.ConfigAppended(id=chore.id, end=end)),
             lambda reason: tell(herder.ConfigAppendFailed(id=chore.id, reason=reason)),
         )
+
+    def _append(self, lines: Sequence[NewLine]) -> ConfigOffset:
+        world = self._process.world
+        end = self._cluster.config_log.append(lines, world.now_ms)
+        values = weight((line.key, line.value) for line in lines)
+        world.record(RecordKind.CONFIG_APPENDED, self._process.name, *values, end)
+        return end
 
     def _ask(
         self,

@@ -4,6 +4,7 @@ from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from coterie.lab.simulator.network import Network, Way
+from coterie.lab.simulator.records import RecordKind
 from coterie.lab.simulator.world import World
 
 
@@ -59,10 +60,10 @@ class Storm:
         name = self._rng.choice(self._names)
         link = self._network.link(name)
         link.cut = True
-        self._world.say(f"{name} is cut off")
+        self._world.record(RecordKind.CUT, name)
 
         def heal() -> None:
-            self._world.say(f"{name} is connected again")
+            self._world.record(RecordKind.CONNECTED, name)
             link.cut = False
 
         self._world.after(self._rng.choice((500, 3_000, 7_000, 20_000)), heal)
@@ -71,13 +72,13 @@ class Storm:
         name, way = self._rng.choice(self._names), self._rng.choice(list(Way))
         ms = self._rng.choice((300, 2_000, 5_000, 10_000))
         self._network.link(name).clogged_until_ms[way] = self._world.now_ms + ms
-        self._world.say(f"nothing goes {way} for {ms} ms at {name}")
+        self._world.record(RecordKind.CLOGGED, name, way, ms)
 
     def _lose(self) -> None:
         name = self._rng.choice(self._names)
         link = self._network.link(name)
         link.loss = self._rng.choice((0.05, 0.2, 0.5))
-        self._world.say(f"{link.loss:.0%} of messages are lost at {name}")
+        self._world.record(RecordKind.LOSSY, name, f"{link.loss:.0%}")
 
         def heal() -> None:
             link.loss = 0.0

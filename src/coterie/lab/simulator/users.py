@@ -4,6 +4,7 @@ from functools import partial
 
 from coterie.herder.requests import Answer, DeleteConnector, Problem, PutConnector, Refused, SetTargetState, Write
 from coterie.lab.simulator.cluster import Cluster
+from coterie.lab.simulator.records import RecordKind, Value
 from coterie.lab.simulator.worker import Process
 from coterie.nouns.jobs import ConnectorName
 from coterie.nouns.states import TargetState
@@ -71,19 +72,19 @@ class Users:
                 if leader is not None:
                     self._send(leader, request, forwards=forwards - 1)
             else:
-                self._world.say(f"{process.name} refuses {_told(request)}: {answer.problem}")
+                self._world.say(f"{process.name} refuses that: {answer.message}")
 
-        self._world.say(f"{process.name} is asked for {_told(request)}")
+        self._world.record(RecordKind.REQUESTED, process.name, *_values(request))
         process.after(self._rng.randint(0, 10), lambda: process.rest.ask(request, answered))
 
 
-def _told(request: Write) -> str:
+def _values(request: Write) -> tuple[Value, ...]:
     match request:
-        case PutConnector(connector=name, config=config):
-            return f"{name} with {config['tasks.max']} tasks, config {config['of']}"
+        case PutConnector(connector=name, config=config, initial_state=state):
+            return "put", name, config["tasks.max"], config["of"], state
         case DeleteConnector(connector=name):
-            return f"no {name}"
+            return "delete", name
         case SetTargetState(connector=name, target_state=state):
-            return f"{name} {state}"
+            return "set", name, state
         case other:
-            return f"tasks of {other.connector}"
+            return "put tasks", other.connector

@@ -8,6 +8,7 @@ from coterie.lab.simulator.cluster import Cluster, Home
 from coterie.lab.simulator.faults import Faults
 from coterie.lab.simulator.network import Way
 from coterie.lab.simulator.operators import Operators
+from coterie.lab.simulator.records import RecordKind
 from coterie.lab.simulator.storm import Storm
 from coterie.lab.simulator.users import CONNECTORS, Users
 from coterie.lab.simulator.worker import Process
@@ -96,7 +97,7 @@ class Weather(Faults[Process]):
 
     def end(self) -> None:
         """The faults stop: everything heals, whoever was to come back is back, and the coordinator dies once more."""
-        self._world.say("the faults stop")
+        self._world.record(RecordKind.FAULTS_END)
         self._over = True
         self._storm.heal()
         self._cluster.reading_ms.clear()
@@ -152,13 +153,13 @@ class Weather(Faults[Process]):
         def stand_still() -> None:
             if process.alive and not process.paused and not self._over:
                 process.pause()
-                self._world.say(f"{process.home} is cut off")
+                self._world.record(RecordKind.CUT, process.home)
                 link.cut = True
                 self._world.after(still_ms, partial(self._resume, process))
                 self._world.after(still_ms + cut_ms, heal)
 
         def heal() -> None:
-            self._world.say(f"{process.home} is connected again")
+            self._world.record(RecordKind.CONNECTED, process.home)
             link.cut = False
 
         self._world.after(1_200, stand_still)
@@ -167,7 +168,7 @@ class Weather(Faults[Process]):
         name = self._rng.choice(self._workers)
         link = self._cluster.network.link(name)
         link.narrow = True
-        self._world.say(f"large answers get lost at {name}")
+        self._world.record(RecordKind.NARROW, name)
 
         def heal() -> None:
             link.narrow = False
@@ -176,7 +177,7 @@ class Weather(Faults[Process]):
 
     def _end(self, process: Process) -> None:
         if process.alive:
-            process.kill("is ended, for another has taken its place")
+            process.kill(RecordKind.REPLACED)
             self._start(process.home)  # if that one has gone by now
 
     def _replace(self) -> None:
@@ -200,7 +201,7 @@ class Weather(Faults[Process]):
         for name in sorted(self._cluster.processes):
             process = self._cluster.processes[name]
             if process.herder.is_leader:
-                process.kill("is killed, and led")
+                process.kill(RecordKind.LEADER_KILLED)
                 self._come_back(process.home)
                 return
 
@@ -221,7 +222,7 @@ class Weather(Faults[Process]):
 
     def _let_read_late(self, name: str, ms: int, *, lasts_ms: int) -> None:
         self._cluster.reading_ms[name] = ms
-        self._world.say(f"{name} reads the config log {ms} ms late")
+        self._world.record(RecordKind.READS_LATE, name, ms)
 
         def heal() -> None:
             self._cluster.reading_ms.pop(name, None)
@@ -231,7 +232,7 @@ class Weather(Faults[Process]):
     def _set_anew(self) -> None:
         """One after the other gets new settings, and is bounced."""
         protocol = self._rng.choice(list(ConnectProtocol))
-        self._world.say(f"one after the other is to speak {protocol.setting}")
+        self._world.record(RecordKind.PROTOCOL_SET, protocol.setting)
         between_ms = self._rng.choice((3_000, 8_000, 15_000))
         for number, name in enumerate(self._workers):
             self._world.after(number * between_ms, partial(self._bounce, name, protocol=protocol))

@@ -4,10 +4,13 @@ A worker is a name; its processes come and go. What a paused process is told wai
 what a dead one is told is lost.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
+from json import loads
 
+from coterie.engine.log import NewLine
 from coterie.herder import machine as herder_machine
 from coterie.herder import messages as herder
+from coterie.herder.requests import Refused
 from coterie.herder.seams import TaskStart
 from coterie.herder.state import Herder, HerderSettings
 from coterie.herder.timers import Timer
@@ -23,16 +26,16 @@ from coterie.lab.simulator.cluster import (
 )
 from coterie.lab.simulator.invariants import MachineCheck
 from coterie.lab.simulator.reader import Reader
+from coterie.lab.simulator.records import RecordKind, Value, name_of, texts
 from coterie.lab.simulator.rest import Rest
-from coterie.lab.simulator.rounds import told
 from coterie.lab.simulator.world import Alarms
 from coterie.lab.translation import as_asked, as_heard
 from coterie.member import classic, events
 from coterie.member.messages import HeartbeatRequest, HeartbeatResponse, JoinRequest, JoinResponse, Response
 from coterie.member.state import Member, MemberSettings
-from coterie.nouns.ids import Generation, WorkerId, WorkerUrl
+from coterie.nouns.ids import Generation, MemberId, WorkerId, WorkerUrl
 from coterie.nouns.jobs import NO_JOBS, ConnectorTaskId
-from coterie.wire.connect import AssignmentError, ConnectProtocol
+from coterie.wire.connect import AssignmentError, ConnectProtocol, WorkerAssignment
 from coterie.wire.connect_events import (
     AssignmentReceived,
     AssignmentWanted,
@@ -119,15 +122,22 @@ class Process:
         """The last round that it was to deal out."""
         self._waiting: list[Callable[[], None]] = []
         cluster.processes[self.name] = self
-        claims = f", claims {told(self.setup.claims)}" if self.setup.claims is not None else ""
-        how = "goes on" if place is not None else "starts"
-        self.world.say(f"{self.name} {how}: {self.setup.protocol.setting}{claims}")
+        self.world.record(
+            RecordKind.STARTS if place is None else RecordKind.CONTINUES,
+            self.name,
+            self.setup.protocol.setting,
+            self.setup.instance_id,
+            f"claims {texts(self.setup.claims)}" if self.setup.claims is not None else None,
+        )
         if place is not None:
             self.member_alarms.set("heartbeat", self.world.now_ms)
         self.reader.read()
         self.after(
             self.world.rng.randint(50, 1_500), lambda: self.tell(herder.RuntimeOpened(wall_ms=self.world.now_ms))
         )
+
+    def _record(self, kind: RecordKind, *values: Value) -> None:
+        self.world.record(kind, self.name, *values)
 
     # -- life and death ----------------------------------------------------------------------------------------------
 
@@ -144,13 +154,13 @@ class Process:
         self.world.after(ms, lambda: self.soon(happens))
 
     def pause(self) -> None:
-        self.world.say(f"{self.name} is paused")
+        self._record(RecordKind.PAUSED)
         self.paused = True
 
     def resume(self) -> None:
         if not (self.alive and self.paused):
             return
-        self.world.say(f"{self.name} goes on")
+        self._record(RecordKind.RESUMED)
         self.paused = False
         self.resumed_at_ms = self.world.now_ms
         waiting, self._waiting = self._waiting, []
@@ -159,8 +169,8 @@ class Process:
         for happens in waiting:
             self.soon(happens)
 
-    def kill(self, why: str) -> None:
-        self.world.say(f"{self.name} {why}")
+    def kill(self, how: RecordKind, *values: Value) -> None:
+        self._record(how, *values)
         self.alive = False
         self.active.clear()
         self.herder_alarms.off()
@@ -170,7 +180,7 @@ class Process:
 
     def shut_down(self) -> None:
         self.ending = True
-        self.world.say(f"{self.name} is told to end")
+        self._record(RecordKind.SHUT_DOWN)
         self.soon(lambda: self.tell(herder.ShutdownOrdered(reason="SIGTERM")))
 
     # -- the herder --------------------------------------------------------------------------------------------------
@@ -190,19 +200,25 @@ class Process:
                 self.herder_alarms.cancel(timer)
             case herder.Say(text=text):
                 self.world.say(f"{self.name}: {text}")
-            case herder.Reply():
+            case herder.Reply(id=id_, answer=answer):
+                self._record(RecordKind.REPLIES, id_, answer.problem if isinstance(answer, Refused) else "done")
                 self.rest.answer(effect)
             case herder.Subscribe(config_offset=config_offset, owned=owned, draining=draining):
+                self._record(RecordKind.SUBSCRIBES, config_offset, texts(owned), draining)
                 self.feed_member(events.Subscribed(config_offset=config_offset, owned=owned, draining=draining))
             case herder.Rejoin(reason=reason):
+                self._record(RecordKind.REJOINS)
                 self.feed_member(events.RejoinWanted(reason=reason))
             case herder.Abandon(reason=reason):
+                self._record(RecordKind.ABANDONS)
                 self.feed_member(events.AbandonWanted(reason=reason))
             case herder.Install(generation=generation, assignments=assignments):
+                self._record(RecordKind.DEALS, generation, *_dealt(assignments))
                 if self.wanted is not None and self.wanted.generation == generation:
                     self.cluster.watch.on_dealt(self, self.wanted, assignments)
                 self.feed_member(events.Installed(generation=generation, assignments=assignments))
             case herder.LeaveGroup(reason=reason, for_good=for_good):
+                self._record(RecordKind.LEAVES, for_good)
                 self.feed_member(events.LeaveWanted(reason=reason, for_good=for_good))
             case herder.Exit():
                 self._exit(effect)
@@ -211,7 +227,8 @@ class Process:
 
     def _exit(self, end: herder.Exit) -> None:
         self.cluster.watch.on_exit(self, end.code)
-        self.kill(f"ends with {end.code}: {end.reason}")
+        self.kill(RecordKind.EXITS, end.code, end.restarts)
+        self.world.say(f"{self.name} exits: {end.reason}")
         if end.restarts:
             self.world.after(self.world.rng.randint(1, 1_500), lambda: self.cluster.go_on(self, end.place))
         elif self.drains and not end.code:
@@ -224,21 +241,25 @@ class Process:
         match chore:
             case herder.StartTask(start=start):
                 self.active[start.task] = start
-                self.world.say(f"{self.name} starts {start.task}")
+                self._record(RecordKind.TASK_STARTS, str(start.task))
                 self.cluster.watch.on_start(self, start.task)
                 self.after(rng.randint(20, 600), lambda: self.tell(herder.TaskStarted(task=start.task)))
             case herder.StopTask(task=task, grace_ms=grace_ms):
+                self._record(RecordKind.TASK_STOPS, str(task), grace_ms)
                 self.cluster.watch.on_stop(self, self.active.get(task))
                 self.after(rng.randint(5, max(grace_ms, 5)), lambda: self._stopped(task))
             case herder.SplitConnector(connector=connector, config=config, written_at=written_at):
+                self._record(RecordKind.SPLITS, connector, written_at)
                 split = [{"task": str(number), "of": config["of"]} for number in range(int(config["tasks.max"]))]
                 done = herder.ConnectorSplit(connector=connector, written_at=written_at, configs=split)
                 self.after(rng.randint(5, 300), lambda: self.tell(done))
             case herder.ValidateConfig(id=id_):
                 self.after(rng.randint(1, 50), lambda: self.tell(herder.ConfigValidated(id=id_, errors={})))
-            case herder.PublishTaskConfigs():
+            case herder.PublishTaskConfigs(connector=connector, leader_url=url, configs=configs, signing=signing):
+                self._record(RecordKind.PUBLISHES, connector, url, len(configs), signing is not None)
                 self.rest.publish(chore)
             case herder.MakeSessionKey(size_bytes=size_bytes):
+                self._record(RecordKind.SESSION_KEY, size_bytes)
                 key = rng.randbytes(size_bytes)
                 self.after(
                     rng.randint(1, 20),
@@ -248,9 +269,11 @@ class Process:
                 self.reader.find_end(chore)
             case herder.AppendConfig():
                 self.reader.append(chore)
-            case herder.AppendStatuses():
+            case herder.AppendStatuses(lines=lines):
+                self._record(RecordKind.STATUSES, *map(_status, lines))
                 self.after(rng.randint(1, 50), lambda: self.tell(herder.StatusesAppended()))
             case herder.CloseRuntime():
+                self._record(RecordKind.CLOSES_RUNTIME)
                 self.active.clear()
                 self.after(rng.randint(1, 500), lambda: self.tell(herder.RuntimeClosed()))
             case herder.LeaveGroup():
@@ -258,7 +281,7 @@ class Process:
 
     def _stopped(self, task: ConnectorTaskId) -> None:
         self.active.pop(task, None)  # unless its runtime has closed meanwhile
-        self.world.say(f"{self.name} has stopped {task}")
+        self._record(RecordKind.TASK_STOPPED, str(task))
         self.tell(herder.TaskStopped(task=task))
 
     # -- the member --------------------------------------------------------------------------------------------------
@@ -283,29 +306,32 @@ class Process:
             case AssignmentReceived():
                 self._receive(effect)
                 self.tell(effect)
-            case AssignmentWanted():
+            case AssignmentWanted(generation=generation, protocol=protocol, members=members):
+                self._record(RecordKind.ASSIGNMENT_WANTED, generation, protocol.setting, *sorted(members))
                 self.wanted = effect
                 self.tell(effect)
             case RebalanceStarted():
+                self._record(RecordKind.REBALANCE_STARTED, effect.everything_stops)
                 if effect.everything_stops and self.voted == ConnectProtocol.EAGER.wire_name:
                     self.given = NO_JOBS
                 self.tell(effect)
             case MembershipLost():
+                self._record(RecordKind.MEMBERSHIP_LOST)
                 self.given, self.received = NO_JOBS, None
                 self.tell(effect)
             case MembershipRefused():
+                self._record(RecordKind.MEMBERSHIP_REFUSED)
                 self.ending = True
                 self.tell(effect)
             case events.Left():
+                self._record(RecordKind.LEFT)
                 self.tell(herder.GroupLeft())
             case news:
                 self.tell(news)
 
     def _receive(self, received: AssignmentReceived) -> None:
         assignment = received.assignment
-        self.world.say(
-            f"{self.name} in {received.generation}: +{told(assignment.assigned)} -{told(assignment.revoked)}"
-        )
+        self._record(RecordKind.ASSIGNED, received.generation, *_values(assignment))
         self.received, self.protocol = received.generation, received.protocol
         if assignment.error is AssignmentError.NO_ERROR:
             kept = NO_JOBS if received.protocol is ConnectProtocol.EAGER else self.given - assignment.revoked
@@ -313,6 +339,8 @@ class Process:
 
     def _send(self, send: events.Send) -> None:
         sent_at_ms = self.world.now_ms
+        if not isinstance(send.request, HeartbeatRequest):
+            self._record(RecordKind.SENDS, name_of(send.request))
         if isinstance(send.request, JoinRequest):
             self.cluster.watch.on_join(self)
 
@@ -341,6 +369,8 @@ class Process:
         )
 
     def _hear(self, id_: events.RequestId, response: Response, sent_at_ms: int) -> None:
+        if not isinstance(response, HeartbeatResponse) or response.error is not ErrorCode.none:
+            self._record(RecordKind.HEARS, name_of(response), response.error.name)
         beat_goes_on = isinstance(response, HeartbeatResponse) and response.error is ErrorCode.rebalance_in_progress
         if beat_goes_on or response.error is ErrorCode.none:
             self.answered_sent_ms = max(self.answered_sent_ms, sent_at_ms)
@@ -350,3 +380,24 @@ class Process:
             # It does not offer eager where it may have missed a vote; nothing else is left that all speak.
             self.voted = ConnectProtocol.EAGER.wire_name
         self.feed_member(events.Answered(id=id_, response=response))
+
+
+def _dealt(assignments: Mapping[MemberId, WorkerAssignment]) -> Iterator[Value]:
+    for member_id in sorted(assignments):
+        yield member_id
+        yield from _values(assignments[member_id])
+
+
+def _values(assignment: WorkerAssignment) -> tuple[Value, ...]:
+    return (
+        assignment.error.name,
+        assignment.config_offset,
+        texts(assignment.assigned),
+        texts(assignment.revoked),
+        assignment.delay_ms,
+    )
+
+
+def _status(line: NewLine) -> str:
+    """What is written of a connector or a task, without the error's text."""
+    return f"{line.key.decode()}={loads(line.value)['state'] if line.value is not None else None}"

@@ -8,6 +8,7 @@ from typing import Generic, TypeVar
 
 from coterie.engine.timers import Timers
 from coterie.engine.trace import Trace
+from coterie.lab.simulator.records import RecordKind, Value
 
 KeyT = TypeVar("KeyT", bound=Hashable)
 
@@ -21,7 +22,7 @@ class World:
         self.events = 0
         self._heap: list[tuple[int, int, Callable[[], None]]] = []
         self._planned = 0
-        self._trace = Trace()
+        self._trace = Trace(lines_max=5_000)
         self._digest = blake2b(digest_size=8)
 
     def at(self, at_ms: int, happens: Callable[[], None]) -> None:
@@ -38,10 +39,15 @@ class World:
             happens()
         self.now_ms = until_ms
 
-    def say(self, line: str) -> None:
-        """One line of the trace: what the digest is made of, and what is shown when something breaks."""
+    def record(self, kind: RecordKind, *values: Value) -> None:
+        """What has happened: the digest is made of it, and the story shows it."""
+        line = " ".join((kind, *map(str, values)))
         self._trace.add(self.now_ms, line)
         self._digest.update(f"{self.now_ms} {line}\n".encode())
+
+    def say(self, text: str) -> None:
+        """A line that the story shows and the digest leaves out."""
+        self._trace.add(self.now_ms, text)
 
     def story(self, last: int) -> str:
         return self._trace.story(last)

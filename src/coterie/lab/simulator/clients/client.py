@@ -32,6 +32,7 @@ from coterie.lab.simulator.clients.play import (
     assign,
     assigned,
 )
+from coterie.lab.simulator.records import RecordKind
 from coterie.nouns.ids import InstanceId
 from coterie.wire.errors import ErrorCode
 
@@ -61,7 +62,7 @@ class Client(Actor):
         self._asked: dict[_Kind, object] = {}
         self._stint = 0
         """Counts the assignments, so that a heartbeat of a former one is the last of its kind."""
-        play.world.say(f"{name} starts" + (f" as {instance_id}" if instance_id is not None else ""))
+        play.world.record(RecordKind.STARTS, name, instance_id, *protocols)
         self._join()
 
     # -- its life ---------------------------------------------------------------------------------------------------
@@ -71,7 +72,7 @@ class Client(Actor):
         if self.instance_id is None and self.member_id:
             farewell = partial(LeaveGroup, members=(LeavingMember(member_id=self.member_id),))
             self._ask("farewell", lambda reply_to: farewell(reply_to=reply_to), lambda _: None)
-        self.kill("stops")
+        self.kill(RecordKind.STOPS)
 
     # -- rounds -----------------------------------------------------------------------------------------------------
 
@@ -147,7 +148,7 @@ class Client(Actor):
         """The answer to anything may be that the place is gone, or another's."""
         match error:
             case ErrorCode.fenced_instance_id:
-                self.kill("is fenced")
+                self.kill(RecordKind.FENCED)
                 return
             case ErrorCode.unknown_member_id | ErrorCode.group_max_size_reached:
                 self.member_id, self.generation = NO_MEMBER, NO_GENERATION
@@ -212,11 +213,19 @@ class Client(Actor):
         late_max_ms: int = LATE_MAX_MS,
     ) -> None:
         token = self._asked[kind] = object()
+        if kind != "heartbeat":
+            self.play.world.record(RecordKind.SENDS, self.name, kind)
 
         def heard(then: Callable[[], None]) -> None:
             if self._asked.get(kind) is token:
                 del self._asked[kind]
                 then()
+
+        def hear(response: object) -> None:
+            assert isinstance(response, Response)
+            if kind != "heartbeat" or response.error is not ErrorCode.none:
+                self.play.world.record(RecordKind.HEARS, self.name, kind, response.error.name)
+            answered(response)
 
         def failed() -> None:
             if kind == "round":
@@ -225,14 +234,9 @@ class Client(Actor):
         self.play.network.call(
             self.home,
             lambda call: self.play.coordinator.serve(call, request),
-            answered=lambda response: self._awake(lambda: heard(lambda: answered(_response(response)))),
+            answered=lambda response: self._awake(lambda: heard(lambda: hear(response))),
             failed=lambda _: self._awake(lambda: heard(failed)),
             late_max_ms=late_max_ms,
         )
         if kind == "round":
             self._later(_GIVEN_UP_MS, lambda: heard(failed))
-
-
-def _response(response: object) -> Response:
-    assert isinstance(response, Response)
-    return response

@@ -18,6 +18,7 @@ from coterie.lab.simulator.coordinator import SimCoordinator
 from coterie.lab.simulator.invariants import Invariant, Violation
 from coterie.lab.simulator.network import Network
 from coterie.lab.simulator.outcome import Outcome, told_by
+from coterie.lab.simulator.records import RecordKind
 from coterie.lab.simulator.world import World
 
 WEATHER_MS = 120_000
@@ -63,7 +64,7 @@ def settle(play: Play) -> None:
             raise Violation(Invariant.SETTLES, f"{SETTLE_MS} ms after the last fault {missing}")
         world.run_until(world.now_ms + HEARTBEAT_INTERVAL_MS)
     generation = play.coordinator.group.generation
-    world.say(f"settled in generation {generation}")
+    world.record(RecordKind.SETTLED, generation)
     world.run_until(world.now_ms + QUIET_MS)
     missing = unsettled(play)
     if missing is not None or play.coordinator.group.generation != generation:

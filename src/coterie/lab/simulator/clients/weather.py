@@ -24,6 +24,7 @@ from coterie.lab.simulator.clients.play import (
     Play,
 )
 from coterie.lab.simulator.faults import Faults
+from coterie.lab.simulator.records import RecordKind, Value
 from coterie.lab.simulator.storm import Storm
 from coterie.nouns.ids import Generation, InstanceId, MemberId
 
@@ -71,7 +72,7 @@ class ClientsWeather(Faults[Client]):
 
     def end(self) -> None:
         """The faults stop, whoever was to come back is back, and the coordinator dies once more."""
-        self._world.say("the faults stop")
+        self._world.record(RecordKind.FAULTS_END)
         self._over = True
         self._deserted_until_ms = 0
         self._storm.heal()
@@ -120,14 +121,14 @@ class ClientsWeather(Faults[Client]):
         """Nobody is there for so long that offsets grow too old."""
         self._deserted_until_ms = self._world.now_ms + self._rng.choice((10_000, 60_000))
         for name in sorted(self._play.clients):
-            self._play.clients[name].kill("is killed with all others")
+            self._play.clients[name].kill(RecordKind.ALL_KILLED)
         for name in self._names:
             self._start(name)
 
     # -- operators ----------------------------------------------------------------------------------------------------
 
-    def _ask(self, what: str, request: Callable[[ReplyTo], Request]) -> None:
-        self._world.say(f"{OPERATOR} {what}")
+    def _ask(self, what: tuple[Value, ...], request: Callable[[ReplyTo], Request]) -> None:
+        self._world.record(RecordKind.REQUESTED, OPERATOR, *what)
         self._play.network.call(
             OPERATOR,
             lambda call: self._play.coordinator.serve(call, request),
@@ -140,21 +141,24 @@ class ClientsWeather(Faults[Client]):
         name = self._rng.choice(self._names)
         leaving = LeavingMember(member_id=MemberId(""), instance_id=InstanceId(f"place-{name}"))
         self._ask(
-            f"removes the member at {leaving.instance_id}",
+            ("remove", leaving.instance_id),
             lambda reply_to: LeaveGroup(reply_to=reply_to, members=(leaving,)),
         )
 
     def _delete_group(self) -> None:
-        self._ask("deletes the group", lambda reply_to: DeleteGroup(reply_to=reply_to))
+        self._ask(("delete group",), lambda reply_to: DeleteGroup(reply_to=reply_to))
 
     def _delete_offsets(self) -> None:
         partitions: tuple[TopicPartition, ...] = (self._rng.choice(PARTITIONS), OTHER_PARTITION)
-        self._ask("deletes offsets", lambda reply_to: OffsetDelete(reply_to=reply_to, partitions=partitions))
+        self._ask(
+            ("delete offsets", partitions[0].partition),
+            lambda reply_to: OffsetDelete(reply_to=reply_to, partitions=partitions),
+        )
 
     def _delete_topic(self) -> None:
         if self._play.coordinator.up:
             topic = self._rng.choice((READ_TOPIC, OTHER_TOPIC))
-            self._world.say(f"topic {topic} is deleted")
+            self._world.record(RecordKind.TOPIC_DELETED, topic)
             self._play.coordinator.feed(TopicDeleted(topic=topic))
 
     def _commit_from_outside(self) -> None:
@@ -163,7 +167,7 @@ class ClientsWeather(Faults[Client]):
         offset = self._play.next_offset(partition)
         retention_ms = self._rng.choice((None, OWN_RETENTION_MS))
         self._ask(
-            f"commits an offset of {partition}",
+            ("commit", partition.topic, partition.partition),
             lambda reply_to: OffsetCommit(
                 reply_to=reply_to,
                 member_id=MemberId(""),
@@ -175,4 +179,4 @@ class ClientsWeather(Faults[Client]):
         )
 
     def _fetch_all(self) -> None:
-        self._ask("looks at all offsets", lambda reply_to: OffsetFetch(reply_to=reply_to, partitions=None))
+        self._ask(("fetch offsets",), lambda reply_to: OffsetFetch(reply_to=reply_to, partitions=None))

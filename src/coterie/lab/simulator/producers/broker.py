@@ -37,6 +37,7 @@ from coterie.groups.turn import Refusal
 from coterie.lab.simulator.invariants import MachineCheck
 from coterie.lab.simulator.network import Call
 from coterie.lab.simulator.producers.watch import ProducersWatch, Step
+from coterie.lab.simulator.records import RecordKind, Value, name_of
 from coterie.lab.simulator.world import Alarms, World
 from coterie.nouns.errors import CoterieError, WorldError
 from coterie.wire.errors import ErrorCode
@@ -127,11 +128,11 @@ class SimBroker:
             if due_ms is not None:
                 self._alarms.set(transactional_id, due_ms)
         self.up = True
-        self._world.say(f"broker is up, ends are {[partition.end_offset for partition in self.partitions]}")
+        self._world.record(RecordKind.BROKER_UP, *(partition.end_offset for partition in self.partitions))
         self._watch.on_loaded(self)
 
     def crash(self) -> None:
-        self._world.say("broker crashes")
+        self._world.record(RecordKind.BROKER_CRASHES)
         self.up = False
         self._alarms.off()
         if self._writing and self._world.chance(0.5):
@@ -241,7 +242,7 @@ class SimBroker:
             _Write(
                 transactional_id=transactional_id,
                 what=make(-1),
-                by="its timer",
+                by="timer",
                 run=lambda store: decide(store, transactional_id, make, now_ms=now_ms),
                 told=told,
                 now_ms=now_ms,
@@ -274,6 +275,9 @@ class SimBroker:
         self._store.begin()
         steps, outcomes = self._run(writes)
         self._store.commit()
+        for step, (_, outcome) in zip(steps, outcomes, strict=True):
+            values = _values(step, outcome)
+            self._world.record(RecordKind.STEP, step.transactional_id, name_of(step.what), step.by, *values)
         self._watch.on_durable(self, steps)
         return outcomes
 
@@ -282,6 +286,7 @@ class SimBroker:
         self._store.begin()
         self._run(writes)
         self._store.rollback()
+        self._world.record(RecordKind.ROLLED_BACK, len(writes))
         return [(write, WorldError("the disk fails")) for write in writes]
 
     def _run(self, writes: list[_Write]) -> tuple[list[Step], list[tuple[_Write, Written | CoterieError]]]:
@@ -317,3 +322,14 @@ class SimBroker:
                     case Reply():
                         pass  # to whoever has asked
         write.told(outcome)
+
+
+def _values(step: Step, outcome: Written | CoterieError) -> tuple[Value, ...]:
+    match outcome:
+        case Written():
+            ends = (f"{grown.of.partition}:{grown.end_offset}" for grown in outcome.grown)
+            return outcome.base_offset, step.after.state if step.after is not None else None, *ends
+        case Refusal():
+            return (outcome.error.name,)
+        case _:
+            return ("failed",)

@@ -20,6 +20,7 @@ from coterie.lab.simulator.network import Call
 from coterie.lab.simulator.producers.broker import PARTITIONS, Produced
 from coterie.lab.simulator.producers.bundle import Bundle
 from coterie.lab.simulator.producers.play import DELIVERY_TIMEOUT_MS, IN_FLIGHT_MAX, LATE_MAX_MS, Play, Style
+from coterie.lab.simulator.records import RecordKind
 from coterie.wire.batches import TRANSACTIONAL, NewRecord, check_produced, encode_batch
 from coterie.wire.errors import ErrorCode
 
@@ -51,7 +52,7 @@ class Producer(Actor):
         self._known: set[int] = set()
         """The partitions that hold a batch of this epoch."""
         self._count = 0
-        play.world.say(f"{name} starts, of {style.name}")
+        play.world.record(RecordKind.STARTS, name, style.name)
         self._init(None)
 
     # -- between transactions -----------------------------------------------------------------------------------------
@@ -74,7 +75,7 @@ class Producer(Actor):
     def _become(self, producer: Identity) -> None:
         """In another epoch its batches are numbered from 0 again."""
         if producer != self._identity:
-            self.play.world.say(f"{self.name} is {tuple(producer)}")
+            self.play.world.record(RecordKind.BECOMES, self.name, *producer)
             self.play.watch.on_identity(self.name, self.transactional_id, producer)
             self._identity = producer
             self._sequences, self._known = {}, set()
@@ -185,6 +186,7 @@ class Producer(Actor):
         )
 
     def _on_produced(self, batch: _Batch, answer: Produced, *, had_earlier: bool) -> None:
+        self.play.world.record(RecordKind.PRODUCED, self.name, batch.partition, answer.error.name, answer.base_offset)
         match answer.error:
             case ErrorCode.none:
                 batch.is_written = True
@@ -199,13 +201,12 @@ class Producer(Actor):
                 self._send_again(batch)
             case error:
                 self.play.watch.on_refused(self.name, error)
-                self.play.world.say(f"{self.name}: a batch is refused with {error.name}")
                 self._is_aborting = True
                 self._end_if_idle()
 
     def _send_again(self, batch: _Batch) -> None:
         if self.play.world.now_ms - batch.made_at_ms > DELIVERY_TIMEOUT_MS:
-            self.play.world.say(f"{self.name} gives up a batch")
+            self.play.world.record(RecordKind.BATCH_GIVEN_UP, self.name, batch.partition)
             self._is_aborting = True
         self._soon(self._rng.randint(10, 200), lambda: self._end_if_idle() if self._is_aborting else self._send(batch))
 
@@ -247,11 +248,11 @@ class Producer(Actor):
             )
 
         def answered(reply: Reply) -> None:
-            self.play.world.say(f"{self.name} has {'committed' if is_commit else 'aborted'}")
+            self.play.world.record(RecordKind.COMMITTED if is_commit else RecordKind.ABORTED, self.name)
             self.play.watch.on_ended(bundle, is_commit=is_commit)
             if self._is_last and is_commit:
                 self.is_done = True
-                self.play.world.say(f"{self.name} is done")
+                self.play.world.record(RecordKind.DONE, self.name)
             elif needs_epoch:
                 self._later(self._rng.choice((0, 2_000)), lambda: self._init(producer))
             else:
@@ -283,7 +284,7 @@ class Producer(Actor):
                 again()
             else:
                 self.play.watch.on_refused(self.name, answer.error)
-                self.kill(f"is refused with {answer.error.name}")
+                self.kill(RecordKind.REFUSED, answer.error.name)
 
         self.play.network.call(
             self.transactional_id,

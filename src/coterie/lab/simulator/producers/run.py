@@ -7,6 +7,7 @@ from coterie.lab.simulator.producers.broker import PARTITIONS, SimBroker
 from coterie.lab.simulator.producers.play import Play
 from coterie.lab.simulator.producers.watch import ProducersWatch
 from coterie.lab.simulator.producers.weather import ProducersWeather
+from coterie.lab.simulator.records import RecordKind
 from coterie.lab.simulator.world import World
 
 WEATHER_MS = 45_000
@@ -46,7 +47,7 @@ def settle(play: Play) -> None:
         if play.world.now_ms >= until_ms:
             raise Violation(Invariant.ENDS, f"{SETTLE_MS} ms after the last fault {missing}")
         play.world.run_until(play.world.now_ms + 1_000)
-    play.world.say("every transaction has ended")
+    play.world.record(RecordKind.SETTLED, play.watch.ended)
     play.broker.crash()
     play.broker.start()
     play.watch.rewind()

@@ -17,6 +17,7 @@ from coterie.groups.transaction_messages import (
 )
 from coterie.lab.simulator.invariants import Invariant, Violation
 from coterie.lab.simulator.producers.bundle import Bundle, Entry, read_entry, sieve
+from coterie.lab.simulator.records import RecordKind, name_of
 from coterie.lab.simulator.world import World
 from coterie.wire.errors import ErrorCode
 
@@ -195,7 +196,7 @@ class ProducersWatch:
                 self._excused |= started
             by, since_ms = self._begun.pop(step.transactional_id)
             assert step.after is not None
-            self._world.say(f"the transaction of {by} ends by {type(step.what).__name__} of {step.by}")
+            self._world.record(RecordKind.TRANSACTION_ENDED, name_of(step.what), step.by, by)
             if why_not := self._why_open(step, by, since_ms):
                 raise Violation(Invariant.ABORTED_FOR_A_REASON, f"the transaction of {by} ends: {why_not}")
         elif is_open and not was_open:

@@ -5,6 +5,7 @@ from functools import partial
 from coterie.lab.simulator.faults import Faults
 from coterie.lab.simulator.producers.play import Play, Style
 from coterie.lab.simulator.producers.producer import Producer
+from coterie.lab.simulator.records import RecordKind
 from coterie.lab.simulator.storm import Storm
 
 IDS = ("orders", "payments", "audit")
@@ -43,7 +44,7 @@ class ProducersWeather(Faults[Producer]):
 
     def end(self) -> None:
         """The faults stop, the broker may die once more, and some producers die for good, wherever they are."""
-        self._world.say("the faults stop")
+        self._world.record(RecordKind.FAULTS_END)
         self._over = True
         self._play.is_ending = True
         self._storm.heal()
@@ -51,7 +52,7 @@ class ProducersWeather(Faults[Producer]):
         for producer in list(self._play.producers.values()):
             if self._world.chance(0.3):
                 self._gone_for_good.add(producer.transactional_id)
-                producer.kill("dies for good")
+                producer.kill(RecordKind.BURIED)
             else:
                 self._resume(producer)
         if self._world.chance(0.5):  # if it does not, its timers have to be those of its life
@@ -99,7 +100,7 @@ class ProducersWeather(Faults[Producer]):
     def _fail_disk(self) -> None:
         disk = self._play.broker.disk
         disk.failing = True
-        self._world.say("the disk fails")
+        self._world.record(RecordKind.DISK_FAILS)
 
         def heal() -> None:
             disk.failing = False
