@@ -1,7 +1,7 @@
 # The words of this house. CI runs the same ones (.ci/run).
 
 .DEFAULT_GOAL := help
-.PHONY: help setup check fmt test soak demo sim bench fuzz
+.PHONY: help setup check fmt test soak demo sim digests bench fuzz
 BIN := .venv/bin
 
 help:  ## say what the words mean
@@ -33,6 +33,12 @@ demo: .venv/run.stamp  ## broker, three workers, real data, one worker killed in
 
 sim: .venv/dev.stamp  ## the simulator; SEEDS="1 2 3" or SEEDS=1-40, PLAY=fleet, clients or producers
 	$(BIN)/python -m coterie.lab.simulator --jobs 2 $(if $(PLAY),--play $(PLAY)) $(if $(SEEDS),--seeds "$(SEEDS)")
+
+digests: .venv/dev.stamp  ## the digests of 2,000 seeds a play, compared; WRITE=yes writes them anew
+	for play in fleet clients producers; do \
+		$(BIN)/python -m coterie.lab.simulator --jobs 2 --quiet --play $$play \
+			$(if $(WRITE),--seeds 1-2000 --write,--compare) tests/lab/digests/$$play.txt || exit 1; \
+	done
 
 fuzz: .venv/dev.stamp  ## hostile frames: a million decoded, 50,000 sent to a broker; FRAMES=… SEED=…
 	$(BIN)/python -m tests.wire.fuzzing --frames $(or $(FRAMES),1000000) --seed $(or $(SEED),1)

@@ -8,17 +8,28 @@ import sys
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from functools import partial
+from pathlib import Path
 
 import pytest
 
-from coterie.lab.simulator.__main__ import main, seeds
+from coterie.lab.simulator.__main__ import PLAYS, main, read_digests, seeds
 from coterie.lab.simulator.clients.run import simulate_clients
 from coterie.lab.simulator.coordinator import Disk
 from coterie.lab.simulator.invariants import Invariant, Violation
+from coterie.lab.simulator.outcome import Outcome
 from coterie.lab.simulator.producers.run import simulate_producers
 from coterie.lab.simulator.records import NAMES, RecordKind
 from coterie.lab.simulator.run import simulate
 from coterie.lab.simulator.world import Alarms, World
+
+KEPT = {play: read_digests(Path(__file__).parent / "digests" / f"{play}.txt") for play in PLAYS}
+COMPARED_MAX = 10
+"""`make digests` compares the other seeds, too."""
+
+
+def assert_digest(play: str, outcome: Outcome) -> None:
+    """A change of records or effects on purpose writes the digests anew: see `make help`."""
+    assert outcome.seed > COMPARED_MAX or outcome.digest == KEPT[play][outcome.seed], "the play went another way"
 
 
 @pytest.mark.parametrize("seed", range(1, 41))
@@ -26,6 +37,7 @@ def test_all_invariants_hold(seed: int) -> None:
     outcome = simulate(seed)
     assert outcome.violation is None, f"{outcome.violation}\n{outcome.story}"
     assert outcome.generations > 1, "a seed in which nothing happens says nothing"
+    assert_digest("fleet", outcome)
 
 
 def test_workers_meet_all_that_their_play_is_about() -> None:
@@ -48,6 +60,7 @@ def test_workers_meet_all_that_their_play_is_about() -> None:
 def test_all_invariants_hold_for_ordinary_clients(seed: int) -> None:
     outcome = simulate_clients(seed)
     assert outcome.violation is None, f"{outcome.violation}\n{outcome.story}"
+    assert_digest("clients", outcome)
 
 
 def test_clients_meet_all_that_their_play_is_about() -> None:
@@ -62,6 +75,7 @@ def test_all_invariants_hold_for_producers_and_their_transactions(seed: int) -> 
     outcome = simulate_producers(seed)
     assert outcome.violation is None, f"{outcome.violation}\n{outcome.story}"
     assert outcome.generations, "a seed without a transaction says nothing"
+    assert_digest("producers", outcome)
 
 
 def test_producers_meet_all_that_their_play_is_about() -> None:
@@ -109,6 +123,20 @@ def test_seeds_are_told_one_by_one_or_as_a_range() -> None:
 def test_the_command_prints_one_digest_a_seed(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["--seeds", "1"]) == 0
     assert simulate(1).digest in capsys.readouterr().out
+
+
+def test_the_command_keeps_digests_and_finds_one_that_is_another(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    kept, play = tmp_path / "digests.txt", ["--play", "producers", "--quiet"]
+    assert main([*play, "--seeds", "3,1", "--write", str(kept)]) == 0
+    assert list(read_digests(kept)) == [3, 1]
+    assert main([*play, "--compare", str(kept)]) == 0
+    assert main([*play, "--compare", str(kept), "--seeds", "1-3"]) == 1, "nothing is kept of seed 2"
+    kept.write_text(kept.read_text().replace("1 ", "1 0"))
+    capsys.readouterr()
+    assert main([*play, "--compare", str(kept)]) == 1
+    assert capsys.readouterr().out == f"1 of 2 digests are not those of {kept}: seeds [1]\n"
 
 
 def test_two_processes_tell_of_seeds_in_their_order_as_one_does(capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,4 +1,8 @@
-"""``python -m coterie.lab.simulator --seeds 1-40``: one digest a seed; the first that fails is told and ends it."""
+"""``python -m coterie.lab.simulator --seeds 1-40``: one digest a seed; the first that fails is told and ends it.
+
+``--write FILE`` keeps the digests, one line ``seed digest`` each; ``--compare FILE`` plays the seeds that are to be
+played, all of the file's unless ``--seeds`` names some, and fails where a digest is another one than the file's.
+"""
 
 import argparse
 import sys
@@ -6,6 +10,7 @@ from collections.abc import Generator, Iterator
 from contextlib import closing
 from functools import partial
 from multiprocessing import get_context
+from pathlib import Path
 
 from coterie.lab.simulator.clients.run import simulate_clients
 from coterie.lab.simulator.outcome import Outcome
@@ -42,18 +47,29 @@ def told(outcome: Outcome) -> str:
     )
 
 
+def read_digests(file: Path) -> dict[int, str]:
+    """By seed, as ``--write`` has written them."""
+    return {int(seed): digest for seed, digest in map(str.split, file.read_text().splitlines())}
+
+
 def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m coterie.lab.simulator", description=__doc__)
-    parser.add_argument("--seeds", default="1-40", help="3, 1-40, or several of both (default: %(default)s)")
+    parser.add_argument("--seeds", help="3, 1-40, or several of both (default: 1-40, or those of --compare)")
     parser.add_argument("--play", choices=sorted(PLAYS), default="fleet", help="who plays (default: %(default)s)")
     parser.add_argument("--quiet", action="store_true", help="tell of every hundredth seed only")
     parser.add_argument("--lines", type=int, default=15, help="lines of the trace to show when a seed fails")
     parser.add_argument("--jobs", type=int, default=1, help="processes that play (default: %(default)s)")
+    parser.add_argument("--write", type=Path, metavar="FILE", help="write the digests to a file")
+    parser.add_argument("--compare", type=Path, metavar="FILE", help="compare the digests with those of a file")
     options = parser.parse_args(arguments)
-    played = outcomes(options.play, seeds(options.seeds), story_lines=options.lines, jobs=options.jobs)
+    kept = read_digests(options.compare) if options.compare is not None else None
+    wanted = seeds(options.seeds) if options.seeds is not None else iter(kept or range(1, 41))
+    digests: dict[int, str] = {}
+    played = outcomes(options.play, wanted, story_lines=options.lines, jobs=options.jobs)
     with closing(played):
         for outcome in played:
             seed = outcome.seed
+            digests[seed] = outcome.digest
             if not options.quiet or seed % 100 == 0 or outcome.violation is not None:
                 sys.stdout.write(told(outcome) + "\n")
             if outcome.violation is not None:
@@ -62,7 +78,14 @@ def main(arguments: list[str] | None = None) -> int:
                     f"repeat: python -m coterie.lab.simulator --play {options.play} --seeds {seed} --lines 200\n"
                 )
                 return 1
-    return 0
+    if options.write is not None:
+        options.write.write_text("".join(f"{seed} {digest}\n" for seed, digest in digests.items()))
+    others = [seed for seed, digest in digests.items() if kept is not None and kept.get(seed) != digest]
+    if others:
+        sys.stdout.write(
+            f"{len(others)} of {len(digests)} digests are not those of {options.compare}: seeds {others}\n"
+        )
+    return 1 if others else 0
 
 
 if __name__ == "__main__":
