@@ -12,7 +12,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from benchmarks.diary import line_of
-from coterie.cli import compose, parent, worker_file
+from coterie.cli import parent
+from coterie.cli.workers import compose, settings_file
 from coterie.herder.seams import TaskEvent, TaskHalted, TaskProgressed, TaskStart
 from coterie.nouns.jobs import ConnectorName, ConnectorTaskId
 
@@ -77,7 +78,7 @@ def main(file: str, diary: str) -> int:
     parent.end_with_it()
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
     logging.getLogger("httpx").setLevel(logging.WARNING)
-    settings, _ = worker_file.read(Path(file))
+    settings, _ = settings_file.read(Path(file))
     return compose.run_worker(settings, lambda settings, name, scratch: LightRuntime(Path(diary)))
 
 

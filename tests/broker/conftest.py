@@ -14,7 +14,7 @@ import pytest
 
 from coterie.broker.server import Broker, running
 from coterie.broker.settings import BrokerSettings
-from coterie.groups.state import Limits
+from coterie.groups.classic.state import Limits
 from coterie.wire.frames import RequestHeader, decode_response, encode_request, framed
 from coterie.wire.shapes import build_request
 from tests.ports import free_port

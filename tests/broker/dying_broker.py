@@ -19,13 +19,14 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from coterie.broker import group_host, server
-from coterie.broker.group_log import GroupLog
+from coterie.broker import server
+from coterie.broker.groups import host
+from coterie.broker.groups.log import GroupLog
 from coterie.broker.settings import BrokerSettings
-from coterie.groups.classic import step
-from coterie.groups.messages import Event, GenerationWritten, Heartbeat, Record, SyncGroup
+from coterie.groups.classic.machine import step
+from coterie.groups.classic.messages import Event, GenerationWritten, Heartbeat, Record, SyncGroup
+from coterie.groups.classic.state import Group, Limits, Phase
 from coterie.groups.offset_messages import OffsetWritten
-from coterie.groups.state import Group, Limits, Phase
 from coterie.nouns.ids import GroupId
 
 _PHASES: dict[str, Callable[[Group, Event], bool]] = {
@@ -54,7 +55,7 @@ def die_in_phase(phase: str) -> None:
             die()
         return output
 
-    vars(group_host)["step"] = dying_step
+    vars(host)["step"] = dying_step
 
 
 def die_at_record(kind: str, moment: str) -> None:

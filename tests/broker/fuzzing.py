@@ -40,7 +40,7 @@ import asyncio, logging, os, resource, sys, threading
 from pathlib import Path
 from coterie.broker.server import serve
 from coterie.broker.settings import BrokerSettings, Security, SecurityProtocol
-from coterie.groups.state import Limits
+from coterie.groups.classic.state import Limits
 
 def end_with_parent():
     sys.stdin.read()

@@ -17,7 +17,7 @@ from confluent_kafka import Consumer, Producer, TopicPartition
 
 from coterie.wire.errors import ErrorCode
 from tests.broker.conftest import raw_client
-from tests.broker.test_groups import Member
+from tests.broker.groups.test_groups import Member
 from tests.ports import free_port
 
 pytestmark = [pytest.mark.processes, pytest.mark.interop]
@@ -27,7 +27,7 @@ import asyncio, sys
 from pathlib import Path
 from coterie.broker.server import serve
 from coterie.broker.settings import BrokerSettings
-from coterie.groups.state import Limits
+from coterie.groups.classic.state import Limits
 settings = BrokerSettings(
     data_path=Path(sys.argv[1]), port=int(sys.argv[2]), limits=Limits(initial_rebalance_delay_ms=20)
 )

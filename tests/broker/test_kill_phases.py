@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from coterie.kafka.coordinator import KafkaCoordinator
-from coterie.member.state import MemberSettings
+from coterie.member.classic.state import MemberSettings
 from coterie.nouns.ids import ConfigOffset, Generation, GroupId, InstanceId, WorkerUrl
 from coterie.nouns.jobs import NO_JOBS, ConnectorName, Jobs
 from coterie.wire.connect import WorkerAssignment

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from coterie.broker.security.budget import Budget, Budgets, Share, SharedBudget
-from coterie.broker.store_reader import StoreReader
+from coterie.broker.storage.reader import StoreReader
 from coterie.wire.batches import NewRecord, encode_batch
 from coterie.wire.errors import ErrorCode
 from coterie.wire.frames import RequestHeader

@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from coterie.broker.clock import wall_ms
-from coterie.broker.log import open_log
 from coterie.broker.server import running, serve
 from coterie.broker.settings import BrokerSettings
+from coterie.broker.storage.log import open_log
 from coterie.nouns.errors import WorldError
 from coterie.wire.batches import NewRecord, encode_batch, read_head
 from coterie.wire.errors import ErrorCode

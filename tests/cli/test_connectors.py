@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from coterie.cli import connectors
-from tests.cli.test_workers import answering
+from tests.cli.workers.test_commands import answering
 
 STATUS: dict[str, Any] = {
     "name": "orders",

@@ -13,7 +13,7 @@ import asyncio, os, sys, threading
 from pathlib import Path
 from coterie.broker.server import serve
 from coterie.broker.settings import BrokerSettings
-from coterie.groups.state import Limits
+from coterie.groups.classic.state import Limits
 
 def end_with_parent():
     sys.stdin.read()

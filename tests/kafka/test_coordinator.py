@@ -5,7 +5,7 @@ from collections.abc import AsyncIterator, Callable
 import pytest
 
 from coterie.kafka.coordinator import KafkaCoordinator
-from coterie.member.messages import (
+from coterie.member.classic.messages import (
     HeartbeatRequest,
     HeartbeatResponse,
     JoinRequest,

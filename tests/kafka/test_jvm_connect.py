@@ -20,7 +20,8 @@ import httpx
 import pytest
 from confluent_kafka import OFFSET_BEGINNING, Consumer, TopicPartition
 
-from coterie.cli import plan, workers
+from coterie.cli.plan import preview
+from coterie.cli.workers import commands
 from coterie.herder.seams import TaskStart
 from coterie.nouns.errors import WorldError
 from coterie.nouns.jobs import ConnectorName
@@ -307,9 +308,9 @@ async def check_a_group_that_ours_leads(
         for order in ("drain", "restart"):
             said = await mixed.asked("POST", f"{asked.url}/coterie/workers/{host(jvm)}/{order}", status=409)
             assert said.startswith(f"The worker at {jvm}/ is Connect's own")
-    drain = partial(workers.drain, b.url, host(b.url))
+    drain = partial(commands.drain, b.url, host(b.url))
     assert f"The group speaks {speaks.setting}, which has no word for a drain" in await refused(drain)
-    leaves = partial(plan.show, plan.Asked(remove=(host(jvm),)), url=b.url, file=None, as_json=False)
+    leaves = partial(preview.show, preview.Asked(remove=(host(jvm),)), url=b.url, file=None, as_json=False)
     if speaks is ConnectProtocol.EAGER:
         assert "speaks eager" in await refused(leaves)
     else:
@@ -378,9 +379,9 @@ async def check_a_group_that_a_jvm_leads(mixed: Mixed, a: Composed, b: Composed,
         await mixed.asked("GET", f"{a.url}/coterie/group", status=409),
         await mixed.asked("POST", f"{a.url}/coterie/workers/b/drain", status=409),
         await mixed.asked("POST", f"{a.url}/coterie/workers/{host(b.url)}/restart", status=409),
-        await refused(partial(workers.show_group, b.url, as_json=False)),
-        await refused(partial(workers.drain, b.url, "a")),
-        await refused(partial(plan.show, plan.Asked(remove=("a",)), url=a.url, file=None, as_json=False)),
+        await refused(partial(commands.show_group, b.url, as_json=False)),
+        await refused(partial(commands.drain, b.url, "a")),
+        await refused(partial(preview.show, preview.Asked(remove=("a",)), url=a.url, file=None, as_json=False)),
     ]
     assert all(part in text for part in known for text in told), told
     said = await mixed.asked("POST", f"{b.url}/coterie/workers/{host(b.url)}/drain", status=409)

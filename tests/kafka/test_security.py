@@ -18,7 +18,7 @@ from coterie.kafka.admission import check_admission
 from coterie.kafka.connection import HEARTBEAT, Address, Connection, RefusedError
 from coterie.kafka.coordinator import KafkaCoordinator
 from coterie.kafka.topics import Topics
-from coterie.member.messages import HeartbeatRequest, JoinRequest
+from coterie.member.classic.messages import HeartbeatRequest, JoinRequest
 from coterie.nouns.errors import WorldError
 from coterie.nouns.ids import Generation, GroupId, MemberId
 from coterie.wire.errors import ErrorCode

@@ -9,7 +9,7 @@ import pytest
 
 from coterie.herder.requests import DescribeWorker, WorkerView
 from coterie.kafka.coordinator import KafkaCoordinator
-from coterie.member.messages import HeartbeatRequest, JoinRequest
+from coterie.member.classic.messages import HeartbeatRequest, JoinRequest
 from coterie.nouns.ids import Generation, GroupId, InstanceId, MemberId
 from coterie.nouns.jobs import ConnectorTaskId
 from coterie.wire.errors import ErrorCode

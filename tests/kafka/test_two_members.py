@@ -9,7 +9,7 @@ import pytest
 
 from coterie.herder.seams import Membership
 from coterie.kafka.coordinator import KafkaCoordinator
-from coterie.member.state import MemberSettings
+from coterie.member.classic.state import MemberSettings
 from coterie.nouns.ids import ConfigOffset, GroupId, WorkerUrl
 from coterie.nouns.jobs import NO_JOBS, ConnectorName, Jobs
 from coterie.wire.connect import WorkerAssignment

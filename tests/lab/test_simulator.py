@@ -15,11 +15,11 @@ import pytest
 from coterie.lab.simulator.__main__ import PLAYS, main, read_digests, seeds
 from coterie.lab.simulator.clients.run import simulate_clients
 from coterie.lab.simulator.coordinator import Disk
+from coterie.lab.simulator.fleet.run import simulate
 from coterie.lab.simulator.invariants import Invariant, Violation
 from coterie.lab.simulator.outcome import Outcome
 from coterie.lab.simulator.producers.run import simulate_producers
 from coterie.lab.simulator.records import NAMES, RecordKind
-from coterie.lab.simulator.run import simulate
 from coterie.lab.simulator.world import Alarms, World
 
 KEPT = {play: read_digests(Path(__file__).parent / "digests" / f"{play}.txt") for play in PLAYS}

@@ -59,7 +59,7 @@ def test_a_planted_bug_breaks_an_invariant_that_it_names(planted: ModuleType, na
 def test_a_crash_does_not_count_as_found(planted: ModuleType) -> None:
     bug = planted.Bug(
         name="a typing error",
-        file="groups/classic.py",
+        file="groups/classic/machine.py",
         search="turn = Turn(group, now_ms)",
         replace="turn = Trun(group, now_ms)",
         breaks=("settles",),

@@ -47,7 +47,7 @@ import asyncio, sys, threading, time
 from pathlib import Path
 from coterie.cli.stderr import log_to_stderr
 from coterie.spark.runtime import SparkConfig, SparkTaskRuntime
-from coterie.spark.sinks import FileSink
+from coterie.spark.sinks.files import FileSink
 from tests.spark.conftest import Rig, write_file
 
 log_to_stderr("WARNING")

@@ -10,7 +10,7 @@ import pytest
 
 from coterie.herder.seams import TaskFailed, TaskProgressed, TaskTaken
 from coterie.spark.checkpoint import batch_in_flight, is_taken, last_batch, take_over
-from coterie.spark.sinks import FileSink
+from coterie.spark.sinks.files import FileSink
 from tests.spark.conftest import Rig, rows_of, write_file
 
 pytestmark = [pytest.mark.spark, pytest.mark.asyncio(loop_scope="session"), pytest.mark.timeout(180)]

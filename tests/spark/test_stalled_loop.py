@@ -15,7 +15,7 @@ from coterie.herder.seams import TaskHalted
 from coterie.nouns.jobs import ConnectorName
 from coterie.spark.query import TaskQuery
 from coterie.spark.runtime import SparkTaskRuntime
-from coterie.spark.sinks import FileSink, Staged
+from coterie.spark.sinks.files import FileSink, Staged
 from tests.kafka.embedded_broker import EmbeddedBroker
 from tests.spark.conftest import Rig, rows_of, write_file
 from tests.worker.fleet import SESSION_MS, Fleet

@@ -13,10 +13,18 @@ from typing import Any
 
 import httpx
 
-from coterie.cli.compose import serve_worker
+from coterie.cli.workers.compose import serve_worker
 from coterie.config.worker import WorkerSettings
 from coterie.herder.seams import TaskRuntime
-from coterie.member.messages import Coordinator, JoinRequest, JoinResponse, Request, Response, SyncRequest, SyncResponse
+from coterie.member.classic.messages import (
+    Coordinator,
+    JoinRequest,
+    JoinResponse,
+    Request,
+    Response,
+    SyncRequest,
+    SyncResponse,
+)
 from coterie.nouns.ids import MemberId
 from coterie.rest.leader import open_client
 from coterie.rest.server import bind

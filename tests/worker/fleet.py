@@ -14,7 +14,7 @@ from coterie.herder.state import HerderSettings
 from coterie.kafka.connection import Address
 from coterie.kafka.coordinator import KafkaCoordinator
 from coterie.kafka.topics import Topics
-from coterie.member.state import MemberSettings
+from coterie.member.classic.state import MemberSettings
 from coterie.nouns.ids import GroupId, InstanceId, WorkerId, WorkerUrl
 from coterie.nouns.jobs import ConnectorName, Jobs
 from coterie.wire.connect import ConnectProtocol

@@ -13,7 +13,7 @@ from typing import Any
 
 import httpx
 
-from coterie.cli import compose, relaunch
+from coterie.cli.workers import compose, relaunch
 from coterie.config.worker import WorkerSettings
 from coterie.herder.seams import TaskRuntime
 from coterie.rest.server import bind

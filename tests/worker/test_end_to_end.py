@@ -9,7 +9,7 @@ import pytest
 
 from coterie.broker.server import running
 from coterie.broker.settings import BrokerSettings
-from coterie.groups.state import Limits
+from coterie.groups.classic.state import Limits
 from coterie.nouns.jobs import ConnectorName
 from coterie.wire.connect import ConnectProtocol
 from tests.worker.fleet import ORDERS, SESSION_MS, Fleet, Link

@@ -7,7 +7,7 @@ import pytest
 from coterie.broker.server import running
 from coterie.broker.settings import BrokerSettings
 from coterie.kafka.coordinator import KafkaCoordinator
-from coterie.member.messages import (
+from coterie.member.classic.messages import (
     HeartbeatRequest,
     HeartbeatResponse,
     JoinRequest,
@@ -19,7 +19,7 @@ from coterie.member.messages import (
     SyncRequest,
     SyncResponse,
 )
-from coterie.member.state import MemberSettings
+from coterie.member.classic.state import MemberSettings
 from coterie.nouns.errors import WorldError
 from coterie.nouns.ids import ConfigOffset, Generation, GroupId, MemberId, WorkerUrl
 from coterie.nouns.jobs import NO_JOBS

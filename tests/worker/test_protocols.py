@@ -13,10 +13,10 @@ import pytest
 
 from coterie.broker.server import running
 from coterie.broker.settings import BrokerSettings
-from coterie.groups.state import Limits
+from coterie.groups.classic.state import Limits
 from coterie.herder.requests import DescribeWorker, WorkerView
 from coterie.kafka.coordinator import KafkaCoordinator
-from coterie.member.messages import JoinRequest, JoinResponse, LeaveRequest, SyncRequest, SyncResponse
+from coterie.member.classic.messages import JoinRequest, JoinResponse, LeaveRequest, SyncRequest, SyncResponse
 from coterie.nouns.ids import MemberId
 from coterie.nouns.jobs import ConnectorTaskId, Jobs
 from coterie.wire.connect import PROTOCOL_TYPE, ConnectProtocol

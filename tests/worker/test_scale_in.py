@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from coterie.cli import workers as commands
+from coterie.cli.workers import commands
 from coterie.nouns.errors import WorldError
 from coterie.wire.connect import ConnectProtocol
 from tests.kafka.embedded_broker import EmbeddedBroker

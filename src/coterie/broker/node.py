@@ -4,13 +4,13 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from coterie.broker.groups import Groups
-from coterie.broker.log import BrokerLog, Topic
+from coterie.broker.groups.registry import Groups
 from coterie.broker.security.admission import Admission
 from coterie.broker.security.principals import ANONYMOUS, Principal
 from coterie.broker.security.sasl import Conversation
 from coterie.broker.settings import BrokerSettings
-from coterie.broker.transactions import Transactions
+from coterie.broker.storage.log import BrokerLog, Topic
+from coterie.broker.transactions.coordinator import Transactions
 from coterie.broker.turns import Aside
 from coterie.wire.frames import RequestHeader
 

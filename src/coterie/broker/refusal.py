@@ -2,7 +2,7 @@
 
 from collections.abc import Awaitable
 
-from coterie.broker.store import NoRoomError, TopicGoneError
+from coterie.broker.storage.store import NoRoomError, TopicGoneError
 from coterie.nouns.errors import CoterieError, WorldError
 from coterie.wire.errors import ErrorCode
 

@@ -12,15 +12,15 @@ from contextlib import asynccontextmanager, contextmanager
 
 from coterie.broker.clock import steady_clock, wall_ms
 from coterie.broker.connection import Connection
-from coterie.broker.group_log import GROUPS_TOPIC, GroupLog
-from coterie.broker.groups import Groups
-from coterie.broker.log import BrokerLog, open_log
+from coterie.broker.groups.log import GROUPS_TOPIC, GroupLog
+from coterie.broker.groups.registry import Groups
 from coterie.broker.node import Node
 from coterie.broker.security.admission import Admission
 from coterie.broker.settings import BrokerSettings
-from coterie.broker.store import FREE_BYTES_MIN
-from coterie.broker.transactions import Transactions
-from coterie.broker.upkeep import keep_up
+from coterie.broker.storage.log import BrokerLog, open_log
+from coterie.broker.storage.store import FREE_BYTES_MIN
+from coterie.broker.transactions.coordinator import Transactions
+from coterie.broker.upkeep.loop import keep_up
 from coterie.nouns.errors import WorldError
 
 logger = logging.getLogger(__name__)

@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
 
-from coterie.groups.state import Limits
+from coterie.groups.classic.state import Limits
 from coterie.groups.transaction_messages import TransactionLimits
 
 

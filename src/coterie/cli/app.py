@@ -9,9 +9,9 @@ import typer
 
 from coterie import __version__
 from coterie.cli import parent
-from coterie.cli.broker_app import broker_app
+from coterie.cli.broker.app import broker_app
 from coterie.cli.options import DEFAULT_URL, Url
-from coterie.cli.plan_command import plan
+from coterie.cli.plan.command import plan
 from coterie.cli.signals import interrupt_on_signals
 from coterie.cli.stderr import complain, log_to_stderr
 from coterie.nouns.errors import ConfigError, CoterieError
@@ -151,16 +151,16 @@ def worker(
         return
     if config is None:
         raise typer.BadParameter("Missing option '--config' / '-c': which worker is to run here?")
-    from coterie.cli import worker_file
+    from coterie.cli.workers import settings_file
 
-    settings, warnings = worker_file.read(config)
+    settings, warnings = settings_file.read(config)
     log_to_stderr(settings.log_level)
     for warning in warnings:
         logging.getLogger(__name__).warning("%s", warning)
-    from coterie.cli import compose
+    from coterie.cli.workers import compose
 
     def check_anew() -> None:
-        compose.check_listener(worker_file.read(config)[0], running=settings)
+        compose.check_listener(settings_file.read(config)[0], running=settings)
 
     sys.exit(compose.run_worker(settings, check_settings=check_anew))
 
@@ -174,9 +174,9 @@ def group(
     as_json: Annotated[bool, typer.Option("--json", help="For machines: what GET /coterie/group answers.")] = False,
 ) -> None:
     """Show a group: its workers and their states, who has what, what moves, what waits and what has nobody."""
-    from coterie.cli import workers
+    from coterie.cli.workers import commands
 
-    workers.show_group(url, as_json=as_json)
+    commands.show_group(url, as_json=as_json)
 
 
 @worker_app.command("drain")
@@ -194,12 +194,12 @@ def drain_worker(
 
     Returns when it has gone. Ctrl-C ends the waiting, not the drain. Needs connect.protocol=static in the whole group.
     """
-    from coterie.cli import workers
+    from coterie.cli.workers import commands
 
     if uncordon:
-        workers.uncordon(url, worker)
+        commands.uncordon(url, worker)
     else:
-        workers.drain(url, worker)
+        commands.drain(url, worker)
 
 
 @workers_app.command("restart")
@@ -223,11 +223,11 @@ def restart_workers(
     worker that is away for longer loses its place, and its jobs are those of a lost worker. Nobody restarts while a
     worker is missing; the only worker of a group restarts only when it is named.
     """
-    from coterie.cli import workers
+    from coterie.cli.workers import commands
 
     if not rolling:
         raise typer.BadParameter("Say --rolling: all at once would stop everything, and that is not offered")
-    workers.restart_rolling(url, timeout_s=timeout, only=only or ())
+    commands.restart_rolling(url, timeout_s=timeout, only=only or ())
 
 
 # -- connectors -------------------------------------------------------------------------------------------------------

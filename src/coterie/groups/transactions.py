@@ -7,6 +7,7 @@ dies has ended it, or has not, and then its producer asks again or its timer fir
 """
 
 from coterie.engine.output import Output
+from coterie.groups.classic.turn import Refusal
 from coterie.groups.transaction_messages import (
     EPOCH_MAX,
     NOBODY,
@@ -26,7 +27,6 @@ from coterie.groups.transaction_messages import (
     TransactionWritten,
     VerifyPartitions,
 )
-from coterie.groups.turn import Refusal
 from coterie.wire.errors import ErrorCode
 
 

@@ -21,7 +21,7 @@ from coterie.kafka.connection import (
     Connection,
 )
 from coterie.kafka.security import PLAINTEXT
-from coterie.member.messages import (
+from coterie.member.classic.messages import (
     HeartbeatRequest,
     HeartbeatResponse,
     JoinRequest,

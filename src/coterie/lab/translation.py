@@ -2,8 +2,8 @@
 
 from collections.abc import Callable
 
-from coterie.groups import messages as groups
-from coterie.member import messages as member
+from coterie.groups.classic import messages as groups
+from coterie.member.classic import messages as member
 from coterie.nouns.ids import MemberId
 
 

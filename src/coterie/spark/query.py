@@ -18,7 +18,7 @@ from coterie.nouns.errors import ConfigError, WorldError
 from coterie.nouns.jobs import ConnectorTaskId
 from coterie.spark.checkpoint import Held, batch_in_flight, is_taken, last_batch
 from coterie.spark.plugins import find_plugin
-from coterie.spark.sinks import Fence, FencedError, FileSink
+from coterie.spark.sinks.files import Fence, FencedError, FileSink
 from coterie.spark.transforms import transform
 
 log = logging.getLogger(__name__)

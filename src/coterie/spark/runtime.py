@@ -28,7 +28,7 @@ from coterie.spark.events import Events
 from coterie.spark.plugins import find_plugin
 from coterie.spark.query import TaskQuery
 from coterie.spark.session import Session, open_session
-from coterie.spark.sinks import FencedError
+from coterie.spark.sinks.files import FencedError
 from coterie.spark.validation import COMMON, errors_of
 from coterie.spark.warmup import warm_up
 

@@ -6,9 +6,10 @@ from pyspark.sql import SparkSession
 
 from coterie.config.definition import Definition, Importance, Key, Type, as_list, at_least, not_blank
 from coterie.nouns.errors import ConfigError
-from coterie.spark import sinks, transforms
+from coterie.spark import transforms
 from coterie.spark.paths import option_values
 from coterie.spark.plugins import Plugin, find_plugin, plugins
+from coterie.spark.sinks import files
 
 
 def _aliases(value: str) -> str | None:
@@ -69,7 +70,7 @@ def errors_of(spark: SparkSession, config: Mapping[str, str]) -> dict[str, list[
     plugin = find_plugin(config.get("connector.class", ""))
     if plugin is None:
         return found
-    definition = COMMON + plugin.definition(config) + sinks.DEFINITION + transforms.definition(config)
+    definition = COMMON + plugin.definition(config) + files.DEFINITION + transforms.definition(config)
     found = definition.errors(config) | _unknown(definition, plugin, config)
     if not any(key.startswith(plugin.prefix) for key in found):
         found |= plugin.validate(spark, config)
@@ -82,7 +83,7 @@ def errors_of(spark: SparkSession, config: Mapping[str, str]) -> dict[str, list[
 def _unknown(definition: Definition, plugin: Plugin, config: Mapping[str, str]) -> dict[str, list[str]]:
     """Keys under our own prefixes that nobody defines: a slip of the pen must not be silent."""
     known = {key.name for key in definition.keys}
-    options = (plugin.options_prefix, sinks.OPTIONS)
+    options = (plugin.options_prefix, files.OPTIONS)
     ours = (plugin.prefix, "sink.", "transforms.")
     return {
         key: [f"Unknown configuration {key}"]
@@ -112,7 +113,7 @@ def _unknown_sink_options(spark: SparkSession, config: Mapping[str, str]) -> dic
         "parquet": sql.execution.datasources.parquet.ParquetOptions,
     }[format_]
     return {
-        sinks.OPTIONS + option: [f"Spark's {format_} files have no option {option}"]
-        for option in option_values(config, sinks.OPTIONS)
+        files.OPTIONS + option: [f"Spark's {format_} files have no option {option}"]
+        for option in option_values(config, files.OPTIONS)
         if not (known.isValidOption(option) or option.startswith("parquet."))
     }

@@ -11,7 +11,7 @@ from coterie.nouns.ids import Incarnation
 from coterie.nouns.jobs import ConnectorName, ConnectorTaskId
 from coterie.spark.checkpoint import take_over, task_folder
 from coterie.spark.query import TaskQuery
-from coterie.spark.sinks import FORMATS
+from coterie.spark.sinks.files import FORMATS
 
 ROWS = 200
 

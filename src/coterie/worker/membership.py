@@ -12,8 +12,7 @@ from collections.abc import Mapping
 from typing import Literal, TypeAlias
 
 from coterie.engine.trace import Trace
-from coterie.member.classic import step
-from coterie.member.events import (
+from coterie.member.classic.events import (
     AbandonWanted,
     Answered,
     CancelTimer,
@@ -31,8 +30,9 @@ from coterie.member.events import (
     Timer,
     TimerFired,
 )
-from coterie.member.messages import Coordinator, HeartbeatRequest
-from coterie.member.state import Member, MemberSettings
+from coterie.member.classic.machine import step
+from coterie.member.classic.messages import Coordinator, HeartbeatRequest
+from coterie.member.classic.state import Member, MemberSettings
 from coterie.nouns.errors import WorldError
 from coterie.nouns.ids import ConfigOffset, Generation, MemberId
 from coterie.nouns.jobs import Jobs

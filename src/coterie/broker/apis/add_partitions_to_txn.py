@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from coterie.broker.node import Node, Request
-from coterie.broker.topic_rules import is_internal
+from coterie.broker.topics.names import is_internal
 from coterie.groups.transaction_messages import AddPartitions, Event, Identity, Reply, TopicPartition, VerifyPartitions
 from coterie.nouns.errors import WorldError
 from coterie.wire.errors import ErrorCode

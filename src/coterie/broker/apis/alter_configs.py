@@ -5,8 +5,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from coterie.broker.apis.incremental_alter_configs import Alter, answered
-from coterie.broker.config_changes import check_names, given
 from coterie.broker.node import Node, Request
+from coterie.broker.topics.config_changes import check_names, given
 from coterie.config.definition import Definition
 from coterie.wire.shapes import Values
 

@@ -3,10 +3,10 @@
 from collections.abc import Mapping
 from enum import IntEnum
 
-from coterie.broker.broker_configs import broker_values
-from coterie.broker.group_configs import GROUP, broker_name
+from coterie.broker.groups.configs import GROUP, broker_name
 from coterie.broker.node import NODE_ID, Node
-from coterie.broker.topic_configs import BROKER_NAMES, TOPIC, batch_size_max
+from coterie.broker.topics.broker_configs import broker_values
+from coterie.broker.topics.configs import BROKER_NAMES, TOPIC, batch_size_max
 from coterie.config.definition import Key, Type
 from coterie.wire.shapes import Values
 

@@ -7,7 +7,7 @@ from typing import Any
 from coterie.broker.apis.create_topics import assignment_error, check_room
 from coterie.broker.node import Node, Request
 from coterie.broker.refusal import RefusedError, outcome
-from coterie.broker.topic_rules import is_internal
+from coterie.broker.topics.names import is_internal
 from coterie.broker.turns import in_turns
 from coterie.wire.errors import ErrorCode
 from coterie.wire.shapes import Values

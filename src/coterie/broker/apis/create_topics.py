@@ -6,12 +6,12 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from coterie.broker.apis.config_entries import topic_entries
-from coterie.broker.log import Topic
 from coterie.broker.node import NODE_ID, Node, Request
 from coterie.broker.refusal import RefusedError, outcome
-from coterie.broker.store import NoRoomError, TopicExistsError
-from coterie.broker.topic_configs import config_error
-from coterie.broker.topic_rules import collision, is_internal, name_error
+from coterie.broker.storage.log import Topic
+from coterie.broker.storage.store import NoRoomError, TopicExistsError
+from coterie.broker.topics.configs import config_error
+from coterie.broker.topics.names import collision, is_internal, name_error
 from coterie.broker.turns import in_turns
 from coterie.wire.errors import ErrorCode
 from coterie.wire.shapes import Values

@@ -3,11 +3,11 @@ it, as in Kafka; waiting for replicas: there are none."""
 
 from typing import Any
 
-from coterie.broker.log import Partition
 from coterie.broker.node import Node, Request
 from coterie.broker.refusal import RefusedError, outcome
-from coterie.broker.topic_configs import items_of
-from coterie.broker.topic_rules import is_internal
+from coterie.broker.storage.log import Partition
+from coterie.broker.topics.configs import items_of
+from coterie.broker.topics.names import is_internal
 from coterie.broker.turns import in_turns
 from coterie.wire.errors import ErrorCode
 from coterie.wire.shapes import Values

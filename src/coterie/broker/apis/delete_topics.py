@@ -5,10 +5,10 @@ from collections import Counter
 from typing import TypeAlias
 from uuid import UUID
 
-from coterie.broker.log import Topic
 from coterie.broker.node import Node, Request
 from coterie.broker.refusal import RefusedError, outcome
-from coterie.broker.topic_rules import is_internal
+from coterie.broker.storage.log import Topic
+from coterie.broker.topics.names import is_internal
 from coterie.broker.turns import in_turns
 from coterie.wire.errors import ErrorCode
 from coterie.wire.shapes import Values

@@ -7,7 +7,7 @@ from coterie.broker.apis.config_entries import broker_entries, group_entries, to
 from coterie.broker.apis.resources import ResourceType, broker_error
 from coterie.broker.node import Node, Request
 from coterie.broker.refusal import RefusedError
-from coterie.broker.topic_rules import name_error
+from coterie.broker.topics.names import name_error
 from coterie.broker.turns import in_turns
 from coterie.wire.errors import ErrorCode
 from coterie.wire.shapes import Values

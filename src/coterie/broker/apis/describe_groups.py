@@ -5,7 +5,7 @@ from typing import Any
 from coterie.broker.apis.operations import group_operations
 from coterie.broker.node import Node, Request
 from coterie.broker.turns import in_turns
-from coterie.groups.messages import DescribeGroup, DescribeGroupResponse
+from coterie.groups.classic.messages import DescribeGroup, DescribeGroupResponse
 from coterie.nouns.ids import GroupId
 from coterie.wire.errors import ErrorCode
 from coterie.wire.shapes import Values

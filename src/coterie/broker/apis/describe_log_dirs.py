@@ -6,8 +6,8 @@ import shutil
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from coterie.broker.log import Partition, Topic
 from coterie.broker.node import Node, Request
+from coterie.broker.storage.log import Partition, Topic
 from coterie.nouns.errors import WorldError
 from coterie.wire.errors import ErrorCode
 from coterie.wire.shapes import Values

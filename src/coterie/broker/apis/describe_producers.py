@@ -4,8 +4,8 @@
 from typing import Any
 
 from coterie.broker.node import Node, Request
-from coterie.broker.topic_rules import name_error
-from coterie.broker.transaction_store import ProducerRow
+from coterie.broker.storage.transaction_store import ProducerRow
+from coterie.broker.topics.names import name_error
 from coterie.broker.turns import in_turns
 from coterie.nouns.errors import WorldError
 from coterie.wire.errors import ErrorCode

@@ -6,7 +6,7 @@ from typing import Any
 from coterie.broker.apis.metadata import described, missing
 from coterie.broker.apis.operations import NOT_ASKED, topic_operations
 from coterie.broker.node import Node, Request
-from coterie.broker.topic_rules import name_error
+from coterie.broker.topics.names import name_error
 from coterie.broker.turns import in_turns
 from coterie.wire.errors import ErrorCode
 from coterie.wire.shapes import Values

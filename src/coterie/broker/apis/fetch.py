@@ -7,10 +7,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from coterie.broker.log import Partition
 from coterie.broker.node import LEADER_EPOCH, Node, Request, topic_of
-from coterie.broker.store_reader import Counted
-from coterie.broker.transaction_store import Aborted
+from coterie.broker.storage.log import Partition
+from coterie.broker.storage.reader import Counted
+from coterie.broker.storage.transaction_store import Aborted
 from coterie.broker.turns import in_turns
 from coterie.nouns.errors import WorldError
 from coterie.wire.batches import iter_heads

@@ -4,7 +4,7 @@ from collections.abc import Awaitable
 
 from coterie.broker.apis.static_members import instance_id_of
 from coterie.broker.node import Node, Request
-from coterie.groups.messages import Heartbeat, HeartbeatResponse, Response
+from coterie.groups.classic.messages import Heartbeat, HeartbeatResponse, Response
 from coterie.nouns.ids import Generation, GroupId, MemberId
 from coterie.wire.shapes import Values
 

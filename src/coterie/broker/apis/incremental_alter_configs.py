@@ -6,12 +6,12 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from coterie.broker.apis.resources import ResourceType, broker_error
-from coterie.broker.config_changes import Change, altered
-from coterie.broker.group_configs import GROUP, group_config_error
+from coterie.broker.groups.configs import GROUP, group_config_error
 from coterie.broker.node import Node, Request
 from coterie.broker.refusal import RefusedError, outcome
-from coterie.broker.topic_configs import TOPIC, config_error
-from coterie.broker.topic_rules import is_internal, name_error
+from coterie.broker.topics.config_changes import Change, altered
+from coterie.broker.topics.configs import TOPIC, config_error
+from coterie.broker.topics.names import is_internal, name_error
 from coterie.broker.turns import in_turns
 from coterie.config.definition import Definition
 from coterie.wire.errors import ErrorCode

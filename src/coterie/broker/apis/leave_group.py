@@ -2,7 +2,7 @@
 the reason (v5, KIP-800) is read and not kept: Kafka logs it, and nothing more."""
 
 from coterie.broker.node import Node, Request
-from coterie.groups.messages import LeaveGroup, LeaveGroupResponse, LeavingMember
+from coterie.groups.classic.messages import LeaveGroup, LeaveGroupResponse, LeavingMember
 from coterie.nouns.ids import GroupId, InstanceId, MemberId
 from coterie.wire.errors import ErrorCode
 from coterie.wire.shapes import Values

@@ -2,8 +2,8 @@
 metrics, all that v0 is about: there are none."""
 
 from coterie.broker.apis.resources import ResourceType
-from coterie.broker.log import GROUP_CONFIGS
 from coterie.broker.node import NODE_ID, Node, Request
+from coterie.broker.storage.log import GROUP_CONFIGS
 from coterie.wire.errors import ErrorCode
 from coterie.wire.shapes import Values
 

@@ -4,7 +4,7 @@ and types are taken in upper and lower case; one that means nothing matches no g
 from coterie.broker.apis.describe_groups import state_name
 from coterie.broker.node import Node, Request
 from coterie.broker.turns import in_turns
-from coterie.groups.messages import DescribeGroup, DescribeGroupResponse
+from coterie.groups.classic.messages import DescribeGroup, DescribeGroupResponse
 from coterie.wire.errors import ErrorCode
 from coterie.wire.shapes import Values
 

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from coterie.broker.apis.fetch import reads_committed
-from coterie.broker.log import Partition
 from coterie.broker.node import LEADER_EPOCH, Node, Request
+from coterie.broker.storage.log import Partition
 from coterie.broker.turns import in_turns
 from coterie.nouns.errors import WireError, WorldError
 from coterie.wire.batches import read_head

@@ -5,10 +5,10 @@ from typing import Any
 
 from coterie.broker.apis.create_topics import check_name, check_room, create
 from coterie.broker.apis.operations import cluster_operations, topic_operations
-from coterie.broker.log import Topic
 from coterie.broker.node import LEADER_EPOCH, NODE_ID, Node, Request
 from coterie.broker.refusal import outcome
-from coterie.broker.topic_rules import is_internal, name_error
+from coterie.broker.storage.log import Topic
+from coterie.broker.topics.names import is_internal, name_error
 from coterie.broker.turns import in_turns
 from coterie.wire.errors import ErrorCode
 from coterie.wire.shapes import Values

@@ -3,8 +3,8 @@ waits until it is durable · epochs of members (KIP-848): classic groups have ge
 
 from typing import Any
 
-from coterie.broker.log import Topic
 from coterie.broker.node import Node, Request, topic_of
+from coterie.broker.storage.log import Topic
 from coterie.broker.turns import ELEMENTS_AT_ONCE, in_turns
 from coterie.groups.offset_messages import (
     NO_LEADER_EPOCH,

@@ -3,8 +3,8 @@ former leaders, followers: one broker leads everything, always in the same epoch
 
 from typing import Any
 
-from coterie.broker.log import Partition
 from coterie.broker.node import LEADER_EPOCH, Node, Request
+from coterie.broker.storage.log import Partition
 from coterie.broker.turns import in_turns
 from coterie.wire.errors import ErrorCode
 from coterie.wire.shapes import Values

@@ -7,15 +7,15 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from coterie.broker.clock import wall_ms
-from coterie.broker.log import Partition, Topic
 from coterie.broker.node import Node, Request, topic_of
-from coterie.broker.store import TopicGoneError
-from coterie.broker.topic_configs import batch_size_max, has_append_time, items_of, number_of
-from coterie.broker.topic_rules import is_internal
-from coterie.broker.transaction_writes import Admission, KeylessError, NewBatch, Written
+from coterie.broker.storage.log import Partition, Topic
+from coterie.broker.storage.store import TopicGoneError
+from coterie.broker.topics.configs import batch_size_max, has_append_time, items_of, number_of
+from coterie.broker.topics.names import is_internal
+from coterie.broker.transactions.writes import Admission, KeylessError, NewBatch, Written
 from coterie.broker.turns import ELEMENTS_AT_ONCE, in_turns
+from coterie.groups.classic.turn import Refusal
 from coterie.groups.transaction_messages import TopicPartition
-from coterie.groups.turn import Refusal
 from coterie.nouns.errors import WireError, WorldError
 from coterie.wire.batches import NO_TIMESTAMP, BatchHead, DamagedError, check_produced, with_append_time
 from coterie.wire.compression import ZSTD

@@ -2,7 +2,7 @@
 
 from coterie.broker.apis.static_members import instance_id_of
 from coterie.broker.node import Node, Request
-from coterie.groups.messages import SyncGroup, SyncGroupResponse
+from coterie.groups.classic.messages import SyncGroup, SyncGroupResponse
 from coterie.nouns.ids import Generation, GroupId, MemberId
 from coterie.wire.errors import ErrorCode
 from coterie.wire.shapes import Values

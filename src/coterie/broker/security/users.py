@@ -17,7 +17,7 @@ import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 
-from coterie.broker.folder import make_folder
+from coterie.broker.storage.folder import make_folder
 from coterie.nouns.errors import WorldError
 from coterie.wire.scram import HASHES, Credential
 

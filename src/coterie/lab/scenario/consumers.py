@@ -18,9 +18,9 @@ from functools import partial
 from itertools import count
 
 from coterie.engine.timers import Timers
-from coterie.groups import messages as said
-from coterie.groups.classic import step
-from coterie.groups.state import Group, Limits, check_whole
+from coterie.groups.classic import messages as said
+from coterie.groups.classic.machine import step
+from coterie.groups.classic.state import Group, Limits, check_whole
 from coterie.lab.scenario.transcript import Block
 from coterie.nouns.ids import Generation, GroupId, InstanceId, MemberId, ReplyTo
 from coterie.wire.errors import ErrorCode

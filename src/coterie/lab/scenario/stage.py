@@ -12,14 +12,14 @@ from coterie.assignors.members import MemberView, Policy
 from coterie.assignors.memory import Memory
 from coterie.assignors.moves import Why
 from coterie.engine.timers import Timers
-from coterie.groups import classic as coordinator
-from coterie.groups import messages as said
-from coterie.groups.state import Group, Limits, Phase, check_whole
+from coterie.groups.classic import machine as coordinator
+from coterie.groups.classic import messages as said
+from coterie.groups.classic.state import Group, Limits, Phase, check_whole
 from coterie.lab.scenario.notation import show_jobs, show_share
 from coterie.lab.scenario.worker import GROUP, RELEASED, Worker
 from coterie.lab.translation import as_asked, as_heard
-from coterie.member.events import Answered, LeaveWanted, RejoinWanted, RequestId
-from coterie.member.messages import JoinRequest, Request
+from coterie.member.classic.events import Answered, LeaveWanted, RejoinWanted, RequestId
+from coterie.member.classic.messages import JoinRequest, Request
 from coterie.nouns.ids import Generation, MemberId
 from coterie.nouns.jobs import NO_JOBS, Jobs
 from coterie.wire.connect import ConnectProtocol

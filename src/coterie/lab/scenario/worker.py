@@ -9,8 +9,8 @@ from coterie.assignors.memory import Memory
 from coterie.engine.timers import Timers
 from coterie.herder.leading import as_dealt, as_told, have_all_stopped, left_ms, view_of
 from coterie.herder.membership import has_yet_to_deal, kept_of
-from coterie.member import classic as member_machine
-from coterie.member.events import (
+from coterie.member.classic import machine as member_machine
+from coterie.member.classic.events import (
     CancelTimer,
     Event,
     Installed,
@@ -22,7 +22,7 @@ from coterie.member.events import (
     Timer,
     TimerFired,
 )
-from coterie.member.state import Member, MemberSettings
+from coterie.member.classic.state import Member, MemberSettings
 from coterie.nouns.ids import ConfigOffset, Generation, GroupId, WorkerUrl
 from coterie.nouns.jobs import NO_JOBS, Jobs
 from coterie.wire.connect import ConnectProtocol

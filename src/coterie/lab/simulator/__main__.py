@@ -13,9 +13,9 @@ from multiprocessing import get_context
 from pathlib import Path
 
 from coterie.lab.simulator.clients.run import simulate_clients
+from coterie.lab.simulator.fleet.run import simulate
 from coterie.lab.simulator.outcome import Outcome
 from coterie.lab.simulator.producers.run import simulate_producers
-from coterie.lab.simulator.run import simulate
 
 PLAYS = {"fleet": simulate, "clients": simulate_clients, "producers": simulate_producers}
 """Workers with their connectors; ordinary clients, static and dynamic ones, with their offsets; producers with their

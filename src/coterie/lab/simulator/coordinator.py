@@ -6,9 +6,9 @@ from typing import Protocol
 from zlib import crc32
 
 from coterie.engine.output import Outbox, Output
-from coterie.groups.classic import step
-from coterie.groups.lines import encode_line
-from coterie.groups.messages import (
+from coterie.groups.classic.lines import encode_line
+from coterie.groups.classic.machine import step
+from coterie.groups.classic.messages import (
     CancelTimer,
     Effect,
     Event,
@@ -29,8 +29,8 @@ from coterie.groups.messages import (
     TimerFired,
     TimerKey,
 )
+from coterie.groups.classic.state import Group, Limits, Phase, check_whole
 from coterie.groups.offset_messages import OffsetCommitResponse, OffsetDeleteResponse, OffsetFetchResponse
-from coterie.groups.state import Group, Limits, Phase, check_whole
 from coterie.lab.simulator.durable import DurableGroup, Line, folded
 from coterie.lab.simulator.invariants import MachineCheck
 from coterie.lab.simulator.network import Call

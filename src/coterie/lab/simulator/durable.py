@@ -4,8 +4,8 @@ from collections.abc import Iterable, Sequence
 from functools import lru_cache
 from typing import TypeAlias
 
-from coterie.groups.lines import decode_line
-from coterie.groups.messages import (
+from coterie.groups.classic.lines import decode_line
+from coterie.groups.classic.messages import (
     JoinGroup,
     JoinGroupResponse,
     Request,
@@ -13,8 +13,8 @@ from coterie.groups.messages import (
     SyncGroup,
     SyncGroupResponse,
 )
+from coterie.groups.classic.state import Group, Limits, apply
 from coterie.groups.offset_messages import OffsetCommit, OffsetCommitResponse, OffsetFetchResponse
-from coterie.groups.state import Group, Limits, apply
 from coterie.lab.simulator.invariants import Invariant, Violation
 from coterie.nouns.ids import GroupId
 from coterie.wire.errors import ErrorCode

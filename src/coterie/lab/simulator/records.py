@@ -9,11 +9,11 @@ from enum import StrEnum
 from typing import TypeAlias
 from zlib import crc32
 
-from coterie.broker.transaction_writes import NewBatch
-from coterie.groups import messages as groups
+from coterie.broker.transactions.writes import NewBatch
 from coterie.groups import offset_messages as offsets
 from coterie.groups import transaction_messages as transactions
-from coterie.member import messages as member
+from coterie.groups.classic import messages as groups
+from coterie.member.classic import messages as member
 from coterie.nouns.jobs import Jobs
 
 Value: TypeAlias = str | int | None

@@ -2,9 +2,9 @@
 
 from collections.abc import Iterable
 
-from coterie.groups.classic import step
-from coterie.groups.messages import GroupLoaded, Heartbeat, HeartbeatResponse, Reply, ReplyTo, SessionTimer
-from coterie.groups.state import Group, Phase
+from coterie.groups.classic.machine import step
+from coterie.groups.classic.messages import GroupLoaded, Heartbeat, HeartbeatResponse, Reply, ReplyTo, SessionTimer
+from coterie.groups.classic.state import Group, Phase
 from coterie.lab.simulator.durable import Line, folded
 from coterie.lab.simulator.invariants import Invariant, Violation
 from coterie.wire.errors import ErrorCode

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Literal, TypeAlias
 
-from coterie.groups.messages import (
+from coterie.groups.classic.messages import (
     NO_GENERATION,
     NO_MEMBER,
     Heartbeat,

@@ -1,7 +1,7 @@
 """One seed of the clients' play: weather, then calm, then all that live must share everything in one generation."""
 
-from coterie.groups.state import Group, Limits
-from coterie.groups.subscriptions import CONSUMER
+from coterie.groups.classic.state import Group, Limits
+from coterie.groups.classic.subscriptions import CONSUMER
 from coterie.lab.simulator.clients.play import (
     GROUP,
     HEARTBEAT_INTERVAL_MS,

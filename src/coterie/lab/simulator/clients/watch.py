@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
-from coterie.groups.messages import (
+from coterie.groups.classic.messages import (
     ExpiryTimer,
     GenerationWritten,
     Heartbeat,
@@ -19,6 +19,8 @@ from coterie.groups.messages import (
     SyncGroupResponse,
     TimerFired,
 )
+from coterie.groups.classic.state import Group, Phase
+from coterie.groups.classic.subscriptions import CONSUMER
 from coterie.groups.offset_messages import (
     DeleteGroup,
     GroupRemoved,
@@ -31,8 +33,6 @@ from coterie.groups.offset_messages import (
     TopicDeleted,
     TopicPartition,
 )
-from coterie.groups.state import Group, Phase
-from coterie.groups.subscriptions import CONSUMER
 from coterie.lab.simulator.clients.play import OFFSETS_RETENTION_MS, READ_TOPIC, SESSION_TIMEOUT_MS
 from coterie.lab.simulator.coordinator import Step
 from coterie.lab.simulator.durable import Line

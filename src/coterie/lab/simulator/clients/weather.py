@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from itertools import count
 
-from coterie.groups.messages import LeaveGroup, LeavingMember, ReplyTo, Request
+from coterie.groups.classic.messages import LeaveGroup, LeavingMember, ReplyTo, Request
 from coterie.groups.offset_messages import (
     DeleteGroup,
     OffsetCommit,

@@ -8,9 +8,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from coterie.broker.log import Partition, Topic
-from coterie.broker.store import Store
-from coterie.broker.transaction_store import (
+from coterie.broker.storage.log import Partition, Topic
+from coterie.broker.storage.store import Store
+from coterie.broker.storage.transaction_store import (
     Aborted,
     open_offsets,
     read_aborted,
@@ -18,7 +18,8 @@ from coterie.broker.transaction_store import (
     read_transactions,
     write_transaction,
 )
-from coterie.broker.transaction_writes import NewBatch, Written, append, decide, fresh_producer_id
+from coterie.broker.transactions.writes import NewBatch, Written, append, decide, fresh_producer_id
+from coterie.groups.classic.turn import Refusal
 from coterie.groups.transaction_messages import (
     EPOCH_MAX,
     NOBODY,
@@ -33,7 +34,6 @@ from coterie.groups.transaction_messages import (
     TransactionWritten,
 )
 from coterie.groups.transactions import deadline_ms
-from coterie.groups.turn import Refusal
 from coterie.lab.simulator.invariants import MachineCheck
 from coterie.lab.simulator.network import Call
 from coterie.lab.simulator.producers.watch import ProducersWatch, Step

@@ -3,7 +3,7 @@
 from enum import Enum
 from typing import TYPE_CHECKING
 
-from coterie.broker.transaction_writes import Admission
+from coterie.broker.transactions.writes import Admission
 from coterie.groups.transaction_messages import TopicPartition
 from coterie.lab.simulator.network import Network
 from coterie.lab.simulator.producers.broker import SimBroker

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 
-from coterie.broker.transaction_writes import NewBatch
+from coterie.broker.transactions.writes import NewBatch
 from coterie.groups.transaction_messages import (
     NOBODY,
     AddPartitions,

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
 
-from coterie.broker.transaction_writes import NewBatch
+from coterie.broker.transactions.writes import NewBatch
 from coterie.groups.transaction_messages import (
     EndTransaction,
     Event,

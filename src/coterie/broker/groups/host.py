@@ -1,0 +1,329 @@
+"""Host of one group's machine: what is asked is stepped at once, one asyncio task minds time, failures and the end.
+
+An answer leaves only when the records of its step, and of all steps before, are durable. Nobody waits for that but who
+has asked: the machine goes on with the next event, and the outbox holds the effects back until the log has written.
+When the log fails, or the machine breaks (our own bug), whoever waits for an answer is told NOT_COORDINATOR, the
+machine is dropped and loaded from its log; who asks meanwhile waits for that.
+
+Most requests are heartbeats, which write nothing: they are answered without a queue, a task or a future.
+"""
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from itertools import count
+
+from coterie.broker.groups.heartbeats import HeartbeatGaps
+from coterie.broker.groups.log import GroupLog
+from coterie.engine.output import Outbox
+from coterie.engine.timers import Timers
+from coterie.engine.trace import Trace
+from coterie.groups.classic.machine import refused, step
+from coterie.groups.classic.messages import (
+    CancelTimer,
+    Effect,
+    Event,
+    GroupLoaded,
+    Heartbeat,
+    JoinGroup,
+    JoinGroupResponse,
+    LeaveGroup,
+    Record,
+    Reply,
+    Request,
+    Response,
+    SetTimer,
+    SyncGroup,
+    TimerFired,
+    TimerKey,
+)
+from coterie.groups.classic.state import Group, Limits, apply
+from coterie.groups.classic.summary import summary
+from coterie.groups.offset_messages import TopicDeleted
+from coterie.nouns.errors import WorldError
+from coterie.nouns.ids import GroupId, ReplyTo
+from coterie.wire.errors import ErrorCode
+
+logger = logging.getLogger(__name__)
+
+_RELOAD_DELAY_S = 0.5
+_STALL_MS = 200
+"""A deadline found passed by more than this says that this process stood still, not its peers."""
+_CATCH_UP_S = 0.1
+_CATCH_UP_TURNS = 5
+"""From a socket to its machine a request needs some turns of the loop."""
+
+
+@dataclass(slots=True, kw_only=True)
+class Asked:
+    """A request that has not been answered; ``answer`` where somebody waits for that."""
+
+    request: Request
+    response: Response | None = None
+    answer: "asyncio.Future[Response] | None" = None
+
+
+class GroupHost:
+    """One group's machine with its timers and those who wait for its answers."""
+
+    def __init__(
+        self,
+        group_id: GroupId,
+        limits: Limits,
+        records: Sequence[Record],
+        log: GroupLog,
+        now_ms: Callable[[], int],
+        gaps: HeartbeatGaps,
+    ) -> None:
+        self.group_id = group_id
+        self._group = replayed(group_id, limits, records)
+        self._log = log
+        self._now_ms = now_ms
+        self._gaps = gaps
+        self._outbox: Outbox[Effect] = Outbox()
+        self._appending: dict[asyncio.Future[int], int] = {}
+        """How many records each append holds that the log has not answered."""
+        self._timers: Timers[TimerKey] = Timers()
+        self._trace = Trace()
+        self._numbers = count()
+        self._asked: dict[ReplyTo, Asked] = {}
+        self._is_broken = False
+        self._loaded = asyncio.Event()
+        """Not set while the machine is loaded again."""
+        self._loaded.set()
+        self._waiting_for_load = 0
+        self._wake = asyncio.Event()
+        self._rests_until_ms: float = 0
+        """The deadline that `run` rests for; an earlier one wakes it."""
+        self._begin(records)
+
+    @property
+    def is_known(self) -> bool:
+        return not self._group.is_unheard_of
+
+    async def ask(self, make: Callable[[ReplyTo], Request]) -> Response:
+        """The machine's answer to the request that ``make`` makes, once it may leave."""
+        if self._is_broken:
+            await self._wait_loaded()
+        asked = self.take(make)
+        return asked.response if asked.response is not None else await self.answer(asked)
+
+    def ask_now(self, make: Callable[[ReplyTo], Request]) -> Response | Awaitable[Response]:
+        """The machine's answer where it may leave at once; otherwise what to await for it."""
+        if self._is_broken:
+            return self.ask(make)
+        asked = self.take(make)
+        return asked.response if asked.response is not None else self.answer(asked)
+
+    def take(self, make: Callable[[ReplyTo], Request]) -> Asked:
+        """Step a request now; with it comes the answer, if that may leave already."""
+        reply_to = ReplyTo(next(self._numbers))
+        asked = self._asked[reply_to] = Asked(request=make(reply_to))
+        self._note_request(asked.request)
+        self._take(asked.request)
+        return asked
+
+    async def answer(self, asked: Asked) -> Response:
+        """The answer to what was taken, when it has come."""
+        if asked.response is not None:
+            return asked.response
+        asked.answer = asyncio.get_running_loop().create_future()
+        try:
+            return await asked.answer
+        finally:
+            # A peer whose connection ended waits no more; its request may stay parked in the machine.
+            self._asked.pop(asked.request.reply_to, None)
+
+    def tell(self, event: Event) -> None:
+        """Something that nobody waits for an answer to."""
+        if not self._is_broken:
+            self._take(event)
+
+    async def run(self) -> None:
+        """Until there is nothing left to remember of the group."""
+        while self._is_broken or not self.is_forgettable:
+            if self._is_broken:
+                await self._reload()
+            else:
+                await self._rest()
+                await self._fire_due()
+
+    @property
+    def is_forgettable(self) -> bool:
+        """Whoever asks next may as well be answered by another host."""
+        return not (self.is_known or self._asked or self._appending or self._waiting_for_load)
+
+    def _begin(self, records: Sequence[Record]) -> None:
+        """``records`` have been replayed. A crash may have come between the end of a topic and that of its offsets."""
+        self._take(GroupLoaded())
+        for topic in self._log.topics_gone(records):
+            self.tell(TopicDeleted(topic=topic))
+
+    # -- step, append, perform ----------------------------------------------------------------------------------------
+
+    def _take(self, event: Event) -> None:
+        try:
+            self._step(event)
+        except Exception:
+            logger.exception("our own bug: group %s is loaded again\n%s", self.group_id, self._trace.story())
+            self._break()
+        if not self.is_known:
+            self._wake.set()
+
+    def _step(self, event: Event) -> None:
+        now_ms = self._now_ms()
+        self._trace.add(now_ms, summary(event))
+        output = step(self._group, event, now_ms=now_ms)
+        self._outbox.put(output)
+        if output.records:
+            append = self._log.append(self.group_id, output.records, now_ms=now_ms)
+            self._appending[append] = len(output.records)
+            append.add_done_callback(self._on_appended)
+        self._release()
+
+    def _on_appended(self, append: "asyncio.Future[int]") -> None:
+        records = self._appending.pop(append, None)
+        if records is None or append.cancelled() or self._is_broken:
+            return  # of a machine that was dropped meanwhile
+        error = append.exception()
+        if error is not None:
+            logger.error("group %s is loaded again: %s", self.group_id, error)
+            self._break()
+            return
+        self._outbox.durable(records)
+        self._release()
+        if not self.is_known:
+            self._wake.set()
+
+    def _release(self) -> None:
+        for effect in self._outbox.release():
+            self._perform(effect)
+
+    def _perform(self, effect: Effect) -> None:
+        match effect:
+            case SetTimer(key=key, at_ms=at_ms):
+                self._timers.set(key, at_ms)
+                if at_ms < self._rests_until_ms:
+                    self._wake.set()
+            case CancelTimer(key=key):
+                self._timers.cancel(key)
+            case Reply(to=reply_to, response=response):
+                asked = self._asked.pop(reply_to, None)
+                if asked is not None:
+                    self._note_answer(asked.request, response)
+                    _answer(asked, response)
+
+    # -- time ---------------------------------------------------------------------------------------------------------
+
+    async def _rest(self) -> None:
+        """Until the next deadline, or until somebody wakes us."""
+        self._wake.clear()
+        due_ms = self._timers.next_at_ms()
+        self._rests_until_ms = float("inf") if due_ms is None else due_ms
+        try:
+            async with asyncio.timeout(None if due_ms is None else (due_ms - self._now_ms()) / 1000):
+                await self._wake.wait()
+        except TimeoutError:
+            pass
+        finally:
+            self._rests_until_ms = 0
+
+    async def _fire_due(self) -> None:
+        """Requests first: who has spoken in time is not cut off because we were slow to listen."""
+        due_ms = self._timers.next_at_ms()
+        if due_ms is not None and self._now_ms() - due_ms > _STALL_MS:
+            for _ in range(_CATCH_UP_TURNS):
+                await asyncio.sleep(_CATCH_UP_S / _CATCH_UP_TURNS)
+        while not self._is_broken and (key := self._timers.pop_due(self._now_ms())) is not None:
+            self._take(TimerFired(key=key))
+
+    # -- failures -----------------------------------------------------------------------------------------------------
+
+    def _break(self) -> None:
+        """Drop the machine and tell whoever waits; `run` loads it again."""
+        self._is_broken = True
+        self._loaded.clear()
+        for asked in self._asked.values():
+            _answer(asked, refused(asked.request, ErrorCode.not_coordinator))
+        self._asked.clear()
+        self._wake.set()
+
+    async def _wait_loaded(self) -> None:
+        self._waiting_for_load += 1
+        try:
+            while self._is_broken:
+                await self._loaded.wait()
+        finally:
+            self._waiting_for_load -= 1
+
+    async def _reload(self) -> None:
+        """Replay the log, for as long as it takes to be read."""
+        while self._is_broken:
+            await self._await_appends()
+            try:
+                records = await self._log.load(self.group_id)
+                self._group = replayed(self.group_id, self._group.limits, records)
+                self._timers = Timers()
+                self._outbox = Outbox()
+                self._is_broken = False
+                self._begin(records)
+            except WorldError as error:
+                logger.error("group %s cannot be loaded yet: %s", self.group_id, error)
+            except Exception:
+                logger.exception("our own bug: group %s cannot be loaded\n%s", self.group_id, self._trace.story())
+            if self._is_broken:
+                await asyncio.sleep(_RELOAD_DELAY_S)
+        self._loaded.set()
+
+    async def _await_appends(self) -> None:
+        """What the dropped machine has under way must have come to rest, written or not, before the log is read."""
+        appending = list(self._appending)
+        self._appending.clear()
+        if appending:
+            await asyncio.wait(appending)
+        for append in appending:
+            if not append.cancelled():
+                append.exception()  # looked at; the reload has its own reason
+
+    # -- who was heard of when ----------------------------------------------------------------------------------------
+
+    # Of members only: what strangers say of themselves is neither remembered nor told.
+
+    def _note_request(self, request: Request) -> None:
+        match request:
+            case Heartbeat(member_id=member_id):
+                if member_id in self._group.members:
+                    self._gaps.asked(self.group_id, member_id, self._now_ms(), is_heartbeat=True)
+            case JoinGroup(member_id=member_id) | SyncGroup(member_id=member_id):
+                if member_id in self._group.members:
+                    self._gaps.asked(self.group_id, member_id, self._now_ms(), is_heartbeat=False)
+            case LeaveGroup(members=leaving):
+                for member in leaving:
+                    self._gaps.left(self.group_id, member.member_id)
+            case _:
+                pass
+
+    def _note_answer(self, request: Request, response: Response) -> None:
+        if isinstance(response, JoinGroupResponse):
+            member_id = response.member_id
+        elif isinstance(request, SyncGroup):
+            member_id = request.member_id
+        else:
+            return
+        if member_id in self._group.members:
+            self._gaps.answered(self.group_id, member_id, self._now_ms())
+
+
+def _answer(asked: Asked, response: Response) -> None:
+    asked.response = response
+    if asked.answer is not None and not asked.answer.done():
+        asked.answer.set_result(response)
+
+
+def replayed(group_id: GroupId, limits: Limits, records: Sequence[Record]) -> Group:
+    """The group as its records tell it; the machine has still to hear `GroupLoaded`."""
+    group = Group(group_id, limits)
+    for record in records:
+        apply(group, record)
+    return group

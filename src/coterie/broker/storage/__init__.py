@@ -1,0 +1,1 @@
+"""The log on disk: topics, partitions, batches and producers in one SQLite file, one thread that writes it."""

@@ -1,0 +1,378 @@
+"""Topics and partitions over the store: appends that return when they are durable, reads, and waiting for more.
+
+One thread writes (`writer`), another reads. The event loop never waits for the disk. A partition's ``end_offset`` is
+the durable end: readers see no further. What stands before its ``start_offset`` is gone for readers, though its rows
+may still be on their way out.
+"""
+
+import asyncio
+import fcntl
+import logging
+import os
+import sqlite3
+import sys
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import asynccontextmanager, closing
+from pathlib import Path
+from typing import TypeVar
+from uuid import UUID
+
+from coterie.broker.storage.folder import make_folder
+from coterie.broker.storage.layout import make, require_ours
+from coterie.broker.storage.log_file import unopened
+from coterie.broker.storage.reader import Counted, StoreReader
+from coterie.broker.storage.store import Store, StoredPartition, StoredTopic, connect_read_only
+from coterie.broker.storage.to_the_end import run_to_the_end
+from coterie.broker.storage.transaction_store import Aborted
+from coterie.broker.storage.writer import Writer
+from coterie.nouns.errors import WorldError
+from coterie.wire.batches import BatchHead
+
+logger = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+GROUP_CONFIGS = "group configs"
+"""The kind of what `BrokerLog.keep` remembers for IncrementalAlterConfigs on a group."""
+
+
+class Partition:
+    """One partition: its ends, and who waits for it to grow."""
+
+    __slots__ = ("_waiting", "end_offset", "id", "number", "open_offset", "start_offset")
+
+    def __init__(self, stored: StoredPartition, number: int) -> None:
+        self.id = stored.id
+        self.number = number
+        self.start_offset = stored.start_offset
+        self.end_offset = stored.end_offset
+        self.open_offset: int | None = None
+        """Where the first transaction begins that is neither committed nor aborted; None: there is none."""
+        self._waiting: set[asyncio.Event] = set()
+
+    @property
+    def stable_offset(self) -> int:
+        """The last stable offset (LSO): what stands before it is decided. Compaction goes no further."""
+        if self.open_offset is None:
+            return self.end_offset
+        # Records of an open transaction may be deleted: what is left of the log begins no later than it is stable.
+        return max(self.start_offset, min(self.open_offset, self.end_offset))
+
+    def grew(self, end_offset: int) -> None:
+        self.end_offset = max(self.end_offset, end_offset)
+        self.wake()
+
+    def wake(self) -> None:
+        """Have whoever waits look again."""
+        for event in self._waiting:
+            event.set()
+
+    def watch(self, event: asyncio.Event) -> None:
+        """``event`` is set whenever the partition grows or is deleted, until `unwatch`."""
+        self._waiting.add(event)
+
+    def unwatch(self, event: asyncio.Event) -> None:
+        self._waiting.discard(event)
+
+
+class Topic:
+    """One topic and its partitions, by number."""
+
+    __slots__ = ("configs", "name", "partitions", "topic_id")
+
+    def __init__(self, stored: StoredTopic) -> None:
+        self.name = stored.name
+        self.topic_id = stored.topic_id
+        self.configs = stored.configs
+        """Its own, as they were set: no defaults."""
+        self.partitions = tuple(Partition(partition, number) for number, partition in enumerate(stored.partitions))
+
+    def partition(self, number: int) -> Partition | None:
+        return self.partitions[number] if 0 <= number < len(self.partitions) else None
+
+
+class BrokerLog:
+    """All topics of one data directory. Made by :func:`open_log`."""
+
+    def __init__(self, store: Store, reader: StoreReader, loop: asyncio.AbstractEventLoop, *, is_new: bool) -> None:
+        self.is_new = is_new
+        self._store = store
+        self._reader = reader
+        self._loop = loop
+        self._read_thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="broker-log-read")
+        self.cluster_id = store.cluster_id
+        self.topics = {stored.name: Topic(stored) for stored in store.topics()}
+        self.topics_by_id: dict[UUID, Topic] = {topic.topic_id: topic for topic in self.topics.values()}
+        self._kept = store.kept()
+        self.altering = asyncio.Lock()
+        """Held by whoever reads configs, changes them and writes them back."""
+        self._writer = Writer(store, loop)
+        self._read_errors: set[str] = set()
+        self.sweep_wanted = asyncio.Event()
+        """Set when there are rows that nobody can read any more; `upkeep/loop` removes them."""
+
+    @property
+    def partition_count(self) -> int:
+        return sum(len(topic.partitions) for topic in self.topics.values())
+
+    @property
+    def has_room(self) -> bool:
+        """False: the disk is full, and appends are refused."""
+        return self._store.has_room
+
+    # -- writing ----------------------------------------------------------------------------------------------------
+
+    def write(
+        self, write: Callable[[Store], T], when_durable: Callable[[T], None] = lambda _: None
+    ) -> "asyncio.Future[T]":
+        """Queue ``write``: it runs on the log's thread, in the order of these calls, and shares its transaction with
+        others. It refuses with a `CoterieError` before it writes anything. The future has its result once that is
+        durable, or the refusal, or a `WorldError`; before that ``when_durable`` is called on the loop."""
+        return self._writer.put(write, when_durable)
+
+    def append(self, partition: Partition, data: bytes, head: BatchHead) -> "asyncio.Future[int]":
+        """Queue a batch that was checked. The future has its base offset once it is durable, or a `WorldError`
+        (`TopicGoneError` when the topic was deleted meanwhile).
+
+        Appends are written in the order of these calls.
+        """
+        return self.append_together(partition, [(data, head)])
+
+    def append_together(
+        self, partition: Partition, batches: Sequence[tuple[bytes, BatchHead]]
+    ) -> "asyncio.Future[int]":
+        """Likewise for some batches in a row, at least one: all of them are durable, and readable, or none is. The
+        future has the first one's base offset."""
+        records = sum(head.last_offset_delta + 1 for _, head in batches)
+
+        def write(store: Store) -> int:
+            # If one is refused it is the first one, before anything is written.
+            base_offset, *_ = [store.append(partition.id, data, head) for data, head in batches]
+            return base_offset
+
+        return self.write(write, lambda base_offset: partition.grew(base_offset + records))
+
+    async def create_topic(
+        self, name: str, partitions: int, configs: Mapping[str, str], *, partitions_max: int = sys.maxsize
+    ) -> Topic:
+        """``partitions_max`` is over all topics, and counts those that are being created, too.
+
+        :raises TopicExistsError, NoRoomError, WorldError: when it could not be created.
+        """
+
+        def create(store: Store) -> StoredTopic:
+            store.check_room(partitions, partitions_max)
+            return store.create_topic(name, partitions, configs)
+
+        await self.write(create, self._add_topic)
+        return self.topics[name]
+
+    async def create_partitions(self, topic: Topic, count: int, *, partitions_max: int = sys.maxsize) -> None:
+        """Give ``topic`` the partitions that it lacks to ``count``.
+
+        :raises NoRoomError: likewise.
+        :raises WorldError: `TopicGoneError` when it was deleted meanwhile.
+        """
+
+        def create(store: Store) -> tuple[StoredPartition, ...]:
+            store.check_room(count - len(topic.partitions), partitions_max)
+            return store.create_partitions(topic.topic_id, count)
+
+        await self.write(create, lambda stored: _add_partitions(topic, stored))
+
+    async def delete_topic(self, topic: Topic) -> None:
+        """Its name is free when this returns; its rows go later, step by step.
+
+        :raises WorldError: `TopicGoneError` when somebody else was faster.
+        """
+        await self.write(lambda store: store.delete_topic(topic.topic_id), lambda _: self._drop_topic(topic))
+
+    async def set_topic_configs(self, topic: Topic, configs: Mapping[str, str]) -> None:
+        """``configs`` take the place of all that the topic had.
+
+        :raises WorldError: `TopicGoneError` when it was deleted meanwhile.
+        """
+
+        def set_configs(_: None) -> None:
+            topic.configs = dict(configs)
+
+        await self.write(lambda store: store.set_topic_configs(topic.topic_id, configs), set_configs)
+
+    async def delete_records(self, partition: Partition, offset: int) -> int:
+        """Hide what stands before ``offset``, at most all that is there; returns the partition's start offset.
+
+        :raises WorldError: `TopicGoneError` when its topic was deleted meanwhile.
+        """
+
+        def set_start(start_offset: int) -> None:
+            partition.start_offset = max(partition.start_offset, start_offset)
+            self.sweep_wanted.set()
+
+        return await self.write(lambda store: store.raise_start(partition.id, offset), set_start)
+
+    async def next_number(self, name: str) -> int:
+        """:raises WorldError: when the log cannot be written."""
+        return await self.write(lambda store: store.next_number(name))
+
+    # -- small things -------------------------------------------------------------------------------------------------
+
+    def kept(self, kind: str) -> Mapping[str, Mapping[str, str]]:
+        """What `keep` remembers of one kind, by name."""
+        return self._kept.get(kind, {})
+
+    async def keep(self, kind: str, name: str, entries: Mapping[str, str] | None) -> None:
+        """Remember ``entries`` in the place of what was kept under that name; None forgets it.
+
+        :raises WorldError: when the log cannot be written.
+        """
+
+        def remember(_: None) -> None:
+            if entries is None:
+                self._kept.get(kind, {}).pop(name, None)
+            else:
+                self._kept.setdefault(kind, {})[name] = dict(entries)
+
+        await self.write(lambda store: store.keep(kind, name, entries), remember)
+
+    def group_configs(self, group_id: str) -> Mapping[str, str]:
+        return self.kept(GROUP_CONFIGS).get(group_id, {})
+
+    async def set_group_configs(self, group_id: str, configs: Mapping[str, str]) -> None:
+        """``configs`` take the place of all that the group had.
+
+        :raises WorldError: when the log cannot be written.
+        """
+        await self.keep(GROUP_CONFIGS, group_id, configs or None)
+
+    # -- reading ----------------------------------------------------------------------------------------------------
+
+    async def read(self, partition: Partition, offset: int, size_max: int, *, end_offset: int | None = None) -> bytes:
+        """Whole batches from ``offset`` up to ``end_offset`` (by default the durable end), about ``size_max`` bytes;
+        empty when there are none.
+
+        :raises WorldError: when the log cannot be read.
+        """
+        end_offset = partition.end_offset if end_offset is None else end_offset
+        if offset >= end_offset:
+            return b""
+        return await self.look(lambda reader: reader.batches(partition.id, offset, end_offset, size_max))
+
+    async def count(
+        self, partition: Partition, offset: int, size_max: int, *, end_offset: int, before: int = 0
+    ) -> Counted:
+        """What `read` would give after ``before`` bytes that were counted already, without reading any of it.
+
+        :raises WorldError: when the log cannot be read.
+        """
+        if offset >= end_offset:
+            return Counted(size=before, end_offset=offset, is_full=False)
+        return await self.look(lambda reader: reader.counted(partition.id, offset, end_offset, size_max, before))
+
+    async def aborted(self, partition: Partition, offset: int, end_offset: int) -> list[Aborted]:
+        """The aborted transactions with anything between the two offsets, in the order of their first records.
+
+        :raises WorldError: when the log cannot be read.
+        """
+        return await self.look(lambda reader: reader.aborted(partition.id, offset, end_offset))
+
+    async def batch_since(self, partition: Partition, timestamp_ms: int) -> bytes | None:
+        """The first batch with a record of ``timestamp_ms`` or later."""
+        start_offset, end_offset = partition.start_offset, partition.end_offset
+        return await self.look(lambda reader: reader.batch_since(partition.id, timestamp_ms, start_offset, end_offset))
+
+    async def latest_batch(self, partition: Partition) -> bytes | None:
+        """The batch with the greatest timestamp."""
+        start_offset, end_offset = partition.start_offset, partition.end_offset
+        return await self.look(lambda reader: reader.latest_batch(partition.id, start_offset, end_offset))
+
+    async def sizes(self) -> Mapping[int, int]:
+        """The bytes of each partition, by its id, where there are any.
+
+        :raises WorldError: when the log cannot be read.
+        """
+        return await self.look(lambda reader: reader.sizes())
+
+    async def look(self, look: Callable[[StoreReader], T]) -> T:
+        """Run ``look``, a short one, beside everything that writes.
+
+        :raises WorldError: when the log cannot be read.
+        """
+        try:
+            return await self._loop.run_in_executor(self._read_thread, look, self._reader)
+        except sqlite3.Error as error:
+            if str(error) not in self._read_errors:
+                # Once: clients ask again and again.
+                logger.error(
+                    "the broker's log cannot be read everywhere: %s; `coterie broker check` names the places", error
+                )
+                self._read_errors.add(str(error))
+            raise WorldError(f"the broker's log cannot be read: {error}") from error
+
+    # -- small hands --------------------------------------------------------------------------------------------------
+
+    def close(self) -> None:
+        """End both threads; what was queued before is written. Blocks for as long as that takes."""
+        self._writer.close()
+        self._read_thread.shutdown(wait=True)
+        self._reader.close()
+        self._store.close()
+
+    def _add_topic(self, stored: StoredTopic) -> None:
+        topic = Topic(stored)
+        self.topics[topic.name] = topic
+        self.topics_by_id[topic.topic_id] = topic
+
+    def _drop_topic(self, topic: Topic) -> None:
+        del self.topics[topic.name]
+        del self.topics_by_id[topic.topic_id]
+        for partition in topic.partitions:
+            partition.wake()
+        self.sweep_wanted.set()
+
+
+def _add_partitions(topic: Topic, stored: tuple[StoredPartition, ...]) -> None:
+    there = len(topic.partitions)
+    topic.partitions += tuple(Partition(partition, there + number) for number, partition in enumerate(stored))
+
+
+@asynccontextmanager
+async def open_log(path: Path, lock_path: Path) -> AsyncIterator[BrokerLog]:
+    """The log of one data directory, held against other brokers.
+
+    :raises WorldError: when the directory cannot be used, or another broker holds it.
+    """
+    try:
+        make_folder(path.parent)
+        lock = os.open(lock_path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    except OSError as error:
+        raise WorldError(f"the data directory {path.parent} cannot be used: {error.strerror}") from error
+    try:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            raise WorldError(
+                f"another broker uses the data directory {path.parent}; stop it, or choose another directory"
+            ) from error
+        log = await asyncio.to_thread(_open, path, asyncio.get_running_loop())
+        try:
+            yield log
+        finally:
+            await run_to_the_end(log.close)
+    finally:
+        os.close(lock)
+
+
+def _open(path: Path, loop: asyncio.AbstractEventLoop) -> BrokerLog:
+    try:
+        is_new = not path.exists()
+        if is_new:
+            make(path)
+        else:
+            with closing(connect_read_only(path)) as database:
+                require_ours(database, path)
+        return BrokerLog(Store(path), StoreReader(path), loop, is_new=is_new)
+    except sqlite3.Error as error:
+        raise unopened(path, error) from error
+    except OSError as error:
+        raise WorldError(f"the broker's log {path} cannot be opened: {error.strerror}") from error

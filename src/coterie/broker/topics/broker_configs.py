@@ -1,0 +1,92 @@
+"""This broker's own settings under Kafka's names, for those who look at a broker with Kafka's tools.
+
+They are given at the start and only read here. What Kafka has and this broker has not is left out, so that nobody takes
+a default of Kafka's for something that is so here.
+"""
+
+from collections.abc import Iterator
+
+from coterie.broker.settings import BrokerSettings
+from coterie.broker.topics.configs import BROKER_NAMES, TOPIC
+from coterie.config.definition import Definition, Key, Type
+
+_MINUTE_MS = 60_000
+
+
+def _key(name: str, type_: Type, default: str | None, documentation: str) -> Key:
+    return Key(name=name, type=type_, default=default, documentation=documentation)
+
+
+_TOPICS_DEFAULTS = tuple(
+    Key(name=BROKER_NAMES[key.name], type=key.type, default=key.default, documentation=key.documentation)
+    for key in TOPIC.keys
+    if key.name in BROKER_NAMES
+)
+
+BROKER = Definition((
+    _key("advertised.listeners", Type.LIST, None, "Where clients are told to connect to."),
+    _key("auto.create.topics.enable", Type.BOOLEAN, "true", "Whether asking for a topic makes it."),
+    _key("broker.id", Type.INT, "-1", "This broker's number."),
+    _key("connection.failed.authentication.delay.ms", Type.INT, "100", "How long a failed login waits for its answer."),
+    _key("connections.max.idle.ms", Type.LONG, "600000", "After how long a silent connection is closed."),
+    _key("default.replication.factor", Type.INT, "1", "On how many brokers a new topic is: there is one."),
+    _key("delete.topic.enable", Type.BOOLEAN, "true", "Whether topics can be deleted."),
+    _key("fetch.max.bytes", Type.INT, "57671680", "How much one fetch gets at most."),
+    _key("group.initial.rebalance.delay.ms", Type.INT, "3000", "How long a new group waits for more members."),
+    _key("group.max.session.timeout.ms", Type.INT, "1800000", "The longest session that a member may ask for."),
+    _key("group.max.size", Type.INT, "2147483647", "How many members a group may have."),
+    _key("group.min.session.timeout.ms", Type.INT, "6000", "The shortest session that a member may ask for."),
+    _key("listeners", Type.LIST, "PLAINTEXT://:9092", "Where the broker listens."),
+    _key("log.cleaner.backoff.ms", Type.LONG, "15000", "How long the cleaner sleeps when nothing is to be compacted."),
+    _key("log.cleaner.dedupe.buffer.size", Type.LONG, "134217728", "How much memory the cleaner takes for keys."),
+    _key("log.dirs", Type.LIST, None, "Where the broker keeps its log."),
+    _key("log.retention.check.interval.ms", Type.LONG, "300000", "How often the broker looks for what is too old."),
+    _key("log.retention.hours", Type.INT, "168", "How old records become in a topic that does not say."),
+    _key("max.connections", Type.INT, "2147483647", "How many connections there may be at once."),
+    _key("max.connections.per.ip", Type.INT, "2147483647", "How many of them may come from one address."),
+    _key("node.id", Type.INT, None, "This broker's number."),
+    _key("num.partitions", Type.INT, "1", "How many partitions a new topic has that does not say."),
+    _key("offset.metadata.max.bytes", Type.INT, "4096", "How much a consumer may write beside an offset."),
+    _key("offsets.retention.minutes", Type.INT, "10080", "How long offsets outlive their group's last member."),
+    _key("producer.id.expiration.ms", Type.INT, "86400000", "How long a producer that is silent is remembered."),
+    _key("socket.request.max.bytes", Type.INT, "104857600", "How large one request may be."),
+    _key("transaction.max.timeout.ms", Type.INT, "900000", "The longest transaction that a producer may ask for."),
+    _key("transactional.id.expiration.ms", Type.INT, "604800000", "How long a transactional id is remembered."),
+    *_TOPICS_DEFAULTS,
+))  # fmt: skip
+
+
+def broker_values(settings: BrokerSettings, node_id: int, address: str) -> Iterator[tuple[Key, str]]:
+    """Every key with its value; ``address`` is the broker's own ``host:port`` as clients are told it."""
+    limits, transactions, upkeep = settings.limits, settings.transactions, settings.upkeep
+    protocol = settings.security.protocol
+    set_here: dict[str, object] = {
+        "advertised.listeners": f"{protocol}://{address}",
+        "auto.create.topics.enable": str(settings.auto_create_topics).lower(),
+        "broker.id": node_id,
+        "connection.failed.authentication.delay.ms": settings.refusal_delay_ms,
+        "connections.max.idle.ms": settings.idle_timeout_ms,
+        "fetch.max.bytes": settings.fetch_size_max,
+        "group.initial.rebalance.delay.ms": limits.initial_rebalance_delay_ms,
+        "group.max.session.timeout.ms": limits.session_timeout_max_ms,
+        "group.max.size": limits.group_size_max,
+        "group.min.session.timeout.ms": limits.session_timeout_min_ms,
+        "listeners": f"{protocol}://{settings.host}:{address.rpartition(':')[2]}",
+        "log.dirs": settings.data_path,
+        "log.cleaner.backoff.ms": upkeep.cleaner_backoff_ms,
+        "log.cleaner.dedupe.buffer.size": upkeep.dedupe_buffer_size,
+        "log.retention.check.interval.ms": upkeep.retention_check_interval_ms,
+        "max.connections": settings.connections_max,
+        "max.connections.per.ip": settings.connections_per_address_max or settings.connections_max,
+        "message.max.bytes": settings.batch_size_max,
+        "node.id": node_id,
+        "num.partitions": settings.default_partitions,
+        "offset.metadata.max.bytes": limits.offset_metadata_size_max,
+        "offsets.retention.minutes": limits.offsets_retention_ms // _MINUTE_MS,
+        "producer.id.expiration.ms": transactions.producer_id_expiration_ms,
+        "socket.request.max.bytes": settings.frame_size_max,
+        "transaction.max.timeout.ms": transactions.timeout_max_ms,
+        "transactional.id.expiration.ms": transactions.transactional_id_expiration_ms,
+    }
+    for key in BROKER.keys:
+        yield key, str(set_here.get(key.name, key.default))

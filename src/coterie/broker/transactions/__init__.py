@@ -1,0 +1,1 @@
+"""Transactions: the coordinator on the event loop, and what the log's thread writes for producers."""

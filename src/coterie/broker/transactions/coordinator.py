@@ -1,0 +1,215 @@
+"""Transactions on the event loop: queues what `writes` does on the log's thread, tells partitions what they
+have become, and wakes a transaction's coordinator when its time is over. Decides nothing.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable
+from functools import partial
+from typing import TypeVar
+
+from coterie.broker.storage.log import BrokerLog, Partition
+from coterie.broker.storage.reader import StoreReader
+from coterie.broker.storage.store import Store
+from coterie.broker.storage.transaction_store import (
+    ProducerRow,
+    forget_aborted,
+    forget_producers,
+    forget_transactions,
+    open_offsets,
+    read_producers,
+    read_transaction,
+    read_transactions,
+)
+from coterie.broker.transactions.writes import NewBatch, Written, append, decide, fresh_producer_id
+from coterie.engine.timers import Timers
+from coterie.groups.transaction_messages import (
+    CancelTimer,
+    Event,
+    Reply,
+    SetTimer,
+    TimeoutPassed,
+    TransactionLimits,
+    TransactionWritten,
+)
+from coterie.groups.transactions import deadline_ms
+from coterie.nouns.errors import WorldError
+
+logger = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+_SWEEP_INTERVAL_MS = 600_000
+"""``producer.id.expiration.check.interval.ms``."""
+_PAGE_ROWS = 500
+"""What is read at a time of what may be long: whoever fetches waits for one such step at most."""
+_RETRY_DELAY_MS = 1_000
+"""How soon a transaction is tried again that could not be aborted."""
+
+
+class Transactions:
+    """Every transactional id of this broker, and the producers of its partitions. Made by :meth:`open`."""
+
+    def __init__(self, log: BrokerLog, limits: TransactionLimits, now_ms: Callable[[], int]) -> None:
+        self._log = log
+        self.limits = limits
+        self.now_ms = now_ms
+        self._timers: Timers[str] = Timers()
+        self._timers_changed = asyncio.Event()
+
+    @classmethod
+    async def open(cls, log: BrokerLog, limits: TransactionLimits, *, now_ms: Callable[[], int]) -> "Transactions":
+        """Find out what was open when the broker ended.
+
+        :raises WorldError: when the log cannot be read.
+        """
+        transactions = cls(log, limits, now_ms)
+        found, offsets = await log.write(
+            lambda store: (list(read_transactions(store.database)), open_offsets(store.database))
+        )
+        for transactional_id, written in found:
+            due_ms = deadline_ms(written)
+            if due_ms is not None:
+                transactions._timers.set(transactional_id, due_ms)
+        for topic in log.topics.values():
+            for partition in topic.partitions:
+                partition.open_offset = offsets.get(partition.id)
+        return transactions
+
+    # -- requests -----------------------------------------------------------------------------------------------------
+
+    async def fresh_producer_id(self) -> int:
+        """For a producer without a transactional id.
+
+        :raises WorldError: when the log cannot be written.
+        """
+        return await self._log.write(fresh_producer_id)
+
+    async def ask(self, transactional_id: str, make: Callable[[int], Event]) -> Reply:
+        """The coordinator's answer to the event that ``make`` makes with a fresh producer id.
+
+        :raises WorldError: when the log cannot be written.
+        """
+        written = await self._decide(transactional_id, make)
+        return next(effect for effect in written.effects if isinstance(effect, Reply))
+
+    def append(self, batch: NewBatch) -> "asyncio.Future[Written]":
+        """Queue a batch; batches are written in the order of these calls. The future fails with what
+        `writes.append` raises, or a `WorldError`."""
+        now_ms = self.now_ms()
+        return self._log.write(
+            lambda store: append(store, batch, now_ms=now_ms),
+            lambda written: self._tell(batch.transactional_id or "", written),
+        )
+
+    # -- what there is ------------------------------------------------------------------------------------------------
+
+    async def read(self, transactional_id: str) -> TransactionWritten | None:
+        """:raises WorldError: when the log cannot be read."""
+        return await self._log.look(lambda reader: read_transaction(reader.database, transactional_id))
+
+    async def read_all(self) -> list[tuple[str, TransactionWritten]]:
+        """By transactional id, in order.
+
+        :raises WorldError: when the log cannot be read.
+        """
+        found: list[tuple[str, TransactionWritten]] = []
+        after = ""
+        while page := await self._log.look(partial(_page_of_transactions, after=after)):
+            found += page
+            after = page[-1][0]
+        return found
+
+    async def producers(self, partition: Partition) -> list[ProducerRow]:
+        """By producer id, in order.
+
+        :raises WorldError: when the log cannot be read.
+        """
+        found: list[ProducerRow] = []
+        after = -1
+        while page := await self._log.look(partial(_page_of_producers, partition_id=partition.id, after=after)):
+            found += page
+            after = page[-1].producer_id
+        return found
+
+    # -- time ---------------------------------------------------------------------------------------------------------
+
+    async def run(self) -> None:
+        """Abort what outlives its timeout, and forget who has not been heard of for long; until it is cancelled."""
+        sweep_due_ms = self.now_ms() + _SWEEP_INTERVAL_MS
+        while True:
+            await self.abort_overdue()
+            if self.now_ms() >= sweep_due_ms:
+                await self.sweep()
+                sweep_due_ms = self.now_ms() + _SWEEP_INTERVAL_MS
+            due_ms = min(sweep_due_ms, self._timers.next_at_ms() or sweep_due_ms)
+            self._timers_changed.clear()
+            try:
+                async with asyncio.timeout(max(0, due_ms - self.now_ms()) / 1000):
+                    await self._timers_changed.wait()
+            except TimeoutError:
+                continue
+
+    async def abort_overdue(self) -> None:
+        """Abort what has outlived its timeout by now."""
+        now_ms = self.now_ms()
+        while (transactional_id := self._timers.pop_due(now_ms)) is not None:
+            await self._time_out(transactional_id)
+
+    async def sweep(self) -> None:
+        """Forget what has expired."""
+        now_ms = self.now_ms()
+
+        def forget(store: Store) -> None:
+            forget_producers(store.database, now_ms - self.limits.producer_id_expiration_ms)
+            forget_transactions(store.database, now_ms - self.limits.transactional_id_expiration_ms)
+            forget_aborted(store.database)
+
+        try:
+            await self._log.write(forget)
+        except WorldError as error:
+            logger.warning("expired producers are forgotten later: %s", error)
+
+    async def _time_out(self, transactional_id: str) -> None:
+        try:
+            await self._decide(transactional_id, lambda fresh: TimeoutPassed(fresh_producer_id=fresh))
+        except WorldError as error:
+            logger.warning("transaction of %s is aborted later: %s", transactional_id, error)
+            self._timers.set(transactional_id, self.now_ms() + _RETRY_DELAY_MS)
+        except Exception:
+            logger.exception("our own bug: transaction of %s stays open until it is ended", transactional_id)
+
+    # -- small hands --------------------------------------------------------------------------------------------------
+
+    def _decide(self, transactional_id: str, make: Callable[[int], Event]) -> "asyncio.Future[Written]":
+        now_ms = self.now_ms()
+        return self._log.write(
+            lambda store: decide(store, transactional_id, make, now_ms=now_ms),
+            lambda written: self._tell(transactional_id, written),
+        )
+
+    def _tell(self, transactional_id: str, written: Written) -> None:
+        """A write is durable; called in the order of the writes."""
+        for grown in written.grown:
+            topic = self._log.topics.get(grown.of.topic)
+            partition = topic.partition(grown.of.partition) if topic else None
+            if partition is not None and partition.id == grown.partition_id:
+                partition.open_offset = grown.open_offset
+                partition.grew(grown.end_offset)
+        for effect in written.effects:
+            match effect:
+                case SetTimer(at_ms=at_ms):
+                    self._timers.set(transactional_id, at_ms)
+                    self._timers_changed.set()
+                case CancelTimer():
+                    self._timers.cancel(transactional_id)
+                case Reply():
+                    pass  # to whoever has asked
+
+
+def _page_of_transactions(reader: StoreReader, *, after: str) -> list[tuple[str, TransactionWritten]]:
+    return list(read_transactions(reader.database, after=after, rows_max=_PAGE_ROWS))
+
+
+def _page_of_producers(reader: StoreReader, *, partition_id: int, after: int) -> list[ProducerRow]:
+    return read_producers(reader.database, partition_id, after=after, rows_max=_PAGE_ROWS)

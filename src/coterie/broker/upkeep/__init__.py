@@ -1,0 +1,1 @@
+"""Work on the log beside its use: retention, compaction, check and backup."""

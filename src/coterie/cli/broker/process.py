@@ -1,0 +1,150 @@
+"""`coterie broker`: the embedded broker as a process."""
+
+import asyncio
+import ipaddress
+import logging
+import signal
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+
+from coterie.broker.server import serve
+from coterie.broker.settings import BrokerSettings, Security, SecurityProtocol
+from coterie.cli.collector import collect_seldom
+from coterie.groups.classic.state import Limits
+from coterie.nouns.errors import WorldError
+
+logger = logging.getLogger(__name__)
+
+
+def settings(
+    listen: str,
+    data: Path,
+    *,
+    advertise: str | None,
+    security: str,
+    certificate: Path | None,
+    key: Path | None,
+    client_ca: Path | None,
+    acl: Path | None,
+    auto_create_topics: bool,
+    connections_per_address_max: int | None,
+    initial_delay_ms: int,
+    groups_max: int,
+    group_size_max: int,
+    frame_size_max: int,
+    connections_max: int,
+    in_flight_max: int,
+) -> BrokerSettings:
+    """The broker's settings from the command line's words.
+
+    ``advertise`` is the host that clients are told; by default that of ``listen``, or the machine's name where that
+    stands for all interfaces.
+
+    :raises WorldError: for an address or a security protocol that is none.
+    """
+    host, port = _address(listen)
+    if advertise is None and host in ("0.0.0.0", "::"):
+        advertise = socket.gethostname()
+    return BrokerSettings(
+        data_path=data,
+        auto_create_topics=auto_create_topics,
+        host=host,
+        port=port,
+        advertised_host=_unbracketed(advertise) if advertise else None,
+        security=_security(security, certificate=certificate, key=key, client_ca=client_ca, acl=acl),
+        connections_per_address_max=connections_per_address_max,
+        limits=Limits(
+            initial_rebalance_delay_ms=initial_delay_ms, groups_max=groups_max, group_size_max=group_size_max
+        ),
+        stats_path=data / "stats.json",
+        frame_size_max=frame_size_max,
+        connections_max=connections_max,
+        in_flight_max=in_flight_max,
+    )
+
+
+def run(settings: BrokerSettings) -> int:
+    """Run a broker until SIGTERM or Ctrl-C; returns the exit code.
+
+    :raises WorldError: when the data folder or the port cannot be had.
+    """
+    collect_seldom()
+    asyncio.run(_serve(settings))
+    return 0
+
+
+async def _serve(settings: BrokerSettings) -> None:
+    for warning in warnings(settings):
+        logger.warning("%s", warning)
+    serving = asyncio.current_task()
+    assert serving is not None
+    for number in (signal.SIGTERM, signal.SIGINT):
+        asyncio.get_running_loop().add_signal_handler(number, serving.cancel)
+
+    def tell(host: str, port: int) -> None:
+        logger.info("The broker listens at %s:%d; clients are told %s:%d", settings.host, port, host, port)
+
+    try:
+        await serve(settings, ready=tell)
+    except asyncio.CancelledError:
+        logger.info("The broker has ended")
+
+
+def warnings(settings: BrokerSettings) -> Iterator[str]:
+    """What an operator may not have meant, where others reach the broker, too."""
+    security = settings.security
+    if _is_loopback(settings.host):
+        return
+    if security.protocol is SecurityProtocol.SASL_PLAINTEXT:
+        yield "Without TLS, clients that log in with PLAIN show their passwords to whoever listens on the way"
+    knows_who = security.protocol.has_sasl or security.client_ca_path is not None
+    if knows_who and security.acl_path is None:
+        yield "Whoever is let in may do everything; --acl FILE says who may do what"
+    elif not knows_who:
+        may = "do everything" if security.acl_path is None else "do what the rules allow to ANONYMOUS"
+        yield (
+            f"Whoever reaches {settings.host}:{settings.port} is let in and may {may}; --security SASL_SSL lets in who"
+            " has a password"
+        )
+
+
+# -- the command line's words -----------------------------------------------------------------------------------------
+
+
+def _security(
+    word: str, *, certificate: Path | None, key: Path | None, client_ca: Path | None, acl: Path | None
+) -> Security:
+    try:
+        protocol = SecurityProtocol(word.upper())
+    except ValueError:
+        raise WorldError(f"--security {word} is none of {', '.join(SecurityProtocol)}") from None
+    for option, path in (("certificate", certificate), ("key", key), ("client-ca", client_ca)):
+        if path is not None and not protocol.has_tls:
+            raise WorldError(f"--tls-{option} means nothing with --security {protocol}: take SSL or SASL_SSL")
+    return Security(
+        protocol=protocol, certificate_path=certificate, key_path=key, client_ca_path=client_ca, acl_path=acl
+    )
+
+
+def _address(listen: str) -> tuple[str, int]:
+    host, colon, port = listen.rpartition(":")
+    if not (colon and port.isascii() and port.isdigit()):
+        raise WorldError(f"--listen {listen} is not HOST:PORT")
+    if not host:
+        raise WorldError(f"--listen {listen} names no host; 127.0.0.1:{port} is this machine, 0.0.0.0:{port} the world")
+    if int(port) > 65535:
+        raise WorldError(f"--listen {listen}: there is no port {port}; they end at 65535")
+    return _unbracketed(host), int(port)
+
+
+def _unbracketed(host: str) -> str:
+    """``[::1]`` is how an IPv6 address is written before a port."""
+    return host[1:-1] if host.startswith("[") and host.endswith("]") else host
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"

@@ -1,0 +1,1 @@
+"""A group as its workers' REST API tells of it."""

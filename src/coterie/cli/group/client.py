@@ -1,0 +1,116 @@
+"""What a group says of itself over REST, asked of whoever of its workers answers."""
+
+import sys
+import time
+from collections.abc import Callable, Set
+from urllib.parse import quote
+
+import httpx
+
+from coterie.cli.asking import message_in, nobody_at, open_client
+from coterie.cli.group.shown import Ordered, ShownGroup, read_group, read_ordered, read_paused
+from coterie.nouns.errors import WorldError
+
+_LOOK_EVERY_S = 0.2
+_SILENT_S = 1.0
+"""After which it is said what is waited for: a worker that is starting up, or a leader."""
+_ROUNDS_S = 30.0
+"""How long a group may be without a leader that answers: a session, and a round."""
+
+
+class Group:
+    """A group, by the URL of any of its workers; it learns the others' as it goes, since that one may go first."""
+
+    def __init__(self, url: str) -> None:
+        self._urls = [url.rstrip("/")]
+        self._has_answered = False
+        self._said: set[str] = set()
+        self._client = open_client()
+
+    def __enter__(self) -> "Group":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._client.close()
+
+    def shown(self, *, patience_s: float = _ROUNDS_S) -> ShownGroup:
+        """The group now. While it has no leader that answers, it is asked again for ``patience_s``.
+
+        :raises WorldError: when no worker answers, or what they say instead.
+        """
+        began = time.monotonic()
+        while True:
+            response, why = self._ask("GET", "/coterie/group")
+            if response is not None and response.is_success:
+                shown = read_group(response.content, source=f"The answer of {response.url}")
+                here = [member.url.rstrip("/") for member in shown.members]
+                self._urls += [url for url in here if url not in self._urls]
+                return shown
+            is_final = not self._has_answered or (response is not None and response.status_code < 500)
+            waited_s = time.monotonic() - began
+            if is_final or waited_s >= patience_s:
+                raise WorldError(why)
+            if waited_s >= _SILENT_S and why not in self._said:
+                self._said.add(why)  # Two that start say the same in turn.
+                sys.stderr.write(f"Waiting: {why}\n")
+            time.sleep(_LOOK_EVERY_S)
+
+    def order(self, method: str, worker: str, what: str) -> Ordered:
+        """Order ``worker`` to do ``what``; what it answers.
+
+        :raises WorldError: with why it does not.
+        """
+        self._said.clear()
+        response, why = self._ask(method, f"/coterie/workers/{quote(worker, safe='')}/{what}")
+        if response is None or not response.is_success:
+            raise WorldError(why)
+        return read_ordered(response.content, source=f"The answer of {response.url}")
+
+    def wait(self, waits_for: Callable[[ShownGroup], str], *, within_s: float) -> str:
+        """Look at the group until ``waits_for`` is empty; what it still is when the time is up, or why none answers."""
+        deadline = time.monotonic() + within_s
+        while True:
+            try:
+                shown = self.shown(patience_s=max(deadline - time.monotonic(), 0))
+            except WorldError as error:
+                if time.monotonic() < deadline:
+                    raise
+                return str(error)
+            if not (left := waits_for(shown)) or time.monotonic() >= deadline:
+                return left
+            time.sleep(_LOOK_EVERY_S)
+
+    def paused(self) -> Set[str]:
+        """The connectors whose tasks are not to work."""
+        response, why = self._ask("GET", "/connectors?expand=status")
+        if response is None or not response.is_success:
+            raise WorldError(why)
+        return read_paused(response.content, source=f"The answer of {response.url}")
+
+    def refuses(self, url: str) -> bool:
+        """Whether nobody listens at ``url`` any more."""
+        try:
+            self._client.get(f"{url.rstrip('/')}/health")
+        except httpx.ConnectError:
+            return True
+        except httpx.HTTPError:
+            return False
+        return False
+
+    def _ask(self, method: str, path: str) -> tuple[httpx.Response | None, str]:
+        """The answer of the first worker that has one to give, and what to say where it is none."""
+        response: httpx.Response | None = None
+        why = ""
+        for url in list(self._urls):
+            try:
+                response = self._client.request(method, url + path)
+            except (httpx.HTTPError, httpx.InvalidURL) as error:
+                why = why or nobody_at(url, error)
+                continue
+            self._has_answered = True
+            # Whoever answers is asked first the next time: who does not may take its time for it.
+            self._urls = [url, *(other for other in self._urls if other != url)]
+            why = f"{message_in(response)} (HTTP {response.status_code} from {url})"
+            if response.status_code < 500:
+                break
+        return response, why

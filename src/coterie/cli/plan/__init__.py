@@ -1,0 +1,1 @@
+"""`coterie plan`: what would move if the group changed."""

@@ -1,0 +1,348 @@
+"""`coterie plan`: what would move if the group changed, and why; of a live group, or of one in a file."""
+
+import json
+import re
+import sys
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from coterie.assignors.claims import Places
+from coterie.assignors.members import MemberView, Policy
+from coterie.assignors.memory import Waiting, union
+from coterie.assignors.moves import Why
+from coterie.assignors.plan import (
+    Change,
+    Claims,
+    Created,
+    Deleted,
+    Drains,
+    Joins,
+    Leaves,
+    Move,
+    Picture,
+    Plan,
+    Reason,
+    changed,
+    plan,
+)
+from coterie.cli.group import shown
+from coterie.cli.group.client import Group
+from coterie.config.definition import as_list
+from coterie.config.worker import claimed, claimed_task
+from coterie.herder.group_view import called
+from coterie.nouns.errors import WorldError
+from coterie.nouns.ids import MemberId
+from coterie.nouns.jobs import NO_JOBS, ConnectorName, ConnectorTaskId, Job, Jobs
+from coterie.wire.connect import ConnectProtocol
+
+TASKS_MAX = 100_000
+"""Far more than a connector has, and few enough to be planned in seconds."""
+
+_WHY: Mapping[Why | Reason, str] = {
+    Why.DELETED: "it is deleted",
+    Why.DUPLICATE: "another worker runs it, too",
+    Why.CLAIM: "static assignments (KIP-987)",
+    Why.DRAIN: "its worker drains",
+    Why.BALANCE: "balance",
+    Reason.NEW: "nobody ran it",
+    Reason.LOST: "its worker has left",
+}
+
+
+# -- the group -------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Known:
+    """A group as it is now, and what people call its members."""
+
+    picture: Picture
+    names: Mapping[MemberId, str]
+    """One for each: where two have the same it is ``host:port``, and where that is the same, too, the member's id."""
+    protocol: ConnectProtocol
+    _members: tuple[shown.ShownMember, ...]
+
+    def called(self, text: str) -> list[MemberId]:
+        """Whom ``text`` can mean, as the leader has it; or it is a member's id."""
+        by_id = [member for member in self._members if member.member_id == text]
+        return [member.member_id for member in called(self._members, text) or by_id]
+
+    def member(self, text: str) -> MemberId:
+        """:raises WorldError: when nobody is called so, or more than one; says who there is."""
+        found = self.called(text)
+        if not found:
+            there = ", ".join(sorted(self.names.values())) or "nobody"
+            raise WorldError(f"The group has no worker {text}; it has {there}")
+        if len(found) > 1:
+            which = ", ".join(sorted(self.names[member] for member in found))
+            raise WorldError(f"{len(found)} workers are called {text}; name one of {which}")
+        return found[0]
+
+
+def read_group(data: str | bytes, *, source: str) -> Known:
+    """The group in JSON ``data``.
+
+    :raises WorldError: when it is none; names ``source``, and what is wrong where.
+    """
+    return known_of(shown.read_group(data, source=source), source=source)
+
+
+def known_of(group: shown.ShownGroup, *, source: str) -> Known:
+    """:raises WorldError: when it speaks a protocol that there is not."""
+    try:
+        protocol = ConnectProtocol.named(group.protocol)
+    except KeyError as error:
+        raise WorldError(f"{source} holds no group: there is no protocol {group.protocol!r}") from error
+    members = {
+        member.member_id: MemberView(
+            owned=member.owned.jobs,
+            claims=None if member.claims is None else member.claims.jobs,
+            draining=member.draining,
+            instance_id=member.instance_id,
+        )
+        for member in group.members
+    }
+    waiting = tuple(
+        Waiting(jobs=one.jobs.jobs, deadline_ms=one.left_ms, instance_id=one.instance_id) for one in group.deferred
+    )
+    policy = Policy(
+        max_delay_ms=group.policy.max_delay_ms,
+        moves_per_round_max=group.policy.moves_per_round_max,
+        round_interval_ms=group.policy.round_interval_ms,
+    )
+    leader = next((member.member_id for member in group.members if group.is_led_by(member)), None)
+    return Known(
+        picture=Picture(
+            configured=group.configured.jobs, members=members, waiting=waiting, policy=policy, leader=leader
+        ),
+        names=_names(group.members),
+        protocol=protocol,
+        _members=group.members,
+    )
+
+
+def _names(members: Sequence[shown.ShownMember]) -> Mapping[MemberId, str]:
+    names, worker_ids = Counter(one.name for one in members), Counter(one.worker_id for one in members)
+    return {
+        one.member_id: one.name
+        if names[one.name] == 1
+        else one.worker_id
+        if worker_ids[one.worker_id] == 1
+        else one.member_id
+        for one in members
+    }
+
+
+# -- what is asked ----------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Asked:
+    """The options of one call, as they were typed."""
+
+    add: Sequence[str] = ()
+    remove: Sequence[str] = ()
+    drain: Sequence[str] = ()
+    claim_connectors: Sequence[str] = ()
+    claim_tasks: Sequence[str] = ()
+    create: Sequence[str] = ()
+    delete: Sequence[str] = ()
+
+
+def changes_of(asked: Asked, known: Known) -> list[Change]:
+    """What ``asked`` means for the group, in an order in which all of it can be.
+
+    :raises WorldError: when a worker or connector is not there, or something cannot be read.
+    """
+    joined: dict[str, MemberId] = {}
+    for name in asked.add:
+        if not name.strip():
+            raise WorldError("--add: a worker needs a name")
+        if name in joined or known.called(name):
+            raise WorldError(f"The group has a worker {name} already; give the new one another name")
+        joined[name] = MemberId(name)
+
+    def member(text: str) -> MemberId:
+        return joined[text] if text in joined else known.member(text)
+
+    created = dict(_created(text) for text in asked.create)
+    if len(created) < len(asked.create) or created.keys() & set(asked.delete):
+        raise WorldError("A connector can be created or deleted only once at a time")
+    for name in asked.delete:
+        if name not in known.picture.configured.connectors:
+            raise WorldError(f"There is no connector {name}")
+    claims: dict[MemberId, Jobs] = {}
+    for worker, jobs in _claims(asked):
+        claims[member(worker)] = claims.get(member(worker), NO_JOBS) | jobs
+    drains = [member(worker) for worker in asked.drain]
+    for worker in asked.remove:
+        if known.member(worker) in {*drains, *claims}:
+            raise WorldError(f"{worker} cannot be removed and go on at the same time")
+    if known.protocol < ConnectProtocol.STATIC and (drains or claims):
+        raise WorldError(
+            f"The group speaks {known.protocol.setting}, which knows neither drains nor static assignments: "
+            "all workers have to offer connect.protocol=static"
+        )
+    return [
+        *(Joins(member=member) for member in joined.values()),
+        *(Created(connector=connector, tasks=tasks) for connector, tasks in created.items()),
+        *(Deleted(connector=ConnectorName(name)) for name in asked.delete),
+        *(Claims(member=member, jobs=jobs) for member, jobs in sorted(claims.items())),
+        *(Drains(member=member) for member in drains),
+        *(Leaves(member=known.member(worker)) for worker in asked.remove),
+    ]
+
+
+def _created(text: str) -> tuple[ConnectorName, int]:
+    name, _, tasks = text.rpartition("=")
+    if not (name and re.fullmatch("[0-9]{1,6}", tasks) and int(tasks) <= TASKS_MAX):
+        raise WorldError(f"--create {text}: say NAME=TASKS, for example orders=4; at most {TASKS_MAX} tasks")
+    return ConnectorName(name), int(tasks)
+
+
+def _claims(asked: Asked) -> Iterable[tuple[str, Jobs]]:
+    """What workers are to claim, as ``static.connectors`` and ``static.tasks`` name it; perhaps nothing."""
+    for option, example, texts, read in (
+        ("--claim-connectors", "orders,payments", asked.claim_connectors, ConnectorName),
+        ("--claim-tasks", "orders-0,orders-1", asked.claim_tasks, claimed_task),
+    ):
+        for text in texts:
+            worker, equals, names = text.partition("=")
+            if not (worker and equals):
+                raise WorldError(f"{option} {text}: say WORKER=NAMES, for example worker-1={example}")
+            try:
+                yield worker, Jobs.of(map(read, claimed(tuple(as_list(names)))))
+            except ValueError as error:
+                raise WorldError(f"{option} of {worker}: {error}") from error
+
+
+# -- the command ------------------------------------------------------------------------------------------------------
+
+
+def show(asked: Asked, *, url: str, file: Path | None, as_json: bool) -> None:
+    """Read the group, plan, and print it.
+
+    :raises WorldError: when there is no group to be had, or what is asked makes no sense of it.
+    """
+    if file is None:
+        with Group(url) as group:
+            known = known_of(group.shown(), source=f"The answer of {url}")
+    else:
+        known = read_group(_read(file), source=str(file))
+    if known.protocol is ConnectProtocol.EAGER:
+        raise WorldError("The group speaks eager: whatever happens, every job is stopped and dealt out anew")
+    changes = changes_of(asked, known)
+    names = {**known.names, **{MemberId(name): name for name in asked.add}}
+    planned = plan(known.picture, changes)
+    target = known.picture
+    for change in changes:
+        target = changed(target, change)
+    _warn_of_unknown(changes, target, names)
+    if as_json:
+        json.dump(_as_json(planned, names), sys.stdout, indent=2)
+        sys.stdout.write("\n")
+        return
+    before = union([known.picture.configured, *(view.owned for view in known.picture.members.values())])
+    console = Console(highlight=False, emoji=False)
+    _print(planned, names, jobs=len(before), console=console)
+    for member, why in _drains_that_wait(planned, target):
+        console.print(f"The drain of {escape(names[member])} would wait: {escape(why)}.")
+
+
+def _warn_of_unknown(changes: Sequence[Change], target: Picture, names: Mapping[MemberId, str]) -> None:
+    """A claim may go before what it claims; more often it is a slip."""
+    for change in changes:
+        if isinstance(change, Claims) and change.jobs is not None:
+            for job in change.jobs - target.configured:
+                what = "task" if isinstance(job, ConnectorTaskId) else "connector"
+                sys.stderr.write(f"{names[change.member]} would claim {job}, but there is no {what} {job} today\n")
+
+
+def _drains_that_wait(planned: Plan, target: Picture) -> Iterable[tuple[MemberId, str]]:
+    """Who would keep jobs although it drains, and why, in the leader's words."""
+    places = Places.of(target.members, target.configured)
+    for member, left in planned.after.items():
+        if target.members[member].draining and left:
+            yield member, places.why_nobody(next(iter(left)), target.members)
+
+
+def _read(file: Path) -> bytes:
+    try:
+        return sys.stdin.buffer.read() if str(file) == "-" else file.read_bytes()
+    except OSError as error:
+        raise WorldError(f"{file} cannot be read: {error.strerror}") from error
+
+
+def _as_json(planned: Plan, names: Mapping[MemberId, str]) -> dict[str, Any]:
+    return {
+        "moves": [
+            {
+                "connector": move.job.connector if isinstance(move.job, ConnectorTaskId) else move.job,
+                "task": move.job.task if isinstance(move.job, ConnectorTaskId) else None,
+                "from": None if move.came_from is None else names[move.came_from],
+                "to": None if move.goes_to is None else names[move.goes_to],
+                "why": move.why,
+                "stops_in_round": move.stops_in,
+                "starts_in_round": move.starts_in,
+                "waits_ms": move.waits_ms,
+            }
+            for move in planned.moves
+        ],
+        "stopped": planned.stopped,
+        "rounds": planned.rounds,
+        "lasts_ms": planned.lasts_ms,
+        "unassigned": [{"job": str(job), "reason": reason} for job, reason in sorted(_texts(planned.unassigned))],
+        "after": {
+            names[member]: {"connectors": sorted(jobs.connectors), "tasks": [str(task) for task in sorted(jobs.tasks)]}
+            for member, jobs in planned.after.items()
+        },
+    }
+
+
+def _print(planned: Plan, names: Mapping[MemberId, str], *, jobs: int, console: Console) -> None:
+    if not planned.moves:
+        console.print("Nothing would move.")
+    else:
+        table = Table("job", "from", "to", "why", "waits", box=None, header_style="bold")
+        for move in planned.moves:
+            table.add_row(escape(str(move.job)), *map(escape, _row(move, names)))
+        console.print(table)
+        waits = sum(move.why is Reason.LOST and move.waits_ms > 0 for move in planned.moves)
+        console.print(
+            f"\n{planned.stopped} of {_count(jobs, 'job')} would be stopped"
+            + (f", {waits} {'waits' if waits == 1 else 'wait'} for a worker that has left" if waits else "")
+            + f"; {_count(planned.rounds, 'round')}"
+            + (f", with {_seconds(planned.lasts_ms)} of waiting." if planned.lasts_ms else ".")
+        )
+    for job, reason in sorted(_texts(planned.unassigned)):
+        console.print(f"[yellow]{escape(job)} would have nobody[/yellow]: {escape(reason)}")
+    table = Table("worker", "connectors", "tasks", box=None, header_style="bold")
+    for member, has in sorted(planned.after.items(), key=lambda item: names[item[0]]):
+        table.add_row(escape(names[member]), str(len(has.connectors)), str(len(has.tasks)))
+    console.print("\nThen:" if planned.moves else "")
+    console.print(table)
+
+
+def _row(move: Move, names: Mapping[MemberId, str]) -> list[str]:
+    came_from = "-" if move.came_from is None else names[move.came_from]
+    goes_to = "nobody" if move.goes_to is None else names[move.goes_to]
+    return [came_from, goes_to, _WHY[move.why], _seconds(move.waits_ms) if move.waits_ms else "-"]
+
+
+def _count(number: int, what: str) -> str:
+    return f"{number} {what}" if number == 1 else f"{number} {what}s"
+
+
+def _seconds(ms: int) -> str:
+    return f"{ms / 1000:g} s"
+
+
+def _texts(unassigned: Mapping[Job, str]) -> list[tuple[str, str]]:
+    return [(str(job), reason) for job, reason in unassigned.items()]

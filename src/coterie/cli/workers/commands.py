@@ -1,0 +1,290 @@
+"""`coterie group`, `coterie worker drain`, `coterie workers restart`: a group, by the REST API of any worker."""
+
+import shlex
+import sys
+import time
+from collections.abc import Sequence
+
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from coterie.assignors.memory import union
+from coterie.cli.group.client import Group
+from coterie.cli.group.shown import Ordered, ShownDeferred, ShownGroup, ShownJobs, ShownMember
+from coterie.cli.plan.preview import known_of
+from coterie.nouns.errors import WorldError
+
+# A name may well hold :boom: or the like.
+_console = Console(highlight=False, emoji=False)
+_UNREACHABLE = "UNREACHABLE"
+_STYLES = {"STABLE": "green", _UNREACHABLE: "red", "UNJOINED": "red"}
+_SETTLE_S = 60.0
+_IN_BETWEEN = ("starting", "stopping")
+_BEGUN = ("running", "failed", "taken")
+
+
+# -- the group --------------------------------------------------------------------------------------------------------
+
+
+def show_group(url: str, *, as_json: bool) -> None:
+    with Group(url) as group:
+        shown = group.shown()
+    if as_json:
+        sys.stdout.write(shown.model_dump_json(indent=2, by_alias=True) + "\n")
+        return
+    led_by = f"led by {escape(shown.leader.name)}" if shown.leader is not None else "without a leader"
+    _console.print(f"Generation {shown.generation} ({shown.protocol}), {led_by}")
+    table = Table("worker", "at", "state", "connectors", "tasks", "tasks by phase", box=None, header_style="bold")
+    for member in shown.members:
+        table.add_row(
+            escape(member.name),
+            escape(member.worker_id),
+            _state(member),
+            str(len(member.owned.connectors)),
+            str(len(member.owned.tasks)),
+            ", ".join(f"{count} {phase}" for phase, count in (member.phases or {}).items()) or "-",
+        )
+    _console.print(table)
+    for member in shown.members:
+        if len(member.revoked):
+            _console.print(f"{escape(member.name)} gives back {_jobs(member.revoked)}.")
+        if member.drain_waits is not None:
+            _console.print(f"The drain of {escape(member.name)} waits: {escape(member.drain_waits)}.")
+    for deferred in shown.deferred:
+        left_s = deferred.left_ms / 1000
+        _console.print(
+            f"{_jobs(deferred.jobs)} of {escape(_whose(deferred))} wait {left_s:.0f} s more for it to come back."
+        )
+    for job in shown.unassigned:
+        name = job.connector if job.task is None else f"{job.connector}-{job.task}"
+        _console.print(f"[red]{escape(name)} has nobody[/red]: {escape(job.reason)}.")
+
+
+def _state(member: ShownMember) -> str:
+    style = _STYLES.get(member.state, "yellow")
+    said = [f"[{style}]{escape(member.state)}[/{style}]"]
+    if member.draining:
+        said.append("draining")
+    if member.claims is not None:
+        said.append(f"claims {_jobs(member.claims)}")
+    return ", ".join(said)
+
+
+# -- scale-in ---------------------------------------------------------------------------------------------------------
+
+
+def drain(url: str, worker: str) -> None:
+    """Drain one worker, and follow it until its process has ended.
+
+    :raises WorldError: when it cannot be drained, somebody calls it back, or it dies before it is done.
+    """
+    with Group(url) as group:
+        before = group.shown()
+        drained = group.order("POST", worker, "drain")
+        last = _at(before, drained) or _at(group.shown(), drained)  # It may have come since.
+        if last is None:
+            raise WorldError(f"{drained.name} drains, and has just joined: follow it with `coterie group`")
+        said = ""
+        while True:
+            shown = group.shown()
+            now = _at(shown, drained)
+            if now is None and group.refuses(last.url):
+                check_handed_over(shown, last)
+                _console.print(f"{escape(drained.name)} has handed its jobs over and is gone.")
+                return
+            if now is not None:
+                last = now
+                # Its own word; of whom nothing is heard only the last round tells.
+                if now.state != _UNREACHABLE and not now.draining:
+                    raise WorldError(f"{drained.name} was called back, or began anew, and stays.")
+                text = f"{escape(drained.name)} drains: {_count(len(now.owned) + len(now.revoked))} left"
+                if now.drain_waits is not None:
+                    text += f"; it waits: {escape(now.drain_waits)}"
+                if text != said:
+                    said = text
+                    _console.print(text)
+            time.sleep(0.2)
+
+
+def _at(shown: ShownGroup, ordered: Ordered) -> ShownMember | None:
+    """The member that has taken an order, which its address tells: names may be those of two."""
+    return next((member for member in shown.members if member.worker_id == ordered.worker_id), None)
+
+
+def check_handed_over(shown: ShownGroup, last: ShownMember) -> None:
+    """Whether ``last``, which is gone from ``shown``, went when it was done. A crash is seen: its session goes on.
+
+    :raises WorldError: when it was not.
+    """
+    had = (last.owned.jobs | last.revoked.jobs) & shown.configured.jobs
+    left = had - union(member.owned.jobs for member in shown.members)
+    if had and (last.state == _UNREACHABLE or left):
+        raise WorldError(f"{last.name} died while it drained; {_count(len(had))} of it are those of a lost worker.")
+
+
+def uncordon(url: str, worker: str) -> None:
+    with Group(url) as group:
+        name = group.order("DELETE", worker, "drain").name
+    _console.print(f"{escape(name)} takes work again, and stays.")
+
+
+# -- a restart of all -------------------------------------------------------------------------------------------------
+
+
+def restart_rolling(url: str, *, timeout_s: float, only: Sequence[str] = ()) -> None:
+    """Restart all workers of a group, or ``only`` these, one after the other, its leader last.
+
+    :raises WorldError: when one does not come back in time, another one goes meanwhile, or the group is not well
+        before; with who has restarted, and how to go on.
+    """
+    with Group(url) as group:
+        shown = _well(group)
+        seen = list(shown.members)
+        known = known_of(shown, source="The group")
+        named = {known.member(text) for text in only} or known.names.keys()
+        left = [member for member in seen if member.member_id in named]
+        names = ", ".join(escape(member.name) for member in seen)
+        _console.print(f"The group has {_count(len(seen), 'worker')}: {names}.")
+        if len(seen) == 1:
+            _check_alone(seen[0], is_named=bool(only))
+        restarted: list[str] = []
+        try:
+            while left:
+                shown = _well(group, seen)
+                here = (member for member in shown.members if any(_is_same(member, one) for one in left))
+                member = min(here, key=lambda one: (shown.is_led_by(one), one.name))
+                began = time.monotonic()
+                group.order("POST", member.worker_id, "restart")  # Who refuses is still to restart.
+                _console.print(f"{escape(member.name)} restarts…")
+                left = [one for one in left if not _is_same(one, member)]
+                back = _until_back(group, member, began=began, timeout_s=timeout_s)
+                seen = [back if _is_same(one, member) else one for one in seen]
+                restarted.append(member.name)
+            _well(group, seen)  # Who is back may have gone since.
+        except WorldError as error:
+            done = f"Restarted: {', '.join(restarted)}" if restarted else "No worker has restarted"
+            again = " ".join(shlex.quote(one.name) for one in left)
+            go_on = f". When the group is well, go on with `coterie workers restart --rolling {again}`" if left else ""
+            raise WorldError(f"{str(error).rstrip('.')}. {done}{go_on}.") from error
+    if only:
+        _console.print(f"Restarted: {escape(', '.join(restarted))}.")
+    else:
+        _console.print(f"All {len(restarted)} workers have restarted.")
+
+
+def _check_alone(member: ShownMember, *, is_named: bool) -> None:
+    """:raises WorldError: when nobody has said that it is to be this one: others may be about to come."""
+    if not is_named:
+        raise WorldError(
+            f"The group has no other worker than {member.name}, and nothing would run until it is back. "
+            f"To restart it all the same, name it: `coterie workers restart --rolling {shlex.quote(member.name)}`"
+        )
+    _console.print(f"{escape(member.name)} is the only worker of the group: nothing runs until it is back.")
+
+
+def _until_back(group: Group, member: ShownMember, *, began: float, timeout_s: float) -> ShownMember:
+    """``member`` when it is back.
+
+    :raises WorldError: when it is not back in time, or has ended.
+    """
+    back: ShownMember | None = None
+    has_lost_place = False
+
+    def away(shown: ShownGroup) -> str:
+        nonlocal back, has_lost_place
+        back = next((one for one in shown.members if _is_same(one, member)), None)
+        if back is None and group.refuses(member.url):
+            raise WorldError(f"{member.name} has ended instead of restarting; what it has logged says why")
+        if back is None:
+            if not has_lost_place:
+                has_lost_place = True
+                _console.print(
+                    f"{escape(member.name)} was away for longer than its session.timeout.ms and has lost its place; "
+                    "waiting for it to join anew."
+                )
+            return "it has lost its place, and has not joined anew"
+        if back.life is None:
+            return "it does not answer"
+        if back.life == member.life:
+            return "it still ends its tasks"
+        if trouble := _trouble(shown):
+            return trouble
+        kept = (back.owned.jobs & member.owned.jobs).tasks
+        works = _begun(back)
+        if works < min(_begun(member), len(kept)):
+            paused = group.paused()
+            due = min(_begun(member), sum(task.connector not in paused for task in kept))
+            if works < due:
+                return f"{works} of its {_count(due, 'task')} run"
+        return ""
+
+    if why := group.wait(away, within_s=timeout_s):
+        raise WorldError(f"{member.name} is not back with all its jobs within {timeout_s:g} s: {why}")
+    assert back is not None, "it is back"
+    stayed = back.owned == member.owned
+    told = f"its {_jobs(member.owned)} run again" if stayed else "not all its jobs are those that it had"
+    _console.print(f"{escape(member.name)} is back after {time.monotonic() - began:.1f} s; {told}.")
+    return back
+
+
+def _is_same(one: ShownMember, other: ShownMember) -> bool:
+    """Who keeps its place may have another port; who has lost it is another member at the same address."""
+    return one.member_id == other.member_id or one.worker_id == other.worker_id
+
+
+def _begun(member: ShownMember) -> int:
+    return sum((member.phases or {}).get(phase, 0) for phase in _BEGUN)
+
+
+def _well(group: Group, seen: Sequence[ShownMember] = ()) -> ShownGroup:
+    """The group, once all ``seen`` are there, and it can do without one of them for a moment.
+
+    :raises WorldError: with what is wrong, when that does not pass.
+    """
+    said = ""
+    well: ShownGroup | None = None
+
+    def wrong(shown: ShownGroup) -> str:
+        nonlocal said, well
+        well = shown
+        gone = next((one for one in seen if not any(_is_same(one, member) for member in shown.members)), None)
+        trouble = f"{gone.name} has left it" if gone is not None else _trouble(shown)
+        if trouble and trouble != said:
+            said = trouble
+            _console.print(f"Waiting until the group is well: {escape(trouble)}.")
+        return trouble
+
+    if trouble := group.wait(wrong, within_s=_SETTLE_S):
+        raise WorldError(f"The group is not well: {trouble}")
+    assert well is not None, "it was looked at"
+    return well
+
+
+def _trouble(shown: ShownGroup) -> str:
+    """What keeps a group from being well; empty when nothing does."""
+    for member in shown.members:
+        if member.state != "STABLE":
+            return f"{member.name} is {member.state}"
+        if member.draining:
+            return f"{member.name} drains"
+        if len(member.revoked) or any((member.phases or {}).get(phase) for phase in _IN_BETWEEN):
+            return f"jobs of {member.name} are on their way"
+    for deferred in shown.deferred:
+        return f"{_jobs(deferred.jobs)} of {_whose(deferred)} wait for it to come back"
+    return ""
+
+
+# -- small hands ------------------------------------------------------------------------------------------------------
+
+
+def _whose(deferred: ShownDeferred) -> str:
+    return deferred.worker or deferred.instance_id or "a worker that is gone"
+
+
+def _jobs(jobs: ShownJobs) -> str:
+    return _count(len(jobs))
+
+
+def _count(count: int, what: str = "job") -> str:
+    return f"{count} {what}" if count == 1 else f"{count} {what}s"

@@ -1,0 +1,253 @@
+"""A worker put together from its rooms: the only place that sees them all.
+
+Here mypy proves that each shell fits its seam: what `Worker` and `ClassicMembership` are handed is declared as
+Protocols (`herder.seams`, `member.messages`, `engine.log`), and what is handed in knows nothing of the others.
+"""
+
+import asyncio
+import logging
+import signal
+import socket
+import tempfile
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import TypeAlias
+
+from coterie import __version__
+from coterie.assignors.members import Policy
+from coterie.cli.collector import collect_seldom
+from coterie.cli.workers import relaunch
+from coterie.config.worker import WorkerSettings
+from coterie.herder.seams import TaskRuntime
+from coterie.herder.session_keys import SessionKeySettings
+from coterie.herder.state import HerderSettings
+from coterie.kafka.admission import check_admission
+from coterie.kafka.coordinator import KafkaCoordinator
+from coterie.kafka.topics import TopicLog, Topics
+from coterie.member.classic.state import MemberSettings
+from coterie.nouns.errors import WorldError
+from coterie.nouns.ids import InstanceId
+from coterie.rest.app import create_app
+from coterie.rest.leader import HttpLeaderClient, open_client
+from coterie.rest.server import bind, serve_while
+from coterie.spark.runtime import SparkConfig, SparkTaskRuntime
+from coterie.wire.connect import ConnectProtocol
+from coterie.wire.connect_place import Place
+from coterie.worker.membership import ClassicMembership
+from coterie.worker.worker import Ended, Worker
+
+logger = logging.getLogger(__name__)
+
+
+QUIET_MARGIN_MS = 1_000
+"""How long after the last of what was revoked has stopped a round may still follow at once."""
+
+
+RuntimeOf: TypeAlias = Callable[[WorkerSettings, str, Path], TaskRuntime]
+"""Makes the runtime of a worker with these settings and this name; the folder is its own for as long as it runs."""
+
+
+def spark_runtime(settings: WorkerSettings, name: str, scratch: Path) -> TaskRuntime:
+    return SparkTaskRuntime(
+        SparkConfig(
+            checkpoint_location=Path(settings.checkpoint_location),
+            scratch=scratch,
+            log_file=Path(settings.log_jvm_file or Path(tempfile.gettempdir()) / f"{_file_name(name)}.jvm.log"),
+            settings=settings.spark,
+        )
+    )
+
+
+def run_worker(
+    settings: WorkerSettings, runtime_of: RuntimeOf = spark_runtime, check_settings: Callable[[], object] = lambda: None
+) -> int:
+    """Run one worker until it ends; returns the exit code. Nothing is begun before its REST port is known to be free.
+
+    ``check_settings`` raises what is wrong with the settings that it would find if it began anew.
+
+    A worker that was to begin anew and does not, because it was told to end meanwhile or cannot, leaves its group.
+
+    :raises WorldError: when it cannot start: a taken port, no broker, no Java; or cannot begin anew.
+    """
+    collect_seldom()
+    workers: list[Worker] = []
+
+    def made(worker: Worker) -> None:
+        workers.append(worker)
+        _obey_signals(worker)
+
+    with bind(*settings.listener) as listener:
+        member = member_settings(settings, listener)
+        place = relaunch.handed_on(member)
+        life = serve_life(settings, listener, runtime_of, made=made, place=place, check_settings=check_settings)
+        ended = asyncio.run(life)
+    if not ended.restarts:
+        return ended.code
+    # Looked at when nothing is left to close, which takes time: from here on a signal ends the process at once.
+    if (reason := workers[0].ordered) is None:
+        try:
+            relaunch.begin_anew(member, ended.place)
+        except WorldError as error:
+            asyncio.run(_leave(settings, member, ended.place, str(error)))
+            raise
+    logger.info("This worker was to begin anew, and ends: %s", reason)
+    asyncio.run(_leave(settings, member, ended.place, reason))
+    return 0
+
+
+def check_listener(settings: WorkerSettings, *, running: WorkerSettings) -> None:
+    """Whether a worker that listens as in ``running`` could listen as in ``settings``.
+
+    :raises WorldError: when the port is another's, or the host not of this machine.
+    """
+    host, port = settings.listener
+    bind(host, 0 if port == running.listener.port else port).close()  # 0: its own port is free once it has ended
+
+
+async def serve_worker(
+    settings: WorkerSettings,
+    listener: socket.socket,
+    runtime_of: RuntimeOf = spark_runtime,
+    *,
+    made: Callable[[Worker], None],
+) -> int:
+    """Run one worker of perhaps several in this process; ``made`` is handed it before it begins, and can end it."""
+    return (await serve_life(settings, listener, runtime_of, made=made)).code
+
+
+def member_settings(settings: WorkerSettings, listener: socket.socket) -> MemberSettings:
+    return MemberSettings(
+        group_id=settings.group_id,
+        instance_id=InstanceId(settings.group_instance_id) if settings.group_instance_id else None,
+        url=settings.url(bound_port=listener.getsockname()[1]),
+        name=settings.worker_name,
+        session_timeout_ms=settings.session_timeout_ms,
+        rebalance_timeout_ms=settings.rebalance_timeout_ms,
+        heartbeat_interval_ms=settings.heartbeat_interval_ms,
+        rebalance_heartbeat_interval_ms=settings.rebalance_heartbeat_interval_ms,
+        quiet_ms=settings.task_shutdown_graceful_timeout_ms + QUIET_MARGIN_MS,
+        protocols=ConnectProtocol.named(settings.connect_protocol).offered,
+        claims=settings.claims,
+    )
+
+
+async def serve_life(
+    settings: WorkerSettings,
+    listener: socket.socket,
+    runtime_of: RuntimeOf = spark_runtime,
+    *,
+    made: Callable[[Worker], None],
+    place: Place | None = None,
+    check_settings: Callable[[], object] = lambda: None,
+) -> Ended:
+    """Run one life of a worker, in the ``place`` of a former one if there was such a one."""
+    port = listener.getsockname()[1]
+    name, member = settings.name(bound_port=port), member_settings(settings, listener)
+    client_id = settings.client_id or name
+    logger.info("%s serves REST at %s and is starting", name, member.url)
+    async with _topics(settings, client_id) as (topics, config_log, status_log), open_client() as client:
+        with tempfile.TemporaryDirectory(prefix="coterie-", ignore_cleanup_errors=True) as scratch:
+            runtime = runtime_of(settings, name, Path(scratch))
+            worker = Worker(
+                settings=HerderSettings(
+                    worker_id=settings.worker_id(bound_port=port),
+                    url=member.url,
+                    version=__version__,
+                    connector_type=runtime.connector_type,
+                    name=settings.worker_name,
+                    instance_id=member.instance_id,
+                    session_timeout_ms=settings.session_timeout_ms,
+                    rebalance_timeout_ms=settings.rebalance_timeout_ms,
+                    sync_timeout_ms=settings.worker_sync_timeout_ms,
+                    stop_grace_ms=settings.task_shutdown_graceful_timeout_ms,
+                    rebalance_window_ms=settings.config_rebalance_window_ms,
+                    policy=Policy(
+                        max_delay_ms=settings.scheduled_rebalance_max_delay_ms,
+                        moves_per_round_max=settings.rebalance_max_moves_per_round,
+                        round_interval_ms=settings.rebalance_round_interval_ms,
+                    ),
+                    session_keys=SessionKeySettings(
+                        ttl_ms=settings.inter_worker_key_ttl_ms,
+                        algorithm=settings.inter_worker_key_generation_algorithm,
+                        size_bytes=settings.inter_worker_key_size_bytes,
+                        signature_algorithm=settings.inter_worker_signature_algorithm,
+                        verification_algorithms=settings.inter_worker_verification_algorithms,
+                    ),
+                ),
+                config_log=config_log,
+                status_log=status_log,
+                membership=_membership(settings, member, client_id, place),
+                runtime=runtime,
+                leader_client=HttpLeaderClient(client),
+                place=place,
+                check_settings=check_settings,
+            )
+            made(worker)
+            app = create_app(worker, client, cluster_id=await topics.cluster_id())
+            ended = await serve_while(app, listener, worker.run())
+    logger.log(logging.ERROR if ended.code else logging.INFO, "%s has ended: %s", name, ended.reason)
+    return ended
+
+
+def _membership(
+    settings: WorkerSettings, member: MemberSettings, client_id: str, place: Place | None
+) -> ClassicMembership:
+    coordinator = KafkaCoordinator(
+        settings.bootstrap_servers,
+        client_id=client_id,
+        request_timeout_ms=settings.session_timeout_ms // 3,
+        rebalance_timeout_ms=settings.rebalance_timeout_ms,
+        security=settings.security,
+    )
+    return ClassicMembership(member, coordinator, place=place)
+
+
+async def _leave(settings: WorkerSettings, member: MemberSettings, place: Place | None, reason: str) -> None:
+    """Give up ``place``, in which nobody is going to go on."""
+    if place is not None:
+        membership = _membership(settings, member, settings.client_id or "coterie", place)
+        await asyncio.gather(membership.run(), membership.leave(reason))
+
+
+def _obey_signals(worker: Worker) -> None:
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, worker.order_shutdown, signal.Signals(number).name)
+
+
+@asynccontextmanager
+async def _topics(settings: WorkerSettings, client_id: str) -> AsyncIterator[tuple[Topics, TopicLog, TopicLog]]:
+    """The worker's topics, made where they are missing: the config log and the status log to work with.
+
+    The offset topic is made as well, as Connect does; nothing writes to it yet.
+    """
+    await check_admission(settings.bootstrap_servers, client_id=client_id, security=settings.security)
+    topics = Topics(settings.bootstrap_servers, client_id=client_id, security=settings.security)
+    try:
+        config_log = await topics.open(
+            settings.config_storage_topic,
+            partitions=1,
+            replication=settings.config_storage_replication_factor,
+            key="config.storage.topic",
+            ordered=True,
+        )
+        status_log = await topics.open(
+            settings.status_storage_topic,
+            partitions=settings.status_storage_partitions,
+            replication=settings.status_storage_replication_factor,
+            key="status.storage.topic",
+        )
+        await topics.open(
+            settings.offset_storage_topic,
+            partitions=settings.offset_storage_partitions,
+            replication=settings.offset_storage_replication_factor,
+            key="offset.storage.topic",
+        )
+        yield topics, config_log, status_log
+    finally:
+        await topics.close()
+
+
+def _file_name(name: str) -> str:
+    return "".join(letter if letter.isalnum() or letter in "-_." else "_" for letter in f"coterie-{name}")

@@ -1,0 +1,42 @@
+"""Lines of `__consumer_offsets`: any record of a group as key and value, and back. No value is a tombstone."""
+
+from coterie.groups.classic.messages import GenerationWritten
+from coterie.groups.classic.records import decode_key, decode_value, encode_key, encode_value
+from coterie.groups.offset_messages import GroupRemoved, OffsetRecord, OffsetRemoved, OffsetWritten
+from coterie.groups.offset_records import (
+    KEY_VERSIONS,
+    decode_offset_key,
+    decode_offset_value,
+    encode_offset_key,
+    encode_offset_value,
+)
+from coterie.nouns.ids import GroupId
+from coterie.wire.primitives import Reader
+
+
+def encode_line(group_id: GroupId, record: GenerationWritten | OffsetRecord) -> tuple[bytes, bytes | None]:
+    match record:
+        case GenerationWritten():
+            return encode_key(group_id), encode_value(record)
+        case GroupRemoved():
+            return encode_key(group_id), None
+        case OffsetWritten(partition=partition, committed=committed):
+            return encode_offset_key(group_id, partition), encode_offset_value(committed)
+        case OffsetRemoved(partition=partition):
+            return encode_offset_key(group_id, partition), None
+
+
+def decode_line(key: bytes, value: bytes | None) -> tuple[GroupId, GenerationWritten | OffsetRecord] | None:
+    """Whose record it is, and the record; None when the line is of a kind that is not ours.
+
+    :raises WireError: when it is malformed.
+    """
+    if Reader(key).int16() in KEY_VERSIONS:
+        group_id, partition = decode_offset_key(key)
+        if value is None:
+            return group_id, OffsetRemoved(partition=partition)
+        return group_id, OffsetWritten(partition=partition, committed=decode_offset_value(value))
+    of_group = decode_key(key)
+    if of_group is None:
+        return None
+    return of_group, GroupRemoved() if value is None else decode_value(value)

@@ -1,0 +1,82 @@
+"""Who may come in: for whom a group has room, and ids that are handed out before anybody joins with them (KIP-394)."""
+
+from coterie.groups.classic.messages import JoinGroup, JoinGroupResponse, MemberProtocol, PendingMemberTimer, Request
+from coterie.groups.classic.protocols import offer_size
+from coterie.groups.classic.rounds import rebalance_after_removal, remove_member
+from coterie.groups.classic.state import Group
+from coterie.groups.classic.turn import Refusal, Turn
+from coterie.groups.offset_messages import OffsetCommit
+from coterie.nouns.ids import MemberId
+from coterie.wire.errors import ErrorCode
+
+
+def founds(request: Request) -> bool:
+    """Whether a group that nobody has heard of would begin with it: what a broker with too many of them refuses."""
+    match request:
+        case JoinGroup(member_id=member_id):
+            return not member_id
+        case OffsetCommit():
+            return True
+        case _:
+            return False
+
+
+def has_room_for(group: Group, member_id: MemberId) -> bool:
+    """While a join phase is open, whoever has rejoined counts; then, whoever is a member. Ids that nobody has joined
+    with do not, as in Kafka: whoever asked for them may be gone, and GROUP_MAX_SIZE_REACHED ends a client. Static
+    members that are away keep their places, for they stay in the generation: nobody else is let in on these."""
+    size_max = group.limits.group_size_max
+    if group.join_phase is None:
+        return not group.members or member_id in group.members or len(group.members) < size_max
+    if member_id in group.joins:
+        return True
+    taken = len(group.joins)
+    member = group.members.get(member_id)
+    # Counted only where it matters: each of a thousand that rejoin would look at all of them.
+    if (member is None or member.instance_id is None) and taken + len(group.static_members) >= size_max:
+        taken += sum(static_id not in group.joins for static_id in group.static_members.values())
+    return taken < size_max
+
+
+def check_size(group: Group, member_id: MemberId, offered: tuple[MemberProtocol, ...]) -> None:
+    """:raises Refusal: when members would say more of themselves than a leader can be told and a log can hold."""
+    member = group.members.get(member_id)
+    size = group.offers.size + offer_size(offered) - (offer_size(member.protocols) if member is not None else 0)
+    if size > group.limits.generation_size_max:
+        raise Refusal(ErrorCode.group_max_size_reached)
+
+
+def on_no_room(turn: Turn, request: JoinGroup) -> None:
+    """The group has shrunk below its members: those that rejoin last are put out (KIP-389)."""
+    group = turn.group
+    if request.member_id in group.members:
+        remove_member(turn, request.member_id)
+    else:
+        take_pending(turn, request.member_id)
+    turn.reply(request.reply_to, JoinGroupResponse(error=ErrorCode.group_max_size_reached))
+    rebalance_after_removal(turn)
+
+
+def hand_out_member_id(turn: Turn, request: JoinGroup) -> None:
+    """A client that gives up and joins again must not become two members: first it learns who it is.
+
+    :raises Refusal: with an error after which clients try again, when too many ids are out. Kafka has no such limit.
+    """
+    group = turn.group
+    if len(group.pending) >= group.limits.pending_members_max:
+        raise Refusal(ErrorCode.coordinator_load_in_progress)
+    group.pending.add(request.fresh_member_id)
+    turn.set_timer(PendingMemberTimer(member_id=request.fresh_member_id), request.session_timeout_ms)
+    turn.reply(
+        request.reply_to,
+        JoinGroupResponse(error=ErrorCode.member_id_required, member_id=request.fresh_member_id),
+    )
+
+
+def take_pending(turn: Turn, member_id: MemberId) -> bool:
+    """Whether the id was handed out and nobody had joined with it; now it is out no longer."""
+    if member_id not in turn.group.pending:
+        return False
+    turn.group.pending.discard(member_id)
+    turn.cancel_timer(PendingMemberTimer(member_id=member_id))
+    return True

@@ -1,0 +1,96 @@
+"""The bytes of a group's records: those of `__consumer_offsets`, GroupMetadata (key version 2, value version 3).
+
+One layout is ours to read besides: a value with members and a null protocol is a generation that nobody had an
+assignment in yet (see `GenerationWritten`); Kafka writes a null protocol for empty groups only.
+"""
+
+from coterie.groups.classic.messages import GenerationWritten, WrittenMember
+from coterie.nouns.errors import WireError
+from coterie.nouns.ids import Generation, GroupId, InstanceId, MemberId
+from coterie.wire.primitives import Reader, Writer
+
+KEY_VERSION = 2
+VALUE_VERSION = 3
+_MEMBER_SIZE_MIN = 2 + 2 + 2 + 2 + 4 + 4 + 4 + 4
+
+
+def encode_key(group_id: GroupId) -> bytes:
+    writer = Writer()
+    writer.int16(KEY_VERSION)
+    writer.string(group_id)
+    return writer.getvalue()
+
+
+def decode_key(data: bytes) -> GroupId | None:
+    """The group that a line of the log speaks of; None when it is of another kind (offsets have versions 0 and 1).
+
+    :raises WireError: when it is malformed.
+    """
+    reader = Reader(data)
+    if reader.int16() != KEY_VERSION:
+        return None
+    group_id = GroupId(reader.string())
+    reader.expect_end()
+    return group_id
+
+
+def encode_value(record: GenerationWritten) -> bytes:
+    writer = Writer()
+    writer.int16(VALUE_VERSION)
+    writer.string(record.protocol_type)
+    writer.int32(record.generation)
+    writer.nullable_string(record.protocol)
+    writer.nullable_string(record.leader)
+    writer.int64(record.written_at_ms)
+    writer.count(len(record.members))
+    for member_id, member in record.members.items():
+        writer.string(member_id)
+        writer.nullable_string(member.instance_id)
+        writer.string(member.client_id)
+        writer.string(member.client_host)
+        writer.int32(member.rebalance_timeout_ms)
+        writer.int32(member.session_timeout_ms)
+        writer.bytes_(member.subscription)
+        writer.bytes_(member.assignment)
+    return writer.getvalue()
+
+
+def decode_value(data: bytes) -> GenerationWritten:
+    """:raises WireError: when it is malformed or of a version that is not ours."""
+    reader = Reader(data)
+    version = reader.int16()
+    if version != VALUE_VERSION:
+        raise WireError(f"a group's record has version {version}; known is {VALUE_VERSION}")
+    protocol_type = reader.string()
+    generation = Generation(reader.int32())
+    protocol = reader.nullable_string()
+    leader = reader.nullable_string()
+    written_at_ms = reader.int64()
+    members = dict(reader.array(lambda: _member(reader), element_size_min=_MEMBER_SIZE_MIN))
+    reader.expect_end()
+    return GenerationWritten(
+        protocol_type=protocol_type,
+        generation=generation,
+        protocol=protocol,
+        leader=MemberId(leader) if leader is not None else None,
+        written_at_ms=written_at_ms,
+        members=members,
+    )
+
+
+def _member(reader: Reader) -> tuple[MemberId, WrittenMember]:
+    member_id = MemberId(reader.string())
+    instance_id = reader.nullable_string()
+    client_id = reader.string()
+    client_host = reader.string()
+    rebalance_timeout_ms = reader.int32()
+    session_timeout_ms = reader.int32()
+    return member_id, WrittenMember(
+        client_id=client_id,
+        client_host=client_host,
+        session_timeout_ms=session_timeout_ms,
+        rebalance_timeout_ms=rebalance_timeout_ms,
+        subscription=reader.bytes_(),
+        assignment=reader.bytes_(),
+        instance_id=InstanceId(instance_id) if instance_id is not None else None,
+    )

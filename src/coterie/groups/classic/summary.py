@@ -1,0 +1,57 @@
+"""What a trace keeps of an event: its name, whose it is, of which generation, and how many things it brings.
+
+Never the things themselves: an assignment, a subscription or an offset's metadata is as large as its sender likes, and
+a trace keeps hundreds of events, also of senders that were refused.
+"""
+
+from coterie.groups.classic.messages import (
+    DescribeGroup,
+    Event,
+    GroupLoaded,
+    Heartbeat,
+    JoinGroup,
+    LeaveGroup,
+    SyncGroup,
+    TimerFired,
+)
+from coterie.groups.offset_messages import DeleteGroup, OffsetCommit, OffsetDelete, OffsetFetch, TopicDeleted
+
+ID_LENGTH_MAX = 80
+"""Ids are as long as their senders like, too; the end of one, where the uuid stands, tells the most."""
+
+Summary = tuple[str | int, ...]
+
+
+def summary(event: Event) -> Summary:
+    """Nothing is put into words for a heartbeat: most events are one."""
+    match event:
+        case Heartbeat():
+            return "Heartbeat", event.member_id[-ID_LENGTH_MAX:], event.generation
+        case OffsetCommit():
+            return "OffsetCommit", _end(event.member_id), event.generation, f"{len(event.offsets)} offsets"
+        case OffsetFetch(partitions=partitions):
+            return "OffsetFetch", "all" if partitions is None else f"{len(partitions)} partitions"
+        case JoinGroup():
+            ids = event.member_id, "fresh", event.fresh_member_id, "instance", event.instance_id or ""
+            return "JoinGroup", *map(_end, ids), f"{len(event.protocols)} protocols"
+        case SyncGroup():
+            instance_id = _end(event.instance_id or "")
+            counted = f"{len(event.assignments)} assignments"
+            return "SyncGroup", _end(event.member_id), "instance", instance_id, event.generation, counted
+        case LeaveGroup(members=members):
+            first = _end(members[0].member_id or members[0].instance_id or "") if members else ""
+            return "LeaveGroup", first, f"{len(members)} members"
+        case DescribeGroup():
+            return ("DescribeGroup",)
+        case OffsetDelete(partitions=partitions):
+            return "OffsetDelete", f"{len(partitions)} partitions"
+        case TimerFired(key=key):
+            return "TimerFired", type(key).__name__, _end(getattr(key, "member_id", ""))
+        case TopicDeleted(topic=topic):
+            return "TopicDeleted", _end(topic)
+        case DeleteGroup() | GroupLoaded():
+            return (type(event).__name__,)
+
+
+def _end(text: str) -> str:
+    return text[-ID_LENGTH_MAX:]

@@ -1,0 +1,43 @@
+"""One step's working set: what it has written and ordered so far, and the way in which it refuses."""
+
+from coterie.groups.classic.messages import CancelTimer, Effect, Record, Reply, ReplyTo, Response, SetTimer, TimerKey
+from coterie.groups.classic.state import Group, Member, apply
+from coterie.nouns.errors import CoterieError
+from coterie.wire.errors import ErrorCode
+
+
+class Refusal(CoterieError):
+    """The coordinator says no to a request; becomes its reply."""
+
+    def __init__(self, error: ErrorCode) -> None:
+        self.error = error
+        super().__init__(error.name)
+
+
+class Turn:
+    """One step's working set."""
+
+    def __init__(self, group: Group, now_ms: int) -> None:
+        self.group = group
+        self.now_ms = now_ms
+        self.records: list[Record] = []
+        self.effects: list[Effect] = []
+
+    def write(self, record: Record) -> None:
+        apply(self.group, record)  # write-through: later lines of this step see it
+        self.records.append(record)
+
+    def reply(self, to: ReplyTo, response: Response) -> None:
+        self.effects.append(Reply(to=to, response=response))
+
+    def set_timer(self, key: TimerKey, in_ms: int) -> None:
+        at_ms = self.now_ms + in_ms
+        self.group.deadlines[key] = at_ms
+        self.effects.append(SetTimer(key=key, at_ms=at_ms))
+
+    def cancel_timer(self, key: TimerKey) -> None:
+        if self.group.deadlines.pop(key, None) is not None:
+            self.effects.append(CancelTimer(key=key))
+
+    def arm_session(self, member: Member) -> None:
+        self.set_timer(member.session_timer, member.session_timeout_ms)

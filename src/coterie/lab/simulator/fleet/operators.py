@@ -1,0 +1,101 @@
+"""What operators order of workers over REST, and what somebody tries who is no worker at all."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import partial
+
+from coterie.herder.requests import Answer, Done, DrainWorker, PutTaskConfigs, RestartWorker, UncordonWorker
+from coterie.herder.session_keys import Signature, Signing
+from coterie.herder.signing import is_in_force
+from coterie.lab.simulator.fleet.cluster import Cluster
+from coterie.lab.simulator.fleet.worker import Process
+from coterie.lab.simulator.records import RecordKind
+from coterie.nouns.jobs import ConnectorName
+
+FORGED_BODY = b"task configs"
+
+
+class Operators:
+    def __init__(self, cluster: Cluster) -> None:
+        self._cluster = cluster
+        self._world = cluster.world
+        self._rng = cluster.world.rng
+
+    def drain(self) -> None:
+        """Never the last one that would take work."""
+        stay = [process for process in self._working() if not process.drains]
+        if len(stay) > 1:
+            self.drain_one(self._rng.choice(stay))
+
+    def drain_one(self, process: Process) -> None:
+        def answered(answer: Answer) -> None:
+            process.drains = isinstance(answer, Done)
+            self._world.record(RecordKind.REQUESTED, process.name, "drain", process.drains)
+
+        process.soon(lambda: process.rest.ask(DrainWorker(worker=process.home), answered))
+
+    def uncordon(self) -> None:
+        draining = [process for process in self._working() if process.drains]
+        if draining:
+            process = self._rng.choice(draining)
+
+            def answered(answer: Answer) -> None:
+                self._world.record(RecordKind.REQUESTED, process.name, "uncordon", isinstance(answer, Done))
+                process.drains = process.drains and not isinstance(answer, Done)
+
+            process.soon(lambda: process.rest.ask(UncordonWorker(worker=process.home), answered))
+
+    def restart(self) -> None:
+        """Its process begins anew, in its place."""
+        working = self._working()
+        if working:
+            process = self._rng.choice(working)
+
+            def answered(answer: Answer) -> None:
+                self._world.record(RecordKind.REQUESTED, process.name, "restart", isinstance(answer, Done))
+                process.ending = process.ending or isinstance(answer, Done)
+
+            process.soon(lambda: process.rest.ask(RestartWorker(worker=process.home), answered))
+
+    def forge(self) -> None:
+        """Task configs from nobody, for any connector."""
+        names, leader = self._cluster.config_log.names(), self._leader()
+        if names and leader is not None:
+            signature = self._rng.choice(self._forgeries(leader))
+            self._put_forged(leader, self._rng.choice(names), signature)
+
+    def forge_all(self) -> None:
+        """For every connector and in every way. A stopped one takes none in any case."""
+        leader = self._leader()
+        if leader is None:
+            return
+        for name in self._cluster.config_log.names():
+            for signature in self._forgeries(leader):
+                self._put_forged(leader, name, signature)
+
+    def _leader(self) -> Process | None:
+        """One that judges signatures, and at once: where nothing is signed anybody may write anything."""
+        for process in self._working():
+            if process.herder.is_leader and process.herder.settled and is_in_force(process.herder):
+                return process
+        return None
+
+    def _forgeries(self, leader: Process) -> Sequence[Signature | None]:
+        """None; then, of whoever has overheard the workers or guesses, one of another body or by another key."""
+        key = leader.herder.config.session_key
+        if key is None:
+            return (None,)
+        signing = Signing(key=key.key, algorithm=key.algorithm)
+        return (
+            None,
+            replace(signing.signature(b"another body"), body=FORGED_BODY),
+            replace(signing, key=self._rng.randbytes(32)).signature(FORGED_BODY),
+        )
+
+    def _put_forged(self, leader: Process, name: ConnectorName, signature: Signature | None) -> None:
+        request = PutTaskConfigs(connector=name, configs=[{"forged": ""}], signature=signature)
+        leader.rest.ask(request, partial(self._cluster.watch.on_forged, leader))
+
+    def _working(self) -> list[Process]:
+        processes = (self._cluster.processes[name] for name in sorted(self._cluster.processes))
+        return [process for process in processes if not (process.paused or process.ending)]

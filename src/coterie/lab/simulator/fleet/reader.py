@@ -1,0 +1,85 @@
+"""A worker's way to the config log: it follows it, asks for its end, and appends to it."""
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
+
+from coterie.engine.log import NewLine
+from coterie.herder import messages as herder
+from coterie.lab.simulator.network import Call
+from coterie.lab.simulator.records import RecordKind, weight
+from coterie.nouns.ids import ConfigOffset
+
+if TYPE_CHECKING:
+    from coterie.lab.simulator.fleet.worker import Process
+
+
+class Reader:
+    def __init__(self, process: "Process") -> None:
+        self._process = process
+        self._cluster = process.cluster
+
+    def read(self) -> None:
+        lines = self._cluster.config_log.lines[max(self._process.herder.config.offset, 0) :]
+        if lines:
+            self._process.tell(herder.ConfigLinesRead(lines=lines))
+
+    def soon(self) -> None:
+        """Following the log is a long poll that tries again until it is answered."""
+        process = self._process
+
+        def failed(_: str) -> None:
+            process.after(500, self.soon)
+
+        late_ms = self._cluster.reading_ms.get(process.home, 0)
+        self._cluster.network.call(
+            process.home,
+            lambda call: call.answer(None),
+            answered=lambda _: process.after(late_ms, self.read) if late_ms else process.soon(self.read),
+            failed=failed,
+        )
+
+    def find_end(self, chore: herder.FindConfigEnd) -> None:
+        tell = self._process.tell
+        self._ask(
+            lambda: self._cluster.config_log.end,
+            lambda end: tell(herder.ConfigEndFound(id=chore.id, end=end)),
+            lambda _: tell(herder.ConfigEndFound(id=chore.id, end=None)),
+        )
+
+    def append(self, chore: herder.AppendConfig) -> None:
+        tell = self._process.tell
+        self._ask(
+            lambda: self._append(chore.lines),
+            lambda end: tell(herder.ConfigAppended(id=chore.id, end=end)),
+            lambda reason: tell(herder.ConfigAppendFailed(id=chore.id, reason=reason)),
+        )
+
+    def _append(self, lines: Sequence[NewLine]) -> ConfigOffset:
+        world = self._process.world
+        end = self._cluster.config_log.append(lines, world.now_ms)
+        values = weight((line.key, line.value) for line in lines)
+        world.record(RecordKind.CONFIG_APPENDED, self._process.name, *values, end)
+        return end
+
+    def _ask(
+        self,
+        serve: Callable[[], ConfigOffset],
+        answered: Callable[[ConfigOffset], None],
+        failed: Callable[[str], None],
+    ) -> None:
+        def served(call: Call) -> None:
+            before = self._cluster.config_log.end
+            call.answer(serve())
+            if self._cluster.config_log.end > before:
+                self._cluster.read_config()
+
+        def heard(end: object) -> None:
+            assert isinstance(end, int)
+            self._process.soon(lambda: answered(ConfigOffset(end)))
+
+        self._cluster.network.call(
+            self._process.home,
+            served,
+            answered=heard,
+            failed=lambda reason: self._process.soon(lambda: failed(reason)),
+        )

@@ -1,0 +1,76 @@
+"""What a worker is asked over HTTP: by users, and by the owner of a connector that has task configs for the leader."""
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from coterie.herder import messages as herder
+from coterie.herder.requests import Answer, Done, Problem, PutTaskConfigs, Refused, Request, RequestId
+from coterie.lab.simulator.fleet.cluster import REQUEST_TIMEOUT_MS
+from coterie.lab.simulator.network import Call
+
+if TYPE_CHECKING:
+    from coterie.lab.simulator.fleet.worker import Process
+
+
+class Rest:
+    """One process's endpoints, and its way to those of the leader."""
+
+    def __init__(self, process: "Process") -> None:
+        self._process = process
+        self._cluster = process.cluster
+        self._asked: dict[RequestId, Callable[[Answer], None]] = {}
+        self._requests = 0
+
+    def ask(self, request: Request, answered: Callable[[Answer], None]) -> None:
+        """Answered once, unless the process dies first."""
+        id_ = RequestId(self._requests)
+        self._requests += 1
+        self._asked[id_] = answered
+        fresh = self._cluster.fresh_incarnation()
+        self._process.tell(herder.RequestArrived(id=id_, request=request, fresh_incarnation=fresh))
+
+    def answer(self, reply: herder.Reply) -> None:
+        self._asked.pop(reply.id)(reply.answer)
+
+    def publish(self, chore: herder.PublishTaskConfigs) -> None:
+        """To the leader's internal endpoint: over the leader's own link, which may be as bad as any."""
+        process = self._process
+
+        def published(refusal: str | None, *, forbidden: bool = False) -> None:
+            done = herder.TaskConfigsPublished(
+                connector=chore.connector, written_at=chore.written_at, refusal=refusal, forbidden=forbidden
+            )
+            process.soon(lambda: process.tell(done))
+
+        leader = self._cluster.by_url(chore.leader_url)
+        if leader is None:
+            process.after(50, lambda: published("connection refused"))
+            return
+
+        def serve(call: Call) -> None:
+            body = repr(chore.configs).encode()
+            signature = chore.signing.signature(body) if chore.signing is not None else None
+            request = PutTaskConfigs(connector=chore.connector, configs=chore.configs, signature=signature)
+            leader.soon(lambda: leader.rest.ask(request, call.answer))
+
+        def answered(answer: object) -> None:
+            assert isinstance(answer, Done | Refused)
+            if isinstance(answer, Refused):
+                published(answer.message, forbidden=answer.problem is Problem.FORBIDDEN)
+            else:
+                published(None)
+
+        call_ends = [False]
+
+        def once(then: Callable[[], None]) -> None:
+            if not call_ends[0]:
+                call_ends[0] = True
+                then()
+
+        self._cluster.network.call(
+            leader.home,
+            serve,
+            answered=lambda answer: once(lambda: answered(answer)),
+            failed=lambda reason: once(lambda: published(reason)),
+        )
+        process.after(REQUEST_TIMEOUT_MS + 5_000, lambda: once(lambda: published("no answer")))

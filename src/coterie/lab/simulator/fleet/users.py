@@ -1,0 +1,90 @@
+"""What users want of their connectors: asked of any worker over REST, and of the leader if that one does not lead."""
+
+from functools import partial
+
+from coterie.herder.requests import Answer, DeleteConnector, Problem, PutConnector, Refused, SetTargetState, Write
+from coterie.lab.simulator.fleet.cluster import Cluster
+from coterie.lab.simulator.fleet.worker import Process
+from coterie.lab.simulator.records import RecordKind, Value
+from coterie.nouns.jobs import ConnectorName
+from coterie.nouns.states import TargetState
+
+CONNECTORS = ("alpha", "beta", "gamma", "delta")
+BURST = tuple(f"burst-{number}" for number in range(6))
+"""Connectors that come and go together."""
+
+
+class Users:
+    def __init__(self, cluster: Cluster) -> None:
+        self._cluster = cluster
+        self._world = cluster.world
+        self._rng = cluster.world.rng
+        self._configs = 0
+
+    # -- what they want -----------------------------------------------------------------------------------------------
+
+    def put_connector(self) -> None:
+        self.put(self._rng.choice(CONNECTORS), self._rng.randint(0, 6))
+
+    def put(self, name: str, tasks_max: int, *, state: TargetState | None = None) -> None:
+        """Create it, or give it another config."""
+        self._configs += 1
+        # Half of the configs change how many tasks there are and nothing else.
+        of = str(self._configs) if self._rng.random() < 0.5 else "any"
+        config = {"connector.class": "Simulated", "tasks.max": str(tasks_max), "of": of}
+        self._ask(PutConnector(connector=ConnectorName(name), config=config, replace=True, initial_state=state))
+
+    def delete_connector(self) -> None:
+        if names := self._cluster.config_log.names():
+            self._ask(DeleteConnector(connector=self._rng.choice(names)))
+
+    def set_target_state(self) -> None:
+        if names := self._cluster.config_log.names():
+            state = self._rng.choice((TargetState.STARTED, TargetState.PAUSED, TargetState.STOPPED))
+            self._ask(SetTargetState(connector=self._rng.choice(names), target_state=state))
+
+    def put_many(self) -> None:
+        for number, name in enumerate(BURST[: self._rng.randint(2, len(BURST))]):
+            tasks_max, ms = self._rng.randint(1, 2), number * self._rng.choice((0, 20, 200))
+            self._world.after(ms, partial(self.put, name, tasks_max))
+
+    def delete_many(self) -> None:
+        for name in self._cluster.config_log.names():
+            if name in BURST:
+                self._ask(DeleteConnector(connector=name))
+
+    # -- how they ask -------------------------------------------------------------------------------------------------
+
+    def _ask(self, request: Write) -> None:
+        names = sorted(self._cluster.processes)
+        if names:
+            self._send(self._cluster.processes[self._rng.choice(names)], request, forwards=2)
+
+    def _send(self, process: Process, request: Write, *, forwards: int) -> None:
+        log = self._cluster.config_log
+        asked_at = log.end
+
+        def answered(answer: Answer) -> None:
+            if not isinstance(answer, Refused):
+                self._cluster.watch.on_told(request, process, asked_at)
+            elif answer.problem is Problem.NOT_LEADER and answer.leader_url is not None and forwards:
+                leader = self._cluster.by_url(answer.leader_url)
+                if leader is not None:
+                    self._send(leader, request, forwards=forwards - 1)
+            else:
+                self._world.say(f"{process.name} refuses that: {answer.message}")
+
+        self._world.record(RecordKind.REQUESTED, process.name, *_values(request))
+        process.after(self._rng.randint(0, 10), lambda: process.rest.ask(request, answered))
+
+
+def _values(request: Write) -> tuple[Value, ...]:
+    match request:
+        case PutConnector(connector=name, config=config, initial_state=state):
+            return "put", name, config["tasks.max"], config["of"], state
+        case DeleteConnector(connector=name):
+            return "delete", name
+        case SetTargetState(connector=name, target_state=state):
+            return "set", name, state
+        case other:
+            return "put tasks", other.connector

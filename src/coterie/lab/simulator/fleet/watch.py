@@ -1,0 +1,287 @@
+"""What must hold for a fleet of workers and their group, at every moment whatever the weather."""
+
+from collections.abc import Iterable, Mapping
+from collections.abc import Set as AbstractSet
+from json import loads
+from typing import TYPE_CHECKING
+
+from coterie.assignors.members import Policy
+from coterie.groups.classic.messages import (
+    GenerationWritten,
+    Heartbeat,
+    JoinGroupResponse,
+    Request,
+    Response,
+    SessionTimer,
+    SyncGroup,
+    TimerFired,
+)
+from coterie.groups.classic.state import Group
+from coterie.herder.requests import Answer, DeleteConnector, Done, PutConnector, SetTargetState, Write
+from coterie.herder.seams import TaskStart
+from coterie.lab.simulator.coordinator import Step
+from coterie.lab.simulator.durable import Line
+from coterie.lab.simulator.fleet.config_log import ConfigLog
+from coterie.lab.simulator.fleet.rounds import Dealt, Part, check_round, told, union
+from coterie.lab.simulator.fleet.waits import Waits
+from coterie.lab.simulator.invariants import Invariant, Violation
+from coterie.lab.simulator.replay import check_replay
+from coterie.lab.simulator.world import World
+from coterie.nouns.ids import Generation, InstanceId, MemberId
+from coterie.nouns.jobs import NO_JOBS, ConnectorTaskId
+from coterie.wire.connect import AssignmentError, ConnectProtocol, WorkerAssignment
+from coterie.wire.connect_bytes import decode_assignment, decode_metadata
+from coterie.wire.connect_events import AssignmentWanted
+from coterie.wire.errors import ErrorCode
+
+if TYPE_CHECKING:
+    from coterie.lab.simulator.fleet.worker import Process
+
+
+class Watch:
+    """Matches `coordinator.CoordinatorWatch`."""
+
+    def __init__(self, world: World, config_log: ConfigLog, policy: Policy, *, session_timeout_ms: int) -> None:
+        self._world = world
+        self._config_log = config_log
+        self._policy = policy
+        self._session_timeout_ms = session_timeout_ms
+        self._waits = Waits(max_delay_ms=policy.max_delay_ms, slack_ms=2 * session_timeout_ms)
+        self.stops = 0
+        """Of tasks, ordered so far."""
+        self.overtaken = 0
+        """How many assignments were not told so far, for the next round had begun by then."""
+        self.processes: Mapping[str, Process] = {}
+        self._told: dict[Generation, tuple[MemberId | InstanceId, str | None]] = {}
+        self._memberships: dict[Generation, frozenset[MemberId | InstanceId]] = {}
+        self._places: dict[MemberId, MemberId | InstanceId] = {}
+        """A static member's instance id, which it keeps; of any other its member id."""
+        self._fenced: set[MemberId] = set()
+        """Static members whose place another process has taken. They hear of it with their next heartbeat (KIP-345), or
+        stop by themselves when they have heard nothing for a session."""
+        self._checked = Generation(0)
+        """The last generation whose assignments were looked at. It is written again when a static member is back."""
+        self._handed_back = NO_JOBS
+
+    # -- the coordinator --------------------------------------------------------------------------------------------
+
+    def on_step(self, taken: Step) -> None:
+        if isinstance(taken.event, Heartbeat):
+            return  # It changes nothing that is watched here.
+        if isinstance(taken.event, SyncGroup):
+            self._on_sync(taken.event, taken)
+        for instance_id, former in taken.before.static_members.items():
+            if taken.group.static_members.get(instance_id, former) != former:
+                self._fenced.add(former)
+        for record in taken.output.records:
+            assert isinstance(record, GenerationWritten), "workers commit no offsets, and nobody deletes their group"
+            for member_id, member in record.members.items():
+                self._places[member_id] = member.instance_id or member_id
+            self._on_written(record)
+        if isinstance(taken.event, TimerFired) and isinstance(taken.event.key, SessionTimer):
+            self._on_expired(taken.before.members - taken.group.members.keys())
+
+    def _on_sync(self, request: SyncGroup, taken: Step) -> None:
+        """A leader's sync was taken: it was the one that writes."""
+        if not taken.output.records or not request.assignments:
+            return
+        given = {member_id for member_id, _ in request.assignments}
+        if given != taken.before.members:
+            raise Violation(
+                Invariant.KNOWN_MEMBERS,
+                f"the leader assigns to {sorted(given)}, members are {sorted(taken.before.members)}",
+            )
+
+    def _on_written(self, record: GenerationWritten) -> None:
+        if record.protocol is None:
+            highest = max(self._told, default=Generation(0))
+            if record.generation <= highest:
+                raise Violation(
+                    Invariant.GENERATION_RISES, f"generation {record.generation} begins, {highest} was told"
+                )
+        elif record.generation > self._checked:
+            self._checked = record.generation
+            self._check_round(record)
+
+    def _check_round(self, record: GenerationWritten) -> None:
+        protocol = {one.wire_name: one for one in ConnectProtocol}[record.protocol or ""]
+        parts: dict[MemberId, Part] = {}
+        configured, delay_ms = NO_JOBS, 0
+        for member_id, member in record.members.items():
+            if not member.assignment:
+                raise Violation(Invariant.KNOWN_MEMBERS, f"generation {record.generation} gives {member_id} nothing")
+            assignment = decode_assignment(member.assignment)[1]
+            if assignment.error is not AssignmentError.NO_ERROR:
+                return
+            parts[member_id] = Part.of(self._places[member_id], decode_metadata(member.subscription)[1], assignment)
+            configured = self._config_log.jobs_at(assignment.config_offset)
+            delay_ms = assignment.delay_ms
+        dealt = Dealt(
+            generation=record.generation,
+            protocol=protocol,
+            parts=parts,
+            configured=configured,
+            delay_ms=delay_ms,
+            handed_back=self._handed_back,
+        )
+        check_round(dealt, self._policy)
+        if protocol is ConnectProtocol.EAGER:
+            self._handed_back = NO_JOBS  # a leader remembers nothing of it
+            return
+        drained = [part.revoked for part in parts.values() if part.draining]
+        self._handed_back = (self._handed_back - dealt.running) | union(drained)
+
+    def on_reply(self, request: Request, response: Response) -> None:
+        if response.error is ErrorCode.none and isinstance(response, JoinGroupResponse):
+            self._on_joined(response)
+        elif isinstance(request, SyncGroup) and response.error is ErrorCode.rebalance_in_progress:
+            self.overtaken += 1
+
+    def _on_joined(self, response: JoinGroupResponse) -> None:
+        leader = self._places[response.leader]
+        told_before = self._told.setdefault(response.generation, (leader, response.protocol))
+        if told_before != (leader, response.protocol):
+            raise Violation(
+                Invariant.GENERATION_RISES,
+                f"generation {response.generation} is led by {leader}, and was by {told_before[0]}",
+            )
+        if response.members:
+            members = frozenset(self._places[one.member_id] for one in response.members)
+            if self._memberships.setdefault(response.generation, members) != members:
+                raise Violation(Invariant.GENERATION_RISES, f"generation {response.generation} has two memberships")
+
+    def on_crash(self, group: Group, lines: Iterable[Line]) -> None:
+        check_replay(group, lines)
+
+    def on_loaded(self, group: Group) -> None:
+        if group.generation < max(self._told, default=Generation(0)):
+            raise Violation(Invariant.NOTHING_LOST, f"after a crash the group is at generation {group.generation}")
+        self._fenced -= group.members.keys()  # of whose successors the log has kept nothing
+
+    def _on_expired(self, gone: AbstractSet[MemberId]) -> None:
+        for name in sorted(self.processes):
+            process = self.processes[name]
+            if process.member.member_id in gone and self._should_have_stopped(process):
+                self._still_runs(process, "is removed")
+
+    # -- workers ----------------------------------------------------------------------------------------------------
+
+    def on_dealt(
+        self, process: "Process", wanted: AssignmentWanted, assignments: Mapping[MemberId, WorkerAssignment]
+    ) -> None:
+        """The leader ``process`` has computed a round, of which perhaps nobody will ever hear."""
+        first = assignments[min(assignments)]
+        if first.error is not AssignmentError.NO_ERROR:
+            return
+        if wanted.protocol is ConnectProtocol.EAGER:
+            self._waits.on_dealt_anew(process.number)
+            return
+        dealt = Dealt(
+            generation=wanted.generation,
+            protocol=wanted.protocol,
+            parts={
+                member_id: Part.of(self._places[member_id], wanted.members[member_id], told_)
+                for member_id, told_ in assignments.items()
+            },
+            configured=self._config_log.jobs_at(first.config_offset),
+            delay_ms=first.delay_ms,
+        )
+        self._waits.on_dealt(process.number, dealt, received=process.received, now_ms=self._world.now_ms)
+
+    def on_join(self, process: "Process") -> None:
+        if process.protocol is ConnectProtocol.EAGER and process.active:
+            runs = sorted(map(str, process.active))
+            raise Violation(Invariant.EAGER_STOPS_FIRST, f"{process.name} joins and still runs {runs}")
+
+    def on_forged(self, process: "Process", answer: Answer) -> None:
+        """A leader has answered somebody who is no worker."""
+        if isinstance(answer, Done) and process.protocol is not None and process.protocol >= ConnectProtocol.SESSIONED:
+            raise Violation(Invariant.SIGNED, f"{process.name} takes task configs that no worker has signed")
+
+    def on_exit(self, process: "Process", code: int) -> None:
+        if process.drains and not process.ending and (code or process.given or process.active):
+            raise Violation(Invariant.DRAINED, f"{process.name} ends with {code}, and has {told(process.given)} still")
+
+    def on_stop(self, process: "Process", start: TaskStart | None) -> None:
+        """A stop is ordered of a task that was started so; None if its runtime closed before the start was heard of."""
+        if start is None:
+            return
+        self.stops += 1
+        task, offset = start.task, process.herder.config.offset
+        if process.ending or task not in process.given:
+            return
+        if self._config_log.work_at(offset).get(task) == start:
+            raise Violation(
+                Invariant.STOPPED_FOR_A_REASON, f"{process.name} stops {task}, which is its own and as configured"
+            )
+
+    def on_told(self, request: Write, process: "Process", since: int) -> None:
+        """A user hears that ``request``, made when the log ended at ``since``, is done."""
+        holds: Mapping[str, object] | None
+        match request:
+            case PutConnector(connector=name, config=config):
+                key, holds = f"connector-{name}", {"properties": dict(config)}
+            case DeleteConnector(connector=name):
+                key, holds = f"connector-{name}", None
+            case SetTargetState(connector=name, target_state=state):
+                key, holds = f"target-state-{name}", {"state.v2": state.value}
+            case other:
+                raise AssertionError(f"no user asks for {other}")
+        read = max(process.herder.config.offset, 0)
+        for line in self._config_log.lines[since:read]:
+            if line.key == key.encode() and _says(line.value, holds):
+                return
+        raise Violation(Invariant.TOLD_IS_WRITTEN, f"{process.name} says that it has written {key}, and has not")
+
+    def on_start(self, process: "Process", task: ConnectorTaskId) -> None:
+        if process.member.member_id in self._fenced:
+            return  # It has not heard of that yet.
+        for name in sorted(self.processes):
+            other = self.processes[name]
+            if other is not process and task in other.active and self._is_effective(other):
+                raise Violation(Invariant.ONE_OWNER, f"{process.name} starts {task}, which {name} runs")
+
+    def on_resumed(self, process: "Process") -> None:
+        """It is about to go on: as one that counts itself in, if its pause was that short."""
+        if self._may_be_counted_in(process):
+            for name in sorted(self.processes):
+                other = self.processes[name]
+                both = process.active.keys() & other.active.keys()
+                if both and other is not process and self._is_effective(other):
+                    raise Violation(
+                        Invariant.ONE_OWNER, f"{process.name} goes on with {sorted(map(str, both))}, {name} runs it"
+                    )
+
+    def on_second(self) -> None:
+        """Looked at every second: whoever has heard nothing for a session has stopped by itself."""
+        for name in sorted(self.processes):
+            process = self.processes[name]
+            unheard = self._world.now_ms >= process.answered_sent_ms + self._session_timeout_ms
+            if unheard and self._should_have_stopped(process):
+                self._still_runs(process, f"has heard nothing for {self._session_timeout_ms} ms")
+
+    def _should_have_stopped(self, process: "Process") -> bool:
+        """A process that was paused could not stop meanwhile; it begins when it goes on, in whatever order it hears."""
+        patience_ms = process.herder.settings.stop_grace_ms + 300
+        return not process.paused and process.resumed_at_ms + patience_ms < self._world.now_ms
+
+    def _still_runs(self, process: "Process", what: str) -> None:
+        if process.active:
+            runs = sorted(map(str, process.active))
+            raise Violation(Invariant.STOPPED_WHEN_EXPIRED, f"{process.member.member_id} {what} and still runs {runs}")
+
+    def _is_effective(self, process: "Process") -> bool:
+        """It runs, and the coordinator may still count it in. Otherwise the checkpoint fences what it does."""
+        return not process.paused and self._may_be_counted_in(process)
+
+    def _may_be_counted_in(self, process: "Process") -> bool:
+        is_fenced = process.member.member_id in self._fenced
+        return not is_fenced and self._world.now_ms < process.answered_sent_ms + self._session_timeout_ms
+
+
+def _says(value: bytes | None, holds: Mapping[str, object] | None) -> bool:
+    """Whether a line is a tombstone, as it should be, or holds at least that."""
+    if value is None or holds is None:
+        return value is None and holds is None
+    said = loads(value)
+    return all(said.get(key) == what for key, what in holds.items())

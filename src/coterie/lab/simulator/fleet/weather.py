@@ -1,0 +1,277 @@
+"""What goes wrong, and when: faults come at random, each heals by itself, and at the end all of them stop."""
+
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+from coterie.lab.simulator.faults import Faults
+from coterie.lab.simulator.fleet.cluster import Cluster, Home
+from coterie.lab.simulator.fleet.operators import Operators
+from coterie.lab.simulator.fleet.users import CONNECTORS, Users
+from coterie.lab.simulator.fleet.worker import Process
+from coterie.lab.simulator.network import Way
+from coterie.lab.simulator.records import RecordKind
+from coterie.lab.simulator.storm import Storm
+from coterie.nouns.ids import InstanceId
+from coterie.nouns.jobs import NO_JOBS, ConnectorName, ConnectorTaskId, Jobs
+from coterie.wire.connect import ConnectProtocol
+from coterie.wire.connect_place import Place
+
+NAMES = ("w1", "w2", "w3", "w4", "w5", "w6")
+
+
+class Weather(Faults[Process]):
+    def __init__(self, cluster: Cluster) -> None:
+        self._cluster = cluster
+        self._workers = NAMES[: cluster.world.rng.randint(2, len(NAMES))]
+        storm = Storm(cluster.world, cluster.network, cluster.coordinator, self._workers)
+        super().__init__(cluster.world, storm, cluster.processes, self._workers)
+        self.users = Users(cluster)
+        self.operators = Operators(cluster)
+        cluster.on_failed = self._come_back
+        cluster.on_drained = self._on_drained
+        cluster.go_on = self._go_on
+        self._set_homes()
+        self._yet_to_join = list(self._workers[self._rng.randint(1, len(self._workers)) :])
+        """They come one by one, later."""
+        own = {
+            self._pause: 4,
+            self._starve: 2,
+            self._narrow: 2,
+            self._kill: 4,
+            self._kill_some: 1,
+            self._kill_leader: 2,
+            self._shut_down: 2,
+            self.bury: 1,
+            self._replace: 2,
+            self._join: 3,
+            self._read_late: 2,
+            self._set_anew: 2,
+            self._claim_anew: 2,
+            self.operators.drain: 6,
+            self.operators.uncordon: 2,
+            self.operators.restart: 2,
+            self.operators.forge: 1,
+            self.users.put_connector: 3,
+            self.users.put_many: 1,
+            self.users.delete_many: 1,
+            self.users.delete_connector: 1,
+            self.users.set_target_state: 2,
+        }
+        # Not every fault comes in every seed: some show only where others do not interfere.
+        self._plan(
+            {fault: weight for fault, weight in own.items() if self._rng.random() < 0.75},
+            pauses_ms=(2_000, 6_000, 15_000, 40_000),
+        )
+
+    def _set_homes(self) -> None:
+        # In some seeds all are static, in most none, so that both are also seen alone; the same for protocols.
+        static, mixed = self._rng.choice((0.0, 0.0, 0.5, 1.0)), self._rng.random() < 0.3
+        claiming = self._rng.choice((0.0, 0.0, 0.3, 0.7))
+        protocol = self._rng.choice((*ConnectProtocol, *[ConnectProtocol.STATIC] * 4))
+        for name in self._workers:
+            self._cluster.homes[name] = Home(
+                instance_id=InstanceId(f"place-{name}") if self._rng.random() < static else None,
+                protocol=self._rng.choice(list(ConnectProtocol)) if mixed else protocol,
+                claims=self._some_claims() if self._rng.random() < claiming else None,
+            )
+
+    def _some_claims(self) -> Jobs:
+        """Nothing at all; or a few, some of which somebody else claims, too, or nobody has ever configured."""
+        if self._rng.random() < 0.2:
+            return NO_JOBS
+        connectors = [ConnectorName(name) for name in (*CONNECTORS, "absent")]
+        tasks = [ConnectorTaskId(name, number) for name in connectors for number in range(4)]
+        return Jobs(
+            frozenset(name for name in connectors if self._rng.random() < 0.3),
+            frozenset(task for task in tasks if self._rng.random() < 0.3),
+        )
+
+    def begin(self) -> None:
+        for name in self._workers:
+            if name not in self._yet_to_join:
+                self._world.after(self._rng.randint(0, 4_000), partial(self._start, name))
+        for number, connector in enumerate(CONNECTORS[: self._rng.randint(1, len(CONNECTORS))]):
+            self._world.after(6_000 + 50 * number, partial(self.users.put, connector, self._rng.randint(1, 6)))
+        self._next()
+
+    def end(self) -> None:
+        """The faults stop: everything heals, whoever was to come back is back, and the coordinator dies once more."""
+        self._world.record(RecordKind.FAULTS_END)
+        self._over = True
+        self._storm.heal()
+        self._cluster.reading_ms.clear()
+        self._yet_to_join.clear()
+        for name in sorted(self._cluster.processes):
+            self._resume(self._cluster.processes[name])
+        for name in self._workers:
+            process = self._cluster.at(name)
+            if (process is None or process.ending) and name not in self._gone_for_good:
+                # A group that its coordinator has just read from its log is known to speak what it spoke last, and
+                # nothing older (as in Kafka): whoever speaks less is refused until there has been a round.
+                home = self._cluster.homes[name]
+                self._cluster.homes[name] = replace(home, protocol=ConnectProtocol.STATIC)
+                self._start(name)
+        if not self._cluster.config_log.names():
+            self._world.after(6_000, partial(self.users.put, CONNECTORS[0], self._rng.randint(1, 6)))
+        self._storm.crash_coordinator()
+
+    def join_one_more(self) -> None:
+        name = "one-more"
+        self._cluster.homes[name] = Home(protocol=ConnectProtocol.STATIC)
+        self._start(name)
+
+    def lag_leader(self) -> None:
+        """For so long that its group has to do without it once."""
+        for name in sorted(self._cluster.processes):
+            process = self._cluster.processes[name]
+            if process.herder.is_leader:
+                self._let_read_late(process.home, 5_000, lasts_ms=5_000)
+
+    # -- faults ------------------------------------------------------------------------------------------------------
+
+    def _resume(self, process: Process) -> None:
+        if not (process.alive and process.paused):
+            return
+        self._cluster.watch.on_resumed(process)
+        super()._resume(process)
+        if self._cluster.at(process.home) is not process and process.setup.instance_id is None:
+            # It was replaced while it stood still; whoever did that ends it as soon as it is to be reached again.
+            self._world.after(self._rng.randint(1, 3_000), partial(self._end, process))
+
+    def _starve(self) -> None:
+        """Its host has too much to do: what it is answered comes late, it stands still, and goes on without a network.
+
+        So an answer lies in the socket all the while, and no other follows it."""
+        process = self._someone()
+        if process is None or process.paused:
+            return
+        link = self._cluster.network.link(process.home)
+        link.clogged_until_ms[Way.TO_WORKER] = self._world.now_ms + 1_500
+        still_ms, cut_ms = self._rng.choice((4_000, 6_000)), self._rng.choice((3_000, 7_000))
+
+        def stand_still() -> None:
+            if process.alive and not process.paused and not self._over:
+                process.pause()
+                self._world.record(RecordKind.CUT, process.home)
+                link.cut = True
+                self._world.after(still_ms, partial(self._resume, process))
+                self._world.after(still_ms + cut_ms, heal)
+
+        def heal() -> None:
+            self._world.record(RecordKind.CONNECTED, process.home)
+            link.cut = False
+
+        self._world.after(1_200, stand_still)
+
+    def _narrow(self) -> None:
+        name = self._rng.choice(self._workers)
+        link = self._cluster.network.link(name)
+        link.narrow = True
+        self._world.record(RecordKind.NARROW, name)
+
+        def heal() -> None:
+            link.narrow = False
+
+        self._world.after(self._rng.choice((8_000, 20_000)), heal)
+
+    def _end(self, process: Process) -> None:
+        if process.alive:
+            process.kill(RecordKind.REPLACED)
+            self._start(process.home)  # if that one has gone by now
+
+    def _replace(self) -> None:
+        """Its host is not to be reached, so the worker starts on another one; a static one may have a twin anyway."""
+        process = self._someone()
+        if process is None or self._cluster.at(process.home) is not process:
+            return
+        if process.setup.instance_id is None or self._rng.random() < 0.7:
+            if process.paused:
+                return
+            process.pause()
+            self._world.after(self._rng.choice((2_000, 8_000, 20_000)), partial(self._resume, process))
+        Process(self._cluster, process.home)
+
+    def _kill_some(self) -> None:
+        for _ in range(self._rng.randint(2, 3)):
+            self._kill()
+
+    def _kill_leader(self) -> None:
+        """While jobs wait for somebody, if they do."""
+        for name in sorted(self._cluster.processes):
+            process = self._cluster.processes[name]
+            if process.herder.is_leader:
+                process.kill(RecordKind.LEADER_KILLED)
+                self._come_back(process.home)
+                return
+
+    def _shut_down(self) -> None:
+        process = self._someone()
+        if process is not None and not process.paused:
+            process.shut_down()
+            self._come_back(process.home)
+
+    def _join(self) -> None:
+        if self._yet_to_join:
+            self._start(self._yet_to_join.pop())
+
+    def _read_late(self) -> None:
+        name = self._rng.choice(self._workers)
+        ms = self._rng.choice((500, 2_000, 5_000, 9_000))
+        self._let_read_late(name, ms, lasts_ms=self._rng.randint(1_000, 30_000))
+
+    def _let_read_late(self, name: str, ms: int, *, lasts_ms: int) -> None:
+        self._cluster.reading_ms[name] = ms
+        self._world.record(RecordKind.READS_LATE, name, ms)
+
+        def heal() -> None:
+            self._cluster.reading_ms.pop(name, None)
+
+        self._world.after(lasts_ms, heal)
+
+    def _set_anew(self) -> None:
+        """One after the other gets new settings, and is bounced."""
+        protocol = self._rng.choice(list(ConnectProtocol))
+        self._world.record(RecordKind.PROTOCOL_SET, protocol.setting)
+        between_ms = self._rng.choice((3_000, 8_000, 15_000))
+        for number, name in enumerate(self._workers):
+            self._world.after(number * between_ms, partial(self._bounce, name, protocol=protocol))
+
+    def _claim_anew(self) -> None:
+        claims = self._some_claims() if self._rng.random() < 0.6 else None
+        self._bounce(self._rng.choice(self._workers), claims=claims)
+
+    def _bounce(self, name: str, **settings: Any) -> None:
+        if self._over:
+            return
+        self._cluster.homes[name] = replace(self._cluster.homes[name], **settings)
+        process = self._cluster.at(name)
+        if process is not None and not process.paused:
+            process.shut_down()
+            self._world.after(self._rng.choice((500, 3_000)), lambda: self._start(name))
+
+    def _on_drained(self, home: str) -> None:
+        """It has gone for good; or it comes again, some time later, while the faults last."""
+        if (self._over or self._rng.random() < 0.3) and len(self._homes) - len(self._gone_for_good) > 1:
+            self._gone_for_good.add(home)
+        else:
+            self._come_back(home)
+
+    def _go_on(self, process: Process, place: Place | None) -> None:
+        if self._cluster.at(process.home) is None:
+            Process(self._cluster, process.home, place)
+
+    def _come_back(self, home: str) -> None:
+        in_ms = self._rng.choice((1_000, 4_000, 9_000, 30_000))
+        # Whoever ends after the faults is back before all is called settled.
+        self._world.after(1_000 if self._over else in_ms, lambda: self._start(home))
+
+    def _start(self, name: str) -> None:
+        if name in self._gone_for_good or name in self._yet_to_join:
+            return
+        process = self._cluster.at(name)
+        if process is None:
+            Process(self._cluster, name)
+        elif process.ending:
+            # Its former process has not ended yet.
+            self._world.after(500, lambda: self._start(name))

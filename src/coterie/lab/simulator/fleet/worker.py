@@ -1,0 +1,403 @@
+"""One worker of the simulation: the real `herder` and the real `member`, and tasks that take their time.
+
+A worker is a name; its processes come and go. What a paused process is told waits until it goes on, its deadlines too;
+what a dead one is told is lost.
+"""
+
+from collections.abc import Callable, Iterator, Mapping
+from json import loads
+
+from coterie.engine.log import NewLine
+from coterie.herder import machine as herder_machine
+from coterie.herder import messages as herder
+from coterie.herder.requests import Refused
+from coterie.herder.seams import TaskStart
+from coterie.herder.state import Herder, HerderSettings
+from coterie.herder.timers import Timer
+from coterie.lab.simulator.fleet.cluster import (
+    GROUP,
+    HEARTBEAT_INTERVAL_MS,
+    LATE_MAX_MS,
+    REBALANCE_TIMEOUT_MS,
+    REQUEST_TIMEOUT_MS,
+    SESSION_TIMEOUT_MS,
+    STOP_GRACE_MS,
+    Cluster,
+)
+from coterie.lab.simulator.fleet.reader import Reader
+from coterie.lab.simulator.fleet.rest import Rest
+from coterie.lab.simulator.invariants import MachineCheck
+from coterie.lab.simulator.records import RecordKind, Value, name_of, texts
+from coterie.lab.simulator.world import Alarms
+from coterie.lab.translation import as_asked, as_heard
+from coterie.member.classic import events, machine
+from coterie.member.classic.messages import HeartbeatRequest, HeartbeatResponse, JoinRequest, JoinResponse, Response
+from coterie.member.classic.state import Member, MemberSettings
+from coterie.nouns.ids import Generation, MemberId, WorkerId, WorkerUrl
+from coterie.nouns.jobs import NO_JOBS, ConnectorTaskId
+from coterie.wire.connect import AssignmentError, ConnectProtocol, WorkerAssignment
+from coterie.wire.connect_events import (
+    AssignmentReceived,
+    AssignmentWanted,
+    MembershipLost,
+    MembershipRefused,
+    RebalanceStarted,
+)
+from coterie.wire.connect_place import Place
+from coterie.wire.errors import ErrorCode
+
+
+class Process:
+    """One life of a worker."""
+
+    def __init__(self, cluster: Cluster, home: str, place: Place | None = None) -> None:
+        """``place`` is what the process had that this one follows without a break."""
+        self.cluster = cluster
+        self.world = cluster.world
+        self.home = home
+        self.name = home
+        while self.name in cluster.processes:
+            self.name += "'"
+        self.setup = cluster.homes[home]
+        """How it is set."""
+        self.number = cluster.births
+        cluster.births += 1
+        url = WorkerUrl(f"http://{home}/")
+        self.herder = Herder(
+            HerderSettings(
+                worker_id=WorkerId(home),
+                url=url,
+                version="0",
+                connector_type=lambda _: "source",
+                session_timeout_ms=SESSION_TIMEOUT_MS,
+                stop_grace_ms=STOP_GRACE_MS,
+                instance_id=self.setup.instance_id,
+                policy=cluster.policy,
+                session_keys=cluster.session_keys,
+                request_timeout_ms=REQUEST_TIMEOUT_MS,
+            ),
+            place,
+        )
+        self.member = Member(
+            MemberSettings(
+                group_id=GROUP,
+                url=url,
+                instance_id=self.setup.instance_id,
+                protocols=self.setup.protocol.offered,
+                claims=self.setup.claims,
+                session_timeout_ms=SESSION_TIMEOUT_MS,
+                rebalance_timeout_ms=REBALANCE_TIMEOUT_MS,
+                heartbeat_interval_ms=HEARTBEAT_INTERVAL_MS,
+            ),
+            place,
+        )
+        self.rest = Rest(self)
+        self.reader = Reader(self)
+        self.herder_alarms = Alarms[Timer](
+            self.world, lambda timer: self.soon(lambda: self.tell(herder.TimerFired(timer=timer)))
+        )
+        self.member_alarms = Alarms[events.Timer](
+            self.world, lambda timer: self.soon(lambda: self.feed_member(events.TimerFired(timer=timer)))
+        )
+        self.active: dict[ConnectorTaskId, TaskStart] = {}
+        """Tasks of which something runs: from the order to start until the stop has returned."""
+        self.alive = True
+        self.paused = False
+        self.ending = False
+        """It is to end or to begin anew, or the group will not have it."""
+        self.drains = False
+        """It is to go for good, when it has handed over what it has."""
+        self.resumed_at_ms = 0
+        self.answered_sent_ms = self.world.now_ms
+        """When the last request was sent that the coordinator answered as one to a member."""
+        self.given = place.jobs if place is not None else NO_JOBS
+        """What its assignments add up to, since it was last lost to its group."""
+        self.received: Generation | None = place.generation if place is not None else None
+        """The last generation whose assignment it has heard of, since then."""
+        self.protocol: ConnectProtocol | None = place.protocol if place is not None else None
+        """What the group spoke in it."""
+        self.voted = self.protocol.wire_name if self.protocol is not None else ""
+        """What the group was to speak from the last join on, whether its assignment was heard of or not."""
+        self.wanted: AssignmentWanted | None = None
+        """The last round that it was to deal out."""
+        self._waiting: list[Callable[[], None]] = []
+        cluster.processes[self.name] = self
+        self.world.record(
+            RecordKind.STARTS if place is None else RecordKind.CONTINUES,
+            self.name,
+            self.setup.protocol.setting,
+            self.setup.instance_id,
+            f"claims {texts(self.setup.claims)}" if self.setup.claims is not None else None,
+        )
+        if place is not None:
+            self.member_alarms.set("heartbeat", self.world.now_ms)
+        self.reader.read()
+        self.after(
+            self.world.rng.randint(50, 1_500), lambda: self.tell(herder.RuntimeOpened(wall_ms=self.world.now_ms))
+        )
+
+    def _record(self, kind: RecordKind, *values: Value) -> None:
+        self.world.record(kind, self.name, *values)
+
+    # -- life and death ----------------------------------------------------------------------------------------------
+
+    def soon(self, happens: Callable[[], None]) -> None:
+        """Now, if the process runs; when it goes on, if it is paused; never, if it is dead."""
+        if not self.alive:
+            return
+        if self.paused:
+            self._waiting.append(happens)
+        else:
+            happens()
+
+    def after(self, ms: int, happens: Callable[[], None]) -> None:
+        self.world.after(ms, lambda: self.soon(happens))
+
+    def pause(self) -> None:
+        self._record(RecordKind.PAUSED)
+        self.paused = True
+
+    def resume(self) -> None:
+        if not (self.alive and self.paused):
+            return
+        self._record(RecordKind.RESUMED)
+        self.paused = False
+        self.resumed_at_ms = self.world.now_ms
+        waiting, self._waiting = self._waiting, []
+        # What lay in sockets and in timers comes in any order.
+        self.world.rng.shuffle(waiting)
+        for happens in waiting:
+            self.soon(happens)
+
+    def kill(self, how: RecordKind, *values: Value) -> None:
+        self._record(how, *values)
+        self.alive = False
+        self.active.clear()
+        self.herder_alarms.off()
+        self.member_alarms.off()
+        if self.cluster.processes.get(self.name) is self:
+            del self.cluster.processes[self.name]
+
+    def shut_down(self) -> None:
+        self.ending = True
+        self._record(RecordKind.SHUT_DOWN)
+        self.soon(lambda: self.tell(herder.ShutdownOrdered(reason="SIGTERM")))
+
+    # -- the herder --------------------------------------------------------------------------------------------------
+
+    def tell(self, event: herder.Event) -> None:
+        with MachineCheck("herder"):
+            output = herder_machine.step(self.herder, event, now_ms=self.world.now_ms)
+        for effect in output.effects:
+            if self.alive:
+                self._perform(effect)
+
+    def _perform(self, effect: herder.Effect) -> None:
+        match effect:
+            case herder.SetTimer(timer=timer, at_ms=at_ms):
+                self.herder_alarms.set(timer, at_ms)
+            case herder.CancelTimer(timer=timer):
+                self.herder_alarms.cancel(timer)
+            case herder.Say(text=text):
+                self.world.say(f"{self.name}: {text}")
+            case herder.Reply(id=id_, answer=answer):
+                self._record(RecordKind.REPLIES, id_, answer.problem if isinstance(answer, Refused) else "done")
+                self.rest.answer(effect)
+            case herder.Subscribe(config_offset=config_offset, owned=owned, draining=draining):
+                self._record(RecordKind.SUBSCRIBES, config_offset, texts(owned), draining)
+                self.feed_member(events.Subscribed(config_offset=config_offset, owned=owned, draining=draining))
+            case herder.Rejoin(reason=reason):
+                self._record(RecordKind.REJOINS)
+                self.feed_member(events.RejoinWanted(reason=reason))
+            case herder.Abandon(reason=reason):
+                self._record(RecordKind.ABANDONS)
+                self.feed_member(events.AbandonWanted(reason=reason))
+            case herder.Install(generation=generation, assignments=assignments):
+                self._record(RecordKind.DEALS, generation, *_dealt(assignments))
+                if self.wanted is not None and self.wanted.generation == generation:
+                    self.cluster.watch.on_dealt(self, self.wanted, assignments)
+                self.feed_member(events.Installed(generation=generation, assignments=assignments))
+            case herder.LeaveGroup(reason=reason, for_good=for_good):
+                self._record(RecordKind.LEAVES, for_good)
+                self.feed_member(events.LeaveWanted(reason=reason, for_good=for_good))
+            case herder.Exit():
+                self._exit(effect)
+            case chore:
+                self._begin(chore)
+
+    def _exit(self, end: herder.Exit) -> None:
+        self.cluster.watch.on_exit(self, end.code)
+        self.kill(RecordKind.EXITS, end.code, end.restarts)
+        self.world.say(f"{self.name} exits: {end.reason}")
+        if end.restarts:
+            self.world.after(self.world.rng.randint(1, 1_500), lambda: self.cluster.go_on(self, end.place))
+        elif self.drains and not end.code:
+            self.cluster.on_drained(self.home)
+        elif end.code:
+            self.cluster.on_failed(self.home)
+
+    def _begin(self, chore: herder.Chore) -> None:
+        rng = self.world.rng
+        match chore:
+            case herder.StartTask(start=start):
+                self.active[start.task] = start
+                self._record(RecordKind.TASK_STARTS, str(start.task))
+                self.cluster.watch.on_start(self, start.task)
+                self.after(rng.randint(20, 600), lambda: self.tell(herder.TaskStarted(task=start.task)))
+            case herder.StopTask(task=task, grace_ms=grace_ms):
+                self._record(RecordKind.TASK_STOPS, str(task), grace_ms)
+                self.cluster.watch.on_stop(self, self.active.get(task))
+                self.after(rng.randint(5, max(grace_ms, 5)), lambda: self._stopped(task))
+            case herder.SplitConnector(connector=connector, config=config, written_at=written_at):
+                self._record(RecordKind.SPLITS, connector, written_at)
+                split = [{"task": str(number), "of": config["of"]} for number in range(int(config["tasks.max"]))]
+                done = herder.ConnectorSplit(connector=connector, written_at=written_at, configs=split)
+                self.after(rng.randint(5, 300), lambda: self.tell(done))
+            case herder.ValidateConfig(id=id_):
+                self.after(rng.randint(1, 50), lambda: self.tell(herder.ConfigValidated(id=id_, errors={})))
+            case herder.PublishTaskConfigs(connector=connector, leader_url=url, configs=configs, signing=signing):
+                self._record(RecordKind.PUBLISHES, connector, url, len(configs), signing is not None)
+                self.rest.publish(chore)
+            case herder.MakeSessionKey(size_bytes=size_bytes):
+                self._record(RecordKind.SESSION_KEY, size_bytes)
+                key = rng.randbytes(size_bytes)
+                self.after(
+                    rng.randint(1, 20),
+                    lambda: self.tell(herder.SessionKeyMade(key=key, wall_ms=self.world.now_ms)),
+                )
+            case herder.FindConfigEnd():
+                self.reader.find_end(chore)
+            case herder.AppendConfig():
+                self.reader.append(chore)
+            case herder.AppendStatuses(lines=lines):
+                self._record(RecordKind.STATUSES, *map(_status, lines))
+                self.after(rng.randint(1, 50), lambda: self.tell(herder.StatusesAppended()))
+            case herder.CloseRuntime():
+                self._record(RecordKind.CLOSES_RUNTIME)
+                self.active.clear()
+                self.after(rng.randint(1, 500), lambda: self.tell(herder.RuntimeClosed()))
+            case herder.LeaveGroup():
+                raise AssertionError("the membership's business")
+
+    def _stopped(self, task: ConnectorTaskId) -> None:
+        self.active.pop(task, None)  # unless its runtime has closed meanwhile
+        self._record(RecordKind.TASK_STOPPED, str(task))
+        self.tell(herder.TaskStopped(task=task))
+
+    # -- the member --------------------------------------------------------------------------------------------------
+
+    def feed_member(self, event: events.Event) -> None:
+        with MachineCheck("member"):
+            output = machine.step(self.member, event, now_ms=self.world.now_ms)
+        for effect in output.effects:
+            if self.alive:
+                self._perform_member(effect)
+
+    def _perform_member(self, effect: events.Effect) -> None:
+        match effect:
+            case events.Send():
+                self._send(effect)
+            case events.SetTimer(timer=timer, at_ms=at_ms):
+                self.member_alarms.set(timer, at_ms)
+            case events.CancelTimer(timer=timer):
+                self.member_alarms.cancel(timer)
+            case events.Say(text=text):
+                self.world.say(f"{self.name}: {text}")
+            case AssignmentReceived():
+                self._receive(effect)
+                self.tell(effect)
+            case AssignmentWanted(generation=generation, protocol=protocol, members=members):
+                self._record(RecordKind.ASSIGNMENT_WANTED, generation, protocol.setting, *sorted(members))
+                self.wanted = effect
+                self.tell(effect)
+            case RebalanceStarted():
+                self._record(RecordKind.REBALANCE_STARTED, effect.everything_stops)
+                if effect.everything_stops and self.voted == ConnectProtocol.EAGER.wire_name:
+                    self.given = NO_JOBS
+                self.tell(effect)
+            case MembershipLost():
+                self._record(RecordKind.MEMBERSHIP_LOST)
+                self.given, self.received = NO_JOBS, None
+                self.tell(effect)
+            case MembershipRefused():
+                self._record(RecordKind.MEMBERSHIP_REFUSED)
+                self.ending = True
+                self.tell(effect)
+            case events.Left():
+                self._record(RecordKind.LEFT)
+                self.tell(herder.GroupLeft())
+            case news:
+                self.tell(news)
+
+    def _receive(self, received: AssignmentReceived) -> None:
+        assignment = received.assignment
+        self._record(RecordKind.ASSIGNED, received.generation, *_values(assignment))
+        self.received, self.protocol = received.generation, received.protocol
+        if assignment.error is AssignmentError.NO_ERROR:
+            kept = NO_JOBS if received.protocol is ConnectProtocol.EAGER else self.given - assignment.revoked
+            self.given = kept | assignment.assigned
+
+    def _send(self, send: events.Send) -> None:
+        sent_at_ms = self.world.now_ms
+        if not isinstance(send.request, HeartbeatRequest):
+            self._record(RecordKind.SENDS, name_of(send.request))
+        if isinstance(send.request, JoinRequest):
+            self.cluster.watch.on_join(self)
+
+        def answered(response: object) -> None:
+            self.soon(lambda: self._hear(send.id, as_heard(response), sent_at_ms))
+
+        def failed(reason: str) -> None:
+            self.soon(lambda: self.feed_member(events.Failed(id=send.id, reason=reason)))
+
+        coordinator = self.cluster.coordinator
+        # A JoinGroup names no generation, so whoever gets one late believes it, as Kafka does: a broker must not take
+        # it from a connection that is gone. All else may come as late as it likes.
+        late_max_ms = 0 if isinstance(send.request, JoinRequest) else LATE_MAX_MS
+        self.cluster.network.call(
+            self.home,
+            lambda call: coordinator.serve(
+                call,
+                lambda reply_to: as_asked(
+                    self.home, reply_to, send.request, fresh_member_id=coordinator.fresh_member_id
+                ),
+            ),
+            answered=answered,
+            failed=failed,
+            late_max_ms=late_max_ms,
+            large=not isinstance(send.request, HeartbeatRequest),
+        )
+
+    def _hear(self, id_: events.RequestId, response: Response, sent_at_ms: int) -> None:
+        if not isinstance(response, HeartbeatResponse) or response.error is not ErrorCode.none:
+            self._record(RecordKind.HEARS, name_of(response), response.error.name)
+        beat_goes_on = isinstance(response, HeartbeatResponse) and response.error is ErrorCode.rebalance_in_progress
+        if beat_goes_on or response.error is ErrorCode.none:
+            self.answered_sent_ms = max(self.answered_sent_ms, sent_at_ms)
+        if isinstance(response, JoinResponse) and response.error is ErrorCode.none:
+            self.voted = response.protocol
+        elif isinstance(response, JoinResponse) and response.error is ErrorCode.inconsistent_group_protocol:
+            # It does not offer eager where it may have missed a vote; nothing else is left that all speak.
+            self.voted = ConnectProtocol.EAGER.wire_name
+        self.feed_member(events.Answered(id=id_, response=response))
+
+
+def _dealt(assignments: Mapping[MemberId, WorkerAssignment]) -> Iterator[Value]:
+    for member_id in sorted(assignments):
+        yield member_id
+        yield from _values(assignments[member_id])
+
+
+def _values(assignment: WorkerAssignment) -> tuple[Value, ...]:
+    return (
+        assignment.error.name,
+        assignment.config_offset,
+        texts(assignment.assigned),
+        texts(assignment.revoked),
+        assignment.delay_ms,
+    )
+
+
+def _status(line: NewLine) -> str:
+    """What is written of a connector or a task, without the error's text."""
+    return f"{line.key.decode()}={loads(line.value)['state'] if line.value is not None else None}"

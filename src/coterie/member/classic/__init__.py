@@ -1,0 +1,1 @@
+"""A worker's membership by the classic protocol."""

@@ -1,0 +1,182 @@
+"""How a member proves that it is there, and how it ends: heartbeats, the lease, loss, leaving, asking again."""
+
+from coterie.member.classic.events import CancelTimer, Left, Say, SetTimer, Timer
+from coterie.member.classic.messages import HeartbeatRequest, HeartbeatResponse, LeaveRequest
+from coterie.member.classic.refusals import refusal
+from coterie.member.classic.state import NO_GENERATION, NO_MEMBER, InFlight
+from coterie.member.classic.turn import Turn
+from coterie.wire.connect_events import HeartbeatAnswered, MembershipLost, MembershipRefused
+from coterie.wire.errors import ErrorCode
+
+LEAVE_PATIENCE_MS = 1_000
+"""How long the farewell waits for its answer: the group learns of it by the session timeout, too."""
+
+_ALL_TIMERS: tuple[Timer, ...] = ("heartbeat", "lease", "answer", "retry", "held", "leave")
+
+
+# -- heartbeats and the lease -----------------------------------------------------------------------------------------
+
+
+def expect_a_round(turn: Turn) -> None:
+    """Ask often from now on, until a quiet time has passed.
+
+    A member learns of a round by its next heartbeat, and what another has just given back is down until all have
+    learned of the next one. Who was revoked what the others are not told, so each of them hurries after every round.
+    """
+    member = turn.member
+    member.hurries_until_ms = turn.now_ms + member.settings.quiet_ms
+    set_heartbeat(turn)
+
+
+def set_heartbeat(turn: Turn) -> None:
+    member, settings = turn.member, turn.member.settings
+    interval_ms = settings.heartbeat_interval_ms
+    if member.hurries_until_ms is not None and turn.now_ms >= member.hurries_until_ms:
+        member.hurries_until_ms = None
+    if member.hurries_until_ms is not None:
+        interval_ms = min(interval_ms, settings.rebalance_heartbeat_interval_ms)
+    turn.order(SetTimer(timer="heartbeat", at_ms=turn.now_ms + interval_ms))
+
+
+def send_heartbeat(turn: Turn) -> None:
+    member = turn.member
+    if member.generation < 0 or member.stopping or member.leaving is not None:
+        return
+    set_heartbeat(turn)
+    if member.heartbeat is not None and turn.now_ms - member.heartbeat.sent_at_ms < member.settings.lease_ms // 2:
+        return  # it may still be answered; after that another one has to try, as long as there is time for it
+    member.heartbeat = turn.send(
+        HeartbeatRequest(
+            group_id=member.settings.group_id,
+            member_id=member.member_id,
+            instance_id=member.settings.instance_id,
+            generation=member.generation,
+        )
+    )
+
+
+def on_heartbeat(turn: Turn, asked: InFlight, response: HeartbeatResponse) -> None:
+    member = turn.member
+    assert isinstance(asked.request, HeartbeatRequest)
+    match response.error:
+        case ErrorCode.none:
+            renew_lease(turn, asked)
+        case ErrorCode.rebalance_in_progress | ErrorCode.illegal_generation as error:
+            if error is ErrorCode.rebalance_in_progress:
+                renew_lease(turn, asked)  # the other is said to members only, too, but prolongs no session
+            # A join or sync that is out will bring the same news. So will the answer to a newer heartbeat.
+            if asked.request.generation == member.generation and (member.completed or member.computing):
+                member.computing = False
+                member.rejoin_reason = member.rejoin_reason or f"the coordinator answers {error.name}"
+        case ErrorCode.unknown_member_id:
+            on_unknown(turn)
+        case error if (reason := refusal(member, error)) is not None:
+            expel(turn, reason)
+        case error:
+            turn.order(Say(text=f"The group's coordinator answers a heartbeat with {error.name}"))
+
+
+def renew_lease(turn: Turn, asked: InFlight) -> None:
+    member = turn.member
+    member.troubles.clear()
+    if member.leased_at_ms is None or asked.sent_at_ms > member.leased_at_ms:
+        member.leased_at_ms = asked.sent_at_ms
+        turn.order(SetTimer(timer="lease", at_ms=asked.sent_at_ms + member.settings.lease_ms))
+        turn.order(HeartbeatAnswered(sent_at_ms=asked.sent_at_ms))
+
+
+def end_lease_if_over(turn: Turn) -> bool:
+    """Whether nothing proves any more that this worker is counted in; then its place is lost."""
+    member = turn.member
+    if member.leased_at_ms is None or turn.now_ms < member.leased_at_ms + member.settings.lease_ms:
+        return False
+    waited_ms = turn.now_ms - member.leased_at_ms
+    lose(turn, f"the coordinator has answered nothing that was sent in the last {waited_ms} ms")
+    return True
+
+
+def retry_later(turn: Turn) -> None:
+    member = turn.member
+    settings = member.settings
+    backoff_ms = min(settings.retry_backoff_ms * 2 ** min(member.retries, 16), settings.retry_backoff_max_ms)
+    member.retries += 1
+    member.retry_at_ms = turn.now_ms + backoff_ms
+    turn.order(SetTimer(timer="retry", at_ms=member.retry_at_ms))
+
+
+# -- endings ----------------------------------------------------------------------------------------------------------
+
+
+def on_unknown(turn: Turn) -> None:
+    member = turn.member
+    if member.generation >= 0:
+        lose(turn, "the coordinator does not know this member any more")
+    else:
+        retry_later(turn)
+    member.member_id = NO_MEMBER
+    member.known = None
+
+
+def lose(turn: Turn, reason: str) -> None:
+    """Everything is to stop; whatever is still answered belongs to the past."""
+    member = turn.member
+    member.generation = NO_GENERATION
+    member.completed = member.computing = member.releasing = member.unheard = False
+    member.asking = member.heartbeat = member.rejoin_reason = None
+    member.leased_at_ms = member.retry_at_ms = member.told = member.hurries_until_ms = None
+    member.stopping = True
+    for timer in _ALL_TIMERS:
+        turn.order(CancelTimer(timer=timer))
+    turn.order(MembershipLost(reason=reason))
+
+
+def expel(turn: Turn, reason: str) -> None:
+    """The place is lost, and no asking will bring it back."""
+    lose(turn, reason)
+    if not turn.member.refused:
+        turn.member.refused = True
+        turn.order(MembershipRefused(reason=reason))
+
+
+def on_abandon(turn: Turn, reason: str) -> None:
+    """Leave the group, as Kafka's clients do that are not polled, and come back when all has stopped.
+
+    A static member says no farewell here either: it is back within its session, or its session ends.
+    """
+    member = turn.member
+    if member.leaving is not None or member.refused or member.stopping:
+        return
+    is_static = member.settings.instance_id is not None
+    if member.member_id and not is_static:
+        turn.send(LeaveRequest(group_id=member.settings.group_id, member_id=member.member_id, reason=reason))
+    lose(turn, reason)
+    if not is_static:
+        member.member_id = NO_MEMBER
+
+
+def on_leave(turn: Turn, reason: str, *, for_good: bool = False) -> None:
+    member = turn.member
+    if member.leaving is not None:
+        return
+    member.leaving = reason
+    member.computing = False
+    member.asking = member.heartbeat = member.leased_at_ms = None
+    for timer in _ALL_TIMERS:
+        turn.order(CancelTimer(timer=timer))
+    instance_id = member.settings.instance_id
+    if not member.member_id or (instance_id is not None and not for_good):
+        # A static member is expected back: its place, and with it its work, waits as long as its session.
+        leave(turn)
+        return
+    request = LeaveRequest(
+        group_id=member.settings.group_id, member_id=member.member_id, instance_id=instance_id, reason=reason
+    )
+    member.asking = turn.send(request)
+    turn.order(SetTimer(timer="leave", at_ms=turn.now_ms + LEAVE_PATIENCE_MS))
+
+
+def leave(turn: Turn) -> None:
+    turn.member.left = True
+    turn.member.asking = None
+    turn.order(CancelTimer(timer="leave"))
+    turn.order(Left())

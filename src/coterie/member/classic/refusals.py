@@ -1,0 +1,42 @@
+"""Which answers no asking again will ever change, and what the user has to set instead."""
+
+from coterie.member.classic.state import Member
+from coterie.wire.connect import PROTOCOL_TYPE
+from coterie.wire.errors import ErrorCode
+
+
+def refusal(member: Member, error: ErrorCode) -> str | None:
+    """Why the group will never take this worker as it is set; None when it may yet, so that it is asked again.
+
+    A group that is full (GROUP_MAX_SIZE_REACHED) may have room later. A group without a protocol in common with a
+    worker that was in it before is in the middle of a change: its members go one by one.
+    """
+    settings = member.settings
+    match error:
+        case ErrorCode.invalid_session_timeout:
+            return (
+                f"The broker does not accept session.timeout.ms={settings.session_timeout_ms}: set it between the "
+                "broker's group.min.session.timeout.ms and group.max.session.timeout.ms (by default 6000 and 1800000)"
+            )
+        case ErrorCode.inconsistent_group_protocol if not member.has_been_in:
+            offered = ", ".join(protocol.wire_name for protocol in settings.protocols)
+            return (
+                f"The group {settings.group_id} speaks nothing that this worker offers (type {PROTOCOL_TYPE}, "
+                f"connect.protocol {offered}): its members have another connect.protocol, or are no Connect workers "
+                "(consumers, say); make connect.protocol the same everywhere, or set another group.id"
+            )
+        case ErrorCode.invalid_group_id:
+            return f"The broker does not accept group.id={settings.group_id}: set another one"
+        case ErrorCode.group_authorization_failed:
+            return (
+                f"This worker is not authorized for the group {settings.group_id}: allow its principal to read the "
+                "group on the brokers, or set another group.id"
+            )
+        case ErrorCode.fenced_instance_id:
+            return (
+                f"Another worker of the group {settings.group_id} has started with this one's "
+                f"group.instance.id={settings.instance_id} and has its place now: give each worker an id of its own, "
+                "and run each only once"
+            )
+        case _:
+            return None

@@ -1,0 +1,179 @@
+"""What a classic member knows of its place in the group, and what must be true of it at any time."""
+
+from dataclasses import dataclass
+from itertools import count
+
+from coterie.engine.lease import lease_ms
+from coterie.member.classic.events import RequestId
+from coterie.member.classic.messages import HeartbeatRequest, Request, SyncRequest
+from coterie.nouns.ids import ConfigOffset, Generation, GroupId, InstanceId, MemberId, WorkerUrl
+from coterie.nouns.jobs import NO_JOBS, Jobs
+from coterie.wire.connect import ConnectProtocol, WorkerAssignment
+from coterie.wire.connect_place import Place
+
+NO_GENERATION = Generation(-1)
+NO_MEMBER = MemberId("")
+HOLD_MAX_MS = 2_000
+"""For how long at most a join waits for stops: with stops of 0.1 to 2 s it saves a round and stops for nothing."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MemberSettings:
+    group_id: GroupId
+    instance_id: InstanceId | None = None
+    """``group.instance.id``: with it this is a static member, which never says that it leaves (KIP-345)."""
+    url: WorkerUrl
+    """Where this worker's REST listens: leaders tell it to everybody."""
+    protocols: tuple[ConnectProtocol, ...] = ConnectProtocol.STATIC.offered
+    """What this worker offers, the preferred one first."""
+    name: str | None = None
+    """``worker.name``: what people call it; None for its ``host:port``."""
+    claims: Jobs | None = None
+    """``static.connectors`` and ``static.tasks``: the only jobs that it takes; None takes any (KIP-987)."""
+    session_timeout_ms: int = 10_000
+    rebalance_timeout_ms: int = 60_000
+    heartbeat_interval_ms: int = 3_000
+    rebalance_heartbeat_interval_ms: int = 200
+    """While the next round may come soon."""
+    quiet_ms: int = 6_000
+    """For how long after an assignment that is so: longer than stopping what was revoked may take."""
+    retry_backoff_ms: int = 100
+    retry_backoff_max_ms: int = 1_000
+
+    @property
+    def lease_ms(self) -> int:
+        """For how long an answer proves that this worker may run what it has."""
+        return lease_ms(self.session_timeout_ms)
+
+    @property
+    def hold_ms(self) -> int:
+        """For how long a join waits for stops: whoever joins later than the rebalance timeout has lost its place."""
+        return min(HOLD_MAX_MS, self.rebalance_timeout_ms // 2)
+
+    @property
+    def answer_timeout_ms(self) -> int:
+        """Joins and syncs are parked by the coordinator, for a rebalance timeout at most (Kafka's clients add 5 s)."""
+        return self.rebalance_timeout_ms + 5_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InFlight:
+    """A request that is not answered yet."""
+
+    id: RequestId
+    request: Request
+    sent_at_ms: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Trouble:
+    """What keeps a member from its place, and passes by itself."""
+
+    since_ms: int
+    said_at_ms: int
+
+
+class Member:
+    """All of it is soft: a worker that starts again is another member."""
+
+    def __init__(self, settings: MemberSettings, place: Place | None = None) -> None:
+        """``place`` is what a former life of this process has handed on: heartbeats go on in it."""
+        self.settings = settings
+        self.request_ids = map(RequestId, count(1))
+
+        # What this worker says of itself.
+        self.config_offset = ConfigOffset(-1)
+        self.owned: Jobs | None = None
+        """What the next join will say that it runs; None before the herder has said anything."""
+        self.handed: Jobs = NO_JOBS
+        """What it was assigned and the herder has not taken up yet: what it says until then was said before."""
+        self.draining = False
+        """Whether the next join will say that this worker is to go for good."""
+        self.said: tuple[ConfigOffset, Jobs, bool] | None = None
+        """What the last join said: config offset, work, whether it drains."""
+        self.told: WorkerAssignment | None = None
+        """The last assignment: who leads."""
+
+        # Its place.
+        self.member_id = NO_MEMBER
+        self.generation = NO_GENERATION
+        """Of the last join that was answered."""
+        self.protocol: ConnectProtocol | None = None
+        """What the group voted for in that join."""
+        self.unheard = False
+        """A join was sent whose answer never came: the group may have had a vote that this member did not hear of."""
+        self.withholds = False
+        """The last join did not offer eager."""
+        self.announced: ConnectProtocol | None = None
+        """What the process's log was last told that the group speaks."""
+        self.completed = False
+        """Whether that generation's assignment has been received."""
+        self.known: bool | None = None
+        """Whether the group may know this static member from a former life; None: it was not asked yet."""
+        self.returning = False
+        """Whether the assignment that is to come may have been made for a former life."""
+        self.has_been_in = False
+        """Whether the group has ever taken this worker."""
+        self.computing = False
+        """It leads ``generation``, and the herder has not said yet who gets what."""
+
+        # What is under way.
+        self.asking: InFlight | None = None
+        """The one join or sync (or question before, or leave at the end) that is out."""
+        self.heartbeat: InFlight | None = None
+        self.retry_at_ms: int | None = None
+        self.retries = 0
+        self.misread = 0
+        """How many assignments, one after the other, were malformed."""
+        self.rejoin_reason: str | None = None
+        self.hurries_until_ms: int | None = None
+        """Until when another round may come soon; None when none is expected."""
+        self.giving_back: Jobs = NO_JOBS
+        """What the last assignment revoked."""
+        self.held_until_ms = 0
+        """Until when a join waits for the stops of what is given back."""
+        self.troubles: dict[str, Trouble] = {}
+        """Why nothing comes of asking, in so many words; empty when something does."""
+
+        # What ends.
+        self.leased_at_ms: int | None = None
+        """When the last request was sent that the coordinator answered as one to a member; None when there is none."""
+        self.releasing = False
+        """The place is kept, but the group speaks eager: nothing may run any more when this member joins."""
+        self.stopping = False
+        """The membership is lost, and not all has stopped yet."""
+        self.refused = False
+        """The group will never take this worker as it is set: nothing is asked but to leave."""
+        self.leaving: str | None = None
+        self.left = False
+        if place is not None:
+            self._go_on_in(place)
+
+    def _go_on_in(self, place: Place) -> None:
+        self.member_id, self.generation, self.protocol = place.member_id, place.generation, place.protocol
+        self.config_offset, self.owned = place.config_offset, place.jobs
+        self.told = WorkerAssignment(
+            leader=place.leader, leader_url=place.leader_url, config_offset=place.config_offset
+        )
+        self.completed = self.has_been_in = self.known = True
+        self.unheard = place.unheard
+
+
+def check(member: Member) -> None:
+    """What is always true, after every step."""
+    asking, heartbeat = member.asking, member.heartbeat
+    if asking is not None and isinstance(asking.request, HeartbeatRequest):
+        assert asking.request.generation < 0, "a heartbeat proper is no part of a round"
+    if heartbeat is not None:
+        assert isinstance(heartbeat.request, HeartbeatRequest)
+        assert heartbeat.request.generation >= 0, "a heartbeat names a generation"
+        assert heartbeat.request.member_id == member.member_id, "whoever forgets its id forgets its heartbeat"
+    if asking is not None and isinstance(asking.request, SyncRequest):
+        assert asking.request.generation == member.generation, "a sync is of the last join"
+        assert not member.completed
+    assert not (member.completed and member.generation < 0), "what is completed has a number"
+    assert not (member.computing and asking is not None), "a leader that computes asks for nothing"
+    assert not (member.stopping and asking is not None) or member.leaving is not None, "no join before all has stopped"
+    assert not (member.releasing and asking is not None) or member.leaving is not None, "no join before all is released"
+    assert not (member.refused and asking is not None) or member.leaving is not None, "whoever is refused asks no more"
+    assert member.generation < 0 or member.member_id, "only a member has a generation"

@@ -1,0 +1,40 @@
+"""One step's working set."""
+
+from dataclasses import replace
+
+from coterie.member.classic.events import Effect, Say, Send
+from coterie.member.classic.messages import Request
+from coterie.member.classic.state import InFlight, Member, Trouble
+
+SAY_AGAIN_MS = 30_000
+TROUBLES_MAX = 8
+"""Kept at once: what a broken network says of itself has no end."""
+
+
+class Turn:
+    def __init__(self, member: Member, now_ms: int) -> None:
+        self.member = member
+        self.now_ms = now_ms
+        self.effects: list[Effect] = []
+
+    def order(self, effect: Effect) -> None:
+        self.effects.append(effect)
+
+    def say_trouble(self, text: str) -> None:
+        """At once when it is new, then again every so often: whoever reads the log is to see that it lasts. So with
+        each of several that come in turn, as when heartbeats fail and joins do, too."""
+        troubles, now_ms = self.member.troubles, self.now_ms
+        trouble = troubles.get(text)
+        if trouble is None:
+            self.order(Say(text=text))
+            if len(troubles) == TROUBLES_MAX:
+                del troubles[min(troubles, key=lambda known: troubles[known].said_at_ms)]
+            troubles[text] = Trouble(since_ms=now_ms, said_at_ms=now_ms)
+        elif now_ms - trouble.said_at_ms >= SAY_AGAIN_MS:
+            self.order(Say(text=f"{text} (for {(now_ms - trouble.since_ms) // 1000} s now; asking on)"))
+            troubles[text] = replace(trouble, said_at_ms=now_ms)
+
+    def send(self, request: Request) -> InFlight:
+        sent = InFlight(id=next(self.member.request_ids), request=request, sent_at_ms=self.now_ms)
+        self.order(Send(id=sent.id, request=request))
+        return sent

@@ -1,0 +1,180 @@
+"""``FileSource``: a connector that reads the files of a folder as they arrive, each by exactly one of its tasks.
+
+Spark's file source loses and doubles rows by itself in some cases; here each of them fails the task by name or cannot
+happen:
+
+- a file much older than the newest is skipped in silence: ``maxFileAge`` is set beyond any age;
+- a name with ``{ } [ ] * ? \\`` doubles other files: a batch with such a name is refused before it has an effect;
+- a file that vanished after planning is skipped in silence: every file of the batch must still be there when its rows
+  are written, else they are not put in place;
+- a malformed line becomes nulls in silence: ``FAILFAST`` unless the config says otherwise; and the header of a CSV file
+  has to name the columns of the schema.
+"""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import cast
+
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.types import StructType
+
+from coterie.config.definition import Definition, Importance, Key, Type, at_least, not_blank, one_of
+from coterie.nouns.errors import ConfigError, WorldError
+from coterie.spark.paths import local_file_path, option_values
+from coterie.spark.sources.file_log import local_path, names_with_glob_characters, planned_files, vanished
+from coterie.spark.transforms import first_sentence
+
+OPTIONS = "source.option."
+OURS = {
+    "path": "is said by source.path",
+    "maxfilespertrigger": "is said by source.max.files.per.trigger",
+    "maxbytespertrigger": "would split a batch differently for each task",
+    "maxfileage": "would skip older files in silence",
+    "latestfirst": "would skip older files in silence",
+    "filenameonly": "would skip a file whose name was seen in another folder in silence",
+    "cleansource": "would take files away from the connector's other tasks",
+    "sourcearchivedir": "belongs to cleanSource, which would take files away from the connector's other tasks",
+    "ignoremissingfiles": "would skip vanished files in silence",
+    "ignorecorruptfiles": "would skip broken files in silence",
+}
+"""Options of Spark's file source, in lower case, that would break what is promised here, and how."""
+
+DEFINITION = Definition(
+    (
+        Key(
+            name="source.format",
+            type=Type.STRING,
+            documentation="Format of the files that are read.",
+            importance=Importance.HIGH,
+            check=one_of(("csv", "json")),
+        ),
+        Key(
+            name="source.path",
+            type=Type.STRING,
+            documentation="Folder whose files are read. Files are to be written aside and renamed in.",
+            importance=Importance.HIGH,
+            check=local_file_path,
+        ),
+        Key(
+            name="source.schema",
+            type=Type.STRING,
+            documentation="Columns of the files, as in CREATE TABLE: row BIGINT, name STRING, ...",
+            importance=Importance.HIGH,
+            check=not_blank,
+        ),
+        Key(
+            name="source.max.files.per.trigger",
+            type=Type.INT,
+            documentation="Most files that one batch looks at, counted over all tasks of the connector.",
+            optional=True,
+            check=at_least(1),
+        ),
+    )
+)
+
+
+class FileSource:
+    """Reads CSV or JSON files from a folder."""
+
+    type = "source"
+    prefix = "source."
+    options_prefix = OPTIONS
+
+    def definition(self, config: Mapping[str, str]) -> Definition:
+        return DEFINITION
+
+    def validate(self, spark: SparkSession, config: Mapping[str, str]) -> dict[str, list[str]]:
+        """What only Spark can tell: the schema, the names of the options."""
+        found: dict[str, list[str]] = {}
+        try:
+            self.schema(spark, config)
+        except ConfigError as error:
+            found |= {key: list(sentences) for key, sentences in error.errors.items()}
+        for option in option_values(config, OPTIONS):
+            if why := OURS.get(option.lower()):
+                found[OPTIONS + option] = [f"Option {option} cannot be set: it {why}"]
+            elif not self._knows(spark, config.get("source.format", ""), option):
+                found[OPTIONS + option] = [f"Spark's {config.get('source.format')} files have no option {option}"]
+        return found
+
+    def schema(self, spark: SparkSession, config: Mapping[str, str]) -> StructType:
+        """:raises ConfigError: when Spark cannot read it."""
+        ddl = config["source.schema"]
+        try:
+            return cast(StructType, StructType.fromDDL(ddl))
+        except PySparkException as error:
+            key = "source.schema"
+            raise ConfigError(
+                {key: [f"Invalid value {ddl} for configuration {key}: {first_sentence(error)}"]}
+            ) from error
+
+    def split(self, config: Mapping[str, str], most: int) -> Sequence[Mapping[str, str]]:
+        """Every task looks at the whole folder and reads the files whose path hashes to it."""
+        return [{} for _ in range(most)]
+
+    def read(self, spark: SparkSession, config: Mapping[str, str]) -> DataFrame:
+        """The stream of this task's rows."""
+        defaults = {"mode": "FAILFAST", "maxFileAge": "365000d"}
+        options = option_values(config, OPTIONS)
+        if any(key.lower() == "header" and value.lower() == "true" for key, value in options.items()):
+            defaults["enforceSchema"] = "false"
+        if (most := config.get("source.max.files.per.trigger")) is not None:
+            defaults["maxFilesPerTrigger"] = most
+        reader = spark.readStream.format(config["source.format"]).schema(self.schema(spark, config))
+        rows = reader.options(**defaults).options(**options).load(config["source.path"])
+        return rows.where(f"pmod(hash(_metadata.file_path), {config['task.count']}) = {config['task.index']}")
+
+    def check_plan(self, checkpoint: Path, batch_id: int) -> None:
+        """Before a batch is read.
+
+        :raises WorldError: when reading it would double rows.
+        """
+        if odd := names_with_glob_characters(planned_files(checkpoint, batch_id)):
+            raise WorldError(
+                f"Batch {batch_id} is refused: a file's name holds one of {{ }} [ ] * ? \\, and Spark reads "
+                "other files twice then. Rename these; the plan of this batch cannot be changed, so delete the "
+                f"connector and what it has written, and create it again: {_listed(odd)}"
+            )
+
+    def check_read(self, spark: SparkSession, config: Mapping[str, str], checkpoint: Path, batch_id: int) -> None:
+        """After a batch was read, before its rows can be seen.
+
+        :raises WorldError: when a file of this task was not there to be read.
+        """
+        gone = vanished(planned_files(checkpoint, batch_id))
+        if mine := [path for path in gone if _is_mine(spark, config, path)]:
+            raise WorldError(
+                f"Batch {batch_id} is refused: files that it was to read have vanished since it was planned. "
+                f"Put them back and restart the task: {_listed(mine)}"
+            )
+
+    def _knows(self, spark: SparkSession, format_: str, option: str) -> bool:
+        catalyst = spark._jvm.org.apache.spark.sql  # type: ignore[union-attr]
+        known = {
+            "csv": catalyst.catalyst.csv.CSVOptions,
+            "json": catalyst.catalyst.json.JSONOptions,
+        }.get(format_)
+        # pathGlobFilter is the one option of files in general that Spark keeps in no list.
+        general = catalyst.execution.datasources.FileIndexOptions
+        return (
+            known is None
+            or known.isValidOption(option)
+            or general.isValidOption(option)
+            or option.lower() == "pathglobfilter"
+        )
+
+
+def _is_mine(spark: SparkSession, config: Mapping[str, str], path: str) -> bool:
+    """Whether the split gives the file to this task; Spark itself says so, since its hash decides."""
+    uri = spark._jvm.org.apache.hadoop.fs.Path(f"file:{path}")  # type: ignore[union-attr]
+    text = uri.toUri().toString()
+    row = spark.range(1).selectExpr(
+        f"pmod(hash(decode(unhex('{text.encode().hex()}'), 'UTF-8')), {config['task.count']})"
+    )
+    return bool(row.collect()[0][0] == int(config["task.index"]))
+
+
+def _listed(paths: Sequence[str]) -> str:
+    shown = ", ".join(sorted(local_path(path) for path in paths)[:10])
+    return shown if len(paths) <= 10 else f"{shown} and {len(paths) - 10} more"

@@ -1,0 +1,282 @@
+"""Groups over TCP: every version of the four APIs, restarts, and the coordinator's own failures."""
+
+import logging
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from coterie.broker.groups import host as group_host
+from coterie.broker.settings import BrokerSettings
+from coterie.groups.classic import machine
+from coterie.groups.classic.state import Limits
+from coterie.wire.errors import ErrorCode
+from tests.broker.conftest import Connect, RawClient, ThreadedBroker, raw_client
+
+FIND, JOIN, HEARTBEAT, LEAVE, SYNC = 10, 11, 12, 13, 14
+
+
+class Member:
+    """A member of a classic group that speaks chosen versions."""
+
+    def __init__(self, client: RawClient, *, join: int = 9, sync: int = 5, beat: int = 4, leave: int = 5) -> None:
+        self.client = client
+        self.versions = {JOIN: join, SYNC: sync, HEARTBEAT: beat, LEAVE: leave}
+        self.member_id = ""
+        self.generation = -1
+        self.joined: Any = None
+
+    def ask(self, api: int, **values: Any) -> Any:
+        return self.client.ask(api, self.versions[api], **values)
+
+    def join(self) -> Any:
+        """Until it is in: the first time newer versions only hand out an id."""
+        while True:
+            self.joined = self.ask(
+                JOIN,
+                group_id="g",
+                session_timeout=6000,
+                rebalance_timeout=6000,
+                member_id=self.member_id,
+                group_instance_id=None,
+                protocol_type="connect",
+                protocols=[{"name": "default", "metadata": b"mine"}],
+                reason=None,
+            )
+            self.member_id = self.joined.member_id
+            if self.joined.error_code is not ErrorCode.member_id_required:
+                self.generation = self.joined.generation_id
+                return self.joined
+
+    def sync(self, *assignments: tuple[str, bytes]) -> Any:
+        return self.ask(
+            SYNC,
+            group_id="g",
+            generation_id=self.generation,
+            member_id=self.member_id,
+            group_instance_id=None,
+            protocol_type="connect",
+            protocol_name="default",
+            assignments=[{"member_id": member_id, "assignment": data} for member_id, data in assignments],
+        )
+
+    def beat(self) -> ErrorCode:
+        answer = self.ask(
+            HEARTBEAT,
+            group_id="g",
+            generation_id=self.generation,
+            member_id=self.member_id,
+            group_instance_id=None,
+        )
+        error: ErrorCode = answer.error_code
+        return error
+
+    def leave(self) -> Any:
+        return self.ask(
+            LEAVE,
+            group_id="g",
+            member_id=self.member_id,
+            members=[{"member_id": self.member_id, "group_instance_id": None, "reason": None}],
+        )
+
+
+@pytest.mark.parametrize("version", range(10))
+def test_a_member_joins_syncs_beats_and_leaves_in_every_version(connect: Connect, version: int) -> None:
+    member = Member(connect(), join=version, sync=min(version, 5), beat=min(version, 4), leave=min(version, 5))
+    joined = member.join()
+    assert joined.error_code is ErrorCode.none
+    assert (joined.leader, joined.protocol_name) == (member.member_id, "default")
+    assert [(one.member_id, one.metadata) for one in joined.members] == [(member.member_id, b"mine")]
+    assert member.sync((member.member_id, b"work")).assignment == b"work"
+    assert member.beat() is ErrorCode.none
+    assert member.leave().error_code is ErrorCode.none
+    assert member.beat() is ErrorCode.unknown_member_id
+
+
+def test_a_second_member_makes_a_round_for_both(connect: Connect) -> None:
+    first, second = Member(connect()), Member(connect())
+    first.join()
+    first.sync((first.member_id, b"all"))
+    asked = {
+        "group_id": "g",
+        "session_timeout": 6000,
+        "rebalance_timeout": 6000,
+        "group_instance_id": None,
+        "protocol_type": "connect",
+        "protocols": [{"name": "default", "metadata": b"other"}],
+        "reason": None,
+    }
+    second.member_id = second.client.ask(JOIN, 9, member_id="", **asked).member_id
+    parked = second.client.send(JOIN, 9, member_id=second.member_id, **asked)
+    while first.beat() is ErrorCode.none:
+        pass
+    assert first.beat() is ErrorCode.rebalance_in_progress
+    assert len(first.join().members) == 2
+    assert second.client.receive(parked).generation_id == first.generation == 2
+    second.generation = 2
+    waiting = second.client.send(
+        SYNC, 5, group_id="g", generation_id=2, member_id=second.member_id, group_instance_id=None,
+        protocol_type="connect", protocol_name="default", assignments=(),
+    )  # fmt: skip
+    assert first.sync((first.member_id, b"a"), (second.member_id, b"b")).assignment == b"a"
+    assert second.client.receive(waiting).assignment == b"b"
+
+
+def test_a_group_outlives_its_broker(broker: ThreadedBroker) -> None:
+    with raw_client(broker.port) as client:
+        member = Member(client)
+        member.join()
+        member.sync((member.member_id, b"work"))
+    broker.stop()
+    broker.start()
+    with raw_client(broker.port) as client:
+        member.client = client
+        assert member.beat() is ErrorCode.none
+        assert member.sync().assignment == b"work"
+
+
+def test_every_group_has_its_coordinator_here(connect: Connect, broker: ThreadedBroker) -> None:
+    client = connect()
+    for version in range(7):
+        answer = client.ask(FIND, version, key="g", key_type=0, coordinator_keys=["g", "h"])
+        found = answer.coordinators if version >= 4 else (answer,)
+        assert {(one.host, one.port) for one in found} == {("127.0.0.1", broker.port)}
+    (transaction,) = client.ask(FIND, 4, key_type=1, coordinator_keys=["transaction"]).coordinators
+    assert (transaction.error_code, transaction.port) == (ErrorCode.none, broker.port)
+    (refused,) = client.ask(FIND, 4, key_type=2, coordinator_keys=["share group"]).coordinators
+    assert refused.error_code is ErrorCode.invalid_request
+
+
+def test_a_broker_with_as_many_groups_as_it_may_have_begins_no_further_one(settings: BrokerSettings) -> None:
+    limits = Limits(initial_rebalance_delay_ms=50, session_timeout_min_ms=500, groups_max=1)
+    broker = ThreadedBroker(BrokerSettings(data_path=settings.data_path, limits=limits))
+    broker.start()
+    try:
+        with raw_client(broker.port) as client, raw_client(broker.port) as another:
+            member, stranger = Member(client), Member(another)
+            assert member.join().error_code is ErrorCode.none
+            asked = {
+                "session_timeout": 6000, "rebalance_timeout": 6000, "member_id": "", "group_instance_id": None,
+                "protocol_type": "connect", "protocols": [{"name": "default", "metadata": b""}], "reason": None,
+            }  # fmt: skip
+            assert another.ask(JOIN, 9, group_id="one more", **asked).error_code is ErrorCode.policy_violation
+            # Whoever asks of a group that is not there is told so, as ever; and the one group goes on.
+            stranger.member_id = "m"
+            assert stranger.beat() is ErrorCode.unknown_member_id
+            assert another.ask(JOIN, 9, group_id="g", **asked).error_code is ErrorCode.member_id_required
+    finally:
+        broker.stop()
+
+
+def test_our_own_bug_costs_a_group_its_machine_but_nothing_that_was_durable(
+    connect: Connect, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    member, other = Member(connect()), Member(connect())
+    member.join()
+    member.sync((member.member_id, b"what it has to do"))
+    real_step = machine.step
+
+    def broken_once(*args: Any, **kwargs: Any) -> Any:
+        monkeypatch.setattr(group_host, "step", real_step)
+        raise AssertionError("planted")
+
+    monkeypatch.setattr(group_host, "step", broken_once)
+    with caplog.at_level(logging.ERROR, logger="coterie.broker"):
+        assert member.beat() is ErrorCode.not_coordinator
+    assert "planted" in caplog.text
+    assert "Heartbeat" in caplog.text
+    assert "SyncGroup" in caplog.text
+    # Who and how many: what members have to do, and what they say of themselves, is theirs.
+    assert "what it has to do" not in caplog.text
+    assert member.beat() is ErrorCode.none
+    assert other.beat() is ErrorCode.unknown_member_id
+
+
+def test_of_what_strangers_send_a_group_keeps_next_to_nothing(connect: Connect, broker: ThreadedBroker) -> None:
+    member, stranger = Member(connect()), Member(connect())
+    member.join()
+    stranger.member_id = "m" * 10_000
+    for _ in range(5):
+        assert stranger.sync(("w" * 10_000, b"w" * 1_000_000)).error_code is ErrorCode.unknown_member_id
+        assert stranger.beat() is ErrorCode.unknown_member_id
+    (host,) = broker.broker._node.groups._hosts.values()
+    story = host._trace.story(last=1_000)
+    assert story.count("SyncGroup") == story.count("Heartbeat") == 5
+    assert len(story) < 5_000
+
+
+def test_a_group_that_nobody_was_ever_in_is_not_remembered(connect: Connect, broker: ThreadedBroker) -> None:
+    stranger = Member(connect())
+    for _ in range(5):
+        assert stranger.beat() is ErrorCode.unknown_member_id
+    assert broker.broker._node.groups._hosts == {}
+
+
+def test_the_largest_gap_between_signs_of_life_is_known(connect: Connect, broker: ThreadedBroker) -> None:
+    member = Member(connect())
+    member.join()
+    member.sync((member.member_id, b"work"))
+    for _ in range(3):
+        member.beat()
+    stats: Any = broker.broker.stats()
+    heard = stats["groups"]["g"][member.member_id]
+    assert heard["heartbeats"] == 3
+    assert 0 <= heard["largest_gap_ms"] < 6000
+
+
+def test_nothing_that_strangers_say_is_remembered(connect: Connect, broker: ThreadedBroker) -> None:
+    member = Member(connect())
+    member.join()
+    stranger = Member(connect())
+    for group_id in ("g", "nobody's"):
+        known = {"group_id": group_id, "generation_id": 1, "group_instance_id": None}
+        for number in range(3):
+            beat = stranger.ask(HEARTBEAT, member_id=f"stranger-{number}" * 1_000, **known)
+            assert beat.error_code is ErrorCode.unknown_member_id
+        synced = stranger.ask(
+            SYNC, member_id="stranger", protocol_type="connect", protocol_name="default", assignments=[], **known
+        )
+        assert synced.error_code is ErrorCode.unknown_member_id
+        joined = stranger.ask(
+            JOIN,
+            group_id=group_id,
+            session_timeout=6000,
+            rebalance_timeout=6000,
+            member_id="stranger",
+            group_instance_id=None,
+            protocol_type="connect",
+            protocols=[{"name": "default", "metadata": b""}],
+            reason=None,
+        )
+        assert joined.error_code is ErrorCode.unknown_member_id
+    stats: Any = broker.broker.stats()
+    assert {group_id: set(members) for group_id, members in stats["groups"].items()} == {"g": {member.member_id}}
+
+
+@pytest.fixture
+def settings(tmp_path: Path) -> BrokerSettings:
+    return BrokerSettings(
+        data_path=tmp_path / "broker", limits=Limits(initial_rebalance_delay_ms=20), stats_path=tmp_path / "stats.json"
+    )
+
+
+def test_stats_are_written_at_the_end(broker: ThreadedBroker) -> None:
+    with raw_client(broker.port) as client:
+        Member(client).join()
+    broker.stop()
+    assert broker.settings.stats_path is not None
+    assert '"largest_gap_ms"' in broker.settings.stats_path.read_text()
+
+
+def test_a_group_whose_log_fails_is_loaded_again_and_goes_on(connect: Connect, broker: ThreadedBroker) -> None:
+    member = Member(connect())
+    member.join()
+    database = broker.broker._node.log._store.database
+    (pages,) = database.execute("PRAGMA page_count").fetchone()
+    database.execute(f"PRAGMA max_page_count = {pages}").fetchone()
+    assert member.sync((member.member_id, b"x" * 200_000)).error_code is ErrorCode.not_coordinator
+    database.execute("PRAGMA max_page_count = 1000000").fetchone()
+    # Nobody was assigned anything in that generation, so the group that was loaded asks for a new one.
+    member.join()
+    assert member.sync((member.member_id, b"work")).assignment == b"work"
+    assert member.beat() is ErrorCode.none

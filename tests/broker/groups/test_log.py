@@ -1,0 +1,295 @@
+"""The lines of groups in the broker's log: what a load hands out, and what a broker makes of it when it is back."""
+
+import asyncio
+import gc
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from coterie.broker.groups.log import BATCH_BYTES_MAX, BATCH_RECORDS_MAX, GroupLog
+from coterie.broker.settings import BrokerSettings
+from coterie.broker.storage.log import open_log
+from coterie.broker.storage.store import Store
+from coterie.groups.classic.state import Limits
+from coterie.groups.offset_messages import CommittedOffset, OffsetRemoved, OffsetWritten
+from coterie.nouns.errors import WorldError
+from coterie.nouns.ids import GroupId, TopicPartition
+from coterie.wire.batches import NewRecord, decode_records, encode_batch, iter_heads, read_head
+from coterie.wire.errors import ErrorCode
+from coterie.wire.sifting import slices
+from tests.broker.conftest import QUICK, RawClient, ThreadedBroker, raw_client
+from tests.broker.groups.test_groups import Member
+
+COMMIT, FETCH, CREATE, DELETE_TOPICS = 8, 9, 19, 20
+G, H = GroupId("g"), GroupId("h")
+
+
+def written(offset: int, topic: str = "t") -> OffsetWritten:
+    return OffsetWritten(
+        partition=TopicPartition(topic, 0), committed=CommittedOffset(offset=offset, committed_at_ms=1)
+    )
+
+
+async def test_of_each_key_the_last_line_counts_and_tombstones_leave_nothing(tmp_path: Path) -> None:
+    async with open_log(tmp_path / "log", tmp_path / "lock") as log:
+        lines = await GroupLog.open(log)
+        first = lines.append(G, [written(1), written(2), written(7, "u")], now_ms=1)
+        second = lines.append(H, [written(3), OffsetRemoved(partition=TopicPartition("t", 0))], now_ms=1)
+        await asyncio.gather(first, second, lines.append(G, [written(4)], now_ms=1))
+        assert await lines.load_all() == {G: [written(4), written(7, "u")]}
+        assert await lines.load(G) == [written(4), written(7, "u")]
+        assert await lines.load(H) == ()
+
+
+async def test_any_number_of_records_is_cut_into_batches_that_can_be_compacted(tmp_path: Path) -> None:
+    tombstones = [OffsetRemoved(partition=TopicPartition("gone", number)) for number in range(BATCH_RECORDS_MAX + 1)]
+    large = [
+        OffsetWritten(
+            partition=TopicPartition("t", number),
+            committed=CommittedOffset(offset=1, metadata="m" * 30_000, committed_at_ms=1),
+        )
+        for number in range(2 * BATCH_BYTES_MAX // 30_000 + 1)
+    ]
+    async with open_log(tmp_path / "log", tmp_path / "lock") as log:
+        lines = await GroupLog.open(log)
+        await lines.append(G, [*tombstones, *large], now_ms=1)
+        (partition,) = log.topics["__consumer_offsets"].partitions
+        data = await log.read(partition, 0, 10**8)
+        heads = [head for _, head in iter_heads(data)]
+        assert partition.end_offset == sum(head.record_count for head in heads) == len(tombstones) + len(large)
+        assert len(heads) == 4
+        assert all(head.record_count <= BATCH_RECORDS_MAX for head in heads)
+        assert all(head.size_bytes <= BATCH_BYTES_MAX * 1.1 for head in heads)
+        assert sum(len(slices(data[at : at + head.size_bytes], head)) for at, head in iter_heads(data)) == len(
+            tombstones
+        ) + len(large)
+        assert await lines.load(G) == large
+
+
+async def test_records_that_need_several_batches_are_all_written_or_none(tmp_path: Path) -> None:
+    tombstones = [OffsetRemoved(partition=TopicPartition("gone", number)) for number in range(2 * BATCH_RECORDS_MAX)]
+    async with open_log(tmp_path / "log", tmp_path / "lock") as log:
+        lines = await GroupLog.open(log)
+        (partition,) = log.topics["__consumer_offsets"].partitions
+
+        batch = encode_batch([NewRecord(key=bytes(15), value=None)] * BATCH_RECORDS_MAX, timestamp_ms=1)
+
+        def leave_room(store: Store) -> None:
+            (pages,) = store.database.execute("PRAGMA page_count").fetchone()
+            (page_size,) = store.database.execute("PRAGMA page_size").fetchone()
+            pages += len(batch) * 3 // 2 // page_size
+            store.database.execute(f"PRAGMA max_page_count = {pages}").fetchone()
+
+        await log.write(leave_room)
+        with pytest.raises(WorldError, match="cannot be written"):
+            await lines.append(G, tombstones, now_ms=1)
+        assert partition.end_offset == 0
+        await lines.append(G, tombstones[:BATCH_RECORDS_MAX], now_ms=1)
+        assert partition.end_offset == BATCH_RECORDS_MAX, "one of the two had room"
+
+
+async def test_groups_that_load_at_the_same_time_share_a_pass(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async with open_log(tmp_path / "log", tmp_path / "lock") as log:
+        lines = await GroupLog.open(log)
+        await lines.append(G, [written(1)], now_ms=1)
+        reads: list[int] = []
+        read = log.read
+
+        async def counted(partition: Any, offset: int, size_max: int) -> bytes:
+            reads.append(offset)
+            return await read(partition, offset, size_max)
+
+        monkeypatch.setattr(log, "read", counted)
+        loads = (lines.load(G), *(lines.load(GroupId(f"g{number}")) for number in range(50)))
+        loaded = await asyncio.gather(*loads)
+        assert loaded == [[written(1)], *[()] * 50]
+        # The first began alone, all who came meanwhile had the second together; each ends with a read of nothing.
+        assert reads.count(0) <= 2
+
+
+@pytest.mark.parametrize("failure", [WorldError("planted"), KeyError("planted")])
+async def test_whoever_waits_for_a_pass_that_fails_is_told_and_the_next_one_is_another(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, failure: Exception
+) -> None:
+    unfetched: list[object] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: unfetched.append(context))
+    async with open_log(tmp_path / "log", tmp_path / "lock") as log:
+        lines = await GroupLog.open(log)
+        await lines.append(G, [written(1)], now_ms=1)
+        reads = []
+
+        async def fail_once(*_: Any) -> bytes:
+            reads.append(1)
+            if len(reads) == 1:
+                raise failure
+            return b""
+
+        with monkeypatch.context() as patched:
+            patched.setattr(log, "read", fail_once)
+            await lines._passing.acquire()
+            loads = [asyncio.create_task(lines.load(group_id)) for group_id in (G, H, G, GroupId("given up"))]
+            await asyncio.sleep(0)  # all of them wait for the lock
+            loads[3].cancel()  # who has given up hears nothing, and nothing is said of that
+            lines._passing.release()
+            async with asyncio.timeout(60):
+                outcomes = await asyncio.gather(*loads, return_exceptions=True)
+        assert outcomes[:3] == [failure] * 3
+        assert isinstance(outcomes[3], asyncio.CancelledError)
+        assert await lines.load(G) == [written(1)]
+    del outcomes, loads
+    gc.collect()
+    assert unfetched == []
+
+
+async def test_who_gives_up_while_it_reads_for_all_leaves_that_to_the_next(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with open_log(tmp_path / "log", tmp_path / "lock") as log:
+        lines = await GroupLog.open(log)
+        await lines.append(G, [written(1)], now_ms=1)
+        reading = asyncio.Event()
+
+        async def never(*_: Any) -> bytes:
+            reading.set()
+            await asyncio.get_running_loop().create_future()
+            return b""
+
+        with monkeypatch.context() as patched:
+            patched.setattr(log, "read", never)
+            await lines._passing.acquire()
+            loads = [asyncio.create_task(lines.load(group_id)) for group_id in (H, G, H)]
+            await asyncio.sleep(0)  # all of them wait for the lock
+            lines._passing.release()
+            async with asyncio.timeout(60):
+                await reading.wait()
+            loads.append(asyncio.create_task(lines.load(G)))
+            await asyncio.sleep(0)
+        loads[0].cancel()
+        async with asyncio.timeout(60):
+            outcomes = await asyncio.gather(*loads, return_exceptions=True)
+        assert isinstance(outcomes[0], asyncio.CancelledError)
+        assert outcomes[1:] == [[written(1)], (), [written(1)]]
+
+
+async def test_a_line_that_means_nothing_is_told_in_one_sentence(tmp_path: Path) -> None:
+    async with open_log(tmp_path / "log", tmp_path / "lock") as log:
+        lines = await GroupLog.open(log)
+        await lines.append(G, [written(1)], now_ms=1)
+        (partition,) = log.topics["__consumer_offsets"].partitions
+        damaged = encode_batch([NewRecord(key=b"\0\1\0\1g\0\1t\0\0\0\0", value=b"\x7f\0")], timestamp_ms=1)
+        await log.append(partition, damaged, read_head(damaged))
+        with pytest.raises(WorldError, match="__consumer_offsets holds what no coordinator has written"):
+            await lines.load_all()
+
+
+def commit(
+    client: RawClient, topic: str, offset: int, member: Member | None = None, *, metadata: str = ""
+) -> ErrorCode:
+    partition = {"partition_index": 0, "committed_offset": offset, "committed_metadata": metadata}
+    partition |= {"committed_leader_epoch": 0}
+    answer = client.ask(
+        COMMIT, 9, group_id="g", topics=[{"name": topic, "partitions": [partition]}], group_instance_id=None,
+        generation_id_or_member_epoch=-1 if member is None else member.generation,
+        member_id="" if member is None else member.member_id,
+    )  # fmt: skip
+    error: ErrorCode = answer.topics[0].partitions[0].error_code
+    return error
+
+
+def fetched(client: RawClient) -> dict[str, int]:
+    answer = client.ask(FETCH, 9, groups=[{"group_id": "g", "member_id": None, "topics": None}], require_stable=True)
+    return {topic.name: topic.partitions[0].committed_offset for topic in answer.groups[0].topics}
+
+
+def create(client: RawClient, *topics: str) -> None:
+    wanted = [
+        {"name": topic, "num_partitions": 1, "replication_factor": 1, "assignments": (), "configs": ()}
+        for topic in topics
+    ]
+    client.ask(CREATE, 7, topics=wanted, timeout=10_000, validate_only=False)
+
+
+def back(broker: ThreadedBroker) -> None:
+    broker.stop()
+    broker.start()
+
+
+def test_offsets_outlive_their_broker_with_members_and_without(broker: ThreadedBroker) -> None:
+    with raw_client(broker.port) as client:
+        create(client, "t", "u")
+        assert commit(client, "t", 3) is ErrorCode.none
+        member = Member(client)
+        member.join()
+        member.sync((member.member_id, b"work"))
+        assert commit(client, "u", 4, member) is ErrorCode.none
+    back(broker)
+    with raw_client(broker.port) as client:
+        assert fetched(client) == {"t": 3, "u": 4}
+        assert commit(client, "u", 5, member) is ErrorCode.none
+        assert fetched(client) == {"t": 3, "u": 5}
+
+
+def test_offsets_of_a_topic_whose_end_a_crash_cut_short_go_when_the_broker_is_back(broker: ThreadedBroker) -> None:
+    with raw_client(broker.port) as client:
+        create(client, "gone", "anew", "t")
+        for topic in ("gone", "anew", "t"):
+            commit(client, topic, 3)
+    log = broker.broker._node.log
+
+    async def end_topics() -> None:
+        await log.delete_topic(log.topics["gone"])
+        await log.delete_topic(log.topics["anew"])
+        await log.create_topic("anew", 1, {})
+
+    asyncio.run_coroutine_threadsafe(end_topics(), broker._loop).result(60)
+    back(broker)
+    with raw_client(broker.port) as client:
+        assert fetched(client) == {"t": 3}
+    back(broker)
+    with raw_client(broker.port) as client:
+        assert fetched(client) == {"t": 3}
+
+
+def test_what_the_log_could_not_take_is_neither_acknowledged_nor_seen(broker: ThreadedBroker) -> None:
+    with raw_client(broker.port) as client:
+        create(client, "t")
+        database = broker.broker._node.log._store.database
+        (pages,) = database.execute("PRAGMA page_count").fetchone()
+        database.execute(f"PRAGMA max_page_count = {pages}").fetchone()
+        offset = 0
+        while (error := commit(client, "t", offset + 1, metadata="x" * 4096)) is ErrorCode.none:
+            offset += 1
+        assert error is ErrorCode.not_coordinator
+        # Whoever asks while the group is loaded again waits for that.
+        assert fetched(client) == ({"t": offset} if offset else {})
+        database.execute("PRAGMA max_page_count = 1000000").fetchone()
+        assert commit(client, "t", 7) is ErrorCode.none
+        assert fetched(client) == {"t": 7}
+
+
+@pytest.mark.parametrize("settings", [Limits(offsets_retention_ms=200, offsets_retention_check_ms=50)], indirect=True)
+def test_old_offsets_go_by_themselves_and_leave_tombstones(broker: ThreadedBroker) -> None:
+    with raw_client(broker.port) as client:
+        create(client, "t")
+        commit(client, "t", 3)
+        until(lambda: fetched(client) == {})
+        until(lambda: not broker.broker._node.groups.known())
+    log = broker.broker._node.log
+    (partition,) = log.topics["__consumer_offsets"].partitions
+    data = asyncio.run_coroutine_threadsafe(log.read(partition, 0, 10**6), broker._loop).result(60)
+    assert [line.value is None for line in decode_records(data)] == [False, True, True]
+
+
+@pytest.fixture
+def settings(request: pytest.FixtureRequest, tmp_path: Path) -> BrokerSettings:
+    return BrokerSettings(data_path=tmp_path / "broker", limits=getattr(request, "param", QUICK))
+
+
+def until(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 60
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)

@@ -1,0 +1,203 @@
+"""A broker's log looked through: a sound one has no findings, and each kind of damage has its line."""
+
+import asyncio
+import sqlite3
+import struct
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from coterie.broker.groups.log import GROUPS_TOPIC, GroupLog
+from coterie.broker.settings import Upkeep
+from coterie.broker.storage.log import open_log
+from coterie.broker.transactions.writes import Admission
+from coterie.broker.upkeep.check import check
+from coterie.broker.upkeep.loop import keep_up
+from coterie.nouns.errors import WorldError
+from coterie.wire.batches import NewRecord, encode_batch, read_head
+from tests.broker.transactions.transactional import bench
+
+
+async def write(folder: Path) -> None:
+    """A compacted topic with holes, one whose start has moved, groups' lines, and one that was deleted."""
+    path = folder / "log"
+    async with open_log(path, folder / "lock") as log, asyncio.TaskGroup() as tasks:
+        await GroupLog.open(log)
+        compacted = await log.create_topic("c", 1, {"cleanup.policy": "compact", "min.cleanable.dirty.ratio": "0"})
+        plain = await log.create_topic("p", 2, {})
+        gone = await log.create_topic("g", 1, {})
+        for n in range(30):
+            for topic in (compacted, plain, gone):
+                data = encode_batch(
+                    [NewRecord(key=b"a", value=b"%d" % n), NewRecord(key=b"%d" % n, value=b"x" * 200)], timestamp_ms=5
+                )
+                await log.append(topic.partitions[0], data, read_head(data))
+        await log.delete_records(plain.partitions[0], 7)
+        await log.set_group_configs("g", {"consumer.session.timeout.ms": "9"})
+        await log.delete_topic(gone)
+        keeping = tasks.create_task(
+            keep_up(log, path, Upkeep(initial_delay_ms=0, cleaner_backoff_ms=5), now_ms=lambda: 10)
+        )
+        cleaned = [(0,)]
+        with closing(sqlite3.connect(path)) as database:
+            async with asyncio.timeout(60):
+                while cleaned != [(58,)] or log.sweep_wanted.is_set():
+                    cleaned = database.execute("SELECT MAX(cleaned_offset) FROM partitions").fetchall()
+                    await asyncio.sleep(0.005)
+        keeping.cancel()
+
+
+@pytest.fixture
+async def path(tmp_path: Path) -> Path:
+    await write(tmp_path)
+    return tmp_path / "log"
+
+
+@pytest.fixture
+def database(path: Path) -> Iterator[sqlite3.Connection]:
+    with closing(sqlite3.connect(path, isolation_level=None)) as database:
+        yield database
+
+
+def findings(path: Path) -> list[str]:
+    return list(check(path, tell=lambda _: None))
+
+
+def test_a_log_that_was_compacted_cut_and_swept_is_sound(path: Path) -> None:
+    assert findings(path) == []
+
+
+async def test_an_open_transaction_is_sound(tmp_path: Path) -> None:
+    async with bench(tmp_path) as life:
+        producer = await life.init("alice")
+        await life.send([b"a"], producer, 0, transactional_id="alice", admission=Admission.BY_ITSELF)
+        assert life.partition().open_offset == 0
+    assert findings(tmp_path / "log.sqlite") == []
+
+
+def test_how_far_a_long_check_has_come_is_told(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("coterie.broker.upkeep.check._TELL_EVERY_S", 0)
+    told: list[str] = []
+    assert list(check(path, tell=told.append)) == []
+    assert told[0] == "SQLite looks through its own pages and indexes"
+    assert told[-1] == "100 % of 0 MB of batches are checked"
+
+
+async def test_a_log_in_use_is_checked_and_not_disturbed(path: Path, tmp_path: Path) -> None:
+    async with open_log(path, tmp_path / "lock") as log:
+        data = encode_batch([NewRecord(key=None, value=b"x")], timestamp_ms=5)
+        appends = [log.append(log.topics["p"].partitions[1], data, read_head(data)) for _ in range(100)]
+        assert await asyncio.to_thread(findings, path) == []
+        assert await asyncio.gather(*appends) == list(range(100))
+        assert await asyncio.to_thread(findings, path) == []
+
+
+def garbled(data: bytes) -> bytes:
+    return data[:-3] + bytes([data[-3] ^ 0xFF]) + data[-2:]
+
+
+def moved(data: bytes) -> bytes:
+    return struct.pack(">q", 999) + data[8:]
+
+
+def change(change: Callable[[bytes], bytes]) -> Callable[[sqlite3.Connection], None]:
+    def damage(database: sqlite3.Connection) -> None:
+        row_id, data = database.execute(
+            "SELECT b.id, b.data FROM batches b JOIN partitions p ON p.id = b.partition JOIN topics t ON t.id = p.topic"
+            " WHERE t.name = 'p' AND b.base_offset = 10"
+        ).fetchone()
+        database.execute("UPDATE batches SET data = ? WHERE id = ?", (change(data), row_id))
+
+    return damage
+
+
+def run(statement: str) -> Callable[[sqlite3.Connection], None]:
+    def damage(database: sqlite3.Connection) -> None:
+        database.execute(statement)
+
+    return damage
+
+
+P0 = "(SELECT p.id FROM partitions p JOIN topics t ON t.id = p.topic WHERE t.name = 'p' AND p.number = 0)"
+
+
+@pytest.mark.parametrize(
+    ("damage", "finding"),
+    [
+        (change(garbled), "p-0: the batch at offset 10 is damaged: the CRC of a batch does not match its bytes"),
+        (change(moved), "p-0: the batch at offset 10 says of itself that it goes from 999 to 1000"),
+        (change(lambda data: data[:20]), "p-0: the batch at offset 10 is damaged: a batch of 20 bytes has no head"),
+        (
+            run(f"DELETE FROM batches WHERE partition = {P0} AND base_offset = 10"),
+            "p-0: the offsets 10 to 11 are missing",
+        ),
+        (
+            run(f"UPDATE batches SET base_offset = 9 WHERE partition = {P0} AND base_offset = 10"),
+            "p-0: the batch at offset 9 begins before the one in front of it has ended, at 9",
+        ),
+        (
+            run(f"UPDATE batches SET max_timestamp_ms = 77 WHERE partition = {P0} AND base_offset = 10"),
+            "p-0: the batch at offset 10 is noted with another timestamp or size than it has",
+        ),
+        (run(f"UPDATE partitions SET cleaned_offset = 61 WHERE id = {P0}"), "p-0: compaction has come to 61, behind"),
+        (run(f"DELETE FROM partitions WHERE id = {P0}"), "p: has the partitions [1], and should have 2"),
+        (run(f"DELETE FROM partitions WHERE id = {P0}"), "rows of batches belong to nothing"),
+        (run("UPDATE topics SET configs = '{' WHERE name = 'p'"), "p: its configs cannot be read"),
+        (run("UPDATE kept SET entries = 'null'"), "group configs of g: cannot be read"),
+        (run("DELETE FROM numbers"), "the cluster has no id"),
+        (
+            run(f"INSERT INTO producers VALUES ({P0}, 4, 0, '[[0, 0, 60]]', NULL, 0)"),
+            "p-0: producer 4 is known to have written behind the end at 60",
+        ),
+        (
+            run(f"INSERT INTO producers VALUES ({P0}, 4, 0, 'x', NULL, 0)"),
+            "p-0: what is known of producer 4 cannot be read",
+        ),
+        (
+            run(f"INSERT INTO producers VALUES ({P0}, 4, 0, '[]', 12, 0)"),
+            "p-0: what producer 4 has begun at 12 belongs to no ongoing transaction",
+        ),
+        (
+            run("INSERT INTO transactions VALUES ('alice', 4, 0, -1, -1, 1, 'Ongoing', '{', 1, 1)"),
+            "the partitions of the transaction of alice cannot be read",
+        ),
+        (
+            run(f"INSERT INTO aborted VALUES ({P0}, 60, 12, 4)"),
+            "p-0: an aborted transaction of producer 4 goes from 12 to 60, and the partition ends at 60",
+        ),
+    ],
+)
+def test_each_damage_has_its_line(
+    damage: Callable[[sqlite3.Connection], None], finding: str, database: sqlite3.Connection, path: Path
+) -> None:
+    damage(database)
+    found = findings(path)
+    assert [line for line in found if finding in line], found
+
+
+async def test_a_groups_record_that_means_nothing_is_found(path: Path, tmp_path: Path) -> None:
+    async with open_log(path, tmp_path / "lock") as log:
+        data = encode_batch([NewRecord(key=b"\x00\x02\x7f", value=b"")], timestamp_ms=5)
+        await log.append(log.topics[GROUPS_TOPIC].partitions[0], data, read_head(data))
+    (finding,) = findings(path)
+    assert finding.startswith(f"{GROUPS_TOPIC}-0: the batch at offset 0 is damaged: ")
+
+
+def test_pages_that_a_disk_has_garbled_are_found(path: Path) -> None:
+    with path.open("r+b") as file:
+        file.seek(4096 * 12)
+        file.write(b"\xa5" * 4096 * 6)
+    assert findings(path)
+
+
+def test_what_is_no_log_is_refused_by_name(tmp_path: Path) -> None:
+    with pytest.raises(WorldError, match="there is no broker's log"):
+        findings(tmp_path / "log")
+    (tmp_path / "log").write_bytes(b"not a database, but long enough to look like something" * 100)
+    assert findings(tmp_path / "log") == ["the file cannot be read: file is not a database"]
+    with closing(sqlite3.connect(tmp_path / "other")) as other:
+        other.execute("PRAGMA user_version = 77")
+    with pytest.raises(WorldError, match="layout 77"):
+        findings(tmp_path / "other")

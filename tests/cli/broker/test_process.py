@@ -1,0 +1,125 @@
+"""`coterie broker`: which address it takes and which one its clients are told."""
+
+import socket
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from coterie.broker.settings import BrokerSettings, Security, SecurityProtocol
+from coterie.cli.app import app
+from coterie.cli.broker import process
+from coterie.groups.classic.state import Limits
+from coterie.nouns.errors import WorldError
+
+
+def settings_of(data: Path, *, listen: str = "127.0.0.1:9092", **more: Any) -> BrokerSettings:
+    words: dict[str, Any] = {
+        "advertise": None,
+        "security": "PLAINTEXT",
+        "certificate": None,
+        "key": None,
+        "client_ca": None,
+        "acl": None,
+        "auto_create_topics": True,
+        "connections_per_address_max": 2,
+        "initial_delay_ms": 0,
+        "groups_max": 5,
+        "group_size_max": 6,
+        "frame_size_max": 2_048,
+        "connections_max": 3,
+        "in_flight_max": 4,
+    }
+    return process.settings(listen, data, **{**words, **more})
+
+
+@pytest.mark.parametrize(
+    ("listen", "advertise", "host", "told"),
+    [
+        ("127.0.0.1:9092", None, "127.0.0.1", None),
+        ("[::1]:9092", None, "::1", None),
+        ("0.0.0.0:9092", None, "0.0.0.0", socket.gethostname()),
+        ("[::]:9092", None, "::", socket.gethostname()),
+        ("0.0.0.0:9092", "broker.fleet", "0.0.0.0", "broker.fleet"),
+        ("[::]:9092", "[::1]", "::", "::1"),
+    ],
+)
+def test_clients_are_told_a_host_that_they_can_reach(
+    listen: str, advertise: str | None, host: str, told: str | None, tmp_path: Path
+) -> None:
+    settings = settings_of(
+        tmp_path,
+        listen=listen,
+        advertise=advertise,
+        security="sasl_ssl",
+        certificate=tmp_path / "broker.pem",
+        key=tmp_path / "broker.key",
+        acl=tmp_path / "rules",
+        auto_create_topics=False,
+    )
+    assert (settings.host, settings.port, settings.advertised_host) == (host, 9092, told)
+    assert settings.security == Security(
+        protocol=SecurityProtocol.SASL_SSL,
+        certificate_path=tmp_path / "broker.pem",
+        key_path=tmp_path / "broker.key",
+        acl_path=tmp_path / "rules",
+    )
+    assert not settings.auto_create_topics
+    assert settings.connections_per_address_max == 2
+    assert settings.limits == Limits(initial_rebalance_delay_ms=0, groups_max=5, group_size_max=6)
+    assert (settings.frame_size_max, settings.connections_max, settings.in_flight_max) == (2_048, 3, 4)
+
+
+@pytest.mark.parametrize(
+    ("words", "complaint"),
+    [
+        ({"listen": "9092"}, "--listen 9092 is not HOST:PORT"),
+        ({"listen": ":19092"}, "--listen :19092 names no host; 127.0.0.1:19092 is this machine"),
+        ({"listen": "localhost"}, "--listen localhost is not HOST:PORT"),
+        ({"listen": "localhost:99999"}, "there is no port 99999; they end at 65535"),
+        ({"certificate": Path("x")}, "--tls-certificate means nothing with --security PLAINTEXT"),
+        ({"key": Path("x"), "security": "SASL_PLAINTEXT"}, "--tls-key means nothing with --security SASL_PLAINTEXT"),
+        ({"client_ca": Path("x")}, "--tls-client-ca means nothing with --security PLAINTEXT: take SSL or SASL_SSL"),
+    ],
+)
+def test_words_that_cannot_be_meant_are_refused(words: dict[str, Any], complaint: str, tmp_path: Path) -> None:
+    with pytest.raises(WorldError, match=complaint):
+        settings_of(tmp_path, **words)
+
+
+@pytest.mark.parametrize(
+    ("words", "warned"),
+    [
+        ({}, []),
+        ({"listen": "127.0.0.2:1"}, []),
+        ({"listen": "localhost:1"}, []),
+        ({"listen": "0.0.0.0:1"}, ["Whoever reaches 0.0.0.0:1 is let in and may do everything"]),
+        ({"listen": "h:1", "acl": Path("x")}, ["Whoever reaches h:1 is let in and may do what the rules allow"]),
+        ({"listen": "h:1", "security": "SSL"}, ["Whoever reaches h:1 is let in and may do everything"]),
+        ({"listen": "h:1", "security": "SSL", "client_ca": Path("x")}, ["Whoever is let in may do everything"]),
+        ({"listen": "h:1", "security": "SASL_SSL"}, ["Whoever is let in may do everything"]),
+        ({"listen": "h:1", "security": "SASL_SSL", "acl": Path("x")}, []),
+        (
+            {"listen": "h:1", "security": "SASL_PLAINTEXT"},
+            ["Without TLS, clients that log in with PLAIN", "Whoever is let in may do everything"],
+        ),
+    ],
+)
+def test_a_broker_that_others_reach_says_what_they_may(
+    words: dict[str, Any], warned: list[str], tmp_path: Path
+) -> None:
+    told = list(process.warnings(settings_of(tmp_path, **words)))
+    assert [line[: len(start)] for line, start in zip(told, warned, strict=True)] == warned
+
+
+@pytest.mark.parametrize("words", [["--data", ""], ["check", ""], ["backup", "somewhere", " "], ["user", "list", ""]])
+def test_an_empty_word_is_no_folder(words: list[str]) -> None:
+    result = CliRunner().invoke(app, ["broker", *words], env={"COLUMNS": "200"})
+    assert result.exit_code == 2
+    assert "an empty word names no folder" in result.stderr
+
+
+def test_every_option_of_the_broker_is_to_be_read_in_a_narrow_window() -> None:
+    shown = CliRunner().invoke(app, ["broker", "--help"], env={"COLUMNS": "80"}).stdout
+    assert "…" not in shown

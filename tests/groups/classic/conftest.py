@@ -1,0 +1,208 @@
+"""A coordinator to talk to: feeds the machine, keeps its log, its timers and its answers."""
+
+from collections.abc import Callable
+from itertools import count
+
+import pytest
+
+from coterie.engine.timers import Timers
+from coterie.groups.classic.machine import step
+from coterie.groups.classic.messages import (
+    CancelTimer,
+    Event,
+    GenerationWritten,
+    GroupLoaded,
+    Heartbeat,
+    JoinGroup,
+    JoinGroupResponse,
+    LeaveGroup,
+    LeaveGroupResponse,
+    LeavingMember,
+    MemberProtocol,
+    Record,
+    Reply,
+    ReplyTo,
+    Response,
+    SetTimer,
+    SyncGroup,
+    SyncGroupResponse,
+    TimerFired,
+    TimerKey,
+)
+from coterie.groups.classic.state import Group, Limits, Phase, apply, check_whole
+from coterie.nouns.ids import Generation, GroupId, InstanceId, MemberId
+from coterie.wire.errors import ErrorCode
+
+
+class Play:
+    """One group and everything around it; time stands still unless it is told to pass."""
+
+    def __init__(self, limits: Limits) -> None:
+        self.limits = limits
+        self.group = Group(GroupId("fleet"), limits)
+        self.now_ms = 0
+        self.log: list[Record] = []
+        self.timers = Timers[TimerKey]()
+        self.answers: dict[ReplyTo, Response] = {}
+        self._reply_to = map(ReplyTo, count(1))
+        self._fresh = count(1)
+
+    @property
+    def phase(self) -> Phase:
+        return self.group.phase
+
+    @property
+    def generations(self) -> list[GenerationWritten]:
+        """Those of the log's lines that are one."""
+        return [record for record in self.log if isinstance(record, GenerationWritten)]
+
+    def feed(self, event: Event) -> None:
+        output = step(self.group, event, now_ms=self.now_ms)
+        check_whole(self.group)
+        self.log.extend(output.records)
+        for effect in output.effects:
+            match effect:
+                case Reply(to=to, response=response):
+                    assert to not in self.answers, "one answer a request"
+                    self.answers[to] = response
+                case SetTimer(key=key, at_ms=at_ms):
+                    self.timers.set(key, at_ms)
+                case CancelTimer(key=key):
+                    self.timers.cancel(key)
+
+    def wait(self, ms: int) -> None:
+        """Let time pass; timers fire when they are due."""
+        until_ms = self.now_ms + ms
+        while (at_ms := self.timers.next_at_ms()) is not None and at_ms <= until_ms:
+            self.now_ms = at_ms
+            key = self.timers.pop_due(at_ms)
+            assert key is not None
+            self.feed(TimerFired(key=key))
+        self.now_ms = until_ms
+
+    def restart(self) -> None:
+        """The coordinator dies and another replays its log."""
+        self.group = Group(GroupId("fleet"), self.limits)
+        self.timers = Timers[TimerKey]()
+        for record in self.log:
+            apply(self.group, record)
+        self.feed(GroupLoaded())
+
+    # -- requests: each returns the number under which its answer will stand --------------------------------------
+
+    def join(
+        self,
+        member_id: str = "",
+        *,
+        protocols: tuple[tuple[str, bytes], ...] = (("v1", b"I am new"),),
+        knows_ids: bool = False,
+        session_ms: int = 10_000,
+        rebalance_ms: int = 60_000,
+        protocol_type: str = "connect",
+        instance: str | None = None,
+        version: int = 9,
+    ) -> ReplyTo:
+        reply_to = next(self._reply_to)
+        self.feed(
+            JoinGroup(
+                reply_to=reply_to,
+                member_id=MemberId(member_id),
+                fresh_member_id=MemberId(f"m{next(self._fresh)}" if not member_id else "unused"),
+                instance_id=InstanceId(instance) if instance is not None else None,
+                can_skip_assignment=version >= 9,
+                requires_known_member_id=knows_ids,
+                client_id="worker",
+                client_host="/127.0.0.1",
+                session_timeout_ms=session_ms,
+                rebalance_timeout_ms=rebalance_ms,
+                protocol_type=protocol_type,
+                protocols=tuple(MemberProtocol(name=name, metadata=metadata) for name, metadata in protocols),
+            )
+        )
+        return reply_to
+
+    def sync(
+        self,
+        member_id: str,
+        generation: int | None = None,
+        *,
+        assignments: dict[str, bytes] | None = None,
+        protocol_type: str | None = None,
+        protocol: str | None = None,
+        instance: str | None = None,
+    ) -> ReplyTo:
+        reply_to = next(self._reply_to)
+        self.feed(
+            SyncGroup(
+                reply_to=reply_to,
+                member_id=MemberId(member_id),
+                instance_id=InstanceId(instance) if instance is not None else None,
+                generation=Generation(generation) if generation is not None else self.group.generation,
+                protocol_type=protocol_type,
+                protocol=protocol,
+                assignments=tuple((MemberId(other), data) for other, data in (assignments or {}).items()),
+            )
+        )
+        return reply_to
+
+    def heartbeat(self, member_id: str, generation: int | None = None, *, instance: str | None = None) -> ErrorCode:
+        reply_to = next(self._reply_to)
+        self.feed(
+            Heartbeat(
+                reply_to=reply_to,
+                member_id=MemberId(member_id),
+                generation=Generation(generation) if generation is not None else self.group.generation,
+                instance_id=InstanceId(instance) if instance is not None else None,
+            )
+        )
+        return self.answers[reply_to].error
+
+    def leave(self, *member_ids: str, instance: str | None = None) -> LeaveGroupResponse:
+        """``instance``: of the only, or else of each member."""
+        reply_to = next(self._reply_to)
+        instance_id = InstanceId(instance) if instance is not None else None
+        members = tuple(LeavingMember(member_id=MemberId(one), instance_id=instance_id) for one in member_ids)
+        self.feed(LeaveGroup(reply_to=reply_to, members=members))
+        response = self.answers[reply_to]
+        assert isinstance(response, LeaveGroupResponse)
+        return response
+
+    # -- answers --------------------------------------------------------------------------------------------------
+
+    def waits(self, reply_to: ReplyTo) -> bool:
+        return reply_to not in self.answers
+
+    def error(self, reply_to: ReplyTo) -> ErrorCode:
+        return self.answers[reply_to].error
+
+    def joined(self, reply_to: ReplyTo) -> JoinGroupResponse:
+        response = self.answers[reply_to]
+        assert isinstance(response, JoinGroupResponse)
+        return response
+
+    def synced(self, reply_to: ReplyTo) -> SyncGroupResponse:
+        response = self.answers[reply_to]
+        assert isinstance(response, SyncGroupResponse)
+        return response
+
+    # -- where many tests begin -----------------------------------------------------------------------------------
+
+    def settle(self, members: int) -> list[str]:
+        """A stable group: ``m1`` leads, each member has its own name as its assignment."""
+        joins = [self.join() for _ in range(members)]
+        self.wait(self.limits.initial_rebalance_delay_ms * 2)
+        member_ids = [str(self.joined(join).member_id) for join in joins]
+        for member_id in reversed(member_ids):
+            self.sync(member_id, assignments={other: other.encode() for other in member_ids})
+        assert self.phase is Phase.STABLE
+        return member_ids
+
+
+@pytest.fixture
+def play() -> Play:
+    return Play(Limits())
+
+
+@pytest.fixture
+def new_play() -> Callable[[Limits], Play]:
+    return Play

@@ -1,0 +1,183 @@
+"""Whatever comes, in whatever order: what must always be true of a member."""
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from coterie.member.classic.events import (
+    AbandonWanted,
+    Answered,
+    Event,
+    Failed,
+    Installed,
+    LeaveWanted,
+    Left,
+    RejoinWanted,
+    RequestId,
+    Subscribed,
+    Timer,
+    TimerFired,
+)
+from coterie.member.classic.messages import (
+    HeartbeatRequest,
+    HeartbeatResponse,
+    JoinRequest,
+    JoinResponse,
+    LeaveRequest,
+    LeaveResponse,
+    Request,
+    Response,
+    SyncRequest,
+    SyncResponse,
+)
+from coterie.nouns.ids import ConfigOffset, Generation, InstanceId, MemberId
+from coterie.nouns.jobs import NO_JOBS
+from coterie.wire.connect_events import AssignmentReceived, MembershipLost, MembershipRefused
+from coterie.wire.errors import ErrorCode
+from tests.member.classic.driving import SOME_WORK, Worker, synced
+
+ERRORS = st.sampled_from(
+    [
+        ErrorCode.none,
+        ErrorCode.none,
+        ErrorCode.none,
+        ErrorCode.member_id_required,
+        ErrorCode.unknown_member_id,
+        ErrorCode.illegal_generation,
+        ErrorCode.rebalance_in_progress,
+        ErrorCode.not_coordinator,
+        ErrorCode.inconsistent_group_protocol,
+        ErrorCode.fenced_instance_id,
+    ]
+)
+GENERATIONS = st.integers(-1, 5).map(Generation)
+IDS = st.sampled_from(["me", "me", "", "other"]).map(MemberId)
+INSTANCE_IDS = st.sampled_from([None, InstanceId("one")])
+TIMERS: st.SearchStrategy[Timer] = st.sampled_from(["heartbeat", "lease", "answer", "retry", "leave"])
+JOINS = st.builds(
+    JoinResponse,
+    error=ERRORS,
+    generation=GENERATIONS,
+    protocol=st.sampled_from(["compatible", "compatible", "sessioned"]),
+    leader=IDS,
+    member_id=IDS,
+    members=st.sampled_from([None, {MemberId("me"): b"\x00"}]),
+    skip_assignment=st.booleans(),
+)
+SYNCS = st.one_of(
+    st.builds(SyncResponse, error=ERRORS, assignment=st.binary(max_size=8)),
+    st.sampled_from([synced(SOME_WORK), synced(), synced(revoked=SOME_WORK)]),
+)
+STRAY = st.one_of(
+    st.builds(Subscribed, config_offset=st.just(ConfigOffset(1)), owned=st.sampled_from([NO_JOBS, SOME_WORK])),
+    st.builds(RejoinWanted, reason=st.just("a wish")),
+    st.just(AbandonWanted(reason="the herder is stuck")),
+    st.builds(Installed, generation=GENERATIONS, assignments=st.just({})),
+    st.builds(Failed, id=st.integers(1, 30).map(RequestId), reason=st.just("the connection broke")),
+    st.builds(TimerFired, timer=TIMERS),
+    st.just(LeaveWanted(reason="shutdown")),
+)
+TURNS = st.one_of(
+    st.tuples(st.just("event"), STRAY), st.tuples(st.just("pass"), st.integers(0, 4_000)), st.just("reply")
+)
+
+
+def answer_to(request: Request, data: st.DataObject) -> Response:
+    match request:
+        case JoinRequest():
+            return data.draw(JOINS)
+        case SyncRequest():
+            return data.draw(SYNCS)
+        case HeartbeatRequest():
+            return HeartbeatResponse(error=data.draw(ERRORS))
+        case _:
+            return LeaveResponse(error=data.draw(ERRORS))
+
+
+@settings(max_examples=300)
+@given(turns=st.lists(TURNS, max_size=60), instance_id=INSTANCE_IDS, data=st.data())
+def test_any_course_of_events_keeps_a_member_in_order(
+    turns: list[object], instance_id: InstanceId | None, data: st.DataObject
+) -> None:
+    """`check` runs in every step; here is what only the whole course shows."""
+    worker = Worker(instance_id)
+    worker.subscribe()
+    for turn in turns:
+        before = len(worker.told)
+        was_stopping, was_left = worker.member.stopping, worker.member.left
+        sent = len(worker.out)
+        match turn:
+            case ("event", event):
+                assert isinstance(event, Event)
+                worker.feed(event)
+            case ("pass", int(ms)):
+                worker.pass_time(ms)
+            case _:
+                if not worker.out:
+                    continue
+                send = worker.out.pop(data.draw(st.integers(0, len(worker.out) - 1)))
+                sent -= 1
+                worker.feed(Answered(id=send.id, response=answer_to(send.request, data)))
+        if was_left:
+            assert len(worker.told) == before, "nothing is told after the farewell"
+            assert len(worker.out) == sent, "and nothing is asked"
+        for told in worker.told[before:]:
+            assert not (was_stopping and isinstance(told, AssignmentReceived)), "no work before all has stopped"
+            assert not (was_stopping and isinstance(told, MembershipLost)), "a loss is told once"
+        for send in worker.out[sent:]:
+            assert not (instance_id and isinstance(send.request, LeaveRequest)), "a static member never says farewell"
+            if isinstance(send.request, HeartbeatRequest):
+                is_question = instance_id is not None and not send.request.member_id
+                assert (send.request.generation >= 0) is not is_question
+    assert sum(isinstance(told, Left) for told in worker.told) <= 1
+
+
+@settings(max_examples=200)
+@given(turns=st.lists(TURNS, max_size=40), instance_id=INSTANCE_IDS, data=st.data())
+def test_once_the_coordinator_answers_every_member_that_was_not_refused_gets_its_assignment(
+    turns: list[object], instance_id: InstanceId | None, data: st.DataObject
+) -> None:
+    worker = Worker(instance_id)
+    worker.subscribe()
+    for turn in turns:
+        match turn:
+            case ("event", event):
+                if not isinstance(event, LeaveWanted):
+                    assert isinstance(event, Event)
+                    worker.feed(event)
+            case ("pass", int(ms)):
+                worker.pass_time(ms)
+            case _:
+                if worker.out:
+                    send = worker.out.pop()
+                    worker.feed(Answered(id=send.id, response=answer_to(send.request, data)))
+    if worker.heard(MembershipRefused):
+        return  # it waits for its end
+    worker.subscribe(SOME_WORK)  # A herder takes up all that it is told, also what it has to stop at once.
+    worker.subscribe(NO_JOBS)
+    worker.feed(RejoinWanted(reason="let us see"))
+    for _ in range(400):
+        while worker.out:
+            send = worker.out.pop(0)
+            worker.feed(Answered(id=send.id, response=honest(send.request)))
+        if any(isinstance(told, AssignmentReceived) for told in worker.told):
+            return
+        worker.pass_time(500)
+    raise AssertionError("the member does not find its way back")
+
+
+def honest(request: Request) -> Response:
+    match request:
+        case JoinRequest():
+            return JoinResponse(
+                error=ErrorCode.none,
+                generation=Generation(9),
+                protocol="compatible",
+                leader=MemberId("x"),
+                member_id=request.member_id or MemberId("me"),
+            )
+        case SyncRequest():
+            return synced(SOME_WORK) if request.generation == 9 else SyncResponse(error=ErrorCode.illegal_generation)
+        case HeartbeatRequest():
+            return HeartbeatResponse(error=ErrorCode.none if request.generation == 9 else ErrorCode.illegal_generation)
+        case _:
+            return LeaveResponse(error=ErrorCode.none)
