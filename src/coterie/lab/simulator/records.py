@@ -119,7 +119,6 @@ NAMES: dict[type, str] = {
     groups.SyncGroup: "SyncGroup",
     groups.Heartbeat: "Heartbeat",
     groups.LeaveGroup: "LeaveGroup",
-    groups.DescribeGroup: "DescribeGroup",
     offsets.OffsetCommit: "OffsetCommit",
     offsets.OffsetFetch: "OffsetFetch",
     offsets.OffsetDelete: "OffsetDelete",
@@ -132,7 +131,6 @@ NAMES: dict[type, str] = {
     groups.ExpiryTimer: "expiry",
     member.JoinRequest: "JoinGroup",
     member.SyncRequest: "SyncGroup",
-    member.HeartbeatRequest: "Heartbeat",
     member.LeaveRequest: "LeaveGroup",
     member.JoinResponse: "JoinGroup",
     member.SyncResponse: "SyncGroup",
@@ -148,10 +146,12 @@ NAMES: dict[type, str] = {
 
 
 def name_of(value: object) -> str:
+    """:raises KeyError: when `NAMES` has no name for its class."""
     return NAMES[type(value)]
 
 
 def texts(jobs: Jobs) -> str:
+    """In their one order, with commas between; ``-`` for none."""
     return ",".join(map(str, jobs)) or "-"
 
 
