@@ -38,13 +38,17 @@ class LightRuntime:
             self._end(task)
         self._diary.close()
 
-    async def validate(self, config: Mapping[str, str]) -> Mapping[str, Sequence[str]]:
+    async def validate(
+        self, config: Mapping[str, str], checkpointed: Sequence[Mapping[str, str]]
+    ) -> Mapping[str, Sequence[str]]:
         return {}
 
     def connector_type(self, config: Mapping[str, str]) -> str:
         return "source"
 
-    async def split(self, connector: ConnectorName, config: Mapping[str, str]) -> Sequence[Mapping[str, str]]:
+    async def split(
+        self, connector: ConnectorName, config: Mapping[str, str], checkpointed: Sequence[Mapping[str, str]]
+    ) -> Sequence[Mapping[str, str]]:
         return [{**config, "task": f"{connector}-{number}"} for number in range(int(config["tasks.max"]))]
 
     async def start(self, start: TaskStart) -> None:

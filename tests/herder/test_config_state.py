@@ -1,6 +1,6 @@
 """What the config log's lines make of the state: Connect's reader rules, one by one."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from coterie.engine.log import Line, NewLine
 from coterie.herder import config_records
@@ -117,3 +117,33 @@ def test_the_latest_session_key_counts_and_nothing_takes_it_away() -> None:
     assert state.session_key == newer
     (remark,) = read(state, [NewLine(key=b"session-key", value=None)])
     assert state.session_key == newer, remark
+
+
+def test_tasks_keep_their_checkpoints_through_stops_and_configs_until_another_incarnation() -> None:
+    def checkpointed() -> list[Mapping[str, str]]:
+        connector = state.connector(ORDERS)
+        assert connector is not None
+        return list(connector.checkpointed)
+
+    state = ConfigState()
+    read(state, [BORN])
+    assert checkpointed() == []
+    tasks = [{"i": "0"}, {"i": "1"}]
+    read(state, config_records.task_config_lines(ORDERS, tasks))
+    assert checkpointed() == tasks
+    read(state, config_records.task_config_lines(ORDERS, ()))
+    assert checkpointed() == tasks
+    read(state, [config_records.connector_line(ORDERS, {**CONFIG, "other": "1"}, LIFE)])
+    assert checkpointed() == tasks
+    read(state, [config_records.connector_line(ORDERS, CONFIG, Incarnation("life-2"))])
+    assert checkpointed() == []
+
+
+def test_compaction_leaves_the_tasks_of_a_stopped_connector_their_checkpoints() -> None:
+    state = ConfigState()
+    *tasks, _ = config_records.task_config_lines(ORDERS, [{"i": "0"}, {"i": "1"}])
+    read(state, [BORN, *tasks, *config_records.task_config_lines(ORDERS, ())])
+    connector = state.connector(ORDERS)
+    assert connector is not None
+    assert connector.checkpointed == ({"i": "0"}, {"i": "1"})
+    assert state.tasks(ORDERS) == ()

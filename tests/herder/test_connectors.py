@@ -1,11 +1,23 @@
 """Connector instances by hand: whose task configs stand in the log, and who puts them there again."""
 
 from coterie.herder import config_records
-from coterie.herder.messages import ConnectorSplit, PublishTaskConfigs, SplitConnector, TaskConfigsPublished
-from coterie.nouns.ids import Incarnation
-from coterie.nouns.jobs import NO_JOBS, ConnectorName, Jobs
+from coterie.herder.messages import (
+    AppendConfig,
+    ConfigEndFound,
+    ConfigValidated,
+    ConnectorSplit,
+    FindConfigEnd,
+    PublishTaskConfigs,
+    SplitConnector,
+    SplitFailed,
+    TaskConfigsPublished,
+    ValidateConfig,
+)
+from coterie.herder.requests import Problem, PutConnector, Refused, RequestId
+from coterie.nouns.ids import ConfigOffset, Incarnation
+from coterie.nouns.jobs import NO_JOBS, ConnectorName, ConnectorTaskId, Jobs
 from coterie.nouns.states import TargetState
-from tests.herder.by_hand import ByHand
+from tests.herder.by_hand import ME, ByHand
 
 ORDERS = ConnectorName("orders")
 CONFIG = {"connector.class": "Any", "tasks.max": "2"}
@@ -65,3 +77,51 @@ def test_what_others_have_written_over_its_task_configs_is_written_anew_by_the_o
     herder.assign(assigned=NO_JOBS, revoked=Jobs(frozenset([ORDERS])))
     herder.write(*config_records.task_config_lines(ORDERS, [{"share": "of a former owner"}]))
     assert not herder.take(PublishTaskConfigs)
+
+
+def put(herder: ByHand, tasks_max: str) -> RequestId:
+    """Ask the leader for another config, which the runtime has not judged yet."""
+    herder.assign(leader=ME)
+    return herder.ask(PutConnector(connector=ORDERS, config={**CONFIG, "tasks.max": tasks_max}, replace=True))
+
+
+def test_a_new_config_is_judged_beside_the_tasks_that_may_have_checkpoints() -> None:
+    herder, _ = owner()
+    herder.write(*DEALT, *STOP)
+    id_ = put(herder, "3")
+    (asked,) = herder.take(ValidateConfig)
+    assert list(asked.checkpointed) == SHARES
+    herder.tell(ConfigValidated(id=id_, errors={"tasks.max": ["no"]}))
+    answer = herder.answer(id_)
+    assert isinstance(answer, Refused)
+    assert (answer.problem, "no" in answer.message) == (Problem.BAD_REQUEST, True)
+    assert not herder.take(AppendConfig)
+
+
+def test_tasks_that_are_committed_meanwhile_have_the_config_judged_again() -> None:
+    herder, _ = owner()
+    herder.take(PublishTaskConfigs)
+    id_ = put(herder, "3")
+    (asked,) = herder.take(ValidateConfig)
+    assert not asked.checkpointed
+    herder.tell(ConfigValidated(id=id_, errors={}))
+    assert herder.take(FindConfigEnd)
+    herder.write(*DEALT)
+    herder.tell(ConfigEndFound(id=id_, end=ConfigOffset(len(herder.config))))
+    assert not [order for order in herder.take(AppendConfig) if order.id == id_]
+    (asked,) = herder.take(ValidateConfig)
+    assert list(asked.checkpointed) == SHARES
+    herder.tell(ConfigValidated(id=id_, errors={"tasks.max": ["no"]}))
+    assert isinstance(herder.answer(id_), Refused)
+
+
+def test_a_config_that_came_unjudged_is_split_beside_the_tasks_that_may_have_checkpoints() -> None:
+    herder, _ = owner()
+    herder.write(*DEALT)
+    herder.take(PublishTaskConfigs)
+    herder.write(config_records.connector_line(ORDERS, {**CONFIG, "tasks.max": "3"}, Incarnation("life")))
+    (split,) = herder.take(SplitConnector)
+    assert list(split.checkpointed) == SHARES
+    herder.tell(SplitFailed(connector=ORDERS, written_at=split.written_at, trace="no"))
+    assert not herder.take(PublishTaskConfigs)
+    assert herder.herder.config.tasks(ORDERS) == (ConnectorTaskId(ORDERS, 0), ConnectorTaskId(ORDERS, 1))

@@ -77,9 +77,11 @@ Status = Mapping[str, Any]
 class LightRuntime(SimulatedRuntime):
     """Tasks that only say that they run, of all classes but the one that is Kafka's own."""
 
-    async def split(self, connector: ConnectorName, config: Mapping[str, str]) -> Sequence[Mapping[str, str]]:
+    async def split(
+        self, connector: ConnectorName, config: Mapping[str, str], checkpointed: Sequence[Mapping[str, str]]
+    ) -> Sequence[Mapping[str, str]]:
         self._check(config)
-        tasks = await super().split(connector, config)
+        tasks = await super().split(connector, config, checkpointed)
         # What Kafka's own workers need, and add themselves where they split a connector.
         return [{**task, "task.class": TASK_CLASSES[config["connector.class"]]} for task in tasks]
 

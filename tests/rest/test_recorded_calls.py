@@ -20,10 +20,12 @@ OTHER_WORDS = ("Failed to find any class", "Unexpected end-of-input")
 class RecordedRuntime(SimulatedRuntime):
     """Knows the plug-ins of the worker that was recorded."""
 
-    async def validate(self, config: Mapping[str, str]) -> Mapping[str, Sequence[str]]:
+    async def validate(
+        self, config: Mapping[str, str], checkpointed: Sequence[Mapping[str, str]]
+    ) -> Mapping[str, Sequence[str]]:
         if not config["connector.class"].endswith(KNOWN):
             return {"connector.class": [f"Failed to find any class {config['connector.class']}"]}
-        errors = dict(await super().validate(config))
+        errors = dict(await super().validate(config, checkpointed))
         if config["connector.class"].endswith("FileStreamSourceConnector") and "topic" not in config:
             errors["topic"] = ['Missing required configuration "topic" which has no default value.']
         return errors
@@ -33,7 +35,9 @@ class RecordedRuntime(SimulatedRuntime):
             raise WorldError(f"Couldn't find or create file '{start.config['file']}'")
         await super().start(start)
 
-    async def split(self, connector: str, config: Mapping[str, str]) -> Sequence[Mapping[str, str]]:
+    async def split(
+        self, connector: str, config: Mapping[str, str], checkpointed: Sequence[Mapping[str, str]]
+    ) -> Sequence[Mapping[str, str]]:
         count = int(config["tasks.max"])
         return [{"task.class": f"task {number}", **config} for number in range(count)]
 

@@ -66,7 +66,7 @@ class Rig:
 
     async def start(self, config: Mapping[str, str], name: str = "c", index: int = 0) -> TaskStart:
         """Split and start task ``index`` of a connector of this name."""
-        tasks = await self.runtime.split(ConnectorName(name), config)
+        tasks = await self.runtime.split(ConnectorName(name), config, ())
         task = ConnectorTaskId(ConnectorName(name), index)
         start = TaskStart(task=task, incarnation=Incarnation("i"), config=tasks[index])
         await self.runtime.start(start)

@@ -4,6 +4,8 @@ from pathlib import Path
 
 import pytest
 
+from coterie.nouns.errors import ConfigError
+from coterie.nouns.jobs import ConnectorName
 from tests.spark.conftest import Rig
 
 pytestmark = [pytest.mark.spark, pytest.mark.asyncio(loop_scope="session"), pytest.mark.timeout(120)]
@@ -46,9 +48,31 @@ async def test_each_wrong_key_is_named(
     rig: Rig, tmp_path: Path, changes: dict[str, str | None], keys: set[str]
 ) -> None:
     config = {key: value for key, value in (rig.config(tmp_path) | changes).items() if value is not None}
-    errors = await rig.runtime.validate(config)
+    errors = await rig.runtime.validate(config, ())
     assert set(errors) == keys
     assert all(sentence for sentences in errors.values() for sentence in sentences)
+
+
+async def test_another_number_of_tasks_is_refused_where_there_are_checkpoints(rig: Rig, tmp_path: Path) -> None:
+    config = rig.config(tmp_path, tasks__max="2")
+    tasks = await rig.runtime.split(ConnectorName("c"), config, ())
+    changed = {**config, "tasks.max": "3"}
+    sentence = (
+        "Invalid value 3 for configuration tasks.max: the connector has checkpoints of 2 task(s), made with "
+        "tasks.max=2, and 3 task(s) would lose rows and double others on them. Keep tasks.max=2; or create a connector "
+        "under another name; or delete this one and create it again. A new connector reads everything from the "
+        "beginning, into other folders"
+    )
+    assert await rig.runtime.validate(changed, tasks) == {"tasks.max": [sentence]}
+    with pytest.raises(ConfigError, match="would lose rows and double others"):
+        await rig.runtime.split(ConnectorName("c"), changed, tasks)
+    without = {key: value for key, value in config.items() if key != "tasks.max"}
+    assert "Invalid value 1 for" in (await rig.runtime.validate(without, tasks))["tasks.max"][0]
+    assert set(await rig.runtime.validate({**config, "tasks.max": "0"}, tasks)) == {"tasks.max"}
+    for same in (config, {**config, **FILTER}, {**config, "trigger.interval.ms": "7"}):
+        assert await rig.runtime.validate(same, tasks) == {}
+        assert len(await rig.runtime.split(ConnectorName("c"), same, tasks)) == 2
+    assert await rig.runtime.validate(changed, ()) == {}, "a new connector may have any number"
 
 
 async def test_the_type_of_a_connector_is_its_plug_ins(rig: Rig) -> None:

@@ -154,7 +154,9 @@ class SimulatedRuntime:
         self.running.clear()
         self.closed = True
 
-    async def validate(self, config: Mapping[str, str]) -> Mapping[str, Sequence[str]]:
+    async def validate(
+        self, config: Mapping[str, str], checkpointed: Sequence[Mapping[str, str]]
+    ) -> Mapping[str, Sequence[str]]:
         await self._pass("validate", config.get("name", ""))
         if "unjudgeable" in config:
             raise ValueError(config["unjudgeable"])
@@ -169,7 +171,9 @@ class SimulatedRuntime:
     def connector_type(self, config: Mapping[str, str]) -> str:
         return "sink" if "Sink" in config.get("connector.class", "") else "source"
 
-    async def split(self, connector: ConnectorName, config: Mapping[str, str]) -> Sequence[Mapping[str, str]]:
+    async def split(
+        self, connector: ConnectorName, config: Mapping[str, str], checkpointed: Sequence[Mapping[str, str]]
+    ) -> Sequence[Mapping[str, str]]:
         await self._pass("split", connector)
         if "unsplittable" in config:
             raise WorldError(config["unsplittable"])

@@ -31,6 +31,9 @@ class Connector:
     """Offset of the line that holds ``config``: tells two writes of the same config apart."""
     task_configs: tuple[Mapping[str, str], ...] = ()
     """What the last commit made count; empty before the first, and while ``inconsistent``."""
+    checkpointed: tuple[Mapping[str, str], ...] = ()
+    """Configs of the tasks that may have checkpoints: those of the last commit that was not empty. A stop, whose commit
+    is empty, leaves them, and so does another config; only another incarnation begins without."""
     inconsistent: bool = False
     """The last commit promised tasks whose configs are not in the log."""
     committed_at: int | None = None
@@ -92,6 +95,7 @@ class ConfigState:
             incarnation=incarnation,
             written_at=offset,
             task_configs=known.task_configs,
+            checkpointed=known.checkpointed,
             inconsistent=known.inconsistent,
             committed_at=known.committed_at,
             applied_config=known.applied_config,
@@ -104,11 +108,15 @@ class ConfigState:
             # Left over from a connector that was deleted and whose tombstone is compacted away (KAFKA-16838).
             return f"Ignoring a commit of {tasks} task(s): connector {name} is not configured"
         complete = all(number in deferred for number in range(tasks))
+        configs = tuple(deferred[number] for number in range(tasks)) if complete else ()
+        # Compaction leaves the configs of stopped tasks, and only the empty commit that stopped them.
+        stopped = () if tasks else tuple(deferred[number] for number in sorted(deferred))
         self._connectors[name] = Connector(
             config=known.config,
             incarnation=known.incarnation,
             written_at=known.written_at,
-            task_configs=tuple(deferred[number] for number in range(tasks)) if complete else (),
+            task_configs=configs,
+            checkpointed=configs or stopped or known.checkpointed,
             inconsistent=not complete,
             committed_at=offset,
             applied_config=known.config,

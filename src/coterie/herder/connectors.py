@@ -73,7 +73,14 @@ def _reconcile_started(turn: Turn, name: ConnectorName, split: Split, connector:
         split.published = False
         split.attempts = 0
         split.first_tried_ms = None
-        turn.order(SplitConnector(connector=name, config=connector.config, written_at=connector.written_at))
+        turn.order(
+            SplitConnector(
+                connector=name,
+                config=connector.config,
+                checkpointed=connector.checkpointed,
+                written_at=connector.written_at,
+            )
+        )
     elif split.trace is not None:
         statuses.show(turn, name, State.FAILED, split.trace)
     elif split.configs is not None:

@@ -266,6 +266,8 @@ class SplitConnector:
 
     connector: ConnectorName
     config: Mapping[str, str] = field(repr=False)
+    checkpointed: Sequence[Mapping[str, str]] = field(repr=False)
+    """As in :class:`ValidateConfig`."""
     written_at: int
 
 
@@ -294,6 +296,8 @@ class ValidateConfig:
 
     id: RequestId
     config: Mapping[str, str] = field(repr=False)
+    checkpointed: Sequence[Mapping[str, str]] = field(repr=False)
+    """Configs of the connector's tasks that may have checkpoints; empty for a new connector."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

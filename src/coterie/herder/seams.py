@@ -117,18 +117,27 @@ class TaskRuntime(Protocol):
         """Stop everything that still runs and give all back. Safe to call twice, and after a failed open."""
         ...
 
-    async def validate(self, config: Mapping[str, str]) -> Mapping[str, Sequence[str]]:
-        """What is wrong with a connector's config, by key; empty when it is fine."""
+    async def validate(
+        self, config: Mapping[str, str], checkpointed: Sequence[Mapping[str, str]]
+    ) -> Mapping[str, Sequence[str]]:
+        """What is wrong with a connector's config, by key; empty when it is fine.
+
+        ``checkpointed`` are the configs of its tasks that may have checkpoints, empty for a new connector. A config
+        that would lose or double rows on these checkpoints is wrong."""
         ...
 
     def connector_type(self, config: Mapping[str, str]) -> str:
         """``source``, ``sink`` or ``unknown``, as REST shows it."""
         ...
 
-    async def split(self, connector: ConnectorName, config: Mapping[str, str]) -> Sequence[Mapping[str, str]]:
+    async def split(
+        self, connector: ConnectorName, config: Mapping[str, str], checkpointed: Sequence[Mapping[str, str]]
+    ) -> Sequence[Mapping[str, str]]:
         """The configs of the connector's tasks, at most ``tasks.max`` of them.
 
-        :raises ConfigError, WorldError: when the source cannot be split; the connector is FAILED with it.
+        :raises ConfigError, WorldError: when the source cannot be split, or would lose or double rows on the
+            checkpoints of ``checkpointed`` (a Connect worker that leads accepts any config); the connector is FAILED
+            with it, and tasks that run go on.
         """
         ...
 

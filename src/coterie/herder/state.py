@@ -6,7 +6,7 @@ knows it when the line comes back. All else is *gone after a restart*, and is me
 owns nothing.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum
 
@@ -144,6 +144,8 @@ class WriteTurn:
         self.stage = Stage.ARRIVED
         self.end = UNREAD
         """How far the log has to be read before the next stage."""
+        self.checkpointed: Sequence[Mapping[str, str]] = ()
+        """The task configs that the new config was validated against."""
         self.created = False
         self.answered = False
         """It timed out after it had begun: nobody waits any more, but others wait behind it."""

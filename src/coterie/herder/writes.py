@@ -83,7 +83,8 @@ def _begin(turn: Turn, write: WriteTurn) -> None:
             return
     if isinstance(write.request, PutConnector):
         write.stage = Stage.VALIDATING
-        turn.order(ValidateConfig(id=write.id, config=write.request.config))
+        write.checkpointed = _checkpointed(herder, write.request.connector)
+        turn.order(ValidateConfig(id=write.id, config=write.request.config, checkpointed=write.checkpointed))
     else:
         write.stage = Stage.VALID
 
@@ -128,6 +129,10 @@ def _append(turn: Turn, write: WriteTurn) -> bool:
     if refusal is not None:
         _answer(turn, write, refusal)
         return True
+    if isinstance(write.request, PutConnector) and write.checkpointed != _checkpointed(herder, write.request.connector):
+        # Its tasks were committed since it was validated, and may have checkpoints now.
+        _begin(turn, write)
+        return True
     write.stage = Stage.APPENDING
     turn.order(AppendConfig(id=write.id, lines=_lines(herder, write)))
     return False
@@ -154,6 +159,11 @@ def _refusal(herder: Herder, request: Write) -> Refused | None:
             return None
         case SetTargetState() | DeleteConnector():
             return None
+
+
+def _checkpointed(herder: Herder, name: ConnectorName) -> Sequence[Mapping[str, str]]:
+    known = herder.config.connector(name)
+    return () if known is None else known.checkpointed
 
 
 def _lines(herder: Herder, write: WriteTurn) -> tuple[NewLine, ...]:

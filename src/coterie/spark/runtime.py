@@ -29,7 +29,7 @@ from coterie.spark.plugins import find_plugin
 from coterie.spark.query import TaskQuery
 from coterie.spark.session import Session, open_session
 from coterie.spark.sinks.files import FencedError
-from coterie.spark.validation import COMMON, errors_of
+from coterie.spark.validation import dealt_by, errors_of, split_errors
 from coterie.spark.warmup import warm_up
 
 log = logging.getLogger(__name__)
@@ -109,15 +109,19 @@ class SparkTaskRuntime:
         self._closing.set()
         await asyncio.to_thread(self._close)
 
-    async def validate(self, config: Mapping[str, str]) -> Mapping[str, Sequence[str]]:
-        return await _on(self._questions, lambda: errors_of(self._living().spark, config))
+    async def validate(
+        self, config: Mapping[str, str], checkpointed: Sequence[Mapping[str, str]]
+    ) -> Mapping[str, Sequence[str]]:
+        return await _on(self._questions, lambda: errors_of(self._living().spark, config, checkpointed))
 
     def connector_type(self, config: Mapping[str, str]) -> str:
         plugin = find_plugin(config.get("connector.class", ""))
         return "unknown" if plugin is None else plugin.type
 
-    async def split(self, connector: ConnectorName, config: Mapping[str, str]) -> Sequence[Mapping[str, str]]:
-        return await _on(self._questions, lambda: self._split(connector, config))
+    async def split(
+        self, connector: ConnectorName, config: Mapping[str, str], checkpointed: Sequence[Mapping[str, str]]
+    ) -> Sequence[Mapping[str, str]]:
+        return await _on(self._questions, lambda: _split(connector, config, checkpointed))
 
     async def start(self, start: TaskStart) -> None:
         self._events.forget(start.task)
@@ -212,24 +216,6 @@ class SparkTaskRuntime:
         if self._session is None or self._closing.is_set():
             raise WorldError("Spark is not running here")
         return self._session
-
-    def _split(self, connector: ConnectorName, config: Mapping[str, str]) -> list[Mapping[str, str]]:
-        connector_class = config.get("connector.class", "")
-        plugin = find_plugin(connector_class)
-        if plugin is None:
-            raise ConfigError({"connector.class": [f"No such connector: {connector_class}"]})
-        dealt = plugin.split(config, int(COMMON.value(config, "tasks.max") or 1))
-        return [
-            {
-                **config,
-                **own,
-                "name": connector,
-                "task.class": connector_class,
-                "task.index": str(index),
-                "task.count": str(len(dealt)),
-            }
-            for index, own in enumerate(dealt)
-        ]
 
     def _start(self, start: TaskStart, halts: int) -> None:
         session = self._living()
@@ -384,3 +370,26 @@ async def _on(pool: ThreadPoolExecutor, work: Callable[[], T]) -> T:
         if "shutdown" not in str(error):
             raise
         raise WorldError("Spark is not running here") from error
+
+
+def _split(
+    connector: ConnectorName, config: Mapping[str, str], checkpointed: Sequence[Mapping[str, str]]
+) -> list[Mapping[str, str]]:
+    connector_class = config.get("connector.class", "")
+    plugin = find_plugin(connector_class)
+    if plugin is None:
+        raise ConfigError({"connector.class": [f"No such connector: {connector_class}"]})
+    dealt = dealt_by(plugin, config)
+    if errors := split_errors(config, len(dealt), checkpointed):
+        raise ConfigError(errors)
+    return [
+        {
+            **config,
+            **own,
+            "name": connector,
+            "task.class": connector_class,
+            "task.index": str(index),
+            "task.count": str(len(dealt)),
+        }
+        for index, own in enumerate(dealt)
+    ]

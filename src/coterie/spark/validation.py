@@ -1,6 +1,6 @@
 """What is wrong with a connector's config, by key; and the keys that every connector has."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from pyspark.sql import SparkSession
 
@@ -64,8 +64,13 @@ COMMON = Definition(
 )
 
 
-def errors_of(spark: SparkSession, config: Mapping[str, str]) -> dict[str, list[str]]:
-    """Every error by key: first what the definitions tell, then, of keys that are fine, what Spark tells."""
+def errors_of(
+    spark: SparkSession, config: Mapping[str, str], checkpointed: Sequence[Mapping[str, str]]
+) -> dict[str, list[str]]:
+    """Every error by key: first what the definitions tell, then, of keys that are fine, what Spark tells.
+
+    ``checkpointed`` are the configs of the connector's tasks that may have checkpoints.
+    """
     found = COMMON.errors(config)
     plugin = find_plugin(config.get("connector.class", ""))
     if plugin is None:
@@ -77,7 +82,35 @@ def errors_of(spark: SparkSession, config: Mapping[str, str]) -> dict[str, list[
         found |= _unfit_transforms(spark, plugin, config, found)
     if "sink.format" not in found:
         found |= _unknown_sink_options(spark, config)
+    if "tasks.max" not in found:
+        found |= split_errors(config, len(dealt_by(plugin, config)), checkpointed)
     return found
+
+
+def dealt_by(plugin: Plugin, config: Mapping[str, str]) -> Sequence[Mapping[str, str]]:
+    """What each task of a connector with this ``config`` gets of its own."""
+    return plugin.split(config, int(COMMON.value(config, "tasks.max") or 1))
+
+
+def split_errors(
+    config: Mapping[str, str], tasks: int, checkpointed: Sequence[Mapping[str, str]]
+) -> dict[str, list[str]]:
+    """What is wrong with a ``config`` that is split into ``tasks`` where ``checkpointed`` tasks have read before.
+
+    A task's checkpoint tells which input it has read of its own part. With another number of tasks each has another
+    part, and keeps its checkpoint or begins without: some rows are then read by no task, others by two.
+    """
+    if not checkpointed or (before := checkpointed[0].get("task.count")) in (None, str(tasks)):
+        return {}
+    old, new = (one.get("tasks.max", "1") for one in (checkpointed[0], config))
+    return {
+        "tasks.max": [
+            f"Invalid value {new} for configuration tasks.max: the connector has checkpoints of {before} task(s), made "
+            f"with tasks.max={old}, and {tasks} task(s) would lose rows and double others on them. Keep "
+            f"tasks.max={old}; or create a connector under another name; or delete this one and create it again. "
+            "A new connector reads everything from the beginning, into other folders"
+        ]
+    }
 
 
 def _unknown(definition: Definition, plugin: Plugin, config: Mapping[str, str]) -> dict[str, list[str]]:

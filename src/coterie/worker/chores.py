@@ -113,14 +113,14 @@ class Chores:
     async def _split(self, chore: SplitConnector) -> ConnectorSplit | SplitFailed:
         name, written_at = chore.connector, chore.written_at
         try:
-            configs = await self._runtime.split(name, chore.config)
+            configs = await self._runtime.split(name, chore.config, chore.checkpointed)
         except Exception as error:  # noqa: BLE001
             return SplitFailed(connector=name, written_at=written_at, trace=_trace_of(error))
         return ConnectorSplit(connector=name, written_at=written_at, configs=configs)
 
     async def _validate(self, chore: ValidateConfig) -> ConfigValidated:
         try:
-            errors = await self._runtime.validate(chore.config)
+            errors = await self._runtime.validate(chore.config, chore.checkpointed)
         except Exception as error:  # noqa: BLE001
             logger.error("Validating a config failed: %s", _way_to(error))
             key = "connector.class"

@@ -1,0 +1,120 @@
+"""What becomes of a config that would split a connector anew where its tasks have checkpoints."""
+
+import json
+from collections.abc import Mapping, Sequence
+
+import httpx
+
+from coterie.engine.log import NewLine
+from coterie.nouns.errors import ConfigError
+from coterie.nouns.jobs import ConnectorName, ConnectorTaskId
+from coterie.spark.validation import split_errors
+from tests.rest.served import Served, ServedCluster
+from tests.rest.test_app import until_running
+from tests.worker.simulated import SimulatedRuntime, until
+
+CONFIG = {"connector.class": "SimulatedSource", "tasks.max": "2"}
+CHANGED = {**CONFIG, "tasks.max": "3"}
+TASKS = [ConnectorTaskId(ConnectorName("a"), number) for number in range(2)]
+
+
+class FixedSplitRuntime(SimulatedRuntime):
+    """Its tasks say how many they are, as Spark's do, and are refused by the same rule."""
+
+    async def validate(
+        self, config: Mapping[str, str], checkpointed: Sequence[Mapping[str, str]]
+    ) -> Mapping[str, Sequence[str]]:
+        return split_errors(config, int(config["tasks.max"]), checkpointed)
+
+    async def split(
+        self, connector: ConnectorName, config: Mapping[str, str], checkpointed: Sequence[Mapping[str, str]]
+    ) -> Sequence[Mapping[str, str]]:
+        tasks = await super().split(connector, config, checkpointed)
+        if errors := split_errors(config, len(tasks), checkpointed):
+            raise ConfigError(errors)
+        return [{**task, "task.count": str(len(tasks))} for task in tasks]
+
+
+async def running(cluster: ServedCluster) -> tuple[Served, SimulatedRuntime]:
+    """One worker, which runs the two tasks of connector ``a``."""
+    runtime = FixedSplitRuntime()
+    worker = await cluster.serve(runtime=runtime)
+    assert (await worker.ask("POST", "/connectors", {"name": "a", "config": CONFIG})).status_code == 201
+    await until_running(worker, "a", 2)
+    return worker, runtime
+
+
+def assert_refused(answer: httpx.Response) -> None:
+    assert (answer.status_code, answer.json()["error_code"]) == (400, 400)
+    message = answer.json()["message"]
+    assert message.startswith("Connector configuration is invalid and contains the following 1 error(s):\n")
+    assert "Invalid value 3 for configuration tasks.max: the connector has checkpoints of 2 task(s)" in message
+    assert "Keep tasks.max=2; or create a connector under another name; or delete this one" in message
+
+
+async def test_another_split_is_400_and_the_tasks_run_on(cluster: ServedCluster) -> None:
+    worker, runtime = await running(cluster)
+    lines = cluster.config_log.keys()
+    assert_refused(await worker.ask("PUT", "/connectors/a/config", CHANGED))
+    assert cluster.config_log.keys() == lines, "nothing was written"
+    assert (await worker.get("/connectors/a/config")).json() == {**CONFIG, "name": "a"}
+    await until_running(worker, "a", 2)
+    assert (sorted(runtime.starts), runtime.stops) == (TASKS, [])
+
+
+async def test_a_stopped_connector_has_its_checkpoints_still(cluster: ServedCluster) -> None:
+    worker, runtime = await running(cluster)
+    assert (await worker.ask("PUT", "/connectors/a/stop")).status_code == 204
+    assert_refused(await worker.ask("PUT", "/connectors/a/config", CHANGED))
+    assert (await worker.ask("PUT", "/connectors/a/config", {**CONFIG, "other": "1"})).status_code == 200
+    assert_refused(await worker.ask("PUT", "/connectors/a/config", CHANGED))
+    assert (await worker.ask("PUT", "/connectors/a/resume")).status_code == 202
+    await until_running(worker, "a", 2)
+    assert sorted(runtime.starts) == sorted(2 * TASKS)
+
+
+async def test_what_else_a_config_says_may_change(cluster: ServedCluster) -> None:
+    worker, runtime = await running(cluster)
+    assert (await worker.ask("PUT", "/connectors/a/config", {**CONFIG, "other": "1"})).status_code == 200
+    await until_running(worker, "a", 2)
+
+    async def is_so() -> bool:
+        return sorted(runtime.starts) == sorted(2 * TASKS)
+
+    await until(is_so)
+
+
+async def test_a_config_that_a_connect_worker_has_accepted_fails_the_connector_and_not_its_tasks(
+    cluster: ServedCluster,
+) -> None:
+    worker, runtime = await running(cluster)
+    line = NewLine(key=b"connector-a", value=json.dumps({"properties": {**CHANGED, "name": "a"}}).encode())
+    await cluster.config_log.append([line])
+
+    async def has_failed() -> bool:
+        status = (await worker.get("/connectors/a/status")).json()["connector"]
+        return status["state"] == "FAILED" and "tasks.max=2; or create a connector under another" in status["trace"]
+
+    await until(has_failed)
+    await until_running(worker, "a", 2)
+    assert (sorted(runtime.starts), runtime.stops) == (TASKS, [])
+    assert (await worker.ask("PUT", "/connectors/a/config", CONFIG)).status_code == 200, "it can be put right"
+    await until_connector_runs(worker)
+
+
+async def until_connector_runs(worker: Served) -> None:
+    async def is_so() -> bool:
+        return bool((await worker.get("/connectors/a/status")).json()["connector"]["state"] == "RUNNING")
+
+    await until(is_so)
+
+
+async def test_each_way_out_leads_out(cluster: ServedCluster) -> None:
+    worker, runtime = await running(cluster)
+    former = {start.incarnation for start in runtime.running.values()}
+    assert (await worker.ask("POST", "/connectors", {"name": "b", "config": CHANGED})).status_code == 201
+    await until_running(worker, "b", 3)
+    assert (await worker.ask("DELETE", "/connectors/a")).status_code == 204
+    assert (await worker.ask("POST", "/connectors", {"name": "a", "config": CHANGED})).status_code == 201
+    await until_running(worker, "a", 3)
+    assert not former & {start.incarnation for start in runtime.running.values()}, "other checkpoints"
