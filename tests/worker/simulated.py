@@ -301,7 +301,10 @@ class SimulatedMembership:
     def metadata(self, leader: MemberId) -> WorkerMetadata:
         """What its leader reads of it."""
         allocation = WorkerAssignment(
-            leader=leader, leader_url=self._url, config_offset=self._config_offset, assigned=self._owned
+            leader=leader,
+            leader_url=self._url,
+            config_offset=self._config_offset,
+            assigned=self._owned | self._handed,
         )
         said = WorkerMetadata(url=self._url, config_offset=self._config_offset, allocation=allocation)
         return decode_metadata(encode_metadata(self._group.protocol, said))[1]
