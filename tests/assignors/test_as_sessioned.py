@@ -19,6 +19,7 @@ from coterie.assignors.members import MemberView, Policy
 from coterie.assignors.memory import MemberRound, Memory, believed, one_owner_each, returned, union
 from coterie.assignors.moves import Why, paced
 from coterie.herder.leading import view_of
+from coterie.member.reports import report_of
 from coterie.nouns.ids import ConfigOffset, Generation, InstanceId, MemberId, WorkerUrl
 from coterie.nouns.jobs import NO_JOBS, ConnectorName, ConnectorTaskId, Job, Jobs
 from coterie.wire.connect import ConnectProtocol, WorkerAssignment, WorkerMetadata
@@ -126,7 +127,7 @@ def as_heard(member: MemberId, runs: Jobs | None, protocol: ConnectProtocol, wis
         static_tasks=None if wish.claims is None else wish.claims.tasks,
         draining=wish.draining,
     )
-    return view_of(decode_metadata(encode_metadata(protocol, said))[1], instance_id_of(member), protocol)
+    return view_of(report_of(decode_metadata(encode_metadata(protocol, said))[1], instance_id_of(member), protocol))
 
 
 def play(

@@ -11,17 +11,19 @@ from pathlib import Path
 
 import pytest
 
+from coterie.engine.lease import Lease
 from coterie.kafka.coordinator import KafkaCoordinator
 from coterie.member.classic.state import MemberSettings
-from coterie.nouns.ids import ConfigOffset, Generation, GroupId, InstanceId, WorkerUrl
+from coterie.nouns.ids import ConfigOffset, GroupId, InstanceId, WorkerUrl
 from coterie.nouns.jobs import NO_JOBS, ConnectorName, Jobs
-from coterie.wire.connect import WorkerAssignment
-from coterie.wire.connect_events import (
-    AssignmentReceived,
+from coterie.nouns.membership import (
+    Assigned,
     AssignmentWanted,
-    HeartbeatAnswered,
+    Computed,
+    Lost,
+    MemberAssignment,
     MembershipEvent,
-    MembershipLost,
+    ProvedUntil,
 )
 from coterie.worker.inbox import now_ms
 from coterie.worker.membership import ClassicMembership
@@ -41,6 +43,11 @@ def broker(tmp_path: Path) -> Iterator[DyingBroker]:
 # -- members ----------------------------------------------------------------------------------------------------------
 
 
+def sent_at_ms(proved: ProvedUntil) -> int:
+    """When the heartbeat was sent."""
+    return proved.until_ms - Lease(proved.session_timeout_ms).proved_ms
+
+
 class Worker:
     """As much of a herder as a membership needs: a leader that gives every member the connector of its name."""
 
@@ -52,14 +59,14 @@ class Worker:
         self._offset = 0
 
     @property
-    def assignments(self) -> list[AssignmentReceived]:
-        return [event for event in self.events if isinstance(event, AssignmentReceived)]
+    def assignments(self) -> list[Assigned]:
+        return [event for event in self.events if isinstance(event, Assigned)]
 
     def is_settled_since(self, at_ms: int) -> bool:
         """It has an assignment, has not joined since, and was heard of after ``at_ms``."""
         last = self.events[-1]
-        *_, news = [event for event in self.events if not isinstance(event, HeartbeatAnswered)]
-        return isinstance(news, AssignmentReceived) and isinstance(last, HeartbeatAnswered) and last.sent_at_ms > at_ms
+        *_, news = [event for event in self.events if not isinstance(event, ProvedUntil)]
+        return isinstance(news, Assigned) and isinstance(last, ProvedUntil) and sent_at_ms(last) > at_ms
 
     async def run(self) -> None:
         while True:
@@ -78,15 +85,11 @@ class Worker:
 
     def _compute(self, wanted: AssignmentWanted) -> None:
         assignments = {
-            member: WorkerAssignment(
-                leader=wanted.member_id,
-                leader_url=self.url,
-                config_offset=ConfigOffset(len(wanted.members)),  # tells the test which round it is
-                assigned=Jobs.of([ConnectorName(metadata.url)]),
-            )
-            for member, metadata in wanted.members.items()
+            member: MemberAssignment(assigned=Jobs.of([ConnectorName(report.url)]))
+            for member, report in wanted.members.items()
         }
-        self.membership.install(wanted.generation, assignments)
+        end = ConfigOffset(len(wanted.members))  # tells the test which round it is
+        self.membership.install(wanted.token, Computed(config_offset=end, assignments=assignments))
 
 
 @asynccontextmanager
@@ -115,7 +118,7 @@ async def worker(port: int, name: str, *, instance: str | None = None) -> AsyncI
         listening.cancel()
 
 
-async def settled(*workers: Worker) -> Generation:
+async def settled(*workers: Worker) -> int:
     """Until all of them are in one generation, each with its own connector, and have been heard of from now on."""
     began_at_ms = now_ms()
     async with asyncio.timeout(DEADLINE_S):
@@ -123,8 +126,8 @@ async def settled(*workers: Worker) -> Generation:
             last = [one.assignments[-1] for one in workers if one.assignments]
             if (
                 len(last) == len(workers)
-                and len({event.generation for event in last}) == 1
-                and all(event.assignment.config_offset == len(workers) for event in last)
+                and len({event.epoch for event in last}) == 1
+                and all(event.config_offset == len(workers) for event in last)
                 and all(one.is_settled_since(began_at_ms) for one in workers)
             ):
                 break
@@ -135,23 +138,23 @@ async def settled(*workers: Worker) -> Generation:
             for task in waiting:
                 task.cancel()
     for one, event in zip(workers, last, strict=True):
-        assert event.assignment.assigned == Jobs.of([ConnectorName(one.url)])
-    return last[0].generation
+        assert event.jobs == Jobs.of([ConnectorName(one.url)])
+    return last[0].epoch
 
 
 def check(*workers: Worker) -> None:
     """Nobody lost its place, and no generation was ever given out twice."""
-    members: dict[Generation, ConfigOffset] = {}
-    leaders: dict[Generation, str] = {}
+    members: dict[int, ConfigOffset] = {}
+    leaders: dict[int, str] = {}
     for one in workers:
-        assert not [event for event in one.events if isinstance(event, MembershipLost)]
-        generations = [event.generation for event in one.assignments]
+        assert not [event for event in one.events if isinstance(event, Lost)]
+        generations = [event.epoch for event in one.assignments]
         assert generations == sorted(generations)
         for event in one.assignments:
-            number, leader = event.assignment.config_offset, event.assignment.leader
-            assert members.setdefault(event.generation, number) == number
+            number, leader = event.config_offset, event.leader
+            assert members.setdefault(event.epoch, number) == number
             assert leader is not None
-            assert leaders.setdefault(event.generation, leader) == leader
+            assert leaders.setdefault(event.epoch, leader) == leader
 
 
 # -- the plays --------------------------------------------------------------------------------------------------------
@@ -206,7 +209,7 @@ async def test_a_static_member_comes_back_though_the_broker_dies_as_it_does(brok
                 await start(broker, NEVER)
                 await settled(one, two, back)
                 # What it had at once; where it leads, it asks for a round afterwards.
-                assert back.assignments[0].generation == generation
+                assert back.assignments[0].epoch == generation
                 check(one, two, three, back)
 
 

@@ -1,8 +1,9 @@
 """A herder driven by hand: events in, orders out, and a little world that obeys."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TypeAlias, TypeVar
 
+from coterie.engine.lease import Lease
 from coterie.engine.log import Line, NewLine
 from coterie.herder.machine import check_all, step
 from coterie.herder.messages import (
@@ -16,6 +17,7 @@ from coterie.herder.messages import (
     Effect,
     Event,
     FindConfigEnd,
+    Install,
     MakeSessionKey,
     Reply,
     RequestArrived,
@@ -34,13 +36,23 @@ from coterie.herder.requests import Answer, Request, RequestId
 from coterie.herder.state import Herder, HerderSettings
 from coterie.nouns.ids import ConfigOffset, Generation, Incarnation, MemberId, WorkerId, WorkerUrl
 from coterie.nouns.jobs import NO_JOBS, Jobs
-from coterie.wire.connect import AssignmentError, ConnectProtocol, WorkerAssignment
-from coterie.wire.connect_events import AssignmentReceived
-from coterie.wire.connect_place import Place
+from coterie.nouns.membership import (
+    Assigned,
+    AssignmentWanted,
+    Computed,
+    MemberReport,
+    MemberState,
+    MemberStateChanged,
+    PlaceHandover,
+    ProvedUntil,
+)
+from coterie.wire.connect import AssignmentError, ConnectProtocol, RoundResult, RoundToken
 
 ME, OTHER = MemberId("me"), MemberId("other")
 WALL_MS = 1_795_228_766_406
 """When a herder by hand begins."""
+ROUND = MemberStateChanged(state=MemberState.PREPARING_REBALANCE)
+SESSION_TIMEOUT_MS = 10_000
 EffectT = TypeVar("EffectT")
 Doable: TypeAlias = (
     StartTask
@@ -54,10 +66,28 @@ Doable: TypeAlias = (
 )
 
 
+def proved(*, sent_at_ms: int) -> ProvedUntil:
+    """A heartbeat that was sent then has been answered."""
+    until_ms = sent_at_ms + Lease(SESSION_TIMEOUT_MS).proved_ms
+    return ProvedUntil(until_ms=until_ms, session_timeout_ms=SESSION_TIMEOUT_MS)
+
+
+def wanted(
+    members: Mapping[MemberId, MemberReport],
+    *,
+    generation: int,
+    protocol: ConnectProtocol = ConnectProtocol.COMPATIBLE,
+    left_out: frozenset[MemberId] = frozenset(),
+) -> AssignmentWanted:
+    """A round that this herder leads."""
+    token = RoundToken(generation=Generation(generation), protocol=protocol, left_out=left_out)
+    return AssignmentWanted(token=token, member_id=ME, members=members)
+
+
 class ByHand:
     """A herder and its two logs. :meth:`tell` gives it an event; what it orders gathers in ``orders``."""
 
-    def __init__(self, place: Place | None = None) -> None:
+    def __init__(self, place: PlaceHandover | None = None) -> None:
         url = WorkerUrl("http://here:8083/")
         settings = HerderSettings(
             worker_id=WorkerId("here:8083"), url=url, version="1", connector_type=lambda _: "source", name="here"
@@ -90,6 +120,11 @@ class ByHand:
         """What a clock says that nobody sets."""
         return self._begun_wall_ms + self.now_ms
 
+    def computed(self) -> Computed:
+        """What this leader has just answered."""
+        (installed,) = self.take(Install)
+        return installed.computed
+
     def begin(self) -> None:
         self._begun_wall_ms = WALL_MS - self.now_ms
         self.tell(RuntimeOpened(wall_ms=WALL_MS))
@@ -103,25 +138,35 @@ class ByHand:
         delay_ms: int = 0,
         protocol: ConnectProtocol = ConnectProtocol.COMPATIBLE,
         error: AssignmentError = AssignmentError.NO_ERROR,
+        config_offset: ConfigOffset | None = None,
     ) -> None:
         """A round ends."""
         self.generation += 1
-        assignment = WorkerAssignment(
-            error=error,
-            leader=leader,
-            leader_url=WorkerUrl("http://leader:8083/"),
-            config_offset=ConfigOffset(len(self.config) or -1),
-            assigned=assigned,
-            revoked=revoked,
-            delay_ms=delay_ms,
-        )
         self.tell(
-            AssignmentReceived(
-                generation=Generation(self.generation),
-                protocol=protocol,
+            Assigned(
                 member_id=ME,
-                assignment=assignment,
+                epoch=self.generation,
+                jobs=assigned,
+                revoked=revoked,
+                is_whole=protocol is ConnectProtocol.EAGER,
+                leader=leader,
+                leader_url=WorkerUrl("http://leader:8083/"),
+                config_offset=ConfigOffset(len(self.config) or -1) if config_offset is None else config_offset,
+                token=RoundResult(protocol=protocol, error=error, delay_ms=delay_ms),
             )
+        )
+
+    def take_computed(self, computed: Computed, protocol: ConnectProtocol) -> None:
+        """The round that this herder has ``computed`` ends."""
+        mine = computed.assignments[ME]
+        error = AssignmentError.CONFIG_MISMATCH if computed.has_config_mismatch else AssignmentError.NO_ERROR
+        self.assign(
+            assigned=mine.assigned,
+            revoked=mine.revoked,
+            leader=ME,
+            delay_ms=computed.delay_ms,
+            error=error,
+            protocol=protocol,
         )
 
     def write(self, *lines: NewLine, read: bool = True) -> None:

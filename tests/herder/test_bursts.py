@@ -9,10 +9,9 @@ from coterie.herder.requests import PutConnector
 from coterie.herder.status_records import Status
 from coterie.nouns.ids import Generation, Incarnation, MemberId, WorkerId, WorkerUrl
 from coterie.nouns.jobs import ConnectorName
+from coterie.nouns.membership import Lost, MemberReport
 from coterie.nouns.states import State, TargetState
-from coterie.wire.connect import ConnectProtocol, WorkerMetadata
-from coterie.wire.connect_events import AssignmentWanted, MembershipLost, RebalanceStarted
-from tests.herder.by_hand import ME, OTHER, ByHand
+from tests.herder.by_hand import ME, OTHER, ROUND, ByHand, wanted
 
 A, B = ConnectorName("a"), ConnectorName("b")
 CONFIG = {"connector.class": "LightSource"}
@@ -37,15 +36,8 @@ def dealt(herder: ByHand, name: ConnectorName, tasks: int = 2) -> None:
 
 def leads(herder: ByHand) -> None:
     """It deals out what is configured by now; the round has not ended yet."""
-    here = WorkerMetadata(url=WorkerUrl("http://here:8083/"), config_offset=herder.herder.config.offset)
-    herder.tell(
-        AssignmentWanted(
-            generation=Generation(herder.generation + 1),
-            protocol=ConnectProtocol.COMPATIBLE,
-            member_id=ME,
-            members={ME: here},
-        )
-    )
+    here = MemberReport(url=WorkerUrl("http://here:8083/"), config_offset=herder.herder.config.offset)
+    herder.tell(wanted({ME: here}, generation=herder.generation + 1))
     assert herder.take(Install)
 
 
@@ -92,7 +84,7 @@ def test_leader_and_follower_ask_alike(leader: MemberId) -> None:
 def test_a_round_that_comes_anyway_takes_the_changes_in() -> None:
     herder = settled()
     born(herder, A)
-    herder.tell(RebalanceStarted())
+    herder.tell(ROUND)
     assert rounds(herder, after_ms=WINDOW_MS) == 0, "one is under way"
     herder.assign()
     assert rounds(herder, after_ms=WINDOW_MS) == 0
@@ -100,7 +92,7 @@ def test_a_round_that_comes_anyway_takes_the_changes_in() -> None:
 
 def test_what_changes_while_a_round_is_under_way_has_a_window_of_its_own() -> None:
     herder = settled(leader=ME)
-    herder.tell(RebalanceStarted())
+    herder.tell(ROUND)
     leads(herder)
     born(herder, A)  # It was dealt out without.
     assert not changed_jobs_timers(herder)
@@ -113,7 +105,7 @@ def test_what_changes_while_a_round_is_under_way_has_a_window_of_its_own() -> No
 
 def test_what_a_follower_has_yet_to_read_of_what_was_dealt_out_is_no_news() -> None:
     herder = settled()
-    herder.tell(RebalanceStarted())
+    herder.tell(ROUND)
     born(herder, A)
     line = config_records.connector_line(B, CONFIG, Incarnation("life"))
     herder.write(line, read=False)
@@ -230,5 +222,5 @@ def test_a_round_that_was_asked_for_when_a_delay_ended_takes_the_changes_in() ->
 def test_whoever_has_lost_its_place_asks_for_nothing() -> None:
     herder = settled()
     born(herder, A)
-    herder.tell(MembershipLost(reason="silence"))
+    herder.tell(Lost(reason="silence"))
     assert rounds(herder, after_ms=WINDOW_MS) == 0

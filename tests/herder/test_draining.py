@@ -14,9 +14,9 @@ from coterie.herder.requests import (
 )
 from coterie.nouns.ids import Incarnation
 from coterie.nouns.jobs import NO_JOBS, ConnectorName, ConnectorTaskId, Jobs
+from coterie.nouns.membership import Lost
 from coterie.wire.connect import ConnectProtocol
-from coterie.wire.connect_events import MembershipLost, RebalanceStarted
-from tests.herder.by_hand import ByHand
+from tests.herder.by_hand import ROUND, ByHand
 
 ORDERS = ConnectorName("orders")
 TASKS = Jobs(tasks=frozenset({ConnectorTaskId(ORDERS, 0), ConnectorTaskId(ORDERS, 1)}))
@@ -56,16 +56,16 @@ def test_a_drain_says_so_in_the_next_join_and_asks_for_it_while_the_work_goes_on
 def test_what_is_revoked_stops_and_when_nothing_is_left_the_worker_leaves_for_good() -> None:
     hand = working()
     hand.ask(DrainWorker(worker="here:8083"))
-    hand.tell(RebalanceStarted())
+    hand.tell(ROUND)
     hand.assign(revoked=FIRST, protocol=STATIC)
     hand.obey()
-    hand.tell(RebalanceStarted())
+    hand.tell(ROUND)
     assert not hand.take(LeaveGroup), "the second task is still here"
     hand.assign(revoked=TASKS - FIRST, protocol=STATIC)
     hand.obey()
     assert told(hand).owned == NO_JOBS
     assert not hand.take(LeaveGroup), "not before the next round has given its jobs to others"
-    hand.tell(RebalanceStarted())
+    hand.tell(ROUND)
     hand.assign(protocol=STATIC)
     hand.obey()
     assert [leave.for_good for leave in hand.take(LeaveGroup)] == [True]
@@ -76,14 +76,14 @@ def test_what_is_revoked_stops_and_when_nothing_is_left_the_worker_leaves_for_go
 def test_a_drain_that_is_called_back_is_said_in_the_next_join_and_the_worker_stays() -> None:
     hand = working()
     hand.ask(DrainWorker(worker="here:8083"))
-    hand.tell(RebalanceStarted())
+    hand.tell(ROUND)
     hand.assign(revoked=TASKS, protocol=STATIC)
     hand.obey()
     hand.take(Rejoin)
     assert hand.answer(hand.ask(UncordonWorker(worker="here:8083"))) == Done()
     assert not told(hand).draining
     assert len(hand.take(Rejoin)) == 1
-    hand.tell(RebalanceStarted())
+    hand.tell(ROUND)
     hand.assign(assigned=FIRST, protocol=STATIC)
     hand.obey()
     assert not hand.take(LeaveGroup)
@@ -91,7 +91,7 @@ def test_a_drain_that_is_called_back_is_said_in_the_next_join_and_the_worker_sta
 
 def test_a_wish_that_comes_during_a_round_is_said_in_the_round_after_it() -> None:
     hand = working()
-    hand.tell(RebalanceStarted())
+    hand.tell(ROUND)
     hand.ask(DrainWorker(worker="here:8083"))
     assert not hand.take(Rejoin), "its join may have been sent"
     hand.assign(protocol=STATIC)
@@ -101,11 +101,11 @@ def test_a_wish_that_comes_during_a_round_is_said_in_the_round_after_it() -> Non
 def test_a_drain_outlives_the_membership() -> None:
     hand = working()
     hand.ask(DrainWorker(worker="here:8083"))
-    hand.tell(MembershipLost(reason="the session is over"))
+    hand.tell(Lost(reason="the session is over"))
     hand.obey()
     assert told(hand).draining, "it joins again as one that drains"
     assert not hand.take(LeaveGroup), "not before it is known that the group gives it nothing"
-    hand.tell(RebalanceStarted())
+    hand.tell(ROUND)
     hand.assign(protocol=STATIC)
     hand.obey()
     assert len(hand.take(LeaveGroup)) == 1
@@ -134,7 +134,7 @@ def test_a_drain_whose_group_has_come_to_an_older_protocol_is_told_to_wait_and_g
     hand = working()
     hand.ask(DrainWorker(worker="here:8083"))
     for protocol, warns in ((STATIC, False), (ConnectProtocol.SESSIONED, True), (STATIC, False)):
-        hand.tell(RebalanceStarted())
+        hand.tell(ROUND)
         hand.assign(protocol=protocol)
         warned = [said.text for said in hand.take(Say) if said.warns]
         assert any("The drain of this worker waits: the group speaks sessioned" in text for text in warned) is warns

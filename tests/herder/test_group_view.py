@@ -8,9 +8,7 @@ from coterie.assignors.memory import Waiting
 from coterie.herder.group_view import Dealt, called, deal, view, worker_id_in
 from coterie.nouns.ids import ConfigOffset, Generation, InstanceId, MemberId, WorkerUrl
 from coterie.nouns.jobs import NO_JOBS, ConnectorName, ConnectorTaskId, Job, Jobs
-from coterie.wire.connect import ConnectProtocol, WorkerAssignment, WorkerMetadata
-from coterie.wire.connect_events import AssignmentWanted
-from coterie.wire.connect_opaque import encode_opaque
+from coterie.nouns.membership import AssignmentWanted, MemberAssignment, MemberReport
 
 ORDERS = ConnectorName("orders")
 FIRST = Jobs(tasks=frozenset({ConnectorTaskId(ORDERS, 0)}))
@@ -27,33 +25,20 @@ def dealt(
     unassigned: dict[Job, str] | None = None,
 ) -> Dealt:
     """A round in which members are called by their ids up to the dash."""
-    wanted = AssignmentWanted(
-        generation=Generation(1),
-        protocol=ConnectProtocol.STATIC,
-        member_id=min(views),
-        members={
-            member: WorkerMetadata(
-                url=WorkerUrl(f"http://{member}:8083/"),
-                config_offset=ConfigOffset(3),
-                opaque=encode_opaque(name=member.partition("-")[0]),
-            )
-            for member in views
-        },
-    )
-    assignments = {
-        member: WorkerAssignment(
-            leader=min(views),
-            leader_url=WorkerUrl("http://leader/"),
-            config_offset=ConfigOffset(3),
-            assigned=(assigned or {}).get(member, NO_JOBS),
+    reports = {
+        member: MemberReport(
+            url=WorkerUrl(f"http://{member}:8083/"), name=member.partition("-")[0], config_offset=ConfigOffset(3)
         )
         for member in views
     }
+    assignments = {member: MemberAssignment(assigned=(assigned or {}).get(member, NO_JOBS)) for member in views}
     return deal(
         former,
-        wanted,
+        AssignmentWanted(token=None, member_id=min(views), members=reports),
         views,
         assignments,
+        generation=Generation(1),
+        protocol="static",
         places=Places.of(views, BOTH),
         configured=BOTH,
         unassigned=unassigned or {},

@@ -43,19 +43,12 @@ from coterie.herder.requests import (
 )
 from coterie.herder.seams import TaskEvent, TaskFailed, TaskHalted, TaskProgressed, TaskStart, TaskTaken
 from coterie.herder.timers import RequestDue, RetryDue
-from coterie.nouns.ids import ConfigOffset, Generation, Incarnation, WorkerUrl
+from coterie.nouns.ids import ConfigOffset, Incarnation, WorkerUrl
 from coterie.nouns.jobs import NO_JOBS, ConnectorName, ConnectorTaskId, Jobs
+from coterie.nouns.membership import Lost, MemberReport, MembershipRefused
 from coterie.nouns.states import TargetState
-from coterie.wire.connect import AssignmentError, ConnectProtocol, WorkerMetadata
-from coterie.wire.connect_events import (
-    AssignmentReceived,
-    AssignmentWanted,
-    HeartbeatAnswered,
-    MembershipLost,
-    MembershipRefused,
-    RebalanceStarted,
-)
-from tests.herder.by_hand import ME, OTHER, WALL_MS, ByHand, Doable
+from coterie.wire.connect import ConnectProtocol
+from tests.herder.by_hand import ME, OTHER, ROUND, WALL_MS, ByHand, Doable, proved, wanted
 
 ORDERS = ConnectorName("orders")
 TASKS = [ConnectorTaskId(ORDERS, number) for number in range(2)]
@@ -127,7 +120,7 @@ def test_a_revocation_during_the_next_round_is_acknowledged_after_it() -> None:
     herder.assign(assigned=only(*TASKS))
     herder.obey()
     herder.assign(revoked=only(TASKS[0]))
-    herder.tell(RebalanceStarted())  # It has said that it still has both.
+    herder.tell(ROUND)  # It has said that it still has both.
     herder.obey()
     assert not herder.take(Rejoin)
     herder.assign()
@@ -188,17 +181,12 @@ def test_the_leader_deals_out_and_asks_for_a_round_when_the_jobs_change() -> Non
     herder = ByHand()
     herder.begin()
     herder.write(BORN)
-    wanted = AssignmentWanted(
-        generation=Generation(1),
-        protocol=ConnectProtocol.COMPATIBLE,
-        member_id=ME,
-        members={ME: WorkerMetadata(url=WorkerUrl("http://here:8083/"), config_offset=ConfigOffset(1))},
+    herder.tell(
+        wanted({ME: MemberReport(url=WorkerUrl("http://here:8083/"), config_offset=ConfigOffset(1))}, generation=1)
     )
-    herder.tell(wanted)
-    (installed,) = herder.take(Install)
-    mine = installed.assignments[ME]
-    assert (mine.assigned, mine.config_offset, mine.leader) == (only(ORDERS), 1, ME)
-    herder.assign(assigned=mine.assigned, leader=ME)
+    computed = herder.computed()
+    assert (computed.assignments[ME].assigned, computed.config_offset) == (only(ORDERS), 1)
+    herder.assign(assigned=computed.assignments[ME].assigned, leader=ME)
     assert not herder.take(Rejoin)
     herder.obey()  # It splits the connector, and publishes to itself.
     assert len(herder.take(Rejoin)) == 1, "two tasks more"
@@ -210,57 +198,32 @@ def test_the_leader_deals_out_and_asks_for_a_round_when_the_jobs_change() -> Non
 def test_a_leader_that_lags_waits_for_its_log_and_then_says_that_nobody_gets_anything() -> None:
     herder = ByHand()
     herder.begin()
-    there = WorkerMetadata(url=WorkerUrl("http://there:8083/"), config_offset=ConfigOffset(1))
-    herder.tell(
-        AssignmentWanted(
-            generation=Generation(1),
-            protocol=ConnectProtocol.COMPATIBLE,
-            member_id=ME,
-            members={ME: there, OTHER: there},
-        )
-    )
+    there = MemberReport(url=WorkerUrl("http://there:8083/"), config_offset=ConfigOffset(1))
+    herder.tell(wanted({ME: there, OTHER: there}, generation=1))
     assert not herder.take(Install)
     (timer,) = herder.take(SetTimer)
     assert timer.timer == "assign"
     herder.now_ms = timer.at_ms
     herder.tell(TimerFired(timer="assign"))
-    (installed,) = herder.take(Install)
-    assert {one.error for one in installed.assignments.values()} == {AssignmentError.CONFIG_MISMATCH}
+    failed = herder.computed()
+    assert failed.has_config_mismatch
+    assert failed.assignments.keys() == {ME, OTHER}
 
-    herder.tell(
-        AssignmentWanted(
-            generation=Generation(2),
-            protocol=ConnectProtocol.COMPATIBLE,
-            member_id=ME,
-            members={ME: there, OTHER: there},
-        )
-    )
+    herder.tell(wanted({ME: there, OTHER: there}, generation=2))
     herder.write(BORN)
-    (installed,) = herder.take(Install)
-    assert {one.error for one in installed.assignments.values()} == {AssignmentError.NO_ERROR}
+    assert not herder.computed().has_config_mismatch
 
 
 def test_a_leader_that_caught_up_too_late_asks_for_another_round_at_once() -> None:
     herder = ByHand()
     herder.begin()
-    there = WorkerMetadata(url=WorkerUrl("http://there:8083/"), config_offset=ConfigOffset(1))
-    herder.tell(
-        AssignmentWanted(
-            generation=Generation(1), protocol=ConnectProtocol.COMPATIBLE, member_id=ME, members={ME: there}
-        )
-    )
+    there = MemberReport(url=WorkerUrl("http://there:8083/"), config_offset=ConfigOffset(1))
+    herder.tell(wanted({ME: there}, generation=1))
     herder.tell(TimerFired(timer="assign"))
-    (installed,) = herder.take(Install)
+    computed = herder.computed()
     herder.write(BORN)  # Between its answer and the end of the round.
     assert not herder.take(Rejoin)
-    herder.tell(
-        AssignmentReceived(
-            generation=Generation(1),
-            protocol=ConnectProtocol.COMPATIBLE,
-            member_id=ME,
-            assignment=installed.assignments[ME],
-        )
-    )
+    herder.take_computed(computed, ConnectProtocol.COMPATIBLE)
     assert len(herder.take(Rejoin)) == 1
 
 
@@ -271,7 +234,7 @@ def test_a_lost_membership_stops_all_and_is_told_when_nothing_is_left() -> None:
     herder.assign(assigned=only(ORDERS, *TASKS))
     herder.obey()
     herder.take(Subscribe)
-    herder.tell(MembershipLost(reason="silence"))
+    herder.tell(Lost(reason="silence"))
     stops = herder.take(StopTask)
     assert {stop.grace_ms for stop in stops} == {2_000}, "a fifth of the session, for two thirds are over"
     assert herder.take(Subscribe)[-1].owned == only(*TASKS)
@@ -286,7 +249,7 @@ def test_a_stop_that_is_ordered_late_in_the_lease_still_ends_within_the_session(
     herder.write(BORN, *DEALT)
     herder.assign(assigned=only(ORDERS, *TASKS))
     herder.obey()
-    herder.tell(HeartbeatAnswered(sent_at_ms=herder.now_ms))
+    herder.tell(proved(sent_at_ms=herder.now_ms))
     herder.now_ms += 6_500
     herder.assign(revoked=only(*TASKS))
     assert {stop.grace_ms for stop in herder.take(StopTask)} == {2_166}, "13/15 of the session, counted from the answer"
@@ -451,10 +414,10 @@ class World:
 
     def on_loss(self) -> None:
         self.given = NO_JOBS
-        self.by_hand.tell(MembershipLost(reason="chance"))
+        self.by_hand.tell(Lost(reason="chance"))
 
     def on_round(self) -> None:
-        self.by_hand.tell(RebalanceStarted())
+        self.by_hand.tell(ROUND)
 
     def on_config(self) -> None:
         name = ConnectorName(self.rng.choice("ab"))
@@ -485,7 +448,7 @@ class World:
             self.by_hand.tell(event)
 
     def on_heartbeat(self) -> None:
-        self.by_hand.tell(HeartbeatAnswered(sent_at_ms=self.by_hand.now_ms - self.rng.randint(-10, 10)))
+        self.by_hand.tell(proved(sent_at_ms=self.by_hand.now_ms - self.rng.randint(-10, 10)))
 
     def on_request(self) -> None:
         name = ConnectorName(self.rng.choice("ab"))
@@ -508,7 +471,7 @@ class World:
 
     def settle(self) -> None:
         """Chance has had its say: a place that is proved, a last round, and every chore done."""
-        self.by_hand.tell(HeartbeatAnswered(sent_at_ms=self.by_hand.now_ms))
+        self.by_hand.tell(proved(sent_at_ms=self.by_hand.now_ms))
         self.by_hand.assign(leader=ME, revoked=self.given - self.by_hand.herder.config.jobs())
         self.given = self.given & self.by_hand.herder.config.jobs()
         self.collect()

@@ -19,13 +19,12 @@ from coterie.herder.messages import (
     Subscribe,
     TimerFired,
 )
-from coterie.nouns.ids import ConfigOffset, Generation, MemberId, WorkerUrl
+from coterie.nouns.ids import ConfigOffset, MemberId, WorkerUrl
 from coterie.nouns.jobs import NO_JOBS, ConnectorName, ConnectorTaskId, Jobs
+from coterie.nouns.membership import Computed, Lost, MemberReport
 from coterie.nouns.states import TargetState
-from coterie.wire.connect import AssignmentError, ConnectProtocol, WorkerAssignment, WorkerMetadata
-from coterie.wire.connect_events import AssignmentReceived, AssignmentWanted, MembershipLost, RebalanceStarted
-from coterie.wire.connect_opaque import encode_opaque
-from tests.herder.by_hand import ME, OTHER, ByHand
+from coterie.wire.connect import AssignmentError, ConnectProtocol
+from tests.herder.by_hand import ME, OTHER, ROUND, ByHand, wanted
 from tests.herder.test_machine import BORN, CONFIG, DEALT, LIFE, ORDERS, SHARES, TASKS, only
 
 STOCK = ConnectorName("stock")
@@ -46,37 +45,24 @@ def ready(*more: NewLine) -> ByHand:
 
 def round_of(
     herder: ByHand, owned: dict[MemberId, Jobs], protocol: ConnectProtocol = ConnectProtocol.STATIC
-) -> dict[MemberId, WorkerAssignment]:
+) -> Computed:
     """What this leader answers when ``owned`` is what members say that they run."""
-    herder.tell(RebalanceStarted())
+    herder.tell(ROUND)
     members = {
-        member: WorkerMetadata(
-            url=WorkerUrl(f"http://{member}/"),
-            config_offset=ConfigOffset(len(herder.config)),
-            allocation=WorkerAssignment(
-                leader=ME, leader_url=WorkerUrl("http://me/"), config_offset=ConfigOffset(0), assigned=jobs
-            ),
+        member: MemberReport(
+            url=WorkerUrl(f"http://{member}/"), config_offset=ConfigOffset(len(herder.config)), owned=jobs
         )
         for member, jobs in owned.items()
     }
-    generation = Generation(herder.generation + 1)
-    herder.tell(AssignmentWanted(generation=generation, protocol=protocol, member_id=ME, members=members))
+    herder.tell(wanted(members, generation=herder.generation + 1, protocol=protocol))
     installed = herder.take(Install)
     if not installed:
         herder.now_ms += herder.herder.settings.sync_timeout_ms
         herder.tell(TimerFired(timer="assign"))
         installed = herder.take(Install)
-    dealt = dict(installed[0].assignments)
-    mine = dealt[ME]
-    herder.assign(
-        assigned=mine.assigned,
-        revoked=mine.revoked,
-        leader=ME,
-        delay_ms=mine.delay_ms,
-        error=mine.error,
-        protocol=protocol,
-    )
-    return dealt
+    computed = installed[0].computed
+    herder.take_computed(computed, protocol)
+    return computed
 
 
 # -- rounds that fail -------------------------------------------------------------------------------------------------
@@ -89,7 +75,7 @@ def test_in_a_round_that_fails_everybody_keeps_what_it_has_and_who_did_not_lag_a
     herder = ready()
     herder.assign(assigned=only(*TASKS))
     herder.obey()
-    herder.tell(RebalanceStarted())
+    herder.tell(ROUND)
     herder.assign(error=AssignmentError.CONFIG_MISMATCH, protocol=protocol)
     assert not herder.take(StopTask)
     assert not herder.take(Rejoin)
@@ -111,16 +97,16 @@ def test_a_round_that_failed_makes_the_leader_forget_nothing(protocol: ConnectPr
     """KAFKA-9848: who leaves after it is waited for, and nobody's work is lost that was never dealt out."""
     herder = ready()
     first = round_of(herder, {ME: NO_JOBS, OTHER: NO_JOBS}, protocol)
-    owned = {member: one.assigned for member, one in first.items()}
+    owned = {member: one.assigned for member, one in first.assignments.items()}
     herder.write(BORN, read=False)
     failed = round_of(herder, {**owned, THIRD: NO_JOBS}, protocol)
-    assert {one.error for one in failed.values()} == {AssignmentError.CONFIG_MISMATCH}
+    assert failed.has_config_mismatch
     herder.config.pop()
     herder.write(BORN)
     assert len(herder.take(Rejoin)) == 1
     after = round_of(herder, {ME: owned[ME], THIRD: NO_JOBS}, protocol)
-    assert {one.assigned for one in after.values()} == {NO_JOBS}, "the other has left, and may be back"
-    assert {one.delay_ms for one in after.values()} == {300_000}
+    assert {one.assigned for one in after.assignments.values()} == {NO_JOBS}, "the other has left, and may be back"
+    assert after.delay_ms == 300_000
 
 
 # -- a log that cannot be read ----------------------------------------------------------------------------------------
@@ -129,7 +115,7 @@ def test_a_round_that_failed_makes_the_leader_forget_nothing(protocol: ConnectPr
 def cut_off(herder: ByHand, *, error: AssignmentError = AssignmentError.NO_ERROR) -> None:
     """The group knows one line more than this worker, which does not get to it."""
     herder.config.append(BORN)
-    herder.tell(RebalanceStarted())
+    herder.tell(ROUND)
     herder.assign(assigned=only(TASKS[1]) if error is AssignmentError.NO_ERROR else NO_JOBS, error=error)
 
 
@@ -150,7 +136,7 @@ def test_a_worker_that_does_not_get_to_read_gives_its_place_up_and_comes_back_wh
     (abandoned,) = herder.take(Abandon)
     assert "the config log is read to 4 of 5" in abandoned.reason
     herder.take(Subscribe)
-    herder.tell(MembershipLost(reason=abandoned.reason))
+    herder.tell(Lost(reason=abandoned.reason))
     (stop,) = herder.take(StopTask)
     assert stop.task == TASKS[0], "nothing goes on that the group does not see"
     herder.do(stop)
@@ -188,23 +174,17 @@ def test_who_has_read_in_the_meantime_stays() -> None:
 
 def round_with(herder: ByHand, offsets: dict[MemberId, int], protocol: ConnectProtocol) -> None:
     """This leader is to deal out to members that say how many configs they have read; it is at work itself."""
-    herder.tell(RebalanceStarted())
+    herder.tell(ROUND)
     members = {
-        member: WorkerMetadata(
+        member: MemberReport(
             url=WorkerUrl(f"http://{member}:8083/"),
+            name=f"{member}-by-name",
             config_offset=ConfigOffset(offset),
-            opaque=encode_opaque(name=f"{member}-by-name"),
-            allocation=WorkerAssignment(
-                leader=ME,
-                leader_url=WorkerUrl("http://me/"),
-                config_offset=ConfigOffset(0),
-                assigned=EVERYTHING if member == ME else NO_JOBS,
-            ),
+            owned=EVERYTHING if member == ME else NO_JOBS,
         )
         for member, offset in offsets.items()
     }
-    generation = Generation(herder.generation + 1)
-    herder.tell(AssignmentWanted(generation=generation, protocol=protocol, member_id=ME, members=members))
+    herder.tell(wanted(members, generation=herder.generation + 1, protocol=protocol))
     herder.obey()
 
 
@@ -213,10 +193,9 @@ def test_a_leader_that_has_read_more_than_all_others_goes_on_and_says_how_far_to
     herder.assign(leader=ME, protocol=ConnectProtocol.STATIC)
     end = len(herder.config)
     round_with(herder, {ME: end, OTHER: 1, THIRD: -1}, ConnectProtocol.STATIC)
-    (installed,) = herder.take(Install)
-    told = installed.assignments.values()
-    assert {(one.error, one.config_offset) for one in told} == {(AssignmentError.NO_ERROR, end)}
-    assert installed.assignments[ME].revoked, (
+    computed = herder.computed()
+    assert (computed.has_config_mismatch, computed.config_offset) == (False, end)
+    assert computed.assignments[ME].revoked, (
         "it gives the others their share; they start that when they have read so far"
     )
 
@@ -229,13 +208,10 @@ def test_whoever_has_read_more_configs_than_there_are_is_told_of_by_name_and_giv
     herder.assign(assigned=EVERYTHING, leader=ME, protocol=protocol)
     herder.obey()
     round_with(herder, {ME: 4, OTHER: 4, THIRD: 999}, protocol)
-    (installed,) = herder.take(Install)
-    dealt = installed.assignments
-    assert {one.error for one in dealt.values()} == {AssignmentError.NO_ERROR}
-    end = len(herder.config)
-    assert {one.config_offset for one in dealt.values()} == {end}
-    assert (dealt[THIRD].assigned, dealt[THIRD].revoked) == (NO_JOBS, NO_JOBS)
-    given = [job for one in (dealt[ME], dealt[OTHER]) for job in [*one.assigned, *one.revoked]]
+    dealt, end = herder.computed(), len(herder.config)
+    assert (dealt.has_config_mismatch, dealt.config_offset) == (False, end)
+    assert (dealt.assignments[THIRD].assigned, dealt.assignments[THIRD].revoked) == (NO_JOBS, NO_JOBS)
+    given = [job for one in (dealt.assignments[ME], dealt.assignments[OTHER]) for job in [*one.assigned, *one.revoked]]
     assert given, "the others have their round"
     warned = [order.text for order in herder.take(Say) if order.warns]
     assert len(warned) == 1
@@ -251,7 +227,7 @@ def test_a_leader_that_most_members_are_ahead_of_reads_another_topic_and_steps_a
     assert "most members have read more of the configs, up to 999" in abandoned.reason
     assert [order.text for order in herder.take(Say) if order.warns]
     herder.take(Subscribe)
-    herder.tell(MembershipLost(reason=abandoned.reason))
+    herder.tell(Lost(reason=abandoned.reason))
     herder.obey()
     assert not herder.take(Subscribe), "it would be no other than before"
 
@@ -262,18 +238,12 @@ def test_who_has_read_all_that_there_is_keeps_its_place_whatever_a_member_says(i
     herder = ready()
     herder.assign(assigned=only(TASKS[0]))
     herder.obey()
-    herder.tell(RebalanceStarted())
-    failed = WorkerAssignment(
-        error=AssignmentError.CONFIG_MISMATCH,
-        leader=OTHER,
-        leader_url=WorkerUrl("http://other/"),
-        config_offset=ConfigOffset(999),
-    )
-    herder.tell(
-        AssignmentReceived(generation=Generation(2), protocol=ConnectProtocol.STATIC, member_id=ME, assignment=failed)
+    herder.tell(ROUND)
+    herder.assign(
+        error=AssignmentError.CONFIG_MISMATCH, config_offset=ConfigOffset(999), protocol=ConnectProtocol.STATIC
     )
     if is_lost:
-        herder.tell(MembershipLost(reason="a partition"))
+        herder.tell(Lost(reason="a partition"))
         herder.obey()
     herder.take(Subscribe)
     herder.now_ms += 60_000
@@ -306,7 +276,7 @@ def test_a_delay_that_ends_during_a_round_asks_for_no_other() -> None:
     herder = ready()
     herder.assign(delay_ms=60_000)
     herder.now_ms += 59_000
-    herder.tell(RebalanceStarted())
+    herder.tell(ROUND)
     herder.now_ms += 2_000
     herder.tell(TimerFired(timer="delay over"))
     assert not herder.take(Rejoin)
@@ -323,12 +293,12 @@ def test_a_delay_that_is_told_again_does_not_begin_anew() -> None:
     herder.now_ms += 60_000
     herder.tell(TimerFired(timer="delay over"))
     assert herder.take(Rejoin)
-    herder.tell(RebalanceStarted())
+    herder.tell(ROUND)
     herder.generation -= 1
     herder.assign(assigned=only(TASKS[0]), leader=OTHER, delay_ms=60_000)
     dealt = round_of(herder, {ME: only(TASKS[0])})
-    assert dealt[ME].assigned == EVERYTHING - only(TASKS[0])
-    assert dealt[ME].delay_ms == 0
+    assert dealt.assignments[ME].assigned == EVERYTHING - only(TASKS[0])
+    assert dealt.delay_ms == 0
 
 
 @COOPERATIVE
@@ -339,16 +309,18 @@ def test_a_new_leader_keeps_what_is_left_of_the_delay_that_it_was_told_of(protoc
     herder.obey()
     herder.now_ms += 20_000
     dealt = round_of(herder, {ME: only(TASKS[0]), THIRD: NO_JOBS}, protocol)
-    assert {(one.assigned, one.delay_ms) for one in dealt.values()} == {(NO_JOBS, 40_000)}
+    assert {one.assigned for one in dealt.assignments.values()} == {NO_JOBS}
+    assert dealt.delay_ms == 40_000
     herder.now_ms += 30_000
     dealt = round_of(herder, {ME: only(TASKS[0]), THIRD: NO_JOBS, OTHER: NO_JOBS}, protocol)
-    assert {(one.assigned, one.delay_ms) for one in dealt.values()} == {(NO_JOBS, 10_000)}
+    assert {one.assigned for one in dealt.assignments.values()} == {NO_JOBS}
+    assert dealt.delay_ms == 10_000
     herder.now_ms += 10_000
     herder.tell(TimerFired(timer="delay over"))
     assert len(herder.take(Rejoin)) == 1
     dealt = round_of(herder, {ME: only(TASKS[0]), THIRD: NO_JOBS, OTHER: NO_JOBS}, protocol)
-    assert Jobs.of(job for one in dealt.values() for job in one.assigned) == EVERYTHING - only(TASKS[0])
-    assert {one.delay_ms for one in dealt.values()} == {0}
+    assert Jobs.of(job for one in dealt.assignments.values() for job in one.assigned) == EVERYTHING - only(TASKS[0])
+    assert dealt.delay_ms == 0
 
 
 @COOPERATIVE
@@ -356,7 +328,7 @@ def test_a_new_leader_that_was_told_of_no_delay_deals_out_at_once(protocol: Conn
     herder = ready()
     herder.assign(assigned=only(TASKS[0]), leader=OTHER, protocol=protocol)
     dealt = round_of(herder, {ME: only(TASKS[0]), THIRD: NO_JOBS}, protocol)
-    assert Jobs.of(job for one in dealt.values() for job in one.assigned) == EVERYTHING - only(TASKS[0])
+    assert Jobs.of(job for one in dealt.assignments.values() for job in one.assigned) == EVERYTHING - only(TASKS[0])
 
 
 # -- moves in portions (design III) -----------------------------------------------------------------------------------
@@ -372,12 +344,12 @@ def paced() -> ByHand:
     herder.obey()
     dealt = round_of(herder, {ME: everything, OTHER: NO_JOBS, THIRD: NO_JOBS})
     herder.obey()
-    assert len(dealt[ME].revoked) == 1
+    assert len(dealt.assignments[ME].revoked) == 1
     assert len(herder.take(Rejoin)) == 1
     herder.take(SetTimer)
     herder.now_ms += 100
-    dealt = round_of(herder, {ME: everything - dealt[ME].revoked, OTHER: NO_JOBS, THIRD: NO_JOBS})
-    assert {one.delay_ms for one in dealt.values()} == {0}, "that is for jobs that wait for their worker"
+    dealt = round_of(herder, {ME: everything - dealt.assignments[ME].revoked, OTHER: NO_JOBS, THIRD: NO_JOBS})
+    assert dealt.delay_ms == 0, "that is for jobs that wait for their worker"
     return herder
 
 
@@ -394,9 +366,7 @@ def test_a_leader_asks_for_the_round_that_makes_the_next_moves() -> None:
     assert not herder.take(Rejoin), "once"
 
 
-@pytest.mark.parametrize(
-    "event", [RebalanceStarted(), MembershipLost(reason="silence"), None], ids=["a round", "loss", "another leads"]
-)
+@pytest.mark.parametrize("event", [ROUND, Lost(reason="silence"), None], ids=["a round", "loss", "another leads"])
 def test_moves_that_are_somebody_elses_by_then_are_not_asked_for(event: Event | None) -> None:
     herder = paced()
     if event is None:

@@ -15,11 +15,11 @@ from coterie.herder.messages import (
     Subscribe,
 )
 from coterie.herder.seams import TaskProgressed
-from coterie.nouns.ids import ConfigOffset, Generation, MemberId, WorkerUrl
+from coterie.nouns.ids import ConfigOffset, MemberId, WorkerUrl
 from coterie.nouns.jobs import NO_JOBS, Jobs
-from coterie.wire.connect import ConnectProtocol, WorkerAssignment, WorkerMetadata
-from coterie.wire.connect_events import AssignmentWanted, MembershipLost, RebalanceStarted
-from tests.herder.by_hand import ME, OTHER, ByHand
+from coterie.nouns.membership import Computed, Lost, MemberReport, MustReleaseAll
+from coterie.wire.connect import ConnectProtocol
+from tests.herder.by_hand import ME, OTHER, ROUND, ByHand, wanted
 from tests.herder.test_machine import BORN, DEALT, ORDERS, TASKS, only
 
 EAGER, COMPATIBLE, SESSIONED, STATIC = ConnectProtocol
@@ -41,37 +41,35 @@ def deal(
     protocol: ConnectProtocol,
     owned: dict[MemberId, Jobs],
     claims: dict[MemberId, Jobs] | None = None,
-) -> dict[MemberId, WorkerAssignment]:
-    """What this leader gives, and takes from, members that say of themselves what ``protocol`` has a place for."""
-    herder.tell(RebalanceStarted())
-    members = {}
-    for member, jobs in owned.items():
-        allocation = WorkerAssignment(
-            leader=ME, leader_url=WorkerUrl("http://x/"), config_offset=ConfigOffset(len(herder.config)), assigned=jobs
-        )
-        mine = (claims or {}).get(member)
-        members[member] = WorkerMetadata(
+) -> Computed:
+    """What this leader gives, and takes from, members that report of themselves what ``protocol`` has a place for."""
+    herder.tell(ROUND)
+    members = {
+        member: MemberReport(
             url=WorkerUrl(f"http://{member}/"),
             config_offset=ConfigOffset(len(herder.config)),
-            allocation=None if protocol is EAGER else allocation,
-            static_connectors=None if mine is None else mine.connectors,
-            static_tasks=None if mine is None else mine.tasks,
+            owned=NO_JOBS if protocol is EAGER else jobs,
+            claims=(claims or {}).get(member),
         )
-    herder.tell(AssignmentWanted(generation=Generation(generation), protocol=protocol, member_id=ME, members=members))
+        for member, jobs in owned.items()
+    }
+    event = wanted(members, generation=generation, protocol=protocol)
+    herder.tell(event)
     (installed,) = herder.take(Install)
-    assert installed.generation == generation
-    return dict(installed.assignments)
+    assert installed.token == event.token
+    return installed.computed
 
 
-def lead(herder: ByHand, protocol: ConnectProtocol, owned: dict[MemberId, Jobs]) -> dict[MemberId, WorkerAssignment]:
-    """A whole round that this herder leads; its number follows the last one's."""
+def lead(herder: ByHand, protocol: ConnectProtocol, owned: dict[MemberId, Jobs]) -> Computed:
+    """A whole round that this herder leads, but for its delay; its number follows the last one's."""
     dealt = deal(herder, herder.generation + 1, protocol, owned)
-    herder.assign(assigned=dealt[ME].assigned, revoked=dealt[ME].revoked, leader=ME, protocol=protocol)
+    mine = dealt.assignments[ME]
+    herder.assign(assigned=mine.assigned, revoked=mine.revoked, leader=ME, protocol=protocol)
     return dealt
 
 
-def given(dealt: dict[MemberId, WorkerAssignment]) -> Jobs:
-    return Jobs.of(job for one in dealt.values() for job in one.assigned)
+def given(dealt: Computed) -> Jobs:
+    return Jobs.of(job for one in dealt.assignments.values() for job in one.assigned)
 
 
 # -- a group that speaks eager ----------------------------------------------------------------------------------------
@@ -81,8 +79,9 @@ def test_an_eager_round_deals_everything_out_to_everybody() -> None:
     herder = ready()
     dealt = lead(herder, EAGER, {ME: NO_JOBS, OTHER: NO_JOBS})
     assert given(dealt) == ALL_JOBS
-    assert not (dealt[ME].assigned & dealt[OTHER].assigned)
-    assert {(one.revoked, one.delay_ms) for one in dealt.values()} == {(NO_JOBS, 0)}
+    assert not (dealt.assignments[ME].assigned & dealt.assignments[OTHER].assigned)
+    assert {one.revoked for one in dealt.assignments.values()} == {NO_JOBS}
+    assert dealt.delay_ms == 0
 
 
 def test_a_leader_is_not_alone_while_somebody_is_there_that_it_cannot_understand() -> None:
@@ -90,13 +89,10 @@ def test_a_leader_is_not_alone_while_somebody_is_there_that_it_cannot_understand
     for left_out in (frozenset({OTHER}), frozenset[MemberId]()):
         herder = ready()
         herder.assign(leader=ME, protocol=STATIC)
-        members = {ME: WorkerMetadata(url=WorkerUrl("http://me/"), config_offset=ConfigOffset(len(herder.config)))}
-        herder.tell(RebalanceStarted())
-        herder.tell(
-            AssignmentWanted(generation=Generation(2), protocol=EAGER, member_id=ME, members=members, left_out=left_out)
-        )
-        (installed,) = herder.take(Install)
-        assert given(dict(installed.assignments)) == (NO_JOBS if left_out else ALL_JOBS)
+        members = {ME: MemberReport(url=WorkerUrl("http://me/"), config_offset=ConfigOffset(len(herder.config)))}
+        herder.tell(ROUND)
+        herder.tell(wanted(members, generation=2, protocol=EAGER, left_out=left_out))
+        assert given(herder.computed()) == (NO_JOBS if left_out else ALL_JOBS)
 
 
 def test_before_an_eager_round_everything_stops_is_committed_and_told() -> None:
@@ -106,7 +102,7 @@ def test_before_an_eager_round_everything_stops_is_committed_and_told() -> None:
     herder.tell(TaskProgressed(task=TASKS[0], batch_id=0, input_rows=1))
     herder.obey()
     herder.take(Subscribe)
-    herder.tell(RebalanceStarted(everything_stops=True))
+    herder.tell(MustReleaseAll())
     stops = herder.take(StopTask)
     assert {stop.task for stop in stops} == set(TASKS)
     herder.do(stops[0])
@@ -127,7 +123,7 @@ def test_statuses_that_cannot_be_written_hold_no_round_up() -> None:
     herder.tell(TaskProgressed(task=TASKS[0], batch_id=0, input_rows=1))
     herder.obey()
     herder.take(Subscribe)
-    herder.tell(RebalanceStarted(everything_stops=True))
+    herder.tell(MustReleaseAll())
     for stop in herder.take(StopTask):
         herder.do(stop)
     assert herder.take(AppendStatuses)
@@ -140,7 +136,7 @@ def test_whoever_runs_nothing_says_so_at_once_when_everything_is_to_stop() -> No
     herder.assign(protocol=EAGER)
     herder.obey()
     herder.take(Subscribe)
-    herder.tell(RebalanceStarted(everything_stops=True))
+    herder.tell(MustReleaseAll())
     herder.obey()
     assert [order.owned for order in herder.take(Subscribe)] == [NO_JOBS]
 
@@ -168,7 +164,11 @@ def test_when_a_cooperative_group_comes_to_speak_eager_nobody_gets_anything_unti
     herder.obey()
     assert not herder.take(Rejoin)
     # A third one has come, which speaks eager alone. Nobody has stopped, and nobody says what it runs.
-    dealt = lead(herder, EAGER, {ME: first[ME].assigned, OTHER: first[OTHER].assigned, MemberId("third"): NO_JOBS})
+    dealt = lead(
+        herder,
+        EAGER,
+        {ME: first.assignments[ME].assigned, OTHER: first.assignments[OTHER].assigned, MemberId("third"): NO_JOBS},
+    )
     assert given(dealt) == NO_JOBS
     herder.obey()  # It stops its own.
     assert not herder.herder.owned
@@ -194,7 +194,7 @@ def test_a_leader_that_missed_a_round_takes_nobody_to_have_stopped() -> None:
 def test_a_leader_that_was_lost_takes_nobody_to_have_stopped() -> None:
     herder = ready()
     lead(herder, EAGER, {ME: NO_JOBS, OTHER: NO_JOBS})
-    herder.tell(MembershipLost(reason="silence"))
+    herder.tell(Lost(reason="silence"))
     assert given(deal(herder, 2, EAGER, {ME: NO_JOBS, OTHER: NO_JOBS})) == NO_JOBS
 
 
@@ -233,11 +233,11 @@ def test_the_first_cooperative_round_after_an_eager_one_loses_nothing_and_waits_
     lead(herder, EAGER, {ME: NO_JOBS, OTHER: NO_JOBS, MemberId("third"): NO_JOBS})
     dealt = lead(herder, protocol, {ME: NO_JOBS, OTHER: NO_JOBS})
     assert given(dealt) == ALL_JOBS
-    assert {one.delay_ms for one in dealt.values()} == {0}
+    assert dealt.delay_ms == 0
     # From now on it is as ever: who leaves is waited for, and what was not his goes on.
-    dealt = lead(herder, protocol, {ME: dealt[ME].assigned})
+    dealt = lead(herder, protocol, {ME: dealt.assignments[ME].assigned})
     assert given(dealt) == NO_JOBS
-    assert dealt[ME].delay_ms == 300_000
+    assert dealt.delay_ms == 300_000
 
 
 def test_a_delay_that_was_running_when_the_group_came_to_speak_eager_is_over() -> None:
@@ -246,17 +246,12 @@ def test_a_delay_that_was_running_when_the_group_came_to_speak_eager_is_over() -
     lead(herder, EAGER, {ME: NO_JOBS, OTHER: NO_JOBS})
     lead(herder, EAGER, {ME: NO_JOBS, OTHER: NO_JOBS})
     dealt = lead(herder, STATIC, {ME: NO_JOBS, OTHER: NO_JOBS})
-    assert (given(dealt), dealt[ME].delay_ms) == (ALL_JOBS, 0)
+    assert (given(dealt), dealt.delay_ms) == (ALL_JOBS, 0)
 
 
 # -- who may claim ----------------------------------------------------------------------------------------------------
 
 
-def test_claims_count_where_all_speak_static_and_nowhere_else() -> None:
-    claims = {OTHER: ALL_JOBS}
-    dealt = deal(ready(), 1, STATIC, {ME: NO_JOBS, OTHER: NO_JOBS}, claims)
-    assert dealt[OTHER].assigned == ALL_JOBS
-    for protocol in (COMPATIBLE, SESSIONED):
-        dealt = deal(ready(), 1, protocol, {ME: NO_JOBS, OTHER: NO_JOBS}, claims)
-        assert dealt[OTHER].assigned != ALL_JOBS
-        assert given(dealt) == ALL_JOBS
+def test_a_worker_that_claims_all_jobs_is_given_them() -> None:
+    dealt = deal(ready(), 1, STATIC, {ME: NO_JOBS, OTHER: NO_JOBS}, {OTHER: ALL_JOBS})
+    assert dealt.assignments[OTHER].assigned == ALL_JOBS

@@ -27,8 +27,7 @@ from coterie.herder.timers import RetryDue
 from coterie.nouns.ids import ConfigOffset, Incarnation
 from coterie.nouns.jobs import ConnectorName, Jobs
 from coterie.wire.connect import ConnectProtocol
-from coterie.wire.connect_events import RebalanceStarted
-from tests.herder.by_hand import ME, WALL_MS, ByHand
+from tests.herder.by_hand import ME, ROUND, WALL_MS, ByHand
 
 HOUR_MS = 3_600_000
 ORDERS = ConnectorName("orders")
@@ -370,7 +369,7 @@ def test_while_a_round_is_under_way_a_request_waits_for_what_is_voted() -> None:
 
 def test_where_signing_is_in_force_nobody_waits_for_a_round_to_be_refused() -> None:
     herder = a_leader(key=key_of(b"k"))
-    herder.tell(RebalanceStarted())
+    herder.tell(ROUND)
     assert answer(herder, None) == UNSIGNED
     assert answer(herder, signed(b"x")) == FORBIDDEN
     assert answer(herder, signed(b"k")) is None, "whether it leads is not known yet"

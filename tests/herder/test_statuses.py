@@ -12,8 +12,9 @@ from coterie.herder.seams import TaskProgressed
 from coterie.herder.status_records import Status, line_of
 from coterie.nouns.ids import Generation, MemberId, WorkerId
 from coterie.nouns.jobs import NO_JOBS, Job, Jobs
+from coterie.nouns.membership import Computed
 from coterie.nouns.states import State
-from coterie.wire.connect import ConnectProtocol, WorkerAssignment
+from coterie.wire.connect import ConnectProtocol
 from tests.herder.by_hand import ME, OTHER, ByHand
 from tests.herder.test_machine import ORDERS, TASKS, only
 from tests.herder.test_protocols import deal, lead, ready
@@ -23,11 +24,10 @@ THIRD = MemberId("third")
 NOBODY = "no worker claims it, and every worker that stays takes only what it claims"
 
 
-def lead_static(
-    herder: ByHand, owned: dict[MemberId, Jobs], claims: dict[MemberId, Jobs] | None = None
-) -> dict[MemberId, WorkerAssignment]:
+def lead_static(herder: ByHand, owned: dict[MemberId, Jobs], claims: dict[MemberId, Jobs] | None = None) -> Computed:
     dealt = deal(herder, herder.generation + 1, STATIC, owned, claims)
-    herder.assign(assigned=dealt[ME].assigned, revoked=dealt[ME].revoked, leader=ME, protocol=STATIC)
+    mine = dealt.assignments[ME]
+    herder.assign(assigned=mine.assigned, revoked=mine.revoked, leader=ME, protocol=STATIC)
     return dealt
 
 
@@ -69,27 +69,27 @@ def test_what_waits_for_a_worker_that_has_left_is_not_shown_as_running_on_it() -
     herder = ready()
     dealt = lead(herder, STATIC, {ME: NO_JOBS, OTHER: NO_JOBS})
     herder.obey()
-    lost = dealt[OTHER].assigned
+    lost = dealt.assignments[OTHER].assigned
     for job in lost:
         says(herder, job, State.RUNNING, "other", herder.generation)
-    lead(herder, STATIC, {ME: dealt[ME].assigned})
+    lead(herder, STATIC, {ME: dealt.assignments[ME].assigned})
     herder.obey()
     reason = "other has left the group and may be back: it waits for scheduled.rebalance.max.delay.ms"
     assert {shown(herder, job) for job in lost} == {(State.UNASSIGNED, reason, "here:8083")}
     written = len(herder.statuses)
     herder.now_ms += 10_000  # Another round comes, in which less of the delay is left.
-    dealt = lead(herder, STATIC, {ME: dealt[ME].assigned, THIRD: NO_JOBS})
+    dealt = lead(herder, STATIC, {ME: dealt.assignments[ME].assigned, THIRD: NO_JOBS})
     herder.obey()
     assert len(herder.statuses) == written
     # The delay is over: the next one says so itself when it runs.
     herder.now_ms += 300_000
     dealt = lead(herder, STATIC, {ME: herder.herder.owned, THIRD: NO_JOBS})
-    mine = [task for task in dealt[ME].assigned.tasks if task in lost]
+    mine = [task for task in dealt.assignments[ME].assigned.tasks if task in lost]
     herder.obey()
     for task in mine:
         herder.tell(TaskProgressed(task=task, batch_id=0, input_rows=1))
     herder.obey()
-    for job in (job for job in dealt[THIRD].assigned if job in lost):
+    for job in (job for job in dealt.assignments[THIRD].assigned if job in lost):
         says(herder, job, State.RUNNING, "third", herder.generation)
         assert shown(herder, job) == (State.RUNNING, None, "third")
     assert {shown(herder, task) for task in mine} <= {(State.RUNNING, None, "here:8083")}

@@ -25,9 +25,9 @@ from coterie.cli.workers import commands
 from coterie.herder.seams import TaskStart
 from coterie.nouns.errors import WorldError
 from coterie.nouns.jobs import ConnectorName
+from coterie.nouns.membership import Assigned
 from coterie.rest.leader import open_client
-from coterie.wire.connect import ConnectProtocol
-from coterie.wire.connect_events import AssignmentReceived
+from coterie.wire.connect import ConnectProtocol, RoundResult
 from tests.broker.conftest import raw_client
 from tests.kafka.embedded_broker import EmbeddedBroker
 from tests.kafka.faults.row import KEYS
@@ -215,7 +215,7 @@ def runs_except_on(strangers: set[str], tasks: int) -> Callable[[Status], bool]:
 
 def waited(one: Composed) -> bool:
     """Whether ``one`` was told of jobs that wait for whoever had them."""
-    return any(isinstance(event, AssignmentReceived) and event.assignment.delay_ms > 0 for event in one.events)
+    return any(isinstance(event, Assigned) and RoundResult.of(event.token).delay_ms > 0 for event in one.events)
 
 
 @pytest.fixture

@@ -7,20 +7,23 @@ from contextlib import asynccontextmanager
 
 import pytest
 
+from coterie.engine.lease import Lease
 from coterie.herder.seams import Membership
 from coterie.kafka.coordinator import KafkaCoordinator
 from coterie.member.classic.state import MemberSettings
 from coterie.nouns.ids import ConfigOffset, GroupId, WorkerUrl
 from coterie.nouns.jobs import NO_JOBS, ConnectorName, Jobs
-from coterie.wire.connect import WorkerAssignment
-from coterie.wire.connect_events import (
-    AssignmentReceived,
+from coterie.nouns.membership import (
+    Assigned,
     AssignmentWanted,
-    HeartbeatAnswered,
+    Computed,
+    Lost,
+    MemberAssignment,
     MembershipEvent,
-    MembershipLost,
-    RebalanceStarted,
+    MemberStateChanged,
+    ProvedUntil,
 )
+from coterie.wire.connect import RoundResult
 from coterie.worker.inbox import now_ms
 from coterie.worker.membership import ClassicMembership
 from tests.kafka.embedded_broker import EmbeddedBroker
@@ -44,31 +47,29 @@ class Worker:
                 self.events.append(event)
                 if isinstance(event, AssignmentWanted):
                     self._compute(event)
-                if isinstance(event, AssignmentReceived):
-                    self.membership.subscribe(config_offset=ConfigOffset(7), owned=event.assignment.assigned)
+                if isinstance(event, Assigned):
+                    self.membership.subscribe(config_offset=ConfigOffset(7), owned=event.jobs)
                 if wanted(event):
                     return event
 
-    async def assigned_among(self, members: int) -> AssignmentReceived:
+    async def assigned_among(self, members: int) -> Assigned:
         """The assignment of the round in which there are so many members."""
         event = await self.until(
-            lambda event: isinstance(event, AssignmentReceived) and event.assignment.delay_ms == members
+            lambda event: isinstance(event, Assigned) and RoundResult.of(event.token).delay_ms == members
         )
-        assert isinstance(event, AssignmentReceived)
+        assert isinstance(event, Assigned)
         return event
 
     def _compute(self, wanted: AssignmentWanted) -> None:
-        assignments = {
-            member: WorkerAssignment(
-                leader=wanted.member_id,
-                leader_url=self.url,
-                config_offset=ConfigOffset(7),
-                assigned=Jobs.of([ConnectorName(metadata.url)]),
-                delay_ms=len(wanted.members),  # tells the test which round it is
-            )
-            for member, metadata in wanted.members.items()
-        }
-        self.membership.install(wanted.generation, assignments)
+        computed = Computed(
+            config_offset=ConfigOffset(7),
+            assignments={
+                member: MemberAssignment(assigned=Jobs.of([ConnectorName(report.url)]))
+                for member, report in wanted.members.items()
+            },
+            delay_ms=len(wanted.members),  # tells the test which round it is
+        )
+        self.membership.install(wanted.token, computed)
 
 
 @asynccontextmanager
@@ -93,8 +94,13 @@ async def worker(
         running.cancel()
 
 
+def sent_at_ms(proved: ProvedUntil) -> int:
+    """When the heartbeat was sent."""
+    return proved.until_ms - Lease(proved.session_timeout_ms).proved_ms
+
+
 def _beat_after(at_ms: int) -> Callable[[MembershipEvent], bool]:
-    return lambda event: isinstance(event, HeartbeatAnswered) and event.sent_at_ms > at_ms
+    return lambda event: isinstance(event, ProvedUntil) and sent_at_ms(event) > at_ms
 
 
 @pytest.fixture
@@ -105,18 +111,18 @@ def group_id() -> GroupId:
 async def test_two_workers_meet_and_the_one_left_learns_of_it(bootstrap: str, group_id: GroupId) -> None:
     async with worker(bootstrap, group_id, "first") as first:
         alone = await first.assigned_among(1)
-        assert alone.assignment.assigned == Jobs.of([ConnectorName("http://first:8083/")])
-        assert any(isinstance(event, RebalanceStarted) for event in first.events)
+        assert alone.jobs == Jobs.of([ConnectorName("http://first:8083/")])
+        assert any(isinstance(event, MemberStateChanged) for event in first.events)
         async with worker(bootstrap, group_id, "second") as second:
             async with asyncio.TaskGroup() as tasks:
                 of_first = tasks.create_task(first.assigned_among(2))
                 of_second = tasks.create_task(second.assigned_among(2))
-            assert of_first.result().generation == of_second.result().generation > alone.generation
-            assert of_second.result().assignment.assigned == Jobs.of([ConnectorName("http://second:8083/")])
+            assert of_first.result().epoch == of_second.result().epoch > alone.epoch
+            assert of_second.result().jobs == Jobs.of([ConnectorName("http://second:8083/")])
             async with asyncio.timeout(DEADLINE_S):
                 await second.membership.leave("scaled in")
             await first.assigned_among(1)
-    assert not any(isinstance(event, MembershipLost) for event in first.events + second.events)
+    assert not any(isinstance(event, Lost) for event in first.events + second.events)
 
 
 async def test_a_wish_to_rejoin_begins_a_round(bootstrap: str, group_id: GroupId) -> None:
@@ -124,7 +130,7 @@ async def test_a_wish_to_rejoin_begins_a_round(bootstrap: str, group_id: GroupId
         before = await only.assigned_among(1)
         only.membership.rejoin("there are other connectors")
         after = await only.assigned_among(1)
-        assert after.generation > before.generation
+        assert after.epoch > before.epoch
         assert after.member_id == before.member_id
 
 
@@ -136,12 +142,12 @@ async def test_a_broker_killed_and_back_within_the_session_stops_nothing(
     async with worker(bootstrap, group_id, "only", session_timeout_ms=30_000) as only:
         await only.assigned_among(1)
         for _ in range(3):
-            await only.until(lambda event: isinstance(event, HeartbeatAnswered))
+            await only.until(lambda event: isinstance(event, ProvedUntil))
             only.events.clear()
             await asyncio.to_thread(mortal_broker.kill)
             await asyncio.to_thread(mortal_broker.start)
             await only.until(_beat_after(now_ms()))
-            assert all(isinstance(event, HeartbeatAnswered) for event in only.events), only.events
+            assert all(isinstance(event, ProvedUntil) for event in only.events), only.events
 
 
 @pytest.mark.processes
@@ -151,8 +157,8 @@ async def test_a_broker_that_stays_away_ends_the_membership_within_the_session(
     async with worker(mortal_broker.bootstrap_servers, group_id, "only", session_timeout_ms=3_000) as only:
         await only.assigned_among(1)
         await asyncio.to_thread(mortal_broker.kill)
-        lost = await only.until(lambda event: isinstance(event, MembershipLost))
-        assert isinstance(lost, MembershipLost)
+        lost = await only.until(lambda event: isinstance(event, Lost))
+        assert isinstance(lost, Lost)
         assert "coordinator" in lost.reason
         # What it owned has stopped: it joins again as soon as there is somebody to ask.
         only.membership.subscribe(config_offset=ConfigOffset(7), owned=NO_JOBS)

@@ -99,8 +99,8 @@ async def test_a_stalled_loop_commits_nothing_once_its_session_is_over_and_nothi
     await fleet.create(ConnectorName("flights"), 1, config)
     with feed.running():
         await until(lambda: len(rows_of(tmp_path / "out")) > 50, within_s=120)
-        answered_ms = worker._herder.answered_at_ms
-        await until(lambda: worker._herder.answered_at_ms != answered_ms)
+        proved = worker._herder.proved
+        await until(lambda: worker._herder.proved != proved)
         # The stall: all that follows up to its end blocks the loop.
         began_s, rows = time.time(), feed.rows
         assert worker._herder.lease_ends_ms is not None

@@ -5,14 +5,14 @@ import pytest
 from coterie.nouns.errors import WireError
 from coterie.nouns.ids import ConfigOffset, Generation, MemberId, WorkerUrl
 from coterie.nouns.jobs import ConnectorName, ConnectorTaskId, Jobs
-from coterie.wire.connect import ConnectProtocol
-from coterie.wire.connect_place import Place, decode_place, encode_place
+from coterie.nouns.membership import PlaceHandover
+from coterie.wire.connect_place import decode_place, encode_place
 
 ODD = ConnectorName('or-der\\"s é')
-PLACE = Place(
+PLACE = PlaceHandover(
     member_id=MemberId("worker-1-uuid"),
     generation=Generation(7),
-    protocol=ConnectProtocol.SESSIONED,
+    protocol="sessioned",
     leader=MemberId("worker-0-uuid"),
     leader_url=WorkerUrl("http://there:8083/"),
     config_offset=ConfigOffset(42),

@@ -26,9 +26,9 @@ from coterie.member.classic.messages import (
     SyncResponse,
 )
 from coterie.nouns.ids import MemberId
+from coterie.nouns.membership import Lost, MembershipEvent
 from coterie.rest.leader import open_client
 from coterie.rest.server import bind
-from coterie.wire.connect_events import MembershipEvent, MembershipLost
 from coterie.worker.membership import ClassicMembership
 from coterie.worker.worker import Worker
 
@@ -121,7 +121,7 @@ class Composed:
     @property
     def losses(self) -> list[MembershipEvent]:
         """How often it was thrown out of its group."""
-        return [event for event in self.events if isinstance(event, MembershipLost)]
+        return [event for event in self.events if isinstance(event, Lost)]
 
     async def view(self) -> Mapping[str, Any] | None:
         """``/coterie/worker``, or None when it does not answer yet."""

@@ -16,8 +16,8 @@ import httpx
 from coterie.cli.workers import compose, relaunch
 from coterie.config.worker import WorkerSettings
 from coterie.herder.seams import TaskRuntime
+from coterie.nouns.membership import PlaceHandover
 from coterie.rest.server import bind
-from coterie.wire.connect_place import Place
 from coterie.worker.worker import Worker
 from tests.ports import free_port
 from tests.worker.simulated import SimulatedRuntime, until
@@ -33,7 +33,7 @@ class Lived:
     url: str = ""
     worker: Worker | None = None
     runtimes: list[SimulatedRuntime] = field(default_factory=list)
-    places: list[Place | None] = field(default_factory=list)
+    places: list[PlaceHandover | None] = field(default_factory=list)
     """What each life but the first began with."""
     between: Callable[[], Awaitable[None]] | None = None
     """Awaited when one life is over and the next has not begun."""

@@ -13,6 +13,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mappi
 from dataclasses import dataclass
 
 from coterie.assignors.members import Policy
+from coterie.engine.lease import Lease
 from coterie.engine.log import Line, NewLine
 from coterie.herder.requests import (
     Answer,
@@ -26,21 +27,25 @@ from coterie.herder.requests import (
 from coterie.herder.seams import LeaderClient, SignatureRefusedError, TaskEvent, TaskHalted, TaskProgressed, TaskStart
 from coterie.herder.session_keys import SessionKeySettings, Signing
 from coterie.herder.state import HerderSettings
+from coterie.member.reports import assigned_to, assignments_of, report_of
 from coterie.nouns.errors import WorldError
 from coterie.nouns.ids import ConfigOffset, Generation, MemberId, WorkerId, WorkerUrl
 from coterie.nouns.jobs import NO_JOBS, ConnectorName, ConnectorTaskId, Jobs
-from coterie.wire.connect import ConnectProtocol, WorkerAssignment, WorkerMetadata
-from coterie.wire.connect_bytes import decode_assignment, decode_metadata, encode_assignment, encode_metadata
-from coterie.wire.connect_events import (
-    AssignmentReceived,
+from coterie.nouns.membership import (
     AssignmentWanted,
-    HeartbeatAnswered,
+    Computed,
+    Lost,
     MembershipEvent,
-    MembershipLost,
-    RebalanceStarted,
+    MemberState,
+    MemberStateChanged,
+    MustReleaseAll,
+    ProvedUntil,
 )
+from coterie.wire.connect import ConnectProtocol, RoundToken, WorkerAssignment, WorkerMetadata
+from coterie.wire.connect_bytes import decode_assignment, decode_metadata, encode_assignment, encode_metadata
 from coterie.worker.worker import Ended, Worker
 
+SESSION_TIMEOUT_MS = 10_000
 WINDOW_MS = 20
 """Short: what a longer ``config.rebalance.window.ms`` saves is tested where it is written."""
 
@@ -250,18 +255,18 @@ class SimulatedGroup:
         self.rounds += 1
         self.protocol = min(member.offers for member in self.members.values())
         for member in self.members.values():
-            member.say(RebalanceStarted())
+            member.say(MemberStateChanged(state=MemberState.PREPARING_REBALANCE))
             member.heard = self.protocol
         leader = next(iter(self.members))
-        members = {id_: member.metadata(leader) for id_, member in self.members.items()}
-        self.members[leader].say(
-            AssignmentWanted(generation=self.generation, protocol=self.protocol, member_id=leader, members=members)
-        )
+        members = {id_: report_of(one.metadata(leader), None, self.protocol) for id_, one in self.members.items()}
+        token = RoundToken(generation=self.generation, protocol=self.protocol)
+        self.members[leader].say(AssignmentWanted(token=token, member_id=leader, members=members))
 
-    def install(self, generation: Generation, assignments: Mapping[MemberId, WorkerAssignment]) -> None:
+    def install(self, leader: MemberId, leader_url: WorkerUrl, token: object, computed: Computed) -> None:
+        generation = RoundToken.of(token).generation
         if generation != self.generation:
             return
-        for id_, assignment in assignments.items():
+        for id_, assignment in assignments_of(computed, leader=leader, leader_url=leader_url).items():
             if id_ in self.members:
                 self.members[id_].receive(generation, assignment)
 
@@ -290,13 +295,13 @@ class SimulatedMembership:
     def prepare(self) -> None:
         if self.heard is ConnectProtocol.EAGER and (self._owned or self._handed) and not self.releases:
             self.releases = True
-            self.say(RebalanceStarted(everything_stops=True))
+            self.say(MustReleaseAll())
 
     def receive(self, generation: Generation, assignment: WorkerAssignment) -> None:
         protocol = self._group.protocol
         _, told = decode_assignment(encode_assignment(protocol, assignment))
         self._handed = told.assigned - self._owned
-        self.say(AssignmentReceived(generation=generation, protocol=protocol, member_id=self.id, assignment=told))
+        self.say(assigned_to(self.id, told, generation=generation, protocol=protocol))
 
     def metadata(self, leader: MemberId) -> WorkerMetadata:
         """What its leader reads of it."""
@@ -324,8 +329,8 @@ class SimulatedMembership:
         if self.id in self._group.members:
             self._group.begin_round()
 
-    def install(self, generation: Generation, assignments: Mapping[MemberId, WorkerAssignment]) -> None:
-        self._group.install(generation, assignments)
+    def install(self, token: object, computed: Computed) -> None:
+        self._group.install(self.id, self._url, token, computed)
 
     def abandon(self, reason: str) -> None:
         self.lose(reason)
@@ -345,13 +350,14 @@ class SimulatedMembership:
         self._events.put_nowait(event)
 
     def answer_heartbeat(self, sent_at_ms: int) -> None:
-        self.say(HeartbeatAnswered(sent_at_ms=sent_at_ms))
+        lease = Lease(SESSION_TIMEOUT_MS)
+        self.say(ProvedUntil(until_ms=sent_at_ms + lease.proved_ms, session_timeout_ms=SESSION_TIMEOUT_MS))
 
     def lose(self, reason: str) -> None:
         """The coordinator removes the member; it joins again as soon as it owns nothing."""
         self._group.members.pop(self.id, None)
         self.heard, self.releases = None, False
-        self.say(MembershipLost(reason=reason))
+        self.say(Lost(reason=reason))
         self._rejoins_without_work = True
         self._group.begin_round()
 
@@ -361,21 +367,14 @@ class SimulatedMembership:
 
     def begin_silent_round(self) -> None:
         """A round that nobody ends."""
-        self.say(RebalanceStarted())
+        self.say(MemberStateChanged(state=MemberState.PREPARING_REBALANCE))
 
     def mislead(self, leader_url: str) -> None:
         """An assignment that changes nothing, but for where the leader is said to be."""
         assignment = WorkerAssignment(
             leader=MemberId("elsewhere"), leader_url=WorkerUrl(leader_url), config_offset=ConfigOffset(-1)
         )
-        self.say(
-            AssignmentReceived(
-                generation=self._group.generation,
-                protocol=self._group.protocol,
-                member_id=self.id,
-                assignment=assignment,
-            )
-        )
+        self.say(assigned_to(self.id, assignment, generation=self._group.generation, protocol=self._group.protocol))
 
 
 # -- workers in it ----------------------------------------------------------------------------------------------------

@@ -23,13 +23,14 @@ from coterie.member.classic.state import MemberSettings
 from coterie.nouns.errors import WorldError
 from coterie.nouns.ids import ConfigOffset, Generation, GroupId, MemberId, WorkerUrl
 from coterie.nouns.jobs import NO_JOBS
-from coterie.wire.connect import WorkerAssignment
-from coterie.wire.connect_events import (
-    AssignmentReceived,
+from coterie.nouns.membership import (
+    Assigned,
     AssignmentWanted,
-    HeartbeatAnswered,
+    Computed,
+    MemberAssignment,
     MembershipEvent,
     MembershipRefused,
+    ProvedUntil,
 )
 from coterie.wire.errors import ErrorCode
 from coterie.worker.membership import ClassicMembership
@@ -110,9 +111,9 @@ async def joined(membership: ClassicMembership) -> None:
     membership.subscribe(config_offset=ConfigOffset(3), owned=NO_JOBS)
     wanted = await until(membership, AssignmentWanted)
     assert isinstance(wanted, AssignmentWanted)
-    mine = WorkerAssignment(leader=ME, leader_url=wanted.members[ME].url, config_offset=ConfigOffset(3))
-    membership.install(wanted.generation, {ME: mine})
-    await until(membership, AssignmentReceived)
+    computed = Computed(config_offset=ConfigOffset(3), assignments={ME: MemberAssignment()})
+    membership.install(wanted.token, computed)
+    await until(membership, Assigned)
 
 
 async def until(membership: ClassicMembership, kind: type[MembershipEvent]) -> MembershipEvent:
@@ -126,7 +127,7 @@ async def test_a_member_joins_beats_and_leaves(membership: ClassicMembership, co
     async with asyncio.timeout(DEADLINE_S), asyncio.TaskGroup() as tasks:
         tasks.create_task(membership.run())
         await joined(membership)
-        await until(membership, HeartbeatAnswered)
+        await until(membership, ProvedUntil)
         await membership.leave("done")
     assert isinstance(coordinator.asked[-1], LeaveRequest)
 
@@ -197,13 +198,13 @@ async def test_of_heartbeats_that_nobody_took_only_the_last_is_told(
     async with asyncio.timeout(DEADLINE_S), asyncio.TaskGroup() as tasks:
         tasks.create_task(membership.run())
         await joined(membership)
-        first = await until(membership, HeartbeatAnswered)
-        assert isinstance(first, HeartbeatAnswered)
+        first = await until(membership, ProvedUntil)
+        assert isinstance(first, ProvedUntil)
         for _ in range(10):
             await coordinator.beats.acquire()
-        latest = await until(membership, HeartbeatAnswered)
-        assert isinstance(latest, HeartbeatAnswered)
-        assert latest.sent_at_ms - first.sent_at_ms > 5 * 5
+        latest = await until(membership, ProvedUntil)
+        assert isinstance(latest, ProvedUntil)
+        assert latest.until_ms - first.until_ms > 5 * 5
         await membership.leave("done")
 
 

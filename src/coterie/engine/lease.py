@@ -1,10 +1,31 @@
-"""How long an answer of the group's coordinator proves a worker's place: the one number that safety rests on."""
+"""How one session timeout is divided: for how long a worker runs on, and what is left to stop its work in."""
+
+from dataclasses import dataclass
 
 
-def lease_ms(session_timeout_ms: int) -> int:
-    """Two thirds of the session, counted from the *sending* of what was answered.
+@dataclass(frozen=True, slots=True)
+class Lease:
+    """Shares of a session. Another worker gets this worker's jobs when its session is over, so all work here has to end
+    before: the member gives its place up, the herder stops tasks and the watchdog looks at the event loop by these."""
 
-    Others get the work of a silent worker when its session is over; the last third is for stopping it here before. The
-    member gives its place up and the herder hurries its stops by this same number, so they never disagree on when.
-    """
-    return session_timeout_ms * 2 // 3
+    session_timeout_ms: int
+
+    def __post_init__(self) -> None:
+        assert self.proved_ms + self.stop_grace_ms + self.silence_ms <= self.session_timeout_ms, "a lease is too long"
+
+    @property
+    def proved_ms(self) -> int:
+        """For how long an answered request proves that this worker is a member: counted from the *sending* of the
+        request."""
+        return self.session_timeout_ms * 2 // 3
+
+    @property
+    def stop_grace_ms(self) -> int:
+        """Grace of a stop when the lease is over; stopping itself takes more time than its grace."""
+        return self.session_timeout_ms // 5
+
+    @property
+    def silence_ms(self) -> int:
+        """An event loop that gave no sign for longer than this when the lease ends counts as stalled: the watchdog
+        stops all tasks. Longer than a busy machine's hiccup."""
+        return self.session_timeout_ms // 12

@@ -13,11 +13,10 @@ from coterie.assignors.claims import Places
 from coterie.assignors.members import MemberView, Policy
 from coterie.assignors.memory import Waiting
 from coterie.herder.requests import DeferredJobs, GroupView, MemberInfo
-from coterie.nouns.ids import InstanceId, MemberId, WorkerId, WorkerUrl
+from coterie.nouns.ids import Generation, InstanceId, MemberId, WorkerId, WorkerUrl
 from coterie.nouns.jobs import Job, Jobs
-from coterie.wire.connect import ConnectProtocol, WorkerAssignment
-from coterie.wire.connect_events import AssignmentWanted
-from coterie.wire.connect_opaque import name_in
+from coterie.nouns.membership import AssignmentWanted, MemberAssignment, MemberReport
+from coterie.wire.connect import ConnectProtocol
 
 IN_PORTIONS = "rebalance.max.moves.per.round lets no more go yet"
 
@@ -35,7 +34,10 @@ class Departed:
 class Dealt:
     """The last round that this worker dealt out as its group's leader."""
 
-    wanted: AssignmentWanted
+    generation: Generation
+    protocol: str
+    """As ``connect.protocol`` names it."""
+    leader: MemberId
     members: tuple[MemberInfo, ...]
     """By name, then by id."""
     unassigned: Mapping[Job, str]
@@ -47,8 +49,10 @@ def deal(
     former: Dealt | None,
     wanted: AssignmentWanted,
     views: Mapping[MemberId, MemberView],
-    assignments: Mapping[MemberId, WorkerAssignment],
+    assignments: Mapping[MemberId, MemberAssignment],
     *,
+    generation: Generation,
+    protocol: str,
     places: Places,
     configured: Jobs,
     unassigned: Mapping[Job, str],
@@ -60,9 +64,14 @@ def deal(
         gone = (info for info in former.members if info.member_id not in wanted.members)
         had = [*former.departed, *(Departed(name=i.name, instance_id=i.instance_id, jobs=i.owned) for i in gone)]
         departed = tuple(one for one in had if one.jobs & left)
-    infos = (_info(member, wanted, views, one, one.revoked & configured, places) for member, one in assignments.items())
+    infos = (
+        _info(member, wanted.members[member], views, one, one.revoked & configured, places)
+        for member, one in assignments.items()
+    )
     return Dealt(
-        wanted=wanted,
+        generation=generation,
+        protocol=protocol,
+        leader=wanted.member_id,
         members=tuple(sorted(infos, key=lambda info: (info.name, info.member_id))),
         unassigned=unassigned,
         departed=departed,
@@ -81,9 +90,9 @@ def view(
     """What is dealt out, as it stands at ``now_ms``."""
     deferred = Jobs.of(job for one in waiting for job in one.jobs)
     return GroupView(
-        generation=dealt.wanted.generation,
-        protocol=dealt.wanted.protocol.setting,
-        leader=dealt.wanted.member_id,
+        generation=dealt.generation,
+        protocol=dealt.protocol,
+        leader=dealt.leader,
         config_offset=max(info.config_offset for info in dealt.members),
         configured=configured,
         members=dealt.members,
@@ -164,14 +173,13 @@ def why_drain_waits(protocol: ConnectProtocol | None) -> str | None:
 
 def _info(
     member: MemberId,
-    wanted: AssignmentWanted,
+    report: MemberReport,
     views: Mapping[MemberId, MemberView],
-    assignment: WorkerAssignment,
+    assignment: MemberAssignment,
     gives_back: Jobs,
     places: Places,
 ) -> MemberInfo:
-    metadata, seen = wanted.members[member], views[member]
-    worker_id = worker_id_in(metadata.url)
+    seen, worker_id = views[member], worker_id_in(report.url)
     owned = (seen.owned - assignment.revoked) | assignment.assigned
     waits = None
     if seen.draining and owned and not gives_back:
@@ -180,12 +188,12 @@ def _info(
     return MemberInfo(
         member_id=member,
         worker_id=worker_id,
-        name=name_in(metadata.opaque) or worker_id,
-        url=metadata.url,
+        name=report.name or worker_id,
+        url=report.url,
         instance_id=seen.instance_id,
         claims=seen.claims,
         draining=seen.draining,
-        config_offset=metadata.config_offset,
+        config_offset=report.config_offset,
         owned=owned,
         revoked=gives_back,
         waits=waits,

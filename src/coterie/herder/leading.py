@@ -11,11 +11,10 @@ from coterie.assignors.memory import Memory
 from coterie.herder import group_view, membership
 from coterie.herder.messages import CancelTimer, ConfigEndFound, FindConfigEnd, Install, Say, SetTimer
 from coterie.herder.state import Herder, Turn
-from coterie.nouns.ids import ConfigOffset, Generation, InstanceId, MemberId, WorkerUrl
+from coterie.nouns.ids import ConfigOffset, Generation, MemberId
 from coterie.nouns.jobs import NO_JOBS, Job, Jobs
-from coterie.wire.connect import AssignmentError, ConnectProtocol, WorkerAssignment, WorkerMetadata
-from coterie.wire.connect_events import AssignmentWanted
-from coterie.wire.connect_opaque import name_in
+from coterie.nouns.membership import AssignmentWanted, Computed, MemberAssignment, MemberReport
+from coterie.wire.connect import ConnectProtocol, RoundToken
 
 FIRST_GENERATION = Generation(1)
 """Of a group that nobody was in before."""
@@ -59,55 +58,49 @@ def on_patience_over(turn: Turn) -> None:
         return
     furthest = _furthest(herder)
     turn.order(Say(text=f"Nothing is assigned: the config log is read to {herder.config.offset} of {furthest}"))
-    none = WorkerAssignment(
-        error=AssignmentError.CONFIG_MISMATCH,
-        leader=wanted.member_id,
-        leader_url=herder.settings.url,
-        config_offset=furthest,
-    )
     herder.wanted = None
-    turn.order(Install(generation=wanted.generation, assignments=dict.fromkeys(sorted(wanted.members), none)))
+    nothing = dict.fromkeys(sorted(wanted.members), MemberAssignment())
+    computed = Computed(config_offset=furthest, assignments=nothing, has_config_mismatch=True)
+    turn.order(Install(token=wanted.token, computed=computed))
 
 
 def _assign(turn: Turn, wanted: AssignmentWanted) -> None:
     herder, strangers = turn.herder, _strangers(turn.herder)
     herder.wanted = None
-    views = {
-        member: view_of(metadata, wanted.instance_ids.get(member), wanted.protocol)
-        for member, metadata in wanted.members.items()
-    }
+    token = RoundToken.of(wanted.token)
+    views = {member: view_of(report) for member, report in wanted.members.items()}
     for member in strangers:
         turn.order(Say(text=_stranger_words(herder, wanted.members[member]), warns=True))
         views[member] = replace(views[member], claims=NO_JOBS)
     unassigned: Mapping[Job, str] = {}
-    if wanted.protocol is ConnectProtocol.EAGER:
-        assignments = _deal_anew(turn, wanted, takers=wanted.members.keys() - strangers)
+    if token.protocol is ConnectProtocol.EAGER:
+        computed = _deal_anew(turn, wanted, takers=wanted.members.keys() - strangers)
         places = Places.of(views, herder.config.jobs())
     else:
-        assignments, round_ = _deal_on(turn, wanted, views)
+        computed, round_ = _deal_on(turn, token.generation, views)
         places, unassigned = round_.places, round_.unassigned
     herder.dealt = group_view.deal(
         herder.dealt,
         wanted,
         views,
-        assignments,
+        computed.assignments,
+        generation=token.generation,
+        protocol=token.protocol.setting,
         places=places,
         configured=herder.config.jobs(),
         unassigned=unassigned,
     )
-    turn.order(Install(generation=wanted.generation, assignments=assignments))
+    turn.order(Install(token=wanted.token, computed=computed))
 
 
-def _deal_on(
-    turn: Turn, wanted: AssignmentWanted, views: Mapping[MemberId, MemberView]
-) -> tuple[Mapping[MemberId, WorkerAssignment], Round]:
+def _deal_on(turn: Turn, generation: Generation, views: Mapping[MemberId, MemberView]) -> tuple[Computed, Round]:
     """A cooperative round: everybody keeps what it has, but for what this round takes and gives."""
     herder = turn.herder
     round_ = cooperative.assign(
         herder.memory,
         configured=herder.config.jobs(),
         members=views,
-        generation=wanted.generation,
+        generation=generation,
         last_completed_generation=Generation(-1) if herder.lost else herder.completed,
         now_ms=turn.now_ms,
         policy=herder.settings.policy,
@@ -116,8 +109,7 @@ def _deal_on(
     herder.memory = round_.memory
     herder.moves_at_ms = turn.now_ms + round_.moves_in_ms if round_.moves_in_ms else None
     herder.assigned_for = herder.config.jobs()
-    told = as_told(wanted, round_, leader_url=herder.settings.url, config_offset=herder.config.offset)
-    return told, round_
+    return computed_of(round_, config_offset=herder.config.offset), round_
 
 
 def left_ms(deferred_until_ms: int | None, now_ms: int) -> int:
@@ -125,26 +117,16 @@ def left_ms(deferred_until_ms: int | None, now_ms: int) -> int:
     return 0 if deferred_until_ms is None else max(deferred_until_ms - now_ms, 0)
 
 
-def as_told(
-    wanted: AssignmentWanted, round_: Round, *, leader_url: WorkerUrl, config_offset: ConfigOffset
-) -> Mapping[MemberId, WorkerAssignment]:
-    """What a round is to its members."""
-    return {
-        member: WorkerAssignment(
-            leader=wanted.member_id,
-            leader_url=leader_url,
-            config_offset=config_offset,
-            assigned=one.assigned,
-            revoked=one.revoked,
-            delay_ms=round_.delay_ms,
-        )
+def computed_of(round_: Round, *, config_offset: ConfigOffset) -> Computed:
+    """What a cooperative round is to its members."""
+    assignments = {
+        member: MemberAssignment(assigned=one.assigned, revoked=one.revoked)
         for member, one in round_.assignments.items()
     }
+    return Computed(config_offset=config_offset, assignments=assignments, delay_ms=round_.delay_ms)
 
 
-def _deal_anew(
-    turn: Turn, wanted: AssignmentWanted, *, takers: Collection[MemberId]
-) -> Mapping[MemberId, WorkerAssignment]:
+def _deal_anew(turn: Turn, wanted: AssignmentWanted, *, takers: Collection[MemberId]) -> Computed:
     """An eager round. Who was in the last one and heard of it has stopped everything before it joined this one.
 
     If that was no eager one, or this leader does not know, nobody is told to run anything yet: members of a
@@ -158,42 +140,30 @@ def _deal_anew(
     if not all_stopped:
         turn.order(Say(text="The group has come to speak eager: before anything is dealt out, everybody stops"))
     dealt = eager.assign(herder.assigned_for, takers)
-    return as_dealt(wanted, dealt, leader_url=herder.settings.url, config_offset=herder.config.offset)
+    return dealt_anew(wanted, dealt, config_offset=herder.config.offset)
 
 
 def have_all_stopped(wanted: AssignmentWanted, *, heard: Generation | None, protocol: ConnectProtocol | None) -> bool:
     """Whether nobody in an eager round runs anything; in the last round ``heard`` of, the group spoke ``protocol``."""
+    token = RoundToken.of(wanted.token)
     return (
-        (heard == wanted.generation - 1 and protocol is ConnectProtocol.EAGER)
-        or wanted.generation == FIRST_GENERATION
-        or wanted.members.keys() | wanted.left_out == {wanted.member_id}
+        (heard == token.generation - 1 and protocol is ConnectProtocol.EAGER)
+        or token.generation == FIRST_GENERATION
+        or wanted.members.keys() | token.left_out == {wanted.member_id}
     )
 
 
-def as_dealt(
-    wanted: AssignmentWanted, dealt: Mapping[MemberId, Jobs], *, leader_url: WorkerUrl, config_offset: ConfigOffset
-) -> Mapping[MemberId, WorkerAssignment]:
+def dealt_anew(wanted: AssignmentWanted, dealt: Mapping[MemberId, Jobs], *, config_offset: ConfigOffset) -> Computed:
     """What an eager round is to its members."""
-    return {
-        member: WorkerAssignment(
-            leader=wanted.member_id,
-            leader_url=leader_url,
-            config_offset=config_offset,
-            assigned=dealt.get(member, NO_JOBS),
-        )
-        for member in wanted.members
-    }
+    assignments = {member: MemberAssignment(assigned=dealt.get(member, NO_JOBS)) for member in wanted.members}
+    return Computed(config_offset=config_offset, assignments=assignments)
 
 
-def view_of(metadata: WorkerMetadata, instance_id: InstanceId | None, protocol: ConnectProtocol) -> MemberView:
-    """What the assignor is told of a member: what all members' protocol has a place for."""
-    owned = metadata.allocation.assigned if metadata.allocation is not None else NO_JOBS
-    if protocol < ConnectProtocol.STATIC:
-        return MemberView(owned=owned, instance_id=instance_id)
-    claims = None
-    if metadata.static_connectors is not None or metadata.static_tasks is not None:
-        claims = Jobs(metadata.static_connectors or frozenset(), metadata.static_tasks or frozenset())
-    return MemberView(owned=owned, claims=claims, draining=metadata.draining, instance_id=instance_id)
+def view_of(report: MemberReport) -> MemberView:
+    """What the assignor reads of a member."""
+    return MemberView(
+        owned=report.owned, claims=report.claims, draining=report.draining, instance_id=report.instance_id
+    )
 
 
 def _strangers(herder: Herder) -> Collection[MemberId]:
@@ -205,17 +175,15 @@ def _strangers(herder: Herder) -> Collection[MemberId]:
     if wanted is None or end is None:
         return ()
     return [
-        member
-        for member, metadata in wanted.members.items()
-        if metadata.config_offset > end and member != wanted.member_id
+        member for member, report in wanted.members.items() if report.config_offset > end and member != wanted.member_id
     ]
 
 
-def _stranger_words(herder: Herder, metadata: WorkerMetadata) -> str:
-    worker_id = group_view.worker_id_in(metadata.url)
-    name = name_in(metadata.opaque)
+def _stranger_words(herder: Herder, report: MemberReport) -> str:
+    worker_id = group_view.worker_id_in(report.url)
+    name = f"{report.name} ({worker_id})" if report.name else worker_id
     return (
-        f"Worker {f'{name} ({worker_id})' if name else worker_id} has read {metadata.config_offset} lines of configs, "
+        f"Worker {name} has read {report.config_offset} lines of configs, "
         f"and the config topic has {herder.wanted_end}: its config.storage.topic is another one, or this one has lost "
         "lines. It is given nothing"
     )

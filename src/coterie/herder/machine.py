@@ -60,7 +60,6 @@ from coterie.herder.requests import (
     DescribeGroup,
     DescribeWorker,
     DrainWorker,
-    MemberState,
     Problem,
     PutConnector,
     PutTaskConfigs,
@@ -72,14 +71,15 @@ from coterie.herder.requests import (
 from coterie.herder.seams import RuntimeDied, TaskFailed, TaskHalted, TaskProgressed, TaskTaken
 from coterie.herder.state import Herder, HerderOutput, Stage, Turn
 from coterie.herder.timers import LookDue, RequestDue, RetryDue, Timer
-from coterie.wire.connect_events import (
-    AssignmentReceived,
+from coterie.nouns.membership import (
+    Assigned,
     AssignmentWanted,
-    GenerationJoined,
-    HeartbeatAnswered,
-    MembershipLost,
+    Lost,
     MembershipRefused,
-    RebalanceStarted,
+    MemberState,
+    MemberStateChanged,
+    MustReleaseAll,
+    ProvedUntil,
 )
 
 RUNTIME_DIED_GRACE_MS = 1_000
@@ -89,7 +89,7 @@ RUNTIME_DIED_GRACE_MS = 1_000
 def step(herder: Herder, event: Event, *, now_ms: int) -> HerderOutput:
     turn = Turn(herder, now_ms)
     match event:
-        case TaskProgressed() | HeartbeatAnswered() | StatusLinesRead() | StatusesAppended():
+        case TaskProgressed() | ProvedUntil() | StatusLinesRead() | StatusesAppended():
             # The many; each concerns one task, or none.
             _on_news(turn, event)
         case RequestArrived() | ConfigValidated() | ConfigEndFound() | ConfigAppended() | ConfigAppendFailed():
@@ -98,9 +98,9 @@ def step(herder: Herder, event: Event, *, now_ms: int) -> HerderOutput:
         case ConfigLinesRead():
             _on_config_lines(turn, event)
             _reconcile(turn)
-        case GenerationJoined():
-            herder.joining = MemberState.COMPLETING_REBALANCE
-        case RebalanceStarted() | AssignmentWanted() | AssignmentReceived() | MembershipLost() | MembershipRefused():
+        case MemberStateChanged(state=MemberState.COMPLETING_REBALANCE as state):
+            herder.joining = state
+        case MemberStateChanged() | MustReleaseAll() | AssignmentWanted() | Assigned() | Lost() | MembershipRefused():
             _on_membership(turn, event)
             _reconcile(turn)
         case TaskFailed() | TaskTaken() | TaskHalted() | TaskStarted() | TaskStartFailed() | TaskStopped():
@@ -152,12 +152,12 @@ def _advance_requests(turn: Turn) -> None:
 # -- routes -----------------------------------------------------------------------------------------------------------
 
 
-def _on_news(turn: Turn, event: TaskProgressed | HeartbeatAnswered | StatusLinesRead | StatusesAppended) -> None:
+def _on_news(turn: Turn, event: TaskProgressed | ProvedUntil | StatusLinesRead | StatusesAppended) -> None:
     match event:
         case TaskProgressed():
             tasks.on_progress(turn, event)
-        case HeartbeatAnswered():
-            tasks.on_heartbeat(turn, event)
+        case ProvedUntil():
+            tasks.on_proved(turn, event)
         case StatusLinesRead(lines=lines):
             for line in lines:
                 turn.herder.statuses.apply(line)
@@ -190,17 +190,20 @@ def _on_life(turn: Turn, event: RuntimeOpened | RuntimeDied | RuntimeClosed | Sh
 
 
 def _on_membership(
-    turn: Turn, event: RebalanceStarted | AssignmentWanted | AssignmentReceived | MembershipLost | MembershipRefused
+    turn: Turn,
+    event: MemberStateChanged | MustReleaseAll | AssignmentWanted | Assigned | Lost | MembershipRefused,
 ) -> None:
     match event:
-        case RebalanceStarted():
-            membership.on_rebalance(turn, event)
+        case MemberStateChanged(state=state):
+            membership.on_round(turn, state)
+        case MustReleaseAll():
+            membership.on_must_release_all(turn)
         case AssignmentWanted():
             leading.on_wanted(turn, event)
-        case AssignmentReceived():
+        case Assigned():
             membership.on_assignment(turn, event)
             draining.on_assignment(turn)
-        case MembershipLost():
+        case Lost():
             membership.on_lost(turn, event)
         case MembershipRefused(reason=reason):
             leaving.leave(turn, reason, code=1, grace_ms=turn.herder.settings.stop_grace_ms)

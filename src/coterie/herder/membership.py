@@ -12,20 +12,25 @@ from coterie.herder.messages import (
     SetTimer,
     Subscribe,
 )
-from coterie.herder.requests import MemberState
 from coterie.herder.state import Herder, Turn
-from coterie.nouns.ids import ConfigOffset, MemberId, WorkerUrl
+from coterie.nouns.ids import ConfigOffset, Generation, MemberId, WorkerUrl
 from coterie.nouns.jobs import NO_JOBS, Jobs
-from coterie.wire.connect import AssignmentError, ConnectProtocol
-from coterie.wire.connect_events import AssignmentReceived, MembershipLost, RebalanceStarted
+from coterie.nouns.membership import Assigned, Lost, MemberState
+from coterie.wire.connect import AssignmentError, RoundResult
 
 
-def on_rebalance(turn: Turn, event: RebalanceStarted) -> None:
+def on_round(turn: Turn, state: MemberState) -> None:
+    """A round has begun."""
     herder = turn.herder
     herder.settled = False
-    herder.joining = MemberState.PREPARING_REBALANCE
+    herder.joining = state
     herder.wanted = None
-    if event.everything_stops and not herder.releasing:
+
+
+def on_must_release_all(turn: Turn) -> None:
+    herder = turn.herder
+    on_round(turn, MemberState.PREPARING_REBALANCE)
+    if not herder.releasing:
         turn.order(Say(text="The group speaks eager and rebalances: everything here stops first"))
         herder.releasing = True
         herder.assigned = NO_JOBS
@@ -33,11 +38,11 @@ def on_rebalance(turn: Turn, event: RebalanceStarted) -> None:
         herder.subscribed = None  # Said again also when it is the same: the membership waits to hear it.
 
 
-def on_assignment(turn: Turn, event: AssignmentReceived) -> None:
-    herder, assignment = turn.herder, event.assignment
-    is_told_again = not herder.lost and event.generation == herder.generation
-    herder.member_id, herder.generation, herder.protocol = event.member_id, event.generation, event.protocol
-    herder.leader, herder.leader_url = assignment.leader, assignment.leader_url
+def on_assignment(turn: Turn, event: Assigned) -> None:
+    herder, result, generation = turn.herder, RoundResult.of(event.token), Generation(event.epoch)
+    is_told_again = not herder.lost and generation == herder.generation
+    herder.member_id, herder.generation, herder.protocol = event.member_id, generation, result.protocol
+    herder.leader, herder.leader_url = event.leader, event.leader_url
     herder.lost = herder.releasing = herder.rejoin_asked = False
     herder.wanted = None
     herder.joining = None
@@ -45,28 +50,28 @@ def on_assignment(turn: Turn, event: AssignmentReceived) -> None:
     if herder.leader != herder.member_id:
         herder.assigned_for = herder.dealt = herder.moves_at_ms = None
     turn.order(Say(text=_told(event)))
-    herder.rumoured = assignment.error is not AssignmentError.NO_ERROR
-    _expect_to_read(turn, assignment.config_offset)
-    if assignment.error is not AssignmentError.NO_ERROR:
+    herder.rumoured = result.error is not AssignmentError.NO_ERROR
+    _expect_to_read(turn, event.config_offset)
+    if result.error is not AssignmentError.NO_ERROR:
         # All keep what they have. Whoever lagged asks for another round once it has caught up; the leader did lag, even
         # if it has caught up meanwhile.
-        lagged = herder.leader == herder.member_id or not herder.has_read(assignment.config_offset)
-        herder.catch_up_to = assignment.config_offset if lagged else None
+        lagged = herder.leader == herder.member_id or not herder.has_read(event.config_offset)
+        herder.catch_up_to = event.config_offset if lagged else None
         return
     herder.settled = True
-    herder.completed = event.generation
+    herder.completed = generation
     herder.catch_up_to = None
-    herder.assignment_offset = assignment.config_offset
-    if event.protocol is ConnectProtocol.EAGER:
+    herder.assignment_offset = event.config_offset
+    if event.is_whole:
         # Whoever worked before has stopped, or stops now: nothing of what was remembered of it can be lost any more.
         herder.memory = Memory()
         herder.owes_rejoin = has_yet_to_deal(herder.assigned_for, configured=herder.config.jobs())
     if herder.leaving is None:
-        herder.assigned = kept_of(herder.assigned, event) | assignment.assigned
-        herder.owes_rejoin = herder.owes_rejoin or _somebody_waits_for(herder, assignment.revoked)
+        herder.assigned = kept_of(herder.assigned, event) | event.jobs
+        herder.owes_rejoin = herder.owes_rejoin or _somebody_waits_for(herder, event.revoked)
     if not is_told_again:
         # A follower that joins again is answered with the generation that runs: its delay has begun long ago.
-        _set_delay(turn, assignment.delay_ms)
+        _set_delay(turn, result.delay_ms)
     if herder.is_leader:
         if herder.moves_at_ms is not None:
             turn.order(SetTimer(timer="moves", at_ms=herder.moves_at_ms))
@@ -74,9 +79,9 @@ def on_assignment(turn: Turn, event: AssignmentReceived) -> None:
         statuses.tell_unassigned(turn)
 
 
-def kept_of(before: Jobs, event: AssignmentReceived) -> Jobs:
-    """What stays of what a worker had; an eager round replaces the whole."""
-    return NO_JOBS if event.protocol is ConnectProtocol.EAGER else before - event.assignment.revoked
+def kept_of(before: Jobs, event: Assigned) -> Jobs:
+    """What stays of what a worker had."""
+    return NO_JOBS if event.is_whole else before - event.revoked
 
 
 def has_yet_to_deal(dealt_for: Jobs | None, *, configured: Jobs) -> bool:
@@ -91,7 +96,7 @@ def on_opened(turn: Turn) -> None:
         turn.order(SetTimer(timer="delay over", at_ms=turn.herder.deferred_until_ms))
 
 
-def on_lost(turn: Turn, event: MembershipLost) -> None:
+def on_lost(turn: Turn, event: Lost) -> None:
     """Stop everything. The membership joins again, as a worker without work, when all has stopped."""
     herder = turn.herder
     turn.order(Say(text=f"The membership is lost, everything here stops: {event.reason}"))
@@ -215,15 +220,15 @@ def _look_again(turn: Turn) -> None:
     turn.order(SetTimer(timer="behind", at_ms=turn.now_ms + turn.herder.settings.rebalance_timeout_ms))
 
 
-def _told(event: AssignmentReceived) -> str:
+def _told(event: Assigned) -> str:
     """One round as this worker saw it, for its log."""
-    assignment = event.assignment
-    given = ", ".join(map(str, assignment.assigned)) or "nothing"
-    back = ", ".join(map(str, assignment.revoked)) or "nothing"
-    waits = f"; another round in {assignment.delay_ms} ms" if assignment.delay_ms else ""
-    wrong = f"; {assignment.error.name}" if assignment.error else ""
+    result = RoundResult.of(event.token)
+    given = ", ".join(map(str, event.jobs)) or "nothing"
+    back = ", ".join(map(str, event.revoked)) or "nothing"
+    waits = f"; another round in {result.delay_ms} ms" if result.delay_ms else ""
+    wrong = f"; {result.error.name}" if result.error else ""
     return (
-        f"Generation {event.generation} ({event.protocol.setting}), led by {assignment.leader_url}: "
+        f"Generation {event.epoch} ({result.protocol.setting}), led by {event.leader_url}: "
         f"new {given}; to give back {back}{waits}{wrong}"
     )
 

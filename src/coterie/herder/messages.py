@@ -12,11 +12,9 @@ from coterie.herder.requests import Answer, Request, RequestId
 from coterie.herder.seams import TaskEvent, TaskStart
 from coterie.herder.session_keys import Signing
 from coterie.herder.timers import Timer
-from coterie.nouns.ids import ConfigOffset, Generation, Incarnation, MemberId, WorkerUrl
+from coterie.nouns.ids import ConfigOffset, Incarnation, WorkerUrl
 from coterie.nouns.jobs import ConnectorName, ConnectorTaskId, Jobs
-from coterie.wire.connect import WorkerAssignment
-from coterie.wire.connect_events import MembershipEvent
-from coterie.wire.connect_place import Place
+from coterie.nouns.membership import Computed, MembershipEvent, PlaceHandover
 
 # -- events: past facts -----------------------------------------------------------------------------------------------
 
@@ -223,15 +221,17 @@ class Rejoin:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Abandon:
-    """Give the place in the group up for now → MembershipLost."""
+    """Give the place in the group up for now → Lost."""
 
     reason: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Install:
-    generation: Generation
-    assignments: Mapping[MemberId, WorkerAssignment]
+    """What the leader computed for the round of ``token``."""
+
+    token: object
+    computed: Computed
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -241,7 +241,7 @@ class Exit:
     code: int
     reason: str
     restarts: bool = False
-    place: Place | None = None
+    place: PlaceHandover | None = None
     """Of one that ``restarts``: what its next life goes on with."""
 
 

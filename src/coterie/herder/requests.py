@@ -14,6 +14,7 @@ from coterie.herder.session_keys import Signature
 from coterie.herder.status_records import Status
 from coterie.nouns.ids import ConfigOffset, Generation, InstanceId, MemberId, WorkerId, WorkerUrl
 from coterie.nouns.jobs import ConnectorName, ConnectorTaskId, Job, Jobs
+from coterie.nouns.membership import MemberState
 from coterie.nouns.states import TargetState
 
 RequestId = NewType("RequestId", int)
@@ -195,17 +196,6 @@ class TaskView:
     """Rows read by the batches seen since this worker got the task."""
     starts: int
     """How often this worker has started it since it got it."""
-
-
-class MemberState(StrEnum):
-    """How far a worker is in its group's rounds, as Connect's own members call it."""
-
-    UNJOINED = "UNJOINED"
-    PREPARING_REBALANCE = "PREPARING_REBALANCE"
-    """It has asked to join, and waits for the others."""
-    COMPLETING_REBALANCE = "COMPLETING_REBALANCE"
-    """All have joined, and it waits for its assignment."""
-    STABLE = "STABLE"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

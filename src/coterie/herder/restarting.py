@@ -13,8 +13,8 @@ from coterie.herder.leaving import FAREWELL_MS
 from coterie.herder.messages import CloseRuntime, Exit, Say, SetTimer
 from coterie.herder.requests import Answer, Done, Problem, Refused
 from coterie.herder.state import Herder, Turn
+from coterie.nouns.membership import PlaceHandover
 from coterie.nouns.states import State
-from coterie.wire.connect_place import Place
 
 REASON = "it restarts"
 
@@ -66,14 +66,14 @@ def _close(turn: Turn) -> None:
         turn.order(CloseRuntime())
 
 
-def _place(herder: Herder) -> Place | None:
+def _place(herder: Herder) -> PlaceHandover | None:
     """What the next life goes on with; None when there is no place to go on in."""
     if herder.lost or herder.protocol is None or not herder.member_id:
         return None
-    return Place(
+    return PlaceHandover(
         member_id=herder.member_id,
         generation=herder.generation,
-        protocol=herder.protocol,
+        protocol=herder.protocol.setting,
         leader=herder.leader,
         leader_url=herder.leader_url,
         config_offset=herder.assignment_offset,

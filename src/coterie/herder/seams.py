@@ -6,10 +6,9 @@ from typing import Protocol, TypeAlias
 
 from coterie.herder.session_keys import Signing
 from coterie.nouns.errors import WorldError
-from coterie.nouns.ids import ConfigOffset, Generation, Incarnation, MemberId, WorkerUrl
+from coterie.nouns.ids import ConfigOffset, Incarnation, WorkerUrl
 from coterie.nouns.jobs import ConnectorName, ConnectorTaskId, Jobs
-from coterie.wire.connect import WorkerAssignment
-from coterie.wire.connect_events import MembershipEvent
+from coterie.nouns.membership import Computed, MembershipEvent
 
 # -- membership: classic | connect ------------------------------------------------------------------------------
 
@@ -29,12 +28,12 @@ class Membership(Protocol):
         """Ask for a round; the work goes on meanwhile."""
         ...
 
-    def install(self, generation: Generation, assignments: Mapping[MemberId, WorkerAssignment]) -> None:
-        """The leader's answer to ``AssignmentWanted``; dropped when the group has moved on."""
+    def install(self, token: object, computed: Computed) -> None:
+        """The leader's answer to the ``AssignmentWanted`` of that ``token``; dropped when the group has moved on."""
         ...
 
     def abandon(self, reason: str) -> None:
-        """Give the place up for now, and say ``MembershipLost``; it joins again when it hears that nothing is owned."""
+        """Give the place up for now, and say ``Lost``; it joins again when it hears that nothing is owned."""
         ...
 
     async def leave(self, reason: str, *, for_good: bool = False) -> None:

@@ -12,21 +12,20 @@ from enum import IntEnum
 
 from coterie.assignors.members import Policy
 from coterie.assignors.memory import Memory
-from coterie.engine.lease import lease_ms
+from coterie.engine.lease import Lease
 from coterie.engine.output import Output
 from coterie.herder.config_state import UNREAD, ConfigState
 from coterie.herder.group_view import Dealt
 from coterie.herder.messages import Effect
-from coterie.herder.requests import Answer, MemberState, Read, RequestId, Write
+from coterie.herder.requests import Answer, Read, RequestId, Write
 from coterie.herder.seams import TaskStart
 from coterie.herder.session_keys import Rotation, SessionKeySettings
 from coterie.herder.status_records import Status, StatusState
 from coterie.nouns.ids import ConfigOffset, Generation, Incarnation, InstanceId, MemberId, WorkerId, WorkerUrl
 from coterie.nouns.jobs import NO_JOBS, ConnectorName, ConnectorTaskId, Job, Jobs
+from coterie.nouns.membership import AssignmentWanted, MemberState, PlaceHandover, ProvedUntil
 from coterie.nouns.states import State
 from coterie.wire.connect import ConnectProtocol
-from coterie.wire.connect_events import AssignmentWanted
-from coterie.wire.connect_place import Place
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,14 +63,8 @@ class HerderSettings:
         return self.name or self.worker_id
 
     @property
-    def lease_ms(self) -> int:
-        """For how long an answered heartbeat proves, from its sending on, that this worker is counted in."""
-        return lease_ms(self.session_timeout_ms)
-
-    @property
-    def hurried_grace_ms(self) -> int:
-        """Grace when the lease is over: the last third of the session is left, and stopping itself takes time."""
-        return self.session_timeout_ms // 5
+    def lease(self) -> Lease:
+        return Lease(self.session_timeout_ms)
 
 
 class Run:
@@ -174,7 +167,7 @@ class Leaving:
 class Herder:
     """The state of one worker's herder."""
 
-    def __init__(self, settings: HerderSettings, place: Place | None = None) -> None:
+    def __init__(self, settings: HerderSettings, place: PlaceHandover | None = None) -> None:
         """``place`` is what a former life of this process has handed on."""
         self.settings = settings
         # Hard: what the logs say.
@@ -198,8 +191,8 @@ class Herder:
         self.lost = False
         self.releasing = False
         """The group speaks eager and a round waits until nothing runs here, and until that has been told."""
-        self.answered_at_ms: int | None = None
-        """When the last heartbeat was sent that the coordinator has answered; None before the first."""
+        self.proved: ProvedUntil | None = None
+        """Until when the place in the group is proved; None before the first answered heartbeat."""
         self.assigned: Jobs = NO_JOBS
         self.assignment_offset = UNREAD
         self.owes_rejoin = False
@@ -263,9 +256,9 @@ class Herder:
         if place is not None:
             self._go_on_in(place)
 
-    def _go_on_in(self, place: Place) -> None:
+    def _go_on_in(self, place: PlaceHandover) -> None:
         self.may_join = self.settled = self.warming = self.unproved = True
-        self.member_id, self.protocol = place.member_id, place.protocol
+        self.member_id, self.protocol = place.member_id, ConnectProtocol.named(place.protocol)
         self.generation = self.completed = place.generation
         self.leader, self.leader_url = place.leader, place.leader_url
         self.assigned, self.assignment_offset = place.jobs, place.config_offset
@@ -296,24 +289,19 @@ class Herder:
     @property
     def lease_ends_ms(self) -> int | None:
         """Until when its work may run here, as far as is known; None when none may, or none has begun."""
-        if self.lost or self.answered_at_ms is None:
-            return None
-        return self.answered_at_ms + self.settings.lease_ms
+        return None if self.lost or self.proved is None else self.proved.until_ms
 
     def is_counted_in(self, now_ms: int) -> bool:
         """Whether its place was proved lately. After a pause other news may come before that of its loss."""
-        if self.answered_at_ms is None:
-            return not self.unproved
-        return now_ms < self.answered_at_ms + self.settings.lease_ms
+        return not self.unproved if self.proved is None else now_ms < self.proved.until_ms
 
     def grace_ms(self, now_ms: int) -> int:
         """How long a stop that is ordered now may take, so that it ends within the session should no answer follow."""
-        settings = self.settings
-        grace_ms = settings.stop_grace_ms
-        if self.answered_at_ms is not None:
-            latest_ms = self.answered_at_ms + settings.lease_ms + settings.hurried_grace_ms
-            grace_ms = min(grace_ms, max(latest_ms - now_ms, 0))
-        return min(grace_ms, settings.hurried_grace_ms) if self.lost else grace_ms
+        grace_ms, hurried_ms = self.settings.stop_grace_ms, self.settings.lease.stop_grace_ms
+        if self.proved is not None:
+            hurried_ms = Lease(self.proved.session_timeout_ms).stop_grace_ms
+            grace_ms = min(grace_ms, max(self.proved.until_ms + hurried_ms - now_ms, 0))
+        return min(grace_ms, hurried_ms) if self.lost else grace_ms
 
     def has_read(self, end: ConfigOffset) -> bool:
         """The config log is read up to ``end``; an empty log always is."""

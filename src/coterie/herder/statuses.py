@@ -62,7 +62,7 @@ def tell_unassigned(turn: Turn) -> None:
     Connect writes nothing, so that for the whole delay a job is shown as RUNNING on a worker that is dead.
     """
     herder = turn.herder
-    if herder.dealt is None or herder.dealt.wanted.generation != herder.generation:
+    if herder.dealt is None or herder.dealt.generation != herder.generation:
         return
     on_its_way = {**herder.writing, **herder.unwritten}
     for job, reason in reasons(herder.dealt, herder.memory.waiting).items():

@@ -5,6 +5,7 @@ Whatever happened (an assignment, a config, a target state, a query's death), th
 when it ends. A start and a stop of one task never overlap; those of different tasks know nothing of each other.
 """
 
+from coterie.engine.lease import Lease
 from coterie.herder import statuses
 from coterie.herder.messages import (
     Say,
@@ -17,8 +18,8 @@ from coterie.herder.messages import (
 from coterie.herder.seams import TaskFailed, TaskHalted, TaskProgressed, TaskStart, TaskTaken
 from coterie.herder.state import Herder, Run, Turn
 from coterie.nouns.jobs import ConnectorTaskId
+from coterie.nouns.membership import ProvedUntil
 from coterie.nouns.states import State, TargetState
-from coterie.wire.connect_events import HeartbeatAnswered
 
 
 def should_run(herder: Herder, task: ConnectorTaskId) -> TaskStart | None:
@@ -138,17 +139,19 @@ def on_taken(turn: Turn, event: TaskTaken | TaskHalted) -> None:
     turn.order(Say(text=f"Task {event.task} was {why}; it stays stopped until it is known to be ours"))
 
 
-def on_heartbeat(turn: Turn, event: HeartbeatAnswered) -> None:
+def on_proved(turn: Turn, event: ProvedUntil) -> None:
     """An answer to a heartbeat sent *after* a task was taken says that it is ours still, if it is assigned still.
 
     An answer from before may have waited in the socket while this worker was the one that was paused.
     """
     herder = turn.herder
     held_back = not herder.is_counted_in(turn.now_ms)
-    herder.answered_at_ms = max(event.sent_at_ms, herder.answered_at_ms or 0)
+    if herder.proved is None or event.until_ms > herder.proved.until_ms:
+        herder.proved = event
     if held_back:
         reconcile(turn)
+    sent_at_ms = event.until_ms - Lease(event.session_timeout_ms).proved_ms
     for task, run in list(herder.runs.items()):
-        if run.taken_at_ms is not None and event.sent_at_ms > run.taken_at_ms:
+        if run.taken_at_ms is not None and sent_at_ms > run.taken_at_ms:
             run.taken_at_ms = None
             _reconcile_one(turn, task, run)

@@ -5,8 +5,9 @@ Its bytes are written and read in `connect_bytes`.
 
 from dataclasses import dataclass
 from enum import IntEnum
+from typing import Self
 
-from coterie.nouns.ids import ConfigOffset, MemberId, WorkerUrl
+from coterie.nouns.ids import ConfigOffset, Generation, MemberId, WorkerUrl
 from coterie.nouns.jobs import NO_JOBS, ConnectorName, ConnectorTaskId, Jobs
 
 PROTOCOL_TYPE = "connect"
@@ -79,3 +80,38 @@ class WorkerMetadata:
     """It is to go for good: its jobs move away while it still runs them."""
     opaque: bytes | None = None
     """For what later versions have to say; handed on as it came."""
+
+
+# -- the tokens of a classic group's rounds (`nouns.membership`) ------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RoundToken:
+    """The round that a leader has to compute: the token of ``AssignmentWanted``."""
+
+    generation: Generation
+    protocol: ConnectProtocol
+    """What the group has voted for: the newest that all members offer."""
+    left_out: frozenset[MemberId] = frozenset()
+    """Members whose metadata is malformed: they are not reported, and may still run tasks."""
+
+    @classmethod
+    def of(cls, token: object) -> Self:
+        assert isinstance(token, cls)
+        return token
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RoundResult:
+    """How a round ended: the token of ``Assigned``."""
+
+    protocol: ConnectProtocol
+    """What the group had voted for in that round."""
+    error: AssignmentError = AssignmentError.NO_ERROR
+    delay_ms: int = 0
+    """What is left of the scheduled rebalance delay; 0 when none runs."""
+
+    @classmethod
+    def of(cls, token: object) -> Self:
+        assert isinstance(token, cls)
+        return token

@@ -1,41 +1,19 @@
-"""A worker's place in its group, as one life of its process hands it on to the next.
+"""The bytes in which one life of a worker's process hands its place in the group on to the next.
 
-A process that executes itself anew is the same member to its group, as long as its heartbeats go on within the session:
-no round, no delay, nothing that moves, whatever protocol the group speaks. The bytes stay on one machine, between two
-processes of which one becomes the other; they are no part of any protocol.
+They stay on one machine, between two processes of which one becomes the other; they are no part of any protocol.
 """
 
 import json
-from dataclasses import dataclass
 from typing import Any
 
 from coterie.nouns.errors import WireError
 from coterie.nouns.ids import ConfigOffset, Generation, MemberId, WorkerUrl
 from coterie.nouns.jobs import ConnectorName, ConnectorTaskId, Jobs
+from coterie.nouns.membership import PlaceHandover
 from coterie.wire.connect import ConnectProtocol
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Place:
-    """What a member has, and its herder knows, when nothing of it runs any more."""
-
-    member_id: MemberId
-    generation: Generation
-    protocol: ConnectProtocol
-    leader: MemberId
-    leader_url: WorkerUrl
-    config_offset: ConfigOffset
-    """How far the leader had read the configs when it dealt out ``jobs``."""
-    jobs: Jobs
-    deferred_until_ms: int | None = None
-    """When the scheduled rebalance delay ends that runs, on the machine's steady clock, which both lives share."""
-    unheard: bool = False
-    """A round was under way: the group may have had a vote that the next life does not know of."""
-    owes_round: bool = False
-    """The next life has to ask for a round: it leads and remembers nothing, or has released or to say something."""
-
-
-def encode_place(place: Place) -> bytes:
+def encode_place(place: PlaceHandover) -> bytes:
     numbers: dict[str, list[int]] = {}
     for task in sorted(place.jobs.tasks):
         numbers.setdefault(task.connector, []).append(task.task)
@@ -43,7 +21,7 @@ def encode_place(place: Place) -> bytes:
         {
             "member_id": place.member_id,
             "generation": place.generation,
-            "protocol": place.protocol.setting,
+            "protocol": place.protocol,
             "leader": place.leader,
             "leader_url": place.leader_url,
             "config_offset": place.config_offset,
@@ -56,15 +34,15 @@ def encode_place(place: Place) -> bytes:
     ).encode()
 
 
-def decode_place(data: bytes) -> Place:
+def decode_place(data: bytes) -> PlaceHandover:
     """:raises WireError: when the bytes are no place."""
     try:
         said: Any = json.loads(data)
         deferred_until_ms = said["deferred_until_ms"]
-        return Place(
+        return PlaceHandover(
             member_id=MemberId(said["member_id"]),
             generation=Generation(int(said["generation"])),
-            protocol=ConnectProtocol.named(said["protocol"]),
+            protocol=ConnectProtocol.named(said["protocol"]).setting,
             leader=MemberId(said["leader"]),
             leader_url=WorkerUrl(said["leader_url"]),
             config_offset=ConfigOffset(int(said["config_offset"])),

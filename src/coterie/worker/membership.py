@@ -8,7 +8,6 @@ inbox ──► step ──► perform: timers, the herder's events      at once
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Mapping
 from typing import Literal, TypeAlias
 
 from coterie.engine.trace import Trace
@@ -34,14 +33,9 @@ from coterie.member.classic.machine import step
 from coterie.member.classic.messages import Coordinator, HeartbeatRequest
 from coterie.member.classic.state import Member, MemberSettings
 from coterie.nouns.errors import WorldError
-from coterie.nouns.ids import ConfigOffset, Generation, MemberId
+from coterie.nouns.ids import ConfigOffset
 from coterie.nouns.jobs import Jobs
-from coterie.wire.connect import WorkerAssignment
-from coterie.wire.connect_events import (
-    HeartbeatAnswered,
-    MembershipEvent,
-)
-from coterie.wire.connect_place import Place
+from coterie.nouns.membership import Computed, MembershipEvent, PlaceHandover, ProvedUntil
 from coterie.worker.inbox import Inbox, now_ms
 
 logger = logging.getLogger(__name__)
@@ -58,7 +52,9 @@ _Kind: TypeAlias = Literal["heartbeat", "round"]
 class ClassicMembership:
     """Matches `herder.seams.Membership`. Alive while :meth:`run` runs."""
 
-    def __init__(self, settings: MemberSettings, coordinator: Coordinator, *, place: Place | None = None) -> None:
+    def __init__(
+        self, settings: MemberSettings, coordinator: Coordinator, *, place: PlaceHandover | None = None
+    ) -> None:
         """``place`` is what a former life of this process has handed on: the member goes on in it."""
         self._member = Member(settings, place)
         self._coordinator = coordinator
@@ -77,8 +73,8 @@ class ClassicMembership:
     def rejoin(self, reason: str) -> None:
         self._inbox.put_nowait(RejoinWanted(reason=reason))
 
-    def install(self, generation: Generation, assignments: Mapping[MemberId, WorkerAssignment]) -> None:
-        self._inbox.put_nowait(Installed(generation=generation, assignments=assignments))
+    def install(self, token: object, computed: Computed) -> None:
+        self._inbox.put_nowait(Installed(token=token, computed=computed))
 
     def abandon(self, reason: str) -> None:
         self._inbox.put_nowait(AbandonWanted(reason=reason))
@@ -162,11 +158,7 @@ class ClassicMembership:
 
     async def _tell(self, event: MembershipEvent) -> None:
         async with self._changed:
-            if (
-                isinstance(event, HeartbeatAnswered)
-                and self._events
-                and isinstance(self._events[-1], HeartbeatAnswered)
-            ):
+            if isinstance(event, ProvedUntil) and self._events and isinstance(self._events[-1], ProvedUntil):
                 self._events[-1] = event  # the newer one says it all
             else:
                 await self._changed.wait_for(lambda: len(self._events) < EVENTS_MAX)

@@ -46,8 +46,7 @@ from coterie.herder.state import Herder, HerderSettings
 from coterie.herder.timers import Timer
 from coterie.nouns.errors import ConfigError, WorldError
 from coterie.nouns.ids import Incarnation
-from coterie.wire.connect_events import HeartbeatAnswered
-from coterie.wire.connect_place import Place
+from coterie.nouns.membership import PlaceHandover, ProvedUntil
 from coterie.worker.chores import Chores
 from coterie.worker.inbox import Inbox, now_ms
 from coterie.worker.stall import StallMeter
@@ -55,9 +54,6 @@ from coterie.worker.watchdog import Watchdog
 
 INBOX_MAX = 4096
 """Full, it holds the feeders up, and refuses requests."""
-SILENT_SHARE = 12
-"""A loop that has given no sign for so small a part of the session when the lease ends stands still: then its tasks are
-stopped without it. Less than a third, for they have to end within the session; more than a busy machine's hiccup."""
 SIGN_EVERY_MS = 1_000
 
 logger = logging.getLogger(__name__)
@@ -77,7 +73,7 @@ class Ended:
     reason: str
     restarts: bool = False
     """The process is to execute itself anew, and to hand ``place`` on, if there is one."""
-    place: Place | None = None
+    place: PlaceHandover | None = None
 
 
 class _Exited(Exception):
@@ -96,7 +92,7 @@ class Worker:
         membership: Membership,
         runtime: TaskRuntime,
         leader_client: LeaderClient,
-        place: Place | None = None,
+        place: PlaceHandover | None = None,
         check_settings: Callable[[], object] = lambda: None,
     ) -> None:
         """``place`` is what a former life of this process has handed on; its membership goes on in it as well.
@@ -191,7 +187,7 @@ class Worker:
         watchdog = Watchdog(
             lease_ends_ms=lambda: self._herder.lease_ends_ms,
             silent_ms=self.stall.silent_ms,
-            silent_max_ms=self.settings.session_timeout_ms // SILENT_SHARE,
+            silent_max_ms=self.settings.lease.silence_ms,
             stop_everything=self._runtime.stop_everything_now,
         )
         try:
@@ -294,7 +290,7 @@ class Worker:
                 event.set()
                 continue
             at_ms = now_ms()
-            if not isinstance(event, HeartbeatAnswered | ConfigLinesRead | StatusLinesRead):
+            if not isinstance(event, ProvedUntil | ConfigLinesRead | StatusLinesRead):
                 self._trace.add(at_ms, repr(event))
             try:
                 output = step(self._herder, event, now_ms=at_ms)
@@ -334,8 +330,8 @@ class Worker:
                 self._membership.rejoin(reason)
             case Abandon(reason=reason):
                 self._membership.abandon(reason)
-            case Install(generation=generation, assignments=assignments):
-                self._membership.install(generation, assignments)
+            case Install(token=token, computed=computed):
+                self._membership.install(token, computed)
             case Exit(code=code, reason=reason, restarts=restarts, place=place):
                 self._end(Ended(code=code, reason=reason, restarts=restarts, place=place))
             case _:

@@ -16,8 +16,8 @@ from coterie.member.classic.messages import (
     SyncRequest,
 )
 from coterie.nouns.jobs import NO_JOBS
+from coterie.nouns.membership import Lost
 from coterie.wire.connect_bytes import decode_metadata
-from coterie.wire.connect_events import MembershipLost
 from coterie.wire.errors import ErrorCode
 from tests.member.classic.driving import SOME_WORK, Worker, joined, synced
 
@@ -98,7 +98,7 @@ def test_a_place_that_is_lost_is_hurried_for_no_more(worker: Worker) -> None:
     settle(worker)
     worker.pass_time(OFTEN_MS)
     worker.answer(HeartbeatRequest, HeartbeatResponse(error=ErrorCode.unknown_member_id))
-    assert worker.heard(MembershipLost)
+    assert worker.heard(Lost)
     assert worker.member.hurries_until_ms is None
     worker.subscribe(NO_JOBS)
     worker.answer(JoinRequest, joined(2))
@@ -182,7 +182,7 @@ def test_whatever_happens_the_interval_is_the_usual_one_again_when_all_is_quiet(
 
 def go_on(worker: Worker, generation: int) -> None:
     """Its group takes part, and it has stopped whatever it has lost."""
-    if worker.heard(MembershipLost):
+    if worker.heard(Lost):
         worker.subscribe(NO_JOBS)
     while worker.sent(JoinRequest) is not None or worker.sent(SyncRequest) is not None:
         if worker.sent(SyncRequest) is not None:

@@ -1,5 +1,7 @@
 """One member against a coordinator that is played by hand."""
 
+from dataclasses import replace
+
 import pytest
 
 from coterie.member.classic.events import Answered, Installed, LeaveWanted, Left, RejoinWanted, RequestId
@@ -14,16 +16,18 @@ from coterie.member.classic.messages import (
 )
 from coterie.nouns.ids import Generation, MemberId, WorkerUrl
 from coterie.nouns.jobs import NO_JOBS, Jobs
-from coterie.wire.connect import ConnectProtocol, WorkerAssignment, WorkerMetadata
-from coterie.wire.connect_bytes import decode_metadata, encode_metadata
-from coterie.wire.connect_events import (
-    AssignmentReceived,
+from coterie.nouns.membership import (
+    Assigned,
     AssignmentWanted,
-    HeartbeatAnswered,
-    MembershipLost,
+    Computed,
+    Lost,
+    MemberAssignment,
     MembershipRefused,
-    RebalanceStarted,
+    MemberStateChanged,
+    ProvedUntil,
 )
+from coterie.wire.connect import ConnectProtocol, RoundResult, RoundToken, WorkerAssignment, WorkerMetadata
+from coterie.wire.connect_bytes import decode_assignment, decode_metadata, encode_metadata
 from coterie.wire.errors import ErrorCode
 from tests.member.classic.driving import SOME_WORK, Worker, joined, synced
 
@@ -71,10 +75,10 @@ def test_a_follower_syncs_at_once_and_hands_its_assignment_over(worker: Worker) 
     request = worker.answer(SyncRequest, synced(SOME_WORK, delay_ms=300))
     assert request.generation == 7
     assert request.assignments == ()
-    (delivered,) = worker.heard(AssignmentReceived)
-    assert delivered.generation == 7
-    assert delivered.assignment.assigned == SOME_WORK
-    assert delivered.assignment.delay_ms == 300
+    (delivered,) = worker.heard(Assigned)
+    assert delivered.epoch == 7
+    assert delivered.jobs == SOME_WORK
+    assert RoundResult.of(delivered.token).delay_ms == 300
 
 
 def test_a_leader_syncs_what_its_herder_computed(worker: Worker) -> None:
@@ -87,16 +91,25 @@ def test_a_leader_syncs_what_its_herder_computed(worker: Worker) -> None:
     (wanted,) = worker.heard(AssignmentWanted)
     assert sorted(wanted.members) == ["me", "other"]
     assert worker.sent(SyncRequest) is None
-    assignment = WorkerAssignment(
-        leader=MemberId("me"), leader_url=WorkerUrl("http://w/"), config_offset=worker.member.config_offset
+    assert isinstance(wanted.token, RoundToken)
+    computed = Computed(
+        config_offset=worker.member.config_offset, assignments={MemberId("me"): MemberAssignment(assigned=SOME_WORK)}
     )
-    stale = Installed(generation=Generation(2), assignments={MemberId("me"): assignment})
-    worker.feed(stale)
+    worker.feed(Installed(token=replace(wanted.token, generation=Generation(2)), computed=computed))
     assert worker.sent(SyncRequest) is None, "an answer for another generation is dropped"
-    worker.feed(Installed(generation=Generation(3), assignments={MemberId("me"): assignment}))
+    worker.feed(Installed(token=wanted.token, computed=computed))
     request = worker.sent(SyncRequest)
     assert request is not None
-    assert [member for member, _ in request.assignments] == ["me"]
+    ((member_id, sent),) = request.assignments
+    assert (member_id, decode_assignment(sent)[1]) == (
+        "me",
+        WorkerAssignment(
+            leader=MemberId("me"),
+            leader_url=WorkerUrl("http://w:8083/"),
+            config_offset=worker.member.config_offset,
+            assigned=SOME_WORK,
+        ),
+    )
 
 
 def test_the_next_join_says_what_is_owned_and_the_work_goes_on(worker: Worker) -> None:
@@ -108,7 +121,7 @@ def test_the_next_join_says_what_is_owned_and_the_work_goes_on(worker: Worker) -
     allocation = said(request).allocation
     assert allocation is not None
     assert allocation.assigned == SOME_WORK
-    assert not worker.heard(MembershipLost)
+    assert not worker.heard(Lost)
 
 
 def test_a_wish_that_comes_during_a_round_is_granted_after_it(worker: Worker) -> None:
@@ -145,7 +158,7 @@ def test_a_sync_of_a_round_that_is_over_leads_to_the_next_join(worker: Worker, e
     worker.answer(JoinRequest, joined(2))
     worker.answer(SyncRequest, SyncResponse(error=error))
     assert worker.sent(JoinRequest) is not None
-    assert not worker.heard(MembershipLost)
+    assert not worker.heard(Lost)
 
 
 @pytest.mark.parametrize("error", COORDINATOR_AWAY)
@@ -158,7 +171,7 @@ def test_a_coordinator_that_is_away_is_asked_again_by_the_same_member(worker: Wo
     again = worker.sent(JoinRequest)
     assert again is not None
     assert again.member_id == "me"
-    assert not worker.heard(MembershipLost)
+    assert not worker.heard(Lost)
 
 
 @pytest.mark.parametrize(
@@ -195,7 +208,7 @@ def test_a_member_that_is_refused_later_keeps_its_place_until_it_leaves(worker: 
     assert worker.heard(MembershipRefused)
     worker.pass_time(1_000)
     worker.answer(HeartbeatRequest, HeartbeatResponse(error=ErrorCode.rebalance_in_progress))
-    assert worker.heard(HeartbeatAnswered)
+    assert worker.heard(ProvedUntil)
     assert worker.sent(JoinRequest) is None
     worker.feed(LeaveWanted(reason="refused"))
     assert worker.sent(LeaveRequest) is not None
@@ -244,7 +257,7 @@ def test_heartbeats_name_the_generation_and_tell_the_herder_when_they_were_sent(
     worker.pass_time(1_000)
     request = worker.answer(HeartbeatRequest, HeartbeatResponse(error=ErrorCode.none))
     assert request.generation == 1
-    assert worker.heard(HeartbeatAnswered) == [HeartbeatAnswered(sent_at_ms=1_000)]
+    assert worker.heard(ProvedUntil) == [ProvedUntil(until_ms=1_000 + 6_000, session_timeout_ms=9_000)]
 
 
 @pytest.mark.parametrize("error", [ErrorCode.rebalance_in_progress, ErrorCode.illegal_generation])
@@ -255,8 +268,8 @@ def test_a_heartbeat_that_tells_of_a_rebalance_begins_a_round_and_stops_nothing(
     worker.pass_time(1_000)
     worker.answer(HeartbeatRequest, HeartbeatResponse(error=error))
     assert worker.sent(JoinRequest) is not None
-    assert worker.heard(RebalanceStarted)
-    assert not worker.heard(MembershipLost)
+    assert worker.heard(MemberStateChanged)
+    assert not worker.heard(Lost)
 
 
 def test_heartbeats_go_on_while_a_join_is_parked_and_keep_the_lease(worker: Worker) -> None:
@@ -265,7 +278,7 @@ def test_heartbeats_go_on_while_a_join_is_parked_and_keep_the_lease(worker: Work
     for _ in range(30):
         worker.pass_time(1_000)
         worker.answer(HeartbeatRequest, HeartbeatResponse(error=ErrorCode.rebalance_in_progress))
-    assert not worker.heard(MembershipLost)
+    assert not worker.heard(Lost)
     assert sum(isinstance(send.request, JoinRequest) for send in worker.out) == 1
     worker.answer(JoinRequest, joined(2))
     assert worker.sent(SyncRequest) is not None
@@ -287,9 +300,9 @@ def test_the_lease_ends_at_two_thirds_of_the_session_from_the_sending_of_the_las
     worker.now_ms += 2_000  # the answer lay in the socket meanwhile
     worker.answer(HeartbeatRequest, HeartbeatResponse(error=ErrorCode.none))
     worker.pass_time(6_999 - worker.now_ms)
-    assert not worker.heard(MembershipLost)
+    assert not worker.heard(Lost)
     worker.pass_time(1)
-    assert worker.heard(MembershipLost)
+    assert worker.heard(Lost)
 
 
 def test_an_answer_that_comes_out_of_the_socket_after_a_pause_does_not_save_the_lease(worker: Worker) -> None:
@@ -298,7 +311,7 @@ def test_an_answer_that_comes_out_of_the_socket_after_a_pause_does_not_save_the_
     worker.now_ms += 60_000
     worker.answer(HeartbeatRequest, HeartbeatResponse(error=ErrorCode.none))
     worker.pass_time(0)
-    assert worker.heard(MembershipLost)
+    assert worker.heard(Lost)
 
 
 def test_a_broker_that_is_back_within_the_lease_stops_nothing(worker: Worker) -> None:
@@ -309,7 +322,7 @@ def test_a_broker_that_is_back_within_the_lease_stops_nothing(worker: Worker) ->
     worker.pass_time(1_000)
     worker.answer(HeartbeatRequest, HeartbeatResponse(error=ErrorCode.none))
     worker.pass_time(3_000)
-    assert not worker.heard(MembershipLost)
+    assert not worker.heard(Lost)
 
 
 def test_an_unanswered_heartbeat_is_tried_again_before_the_lease_is_over(worker: Worker) -> None:
@@ -325,7 +338,7 @@ def test_an_unknown_member_stops_everything_then_joins_as_a_new_one(worker: Work
     settle(worker)
     worker.pass_time(1_000)
     worker.answer(HeartbeatRequest, HeartbeatResponse(error=ErrorCode.unknown_member_id))
-    assert worker.heard(MembershipLost)
+    assert worker.heard(Lost)
     worker.pass_time(30_000)
     assert worker.sent(JoinRequest) is None, "what it ran has not stopped"
     worker.subscribe(NO_JOBS)
@@ -338,13 +351,13 @@ def test_an_unknown_member_stops_everything_then_joins_as_a_new_one(worker: Work
 def test_a_member_whose_lease_ran_out_joins_with_its_old_id(worker: Worker) -> None:
     settle(worker)
     worker.pass_time(6_000)
-    assert worker.heard(MembershipLost)
+    assert worker.heard(Lost)
     worker.subscribe(NO_JOBS)
     request = worker.sent(JoinRequest)
     assert request is not None
     assert request.member_id == "me"
     worker.answer(JoinRequest, JoinResponse(error=ErrorCode.unknown_member_id))
-    assert not worker.heard(MembershipLost), "once is enough"
+    assert not worker.heard(Lost), "once is enough"
     worker.pass_time(1_000)
     request = worker.sent(JoinRequest)
     assert request is not None
@@ -365,7 +378,7 @@ def test_a_late_answer_to_a_join_of_a_former_life_means_nothing(worker: Worker) 
     worker.feed(RejoinWanted(reason="a wish"))
     parked = worker.out[-1]
     worker.pass_time(6_000)
-    assert worker.heard(MembershipLost)
+    assert worker.heard(Lost)
     worker.feed(Answered(id=parked.id, response=joined(2)))
     assert worker.sent(SyncRequest) is None
 

@@ -7,8 +7,8 @@ from coterie.member.classic.machine import step
 from coterie.member.classic.messages import HeartbeatRequest, HeartbeatResponse, JoinRequest
 from coterie.member.classic.state import Member, MemberSettings
 from coterie.nouns.ids import GroupId, InstanceId, WorkerUrl
+from coterie.nouns.membership import Lost, ProvedUntil
 from coterie.wire.connect import ConnectProtocol
-from coterie.wire.connect_events import HeartbeatAnswered, MembershipLost
 from coterie.wire.errors import ErrorCode
 from tests.wire.test_connect_place import PLACE
 
@@ -34,7 +34,10 @@ def test_an_answer_proves_the_place() -> None:
     member = Member(SETTINGS, PLACE)
     send = first_heartbeat(member)
     output = step(member, Answered(id=send.id, response=HeartbeatResponse(error=ErrorCode.none)), now_ms=1_100)
-    assert HeartbeatAnswered(sent_at_ms=1_000) in output.effects
+    assert (
+        ProvedUntil(until_ms=1_000 + SETTINGS.lease_ms, session_timeout_ms=SETTINGS.session_timeout_ms)
+        in output.effects
+    )
 
 
 def test_a_place_that_the_group_gave_up_is_lost() -> None:
@@ -42,7 +45,7 @@ def test_a_place_that_the_group_gave_up_is_lost() -> None:
     send = first_heartbeat(member)
     unknown = HeartbeatResponse(error=ErrorCode.unknown_member_id)
     output = step(member, Answered(id=send.id, response=unknown), now_ms=1_100)
-    assert any(isinstance(effect, MembershipLost) for effect in output.effects)
+    assert any(isinstance(effect, Lost) for effect in output.effects)
 
 
 def test_the_next_join_says_what_it_had() -> None:

@@ -12,7 +12,7 @@ from coterie.member.classic.messages import (
 from coterie.member.classic.turn import TROUBLES_MAX
 from coterie.nouns.ids import InstanceId
 from coterie.nouns.jobs import NO_JOBS
-from coterie.wire.connect_events import MembershipLost
+from coterie.nouns.membership import Lost
 from coterie.wire.errors import ErrorCode
 from tests.member.classic.driving import SOME_WORK, Worker, joined, synced
 
@@ -35,7 +35,7 @@ def test_a_place_that_is_given_up_is_left_at_once_and_taken_anew_when_all_has_st
     farewell = worker.sent(LeaveRequest)
     assert farewell is not None
     assert farewell.member_id == "me"
-    (lost,) = worker.heard(MembershipLost)
+    (lost,) = worker.heard(Lost)
     assert lost.reason == STUCK.reason
     worker.fail(LeaveRequest)
     worker.pass_time(60_000)
@@ -49,7 +49,7 @@ def test_a_place_that_is_given_up_is_left_at_once_and_taken_anew_when_all_has_st
 def test_a_join_that_is_parked_is_given_up_with_the_place(worker: Worker) -> None:
     worker.subscribe()
     worker.feed(STUCK)
-    assert len(worker.heard(MembershipLost)) == 1
+    assert len(worker.heard(Lost)) == 1
     assert worker.sent(LeaveRequest) is None, "it had no id yet"
 
 

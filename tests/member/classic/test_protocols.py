@@ -13,11 +13,20 @@ from coterie.member.classic.messages import (
     SyncRequest,
     SyncResponse,
 )
-from coterie.nouns.ids import ConfigOffset, Generation, InstanceId, MemberId, WorkerUrl
+from coterie.nouns.ids import ConfigOffset, InstanceId, MemberId, WorkerUrl
 from coterie.nouns.jobs import NO_JOBS, ConnectorName, ConnectorTaskId, Jobs
-from coterie.wire.connect import ConnectProtocol, WorkerAssignment, WorkerMetadata
+from coterie.nouns.membership import (
+    Assigned,
+    AssignmentWanted,
+    Computed,
+    Lost,
+    MemberAssignment,
+    MemberState,
+    MemberStateChanged,
+    MustReleaseAll,
+)
+from coterie.wire.connect import ConnectProtocol, RoundResult, RoundToken, WorkerMetadata
 from coterie.wire.connect_bytes import decode_metadata, encode_metadata
-from coterie.wire.connect_events import AssignmentReceived, AssignmentWanted, MembershipLost, RebalanceStarted
 from coterie.wire.errors import ErrorCode
 from tests.member.classic.driving import SOME_WORK, Worker, joined, synced
 
@@ -77,17 +86,26 @@ def test_the_herder_is_told_what_the_group_has_voted_for(worker: Worker, protoco
     worker.subscribe()
     worker.answer(JoinRequest, joined(leader="me", members={"me": metadata}, protocol=protocol))
     (wanted,) = worker.heard(AssignmentWanted)
-    assert wanted.protocol is protocol
-    assignment = WorkerAssignment(
-        leader=MemberId("me"), leader_url=WorkerUrl("http://w/"), config_offset=ConfigOffset(4), assigned=SOME_WORK
+    assert RoundToken.of(wanted.token).protocol is protocol
+    computed = Computed(
+        config_offset=ConfigOffset(4), assignments={MemberId("me"): MemberAssignment(assigned=SOME_WORK)}
     )
-    worker.feed(Installed(generation=Generation(1), assignments={MemberId("me"): assignment}))
+    worker.feed(Installed(token=wanted.token, computed=computed))
     request = worker.sent(SyncRequest)
     assert request is not None
     assert request.protocol == protocol.wire_name
     worker.answer(SyncRequest, SyncResponse(error=ErrorCode.none, assignment=dict(request.assignments)[MemberId("me")]))
-    (received,) = worker.heard(AssignmentReceived)
-    assert (received.protocol, received.assignment) == (protocol, assignment)
+    (received,) = worker.heard(Assigned)
+    assert received == Assigned(
+        member_id=MemberId("me"),
+        epoch=1,
+        jobs=SOME_WORK,
+        is_whole=protocol is EAGER,
+        leader=MemberId("me"),
+        leader_url=WorkerUrl("http://w:8083/"),
+        config_offset=ConfigOffset(4),
+        token=RoundResult(protocol=protocol),
+    )
 
 
 def test_a_change_of_what_the_group_speaks_is_told_once() -> None:
@@ -110,12 +128,12 @@ def test_in_an_eager_group_everything_has_stopped_before_a_member_joins(worker: 
     worker.pass_time(1_000)
     worker.answer(HeartbeatRequest, HeartbeatResponse(error=ErrorCode.rebalance_in_progress))
     assert worker.sent(JoinRequest) is None
-    assert worker.heard(RebalanceStarted) == [RebalanceStarted(everything_stops=True)]
+    assert worker.heard(MustReleaseAll) == [MustReleaseAll()]
     worker.pass_time(1_000)
     worker.answer(HeartbeatRequest, HeartbeatResponse(error=ErrorCode.rebalance_in_progress))
     worker.subscribe(Jobs(tasks=SOME_WORK.tasks))
     assert worker.sent(JoinRequest) is None, "some of it still runs"
-    assert not worker.heard(MembershipLost), "its place is kept meanwhile"
+    assert not worker.heard(Lost), "its place is kept meanwhile"
     worker.subscribe(NO_JOBS)
     assert worker.sent(JoinRequest) is not None
 
@@ -128,7 +146,7 @@ def test_a_worker_that_joined_at_work_stops_before_the_next_join_once_it_has_hea
     worker.answer(JoinRequest, joined(2, protocol=EAGER))
     worker.answer(SyncRequest, SyncResponse(error=ErrorCode.rebalance_in_progress))
     assert worker.sent(JoinRequest) is None
-    assert worker.heard(RebalanceStarted)[-1] == RebalanceStarted(everything_stops=True)
+    assert worker.heard(MustReleaseAll)
     worker.subscribe(NO_JOBS)
     assert worker.sent(JoinRequest) is not None
 
@@ -155,7 +173,7 @@ def test_after_an_eager_round_the_work_goes_on_through_the_next_but_one(worker: 
     settle(worker, STATIC, generation=2)
     worker.feed(RejoinWanted(reason="a wish"))
     assert worker.sent(JoinRequest) is not None
-    assert worker.heard(RebalanceStarted) == [RebalanceStarted()]
+    assert worker.heard(MemberStateChanged) == [MemberStateChanged(state=MemberState.PREPARING_REBALANCE)]
 
 
 def test_a_member_that_is_slow_to_stop_and_is_removed_stops_all_the_same_and_joins_as_a_new_one(worker: Worker) -> None:
@@ -163,7 +181,7 @@ def test_a_member_that_is_slow_to_stop_and_is_removed_stops_all_the_same_and_joi
     worker.feed(RejoinWanted(reason="a wish"))
     worker.pass_time(1_000)
     worker.answer(HeartbeatRequest, HeartbeatResponse(error=ErrorCode.unknown_member_id))
-    assert worker.heard(MembershipLost)
+    assert worker.heard(Lost)
     worker.subscribe(NO_JOBS)
     request = worker.sent(JoinRequest)
     assert request is not None
@@ -188,8 +206,8 @@ def test_a_static_member_that_is_back_in_an_eager_group_goes_on_with_the_whole_t
     response = joined(7, protocol=EAGER, leader="me" if leads else "x")
     worker.answer(JoinRequest, replace(response, skip_assignment=leads))
     worker.answer(SyncRequest, synced(SOME_WORK, protocol=EAGER))
-    (received,) = worker.heard(AssignmentReceived)
-    assert received.assignment.assigned == SOME_WORK
+    (received,) = worker.heard(Assigned)
+    assert received.jobs == SOME_WORK
     worker.subscribe(SOME_WORK)
     worker.subscribe(NO_JOBS)
     assert (worker.sent(JoinRequest) is not None) is leads, "a leader that is back does not know what it dealt out"
@@ -228,7 +246,7 @@ def test_a_group_that_cannot_do_without_eager_refuses_that_and_then_everything_s
     worker.told.clear()
     worker.answer(JoinRequest, JoinResponse(error=ErrorCode.inconsistent_group_protocol))
     assert worker.sent(JoinRequest) is None
-    assert worker.heard(RebalanceStarted) == [RebalanceStarted(everything_stops=True)]
+    assert worker.heard(MustReleaseAll) == [MustReleaseAll()]
     worker.subscribe(NO_JOBS)
     assert names(worker) == ["static", "sessioned", "compatible", "default"]
 
@@ -244,7 +262,7 @@ def test_any_other_group_takes_it_and_is_offered_eager_again_in_a_round_of_its_o
     worker.answer(JoinRequest, joined(4, protocol=STATIC))
     worker.answer(SyncRequest, synced(protocol=STATIC))
     assert worker.sent(JoinRequest) is None
-    assert not worker.heard(MembershipLost)
+    assert not worker.heard(Lost)
 
 
 def test_a_worker_without_work_offers_everything_whatever_it_has_missed(worker: Worker) -> None:
@@ -280,7 +298,7 @@ def test_a_member_whose_metadata_is_malformed_is_left_out_and_the_others_are_not
     worker.answer(JoinRequest, joined(leader="me", members={"me": good, "other": nonsense}, protocol=protocol))
     (wanted,) = worker.heard(AssignmentWanted)
     assert list(wanted.members) == ["me"]
-    assert list(wanted.left_out) == ["other"]
+    assert RoundToken.of(wanted.token).left_out == {"other"}
     assert any("What member other says of itself is malformed" in text for text in worker.warned)
 
 
@@ -293,7 +311,7 @@ def test_a_member_that_is_left_out_stops_everything_and_asks_again_with_patience
     worker.subscribe(NO_JOBS if protocol is EAGER else SOME_WORK)
     worker.answer(JoinRequest, joined(2, protocol=protocol))
     worker.answer(SyncRequest, SyncResponse(error=ErrorCode.none, assignment=b""))
-    (lost,) = worker.heard(MembershipLost)
+    (lost,) = worker.heard(Lost)
     assert "left this worker out" in lost.reason
     worker.subscribe(NO_JOBS)
     assert worker.sent(JoinRequest) is None, "not at once"
@@ -311,12 +329,12 @@ def test_an_assignment_that_is_malformed_is_asked_for_again_and_the_work_goes_on
     worker.subscribe(NO_JOBS if protocol is EAGER else SOME_WORK)
     worker.answer(JoinRequest, joined(2, protocol=protocol))
     worker.answer(SyncRequest, SyncResponse(error=ErrorCode.none, assignment=nonsense))
-    assert not worker.heard(AssignmentReceived)
+    assert not worker.heard(Assigned)
     assert worker.sent(JoinRequest) is None, "not at once"
     worker.pass_time(1_000)
     settle(worker, protocol, generation=3)
     assert worker.sent(JoinRequest) is None
-    assert not worker.heard(MembershipLost)
+    assert not worker.heard(Lost)
 
 
 @pytest.mark.parametrize("protocol", [one for one in ConnectProtocol if one is not ConnectProtocol.EAGER])

@@ -31,7 +31,8 @@ from coterie.member.classic.messages import (
 )
 from coterie.nouns.ids import ConfigOffset, Generation, InstanceId, MemberId
 from coterie.nouns.jobs import NO_JOBS
-from coterie.wire.connect_events import AssignmentReceived, MembershipLost, MembershipRefused
+from coterie.nouns.membership import Assigned, Computed, Lost, MembershipRefused
+from coterie.wire.connect import ConnectProtocol, RoundToken
 from coterie.wire.errors import ErrorCode
 from tests.member.classic.driving import SOME_WORK, Worker, synced
 
@@ -71,7 +72,11 @@ STRAY = st.one_of(
     st.builds(Subscribed, config_offset=st.just(ConfigOffset(1)), owned=st.sampled_from([NO_JOBS, SOME_WORK])),
     st.builds(RejoinWanted, reason=st.just("a wish")),
     st.just(AbandonWanted(reason="the herder is stuck")),
-    st.builds(Installed, generation=GENERATIONS, assignments=st.just({})),
+    st.builds(
+        Installed,
+        token=st.builds(RoundToken, generation=GENERATIONS, protocol=st.just(ConnectProtocol.COMPATIBLE)),
+        computed=st.just(Computed(config_offset=ConfigOffset(1), assignments={})),
+    ),
     st.builds(Failed, id=st.integers(1, 30).map(RequestId), reason=st.just("the connection broke")),
     st.builds(TimerFired, timer=TIMERS),
     st.just(LeaveWanted(reason="shutdown")),
@@ -121,8 +126,8 @@ def test_any_course_of_events_keeps_a_member_in_order(
             assert len(worker.told) == before, "nothing is told after the farewell"
             assert len(worker.out) == sent, "and nothing is asked"
         for told in worker.told[before:]:
-            assert not (was_stopping and isinstance(told, AssignmentReceived)), "no work before all has stopped"
-            assert not (was_stopping and isinstance(told, MembershipLost)), "a loss is told once"
+            assert not (was_stopping and isinstance(told, Assigned)), "no work before all has stopped"
+            assert not (was_stopping and isinstance(told, Lost)), "a loss is told once"
         for send in worker.out[sent:]:
             assert not (instance_id and isinstance(send.request, LeaveRequest)), "a static member never says farewell"
             if isinstance(send.request, HeartbeatRequest):
@@ -159,7 +164,7 @@ def test_once_the_coordinator_answers_every_member_that_was_not_refused_gets_its
         while worker.out:
             send = worker.out.pop(0)
             worker.feed(Answered(id=send.id, response=honest(send.request)))
-        if any(isinstance(told, AssignmentReceived) for told in worker.told):
+        if any(isinstance(told, Assigned) for told in worker.told):
             return
         worker.pass_time(500)
     raise AssertionError("the member does not find its way back")

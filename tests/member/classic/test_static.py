@@ -12,9 +12,11 @@ from coterie.member.classic.messages import (
     SyncRequest,
     SyncResponse,
 )
-from coterie.nouns.ids import Generation, InstanceId, MemberId
+from coterie.nouns.ids import ConfigOffset, Generation, InstanceId, MemberId, WorkerUrl
 from coterie.nouns.jobs import NO_JOBS
-from coterie.wire.connect_events import AssignmentReceived, AssignmentWanted, MembershipLost, MembershipRefused
+from coterie.nouns.membership import Assigned, AssignmentWanted, Computed, Lost, MembershipRefused
+from coterie.wire.connect import ConnectProtocol, RoundResult, RoundToken, WorkerMetadata
+from coterie.wire.connect_bytes import encode_metadata
 from coterie.wire.errors import ErrorCode
 from tests.member.classic.driving import SOME_WORK, Worker, joined, synced
 
@@ -69,9 +71,9 @@ def test_in_a_new_life_it_joins_once_more_after_its_first_assignment(worker: Wor
     assert again.member_id == "me"
     worker.answer(SyncRequest, synced(SOME_WORK))
     assert worker.sent(JoinRequest) is None, "once"
-    first, second = worker.heard(AssignmentReceived)
-    assert (first.generation, second.generation) == (7, 8)
-    assert second.assignment.assigned == SOME_WORK
+    first, second = worker.heard(Assigned)
+    assert (first.epoch, second.epoch) == (7, 8)
+    assert second.jobs == SOME_WORK
 
 
 def test_a_new_life_whose_first_assignment_was_lost_still_joins_once_more(worker: Worker) -> None:
@@ -100,8 +102,8 @@ def test_one_that_the_group_never_knew_joins_once(worker: Worker) -> None:
     begin(worker, known=False)
     worker.answer(JoinRequest, joined(7))
     worker.answer(SyncRequest, synced(SOME_WORK, delay_ms=300))
-    (received,) = worker.heard(AssignmentReceived)
-    assert received.assignment.delay_ms == 300
+    (received,) = worker.heard(Assigned)
+    assert RoundResult.of(received.token).delay_ms == 300
     assert worker.sent(JoinRequest) is None
 
 
@@ -141,10 +143,10 @@ def test_of_a_former_lifes_assignment_only_what_was_new_counts(worker: Worker) -
     begin(worker)
     worker.answer(JoinRequest, joined(7))
     worker.answer(SyncRequest, synced(SOME_WORK, revoked=SOME_WORK, delay_ms=300_000))
-    (received,) = worker.heard(AssignmentReceived)
-    assert received.assignment.assigned == SOME_WORK
-    assert received.assignment.revoked == NO_JOBS
-    assert received.assignment.delay_ms == 0
+    (received,) = worker.heard(Assigned)
+    assert received.jobs == SOME_WORK
+    assert received.revoked == NO_JOBS
+    assert RoundResult.of(received.token).delay_ms == 0
 
 
 def test_a_leader_that_is_back_computes_nothing_for_a_generation_that_has_its_assignments(worker: Worker) -> None:
@@ -168,15 +170,17 @@ def test_a_leader_that_computes_its_first_round_knows_that_it_is_fresh(worker: W
     begin(worker)
     worker.answer(JoinRequest, joined(1, leader="me", members={"me": b""}))
     (wanted,) = worker.heard(AssignmentWanted)
-    assert wanted.generation == 1
-    worker.feed(Installed(generation=Generation(1), assignments={}))
+    assert RoundToken.of(wanted.token).generation == 1
+    worker.feed(Installed(token=wanted.token, computed=Computed(config_offset=ConfigOffset(4), assignments={})))
     worker.answer(SyncRequest, synced(SOME_WORK, delay_ms=300))
-    (received,) = worker.heard(AssignmentReceived)
-    assert received.assignment.delay_ms == 300
+    (received,) = worker.heard(Assigned)
+    assert RoundResult.of(received.token).delay_ms == 300
     assert worker.sent(JoinRequest) is None, "what it has computed was made for this life"
 
 
 def test_a_leader_is_told_who_is_static(worker: Worker) -> None:
+    said = WorkerMetadata(url=WorkerUrl("http://w/"), config_offset=ConfigOffset(4))
+    metadata = encode_metadata(ConnectProtocol.COMPATIBLE, said)
     begin(worker)
     response = JoinResponse(
         error=ErrorCode.none,
@@ -184,12 +188,12 @@ def test_a_leader_is_told_who_is_static(worker: Worker) -> None:
         protocol="compatible",
         leader=MemberId("me"),
         member_id=MemberId("me"),
-        members={MemberId("me"): b"", MemberId("other"): b""},
+        members={MemberId("me"): metadata, MemberId("other"): metadata},
         instance_ids={MemberId("me"): ONE},
     )
     worker.answer(JoinRequest, response)
     (wanted,) = worker.heard(AssignmentWanted)
-    assert wanted.instance_ids == {"me": ONE}
+    assert {member: report.instance_id for member, report in wanted.members.items()} == {"me": ONE, "other": None}
 
 
 @pytest.mark.parametrize("door", [HeartbeatRequest, JoinRequest, SyncRequest])
@@ -208,7 +212,7 @@ def test_one_that_is_fenced_stops_everything_says_who_and_asks_no_more(
         else:
             worker.answer(JoinRequest, JoinResponse(error=ErrorCode.fenced_instance_id))
     told = list(worker.told)
-    assert len(worker.heard(MembershipLost)) == 1, "all has to stop at once"
+    assert len(worker.heard(Lost)) == 1, "all has to stop at once"
     (refused,) = [one for one in told if isinstance(one, MembershipRefused)]
     assert "group.instance.id=worker-1" in refused.reason
     worker.subscribe(NO_JOBS)
@@ -226,6 +230,6 @@ def test_a_heartbeat_that_is_not_authorized_ends_as_a_refusal() -> None:
     worker.pass_time(1_000)
     worker.answer(HeartbeatRequest, HeartbeatResponse(error=ErrorCode.group_authorization_failed))
     lost, refused = worker.told
-    assert isinstance(lost, MembershipLost)
+    assert isinstance(lost, Lost)
     assert isinstance(refused, MembershipRefused)
     assert "allow its principal" in refused.reason

@@ -28,12 +28,12 @@ from coterie.kafka.topics import TopicLog, Topics
 from coterie.member.classic.state import MemberSettings
 from coterie.nouns.errors import WorldError
 from coterie.nouns.ids import InstanceId
+from coterie.nouns.membership import PlaceHandover
 from coterie.rest.app import create_app
 from coterie.rest.leader import HttpLeaderClient, open_client
 from coterie.rest.server import bind, serve_while
 from coterie.spark.runtime import SparkConfig, SparkTaskRuntime
 from coterie.wire.connect import ConnectProtocol
-from coterie.wire.connect_place import Place
 from coterie.worker.membership import ClassicMembership
 from coterie.worker.worker import Ended, Worker
 
@@ -138,7 +138,7 @@ async def serve_life(
     runtime_of: RuntimeOf = spark_runtime,
     *,
     made: Callable[[Worker], None],
-    place: Place | None = None,
+    place: PlaceHandover | None = None,
     check_settings: Callable[[], object] = lambda: None,
 ) -> Ended:
     """Run one life of a worker, in the ``place`` of a former one if there was such a one."""
@@ -191,7 +191,7 @@ async def serve_life(
 
 
 def _membership(
-    settings: WorkerSettings, member: MemberSettings, client_id: str, place: Place | None
+    settings: WorkerSettings, member: MemberSettings, client_id: str, place: PlaceHandover | None
 ) -> ClassicMembership:
     coordinator = KafkaCoordinator(
         settings.bootstrap_servers,
@@ -203,7 +203,7 @@ def _membership(
     return ClassicMembership(member, coordinator, place=place)
 
 
-async def _leave(settings: WorkerSettings, member: MemberSettings, place: Place | None, reason: str) -> None:
+async def _leave(settings: WorkerSettings, member: MemberSettings, place: PlaceHandover | None, reason: str) -> None:
     """Give up ``place``, in which nobody is going to go on."""
     if place is not None:
         membership = _membership(settings, member, settings.client_id or "coterie", place)

@@ -15,7 +15,8 @@ from typing import NoReturn
 from coterie.cli import parent
 from coterie.member.classic.state import MemberSettings
 from coterie.nouns.errors import WireError, WorldError
-from coterie.wire.connect_place import Place, decode_place, encode_place
+from coterie.nouns.membership import PlaceHandover
+from coterie.wire.connect_place import decode_place, encode_place
 
 PLACE_VARIABLE = "COTERIE_PLACE"
 """The number of the open file that holds what a former life has handed on."""
@@ -25,7 +26,7 @@ VERSION = 1
 logger = logging.getLogger(__name__)
 
 
-def begin_anew(settings: MemberSettings, place: Place | None) -> NoReturn:
+def begin_anew(settings: MemberSettings, place: PlaceHandover | None) -> NoReturn:
     """Execute this process anew; ``place`` is what it had as a member with ``settings``.
 
     :raises WorldError: when that cannot be done: the interpreter is gone, the disk is full.
@@ -47,7 +48,7 @@ def begin_anew(settings: MemberSettings, place: Place | None) -> NoReturn:
         raise WorldError(f"{sys.executable} could not be executed anew: {error}") from error
 
 
-def handed_on(settings: MemberSettings) -> Place | None:
+def handed_on(settings: MemberSettings) -> PlaceHandover | None:
     """The place that a former life of this process has handed on, if a member with ``settings`` can go on in it.
 
     Whoever joins otherwise than before, by another protocol or under another address, has to join once more. A member
@@ -65,13 +66,13 @@ def handed_on(settings: MemberSettings) -> Place | None:
         return None
 
 
-def encode(settings: MemberSettings, place: Place) -> bytes:
+def encode(settings: MemberSettings, place: PlaceHandover) -> bytes:
     """What a member with ``settings`` hands on."""
     handed = {"version": VERSION, "who": _who(settings), "said": _said(settings), "place": encode_place(place).decode()}
     return json.dumps(handed).encode()
 
 
-def decode(settings: MemberSettings, data: bytes) -> Place | None:
+def decode(settings: MemberSettings, data: bytes) -> PlaceHandover | None:
     """What :func:`handed_on` finds in ``data``.
 
     :raises WireError: when these are bytes of nobody's, or of another version.

@@ -7,7 +7,7 @@ from coterie.assignors import eager
 from coterie.assignors.cooperative import assign
 from coterie.assignors.memory import Memory
 from coterie.engine.timers import Timers
-from coterie.herder.leading import as_dealt, as_told, have_all_stopped, left_ms, view_of
+from coterie.herder.leading import computed_of, dealt_anew, have_all_stopped, left_ms, view_of
 from coterie.herder.membership import has_yet_to_deal, kept_of
 from coterie.member.classic import machine as member_machine
 from coterie.member.classic.events import (
@@ -25,14 +25,8 @@ from coterie.member.classic.events import (
 from coterie.member.classic.state import Member, MemberSettings
 from coterie.nouns.ids import ConfigOffset, Generation, GroupId, WorkerUrl
 from coterie.nouns.jobs import NO_JOBS, Jobs
-from coterie.wire.connect import ConnectProtocol
-from coterie.wire.connect_events import (
-    AssignmentReceived,
-    AssignmentWanted,
-    MembershipLost,
-    MembershipRefused,
-    RebalanceStarted,
-)
+from coterie.nouns.membership import Assigned, AssignmentWanted, Lost, MembershipRefused, MustReleaseAll
+from coterie.wire.connect import ConnectProtocol, RoundResult, RoundToken
 
 if TYPE_CHECKING:
     from coterie.lab.scenario.stage import Stage
@@ -83,11 +77,11 @@ class Worker:
                     self.timers.cancel(timer)
                 case AssignmentWanted():
                     self.stage.soon(partial(self.compute, effect))
-                case AssignmentReceived():
+                case Assigned():
                     self.stage.soon(partial(self.take, effect))
-                case RebalanceStarted(everything_stops=True):
+                case MustReleaseAll():
                     self.stage.soon(self.release)
-                case MembershipLost():
+                case Lost():
                     self.stage.soon(self.lose)
                 case Left():
                     self.stage.workers.pop(self.name, None)
@@ -106,11 +100,12 @@ class Worker:
         self.subscribe()
 
     def compute(self, wanted: AssignmentWanted) -> None:
-        self.stage.tell_vote(wanted.protocol)
-        if wanted.protocol is ConnectProtocol.EAGER:
+        token = RoundToken.of(wanted.token)
+        self.stage.tell_vote(token.protocol)
+        if token.protocol is ConnectProtocol.EAGER:
             self.deal_anew(wanted)
         else:
-            self.deal_on(wanted)
+            self.deal_on(wanted, token.generation)
 
     def deal_anew(self, wanted: AssignmentWanted) -> None:
         all_stopped = have_all_stopped(wanted, heard=self.completed, protocol=self.spoken)
@@ -118,18 +113,14 @@ class Worker:
         self.dealt_for = self.stage.configured if all_stopped else NO_JOBS
         dealt = eager.assign(self.dealt_for, wanted.members)
         self.stage.tell_eager_round(self, dealt)
-        assignments = as_dealt(wanted, dealt, leader_url=self.member.settings.url, config_offset=ConfigOffset(1))
-        self.feed(Installed(generation=wanted.generation, assignments=assignments))
+        self.feed(Installed(token=wanted.token, computed=dealt_anew(wanted, dealt, config_offset=ConfigOffset(1))))
 
-    def deal_on(self, wanted: AssignmentWanted) -> None:
+    def deal_on(self, wanted: AssignmentWanted, generation: Generation) -> None:
         outcome = assign(
             self.memory,
             configured=self.stage.configured,
-            members={
-                other: view_of(metadata, wanted.instance_ids.get(other), wanted.protocol)
-                for other, metadata in wanted.members.items()
-            },
-            generation=wanted.generation,
+            members={other: view_of(report) for other, report in wanted.members.items()},
+            generation=generation,
             last_completed_generation=self.completed,
             now_ms=self.stage.now_ms,
             policy=self.stage.policy,
@@ -138,20 +129,19 @@ class Worker:
         self.memory, self.dealt_for = outcome.memory, None
         self.moves_at_ms = self.stage.now_ms + outcome.moves_in_ms if outcome.moves_in_ms else None
         self.stage.tell_round(self, outcome)
-        assignments = as_told(wanted, outcome, leader_url=self.member.settings.url, config_offset=ConfigOffset(1))
-        self.feed(Installed(generation=wanted.generation, assignments=assignments))
+        self.feed(Installed(token=wanted.token, computed=computed_of(outcome, config_offset=ConfigOffset(1))))
 
-    def take(self, delivered: AssignmentReceived) -> None:
-        assignment = delivered.assignment
-        self.completed, self.spoken = delivered.generation, delivered.protocol
-        if delivered.protocol is ConnectProtocol.EAGER and self.owned:
+    def take(self, delivered: Assigned) -> None:
+        result = RoundResult.of(delivered.token)
+        self.completed, self.spoken = Generation(delivered.epoch), result.protocol
+        if delivered.is_whole and self.owned:
             self.stage.say(f"{self.name} stops everything")
-        self.owned = kept_of(self.owned, delivered) | assignment.assigned
-        self.deferred_until_ms = self.stage.now_ms + assignment.delay_ms if assignment.delay_ms else None
-        if assignment.leader != self.member.member_id:
+        self.owned = kept_of(self.owned, delivered) | delivered.jobs
+        self.deferred_until_ms = self.stage.now_ms + result.delay_ms if result.delay_ms else None
+        if delivered.leader != self.member.member_id:
             self.moves_at_ms = self.dealt_for = None
         self.subscribe()
-        if assignment.revoked:
+        if delivered.revoked:
             self.stage.say(f"{self.name} stops revoked resources")
             self.feed(RejoinWanted(reason=RELEASED))
         if has_yet_to_deal(self.dealt_for, configured=self.stage.configured):

@@ -1,14 +1,12 @@
 """All that can come in to a classic member, and all that can go out: events and effects."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal, NewType, TypeAlias
 
 from coterie.member.classic.messages import Request, Response
-from coterie.nouns.ids import ConfigOffset, Generation, MemberId
+from coterie.nouns.ids import ConfigOffset
 from coterie.nouns.jobs import Jobs
-from coterie.wire.connect import WorkerAssignment
-from coterie.wire.connect_events import MembershipEvent
+from coterie.nouns.membership import Computed, MembershipEvent
 
 RequestId = NewType("RequestId", int)
 """Which request an answer belongs to; counts upwards and is never used twice."""
@@ -39,8 +37,8 @@ class RejoinWanted:
 class Installed:
     """The leader's answer to ``AssignmentWanted``."""
 
-    generation: Generation
-    assignments: Mapping[MemberId, WorkerAssignment]
+    token: object
+    computed: Computed
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

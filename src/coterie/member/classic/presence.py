@@ -5,7 +5,7 @@ from coterie.member.classic.messages import HeartbeatRequest, HeartbeatResponse,
 from coterie.member.classic.refusals import refusal
 from coterie.member.classic.state import NO_GENERATION, NO_MEMBER, InFlight
 from coterie.member.classic.turn import Turn
-from coterie.wire.connect_events import HeartbeatAnswered, MembershipLost, MembershipRefused
+from coterie.nouns.membership import Lost, MembershipRefused, ProvedUntil
 from coterie.wire.errors import ErrorCode
 
 LEAVE_PATIENCE_MS = 1_000
@@ -82,7 +82,8 @@ def renew_lease(turn: Turn, asked: InFlight) -> None:
     if member.leased_at_ms is None or asked.sent_at_ms > member.leased_at_ms:
         member.leased_at_ms = asked.sent_at_ms
         turn.order(SetTimer(timer="lease", at_ms=asked.sent_at_ms + member.settings.lease_ms))
-        turn.order(HeartbeatAnswered(sent_at_ms=asked.sent_at_ms))
+        until_ms = asked.sent_at_ms + member.settings.lease_ms
+        turn.order(ProvedUntil(until_ms=until_ms, session_timeout_ms=member.settings.session_timeout_ms))
 
 
 def end_lease_if_over(turn: Turn) -> bool:
@@ -127,7 +128,7 @@ def lose(turn: Turn, reason: str) -> None:
     member.stopping = True
     for timer in _ALL_TIMERS:
         turn.order(CancelTimer(timer=timer))
-    turn.order(MembershipLost(reason=reason))
+    turn.order(Lost(reason=reason))
 
 
 def expel(turn: Turn, reason: str) -> None:

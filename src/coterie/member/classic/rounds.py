@@ -26,18 +26,19 @@ from coterie.member.classic.refusals import refusal
 from coterie.member.classic.state import NO_GENERATION, NO_MEMBER, InFlight, Member
 from coterie.member.classic.turn import Turn
 from coterie.member.classic.vote import announce, spoken, what_to_offer
+from coterie.member.reports import assigned_to, assignments_of, report_of
 from coterie.nouns.errors import WireError
 from coterie.nouns.ids import MemberId, WorkerUrl
 from coterie.nouns.jobs import NO_JOBS
-from coterie.wire.connect import PROTOCOL_TYPE, ConnectProtocol, WorkerAssignment, WorkerMetadata
-from coterie.wire.connect_bytes import decode_assignment, decode_metadata, encode_assignment, encode_metadata
-from coterie.wire.connect_events import (
-    AssignmentReceived,
+from coterie.nouns.membership import (
     AssignmentWanted,
-    GenerationJoined,
     MembershipRefused,
-    RebalanceStarted,
+    MemberState,
+    MemberStateChanged,
+    MustReleaseAll,
 )
+from coterie.wire.connect import PROTOCOL_TYPE, ConnectProtocol, RoundToken, WorkerAssignment, WorkerMetadata
+from coterie.wire.connect_bytes import decode_assignment, decode_metadata, encode_assignment, encode_metadata
 from coterie.wire.connect_opaque import encode_opaque
 from coterie.wire.errors import ErrorCode
 
@@ -68,7 +69,7 @@ def join_if_due(turn: Turn) -> None:
     if member.protocol is ConnectProtocol.EAGER and member.owned:
         if not member.releasing:
             member.releasing = True
-            turn.order(RebalanceStarted(everything_stops=True))
+            turn.order(MustReleaseAll())
         return
     member.stopping = member.releasing = False
     settings, owned = member.settings, member.owned
@@ -103,7 +104,7 @@ def join_if_due(turn: Turn) -> None:
         draining=member.draining,
         opaque=None if settings.name is None else encode_opaque(name=settings.name),
     )
-    turn.order(RebalanceStarted())
+    turn.order(MemberStateChanged(state=MemberState.PREPARING_REBALANCE))
     offers = what_to_offer(turn)
     member.withholds = offers != settings.protocols
     request = JoinRequest(
@@ -175,7 +176,7 @@ def on_joined(turn: Turn, asked: InFlight, response: JoinResponse) -> None:
                 member.rejoin_reason = member.rejoin_reason or "this worker offers eager again"
             if was_in:
                 renew_lease(turn, asked)
-            turn.order(GenerationJoined(generation=response.generation))
+            turn.order(MemberStateChanged(state=MemberState.COMPLETING_REBALANCE))
             set_heartbeat(turn)
             if member.protocol is None:
                 turn.order(Say(text=f"The group has chosen {response.protocol!r}, which this worker never offered"))
@@ -184,17 +185,17 @@ def on_joined(turn: Turn, asked: InFlight, response: JoinResponse) -> None:
                 member.returning = False
                 member.computing = True
                 read = {other: read_metadata(turn, other, data) for other, data in (response.members or {}).items()}
-                members = {other: metadata for other, metadata in read.items() if metadata is not None}
-                turn.order(
-                    AssignmentWanted(
-                        generation=member.generation,
-                        protocol=member.protocol,
-                        member_id=member.member_id,
-                        members=members,
-                        instance_ids=response.instance_ids,
-                        left_out=frozenset(read.keys() - members.keys()),
-                    )
+                members = {
+                    other: report_of(metadata, response.instance_ids.get(other), member.protocol)
+                    for other, metadata in read.items()
+                    if metadata is not None
+                }
+                token = RoundToken(
+                    generation=member.generation,
+                    protocol=member.protocol,
+                    left_out=frozenset(read.keys() - members.keys()),
                 )
+                turn.order(AssignmentWanted(token=token, member_id=member.member_id, members=members))
             else:
                 if member.protocol is ConnectProtocol.EAGER and not response.skip_assignment:
                     # There an assignment is the whole, so what a former life was told is good for this one, too. (But a
@@ -247,9 +248,9 @@ def read_metadata(turn: Turn, other: MemberId, data: bytes) -> WorkerMetadata | 
 
 def on_installed(turn: Turn, event: Installed) -> None:
     member = turn.member
-    if member.computing and event.generation == member.generation:
+    if member.computing and RoundToken.of(event.token).generation == member.generation:
         member.computing = False
-        sync(turn, event.assignments)
+        sync(turn, assignments_of(event.computed, leader=member.member_id, leader_url=member.settings.url))
 
 
 def sync(turn: Turn, assignments: Mapping[MemberId, WorkerAssignment]) -> None:
@@ -310,12 +311,7 @@ def on_synced(turn: Turn, asked: InFlight, response: SyncResponse) -> None:
             assert member.protocol is not None
             announce(turn, member.protocol)
             turn.order(
-                AssignmentReceived(
-                    generation=member.generation,
-                    protocol=member.protocol,
-                    member_id=member.member_id,
-                    assignment=assignment,
-                )
+                assigned_to(member.member_id, assignment, generation=member.generation, protocol=member.protocol)
             )
         case ErrorCode.unknown_member_id:
             on_unknown(turn)

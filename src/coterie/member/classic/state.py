@@ -3,13 +3,13 @@
 from dataclasses import dataclass
 from itertools import count
 
-from coterie.engine.lease import lease_ms
+from coterie.engine.lease import Lease
 from coterie.member.classic.events import RequestId
 from coterie.member.classic.messages import HeartbeatRequest, Request, SyncRequest
 from coterie.nouns.ids import ConfigOffset, Generation, GroupId, InstanceId, MemberId, WorkerUrl
 from coterie.nouns.jobs import NO_JOBS, Jobs
+from coterie.nouns.membership import PlaceHandover
 from coterie.wire.connect import ConnectProtocol, WorkerAssignment
-from coterie.wire.connect_place import Place
 
 NO_GENERATION = Generation(-1)
 NO_MEMBER = MemberId("")
@@ -43,7 +43,7 @@ class MemberSettings:
     @property
     def lease_ms(self) -> int:
         """For how long an answer proves that this worker may run what it has."""
-        return lease_ms(self.session_timeout_ms)
+        return Lease(self.session_timeout_ms).proved_ms
 
     @property
     def hold_ms(self) -> int:
@@ -76,7 +76,7 @@ class Trouble:
 class Member:
     """All of it is soft: a worker that starts again is another member."""
 
-    def __init__(self, settings: MemberSettings, place: Place | None = None) -> None:
+    def __init__(self, settings: MemberSettings, place: PlaceHandover | None = None) -> None:
         """``place`` is what a former life of this process has handed on: heartbeats go on in it."""
         self.settings = settings
         self.request_ids = map(RequestId, count(1))
@@ -149,8 +149,9 @@ class Member:
         if place is not None:
             self._go_on_in(place)
 
-    def _go_on_in(self, place: Place) -> None:
-        self.member_id, self.generation, self.protocol = place.member_id, place.generation, place.protocol
+    def _go_on_in(self, place: PlaceHandover) -> None:
+        self.member_id, self.generation = place.member_id, place.generation
+        self.protocol = ConnectProtocol.named(place.protocol)
         self.config_offset, self.owned = place.config_offset, place.jobs
         self.told = WorkerAssignment(
             leader=place.leader, leader_url=place.leader_url, config_offset=place.config_offset

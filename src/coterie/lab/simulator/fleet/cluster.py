@@ -13,8 +13,8 @@ from coterie.lab.simulator.network import Network
 from coterie.lab.simulator.world import World
 from coterie.nouns.ids import GroupId, Incarnation, InstanceId, WorkerUrl
 from coterie.nouns.jobs import Jobs
+from coterie.nouns.membership import PlaceHandover
 from coterie.wire.connect import ConnectProtocol
-from coterie.wire.connect_place import Place
 
 if TYPE_CHECKING:
     from coterie.lab.simulator.fleet.worker import Process
@@ -69,7 +69,7 @@ class Cluster:
         self.on_failed: Callable[[str], None] = lambda home: None
         """What happens when a worker has ended with another code than 0."""
         self.on_drained: Callable[[str], None] = lambda home: None
-        self.go_on: Callable[[Process, Place | None], None] = lambda process, place: None
+        self.go_on: Callable[[Process, PlaceHandover | None], None] = lambda process, place: None
         """A process has executed itself anew."""
         self._incarnations = 0
 

@@ -11,6 +11,7 @@ from coterie.lab.simulator.fleet.fewest import fewest_stops
 from coterie.lab.simulator.invariants import Invariant, Violation
 from coterie.nouns.ids import Generation, InstanceId, MemberId
 from coterie.nouns.jobs import NO_JOBS, ConnectorName, ConnectorTaskId, Job, Jobs
+from coterie.nouns.membership import MemberAssignment, MemberReport
 from coterie.wire.connect import ConnectProtocol, WorkerAssignment, WorkerMetadata
 
 TRIES_MAX = 64
@@ -43,6 +44,18 @@ class Part:
             runs=said.allocation.assigned if said.allocation is not None else NO_JOBS,
             claims=claims,
             draining=said.draining,
+            assigned=told.assigned,
+            revoked=told.revoked,
+        )
+
+    @classmethod
+    def reported(cls, place: MemberId | InstanceId, report: MemberReport, told: MemberAssignment) -> "Part":
+        """As its leader sees it."""
+        return cls(
+            place=place,
+            runs=report.owned,
+            claims=report.claims,
+            draining=report.draining,
             assigned=told.assigned,
             revoked=told.revoked,
         )

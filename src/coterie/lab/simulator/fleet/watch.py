@@ -29,9 +29,9 @@ from coterie.lab.simulator.replay import check_replay
 from coterie.lab.simulator.world import World
 from coterie.nouns.ids import Generation, InstanceId, MemberId
 from coterie.nouns.jobs import NO_JOBS, ConnectorTaskId
-from coterie.wire.connect import AssignmentError, ConnectProtocol, WorkerAssignment
+from coterie.nouns.membership import AssignmentWanted, Computed
+from coterie.wire.connect import AssignmentError, ConnectProtocol, RoundToken
 from coterie.wire.connect_bytes import decode_assignment, decode_metadata
-from coterie.wire.connect_events import AssignmentWanted
 from coterie.wire.errors import ErrorCode
 
 if TYPE_CHECKING:
@@ -166,25 +166,23 @@ class Watch:
 
     # -- workers ----------------------------------------------------------------------------------------------------
 
-    def on_dealt(
-        self, process: "Process", wanted: AssignmentWanted, assignments: Mapping[MemberId, WorkerAssignment]
-    ) -> None:
+    def on_dealt(self, process: "Process", wanted: AssignmentWanted, computed: Computed) -> None:
         """The leader ``process`` has computed a round, of which perhaps nobody will ever hear."""
-        first = assignments[min(assignments)]
-        if first.error is not AssignmentError.NO_ERROR:
+        token = RoundToken.of(wanted.token)
+        if computed.has_config_mismatch:
             return
-        if wanted.protocol is ConnectProtocol.EAGER:
+        if token.protocol is ConnectProtocol.EAGER:
             self._waits.on_dealt_anew(process.number)
             return
         dealt = Dealt(
-            generation=wanted.generation,
-            protocol=wanted.protocol,
+            generation=token.generation,
+            protocol=token.protocol,
             parts={
-                member_id: Part.of(self._places[member_id], wanted.members[member_id], told_)
-                for member_id, told_ in assignments.items()
+                member_id: Part.reported(self._places[member_id], wanted.members[member_id], told_)
+                for member_id, told_ in computed.assignments.items()
             },
-            configured=self._config_log.jobs_at(first.config_offset),
-            delay_ms=first.delay_ms,
+            configured=self._config_log.jobs_at(computed.config_offset),
+            delay_ms=computed.delay_ms,
         )
         self._waits.on_dealt(process.number, dealt, received=process.received, now_ms=self._world.now_ms)
 

@@ -14,8 +14,8 @@ from coterie.lab.simulator.records import RecordKind
 from coterie.lab.simulator.storm import Storm
 from coterie.nouns.ids import InstanceId
 from coterie.nouns.jobs import NO_JOBS, ConnectorName, ConnectorTaskId, Jobs
+from coterie.nouns.membership import PlaceHandover
 from coterie.wire.connect import ConnectProtocol
-from coterie.wire.connect_place import Place
 
 NAMES = ("w1", "w2", "w3", "w4", "w5", "w6")
 
@@ -257,7 +257,7 @@ class Weather(Faults[Process]):
         else:
             self._come_back(home)
 
-    def _go_on(self, process: Process, place: Place | None) -> None:
+    def _go_on(self, process: Process, place: PlaceHandover | None) -> None:
         if self._cluster.at(process.home) is None:
             Process(self._cluster, process.home, place)
 

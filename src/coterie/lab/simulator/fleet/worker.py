@@ -4,7 +4,7 @@ A worker is a name; its processes come and go. What a paused process is told wai
 what a dead one is told is lost.
 """
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from json import loads
 
 from coterie.engine.log import NewLine
@@ -33,24 +33,28 @@ from coterie.lab.translation import as_asked, as_heard
 from coterie.member.classic import events, machine
 from coterie.member.classic.messages import HeartbeatRequest, HeartbeatResponse, JoinRequest, JoinResponse, Response
 from coterie.member.classic.state import Member, MemberSettings
-from coterie.nouns.ids import Generation, MemberId, WorkerId, WorkerUrl
+from coterie.nouns.ids import ConfigOffset, Generation, WorkerId, WorkerUrl
 from coterie.nouns.jobs import NO_JOBS, ConnectorTaskId
-from coterie.wire.connect import AssignmentError, ConnectProtocol, WorkerAssignment
-from coterie.wire.connect_events import (
-    AssignmentReceived,
+from coterie.nouns.membership import (
+    Assigned,
     AssignmentWanted,
-    MembershipLost,
+    Computed,
+    Lost,
+    MemberAssignment,
     MembershipRefused,
-    RebalanceStarted,
+    MemberState,
+    MemberStateChanged,
+    MustReleaseAll,
+    PlaceHandover,
 )
-from coterie.wire.connect_place import Place
+from coterie.wire.connect import AssignmentError, ConnectProtocol, RoundResult, RoundToken
 from coterie.wire.errors import ErrorCode
 
 
 class Process:
     """One life of a worker."""
 
-    def __init__(self, cluster: Cluster, home: str, place: Place | None = None) -> None:
+    def __init__(self, cluster: Cluster, home: str, place: PlaceHandover | None = None) -> None:
         """``place`` is what the process had that this one follows without a break."""
         self.cluster = cluster
         self.world = cluster.world
@@ -114,7 +118,7 @@ class Process:
         """What its assignments add up to, since it was last lost to its group."""
         self.received: Generation | None = place.generation if place is not None else None
         """The last generation whose assignment it has heard of, since then."""
-        self.protocol: ConnectProtocol | None = place.protocol if place is not None else None
+        self.protocol = ConnectProtocol.named(place.protocol) if place is not None else None
         """What the group spoke in it."""
         self.voted = self.protocol.wire_name if self.protocol is not None else ""
         """What the group was to speak from the last join on, whether its assignment was heard of or not."""
@@ -212,11 +216,11 @@ class Process:
             case herder.Abandon(reason=reason):
                 self._record(RecordKind.ABANDONS)
                 self.feed_member(events.AbandonWanted(reason=reason))
-            case herder.Install(generation=generation, assignments=assignments):
-                self._record(RecordKind.DEALS, generation, *_dealt(assignments))
-                if self.wanted is not None and self.wanted.generation == generation:
-                    self.cluster.watch.on_dealt(self, self.wanted, assignments)
-                self.feed_member(events.Installed(generation=generation, assignments=assignments))
+            case herder.Install(token=token, computed=computed):
+                self._record(RecordKind.DEALS, RoundToken.of(token).generation, *_dealt(computed))
+                if self.wanted is not None and self.wanted.token == token:
+                    self.cluster.watch.on_dealt(self, self.wanted, computed)
+                self.feed_member(events.Installed(token=token, computed=computed))
             case herder.LeaveGroup(reason=reason, for_good=for_good):
                 self._record(RecordKind.LEAVES, for_good)
                 self.feed_member(events.LeaveWanted(reason=reason, for_good=for_good))
@@ -303,19 +307,21 @@ class Process:
                 self.member_alarms.cancel(timer)
             case events.Say(text=text):
                 self.world.say(f"{self.name}: {text}")
-            case AssignmentReceived():
+            case Assigned():
                 self._receive(effect)
                 self.tell(effect)
-            case AssignmentWanted(generation=generation, protocol=protocol, members=members):
-                self._record(RecordKind.ASSIGNMENT_WANTED, generation, protocol.setting, *sorted(members))
+            case AssignmentWanted(token=token, members=members):
+                round_ = RoundToken.of(token)
+                self._record(RecordKind.ASSIGNMENT_WANTED, round_.generation, round_.protocol.setting, *sorted(members))
                 self.wanted = effect
                 self.tell(effect)
-            case RebalanceStarted():
-                self._record(RecordKind.REBALANCE_STARTED, effect.everything_stops)
-                if effect.everything_stops and self.voted == ConnectProtocol.EAGER.wire_name:
+            case MemberStateChanged(state=MemberState.PREPARING_REBALANCE) | MustReleaseAll():
+                everything_stops = isinstance(effect, MustReleaseAll)
+                self._record(RecordKind.REBALANCE_STARTED, everything_stops)
+                if everything_stops and self.voted == ConnectProtocol.EAGER.wire_name:
                     self.given = NO_JOBS
                 self.tell(effect)
-            case MembershipLost():
+            case Lost():
                 self._record(RecordKind.MEMBERSHIP_LOST)
                 self.given, self.received = NO_JOBS, None
                 self.tell(effect)
@@ -329,13 +335,16 @@ class Process:
             case news:
                 self.tell(news)
 
-    def _receive(self, received: AssignmentReceived) -> None:
-        assignment = received.assignment
-        self._record(RecordKind.ASSIGNED, received.generation, *_values(assignment))
-        self.received, self.protocol = received.generation, received.protocol
-        if assignment.error is AssignmentError.NO_ERROR:
-            kept = NO_JOBS if received.protocol is ConnectProtocol.EAGER else self.given - assignment.revoked
-            self.given = kept | assignment.assigned
+    def _receive(self, received: Assigned) -> None:
+        result = RoundResult.of(received.token)
+        told = MemberAssignment(assigned=received.jobs, revoked=received.revoked)
+        self._record(
+            RecordKind.ASSIGNED, received.epoch, *_values(result.error, received.config_offset, told, result.delay_ms)
+        )
+        self.received, self.protocol = Generation(received.epoch), result.protocol
+        if result.error is AssignmentError.NO_ERROR:
+            kept = NO_JOBS if result.protocol is ConnectProtocol.EAGER else self.given - received.revoked
+            self.given = kept | received.jobs
 
     def _send(self, send: events.Send) -> None:
         sent_at_ms = self.world.now_ms
@@ -382,20 +391,17 @@ class Process:
         self.feed_member(events.Answered(id=id_, response=response))
 
 
-def _dealt(assignments: Mapping[MemberId, WorkerAssignment]) -> Iterator[Value]:
-    for member_id in sorted(assignments):
+def _dealt(computed: Computed) -> Iterator[Value]:
+    error = AssignmentError.CONFIG_MISMATCH if computed.has_config_mismatch else AssignmentError.NO_ERROR
+    for member_id, told in sorted(computed.assignments.items()):
         yield member_id
-        yield from _values(assignments[member_id])
+        yield from _values(error, computed.config_offset, told, computed.delay_ms)
 
 
-def _values(assignment: WorkerAssignment) -> tuple[Value, ...]:
-    return (
-        assignment.error.name,
-        assignment.config_offset,
-        texts(assignment.assigned),
-        texts(assignment.revoked),
-        assignment.delay_ms,
-    )
+def _values(
+    error: AssignmentError, config_offset: ConfigOffset, told: MemberAssignment, delay_ms: int
+) -> tuple[Value, ...]:
+    return (error.name, config_offset, texts(told.assigned), texts(told.revoked), delay_ms)
 
 
 def _status(line: NewLine) -> str:
