@@ -27,7 +27,7 @@ from coterie.herder.requests import (
 from coterie.herder.seams import LeaderClient, SignatureRefusedError, TaskEvent, TaskHalted, TaskProgressed, TaskStart
 from coterie.herder.session_keys import SessionKeySettings, Signing
 from coterie.herder.state import HerderSettings
-from coterie.member.reports import assigned_to, assignments_of, report_of
+from coterie.member.classic.reports import assigned_to, assignments_of, report_of
 from coterie.nouns.errors import WorldError
 from coterie.nouns.ids import ConfigOffset, Generation, MemberId, WorkerId, WorkerUrl
 from coterie.nouns.jobs import NO_JOBS, ConnectorName, ConnectorTaskId, Jobs

@@ -23,10 +23,10 @@ from coterie.member.classic.presence import (
     set_heartbeat,
 )
 from coterie.member.classic.refusals import refusal
+from coterie.member.classic.reports import assigned_to, assignments_of, report_of
 from coterie.member.classic.state import NO_GENERATION, NO_MEMBER, InFlight, Member
 from coterie.member.classic.turn import Turn
 from coterie.member.classic.vote import announce, spoken, what_to_offer
-from coterie.member.reports import assigned_to, assignments_of, report_of
 from coterie.nouns.errors import WireError
 from coterie.nouns.ids import MemberId, WorkerUrl
 from coterie.nouns.jobs import NO_JOBS

@@ -2,7 +2,7 @@
 
 import pytest
 
-from coterie.member.reports import assigned_to, assignments_of, report_of
+from coterie.member.classic.reports import assigned_to, assignments_of, report_of
 from coterie.nouns.ids import ConfigOffset, Generation, InstanceId, MemberId, WorkerUrl
 from coterie.nouns.jobs import NO_JOBS, ConnectorName, Jobs
 from coterie.nouns.membership import Computed, MemberAssignment, MemberReport
