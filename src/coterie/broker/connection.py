@@ -9,7 +9,8 @@ from contextlib import contextmanager
 from functools import partial
 from typing import Any, NamedTuple, TypeAlias
 
-from coterie.broker.apis.table import APIS, Api, supported_versions
+from coterie.broker.apis.api import Api
+from coterie.broker.apis.table import APIS, supported_versions
 from coterie.broker.node import Node, Request
 from coterie.broker.security.budget import Budget, Share, SharedBudget
 from coterie.broker.security.principals import ANONYMOUS, of_certificate
@@ -343,7 +344,7 @@ class Connection:
             principal=self._principal,
             conversation=conversation,
         )
-        values = api.handle(self._node, request)
+        values = api.answer(self._node, request)
         return self._finished(header, api, values) if isinstance(values, Awaitable) else _encoded(header, api, values)
 
     async def _finished(self, header: RequestHeader, api: Api, values: Awaitable[Values | None]) -> bytes | None:

@@ -13,7 +13,7 @@ from kio.index import load_request_schema
 
 from coterie.broker.apis.table import APIS
 from coterie.broker.security.authorizer import Operation, ResourceType, Rules, read_rules
-from coterie.broker.security.needs import NEEDS, NOTHING
+from coterie.broker.security.needs import NOTHING
 from coterie.broker.security.principals import ANONYMOUS, Principal
 from coterie.broker.server import running
 from coterie.broker.settings import BrokerSettings, Security
@@ -163,10 +163,6 @@ async def test_a_broker_does_not_start_with_rules_that_are_no_good(tmp_path: Pat
 # -- over the wire ----------------------------------------------------------------------------------------------------
 
 
-def test_what_is_needed_is_said_of_every_api_and_of_no_other() -> None:
-    assert set(NEEDS) == set(APIS)
-
-
 @pytest.fixture(scope="module")
 def closed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ThreadedBroker]:
     """A broker that forbids everything to everybody."""
@@ -208,7 +204,7 @@ def test_whoever_may_nothing_is_refused_by_every_api_in_every_version(
         with raw_client(closed.port) as client:
             client.socket.sendall(framed(frame))
             errors = errors_in(decode_response(client.receive_frame(), header))
-        if NEEDS[api_key] is NOTHING:
+        if APIS[api_key].needs is NOTHING:
             assert not errors & DENIALS
         elif (api_key, version) not in TELL_NOTHING and not _asks_for_ids_alone(entity):
             assert errors & DENIALS, entity

@@ -1,10 +1,20 @@
-"""AddPartitionsToTxn: v0-5 · one transaction (v0-3), or several, each of which may only be asked about (v4-5: brokers'
+"""AddPartitionsToTxn: one transaction (v0-3), or several, each of which may only be asked about (v4-5: brokers'
 own form in Kafka, served to whoever sends it) · all partitions of a transaction are added, or none is."""
 
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from coterie.broker.apis.api import Api
 from coterie.broker.node import Node, Request
+from coterie.broker.security.needs import (
+    Asking,
+    Operation,
+    Permission,
+    each_partition,
+    in_cluster,
+    in_transaction,
+    on_topic,
+)
 from coterie.broker.topics.names import is_internal
 from coterie.groups.transaction_messages import AddPartitions, Event, Identity, Reply, TopicPartition, VerifyPartitions
 from coterie.nouns.errors import WorldError
@@ -89,3 +99,39 @@ def _results(topics: Sequence[Any], error_of: _ErrorOf) -> list[Values]:
         }
         for topic in topics
     ]
+
+
+# -- what it needs -----------------------------------------------------------------------------------------------------
+
+
+def _added_topic(asking: Asking, asked: Any) -> ErrorCode | None:
+    """All of the topics or none: with one refused, the others are not attempted."""
+    error = in_transaction("v3_and_below_transactional_id")(asking)
+    if error is not None:
+        return error
+    write = on_topic(Operation.WRITE)
+    if (error := write(asking, asked)) is not None:
+        return error
+    others = asking.request.body.v3_and_below_topics
+    return ErrorCode.operation_not_attempted if any(write(asking, other) for other in others) else None
+
+
+def _added_by_a_broker(asking: Asking) -> ErrorCode | None:
+    """Since v4 for brokers only."""
+    return None if hasattr(asking.request.body, "v3_and_below_topics") else in_cluster(Operation.CLUSTER_ACTION)(asking)
+
+
+_NEEDS = Permission(
+    whole=_added_by_a_broker,
+    each=[
+        each_partition(
+            _added_topic,
+            asked="v3_and_below_topics",
+            answers="results_by_topic_v3_and_below",
+            parts=("partitions", "results_by_partition"),
+            number=(None, "partition_index"),
+            error_field="partition_error_code",
+        )
+    ],
+)
+API = Api(key=24, versions=range(6), handle=handle, needs=_NEEDS)

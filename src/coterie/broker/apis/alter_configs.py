@@ -1,11 +1,13 @@
-"""AlterConfigs: v0-2 · what is given takes the place of all that a topic or a group had; older tools still ask so ·
+"""AlterConfigs: what is given takes the place of all that a topic or a group had; older tools still ask so ·
 brokers, loggers, client metrics: as in IncrementalAlterConfigs."""
 
 from collections.abc import Mapping
 from typing import Any
 
+from coterie.broker.apis.api import Api
 from coterie.broker.apis.incremental_alter_configs import Alter, answered
 from coterie.broker.node import Node, Request
+from coterie.broker.security.needs import Operation, on_resources
 from coterie.broker.topics.config_changes import check_names, given
 from coterie.config.definition import Definition
 from coterie.wire.shapes import Values
@@ -21,3 +23,7 @@ def _replacing(asked: Any) -> Alter:
         return {one.name: given(one.name, one.value) for one in asked.configs}
 
     return alter
+
+
+_NEEDS = on_resources(Operation.ALTER_CONFIGS, answers="responses")
+API = Api(key=33, versions=range(3), handle=handle, needs=_NEEDS)

@@ -1,12 +1,14 @@
-"""CreatePartitions: v0-3 · a topic grows to so many partitions, validate-only · replicas: one broker
+"""CreatePartitions: a topic grows to so many partitions, validate-only · replicas: one broker
 holds everything."""
 
 from collections import Counter
 from typing import Any
 
+from coterie.broker.apis.api import Api
 from coterie.broker.apis.create_topics import assignment_error, check_room
 from coterie.broker.node import Node, Request
 from coterie.broker.refusal import RefusedError, outcome
+from coterie.broker.security.needs import Operation, Permission, each_topic, on_topic
 from coterie.broker.topics.names import is_internal
 from coterie.broker.turns import in_turns
 from coterie.wire.errors import ErrorCode
@@ -52,3 +54,7 @@ async def _grow(node: Node, asked: Any, often: Counter[str], *, validate_only: b
                 raise RefusedError(ErrorCode.invalid_replica_assignment, sentence)
     if not validate_only:
         await node.log.create_partitions(topic, after, partitions_max=node.settings.partitions_max)
+
+
+_NEEDS = Permission(each=[each_topic(on_topic(Operation.ALTER), answers="results")])
+API = Api(key=37, versions=range(4), handle=handle, needs=_NEEDS)

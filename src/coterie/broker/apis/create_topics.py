@@ -1,13 +1,15 @@
-"""CreateTopics: v2-7 · checked as Kafka checks, all configs told back, validate-only · replication: one broker holds
+"""CreateTopics: checked as Kafka checks, all configs told back, validate-only · replication: one broker holds
 everything; policies and quotas: none."""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from coterie.broker.apis.api import Api
 from coterie.broker.apis.config_entries import topic_entries
 from coterie.broker.node import NODE_ID, Node, Request
 from coterie.broker.refusal import RefusedError, outcome
+from coterie.broker.security.needs import TOPIC, UNAUTHORIZED, Asking, Each, Operation, Permission, creation
 from coterie.broker.storage.log import Topic
 from coterie.broker.storage.store import NoRoomError, TopicExistsError
 from coterie.broker.topics.configs import config_error
@@ -147,3 +149,44 @@ def _assigned_partitions(asked: Any) -> int:
         if sentence := assignment_error(assignment.broker_ids):
             raise RefusedError(ErrorCode.invalid_replica_assignment, sentence)
     return len(numbers)
+
+
+# -- what it needs -----------------------------------------------------------------------------------------------------
+
+
+def _seen_configs(asking: Asking, answer: Values) -> Values:
+    """Since v5 a new topic's configs are told (KIP-525), to whoever may describe them."""
+    hidden = {
+        "topic_config_error_code": int(ErrorCode.topic_authorization_failed),
+        "num_partitions": -1,
+        "replication_factor": -1,
+        "configs": (),
+    }
+    return {
+        **answer,
+        "topics": [
+            topic
+            if topic["error_code"] is not ErrorCode.none or asking.may(Operation.DESCRIBE_CONFIGS, TOPIC, topic["name"])
+            else {**topic, **hidden}
+            for topic in answer.get("topics", ())
+        ],
+    }
+
+
+_NEEDS = Permission(
+    each=[
+        Each(
+            asked="topics",
+            answers="topics",
+            needs=creation,
+            refused=lambda topic, error: {
+                "name": topic.name,
+                "error_code": error,
+                "error_message": UNAUTHORIZED,
+                "configs": (),
+            },
+        )
+    ],
+    rewritten=_seen_configs,
+)
+API = Api(key=19, versions=range(2, 8), handle=handle, needs=_NEEDS)

@@ -1,7 +1,9 @@
-"""DeleteGroups: v0-2 · ends groups that nobody is in, with their offsets · leaves nothing out; a group that is named
+"""DeleteGroups: ends groups that nobody is in, with their offsets · leaves nothing out; a group that is named
 twice is answered once, as by Kafka."""
 
+from coterie.broker.apis.api import Api
 from coterie.broker.node import Node, Request
+from coterie.broker.security.needs import Operation, on_groups
 from coterie.broker.turns import in_turns
 from coterie.groups.offset_messages import DeleteGroup, DeleteGroupResponse
 from coterie.nouns.ids import GroupId
@@ -15,3 +17,7 @@ async def handle(node: Node, request: Request) -> Values:
         assert isinstance(response, DeleteGroupResponse)
         results.append({"group_id": group_id, "error_code": response.error})
     return {"throttle_time": 0, "results": results}
+
+
+_NEEDS = on_groups(Operation.DELETE, asked="groups_names", answers="results")
+API = Api(key=42, versions=range(3), handle=handle, needs=_NEEDS)

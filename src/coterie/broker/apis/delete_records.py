@@ -1,10 +1,12 @@
-"""DeleteRecords: v0-2 · raises a partition's start; what stands before it is not read again · compacted topics refuse
+"""DeleteRecords: raises a partition's start; what stands before it is not read again · compacted topics refuse
 it, as in Kafka; waiting for replicas: there are none."""
 
 from typing import Any
 
+from coterie.broker.apis.api import Api
 from coterie.broker.node import Node, Request
 from coterie.broker.refusal import RefusedError, outcome
+from coterie.broker.security.needs import Operation, Permission, each_partition, on_topic
 from coterie.broker.storage.log import Partition
 from coterie.broker.topics.configs import items_of
 from coterie.broker.topics.names import is_internal
@@ -52,3 +54,6 @@ async def _delete(node: Node, name: str, partition: Partition | None, offset: in
     if not _END <= offset <= partition.end_offset:
         raise RefusedError(ErrorCode.offset_out_of_range)
     await node.log.delete_records(partition, partition.end_offset if offset == _END else offset)
+
+
+API = Api(key=21, versions=range(3), handle=handle, needs=Permission(each=[each_partition(on_topic(Operation.DELETE))]))

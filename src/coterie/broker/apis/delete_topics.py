@@ -1,12 +1,14 @@
-"""DeleteTopics: v1-6 · by name, and by id since v6; messages, configs and committed offsets go with the topic · the
+"""DeleteTopics: by name, and by id since v6; messages, configs and committed offsets go with the topic · the
 broker's own topics stay: in Kafka they can be deleted, and every group's offsets with them."""
 
 from collections import Counter
-from typing import TypeAlias
+from typing import Any, TypeAlias
 from uuid import UUID
 
+from coterie.broker.apis.api import Api
 from coterie.broker.node import Node, Request
 from coterie.broker.refusal import RefusedError, outcome
+from coterie.broker.security.needs import TOPIC, Asking, Operation, Permission, each_name, each_topic
 from coterie.broker.storage.log import Topic
 from coterie.broker.topics.names import is_internal
 from coterie.broker.turns import in_turns
@@ -65,3 +67,23 @@ async def _delete(node: Node, asked: _Asked, topic: Topic | None, often: Counter
         raise RefusedError(ErrorCode.invalid_topic_exception, f"This broker cannot be without {topic.name}.")
     await node.log.delete_topic(topic)
     node.groups.topic_deleted(topic.name)
+
+
+# -- what it needs -----------------------------------------------------------------------------------------------------
+
+
+def _deletion(asking: Asking, asked: Any) -> ErrorCode | None:
+    """That a topic is not there, whoever may describe it is told."""
+    name = asked if isinstance(asked, str) else asked.name
+    if name is not None and name not in asking.node.log.topics:
+        return asking.refusal(Operation.DESCRIBE, TOPIC, name)
+    return asking.refusal(Operation.DELETE, TOPIC, name) if name else asking.topic(Operation.DELETE, asked)
+
+
+_NEEDS = Permission(
+    each=[
+        each_topic(_deletion, answers="responses"),
+        each_name(_deletion, asked="topic_names", answers="responses", name="name"),
+    ]
+)
+API = Api(key=20, versions=range(1, 7), handle=handle, needs=_NEEDS)

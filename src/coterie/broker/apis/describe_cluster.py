@@ -1,8 +1,10 @@
-"""DescribeCluster: v0-2 · this broker, the only one and the controller; who may do what on the cluster · fenced brokers
+"""DescribeCluster: this broker, the only one and the controller; who may do what on the cluster · fenced brokers
 (KIP-1073), controllers as endpoints (KIP-919): there are none."""
 
+from coterie.broker.apis.api import Api
 from coterie.broker.apis.operations import cluster_operations
 from coterie.broker.node import NODE_ID, Node, Request
+from coterie.broker.security.needs import NOTHING
 from coterie.wire.errors import ErrorCode
 from coterie.wire.shapes import Values
 
@@ -39,3 +41,6 @@ def _refusal(error: ErrorCode, sentence: str) -> Values:
         "controller_id": -1,
         "brokers": (),
     }
+
+
+API = Api(key=60, versions=range(3), handle=handle, needs=NOTHING)

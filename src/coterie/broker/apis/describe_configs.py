@@ -1,12 +1,14 @@
-"""DescribeConfigs: v1-4 · topics, groups and this broker: value, source, synonyms, type and what it means (KIP-569) ·
+"""DescribeConfigs: topics, groups and this broker: value, source, synonyms, type and what it means (KIP-569) ·
 loggers and client metrics (KIP-714): this broker has none that can be asked for."""
 
 from typing import Any
 
+from coterie.broker.apis.api import Api
 from coterie.broker.apis.config_entries import broker_entries, group_entries, topic_entries
 from coterie.broker.apis.resources import ResourceType, broker_error
 from coterie.broker.node import Node, Request
 from coterie.broker.refusal import RefusedError
+from coterie.broker.security.needs import Operation, on_resources
 from coterie.broker.topics.names import name_error
 from coterie.broker.turns import in_turns
 from coterie.wire.errors import ErrorCode
@@ -70,3 +72,7 @@ def _shown(request: Request, entry: Values) -> Values:
         "synonyms": entry["synonyms"] if request.body.include_synonyms else (),
         "documentation": entry["documentation"] if request.told("include_documentation", False) else None,
     }
+
+
+_NEEDS = on_resources(Operation.DESCRIBE_CONFIGS, answers="results")
+API = Api(key=32, versions=range(1, 5), handle=handle, needs=_NEEDS)

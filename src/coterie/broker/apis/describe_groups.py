@@ -1,9 +1,11 @@
-"""DescribeGroups: v0-6 · state, members, what they said and what they were given · leaves nothing out."""
+"""DescribeGroups: state, members, what they said and what they were given · leaves nothing out."""
 
 from typing import Any
 
+from coterie.broker.apis.api import Api
 from coterie.broker.apis.operations import group_operations
 from coterie.broker.node import Node, Request
+from coterie.broker.security.needs import Operation, on_groups
 from coterie.broker.turns import in_turns
 from coterie.groups.classic.messages import DescribeGroup, DescribeGroupResponse
 from coterie.nouns.ids import GroupId
@@ -55,3 +57,7 @@ async def _described(node: Node, request: Request, group_id: GroupId) -> dict[st
 def state_name(phase: str) -> str:
     """As Kafka's tools show it: ``PreparingRebalance``."""
     return phase.title().replace("_", "")
+
+
+_NEEDS = on_groups(Operation.DESCRIBE, asked="groups", answers="groups")
+API = Api(key=15, versions=range(7), handle=handle, needs=_NEEDS)

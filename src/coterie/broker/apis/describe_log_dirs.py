@@ -1,4 +1,4 @@
-"""DescribeLogDirs: v1-4 · the one data directory: how large each partition is in it, how much room its disk has · moves
+"""DescribeLogDirs: the one data directory: how large each partition is in it, how much room its disk has · moves
 between directories: there is one; v5 (KIP-1066): kio does not know it yet."""
 
 import asyncio
@@ -6,7 +6,9 @@ import shutil
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
+from coterie.broker.apis.api import Api
 from coterie.broker.node import Node, Request
+from coterie.broker.security.needs import Operation, Permission, in_cluster
 from coterie.broker.storage.log import Partition, Topic
 from coterie.nouns.errors import WorldError
 from coterie.wire.errors import ErrorCode
@@ -61,3 +63,6 @@ def _room(path: Path) -> tuple[int, int]:
     """Bytes of the disk in all, and those that are free."""
     usage = shutil.disk_usage(path)
     return usage.total, usage.free
+
+
+API = Api(key=35, versions=range(1, 5), handle=handle, needs=Permission(whole=in_cluster(Operation.DESCRIBE)))

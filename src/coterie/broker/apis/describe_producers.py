@@ -1,9 +1,11 @@
-"""DescribeProducers: v0 · who writes to a partition with numbered batches, and where its open transaction begins
+"""DescribeProducers: who writes to a partition with numbered batches, and where its open transaction begins
 (KIP-664) · nothing is left out; the coordinator's epoch is always 0: there is only ever one coordinator."""
 
 from typing import Any
 
+from coterie.broker.apis.api import Api
 from coterie.broker.node import Node, Request
+from coterie.broker.security.needs import Operation, Permission, each_partition, on_topic
 from coterie.broker.storage.transaction_store import ProducerRow
 from coterie.broker.topics.names import name_error
 from coterie.broker.turns import in_turns
@@ -62,3 +64,13 @@ def _producer(row: ProducerRow) -> Values:
         "coordinator_epoch": 0,
         "current_txn_start_offset": -1 if producer.open_offset is None else producer.open_offset,
     }
+
+
+_NEEDS = Permission(
+    each=[
+        each_partition(
+            on_topic(Operation.READ), parts=("partition_indexes", "partitions"), number=(None, "partition_index")
+        )
+    ]
+)
+API = Api(key=61, versions=range(1), handle=handle, needs=_NEEDS)

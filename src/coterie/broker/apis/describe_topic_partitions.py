@@ -1,11 +1,13 @@
-"""DescribeTopicPartitions: v0 · all topics or the named ones, in the order of their names, so many partitions at a time
+"""DescribeTopicPartitions: all topics or the named ones, in the order of their names, so many partitions at a time
 (KIP-966) · eligible leaders: one replica has no others."""
 
 from typing import Any
 
+from coterie.broker.apis.api import Api
 from coterie.broker.apis.metadata import described, missing
 from coterie.broker.apis.operations import NOT_ASKED, topic_operations
 from coterie.broker.node import Node, Request
+from coterie.broker.security.needs import Operation, Permission, each_topic, is_topic_shown, on_topic
 from coterie.broker.topics.names import name_error
 from coterie.broker.turns import in_turns
 from coterie.wire.errors import ErrorCode
@@ -71,3 +73,10 @@ def _refusal(body: Any) -> Values:
         ],
         "next_cursor": None,
     }
+
+
+_NEEDS = Permission(
+    each=[each_topic(on_topic(Operation.DESCRIBE), answers="topics")],
+    shown={"topics": is_topic_shown},
+)
+API = Api(key=75, versions=range(1), handle=handle, needs=_NEEDS)

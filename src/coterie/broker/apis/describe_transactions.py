@@ -1,9 +1,11 @@
-"""DescribeTransactions: v0 · what the coordinator knows of transactional ids (KIP-664) · nothing is left out; the
+"""DescribeTransactions: what the coordinator knows of transactional ids (KIP-664) · nothing is left out; the
 states in which Kafka's markers are on their way are never told, as they take no time here."""
 
 from collections.abc import Iterable
 
+from coterie.broker.apis.api import Api
 from coterie.broker.node import Node, Request
+from coterie.broker.security.needs import TOPIC, TRANSACTIONAL_ID, Asking, Operation, Permission, each_name
 from coterie.broker.turns import in_turns
 from coterie.groups.transaction_messages import TopicPartition, TransactionWritten
 from coterie.nouns.errors import WorldError
@@ -61,3 +63,34 @@ def _unknown(transactional_id: str, error: ErrorCode) -> Values:
         "producer_epoch": 0,
         "topics": (),
     }
+
+
+# -- what it needs -----------------------------------------------------------------------------------------------------
+
+
+def _seen_transactions(asking: Asking, answer: Values) -> Values:
+    """Without the topics that the peer may not describe; nothing says that there are such."""
+    return {
+        **answer,
+        "transaction_states": [
+            {
+                **one,
+                "topics": [topic for topic in one["topics"] if asking.may(Operation.DESCRIBE, TOPIC, topic["topic"])],
+            }
+            for one in answer.get("transaction_states", ())
+        ],
+    }
+
+
+_NEEDS = Permission(
+    each=[
+        each_name(
+            lambda asking, name: asking.refusal(Operation.DESCRIBE, TRANSACTIONAL_ID, name),
+            asked="transactional_ids",
+            answers="transaction_states",
+            name="transactional_id",
+        )
+    ],
+    rewritten=_seen_transactions,
+)
+API = Api(key=65, versions=range(1), handle=handle, needs=_NEEDS)

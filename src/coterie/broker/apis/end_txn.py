@@ -1,7 +1,9 @@
-"""EndTxn: v0-5 · commits or aborts; the answer leaves when the markers in all partitions are durable, so what it ended
+"""EndTxn: commits or aborts; the answer leaves when the markers in all partitions are durable, so what it ended
 is over for whoever asks next; v5 gives the producer its next epoch (KIP-890) · nothing is left out."""
 
+from coterie.broker.apis.api import Api
 from coterie.broker.node import Node, Request
+from coterie.broker.security.needs import Permission, in_transaction
 from coterie.groups.transaction_messages import EndTransaction, Identity, Reply
 from coterie.nouns.errors import WorldError
 from coterie.wire.errors import ErrorCode
@@ -41,3 +43,6 @@ async def _ended(node: Node, request: Request) -> Reply:
         )
     except WorldError:
         return Reply(error=ErrorCode.kafka_storage_error)
+
+
+API = Api(key=26, versions=range(6), handle=handle, needs=Permission(whole=in_transaction()))

@@ -1,4 +1,4 @@
-"""Fetch: v4-18 · long poll until min bytes or max wait, whole batches as they were produced; with isolation level
+"""Fetch: long poll until min bytes or max wait, whole batches as they were produced; with isolation level
 read_committed only up to the last stable offset, told which of the transactions in them were aborted · sessions
 (KIP-227) are never begun: every answer says so and every fetch is a full one; followers, tiers: one broker."""
 
@@ -7,7 +7,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from coterie.broker.apis.api import Api
 from coterie.broker.node import LEADER_EPOCH, Node, Request, topic_of
+from coterie.broker.security.needs import Operation, Permission, each_partition, on_topic
 from coterie.broker.storage.log import Partition
 from coterie.broker.storage.reader import Counted
 from coterie.broker.storage.transaction_store import Aborted
@@ -223,3 +225,9 @@ def _described(one: _Wanted, found: _Found, *, reads_committed: bool) -> Values:
         "preferred_read_replica": -1,
         "records": found.data,
     }
+
+
+_NEEDS = Permission(
+    each=[each_partition(on_topic(Operation.READ), answers="responses", number=("partition", "partition_index"))]
+)
+API = Api(key=1, versions=range(4, 19), handle=handle, needs=_NEEDS)

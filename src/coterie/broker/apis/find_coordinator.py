@@ -1,7 +1,9 @@
-"""FindCoordinator: v0-6 · this broker, for every group and every transactional id · share groups (KIP-932): there are
+"""FindCoordinator: this broker, for every group and every transactional id · share groups (KIP-932): there are
 none, so their coordinators are refused, as any key type that means nothing."""
 
+from coterie.broker.apis.api import Api
 from coterie.broker.node import Node, Request
+from coterie.broker.security.needs import GROUP, TRANSACTIONAL_ID, Asking, Operation, Permission, each_name
 from coterie.broker.turns import in_turns
 from coterie.wire.errors import ErrorCode
 from coterie.wire.shapes import Values
@@ -30,3 +32,24 @@ def _answer(node: Node, key_type: int, key: str) -> dict[str, object]:
         "error_code": ErrorCode.invalid_request,
         "error_message": "This broker coordinates groups and transactions only; it has no share groups.",
     }
+
+
+# -- what it needs -----------------------------------------------------------------------------------------------------
+
+
+def _coordinator(asking: Asking, key: str) -> ErrorCode | None:
+    type_ = TRANSACTIONAL_ID if asking.request.told("key_type", 0) == _TRANSACTION else GROUP
+    return asking.refusal(Operation.DESCRIBE, type_, key)
+
+
+def _one_coordinator(asking: Asking) -> ErrorCode | None:
+    """Before v4 there was one key."""
+    key = asking.request.told("key", None)
+    return None if key is None else _coordinator(asking, key)
+
+
+_NEEDS = Permission(
+    whole=_one_coordinator,
+    each=[each_name(_coordinator, asked="coordinator_keys", answers="coordinators", name="key")],
+)
+API = Api(key=10, versions=range(7), handle=handle, needs=_NEEDS)

@@ -1,9 +1,11 @@
-"""Heartbeat: v0-4 · keeps a member's session, tells of a rebalance · leaves nothing out."""
+"""Heartbeat: keeps a member's session, tells of a rebalance · leaves nothing out."""
 
 from collections.abc import Awaitable
 
+from coterie.broker.apis.api import Api
 from coterie.broker.apis.static_members import instance_id_of
 from coterie.broker.node import Node, Request
+from coterie.broker.security.needs import Operation, Permission, in_group
 from coterie.groups.classic.messages import Heartbeat, HeartbeatResponse, Response
 from coterie.nouns.ids import Generation, GroupId, MemberId
 from coterie.wire.shapes import Values
@@ -30,3 +32,6 @@ async def _told_later(answer: Response | Awaitable[Response]) -> Values:
 
 def _told(response: Response) -> Values:
     return {"throttle_time": 0, "error_code": response.error}
+
+
+API = Api(key=12, versions=range(5), handle=handle, needs=Permission(whole=in_group(Operation.READ)))

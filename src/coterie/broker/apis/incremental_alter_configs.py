@@ -1,14 +1,16 @@
-"""IncrementalAlterConfigs: v0-1 · topics and groups: set, delete, append, subtract, validate-only (KIP-339) · brokers:
+"""IncrementalAlterConfigs: topics and groups: set, delete, append, subtract, validate-only (KIP-339) · brokers:
 their settings are given at the start; loggers and client metrics: there are none."""
 
 from collections import Counter
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from coterie.broker.apis.api import Api
 from coterie.broker.apis.resources import ResourceType, broker_error
 from coterie.broker.groups.configs import GROUP, group_config_error
 from coterie.broker.node import Node, Request
 from coterie.broker.refusal import RefusedError, outcome
+from coterie.broker.security.needs import Operation, on_resources
 from coterie.broker.topics.config_changes import Change, altered
 from coterie.broker.topics.configs import TOPIC, config_error
 from coterie.broker.topics.names import is_internal, name_error
@@ -100,3 +102,7 @@ def _alter_broker(name: str, alter: Alter) -> None:
 def _refuse(sentence: str | None) -> None:
     if sentence is not None:
         raise RefusedError(ErrorCode.invalid_config, sentence)
+
+
+_NEEDS = on_resources(Operation.ALTER_CONFIGS, answers="responses")
+API = Api(key=44, versions=range(2), handle=handle, needs=_NEEDS)

@@ -1,8 +1,10 @@
-"""InitProducerId: v0-5 · a producer id never given before, for idempotent producers; with a transactional id the next
+"""InitProducerId: a producer id never given before, for idempotent producers; with a transactional id the next
 epoch of its producer, which fences whoever had the last one and aborts what it left open (Kafka has it ask again
 meanwhile, with CONCURRENT_TRANSACTIONS; here that takes no time) · two-phase commit (v6), not yet stable in Kafka."""
 
+from coterie.broker.apis.api import Api
 from coterie.broker.node import Node, Request
+from coterie.broker.security.needs import CLUSTER, TOPIC, TRANSACTIONAL_ID, Asking, Operation, Permission
 from coterie.groups.transaction_messages import NOBODY, Identity, InitProducerId
 from coterie.nouns.errors import WorldError
 from coterie.wire.batches import NO_PRODUCER_EPOCH, NO_PRODUCER_ID
@@ -47,3 +49,18 @@ def _answer(error: ErrorCode, producer: Identity = NOBODY) -> Values:
         "producer_id": producer.producer_id,
         "producer_epoch": producer.epoch,
     }
+
+
+# -- what it needs -----------------------------------------------------------------------------------------------------
+
+
+def _producer(asking: Asking) -> ErrorCode | None:
+    transactional_id = asking.request.body.transactional_id
+    if transactional_id is not None:
+        return asking.refusal(Operation.WRITE, TRANSACTIONAL_ID, transactional_id)
+    if asking.may(Operation.IDEMPOTENT_WRITE, CLUSTER) or asking.may_anywhere(Operation.WRITE, TOPIC):
+        return None
+    return ErrorCode.cluster_authorization_failed
+
+
+API = Api(key=22, versions=range(6), handle=handle, needs=Permission(whole=_producer))

@@ -1,10 +1,12 @@
-"""JoinGroup: v0-9 · joins a classic group, and waits for its join phase to end; a static member (KIP-345) that is back
+"""JoinGroup: joins a classic group, and waits for its join phase to end; a static member (KIP-345) that is back
 need not wait · the reason (v8, KIP-800) is read and not kept: Kafka logs it, and nothing more. Client and instance ids
 of more than 1,000 characters are refused: every member id has one in it, and is kept. (Kafka breaks at 32,731.)"""
 
+from coterie.broker.apis.api import Api
 from coterie.broker.apis.static_members import instance_id_of
 from coterie.broker.groups.registry import fresh_member_id
 from coterie.broker.node import Node, Request
+from coterie.broker.security.needs import Operation, Permission, in_group
 from coterie.groups.classic.messages import JoinGroup, JoinGroupResponse, MemberProtocol
 from coterie.nouns.ids import GroupId, MemberId
 from coterie.wire.errors import ErrorCode
@@ -63,3 +65,6 @@ def _answer(request: Request, response: JoinGroupResponse) -> Values:
             for one in response.members
         ],
     }
+
+
+API = Api(key=11, versions=range(10), handle=handle, needs=Permission(whole=in_group(Operation.READ)))

@@ -1,7 +1,9 @@
-"""LeaveGroup: v0-5 · removes one member, or several at once (v3 and later), by member id or by instance id (KIP-345) ·
+"""LeaveGroup: removes one member, or several at once (v3 and later), by member id or by instance id (KIP-345) ·
 the reason (v5, KIP-800) is read and not kept: Kafka logs it, and nothing more."""
 
+from coterie.broker.apis.api import Api
 from coterie.broker.node import Node, Request
+from coterie.broker.security.needs import Operation, Permission, in_group
 from coterie.groups.classic.messages import LeaveGroup, LeaveGroupResponse, LeavingMember
 from coterie.nouns.ids import GroupId, InstanceId, MemberId
 from coterie.wire.errors import ErrorCode
@@ -39,3 +41,6 @@ def _leaving(member_id: str, instance_id: str | None) -> LeavingMember:
     return LeavingMember(
         member_id=MemberId(member_id), instance_id=None if instance_id is None else InstanceId(instance_id)
     )
+
+
+API = Api(key=13, versions=range(6), handle=handle, needs=Permission(whole=in_group(Operation.READ)))

@@ -1,8 +1,10 @@
-"""ListConfigResources: v0-1 · topics, this broker, and the groups that have configs of their own (KIP-1142) · client
+"""ListConfigResources: topics, this broker, and the groups that have configs of their own (KIP-1142) · client
 metrics, all that v0 is about: there are none."""
 
+from coterie.broker.apis.api import Api
 from coterie.broker.apis.resources import ResourceType
 from coterie.broker.node import NODE_ID, Node, Request
+from coterie.broker.security.needs import Operation, Permission, in_cluster
 from coterie.broker.storage.log import GROUP_CONFIGS
 from coterie.wire.errors import ErrorCode
 from coterie.wire.shapes import Values
@@ -32,3 +34,6 @@ def _answer(error: ErrorCode, names: dict[ResourceType, list[str]]) -> Values:
             {"resource_type": type_, "resource_name": name} for type_, some in names.items() for name in some
         ],
     }
+
+
+API = Api(key=74, versions=range(2), handle=handle, needs=Permission(whole=in_cluster(Operation.DESCRIBE_CONFIGS)))

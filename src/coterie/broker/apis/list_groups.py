@@ -1,8 +1,10 @@
-"""ListGroups: v0-5 · all groups, or those in some states (v4, KIP-518) or of some types (v5, KIP-848) · names of states
+"""ListGroups: all groups, or those in some states (v4, KIP-518) or of some types (v5, KIP-848) · names of states
 and types are taken in upper and lower case; one that means nothing matches no group, as in Kafka, and is no error."""
 
+from coterie.broker.apis.api import Api
 from coterie.broker.apis.describe_groups import state_name
 from coterie.broker.node import Node, Request
+from coterie.broker.security.needs import CLUSTER, GROUP, Asking, Operation, Permission
 from coterie.broker.turns import in_turns
 from coterie.groups.classic.messages import DescribeGroup, DescribeGroupResponse
 from coterie.wire.errors import ErrorCode
@@ -32,3 +34,13 @@ async def handle(node: Node, request: Request) -> Values:
                 }
             )
     return {"throttle_time": 0, "error_code": ErrorCode.none, "groups": groups}
+
+
+# -- what it needs -----------------------------------------------------------------------------------------------------
+
+
+def _is_group_shown(asking: Asking, group: Values) -> bool:
+    return asking.may(Operation.DESCRIBE, CLUSTER) or asking.may(Operation.DESCRIBE, GROUP, group["group_id"])
+
+
+API = Api(key=16, versions=range(6), handle=handle, needs=Permission(shown={"groups": _is_group_shown}))

@@ -1,12 +1,14 @@
-"""ListOffsets: v1-11 · earliest, latest (with isolation level read_committed the last stable offset), the record of the
+"""ListOffsets: earliest, latest (with isolation level read_committed the last stable offset), the record of the
 greatest timestamp (KIP-734), the first one since a timestamp · tiers (KIP-405): nothing is tiered."""
 
 import asyncio
 from collections.abc import Mapping
 from typing import Any
 
+from coterie.broker.apis.api import Api
 from coterie.broker.apis.fetch import reads_committed
 from coterie.broker.node import LEADER_EPOCH, Node, Request
+from coterie.broker.security.needs import Operation, Permission, each_partition, on_topic
 from coterie.broker.storage.log import Partition
 from coterie.broker.turns import in_turns
 from coterie.nouns.errors import WireError, WorldError
@@ -100,3 +102,7 @@ def _first_since(batch: bytes, timestamp_ms: int) -> tuple[int, int]:
         # A producer may put nonsense behind a sound head and CRC: the batch is then all that is known.
         pass
     return head.max_timestamp_ms, head.base_offset
+
+
+_NEEDS = Permission(each=[each_partition(on_topic(Operation.DESCRIBE))])
+API = Api(key=2, versions=range(1, 12), handle=handle, needs=_NEEDS)

@@ -1,11 +1,13 @@
-"""ListTransactions: v0-2 · transactional ids, by state, producer id, how long their transactions have been open, and a
+"""ListTransactions: transactional ids, by state, producer id, how long their transactions have been open, and a
 pattern (KIP-664, KIP-994, KIP-1152) · nothing is left out. A stranger's pattern is matched by RE2, which comes with
 pyarrow: its time grows with the text and no more, where Python's own could be kept busy for ever."""
 
 import asyncio
 from collections.abc import Sequence
 
+from coterie.broker.apis.api import Api
 from coterie.broker.node import Node, Request
+from coterie.broker.security.needs import TRANSACTIONAL_ID, Asking, Operation, Permission
 from coterie.groups.transaction_messages import TransactionState, TransactionWritten
 from coterie.nouns.errors import WorldError
 from coterie.wire.errors import ErrorCode
@@ -70,3 +72,11 @@ def _is_wanted(request: Request, written: TransactionWritten, now_ms: int) -> bo
         longer_than_ms < 0
         or (written.state is TransactionState.ONGOING and now_ms - written.started_at_ms > longer_than_ms)
     )
+
+
+def _is_shown(asking: Asking, transaction: Values) -> bool:
+    return asking.may(Operation.DESCRIBE, TRANSACTIONAL_ID, transaction["transactional_id"])
+
+
+_NEEDS = Permission(shown={"transaction_states": _is_shown})
+API = Api(key=66, versions=range(3), handle=handle, needs=_NEEDS)

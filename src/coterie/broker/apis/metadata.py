@@ -1,12 +1,14 @@
-"""Metadata: v0-13 · this broker, all topics or the named ones, by id since v12; a missing topic is created where
+"""Metadata: this broker, all topics or the named ones, by id since v12; a missing topic is created where
 clients may and the settings allow it; what the client may do with each (KIP-430) · racks: there is one broker."""
 
 from typing import Any
 
+from coterie.broker.apis.api import Api
 from coterie.broker.apis.create_topics import check_name, check_room, create
 from coterie.broker.apis.operations import cluster_operations, topic_operations
 from coterie.broker.node import LEADER_EPOCH, NODE_ID, Node, Request
 from coterie.broker.refusal import outcome
+from coterie.broker.security.needs import Asking, Each, Operation, Permission, creation, is_topic_shown
 from coterie.broker.storage.log import Topic
 from coterie.broker.topics.names import is_internal, name_error
 from coterie.broker.turns import in_turns
@@ -91,3 +93,36 @@ def described(topic: Topic) -> dict[str, Any]:
 
 def missing(name: str | None, error: ErrorCode) -> dict[str, Any]:
     return {"error_code": error, "name": name, "topic_id": None, "is_internal": False, "partitions": ()}
+
+
+# -- what it needs -----------------------------------------------------------------------------------------------------
+
+
+def _metadata_topic(asking: Asking, asked: Any) -> ErrorCode | None:
+    """To describe it; and to create it, where that is what would happen."""
+    error = asking.topic(Operation.DESCRIBE, asked)
+    if error is not None or asked.name is None or asked.name in asking.node.log.topics:
+        return error
+    settings = asking.node.settings
+    would_create = asking.request.told("allow_auto_topic_creation", True) and settings.auto_create_topics
+    return creation(asking, asked) if would_create else None
+
+
+_NEEDS = Permission(
+    each=[
+        Each(
+            asked="topics",
+            answers="topics",
+            needs=_metadata_topic,
+            refused=lambda topic, error: {
+                "error_code": error,
+                "name": topic.name,
+                "topic_id": getattr(topic, "topic_id", None) if topic.name is None else None,
+                "partitions": (),
+            },
+        )
+    ],
+    shown={"topics": is_topic_shown},
+    is_asked_anyway=True,
+)
+API = Api(key=3, versions=range(14), handle=handle, needs=_NEEDS)

@@ -1,9 +1,11 @@
-"""OffsetCommit: v2-10 · keeps how far a group has consumed, for members and for consumers that are none; the answer
+"""OffsetCommit: keeps how far a group has consumed, for members and for consumers that are none; the answer
 waits until it is durable · epochs of members (KIP-848): classic groups have generations only."""
 
 from typing import Any
 
+from coterie.broker.apis.api import Api
 from coterie.broker.node import Node, Request, topic_of
+from coterie.broker.security.needs import Operation, Permission, each_partition, in_group, on_topic
 from coterie.broker.storage.log import Topic
 from coterie.broker.turns import ELEMENTS_AT_ONCE, in_turns
 from coterie.groups.offset_messages import (
@@ -96,3 +98,7 @@ def _retention_ms(request: Request) -> int | None:
     told = request.told("retention_time", None)
     retention_ms = -1 if told is None else milliseconds(told)
     return None if retention_ms == -1 else retention_ms
+
+
+_NEEDS = Permission(each=[each_partition(on_topic(Operation.READ, in_group(Operation.READ)))])
+API = Api(key=8, versions=range(2, 11), handle=handle, needs=_NEEDS)

@@ -1,9 +1,11 @@
-"""OffsetDelete: v0 · forgets offsets of a group, unless a consumer of it reads their topic (KIP-496) · leaves out
+"""OffsetDelete: forgets offsets of a group, unless a consumer of it reads their topic (KIP-496) · leaves out
 nothing."""
 
 from typing import Any
 
+from coterie.broker.apis.api import Api
 from coterie.broker.node import Node, Request, topic_of
+from coterie.broker.security.needs import Operation, Permission, each_partition, in_group, on_topic
 from coterie.groups.offset_messages import OffsetDelete, OffsetDeleteResponse
 from coterie.nouns.ids import GroupId, TopicPartition
 from coterie.wire.errors import ErrorCode
@@ -49,3 +51,7 @@ async def handle(node: Node, request: Request) -> Values:
 def _is_there(node: Node, asked: Any, partition: Any) -> bool:
     topic = topic_of(node, asked)
     return topic is not None and topic.partition(partition.partition_index) is not None
+
+
+_NEEDS = Permission(whole=in_group(Operation.DELETE), each=[each_partition(on_topic(Operation.READ))])
+API = Api(key=47, versions=range(1), handle=handle, needs=_NEEDS)

@@ -1,10 +1,12 @@
-"""OffsetFetch: v1-10 · how far one group has consumed, or several (v8 and later), in named partitions or in all ·
+"""OffsetFetch: how far one group has consumed, or several (v8 and later), in named partitions or in all ·
 transactions have no offsets here, so every one is stable; epochs of members (KIP-848): classic groups have none."""
 
 from itertools import groupby
 from typing import Any
 
+from coterie.broker.apis.api import Api
 from coterie.broker.node import Node, Request, topic_of
+from coterie.broker.security.needs import GROUP, TOPIC, Asking, Each, Operation, Permission
 from coterie.broker.turns import in_turns
 from coterie.groups.offset_messages import (
     NO_LEADER_EPOCH,
@@ -100,3 +102,65 @@ def _partition(number: int, committed: CommittedOffset | None, error: ErrorCode)
         "metadata": "" if committed is None else committed.metadata,
         "error_code": error,
     }
+
+
+# -- what it needs -----------------------------------------------------------------------------------------------------
+
+
+def _fetched_group(asking: Asking) -> ErrorCode | None:
+    """From v2 to v7 there is one group, and a code for it; before, its partitions tell; after, there are several."""
+    group_id = asking.request.told("group_id", None)
+    if group_id is None or asking.request.header.api_version < _ERROR_OF_GROUP_SINCE:
+        return None
+    return asking.refusal(Operation.DESCRIBE, GROUP, group_id)
+
+
+def _seen_offsets(asking: Asking, answer: Values) -> Values:
+    """Offsets of topics that the peer may describe; of the others those asked for by name are told as refused."""
+    body = asking.request.body
+    if not hasattr(body, "groups"):
+        has_code = asking.request.header.api_version >= _ERROR_OF_GROUP_SINCE
+        refusal = None if has_code else asking.refusal(Operation.DESCRIBE, GROUP, body.group_id)
+        return {**answer, "topics": _seen_topics(asking, answer["topics"], body.topics is not None, refusal)}
+    by_id = {group.group_id: group for group in body.groups}
+    return {
+        **answer,
+        "groups": [
+            {
+                **group,
+                "topics": _seen_topics(asking, group["topics"], by_id[group["group_id"]].topics is not None, None),
+            }
+            for group in answer.get("groups", ())
+        ],
+    }
+
+
+def _seen_topics(asking: Asking, topics: Any, are_named: bool, of_group: ErrorCode | None) -> list[Values]:
+    seen: list[Values] = []
+    for topic in topics:
+        name = topic["name"]
+        error = of_group or (None if name is None else asking.refusal(Operation.DESCRIBE, TOPIC, name))
+        if error is None:
+            seen.append(topic)
+        elif are_named:
+            hidden = [
+                {"partition_index": one["partition_index"], "committed_offset": -1, "metadata": "", "error_code": error}
+                for one in topic["partitions"]
+            ]
+            seen.append({**topic, "partitions": hidden})
+    return seen
+
+
+_NEEDS = Permission(
+    whole=_fetched_group,
+    each=[
+        Each(
+            asked="groups",
+            answers="groups",
+            needs=lambda asking, group: asking.refusal(Operation.DESCRIBE, GROUP, group.group_id),
+            refused=lambda group, error: {"group_id": group.group_id, "error_code": error},
+        )
+    ],
+    rewritten=_seen_offsets,
+)
+API = Api(key=9, versions=range(1, 11), handle=handle, needs=_NEEDS)

@@ -1,9 +1,11 @@
-"""OffsetForLeaderEpoch: v2-4 · where a leader's time ended, for clients that look whether a log was cut off (KIP-320) ·
+"""OffsetForLeaderEpoch: where a leader's time ended, for clients that look whether a log was cut off (KIP-320) ·
 former leaders, followers: one broker leads everything, always in the same epoch."""
 
 from typing import Any
 
+from coterie.broker.apis.api import Api
 from coterie.broker.node import LEADER_EPOCH, Node, Request
+from coterie.broker.security.needs import Operation, Permission, each_partition, on_topic
 from coterie.broker.storage.log import Partition
 from coterie.broker.turns import in_turns
 from coterie.wire.errors import ErrorCode
@@ -50,3 +52,7 @@ def _end_of(partition: Partition, epoch: int) -> tuple[int, int]:
         return _NOWHERE
     # Before the first one nothing was written.
     return epoch, partition.start_offset
+
+
+_NEEDS = Permission(each=[each_partition(on_topic(Operation.DESCRIBE), number=("partition", "partition"))])
+API = Api(key=23, versions=range(2, 5), handle=handle, needs=_NEEDS)

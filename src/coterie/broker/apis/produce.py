@@ -1,4 +1,4 @@
-"""Produce: v3-13 · batches are kept as they came, answered once durable (acks 1 and -1 alike) or not at all (acks 0);
+"""Produce: batches are kept as they came, answered once durable (acks 1 and -1 alike) or not at all (acks 0);
 numbered ones once and in order; transactional ones only into their producer's open transaction, which since v12 they
 begin themselves · older message formats, as in Kafka 4; records are looked into only where the topic needs keys."""
 
@@ -6,8 +6,10 @@ import asyncio
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
+from coterie.broker.apis.api import Api
 from coterie.broker.clock import wall_ms
 from coterie.broker.node import Node, Request, topic_of
+from coterie.broker.security.needs import TRANSACTIONAL_ID, Asking, Operation, Permission, each_partition, on_topic
 from coterie.broker.storage.log import Partition, Topic
 from coterie.broker.storage.store import TopicGoneError
 from coterie.broker.topics.configs import batch_size_max, has_append_time, items_of, number_of
@@ -17,12 +19,22 @@ from coterie.broker.turns import ELEMENTS_AT_ONCE, in_turns
 from coterie.groups.classic.turn import Refusal
 from coterie.groups.transaction_messages import TopicPartition
 from coterie.nouns.errors import WireError, WorldError
-from coterie.wire.batches import NO_TIMESTAMP, BatchHead, DamagedError, check_produced, with_append_time
+from coterie.wire.batches import (
+    HEAD_SIZE,
+    NO_TIMESTAMP,
+    TRANSACTIONAL,
+    BatchHead,
+    DamagedError,
+    check_produced,
+    with_append_time,
+)
 from coterie.wire.compression import ZSTD
 from coterie.wire.errors import ErrorCode
 from coterie.wire.shapes import Values
 
 _ZSTD_SINCE = 7
+_ATTRIBUTES_AT = 22
+"""The place of the attributes' lower byte in a batch."""
 _KEYLESS_TOLD_MAX = 100
 """Of how many records without a key an answer tells one by one."""
 
@@ -205,3 +217,36 @@ def _answer(
         "record_errors": [{"batch_index": record, "batch_index_error_message": "It has no key."} for record in keyless],
         "error_message": sentence,
     }
+
+
+# -- what it needs -----------------------------------------------------------------------------------------------------
+
+
+def _produced(asking: Asking) -> ErrorCode | None:
+    """The transactional id counts where there is a batch of a transaction."""
+    body = asking.request.body
+    if body.transactional_id is None or not any(
+        _is_transactional(data.records) for topic in body.topic_data for data in topic.partition_data
+    ):
+        return None
+    return asking.refusal(Operation.WRITE, TRANSACTIONAL_ID, body.transactional_id)
+
+
+def _is_transactional(batch: bytes | None) -> bool:
+    return batch is not None and len(batch) >= HEAD_SIZE and bool(batch[_ATTRIBUTES_AT] & TRANSACTIONAL)
+
+
+_NEEDS = Permission(
+    each=[
+        each_partition(
+            on_topic(Operation.WRITE, _produced),
+            asked="topic_data",
+            answers="responses",
+            parts=("partition_data", "partition_responses"),
+            number=("index", "index"),
+        )
+    ]
+)
+# Kafka 4 advertises v0-2 too and does not serve them: librdkafka before 2.11 compresses nothing for a broker that does
+# not advertise them (KAFKA-18659).
+API = Api(key=0, versions=range(3, 14), advertised_min=0, handle=handle, needs=_NEEDS)

@@ -1,8 +1,11 @@
-"""SaslAuthenticate: v0-2 · one token of the mechanism that was chosen · the session's lifetime is 0, it has no end
+"""SaslAuthenticate: one token of the mechanism that was chosen · the session's lifetime is 0, it has no end
 (KIP-368)."""
 
+from coterie.broker.apis.api import Api
 from coterie.broker.node import Node, Request
+from coterie.broker.security.needs import NOTHING
 from coterie.wire.errors import ErrorCode
+from coterie.wire.frames import SASL_AUTHENTICATE
 from coterie.wire.scram import DeniedError
 from coterie.wire.shapes import Values
 
@@ -19,3 +22,6 @@ async def handle(node: Node, request: Request) -> Values:
 
 def _refused(error: ErrorCode, message: str) -> Values:
     return {"error_code": error, "error_message": message, "auth_bytes": b"", "session_lifetime": 0}
+
+
+API = Api(key=SASL_AUTHENTICATE, versions=range(3), handle=handle, needs=NOTHING)

@@ -1,9 +1,12 @@
-"""SaslHandshake: v0-1 · chooses the mechanism (PLAIN, SCRAM-SHA-256, SCRAM-SHA-512); after v0 tokens are bare frames ·
+"""SaslHandshake: chooses the mechanism (PLAIN, SCRAM-SHA-256, SCRAM-SHA-512); after v0 tokens are bare frames ·
 nobody authenticates twice on one connection: sessions have no end here, so KIP-368 asks nobody to."""
 
+from coterie.broker.apis.api import Api
 from coterie.broker.node import Node, Request
+from coterie.broker.security.needs import NOTHING
 from coterie.broker.security.sasl import MECHANISMS
 from coterie.wire.errors import ErrorCode
+from coterie.wire.frames import SASL_HANDSHAKE
 from coterie.wire.shapes import Values
 
 
@@ -13,3 +16,6 @@ async def handle(node: Node, request: Request) -> Values:
     is_offered = request.conversation.choose(request.body.mechanism, has_raw_tokens=request.header.api_version == 0)
     error = ErrorCode.none if is_offered else ErrorCode.unsupported_sasl_mechanism
     return {"error_code": error, "mechanisms": MECHANISMS}
+
+
+API = Api(key=SASL_HANDSHAKE, versions=range(2), handle=handle, needs=NOTHING)

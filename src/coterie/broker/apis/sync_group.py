@@ -1,7 +1,9 @@
-"""SyncGroup: v0-5 · takes the leader's assignments, gives each member its own · leaves nothing out."""
+"""SyncGroup: takes the leader's assignments, gives each member its own · leaves nothing out."""
 
+from coterie.broker.apis.api import Api
 from coterie.broker.apis.static_members import instance_id_of
 from coterie.broker.node import Node, Request
+from coterie.broker.security.needs import Operation, Permission, in_group
 from coterie.groups.classic.messages import SyncGroup, SyncGroupResponse
 from coterie.nouns.ids import Generation, GroupId, MemberId
 from coterie.wire.errors import ErrorCode
@@ -39,3 +41,6 @@ def _answer(response: SyncGroupResponse) -> Values:
         "protocol_name": response.protocol,
         "assignment": response.assignment,
     }
+
+
+API = Api(key=14, versions=range(6), handle=handle, needs=Permission(whole=in_group(Operation.READ)))
