@@ -20,11 +20,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from kio.index import load_request_schema
-
 from coterie.broker.apis.table import APIS
 from coterie.broker.security.users import Users
-from coterie.wire.frames import SASL_AUTHENTICATE, SASL_HANDSHAKE, encode_request, framed
+from coterie.wire.frames import encode_request, framed
+from coterie.wire.schemas import SASL_AUTHENTICATE, SASL_HANDSHAKE, request_schema
 from tests.broker.conftest import RawClient, raw_client
 from tests.wire.fuzzing import Corpus, damaged
 from tests.wire.samples import sample
@@ -108,7 +107,7 @@ def frames(rng: random.Random) -> Iterator[bytes]:
             yield damaged(rng.choice(corpus.requests), rng, corpus.requests)
         else:
             key = rng.choice(keys)
-            schema = load_request_schema(key, rng.choice(APIS[key].versions))
+            schema = request_schema(key, rng.choice(APIS[key].versions))
             yield encode_request(sample(schema, rng), correlation_id=1, client_id=rng.choice((None, "fuzz")))[1]
 
 

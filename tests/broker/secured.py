@@ -9,7 +9,7 @@ from typing import Any
 from coterie.broker.security.users import Users
 from coterie.broker.settings import BrokerSettings, Security, SecurityProtocol
 from coterie.wire.errors import ErrorCode
-from coterie.wire.frames import SASL_AUTHENTICATE, SASL_HANDSHAKE
+from coterie.wire.schemas import SASL_AUTHENTICATE, SASL_HANDSHAKE
 from tests.broker.conftest import QUICK, RawClient, ThreadedBroker, raw_client
 from tests.certificates import Authority, Pair
 

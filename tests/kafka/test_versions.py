@@ -8,10 +8,10 @@ from typing import Any, get_args, get_origin
 from uuid import UUID
 
 import pytest
-from kio.index import load_request_schema
 
 from coterie.broker.apis.table import APIS
-from coterie.wire.frames import SASL_AUTHENTICATE, SASL_HANDSHAKE, encode_request, framed
+from coterie.wire.frames import encode_request, framed
+from coterie.wire.schemas import SASL_AUTHENTICATE, SASL_HANDSHAKE, request_schema
 from tests.broker.conftest import raw_client
 from tests.kafka.faults.row import CLOSED, Codes, codes
 
@@ -57,7 +57,7 @@ def asked(port: int, key: int, version: int) -> Codes:
     with raw_client(port) as client:
         # An OffsetCommit, here or in the fault table, may have made a group called nothing: now there is none.
         client.ask(DELETE_GROUPS, 2, groups_names=("",))
-        request = blank(load_request_schema(key, version))
+        request = blank(request_schema(key, version))
         header, frame = encode_request(request, correlation_id=1, client_id="blank")
         client.socket.sendall(framed(frame))
         try:
@@ -66,9 +66,7 @@ def asked(port: int, key: int, version: int) -> Codes:
             return CLOSED
 
 
-@pytest.mark.parametrize(
-    "key", WITHOUT_SASL, ids=lambda key: str(load_request_schema(key, APIS[key].versions[-1]).__name__)
-)
+@pytest.mark.parametrize("key", WITHOUT_SASL, ids=lambda key: str(request_schema(key, APIS[key].versions[-1]).__name__))
 def test_a_blank_request_is_answered_alike(key: int, ready_ports: Callable[[str], int]) -> None:
     embedded, kafka = ready_ports("embedded"), ready_ports("kafka")
     versions = APIS[key].versions

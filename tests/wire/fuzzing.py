@@ -23,7 +23,6 @@ from functools import partial
 from pathlib import Path
 
 from crc32c import crc32c
-from kio.index import load_request_schema, load_response_schema
 
 from coterie.broker.apis.table import APIS
 from coterie.nouns.errors import WireError
@@ -32,6 +31,7 @@ from coterie.wire.compression import ZSTD, packed_gzip, unpacked
 from coterie.wire.connect_bytes import decode_assignment, decode_metadata
 from coterie.wire.frames import RequestHeader, decode_request, decode_response, encode_request, encode_response
 from coterie.wire.primitives import Writer
+from coterie.wire.schemas import request_schema, response_schema
 from coterie.wire.sifting import sifted, slices
 from tests.wire.samples import sample
 
@@ -60,10 +60,10 @@ class Corpus:
             for version in api.versions:
                 for _ in range(SAMPLES_EACH):
                     header, frame = encode_request(
-                        sample(load_request_schema(key, version), rng), correlation_id=7, client_id="fuzz"
+                        sample(request_schema(key, version), rng), correlation_id=7, client_id="fuzz"
                     )
                     self.requests.append(frame)
-                    response = sample(load_response_schema(key, version), rng)
+                    response = sample(response_schema(key, version), rng)
                     self.responses.append((header, encode_response(header, response)))
         self.embedded = [bytes.fromhex(one["hex"]) for one in recorded["metadata"] + recorded["assignments"]]
         self.batches = [*_batches(rng)]

@@ -19,16 +19,9 @@ from coterie.broker.turns import ELEMENTS_AT_ONCE, is_long
 from coterie.nouns.errors import WireError, WorldError
 from coterie.wire.blank import filled_response
 from coterie.wire.errors import ErrorCode
-from coterie.wire.frames import (
-    API_VERSIONS,
-    LENGTH_SIZE,
-    RequestHeader,
-    decode_header,
-    decode_request,
-    encode_response,
-    framed,
-)
+from coterie.wire.frames import LENGTH_SIZE, RequestHeader, decode_header, decode_request, encode_response, framed
 from coterie.wire.guard import TooManyElementsError
+from coterie.wire.schemas import API_VERSIONS
 from coterie.wire.scram import DeniedError
 from coterie.wire.shapes import Values, build_response
 

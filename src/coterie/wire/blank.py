@@ -5,15 +5,14 @@ from dataclasses import MISSING, Field, fields, is_dataclass
 from types import NoneType
 from typing import Any, get_args, get_origin
 
-from kio.index import load_response_schema
-
 from coterie.wire.errors import ErrorCode
+from coterie.wire.schemas import response_schema
 from coterie.wire.shapes import Values
 
 
 def filled_response(api_key: int, version: int, values: Values) -> Values:
     """``values`` of an answer of ``version``, completed all the way down."""
-    return filled(load_response_schema(api_key, version), values)
+    return filled(response_schema(api_key, version), values)
 
 
 def filled(schema: Any, values: Values) -> Values:

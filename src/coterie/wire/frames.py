@@ -6,16 +6,15 @@ A frame here has no length before it; :func:`framed` puts it there. Messages are
 
 import io
 from dataclasses import dataclass
-from functools import cache
 from typing import Any
 
-from kio.index import KioIndexError, load_request_schema, load_response_schema
 from kio.serial import entity_reader, entity_writer
 from kio.serial.errors import SerialError
 
 from coterie.nouns.errors import WireError
 from coterie.wire.guard import ELEMENTS_MAX, checked_message
 from coterie.wire.primitives import Reader, Writer
+from coterie.wire.schemas import API_VERSIONS, header_version, request_schema, response_schema
 
 LENGTH_SIZE = 4
 """Every frame travels behind its length, an int32."""
@@ -23,18 +22,6 @@ LENGTH_SIZE = 4
 REQUEST_ELEMENTS_MAX = 50_000
 """The most elements of one request: what it takes to ask for 20,000 topics of one partition each, with room to spare. A
 client of 10,000 partitions of a few topics sends 10,000."""
-
-SASL_HANDSHAKE = 17
-API_VERSIONS = 18
-SASL_AUTHENTICATE = 36
-
-
-class UnknownApiError(WireError):
-    """The frame's API, or this version of it, means nothing to us; its header was read."""
-
-    def __init__(self, header: "RequestHeader") -> None:
-        super().__init__(f"no API {header.api_key} of version {header.api_version}")
-        self.header = header
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,8 +58,8 @@ def decode_request(frame: bytes, *, elements_max: int = REQUEST_ELEMENTS_MAX) ->
     """
     reader = Reader(frame)
     header = _read_header(reader)
-    schema = _schema(header, response=False)
-    if _header_version(schema) == 2:
+    schema = request_schema(header.api_key, header.api_version)
+    if header_version(schema) == 2:
         reader.skip_tagged_fields()
     return header, _decode(frame, reader.at, schema, elements_max)
 
@@ -81,7 +68,7 @@ def encode_response(header: RequestHeader, response: Any) -> bytes:
     """The answer to the request of ``header``; kio's response entity, of any version, tells how it is written."""
     writer = Writer()
     writer.int32(header.correlation_id)
-    if _header_version(type(response)) == 1:
+    if header_version(type(response)) == 1:
         writer.no_tagged_fields()
     return writer.getvalue() + _encode(response)
 
@@ -103,7 +90,7 @@ def encode_request(request: Any, *, correlation_id: int, client_id: str | None) 
     writer.int32(correlation_id)
     # Never compact, also in the flexible header: a broker must be able to read it whatever the version means to it.
     writer.nullable_string(client_id)
-    if _header_version(type(request)) == 2:
+    if header_version(type(request)) == 2:
         writer.no_tagged_fields()
     return header, writer.getvalue() + _encode(request)
 
@@ -114,7 +101,7 @@ def decode_response(frame: bytes, header: RequestHeader) -> Any:
     :raises UnknownApiError: when ``header`` is of no API known here.
     :raises WireError: when the frame is malformed or answers another request.
     """
-    schema = _schema(header, response=True)
+    schema = response_schema(header.api_key, header.api_version)
     reader = Reader(frame)
     correlation_id = reader.int32()
     if correlation_id != header.correlation_id:
@@ -126,8 +113,8 @@ def decode_response(frame: bytes, header: RequestHeader) -> Any:
         and Reader(frame, reader.at).int16() == 35
     ):
         # UNSUPPORTED_VERSION: a broker that does not know our version answers in version 0 (KIP-511).
-        schema = load_response_schema(API_VERSIONS, 0)
-    if _header_version(schema) == 1:
+        schema = response_schema(API_VERSIONS, 0)
+    if header_version(schema) == 1:
         reader.skip_tagged_fields()
     return _decode(frame, reader.at, schema, ELEMENTS_MAX)
 
@@ -142,23 +129,6 @@ def _read_header(reader: Reader) -> RequestHeader:
         correlation_id=reader.int32(),
         client_id=reader.nullable_string(),
     )
-
-
-def _schema(header: RequestHeader, *, response: bool) -> type[Any]:
-    try:
-        return _load_schema(header.api_key, header.api_version, response)
-    except KioIndexError as error:
-        raise UnknownApiError(header) from error
-
-
-@cache
-def _load_schema(api_key: int, api_version: int, response: bool) -> type[Any]:
-    return load_response_schema(api_key, api_version) if response else load_request_schema(api_key, api_version)
-
-
-def _header_version(schema: type[Any]) -> int:
-    """Kio knows for each message which header stands before it, and so also that ApiVersions is answered with v0."""
-    return int(schema.__header_schema__.__version__)
 
 
 def _decode(frame: bytes, at: int, schema: Any, elements_max: int) -> Any:

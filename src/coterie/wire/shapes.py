@@ -11,7 +11,7 @@ from functools import cache
 from types import NoneType
 from typing import Any, get_args, get_origin
 
-from kio.index import load_request_schema, load_response_schema
+from coterie.wire.schemas import request_schema, response_schema
 
 Values = Mapping[str, Any]
 """Values by kio's field name; a struct is again such a mapping, an array a sequence."""
@@ -19,12 +19,12 @@ Values = Mapping[str, Any]
 
 def build_response(api_key: int, version: int, values: Values) -> Any:
     """Kio's response entity of ``version``; fields it does not know are dropped, fields not given take defaults."""
-    return build(_response_schema(api_key, version), values)
+    return build(response_schema(api_key, version), values)
 
 
 def build_request(api_key: int, version: int, values: Values) -> Any:
     """Kio's request entity of ``version``, likewise."""
-    return build(load_request_schema(api_key, version), values)
+    return build(request_schema(api_key, version), values)
 
 
 def build(schema: Any, values: Values) -> Any:
@@ -38,10 +38,6 @@ def build(schema: Any, values: Values) -> Any:
 def milliseconds(duration: timedelta) -> int:
     """Kio's duration as int milliseconds."""
     return round(duration / timedelta(milliseconds=1))
-
-
-# Kio looks a schema up by its name, through all that leads to it: for a heartbeat, a tenth of the work.
-_response_schema = cache(load_response_schema)
 
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from kio.index import load_request_schema
 
 from coterie.broker.apis.table import APIS
 from coterie.broker.security.authorizer import Operation, ResourceType, Rules, read_rules
@@ -20,6 +19,7 @@ from coterie.broker.settings import BrokerSettings, Security
 from coterie.nouns.errors import WorldError
 from coterie.wire.errors import ErrorCode
 from coterie.wire.frames import decode_response, encode_request, framed
+from coterie.wire.schemas import request_schema
 from tests.broker.conftest import ThreadedBroker, awaited, raw_client
 from tests.broker.secured import USER, logged_in, secured_broker
 from tests.wire.samples import sample
@@ -197,7 +197,7 @@ def test_whoever_may_nothing_is_refused_by_every_api_in_every_version(
 ) -> None:
     rng = random.Random(api_key * 100 + version)
     for _ in range(5):
-        entity = sample(load_request_schema(api_key, version), rng, nulls=0)
+        entity = sample(request_schema(api_key, version), rng, nulls=0)
         if api_key == PRODUCE and entity.acks == 0:
             continue
         header, frame = encode_request(entity, correlation_id=1, client_id="t")

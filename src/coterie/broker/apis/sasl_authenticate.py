@@ -5,7 +5,7 @@ from coterie.broker.apis.api import Api
 from coterie.broker.node import Node, Request
 from coterie.broker.security.needs import NOTHING
 from coterie.wire.errors import ErrorCode
-from coterie.wire.frames import SASL_AUTHENTICATE
+from coterie.wire.schemas import SASL_AUTHENTICATE
 from coterie.wire.scram import DeniedError
 from coterie.wire.shapes import Values
 

@@ -6,7 +6,7 @@ from coterie.broker.node import Node, Request
 from coterie.broker.security.needs import NOTHING
 from coterie.broker.security.sasl import MECHANISMS
 from coterie.wire.errors import ErrorCode
-from coterie.wire.frames import SASL_HANDSHAKE
+from coterie.wire.schemas import SASL_HANDSHAKE
 from coterie.wire.shapes import Values
 
 

@@ -44,7 +44,7 @@ from coterie.broker.apis.api import Api
 from coterie.broker.node import Node, Request
 from coterie.broker.security.needs import NOTHING
 from coterie.wire.errors import ErrorCode
-from coterie.wire.frames import API_VERSIONS
+from coterie.wire.schemas import API_VERSIONS
 from coterie.wire.shapes import Values
 
 _SOFTWARE = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9\-.]*[a-zA-Z0-9])?")

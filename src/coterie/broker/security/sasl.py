@@ -13,7 +13,8 @@ import secrets
 from coterie.broker.security.principals import Principal
 from coterie.broker.security.users import Users
 from coterie.nouns.errors import WireError
-from coterie.wire.frames import API_VERSIONS, SASL_AUTHENTICATE, SASL_HANDSHAKE, RequestHeader
+from coterie.wire.frames import RequestHeader
+from coterie.wire.schemas import API_VERSIONS, SASL_AUTHENTICATE, SASL_HANDSHAKE
 from coterie.wire.scram import HASHES, DeniedError, ScramServer
 
 PLAIN = "PLAIN"

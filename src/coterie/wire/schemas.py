@@ -1,0 +1,43 @@
+"""Kafka's messages by API key and version: the only module that looks into kio's index.
+
+A schema is kio's entity class of one version of one message. A lookup in kio's index resolves a module by its name,
+which is a tenth of the work for a heartbeat, so every schema found is kept.
+"""
+
+from functools import cache
+from typing import Any
+
+from kio.index import KioIndexError, load_request_schema, load_response_schema
+
+from coterie.nouns.errors import WireError
+
+SASL_HANDSHAKE = 17
+API_VERSIONS = 18
+SASL_AUTHENTICATE = 36
+
+
+class UnknownApiError(WireError):
+    """kio knows no such API, or no such version of it."""
+
+
+@cache
+def request_schema(api_key: int, api_version: int) -> type[Any]:
+    """:raises UnknownApiError: when there is no such API or version."""
+    try:
+        return load_request_schema(api_key, api_version)
+    except KioIndexError as error:
+        raise UnknownApiError(f"no API {api_key} of version {api_version}") from error
+
+
+@cache
+def response_schema(api_key: int, api_version: int) -> type[Any]:
+    """:raises UnknownApiError: when there is no such API or version."""
+    try:
+        return load_response_schema(api_key, api_version)
+    except KioIndexError as error:
+        raise UnknownApiError(f"no API {api_key} of version {api_version}") from error
+
+
+def header_version(schema: type[Any]) -> int:
+    """The version of the header before the message. kio states it for each schema; ApiVersions is answered with 0."""
+    return int(schema.__header_schema__.__version__)
