@@ -7,7 +7,6 @@ dies has ended it, or has not, and then its producer asks again or its timer fir
 """
 
 from coterie.engine.output import Output
-from coterie.groups.classic.turn import Refusal
 from coterie.groups.transaction_messages import (
     EPOCH_MAX,
     NOBODY,
@@ -27,7 +26,7 @@ from coterie.groups.transaction_messages import (
     TransactionWritten,
     VerifyPartitions,
 )
-from coterie.wire.errors import ErrorCode
+from coterie.wire.errors import ErrorCode, KafkaRefusal
 
 
 class Transaction:
@@ -68,7 +67,7 @@ def step(transaction: Transaction, event: Event, *, now_ms: int) -> Output[Recor
                 on_init(turn, event)
             case TimeoutPassed():
                 on_timeout(turn, event)
-    except Refusal as refusal:
+    except KafkaRefusal as refusal:
         assert not turn.records, "refuse before the first write"
         turn.reply(refusal.error)
     check(transaction)
@@ -97,7 +96,7 @@ class _Turn:
 
 def on_init(turn: _Turn, request: InitProducerId) -> None:
     if not 0 < request.timeout_ms <= request.timeout_max_ms:
-        raise Refusal(ErrorCode.invalid_transaction_timeout)
+        raise KafkaRefusal(ErrorCode.invalid_transaction_timeout)
     written = turn.transaction.written
     if written is None:
         producer, previous = Identity(request.fresh_producer_id, 0), NOBODY
@@ -108,7 +107,7 @@ def on_init(turn: _Turn, request: InitProducerId) -> None:
             turn.reply(producer=written.producer)
             return
         if request.expected not in (None, written.producer):
-            raise Refusal(ErrorCode.producer_fenced)
+            raise KafkaRefusal(ErrorCode.producer_fenced)
         # Who has just started knows nobody before itself: one that was fenced must not pass for it.
         previous = NOBODY if request.expected is None else written.producer
         producer = _abort(turn, written, request.fresh_producer_id) if is_ongoing else written.producer
@@ -168,7 +167,7 @@ def on_end(turn: _Turn, request: EndTransaction) -> None:
     ):
         # Its transaction has ended, by itself or by its timer; if that is what it wants, it learns who it is now.
         if written.state is not complete:
-            raise Refusal(ErrorCode.invalid_txn_state)
+            raise KafkaRefusal(ErrorCode.invalid_txn_state)
         turn.reply(producer=written.producer)
         return
     written = check_producer(turn.transaction, request.producer)
@@ -186,7 +185,7 @@ def on_end(turn: _Turn, request: EndTransaction) -> None:
         _complete(turn, written, complete, producer=producer)
         turn.reply(producer=producer)
     elif request.bumps_epoch or written.state is not complete:
-        raise Refusal(ErrorCode.invalid_txn_state)
+        raise KafkaRefusal(ErrorCode.invalid_txn_state)
     else:
         turn.reply(producer=written.producer)
 
@@ -216,9 +215,9 @@ def deadline_ms(written: TransactionWritten) -> int | None:
 def check_producer(transaction: Transaction, producer: Identity) -> TransactionWritten:
     written = transaction.written
     if written is None or written.producer.producer_id != producer.producer_id:
-        raise Refusal(ErrorCode.invalid_producer_id_mapping)
+        raise KafkaRefusal(ErrorCode.invalid_producer_id_mapping)
     if written.producer.epoch != producer.epoch:
-        raise Refusal(ErrorCode.producer_fenced)
+        raise KafkaRefusal(ErrorCode.producer_fenced)
     return written
 
 

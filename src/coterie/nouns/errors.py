@@ -2,7 +2,8 @@
 
     CoterieError
     ├── ConfigError      a setting or a connector config is wrong; names each key
-    ├── Refusal          a machine says no to a request; becomes a reply
+    ├── Refusal          a request is refused and nothing of it was done; becomes a reply
+    │   └── KafkaRefusal (in `wire.errors`: with Kafka's error code)
     ├── WireError        a peer's bytes are malformed; answered or the connection closed
     └── WorldError       the world failed: disk full, broker gone, query died; becomes an event
 
@@ -22,6 +23,10 @@ class ConfigError(CoterieError):
     def __init__(self, errors: Mapping[str, Sequence[str]]) -> None:
         self.errors = {key: tuple(sentences) for key, sentences in errors.items()}
         super().__init__("; ".join(f"{key}: {' '.join(all_)}" for key, all_ in sorted(self.errors.items())))
+
+
+class Refusal(CoterieError):
+    """A request is refused, and nothing of it was done. A subclass carries the code that its protocol answers with."""
 
 
 class WireError(CoterieError):

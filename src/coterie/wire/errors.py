@@ -1,5 +1,16 @@
-"""Kafka's error codes, under one name for all rooms."""
+"""Kafka's error codes, under one name for all rooms, and a refusal that carries one."""
 
 from kio.schema.errors import ErrorCode
 
-__all__ = ("ErrorCode",)
+from coterie.nouns.errors import Refusal
+
+__all__ = ("ErrorCode", "KafkaRefusal")
+
+
+class KafkaRefusal(Refusal):
+    """A request of Kafka's protocol is refused with ``error``. ``sentence``: for answers that have a field for it."""
+
+    def __init__(self, error: ErrorCode, sentence: str | None = None) -> None:
+        super().__init__(sentence or error.name)
+        self.error = error
+        self.sentence = sentence

@@ -8,9 +8,10 @@ from pathlib import Path
 import pytest
 
 from coterie.broker.storage.log import BrokerLog, open_log
-from coterie.broker.storage.store import DamagedError, Store, TopicExistsError
+from coterie.broker.storage.store import DamagedError, Store
 from coterie.nouns.errors import WorldError
 from coterie.wire.batches import NewRecord, decode_records, encode_batch, read_head
+from coterie.wire.errors import ErrorCode, KafkaRefusal
 
 
 def batch(*values: bytes, timestamp_ms: int = 1) -> bytes:
@@ -49,7 +50,8 @@ async def test_a_topic_that_exists_fails_alone(tmp_path: Path) -> None:
         outcomes = await asyncio.gather(
             log.create_topic("t", 1, {}), append(log, batch(b"x")), log.next_number("n"), return_exceptions=True
         )
-        assert isinstance(outcomes[0], TopicExistsError)
+        assert isinstance(outcomes[0], KafkaRefusal)
+        assert outcomes[0].error is ErrorCode.topic_already_exists
         assert (outcomes[1], outcomes[2]) == (0, 0)
         assert await log.next_number("n") == 1
 

@@ -8,11 +8,10 @@ from hypothesis import strategies as st
 
 from coterie.broker.storage.producers import Producer, after_batch, check_batch, duplicate_of
 from coterie.broker.storage.transaction_store import read_producers
-from coterie.groups.classic.turn import Refusal
 from coterie.groups.transaction_messages import Identity
 from coterie.nouns.errors import WorldError
 from coterie.wire.batches import BatchHead, NewRecord, check_produced, encode_batch
-from coterie.wire.errors import ErrorCode
+from coterie.wire.errors import ErrorCode, KafkaRefusal
 from tests.broker.transactions.transactional import Clock, bench
 
 ALICE = Identity(7, 0)
@@ -34,7 +33,7 @@ def test_numbers_wrap_around() -> None:
     known = after_batch(None, head(2**31 - 2, records=3), 0)
     assert duplicate_of(known, head(2**31 - 2, records=3))
     check_batch(known, head(1), starts_at_zero=False)
-    with pytest.raises(Refusal):
+    with pytest.raises(KafkaRefusal):
         check_batch(known, head(0), starts_at_zero=False)
 
 
@@ -48,7 +47,7 @@ def test_each_number_is_written_once_and_none_is_left_out(sent: list[tuple[int, 
             continue
         try:
             check_batch(known, batch, starts_at_zero=True)
-        except Refusal:
+        except KafkaRefusal:
             continue
         known = after_batch(known, batch, 0)
         written.setdefault(epoch, []).extend(range(sequence, sequence + records))
@@ -61,7 +60,7 @@ async def test_a_batch_that_comes_again_is_answered_and_not_written(tmp_path: Pa
         offsets = [(await life.send([b"%d" % i], ALICE, i)).base_offset for i in range(6)]
         assert offsets == [0, 1, 2, 3, 4, 5]
         assert (await life.send([b"3"], ALICE, 3)).base_offset == 3
-        with pytest.raises(Refusal, match="out_of_order"):
+        with pytest.raises(KafkaRefusal, match="out_of_order"):
             await life.send([b"0"], ALICE, 0)
         assert await life.committed() == [b"%d" % i for i in range(6)]
 
@@ -71,10 +70,10 @@ async def test_numbers_outlive_the_broker(tmp_path: Path) -> None:
         await life.send([b"a", b"b"], ALICE, 0)
     async with bench(tmp_path) as life:
         assert (await life.send([b"a", b"b"], ALICE, 0)).base_offset == 0
-        with pytest.raises(Refusal, match="out_of_order"):
+        with pytest.raises(KafkaRefusal, match="out_of_order"):
             await life.send([b"d"], ALICE, 3)
         assert (await life.send([b"c"], ALICE, 2)).base_offset == 2
-        with pytest.raises(Refusal, match="invalid_producer_epoch"):
+        with pytest.raises(KafkaRefusal, match="invalid_producer_epoch"):
             await life.send([b"x"], Identity(ALICE.producer_id, -1), 3)
 
 
@@ -90,7 +89,7 @@ async def test_what_a_full_disk_refused_may_come_again(tmp_path: Path) -> None:
         with pytest.raises(WorldError):
             await life.send([b"b" * 100_000], ALICE, 1)
         limit(1_000_000)
-        with pytest.raises(Refusal, match="out_of_order"):
+        with pytest.raises(KafkaRefusal, match="out_of_order"):
             await life.send([b"c"], ALICE, 2)
         assert (await life.send([b"b" * 100_000], ALICE, 1)).base_offset == 1
 
@@ -124,6 +123,6 @@ async def test_a_deleted_topic_takes_its_producers_along(tmp_path: Path) -> None
 
 def test_a_refusal_has_kafkas_code() -> None:
     known = after_batch(None, head(0, epoch=3), 0)
-    with pytest.raises(Refusal) as refused:
+    with pytest.raises(KafkaRefusal) as refused:
         check_batch(known, head(1, epoch=2), starts_at_zero=False)
     assert refused.value.error is ErrorCode.invalid_producer_epoch

@@ -1,9 +1,8 @@
 import pytest
 
-from coterie.broker.refusal import RefusedError
 from coterie.broker.topics.config_changes import Change, altered
 from coterie.broker.topics.configs import TOPIC
-from coterie.wire.errors import ErrorCode
+from coterie.wire.errors import ErrorCode, KafkaRefusal
 
 SET, DELETE, APPEND, SUBTRACT = range(4)
 
@@ -39,6 +38,6 @@ def test_lists_grow_and_shrink_from_their_default() -> None:
     ],
 )
 def test_changes_without_sense_are_refused(changes: list[Change], error: ErrorCode) -> None:
-    with pytest.raises(RefusedError) as refused:
+    with pytest.raises(KafkaRefusal) as refused:
         altered(TOPIC, {}, changes)
     assert refused.value.error is error

@@ -9,9 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from coterie.broker.transactions.writes import Admission
-from coterie.groups.classic.turn import Refusal
 from coterie.groups.transaction_messages import Identity, TransactionState
-from coterie.wire.errors import ErrorCode
+from coterie.wire.errors import ErrorCode, KafkaRefusal
 from tests.broker.conftest import DEADLINE_S
 from tests.broker.transactions.transactional import TIMEOUT_MS, Bench, Clock, bench, killed_at_each_statement
 
@@ -275,6 +274,6 @@ async def play(life: Bench, model: Model, clock: Clock, act: str, name: str, wha
             model.identity[late] = await life.init(late)
     elif name in model.former:
         # Whoever was fenced is refused, whatever it tries.
-        with pytest.raises(Refusal):
+        with pytest.raises(KafkaRefusal):
             await life.send([value], model.former[name], 99, number=what, transactional_id=name, admission=LAZY)
         assert (await life.add(name, model.former[name], what)).error is not ErrorCode.none

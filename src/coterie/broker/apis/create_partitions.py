@@ -7,11 +7,11 @@ from typing import Any
 from coterie.broker.apis.api import Api
 from coterie.broker.apis.create_topics import assignment_error, check_room
 from coterie.broker.node import Node, Request
-from coterie.broker.refusal import RefusedError, outcome
+from coterie.broker.outcome import outcome
 from coterie.broker.security.needs import Operation, Permission, each_topic, on_topic
 from coterie.broker.topics.names import is_internal
 from coterie.broker.turns import in_turns
-from coterie.wire.errors import ErrorCode
+from coterie.wire.errors import ErrorCode, KafkaRefusal
 from coterie.wire.shapes import Values
 
 
@@ -25,33 +25,33 @@ async def handle(node: Node, request: Request) -> Values:
 
 
 async def _grow(node: Node, asked: Any, often: Counter[str], *, validate_only: bool) -> None:
-    """:raises RefusedError, WorldError: and the topic is as it was."""
+    """:raises KafkaRefusal, WorldError: and the topic is as it was."""
     if often[asked.name] > 1:
-        raise RefusedError(ErrorCode.invalid_request, "Duplicate topic name.")
+        raise KafkaRefusal(ErrorCode.invalid_request, "Duplicate topic name.")
     topic = node.log.topics.get(asked.name)
     if topic is None:
-        raise RefusedError(ErrorCode.unknown_topic_or_partition)
+        raise KafkaRefusal(ErrorCode.unknown_topic_or_partition)
     if is_internal(asked.name):
-        raise RefusedError(ErrorCode.invalid_topic_exception, f"{asked.name} has as many partitions as it needs.")
+        raise KafkaRefusal(ErrorCode.invalid_topic_exception, f"{asked.name} has as many partitions as it needs.")
     before, after = len(topic.partitions), asked.count
     if after == before:
-        raise RefusedError(ErrorCode.invalid_partitions, f"Topic already has {before} partition(s).")
+        raise KafkaRefusal(ErrorCode.invalid_partitions, f"Topic already has {before} partition(s).")
     if after < before:
-        raise RefusedError(
+        raise KafkaRefusal(
             ErrorCode.invalid_partitions,
             f"The topic {asked.name} currently has {before} partition(s); {after} would not be an increase.",
         )
     check_room(node, partitions=after, more=after - before)
     if asked.assignments is not None:
         if len(asked.assignments) != after - before:
-            raise RefusedError(
+            raise KafkaRefusal(
                 ErrorCode.invalid_replica_assignment,
                 f"Attempted to add {after - before} additional partition(s), but only {len(asked.assignments)}"
                 " assignment(s) were specified.",
             )
         for assignment in asked.assignments:
             if sentence := assignment_error(assignment.broker_ids):
-                raise RefusedError(ErrorCode.invalid_replica_assignment, sentence)
+                raise KafkaRefusal(ErrorCode.invalid_replica_assignment, sentence)
     if not validate_only:
         await node.log.create_partitions(topic, after, partitions_max=node.settings.partitions_max)
 

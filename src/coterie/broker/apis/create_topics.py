@@ -8,14 +8,13 @@ from typing import Any
 from coterie.broker.apis.api import Api
 from coterie.broker.apis.config_entries import topic_entries
 from coterie.broker.node import NODE_ID, Node, Request
-from coterie.broker.refusal import RefusedError, outcome
+from coterie.broker.outcome import outcome
 from coterie.broker.security.needs import TOPIC, UNAUTHORIZED, Asking, Each, Operation, Permission, creation
-from coterie.broker.storage.log import Topic
-from coterie.broker.storage.store import NoRoomError, TopicExistsError
+from coterie.broker.storage.store import NoRoomError
 from coterie.broker.topics.configs import config_error
 from coterie.broker.topics.names import collision, is_internal, name_error
 from coterie.broker.turns import in_turns
-from coterie.wire.errors import ErrorCode
+from coterie.wire.errors import ErrorCode, KafkaRefusal
 from coterie.wire.shapes import Values
 
 
@@ -49,48 +48,40 @@ async def _answer(node: Node, asked: Any, often: Counter[str], *, validate_only:
 async def _create(
     node: Node, asked: Any, configs: Mapping[str, Any], often: Counter[str], *, validate_only: bool
 ) -> None:
-    """:raises RefusedError, WorldError: and there is no such topic."""
+    """:raises KafkaRefusal, WorldError: and there is no such topic."""
     if often[asked.name] > 1:
-        raise RefusedError(ErrorCode.invalid_request, "Duplicate topic in request.")
+        raise KafkaRefusal(ErrorCode.invalid_request, "Duplicate topic in request.")
     check_name(node, asked.name)
     partitions = _assigned_partitions(asked) if asked.assignments else _counted_partitions(node, asked)
     check_room(node, partitions=partitions, more=partitions)
     if sentence := config_error(configs):
-        raise RefusedError(ErrorCode.invalid_config, sentence)
+        raise KafkaRefusal(ErrorCode.invalid_config, sentence)
     if not validate_only:
-        await create(node, asked.name, partitions, configs)
-
-
-async def create(node: Node, name: str, partitions: int, configs: Mapping[str, str]) -> Topic:
-    """:raises RefusedError, NoRoomError, WorldError: and there is none, or somebody else was faster."""
-    try:
-        return await node.log.create_topic(name, partitions, configs, partitions_max=node.settings.partitions_max)
-    except TopicExistsError as error:
-        raise RefusedError(ErrorCode.topic_already_exists, str(error)) from error
+        await node.log.create_topic(asked.name, partitions, configs, partitions_max=node.settings.partitions_max)
 
 
 # -- what is checked of new topics and partitions -------------------------------------------------------------------
 
 
 def check_name(node: Node, name: str) -> None:
-    """:raises RefusedError: when no new topic can be called so."""
+    """:raises KafkaRefusal: when no new topic can be called so."""
     if sentence := name_error(name):
-        raise RefusedError(ErrorCode.invalid_topic_exception, sentence)
+        raise KafkaRefusal(ErrorCode.invalid_topic_exception, sentence)
     if name in node.log.topics:
-        raise RefusedError(ErrorCode.topic_already_exists, f"Topic '{name}' already exists.")
+        raise KafkaRefusal(ErrorCode.topic_already_exists, f"Topic '{name}' already exists.")
     if is_internal(name):
-        raise RefusedError(ErrorCode.invalid_topic_exception, f"The name {name} is kept for a broker's own records.")
+        raise KafkaRefusal(ErrorCode.invalid_topic_exception, f"The name {name} is kept for a broker's own records.")
     if other := collision(name, node.log.topics):
-        raise RefusedError(ErrorCode.invalid_topic_exception, f"Topic '{name}' collides with existing topic: {other}")
+        raise KafkaRefusal(ErrorCode.invalid_topic_exception, f"Topic '{name}' collides with existing topic: {other}")
 
 
 def check_room(node: Node, *, partitions: int, more: int) -> None:
     """Early, for whoever only asks: what others are creating at the same time counts once this one is written.
 
-    :raises RefusedError, NoRoomError: when a topic cannot have so many ``partitions``, ``more`` of them new.
+    :raises KafkaRefusal: when a topic cannot have so many ``partitions``, ``more`` of them new.
     """
     if partitions > node.settings.topic_partitions_max:
-        raise RefusedError(
+        raise KafkaRefusal(
             ErrorCode.invalid_partitions,
             f"A topic has at most {node.settings.topic_partitions_max} partitions here, {partitions} are asked for.",
         )
@@ -118,15 +109,15 @@ def _counted(node: Node, asked: Any) -> int:
 def _counted_partitions(node: Node, asked: Any) -> int:
     partitions = _counted(node, asked)
     if partitions <= 0:
-        raise RefusedError(
+        raise KafkaRefusal(
             ErrorCode.invalid_partitions, "Number of partitions was set to an invalid non-positive value."
         )
     if asked.replication_factor == 0 or asked.replication_factor < -1:
-        raise RefusedError(
+        raise KafkaRefusal(
             ErrorCode.invalid_replication_factor, "Replication factor must be larger than 0, or -1 to use the default."
         )
     if asked.replication_factor > 1:
-        raise RefusedError(
+        raise KafkaRefusal(
             ErrorCode.invalid_replication_factor,
             f"Unable to replicate the partition {asked.replication_factor} time(s):"
             " The target replication factor cannot be reached because only 1 broker(s) are registered.",
@@ -136,18 +127,18 @@ def _counted_partitions(node: Node, asked: Any) -> int:
 
 def _assigned_partitions(asked: Any) -> int:
     if asked.num_partitions != -1 or asked.replication_factor != -1:
-        raise RefusedError(
+        raise KafkaRefusal(
             ErrorCode.invalid_request,
             "A manual partition assignment was specified, but numPartitions or replicationFactor was not set to -1.",
         )
     numbers = sorted(assignment.partition_index for assignment in asked.assignments)
     if numbers != list(range(len(numbers))):
-        raise RefusedError(
+        raise KafkaRefusal(
             ErrorCode.invalid_replica_assignment, "Partitions should be a consecutive 0-based integer sequence."
         )
     for assignment in asked.assignments:
         if sentence := assignment_error(assignment.broker_ids):
-            raise RefusedError(ErrorCode.invalid_replica_assignment, sentence)
+            raise KafkaRefusal(ErrorCode.invalid_replica_assignment, sentence)
     return len(numbers)
 
 

@@ -5,13 +5,13 @@ from typing import Any
 
 from coterie.broker.apis.api import Api
 from coterie.broker.node import Node, Request
-from coterie.broker.refusal import RefusedError, outcome
+from coterie.broker.outcome import outcome
 from coterie.broker.security.needs import Operation, Permission, each_partition, on_topic
 from coterie.broker.storage.log import Partition
 from coterie.broker.topics.configs import items_of
 from coterie.broker.topics.names import is_internal
 from coterie.broker.turns import in_turns
-from coterie.wire.errors import ErrorCode
+from coterie.wire.errors import ErrorCode, KafkaRefusal
 from coterie.wire.shapes import Values
 
 _END = -1
@@ -44,15 +44,15 @@ async def _answer(node: Node, name: str, asked: Any) -> Values:
 
 
 async def _delete(node: Node, name: str, partition: Partition | None, offset: int) -> None:
-    """:raises RefusedError, WorldError: and nothing is deleted."""
+    """:raises KafkaRefusal, WorldError: and nothing is deleted."""
     if is_internal(name):
-        raise RefusedError(ErrorCode.invalid_topic_exception)
+        raise KafkaRefusal(ErrorCode.invalid_topic_exception)
     if partition is None:
-        raise RefusedError(ErrorCode.unknown_topic_or_partition)
+        raise KafkaRefusal(ErrorCode.unknown_topic_or_partition)
     if "delete" not in items_of(node.log.topics[name].configs, "cleanup.policy"):
-        raise RefusedError(ErrorCode.policy_violation)
+        raise KafkaRefusal(ErrorCode.policy_violation)
     if not _END <= offset <= partition.end_offset:
-        raise RefusedError(ErrorCode.offset_out_of_range)
+        raise KafkaRefusal(ErrorCode.offset_out_of_range)
     await node.log.delete_records(partition, partition.end_offset if offset == _END else offset)
 
 

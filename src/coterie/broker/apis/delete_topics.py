@@ -7,12 +7,12 @@ from uuid import UUID
 
 from coterie.broker.apis.api import Api
 from coterie.broker.node import Node, Request
-from coterie.broker.refusal import RefusedError, outcome
+from coterie.broker.outcome import outcome
 from coterie.broker.security.needs import TOPIC, Asking, Operation, Permission, each_name, each_topic
 from coterie.broker.storage.log import Topic
 from coterie.broker.topics.names import is_internal
 from coterie.broker.turns import in_turns
-from coterie.wire.errors import ErrorCode
+from coterie.wire.errors import ErrorCode, KafkaRefusal
 from coterie.wire.shapes import Values
 
 _Asked: TypeAlias = "tuple[str | None, UUID | None]"
@@ -51,20 +51,20 @@ def _found(node: Node, asked: _Asked) -> Topic | None:
 
 
 async def _delete(node: Node, asked: _Asked, topic: Topic | None, often: Counter[_Asked]) -> None:
-    """:raises RefusedError, WorldError: and it is still there."""
+    """:raises KafkaRefusal, WorldError: and it is still there."""
     name, topic_id = asked
     if name is None and topic_id is None:
-        raise RefusedError(ErrorCode.invalid_request, "Neither topic name nor id were specified.")
+        raise KafkaRefusal(ErrorCode.invalid_request, "Neither topic name nor id were specified.")
     if name is not None and topic_id is not None:
-        raise RefusedError(ErrorCode.invalid_request, "You may not specify both topic name and topic id.")
+        raise KafkaRefusal(ErrorCode.invalid_request, "You may not specify both topic name and topic id.")
     if often[asked] > 1:
-        raise RefusedError(ErrorCode.invalid_request, f"Duplicate topic {'name' if topic_id is None else 'id'}.")
+        raise KafkaRefusal(ErrorCode.invalid_request, f"Duplicate topic {'name' if topic_id is None else 'id'}.")
     if topic is None:
-        raise RefusedError(ErrorCode.unknown_topic_or_partition if topic_id is None else ErrorCode.unknown_topic_id)
+        raise KafkaRefusal(ErrorCode.unknown_topic_or_partition if topic_id is None else ErrorCode.unknown_topic_id)
     if name is None and (topic.name, None) in often:
-        raise RefusedError(ErrorCode.invalid_request, "The topic is asked for by its name and by its id.")
+        raise KafkaRefusal(ErrorCode.invalid_request, "The topic is asked for by its name and by its id.")
     if is_internal(topic.name):
-        raise RefusedError(ErrorCode.invalid_topic_exception, f"This broker cannot be without {topic.name}.")
+        raise KafkaRefusal(ErrorCode.invalid_topic_exception, f"This broker cannot be without {topic.name}.")
     await node.log.delete_topic(topic)
     node.groups.topic_deleted(topic.name)
 

@@ -7,11 +7,10 @@ from coterie.broker.apis.api import Api
 from coterie.broker.apis.config_entries import broker_entries, group_entries, topic_entries
 from coterie.broker.apis.resources import ResourceType, broker_error
 from coterie.broker.node import Node, Request
-from coterie.broker.refusal import RefusedError
 from coterie.broker.security.needs import Operation, on_resources
 from coterie.broker.topics.names import name_error
 from coterie.broker.turns import in_turns
-from coterie.wire.errors import ErrorCode
+from coterie.wire.errors import ErrorCode, KafkaRefusal
 from coterie.wire.shapes import Values
 
 
@@ -26,7 +25,7 @@ def _described(node: Node, request: Request, asked: Any) -> Values:
     error, sentence, configs = ErrorCode.none, "", list[Values]()
     try:
         entries = _entries(node, asked.resource_type, asked.resource_name)
-    except RefusedError as refused:
+    except KafkaRefusal as refused:
         error, sentence = refused.error, refused.sentence or ""
     else:
         # No keys at all asks for every key, as in Kafka.
@@ -42,27 +41,27 @@ def _described(node: Node, request: Request, asked: Any) -> Values:
 
 
 def _entries(node: Node, type_: int, name: str) -> list[Values]:
-    """:raises RefusedError: when there is no such resource."""
+    """:raises KafkaRefusal: when there is no such resource."""
     match type_:
         case ResourceType.TOPIC:
             if sentence := name_error(name):
-                raise RefusedError(ErrorCode.invalid_topic_exception, sentence)
+                raise KafkaRefusal(ErrorCode.invalid_topic_exception, sentence)
             if name not in node.log.topics:
-                raise RefusedError(ErrorCode.unknown_topic_or_partition)
+                raise KafkaRefusal(ErrorCode.unknown_topic_or_partition)
             return topic_entries(node, node.log.topics[name].configs)
         case ResourceType.GROUP:
             if not name:
-                raise RefusedError(ErrorCode.invalid_request, "Group name must not be empty")
+                raise KafkaRefusal(ErrorCode.invalid_request, "Group name must not be empty")
             return group_entries(node.log.group_configs(name))
         case ResourceType.BROKER:
             if not name:
                 # What is set for all brokers of the cluster while they run: nothing can be.
                 return []
             if sentence := broker_error(name):
-                raise RefusedError(ErrorCode.invalid_request, sentence)
+                raise KafkaRefusal(ErrorCode.invalid_request, sentence)
             return broker_entries(node)
         case _:
-            raise RefusedError(ErrorCode.invalid_request, f"Resources of type {type_} have no configs here.")
+            raise KafkaRefusal(ErrorCode.invalid_request, f"Resources of type {type_} have no configs here.")
 
 
 def _shown(request: Request, entry: Values) -> Values:

@@ -9,18 +9,18 @@ from coterie.broker.apis.api import Api
 from coterie.broker.apis.resources import ResourceType, broker_error
 from coterie.broker.groups.configs import GROUP, group_config_error
 from coterie.broker.node import Node, Request
-from coterie.broker.refusal import RefusedError, outcome
+from coterie.broker.outcome import outcome
 from coterie.broker.security.needs import Operation, on_resources
 from coterie.broker.topics.config_changes import Change, altered
 from coterie.broker.topics.configs import TOPIC, config_error
 from coterie.broker.topics.names import is_internal, name_error
 from coterie.broker.turns import in_turns
 from coterie.config.definition import Definition
-from coterie.wire.errors import ErrorCode
+from coterie.wire.errors import ErrorCode, KafkaRefusal
 from coterie.wire.shapes import Values
 
 Alter = Callable[[Definition, Mapping[str, str]], dict[str, str]]
-"""From a resource's own configs to its new ones; refuses with a `RefusedError`."""
+"""From a resource's own configs to its new ones; refuses with a `KafkaRefusal`."""
 
 
 async def handle(node: Node, request: Request) -> Values:
@@ -51,10 +51,10 @@ async def answered(node: Node, request: Request, altering: Callable[[Any], Alter
 
 
 async def _alter(node: Node, asked: Any, alter: Alter, often: Counter[Any], *, validate_only: bool) -> None:
-    """:raises RefusedError, WorldError: and nothing is changed."""
+    """:raises KafkaRefusal, WorldError: and nothing is changed."""
     name = asked.resource_name
     if often[asked.resource_type, name] > 1:
-        raise RefusedError(ErrorCode.invalid_request, "Each resource must appear at most once.")
+        raise KafkaRefusal(ErrorCode.invalid_request, "Each resource must appear at most once.")
     # Read, changed and written with nobody in between.
     async with node.log.altering:
         match asked.resource_type:
@@ -65,26 +65,26 @@ async def _alter(node: Node, asked: Any, alter: Alter, often: Counter[Any], *, v
             case ResourceType.BROKER:
                 _alter_broker(name, alter)
             case type_:
-                raise RefusedError(ErrorCode.invalid_request, f"Unknown resource type {type_}")
+                raise KafkaRefusal(ErrorCode.invalid_request, f"Unknown resource type {type_}")
 
 
 async def _alter_topic(node: Node, name: str, alter: Alter, *, validate_only: bool) -> None:
     if sentence := name_error(name):
-        raise RefusedError(ErrorCode.invalid_topic_exception, sentence)
+        raise KafkaRefusal(ErrorCode.invalid_topic_exception, sentence)
     topic = node.log.topics.get(name)
     if topic is None:
-        raise RefusedError(ErrorCode.unknown_topic_or_partition, f"The topic '{name}' does not exist.")
+        raise KafkaRefusal(ErrorCode.unknown_topic_or_partition, f"The topic '{name}' does not exist.")
     configs = alter(TOPIC, topic.configs)
     _refuse(config_error(configs))
     if is_internal(name) and configs != topic.configs:
-        raise RefusedError(ErrorCode.invalid_config, f"Only the broker configures {name}.")
+        raise KafkaRefusal(ErrorCode.invalid_config, f"Only the broker configures {name}.")
     if not validate_only:
         await node.log.set_topic_configs(topic, configs)
 
 
 async def _alter_group(node: Node, name: str, alter: Alter, *, validate_only: bool) -> None:
     if not name:
-        raise RefusedError(ErrorCode.invalid_request, "Default group resources are not allowed.")
+        raise KafkaRefusal(ErrorCode.invalid_request, "Default group resources are not allowed.")
     configs = alter(GROUP, node.log.group_configs(name))
     _refuse(group_config_error(configs))
     if not validate_only:
@@ -94,14 +94,14 @@ async def _alter_group(node: Node, name: str, alter: Alter, *, validate_only: bo
 def _alter_broker(name: str, alter: Alter) -> None:
     # No name means all brokers of the cluster.
     if name and (sentence := broker_error(name)):
-        raise RefusedError(ErrorCode.invalid_request, sentence)
+        raise KafkaRefusal(ErrorCode.invalid_request, sentence)
     if alter(Definition(()), {}):
-        raise RefusedError(ErrorCode.invalid_request, "A broker's settings are given at its start: restart it.")
+        raise KafkaRefusal(ErrorCode.invalid_request, "A broker's settings are given at its start: restart it.")
 
 
 def _refuse(sentence: str | None) -> None:
     if sentence is not None:
-        raise RefusedError(ErrorCode.invalid_config, sentence)
+        raise KafkaRefusal(ErrorCode.invalid_config, sentence)
 
 
 _NEEDS = on_resources(Operation.ALTER_CONFIGS, answers="responses")

@@ -4,10 +4,10 @@ clients may and the settings allow it; what the client may do with each (KIP-430
 from typing import Any
 
 from coterie.broker.apis.api import Api
-from coterie.broker.apis.create_topics import check_name, check_room, create
+from coterie.broker.apis.create_topics import check_name, check_room
 from coterie.broker.apis.operations import cluster_operations, topic_operations
 from coterie.broker.node import LEADER_EPOCH, NODE_ID, Node, Request
-from coterie.broker.refusal import outcome
+from coterie.broker.outcome import outcome
 from coterie.broker.security.needs import Asking, Each, Operation, Permission, creation, is_topic_shown
 from coterie.broker.storage.log import Topic
 from coterie.broker.topics.names import is_internal, name_error
@@ -64,10 +64,10 @@ async def _answer(node: Node, request: Request, asked: Any) -> dict[str, Any]:
 
 
 async def _create(node: Node, name: str) -> None:
-    """:raises RefusedError, WorldError: and there is no such topic, or somebody else was faster."""
+    """:raises KafkaRefusal, WorldError: and there is no such topic, or somebody else was faster."""
     check_name(node, name)
     check_room(node, partitions=node.settings.default_partitions, more=node.settings.default_partitions)
-    await create(node, name, node.settings.default_partitions, {})
+    await node.log.create_topic(name, node.settings.default_partitions, {}, partitions_max=node.settings.partitions_max)
 
 
 def described(topic: Topic) -> dict[str, Any]:

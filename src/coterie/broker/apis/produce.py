@@ -16,7 +16,6 @@ from coterie.broker.topics.configs import batch_size_max, has_append_time, items
 from coterie.broker.topics.names import is_internal
 from coterie.broker.transactions.writes import Admission, KeylessError, NewBatch, Written
 from coterie.broker.turns import ELEMENTS_AT_ONCE, in_turns
-from coterie.groups.classic.turn import Refusal
 from coterie.groups.transaction_messages import TopicPartition
 from coterie.nouns.errors import WireError, WorldError
 from coterie.wire.batches import (
@@ -29,7 +28,7 @@ from coterie.wire.batches import (
     with_append_time,
 )
 from coterie.wire.compression import ZSTD
-from coterie.wire.errors import ErrorCode
+from coterie.wire.errors import ErrorCode, KafkaRefusal
 from coterie.wire.shapes import Values
 
 _ZSTD_SINCE = 7
@@ -45,11 +44,6 @@ class _Queued(NamedTuple):
     written: "asyncio.Future[Written]"
     partition: Partition
     append_time_ms: int
-
-
-class _Refused(NamedTuple):
-    error: ErrorCode
-    sentence: str | None = None
 
 
 async def handle(node: Node, request: Request) -> Values | None:
@@ -85,21 +79,21 @@ async def handle(node: Node, request: Request) -> Values | None:
     return {"throttle_time": 0, "responses": responses}
 
 
-def _queue(node: Node, request: Request, topic_data: Any, data: Any) -> _Queued | _Refused:
+def _queue(node: Node, request: Request, topic_data: Any, data: Any) -> _Queued | KafkaRefusal:
     if request.body.acks not in (-1, 0, 1):
-        return _Refused(ErrorCode.invalid_required_acks)
+        return KafkaRefusal(ErrorCode.invalid_required_acks)
     topic = topic_of(node, topic_data)
     partition = topic.partition(data.index) if topic else None
     if topic is None and not hasattr(topic_data, "name"):
-        return _Refused(ErrorCode.unknown_topic_id)
+        return KafkaRefusal(ErrorCode.unknown_topic_id)
     if topic is None or partition is None:
-        return _Refused(ErrorCode.unknown_topic_or_partition)
+        return KafkaRefusal(ErrorCode.unknown_topic_or_partition)
     try:
         head = check_produced(data.records or b"")
     except DamagedError as error:
-        return _Refused(ErrorCode.corrupt_message, str(error))
+        return KafkaRefusal(ErrorCode.corrupt_message, str(error))
     except WireError as error:
-        return _Refused(ErrorCode.invalid_record, str(error))
+        return KafkaRefusal(ErrorCode.invalid_record, str(error))
     now_ms = wall_ms()
     refused = _refusal(node, request, topic, head, now_ms)
     if refused is not None:
@@ -122,42 +116,44 @@ def _queue(node: Node, request: Request, topic_data: Any, data: Any) -> _Queued 
     return _Queued(written, partition, append_time_ms)
 
 
-def _refusal(node: Node, request: Request, topic: Topic, head: BatchHead, now_ms: int) -> _Refused | None:
+def _refusal(node: Node, request: Request, topic: Topic, head: BatchHead, now_ms: int) -> KafkaRefusal | None:
     """Why a sound batch may not be appended."""
     if is_internal(topic.name):
-        return _Refused(ErrorCode.invalid_topic_exception, f"Only the broker writes to {topic.name}.")
+        return KafkaRefusal(ErrorCode.invalid_topic_exception, f"Only the broker writes to {topic.name}.")
     size_max = batch_size_max(topic.configs, node.settings)
     if head.size_bytes > size_max:
-        return _Refused(ErrorCode.message_too_large, f"The batch has {head.size_bytes} bytes, allowed are {size_max}.")
+        return KafkaRefusal(
+            ErrorCode.message_too_large, f"The batch has {head.size_bytes} bytes, allowed are {size_max}."
+        )
     if head.codec == ZSTD and request.header.api_version < _ZSTD_SINCE:
-        return _Refused(ErrorCode.unsupported_compression_type, f"zstd needs Produce v{_ZSTD_SINCE}.")
+        return KafkaRefusal(ErrorCode.unsupported_compression_type, f"zstd needs Produce v{_ZSTD_SINCE}.")
     if head.codec > ZSTD:
-        return _Refused(ErrorCode.unsupported_compression_type, f"No compression has the number {head.codec}.")
+        return KafkaRefusal(ErrorCode.unsupported_compression_type, f"No compression has the number {head.codec}.")
     return _producer_refusal(request, head) or _timestamp_refusal(topic, head, now_ms)
 
 
-def _producer_refusal(request: Request, head: BatchHead) -> _Refused | None:
+def _producer_refusal(request: Request, head: BatchHead) -> KafkaRefusal | None:
     if head.is_control:
-        return _Refused(ErrorCode.invalid_record, "Only the broker writes control batches.")
+        return KafkaRefusal(ErrorCode.invalid_record, "Only the broker writes control batches.")
     if head.is_transactional and request.body.transactional_id is None:
-        return _Refused(ErrorCode.transactional_id_authorization_failed, "The request has no transactional id.")
+        return KafkaRefusal(ErrorCode.transactional_id_authorization_failed, "The request has no transactional id.")
     if head.is_transactional and not request.body.transactional_id:
-        return _Refused(ErrorCode.invalid_request, "The transactional id is empty.")
+        return KafkaRefusal(ErrorCode.invalid_request, "The transactional id is empty.")
     if head.is_numbered and head.base_sequence < 0:
-        return _Refused(ErrorCode.invalid_record, "A producer with an id numbers its batches from 0.")
+        return KafkaRefusal(ErrorCode.invalid_record, "A producer with an id numbers its batches from 0.")
     return None
 
 
-def _timestamp_refusal(topic: Topic, head: BatchHead, now_ms: int) -> _Refused | None:
+def _timestamp_refusal(topic: Topic, head: BatchHead, now_ms: int) -> KafkaRefusal | None:
     """By what the head tells: the first record's time and the greatest."""
     if has_append_time(topic.configs) or head.max_timestamp_ms == NO_TIMESTAMP:
         return None
     ahead_ms = head.max_timestamp_ms - now_ms
     behind_ms = now_ms - head.base_timestamp_ms
     if ahead_ms > number_of(topic.configs, "message.timestamp.after.max.ms"):
-        return _Refused(ErrorCode.invalid_timestamp, f"A record is {ahead_ms} ms ahead of the broker's clock.")
+        return KafkaRefusal(ErrorCode.invalid_timestamp, f"A record is {ahead_ms} ms ahead of the broker's clock.")
     if behind_ms > number_of(topic.configs, "message.timestamp.before.max.ms"):
-        return _Refused(ErrorCode.invalid_timestamp, f"A record is {behind_ms} ms behind the broker's clock.")
+        return KafkaRefusal(ErrorCode.invalid_timestamp, f"A record is {behind_ms} ms behind the broker's clock.")
     return None
 
 
@@ -167,8 +163,8 @@ def _admission(version: int) -> Admission:
     return Admission.ADDED_OR_ABORTABLE if version == 11 else Admission.ADDED_BEFORE
 
 
-async def _answered(index: int, outcome: _Queued | _Refused) -> dict[str, Any]:
-    if isinstance(outcome, _Refused):
+async def _answered(index: int, outcome: _Queued | KafkaRefusal) -> dict[str, Any]:
+    if isinstance(outcome, KafkaRefusal):
         return _answer(index, outcome.error, sentence=outcome.sentence)
     start_offset = outcome.partition.start_offset
     try:
@@ -181,7 +177,7 @@ async def _answered(index: int, outcome: _Queued | _Refused) -> dict[str, Any]:
             start_offset=start_offset,
             keyless=refusal.records[:_KEYLESS_TOLD_MAX],
         )
-    except Refusal as refusal:
+    except KafkaRefusal as refusal:
         return _answer(index, refusal.error, start_offset=start_offset)
     except WireError as error:
         return _answer(index, ErrorCode.invalid_record, sentence=str(error), start_offset=start_offset)

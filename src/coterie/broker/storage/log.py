@@ -158,7 +158,7 @@ class BrokerLog:
     ) -> Topic:
         """``partitions_max`` is over all topics, and counts those that are being created, too.
 
-        :raises TopicExistsError, NoRoomError, WorldError: when it could not be created.
+        :raises KafkaRefusal, WorldError: when it could not be created.
         """
 
         def create(store: Store) -> StoredTopic:
@@ -171,7 +171,7 @@ class BrokerLog:
     async def create_partitions(self, topic: Topic, count: int, *, partitions_max: int = sys.maxsize) -> None:
         """Give ``topic`` the partitions that it lacks to ``count``.
 
-        :raises NoRoomError: likewise.
+        :raises KafkaRefusal: likewise.
         :raises WorldError: `TopicGoneError` when it was deleted meanwhile.
         """
 

@@ -8,9 +8,8 @@ in the transaction in which its batch is appended.
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from coterie.groups.classic.turn import Refusal
 from coterie.wire.batches import BatchHead
-from coterie.wire.errors import ErrorCode
+from coterie.wire.errors import ErrorCode, KafkaRefusal
 
 REMEMBERED = 5
 """As many batches as a client may have in flight (``max.in.flight.requests.per.connection``)."""
@@ -49,19 +48,19 @@ def check_batch(producer: Producer | None, head: BatchHead, *, starts_at_zero: b
     """``starts_at_zero``: a producer that nothing is known of begins with 0. Others may begin anywhere: what was known
     may have expired.
 
-    :raises Refusal: when the batch may not follow what the producer has written here.
+    :raises KafkaRefusal: when the batch may not follow what the producer has written here.
     """
     if producer is None:
         if starts_at_zero and head.base_sequence:
-            raise Refusal(ErrorCode.out_of_order_sequence_number)
+            raise KafkaRefusal(ErrorCode.out_of_order_sequence_number)
         return
     if head.producer_epoch < producer.epoch:
-        raise Refusal(ErrorCode.invalid_producer_epoch)
+        raise KafkaRefusal(ErrorCode.invalid_producer_epoch)
     last = producer.batches[-1].last_sequence if producer.batches and head.producer_epoch == producer.epoch else -1
     if head.base_sequence != (last + 1) % _SEQUENCES:
-        raise Refusal(ErrorCode.out_of_order_sequence_number)
+        raise KafkaRefusal(ErrorCode.out_of_order_sequence_number)
     if producer.open_offset is not None and not head.is_transactional:
-        raise Refusal(ErrorCode.invalid_txn_state)
+        raise KafkaRefusal(ErrorCode.invalid_txn_state)
 
 
 def after_batch(producer: Producer | None, head: BatchHead, base_offset: int) -> Producer:

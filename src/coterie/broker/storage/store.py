@@ -13,22 +13,19 @@ from pathlib import Path
 from uuid import UUID, uuid4
 
 from coterie.broker.storage.layout import lay_out
-from coterie.nouns.errors import CoterieError, WorldError
+from coterie.nouns.errors import WorldError
 from coterie.wire.batches import BatchHead, with_base_offset
+from coterie.wire.errors import ErrorCode, KafkaRefusal
 
 WHAT_TO_DO = "; `coterie broker check` names the places, and a backup has what was there"
 """About damage."""
 
 
-class TopicExistsError(CoterieError):
-    """A topic of this name is there already."""
-
-
-class NoRoomError(CoterieError):
+class NoRoomError(KafkaRefusal):
     """There would be more partitions than there may be."""
 
     def __init__(self, partitions_max: int) -> None:
-        super().__init__(f"This broker has room for {partitions_max} partitions.")
+        super().__init__(ErrorCode.policy_violation, f"This broker has room for {partitions_max} partitions.")
 
 
 class DiskFullError(WorldError):
@@ -199,9 +196,9 @@ class Store:
             raise NoRoomError(partitions_max)
 
     def create_topic(self, name: str, partitions: int, configs: Mapping[str, str]) -> StoredTopic:
-        """:raises TopicExistsError: before anything is written."""
+        """:raises KafkaRefusal: TOPIC_ALREADY_EXISTS, before anything is written."""
         if self.database.execute("SELECT 1 FROM topics WHERE name = ?", (name,)).fetchone():
-            raise TopicExistsError(f"Topic '{name}' already exists.")
+            raise KafkaRefusal(ErrorCode.topic_already_exists, f"Topic '{name}' already exists.")
         topic_id = uuid4()
         topic = self.database.execute(
             "INSERT INTO topics (name, topic_id, partitions, configs) VALUES (?, ?, ?, ?)",

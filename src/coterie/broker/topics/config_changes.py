@@ -4,9 +4,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 
-from coterie.broker.refusal import RefusedError
 from coterie.config.definition import Definition, Type, as_list
-from coterie.wire.errors import ErrorCode
+from coterie.wire.errors import ErrorCode, KafkaRefusal
 
 
 class Operation(IntEnum):
@@ -30,7 +29,7 @@ class Change:
 def altered(definition: Definition, own: Mapping[str, str], changes: Sequence[Change]) -> dict[str, str]:
     """``own`` with the changes made; what is not of ``definition`` is not refused here.
 
-    :raises RefusedError: when the changes make no sense by themselves.
+    :raises KafkaRefusal: when the changes make no sense by themselves.
     """
     check_names(change.name for change in changes)
     types = {key.name: key.type for key in definition.keys}
@@ -44,28 +43,28 @@ def altered(definition: Definition, own: Mapping[str, str], changes: Sequence[Ch
             configs[change.name] = value
         elif change.operation in (Operation.APPEND, Operation.SUBTRACT):
             if types.get(change.name) is not Type.LIST:
-                raise RefusedError(
+                raise KafkaRefusal(
                     ErrorCode.invalid_config,
                     f"Can't {Operation(change.operation).name} to key {change.name} because its type is not LIST.",
                 )
             before = as_list(definition.value(configs, change.name) or "")
             configs[change.name] = ",".join(_joined(before, as_list(value), Operation(change.operation)))
         else:
-            raise RefusedError(ErrorCode.invalid_request, f"No operation has the number {change.operation}.")
+            raise KafkaRefusal(ErrorCode.invalid_request, f"No operation has the number {change.operation}.")
     return configs
 
 
 def check_names(names: Iterable[str]) -> None:
-    """:raises RefusedError: when one stands there twice."""
+    """:raises KafkaRefusal: when one stands there twice."""
     names = list(names)
     if len(names) != len({*names}):
-        raise RefusedError(ErrorCode.invalid_request, "Error due to duplicate config keys")
+        raise KafkaRefusal(ErrorCode.invalid_request, "Error due to duplicate config keys")
 
 
 def given(name: str, value: str | None) -> str:
-    """:raises RefusedError: when there is no value."""
+    """:raises KafkaRefusal: when there is no value."""
     if value is None:
-        raise RefusedError(ErrorCode.invalid_request, f"Null value not supported for : {name}")
+        raise KafkaRefusal(ErrorCode.invalid_request, f"Null value not supported for : {name}")
     return value
 
 

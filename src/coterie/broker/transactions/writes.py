@@ -1,6 +1,6 @@
 """What the log's thread does for producers: take a batch in, or decide about a transaction and write the decision.
 
-Each call is one write of `BrokerLog.write`: it reads what it needs, refuses with a `Refusal`, or writes everything that
+Each call is one write of `BrokerLog.write`: it reads what it needs, raises a `KafkaRefusal`, or writes everything that
 belongs together. So a batch and the number that it had, or a transaction's end and the markers in all its partitions,
 are durable together or not at all.
 """
@@ -24,7 +24,6 @@ from coterie.broker.storage.transaction_store import (
     write_producer,
     write_transaction,
 )
-from coterie.groups.classic.turn import Refusal
 from coterie.groups.transaction_messages import (
     AddPartitions,
     Effect,
@@ -39,7 +38,7 @@ from coterie.groups.transaction_messages import (
 )
 from coterie.groups.transactions import Transaction, step
 from coterie.wire.batches import BatchHead, encode_marker, read_head
-from coterie.wire.errors import ErrorCode
+from coterie.wire.errors import ErrorCode, KafkaRefusal
 from coterie.wire.sifting import slices
 
 
@@ -88,7 +87,7 @@ class Written:
     effects: Sequence[Effect] = ()
 
 
-class KeylessError(Refusal):
+class KeylessError(KafkaRefusal):
     """Records without keys, by their numbers, for a topic that keeps the last one of each key."""
 
     def __init__(self, records: Sequence[int]) -> None:
@@ -102,7 +101,7 @@ def fresh_producer_id(store: Store) -> int:
 
 
 def append(store: Store, batch: NewBatch, *, now_ms: int) -> Written:
-    """:raises Refusal, TopicGoneError, WireError: before anything is written."""
+    """:raises KafkaRefusal, TopicGoneError, WireError: before anything is written."""
     head, database = batch.head, store.database
     if batch.needs_keys:
         check_keys(batch)
@@ -153,7 +152,7 @@ def check_keys(batch: NewBatch) -> None:
 def _admit(database: sqlite3.Connection, batch: NewBatch, *, now_ms: int) -> tuple[Sequence[Record], Sequence[Effect]]:
     """What adds the batch to its producer's transaction; nothing is written yet.
 
-    :raises Refusal: when it may not enter.
+    :raises KafkaRefusal: when it may not enter.
     """
     producer = Identity(batch.head.producer_id, batch.head.producer_epoch)
     partitions = frozenset((batch.to,))
@@ -167,11 +166,11 @@ def _admit(database: sqlite3.Connection, batch: NewBatch, *, now_ms: int) -> tup
     output = step(transaction, event, now_ms=now_ms)
     (reply,) = (effect for effect in output.effects if isinstance(effect, Reply))
     if reply.error is ErrorCode.producer_fenced:
-        raise Refusal(ErrorCode.invalid_producer_epoch)
+        raise KafkaRefusal(ErrorCode.invalid_producer_epoch)
     if reply.error is not ErrorCode.none:
-        raise Refusal(reply.error)
+        raise KafkaRefusal(reply.error)
     if reply.missing:
-        raise Refusal(batch.admission.value)
+        raise KafkaRefusal(batch.admission.value)
     return output.records, output.effects
 
 

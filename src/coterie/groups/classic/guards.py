@@ -1,19 +1,18 @@
 """Guards that refuse a request before anything is written: who may ask what of a group."""
 
 from coterie.groups.classic.state import Group, Member
-from coterie.groups.classic.turn import Refusal
 from coterie.nouns.ids import Generation, InstanceId, MemberId
-from coterie.wire.errors import ErrorCode
+from coterie.wire.errors import ErrorCode, KafkaRefusal
 
 
 def check_group(group: Group) -> None:
     if not group.group_id:
-        raise Refusal(ErrorCode.invalid_group_id)
+        raise KafkaRefusal(ErrorCode.invalid_group_id)
 
 
 def check_is_known(group: Group) -> None:
     if group.is_unheard_of:
-        raise Refusal(ErrorCode.group_id_not_found)
+        raise KafkaRefusal(ErrorCode.group_id_not_found)
 
 
 def check_member(group: Group, member_id: MemberId, instance_id: InstanceId | None = None) -> Member:
@@ -21,15 +20,15 @@ def check_member(group: Group, member_id: MemberId, instance_id: InstanceId | No
     if instance_id is not None:
         holder = group.static_members.get(instance_id)
         if holder is None:
-            raise Refusal(ErrorCode.unknown_member_id)
+            raise KafkaRefusal(ErrorCode.unknown_member_id)
         if holder != member_id:
-            raise Refusal(ErrorCode.fenced_instance_id)
+            raise KafkaRefusal(ErrorCode.fenced_instance_id)
     member = group.members.get(member_id)
     if member is None:
-        raise Refusal(ErrorCode.unknown_member_id)
+        raise KafkaRefusal(ErrorCode.unknown_member_id)
     return member
 
 
 def check_generation(group: Group, generation: Generation) -> None:
     if generation != group.generation:
-        raise Refusal(ErrorCode.illegal_generation)
+        raise KafkaRefusal(ErrorCode.illegal_generation)

@@ -75,7 +75,7 @@ from coterie.groups.classic.rounds import (
     write_generation,
 )
 from coterie.groups.classic.state import Group, Member, Phase, check
-from coterie.groups.classic.turn import Refusal, Turn
+from coterie.groups.classic.turn import Turn
 from coterie.groups.offset_messages import (
     DeleteGroup,
     OffsetCommit,
@@ -84,7 +84,7 @@ from coterie.groups.offset_messages import (
     TopicDeleted,
 )
 from coterie.nouns.ids import MemberId
-from coterie.wire.errors import ErrorCode
+from coterie.wire.errors import ErrorCode, KafkaRefusal
 
 
 def step(group: Group, event: Event, *, now_ms: int) -> Output[Record, Effect]:
@@ -110,7 +110,7 @@ def step(group: Group, event: Event, *, now_ms: int) -> Output[Record, Effect]:
 def answer_or_refuse(turn: Turn, request: Request) -> None:
     try:
         on_request(turn, request)
-    except Refusal as refusal:
+    except KafkaRefusal as refusal:
         assert not turn.records, "refuse before the first write"
         turn.reply(request.reply_to, refused(request, refusal.error))
 
@@ -149,9 +149,9 @@ def on_join(turn: Turn, request: JoinGroup) -> None:
     check_group(group)
     limits = group.limits
     if not limits.session_timeout_min_ms <= request.session_timeout_ms <= limits.session_timeout_max_ms:
-        raise Refusal(ErrorCode.invalid_session_timeout)
+        raise KafkaRefusal(ErrorCode.invalid_session_timeout)
     if group.is_unheard_of and request.member_id:
-        raise Refusal(ErrorCode.unknown_member_id)
+        raise KafkaRefusal(ErrorCode.unknown_member_id)
     former_id = static_members.former_id(group, request)
     known_id = former_id or request.member_id
     if not has_room_for(group, known_id):
@@ -211,10 +211,10 @@ def on_sync(turn: Turn, request: SyncGroup) -> None:
     member = check_member(group, request.member_id, request.instance_id)
     check_generation(group, request.generation)
     if request.protocol_type not in (None, group.protocol_type) or request.protocol not in (None, group.protocol):
-        raise Refusal(ErrorCode.inconsistent_group_protocol)
+        raise KafkaRefusal(ErrorCode.inconsistent_group_protocol)
     phase = group.phase
     if phase is Phase.PREPARING_REBALANCE:
-        raise Refusal(ErrorCode.rebalance_in_progress)
+        raise KafkaRefusal(ErrorCode.rebalance_in_progress)
     group.unsynced.discard(request.member_id)
     if not group.unsynced:
         turn.cancel_timer(SyncTimer())
@@ -250,7 +250,7 @@ def on_leave(turn: Turn, request: LeaveGroup) -> None:
             if not take_pending(turn, leaving.member_id):
                 remove_member(turn, static_members.leaving_id(group, leaving))
             codes.append((leaving.member_id, ErrorCode.none))
-        except Refusal as refusal:
+        except KafkaRefusal as refusal:
             codes.append((leaving.member_id, refusal.error))
     turn.reply(request.reply_to, LeaveGroupResponse(error=ErrorCode.none, members=tuple(codes)))
     if any(code is ErrorCode.none for _, code in codes):
@@ -323,11 +323,11 @@ def on_loaded(turn: Turn) -> None:
 
 def check_protocols(group: Group, request: JoinGroup) -> None:
     if not request.protocol_type or not request.protocols:
-        raise Refusal(ErrorCode.inconsistent_group_protocol)
+        raise KafkaRefusal(ErrorCode.inconsistent_group_protocol)
     if group.members and not (
         request.protocol_type == group.protocol_type and group.offers.all_offer_one_of(request.protocols)
     ):
-        raise Refusal(ErrorCode.inconsistent_group_protocol)
+        raise KafkaRefusal(ErrorCode.inconsistent_group_protocol)
 
 
 def may_have_more_in_common(group: Group, request: JoinGroup) -> bool:

@@ -4,10 +4,10 @@ from coterie.groups.classic.messages import JoinGroup, JoinGroupResponse, Member
 from coterie.groups.classic.protocols import offer_size
 from coterie.groups.classic.rounds import rebalance_after_removal, remove_member
 from coterie.groups.classic.state import Group
-from coterie.groups.classic.turn import Refusal, Turn
+from coterie.groups.classic.turn import Turn
 from coterie.groups.offset_messages import OffsetCommit
 from coterie.nouns.ids import MemberId
-from coterie.wire.errors import ErrorCode
+from coterie.wire.errors import ErrorCode, KafkaRefusal
 
 
 def founds(request: Request) -> bool:
@@ -39,11 +39,11 @@ def has_room_for(group: Group, member_id: MemberId) -> bool:
 
 
 def check_size(group: Group, member_id: MemberId, offered: tuple[MemberProtocol, ...]) -> None:
-    """:raises Refusal: when members would say more of themselves than a leader can be told and a log can hold."""
+    """:raises KafkaRefusal: when members would say more of themselves than a leader can be told and a log can hold."""
     member = group.members.get(member_id)
     size = group.offers.size + offer_size(offered) - (offer_size(member.protocols) if member is not None else 0)
     if size > group.limits.generation_size_max:
-        raise Refusal(ErrorCode.group_max_size_reached)
+        raise KafkaRefusal(ErrorCode.group_max_size_reached)
 
 
 def on_no_room(turn: Turn, request: JoinGroup) -> None:
@@ -60,11 +60,11 @@ def on_no_room(turn: Turn, request: JoinGroup) -> None:
 def hand_out_member_id(turn: Turn, request: JoinGroup) -> None:
     """A client that gives up and joins again must not become two members: first it learns who it is.
 
-    :raises Refusal: with an error after which clients try again, when too many ids are out. Kafka has no such limit.
+    :raises KafkaRefusal: when too many ids are out, with an error after which clients try again. Kafka has no limit.
     """
     group = turn.group
     if len(group.pending) >= group.limits.pending_members_max:
-        raise Refusal(ErrorCode.coordinator_load_in_progress)
+        raise KafkaRefusal(ErrorCode.coordinator_load_in_progress)
     group.pending.add(request.fresh_member_id)
     turn.set_timer(PendingMemberTimer(member_id=request.fresh_member_id), request.session_timeout_ms)
     turn.reply(

@@ -19,7 +19,7 @@ from coterie.groups.classic.guards import check_generation, check_group, check_i
 from coterie.groups.classic.messages import ExpiryTimer, PendingMemberTimer
 from coterie.groups.classic.state import Group, Phase
 from coterie.groups.classic.subscriptions import CONSUMER, subscribed_topics
-from coterie.groups.classic.turn import Refusal, Turn
+from coterie.groups.classic.turn import Turn
 from coterie.groups.offset_messages import (
     NO_LEADER_EPOCH,
     CommittedOffset,
@@ -39,7 +39,7 @@ from coterie.groups.offset_messages import (
     OffsetWritten,
     TopicPartition,
 )
-from coterie.wire.errors import ErrorCode
+from coterie.wire.errors import ErrorCode, KafkaRefusal
 
 _EXPIRY = ExpiryTimer()
 
@@ -115,7 +115,7 @@ def on_delete_offsets(turn: Turn, request: OffsetDelete) -> None:
     check_group(group)
     check_is_known(group)
     if group.phase is not Phase.EMPTY and group.protocol_type != CONSUMER:
-        raise Refusal(ErrorCode.non_empty_group)
+        raise KafkaRefusal(ErrorCode.non_empty_group)
     read = topics_read(group)
     errors: list[ErrorCode] = []
     for partition in request.partitions:
@@ -132,7 +132,7 @@ def on_delete_group(turn: Turn, request: DeleteGroup) -> None:
     group = turn.group
     check_is_known(group)
     if group.phase is not Phase.EMPTY:
-        raise Refusal(ErrorCode.non_empty_group)
+        raise KafkaRefusal(ErrorCode.non_empty_group)
     end_group(turn)
     turn.reply(request.reply_to, DeleteGroupResponse(error=ErrorCode.none))
 
@@ -206,14 +206,14 @@ def end_group(turn: Turn) -> None:
 
 def check_committer(group: Group, request: OffsetCommit) -> None:
     if group.is_unheard_of and request.generation >= 0:
-        raise Refusal(ErrorCode.group_id_not_found)
+        raise KafkaRefusal(ErrorCode.group_id_not_found)
     if request.generation < 0 and group.phase is Phase.EMPTY:
         return
     check_member(group, request.member_id, request.instance_id)
     check_generation(group, request.generation)
     if group.phase is Phase.COMPLETING_REBALANCE:
         # It knows this generation from its JoinGroup and has not been told yet what is its own to commit.
-        raise Refusal(ErrorCode.rebalance_in_progress)
+        raise KafkaRefusal(ErrorCode.rebalance_in_progress)
 
 
 def topics_read(group: Group) -> frozenset[str] | None:

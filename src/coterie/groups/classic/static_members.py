@@ -102,7 +102,7 @@ def former_id(group: Group, request: JoinGroup) -> MemberId | None:
 def leaving_id(group: Group, leaving: LeavingMember) -> MemberId:
     """The member that is meant: an instance id alone is how an operator removes a static member.
 
-    :raises Refusal: when there is no such member, or another one holds its instance id.
+    :raises KafkaRefusal: when there is no such member, or another one holds its instance id.
     """
     member_id = leaving.member_id
     if not member_id and leaving.instance_id is not None:

@@ -1,17 +1,7 @@
-"""One step's working set: what it has written and ordered so far, and the way in which it refuses."""
+"""One step's working set: what it has written and ordered so far."""
 
 from coterie.groups.classic.messages import CancelTimer, Effect, Record, Reply, ReplyTo, Response, SetTimer, TimerKey
 from coterie.groups.classic.state import Group, Member, apply
-from coterie.nouns.errors import CoterieError
-from coterie.wire.errors import ErrorCode
-
-
-class Refusal(CoterieError):
-    """The coordinator says no to a request; becomes its reply."""
-
-    def __init__(self, error: ErrorCode) -> None:
-        self.error = error
-        super().__init__(error.name)
 
 
 class Turn:

@@ -19,7 +19,6 @@ from coterie.broker.storage.transaction_store import (
     write_transaction,
 )
 from coterie.broker.transactions.writes import NewBatch, Written, append, decide, fresh_producer_id
-from coterie.groups.classic.turn import Refusal
 from coterie.groups.transaction_messages import (
     EPOCH_MAX,
     NOBODY,
@@ -40,7 +39,7 @@ from coterie.lab.simulator.producers.watch import ProducersWatch, Step
 from coterie.lab.simulator.records import RecordKind, Value, name_of
 from coterie.lab.simulator.world import Alarms, World
 from coterie.nouns.errors import CoterieError, WorldError
-from coterie.wire.errors import ErrorCode
+from coterie.wire.errors import ErrorCode, KafkaRefusal
 
 TOPIC = "ledger"
 PARTITIONS = 3
@@ -174,7 +173,7 @@ class SimBroker:
             match written:
                 case Written():
                     call.answer(Produced(base_offset=written.base_offset))
-                case Refusal():
+                case KafkaRefusal():
                     call.answer(Produced(error=written.error))
                 case _:
                     call.answer(Produced(error=ErrorCode.kafka_storage_error))
@@ -329,7 +328,7 @@ def _values(step: Step, outcome: Written | CoterieError) -> tuple[Value, ...]:
         case Written():
             ends = (f"{grown.of.partition}:{grown.end_offset}" for grown in outcome.grown)
             return outcome.base_offset, step.after.state if step.after is not None else None, *ends
-        case Refusal():
+        case KafkaRefusal():
             return (outcome.error.name,)
         case _:
             return ("failed",)
