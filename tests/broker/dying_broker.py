@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from coterie.broker import server
-from coterie.broker.groups import host
+from coterie.broker.classic_groups import ClassicMachine
 from coterie.broker.groups.log import GroupLog
 from coterie.broker.settings import BrokerSettings
 from coterie.groups.classic.machine import step
@@ -55,13 +55,13 @@ def die_in_phase(phase: str) -> None:
             die()
         return output
 
-    vars(host)["step"] = dying_step
+    vars(server)["ClassicMachine"] = type("DyingMachine", (ClassicMachine,), {"step": staticmethod(dying_step)})
 
 
 def die_at_record(kind: str, moment: str) -> None:
     is_it = _RECORDS[kind]
 
-    class DyingGroupLog(GroupLog):
+    class DyingGroupLog(GroupLog[Record]):
         def append(self, group_id: GroupId, records: Sequence[Record], *, now_ms: int) -> "asyncio.Future[int]":
             here = any(is_it(record) for record in records)
             if here and moment == "before":

@@ -4,7 +4,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from coterie.broker.groups.registry import Groups
+from coterie.broker.classic_groups import ClassicGroups
 from coterie.broker.security.admission import Admission
 from coterie.broker.security.principals import ANONYMOUS, Principal
 from coterie.broker.security.sasl import Conversation
@@ -29,7 +29,7 @@ class Node:
     port: int
     """Where clients reach it."""
     log: BrokerLog
-    groups: Groups
+    groups: ClassicGroups
     transactions: Transactions
     admission: Admission
     aside: Aside = field(default_factory=Aside)

@@ -10,9 +10,11 @@ from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager
 
+from coterie.broker.classic_groups import CLASSIC_TOPIC, ClassicGroups, ClassicMachine
 from coterie.broker.clock import steady_clock, wall_ms
 from coterie.broker.connection import Connection
-from coterie.broker.groups.log import GROUPS_TOPIC, GroupLog
+from coterie.broker.groups.heartbeats import HeartbeatGaps
+from coterie.broker.groups.log import GroupLog
 from coterie.broker.groups.registry import Groups
 from coterie.broker.node import Node
 from coterie.broker.security.admission import Admission
@@ -32,14 +34,15 @@ _READ_AHEAD_SIZE = 1024 * 1024
 class Broker:
     """A broker that listens. Made by :func:`running`."""
 
-    def __init__(self, node: Node) -> None:
+    def __init__(self, node: Node, gaps: HeartbeatGaps) -> None:
         self._node = node
+        self._gaps = gaps
         self.host = node.host
         self.port = node.port
 
     def stats(self) -> Mapping[str, object]:
         """What the coordinator saw: ``{"groups": {group: {member: {"heartbeats", "largest_gap_ms"}}}}``."""
-        return {"groups": self._node.groups.stats()}
+        return {"groups": self._gaps.stats()}
 
 
 async def serve(settings: BrokerSettings, *, ready: Callable[[str, int], None]) -> None:
@@ -61,7 +64,9 @@ async def running(settings: BrokerSettings) -> AsyncIterator[Broker]:
     admission = Admission(settings)
     try:
         async with open_log(settings.log_path, settings.lock_path) as log, asyncio.TaskGroup() as tasks:
-            groups = Groups(await GroupLog.open(log), settings.limits, tasks)
+            gaps = HeartbeatGaps(steady_clock())
+            machine = ClassicMachine(settings.limits, log.topics, gaps)
+            groups = Groups(machine, await GroupLog.open(log, CLASSIC_TOPIC), settings.limits.groups_max, tasks)
             await groups.load()
             _tell_what_is_there(settings, log, groups)
             transactions = await Transactions.open(log, settings.transactions, now_ms=steady_clock())
@@ -84,7 +89,7 @@ async def running(settings: BrokerSettings) -> AsyncIterator[Broker]:
                     admission=admission,
                 )
                 await server.start_serving()
-            broker = Broker(connections.node)
+            broker = Broker(connections.node, gaps)
             try:
                 yield broker
             finally:
@@ -156,9 +161,9 @@ class _Connections:
         connection.abort()
 
 
-def _tell_what_is_there(settings: BrokerSettings, log: BrokerLog, groups: Groups) -> None:
+def _tell_what_is_there(settings: BrokerSettings, log: BrokerLog, groups: ClassicGroups) -> None:
     """Whoever has named the wrong folder sees it at once."""
-    topics = [topic for topic in log.topics.values() if topic.name != GROUPS_TOPIC]
+    topics = [topic for topic in log.topics.values() if topic.name != CLASSIC_TOPIC.name]
     # Offsets, as counting would take long: compaction has left fewer records, and some are marks of transactions.
     records = sum(part.end_offset - part.start_offset for topic in topics for part in topic.partitions)
     logger.info(

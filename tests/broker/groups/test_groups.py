@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from coterie.broker.groups import host as group_host
+from coterie.broker.classic_groups import ClassicMachine
 from coterie.broker.settings import BrokerSettings
 from coterie.groups.classic import machine
 from coterie.groups.classic.state import Limits
@@ -177,10 +177,10 @@ def test_our_own_bug_costs_a_group_its_machine_but_nothing_that_was_durable(
     real_step = machine.step
 
     def broken_once(*args: Any, **kwargs: Any) -> Any:
-        monkeypatch.setattr(group_host, "step", real_step)
+        monkeypatch.setattr(ClassicMachine, "step", staticmethod(real_step))
         raise AssertionError("planted")
 
-    monkeypatch.setattr(group_host, "step", broken_once)
+    monkeypatch.setattr(ClassicMachine, "step", staticmethod(broken_once))
     with caplog.at_level(logging.ERROR, logger="coterie.broker"):
         assert member.beat() is ErrorCode.not_coordinator
     assert "planted" in caplog.text

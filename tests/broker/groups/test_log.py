@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from coterie.broker.classic_groups import CLASSIC_TOPIC
 from coterie.broker.groups.log import BATCH_BYTES_MAX, BATCH_RECORDS_MAX, GroupLog
 from coterie.broker.settings import BrokerSettings
 from coterie.broker.storage.log import open_log
@@ -35,7 +36,7 @@ def written(offset: int, topic: str = "t") -> OffsetWritten:
 
 async def test_of_each_key_the_last_line_counts_and_tombstones_leave_nothing(tmp_path: Path) -> None:
     async with open_log(tmp_path / "log", tmp_path / "lock") as log:
-        lines = await GroupLog.open(log)
+        lines = await GroupLog.open(log, CLASSIC_TOPIC)
         first = lines.append(G, [written(1), written(2), written(7, "u")], now_ms=1)
         second = lines.append(H, [written(3), OffsetRemoved(partition=TopicPartition("t", 0))], now_ms=1)
         await asyncio.gather(first, second, lines.append(G, [written(4)], now_ms=1))
@@ -54,7 +55,7 @@ async def test_any_number_of_records_is_cut_into_batches_that_can_be_compacted(t
         for number in range(2 * BATCH_BYTES_MAX // 30_000 + 1)
     ]
     async with open_log(tmp_path / "log", tmp_path / "lock") as log:
-        lines = await GroupLog.open(log)
+        lines = await GroupLog.open(log, CLASSIC_TOPIC)
         await lines.append(G, [*tombstones, *large], now_ms=1)
         (partition,) = log.topics["__consumer_offsets"].partitions
         data = await log.read(partition, 0, 10**8)
@@ -72,7 +73,7 @@ async def test_any_number_of_records_is_cut_into_batches_that_can_be_compacted(t
 async def test_records_that_need_several_batches_are_all_written_or_none(tmp_path: Path) -> None:
     tombstones = [OffsetRemoved(partition=TopicPartition("gone", number)) for number in range(2 * BATCH_RECORDS_MAX)]
     async with open_log(tmp_path / "log", tmp_path / "lock") as log:
-        lines = await GroupLog.open(log)
+        lines = await GroupLog.open(log, CLASSIC_TOPIC)
         (partition,) = log.topics["__consumer_offsets"].partitions
 
         batch = encode_batch([NewRecord(key=bytes(15), value=None)] * BATCH_RECORDS_MAX, timestamp_ms=1)
@@ -93,7 +94,7 @@ async def test_records_that_need_several_batches_are_all_written_or_none(tmp_pat
 
 async def test_groups_that_load_at_the_same_time_share_a_pass(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async with open_log(tmp_path / "log", tmp_path / "lock") as log:
-        lines = await GroupLog.open(log)
+        lines = await GroupLog.open(log, CLASSIC_TOPIC)
         await lines.append(G, [written(1)], now_ms=1)
         reads: list[int] = []
         read = log.read
@@ -117,7 +118,7 @@ async def test_whoever_waits_for_a_pass_that_fails_is_told_and_the_next_one_is_a
     unfetched: list[object] = []
     asyncio.get_running_loop().set_exception_handler(lambda _, context: unfetched.append(context))
     async with open_log(tmp_path / "log", tmp_path / "lock") as log:
-        lines = await GroupLog.open(log)
+        lines = await GroupLog.open(log, CLASSIC_TOPIC)
         await lines.append(G, [written(1)], now_ms=1)
         reads = []
 
@@ -148,7 +149,7 @@ async def test_who_gives_up_while_it_reads_for_all_leaves_that_to_the_next(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with open_log(tmp_path / "log", tmp_path / "lock") as log:
-        lines = await GroupLog.open(log)
+        lines = await GroupLog.open(log, CLASSIC_TOPIC)
         await lines.append(G, [written(1)], now_ms=1)
         reading = asyncio.Event()
 
@@ -176,7 +177,7 @@ async def test_who_gives_up_while_it_reads_for_all_leaves_that_to_the_next(
 
 async def test_a_line_that_means_nothing_is_told_in_one_sentence(tmp_path: Path) -> None:
     async with open_log(tmp_path / "log", tmp_path / "lock") as log:
-        lines = await GroupLog.open(log)
+        lines = await GroupLog.open(log, CLASSIC_TOPIC)
         await lines.append(G, [written(1)], now_ms=1)
         (partition,) = log.topics["__consumer_offsets"].partitions
         damaged = encode_batch([NewRecord(key=b"\0\1\0\1g\0\1t\0\0\0\0", value=b"\x7f\0")], timestamp_ms=1)

@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from coterie.broker.groups.log import GROUPS_TOPIC, GroupLog
+from coterie.broker.classic_groups import CLASSIC_TOPIC
+from coterie.broker.groups.log import GroupLog
 from coterie.broker.settings import Upkeep
 from coterie.broker.storage.log import open_log
 from coterie.broker.transactions.writes import Admission
@@ -24,7 +25,7 @@ async def write(folder: Path) -> None:
     """A compacted topic with holes, one whose start has moved, groups' lines, and one that was deleted."""
     path = folder / "log"
     async with open_log(path, folder / "lock") as log, asyncio.TaskGroup() as tasks:
-        await GroupLog.open(log)
+        await GroupLog.open(log, CLASSIC_TOPIC)
         compacted = await log.create_topic("c", 1, {"cleanup.policy": "compact", "min.cleanable.dirty.ratio": "0"})
         plain = await log.create_topic("p", 2, {})
         gone = await log.create_topic("g", 1, {})
@@ -180,9 +181,9 @@ def test_each_damage_has_its_line(
 async def test_a_groups_record_that_means_nothing_is_found(path: Path, tmp_path: Path) -> None:
     async with open_log(path, tmp_path / "lock") as log:
         data = encode_batch([NewRecord(key=b"\x00\x02\x7f", value=b"")], timestamp_ms=5)
-        await log.append(log.topics[GROUPS_TOPIC].partitions[0], data, read_head(data))
+        await log.append(log.topics[CLASSIC_TOPIC.name].partitions[0], data, read_head(data))
     (finding,) = findings(path)
-    assert finding.startswith(f"{GROUPS_TOPIC}-0: the batch at offset 0 is damaged: ")
+    assert finding.startswith(f"{CLASSIC_TOPIC.name}-0: the batch at offset 0 is damaged: ")
 
 
 def test_pages_that_a_disk_has_garbled_are_found(path: Path) -> None:

@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 from crc32c import crc32c
 
+from coterie.broker.classic_groups import CLASSIC_TOPIC
 from coterie.broker.groups.log import GroupLog
 from coterie.broker.settings import Upkeep
 from coterie.broker.storage.log import BrokerLog, Partition, open_log
@@ -256,7 +257,7 @@ async def looked_after(stage: Stage) -> AsyncIterator[None]:
 
 async def test_groups_are_what_they_were_after_a_compaction(tmp_path: Path) -> None:
     async with staged(tmp_path) as stage:
-        groups = await GroupLog.open(stage.log)
+        groups = await GroupLog.open(stage.log, CLASSIC_TOPIC)
         appends = [
             groups.append(
                 GroupId(f"g{n % 3}"),

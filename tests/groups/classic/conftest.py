@@ -8,7 +8,6 @@ import pytest
 from coterie.engine.timers import Timers
 from coterie.groups.classic.machine import step
 from coterie.groups.classic.messages import (
-    CancelTimer,
     Event,
     GenerationWritten,
     GroupLoaded,
@@ -20,16 +19,14 @@ from coterie.groups.classic.messages import (
     LeavingMember,
     MemberProtocol,
     Record,
-    Reply,
     ReplyTo,
     Response,
-    SetTimer,
     SyncGroup,
     SyncGroupResponse,
-    TimerFired,
     TimerKey,
 )
 from coterie.groups.classic.state import Group, Limits, Phase, apply, check_whole
+from coterie.groups.effects import CancelTimer, Reply, SetTimer, TimerFired
 from coterie.nouns.ids import Generation, GroupId, InstanceId, MemberId
 from coterie.wire.errors import ErrorCode
 

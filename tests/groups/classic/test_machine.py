@@ -6,8 +6,9 @@ from typing import TYPE_CHECKING
 import pytest
 
 from coterie.groups.classic.machine import step
-from coterie.groups.classic.messages import PendingMemberTimer, SessionTimer, TimerFired
+from coterie.groups.classic.messages import PendingMemberTimer, SessionTimer
 from coterie.groups.classic.state import Group, Limits, Phase
+from coterie.groups.effects import TimerFired
 from coterie.nouns.ids import GroupId, MemberId
 from coterie.wire.errors import ErrorCode
 

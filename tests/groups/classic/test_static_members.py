@@ -5,8 +5,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from coterie.groups.classic.messages import JoinedMember, JoinPhaseTimer, TimerFired
+from coterie.groups.classic.messages import JoinedMember, JoinPhaseTimer
 from coterie.groups.classic.state import Limits, Phase
+from coterie.groups.effects import TimerFired
 from coterie.nouns.ids import InstanceId, MemberId
 from coterie.wire.errors import ErrorCode
 

@@ -12,6 +12,7 @@ from coterie.broker.security.needs import TOPIC, Asking, Operation, Permission, 
 from coterie.broker.storage.log import Topic
 from coterie.broker.topics.names import is_internal
 from coterie.broker.turns import in_turns
+from coterie.groups.offset_messages import TopicDeleted
 from coterie.wire.errors import ErrorCode, KafkaRefusal
 from coterie.wire.shapes import Values
 
@@ -66,7 +67,7 @@ async def _delete(node: Node, asked: _Asked, topic: Topic | None, often: Counter
     if is_internal(topic.name):
         raise KafkaRefusal(ErrorCode.invalid_topic_exception, f"This broker cannot be without {topic.name}.")
     await node.log.delete_topic(topic)
-    node.groups.topic_deleted(topic.name)
+    node.groups.tell_all(TopicDeleted(topic=topic.name))
 
 
 # -- what it needs -----------------------------------------------------------------------------------------------------

@@ -1,6 +1,6 @@
 """How regularly members were heard of: what tells a worker whose event loop stalls from one that does well."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from coterie.nouns.ids import GroupId, MemberId
@@ -24,20 +24,22 @@ class HeartbeatGaps:
     its time runs from the answer. What it does after it left is no gap.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, now_ms: Callable[[], int]) -> None:
+        self._now_ms = now_ms
         self._heard: dict[tuple[GroupId, MemberId], _Heard] = {}
 
-    def asked(self, group_id: GroupId, member_id: MemberId, now_ms: int, *, is_heartbeat: bool) -> None:
+    def asked(self, group_id: GroupId, member_id: MemberId, *, is_heartbeat: bool) -> None:
         """The member sent a request."""
+        now_ms = self._now_ms()
         heard = self._of(group_id, member_id)
         if heard.at_ms is not None:
             heard.largest_gap_ms = max(heard.largest_gap_ms, now_ms - heard.at_ms)
         heard.at_ms = now_ms
         heard.heartbeats += is_heartbeat
 
-    def answered(self, group_id: GroupId, member_id: MemberId, now_ms: int) -> None:
+    def answered(self, group_id: GroupId, member_id: MemberId) -> None:
         """The member's JoinGroup or SyncGroup was answered."""
-        self._of(group_id, member_id).at_ms = now_ms
+        self._of(group_id, member_id).at_ms = self._now_ms()
 
     def left(self, group_id: GroupId, member_id: MemberId) -> None:
         heard = self._heard.get((group_id, member_id))

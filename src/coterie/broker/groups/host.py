@@ -1,4 +1,5 @@
-"""Host of one group's machine: what is asked is stepped at once, one asyncio task minds time, failures and the end.
+"""Host of one group's machine: what is asked is stepped at once, one asyncio task minds time, failures and the end. The
+host knows no protocol: machine, codec and log topic are given to it.
 
 An answer leaves only when the records of its step, and of all steps before, are durable. Nobody waits for that but who
 has asked: the machine goes on with the next event, and the outbox holds the effects back until the log has written.
@@ -10,37 +11,16 @@ Most requests are heartbeats, which write nothing: they are answered without a q
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Hashable, Sequence
 from dataclasses import dataclass
 from itertools import count
+from typing import Generic, Protocol, TypeVar
 
-from coterie.broker.groups.heartbeats import HeartbeatGaps
 from coterie.broker.groups.log import GroupLog
-from coterie.engine.output import Outbox
+from coterie.engine.output import Outbox, Output
 from coterie.engine.timers import Timers
 from coterie.engine.trace import Trace
-from coterie.groups.classic.machine import refused, step
-from coterie.groups.classic.messages import (
-    CancelTimer,
-    Effect,
-    Event,
-    GroupLoaded,
-    Heartbeat,
-    JoinGroup,
-    JoinGroupResponse,
-    LeaveGroup,
-    Record,
-    Reply,
-    Request,
-    Response,
-    SetTimer,
-    SyncGroup,
-    TimerFired,
-    TimerKey,
-)
-from coterie.groups.classic.state import Group, Limits, apply
-from coterie.groups.classic.summary import summary
-from coterie.groups.offset_messages import TopicDeleted
+from coterie.groups.effects import CancelTimer, Effect, Reply, SetTimer, TimerFired
 from coterie.nouns.errors import WorldError
 from coterie.nouns.ids import GroupId, ReplyTo
 from coterie.wire.errors import ErrorCode
@@ -55,39 +35,89 @@ _CATCH_UP_TURNS = 5
 """From a socket to its machine a request needs some turns of the loop."""
 
 
+GroupT = TypeVar("GroupT")
+RequestT = TypeVar("RequestT")
+AskedT = TypeVar("AskedT", contravariant=True)
+NewsT = TypeVar("NewsT")
+RecordT = TypeVar("RecordT")
+ResponseT = TypeVar("ResponseT")
+KeyT = TypeVar("KeyT", bound=Hashable)
+
+
+class GroupMachine(Protocol[GroupT, AskedT, NewsT, RecordT, ResponseT, KeyT]):
+    """The coordinator of one kind of groups. Its events are requests, deadlines that passed, and news: events that are
+    not answered."""
+
+    def fresh(self, group_id: GroupId, /) -> GroupT:
+        """A group of which nothing is known."""
+        ...
+
+    def apply(self, group: GroupT, record: RecordT, /) -> None: ...
+
+    def step(
+        self, group: GroupT, event: AskedT | NewsT | TimerFired[KeyT], /, *, now_ms: int
+    ) -> Output[RecordT, Effect[ResponseT, KeyT]]: ...
+
+    def loaded(self, records: Sequence[RecordT], /) -> Sequence[NewsT]:
+        """The news that a group begins with once its ``records`` are replayed."""
+        ...
+
+    def refused(self, request: AskedT, error: ErrorCode, /) -> ResponseT: ...
+
+    def founds(self, request: AskedT, /) -> bool:
+        """Whether a group that is not known would begin with this request."""
+        ...
+
+    def is_known(self, group: GroupT, /) -> bool:
+        """Whether there is anything of the group to remember."""
+        ...
+
+    def summary(self, event: AskedT | NewsT | TimerFired[KeyT], /) -> object:
+        """What the trace keeps of an event: small, and none of what members send."""
+        ...
+
+    def on_asked(self, group: GroupT, request: AskedT, /) -> None:
+        """A request came. Called before its step; for statistics, not for the group's state."""
+        ...
+
+    def on_answered(self, group: GroupT, request: AskedT, response: ResponseT, /) -> None:
+        """The machine's answer leaves; likewise."""
+        ...
+
+
 @dataclass(slots=True, kw_only=True)
-class Asked:
+class Asked(Generic[RequestT, ResponseT]):
     """A request that has not been answered; ``answer`` where somebody waits for that."""
 
-    request: Request
-    response: Response | None = None
-    answer: "asyncio.Future[Response] | None" = None
+    reply_to: ReplyTo
+    request: RequestT
+    response: ResponseT | None = None
+    answer: "asyncio.Future[ResponseT] | None" = None
 
 
-class GroupHost:
+class GroupHost(Generic[GroupT, RequestT, NewsT, RecordT, ResponseT, KeyT]):
     """One group's machine with its timers and those who wait for its answers."""
 
     def __init__(
         self,
         group_id: GroupId,
-        limits: Limits,
-        records: Sequence[Record],
-        log: GroupLog,
+        machine: GroupMachine[GroupT, RequestT, NewsT, RecordT, ResponseT, KeyT],
+        records: Sequence[RecordT],
+        log: GroupLog[RecordT],
         now_ms: Callable[[], int],
-        gaps: HeartbeatGaps,
     ) -> None:
         self.group_id = group_id
-        self._group = replayed(group_id, limits, records)
+        self._machine = machine
+        self._group = self._replayed(records)
         self._log = log
         self._now_ms = now_ms
-        self._gaps = gaps
-        self._outbox: Outbox[Effect] = Outbox()
+        self._outbox: Outbox[Effect[ResponseT, KeyT]] = Outbox()
         self._appending: dict[asyncio.Future[int], int] = {}
         """How many records each append holds that the log has not answered."""
-        self._timers: Timers[TimerKey] = Timers()
+        self._timers: Timers[KeyT] = Timers()
         self._trace = Trace()
         self._numbers = count()
-        self._asked: dict[ReplyTo, Asked] = {}
+        self._asked: dict[ReplyTo, Asked[RequestT, ResponseT]] = {}
         self._is_broken = False
         self._loaded = asyncio.Event()
         """Not set while the machine is loaded again."""
@@ -100,31 +130,32 @@ class GroupHost:
 
     @property
     def is_known(self) -> bool:
-        return not self._group.is_unheard_of
+        return self._machine.is_known(self._group)
 
-    async def ask(self, make: Callable[[ReplyTo], Request]) -> Response:
+    async def ask(self, make: Callable[[ReplyTo], RequestT]) -> ResponseT:
         """The machine's answer to the request that ``make`` makes, once it may leave."""
         if self._is_broken:
             await self._wait_loaded()
         asked = self.take(make)
         return asked.response if asked.response is not None else await self.answer(asked)
 
-    def ask_now(self, make: Callable[[ReplyTo], Request]) -> Response | Awaitable[Response]:
+    def ask_now(self, make: Callable[[ReplyTo], RequestT]) -> ResponseT | Awaitable[ResponseT]:
         """The machine's answer where it may leave at once; otherwise what to await for it."""
         if self._is_broken:
             return self.ask(make)
         asked = self.take(make)
         return asked.response if asked.response is not None else self.answer(asked)
 
-    def take(self, make: Callable[[ReplyTo], Request]) -> Asked:
+    def take(self, make: Callable[[ReplyTo], RequestT]) -> Asked[RequestT, ResponseT]:
         """Step a request now; with it comes the answer, if that may leave already."""
         reply_to = ReplyTo(next(self._numbers))
-        asked = self._asked[reply_to] = Asked(request=make(reply_to))
-        self._note_request(asked.request)
-        self._take(asked.request)
+        request = make(reply_to)
+        asked = self._asked[reply_to] = Asked(reply_to=reply_to, request=request)
+        self._machine.on_asked(self._group, request)
+        self._take(request)
         return asked
 
-    async def answer(self, asked: Asked) -> Response:
+    async def answer(self, asked: Asked[RequestT, ResponseT]) -> ResponseT:
         """The answer to what was taken, when it has come."""
         if asked.response is not None:
             return asked.response
@@ -133,12 +164,11 @@ class GroupHost:
             return await asked.answer
         finally:
             # A peer whose connection ended waits no more; its request may stay parked in the machine.
-            self._asked.pop(asked.request.reply_to, None)
+            self._asked.pop(asked.reply_to, None)
 
-    def tell(self, event: Event) -> None:
-        """Something that nobody waits for an answer to."""
+    def tell(self, news: NewsT) -> None:
         if not self._is_broken:
-            self._take(event)
+            self._take(news)
 
     async def run(self) -> None:
         """Until there is nothing left to remember of the group."""
@@ -154,15 +184,20 @@ class GroupHost:
         """Whoever asks next may as well be answered by another host."""
         return not (self.is_known or self._asked or self._appending or self._waiting_for_load)
 
-    def _begin(self, records: Sequence[Record]) -> None:
-        """``records`` have been replayed. A crash may have come between the end of a topic and that of its offsets."""
-        self._take(GroupLoaded())
-        for topic in self._log.topics_gone(records):
-            self.tell(TopicDeleted(topic=topic))
+    def _replayed(self, records: Sequence[RecordT]) -> GroupT:
+        """The group as its records state it. The machine has still to take the news of the load."""
+        group = self._machine.fresh(self.group_id)
+        for record in records:
+            self._machine.apply(group, record)
+        return group
+
+    def _begin(self, records: Sequence[RecordT]) -> None:
+        for news in self._machine.loaded(records):
+            self.tell(news)
 
     # -- step, append, perform ----------------------------------------------------------------------------------------
 
-    def _take(self, event: Event) -> None:
+    def _take(self, event: RequestT | NewsT | TimerFired[KeyT]) -> None:
         try:
             self._step(event)
         except Exception:
@@ -171,10 +206,10 @@ class GroupHost:
         if not self.is_known:
             self._wake.set()
 
-    def _step(self, event: Event) -> None:
+    def _step(self, event: RequestT | NewsT | TimerFired[KeyT]) -> None:
         now_ms = self._now_ms()
-        self._trace.add(now_ms, summary(event))
-        output = step(self._group, event, now_ms=now_ms)
+        self._trace.add(now_ms, self._machine.summary(event))
+        output = self._machine.step(self._group, event, now_ms=now_ms)
         self._outbox.put(output)
         if output.records:
             append = self._log.append(self.group_id, output.records, now_ms=now_ms)
@@ -200,7 +235,7 @@ class GroupHost:
         for effect in self._outbox.release():
             self._perform(effect)
 
-    def _perform(self, effect: Effect) -> None:
+    def _perform(self, effect: Effect[ResponseT, KeyT]) -> None:
         match effect:
             case SetTimer(key=key, at_ms=at_ms):
                 self._timers.set(key, at_ms)
@@ -211,7 +246,7 @@ class GroupHost:
             case Reply(to=reply_to, response=response):
                 asked = self._asked.pop(reply_to, None)
                 if asked is not None:
-                    self._note_answer(asked.request, response)
+                    self._machine.on_answered(self._group, asked.request, response)
                     _answer(asked, response)
 
     # -- time ---------------------------------------------------------------------------------------------------------
@@ -245,7 +280,7 @@ class GroupHost:
         self._is_broken = True
         self._loaded.clear()
         for asked in self._asked.values():
-            _answer(asked, refused(asked.request, ErrorCode.not_coordinator))
+            _answer(asked, self._machine.refused(asked.request, ErrorCode.not_coordinator))
         self._asked.clear()
         self._wake.set()
 
@@ -263,7 +298,7 @@ class GroupHost:
             await self._await_appends()
             try:
                 records = await self._log.load(self.group_id)
-                self._group = replayed(self.group_id, self._group.limits, records)
+                self._group = self._replayed(records)
                 self._timers = Timers()
                 self._outbox = Outbox()
                 self._is_broken = False
@@ -286,44 +321,8 @@ class GroupHost:
             if not append.cancelled():
                 append.exception()  # looked at; the reload has its own reason
 
-    # -- who was heard of when ----------------------------------------------------------------------------------------
 
-    # Of members only: what strangers say of themselves is neither remembered nor told.
-
-    def _note_request(self, request: Request) -> None:
-        match request:
-            case Heartbeat(member_id=member_id):
-                if member_id in self._group.members:
-                    self._gaps.asked(self.group_id, member_id, self._now_ms(), is_heartbeat=True)
-            case JoinGroup(member_id=member_id) | SyncGroup(member_id=member_id):
-                if member_id in self._group.members:
-                    self._gaps.asked(self.group_id, member_id, self._now_ms(), is_heartbeat=False)
-            case LeaveGroup(members=leaving):
-                for member in leaving:
-                    self._gaps.left(self.group_id, member.member_id)
-            case _:
-                pass
-
-    def _note_answer(self, request: Request, response: Response) -> None:
-        if isinstance(response, JoinGroupResponse):
-            member_id = response.member_id
-        elif isinstance(request, SyncGroup):
-            member_id = request.member_id
-        else:
-            return
-        if member_id in self._group.members:
-            self._gaps.answered(self.group_id, member_id, self._now_ms())
-
-
-def _answer(asked: Asked, response: Response) -> None:
+def _answer(asked: Asked[RequestT, ResponseT], response: ResponseT) -> None:
     asked.response = response
     if asked.answer is not None and not asked.answer.done():
         asked.answer.set_result(response)
-
-
-def replayed(group_id: GroupId, limits: Limits, records: Sequence[Record]) -> Group:
-    """The group as its records tell it; the machine has still to hear `GroupLoaded`."""
-    group = Group(group_id, limits)
-    for record in records:
-        apply(group, record)
-    return group

@@ -1,18 +1,14 @@
-"""Groups' records as lines of the topic `__consumer_offsets`: written, and read again at a load."""
+"""Records of groups as lines of a topic of theirs: written, and read again at a load."""
 
 import asyncio
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Generic, TypeVar
 
 from coterie.broker.storage.log import BrokerLog, Partition
-from coterie.groups.classic.lines import decode_line, encode_line
-from coterie.groups.classic.messages import Record
-from coterie.groups.offset_messages import OffsetWritten
 from coterie.nouns.errors import WireError, WorldError
 from coterie.nouns.ids import GroupId
 from coterie.wire.batches import NewRecord, decode_records, encode_batch, iter_heads, read_head
-
-GROUPS_TOPIC = "__consumer_offsets"
-"""Kafka's name and Kafka's bytes, so that tools which know the topic can read it; one partition is enough here."""
 
 BATCH_RECORDS_MAX = 10_000
 BATCH_BYTES_MAX = 1024 * 1024
@@ -20,44 +16,56 @@ BATCH_BYTES_MAX = 1024 * 1024
 record that is larger has a batch of its own."""
 _READ_SIZE = 4 * 1024 * 1024
 
-_Wanted = tuple[GroupId, "asyncio.Future[Sequence[Record]]"]
+RecordT = TypeVar("RecordT")
 
 
-class GroupLog:
-    """The lines of all groups. Made by :meth:`open`."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupTopic(Generic[RecordT]):
+    """The topic of one kind of groups, and its lines. One partition is enough here."""
 
-    def __init__(self, log: BrokerLog, partition: Partition) -> None:
+    name: str
+    encode_line: Callable[[GroupId, RecordT], tuple[bytes, bytes | None]]
+    """Key and value; no value is a tombstone."""
+    decode_line: Callable[[bytes, bytes | None], tuple[GroupId, RecordT] | None]
+    """None for a line of another kind; raises `WireError` for a malformed one."""
+
+
+class GroupLog(Generic[RecordT]):
+    """The lines of all groups of one kind. Made by :meth:`open`."""
+
+    def __init__(self, topic: GroupTopic[RecordT], log: BrokerLog, partition: Partition) -> None:
+        self._topic = topic
         self._log = log
         self._partition = partition
-        self._wanted: list[_Wanted] = []
+        self._wanted: list[tuple[GroupId, asyncio.Future[Sequence[RecordT]]]] = []
         """What the next pass over the log shall load; there is one pass at a time."""
         self._passing = asyncio.Lock()
 
     @classmethod
-    async def open(cls, log: BrokerLog) -> "GroupLog":
+    async def open(cls, log: BrokerLog, topic: GroupTopic[RecordT]) -> "GroupLog[RecordT]":
         """:raises WorldError: when the topic is missing and cannot be created."""
-        topic = log.topics.get(GROUPS_TOPIC) or await log.create_topic(GROUPS_TOPIC, 1, {"cleanup.policy": "compact"})
-        return cls(log, topic.partitions[0])
+        stored = log.topics.get(topic.name) or await log.create_topic(topic.name, 1, {"cleanup.policy": "compact"})
+        return cls(topic, log, stored.partitions[0])
 
-    def append(self, group_id: GroupId, records: Sequence[Record], *, now_ms: int) -> "asyncio.Future[int]":
+    def append(self, group_id: GroupId, records: Sequence[RecordT], *, now_ms: int) -> "asyncio.Future[int]":
         """The future is done once the records are durable, or fails with a `WorldError`."""
-        lines = (encode_line(group_id, record) for record in records)
+        lines = (self._topic.encode_line(group_id, record) for record in records)
         batches = [encode_batch(some, timestamp_ms=now_ms) for some in _cut(lines)]
         return self._log.append_together(self._partition, [(batch, read_head(batch)) for batch in batches])
 
-    async def load_all(self) -> Mapping[GroupId, Sequence[Record]]:
+    async def load_all(self) -> Mapping[GroupId, Sequence[RecordT]]:
         """Every group's records. Of each key only the last one counts, and is handed out.
 
         :raises WorldError: when the log cannot be read.
         """
         return await self._pass(None)
 
-    async def load(self, group_id: GroupId) -> Sequence[Record]:
+    async def load(self, group_id: GroupId) -> Sequence[RecordT]:
         """One group's records, likewise. Whoever asks while others are being loaded is served with all who wait.
 
         :raises WorldError: when the log cannot be read.
         """
-        loaded: asyncio.Future[Sequence[Record]] = asyncio.get_running_loop().create_future()
+        loaded: asyncio.Future[Sequence[RecordT]] = asyncio.get_running_loop().create_future()
         self._wanted.append((group_id, loaded))
         async with self._passing:
             if not loaded.done():
@@ -81,29 +89,29 @@ class GroupLog:
         for group_id, loaded in wanted:
             loaded.set_result(found.get(group_id, ()))
 
-    def topics_gone(self, records: Sequence[Record]) -> Sequence[str]:
-        """Topics of these records that were deleted, or made anew, since they were written; sorted."""
-        gone: set[str] = set()
-        for record in records:
-            if isinstance(record, OffsetWritten):
-                name, topic_id = record.partition[0], record.committed.topic_id
-                topic = self._log.topics.get(name)
-                if topic is None or topic_id not in (None, topic.topic_id.bytes):
-                    gone.add(name)
-        return sorted(gone)
-
-    async def _pass(self, wanted: Collection[GroupId] | None) -> Mapping[GroupId, Sequence[Record]]:
+    async def _pass(self, wanted: Collection[GroupId] | None) -> Mapping[GroupId, Sequence[RecordT]]:
         """Read the log once. The loop goes on meanwhile: a log of many offsets takes its seconds."""
         last: dict[bytes, bytes] = {}
         offset = 0
         try:
             while data := await self._log.read(self._partition, offset, _READ_SIZE):
                 offset = await asyncio.to_thread(_keep_last, last, data)
-            return await asyncio.to_thread(_records, last, wanted)
+            return await asyncio.to_thread(self._records, last, wanted)
         except WireError as error:
             raise WorldError(
-                f"{GROUPS_TOPIC} holds what no coordinator has written: {error}; start the broker from a backup"
+                f"{self._topic.name} holds what no coordinator has written: {error}; start the broker from a backup"
             ) from error
+
+    def _records(
+        self, last: Mapping[bytes, bytes], wanted: Collection[GroupId] | None
+    ) -> Mapping[GroupId, Sequence[RecordT]]:
+        found: dict[GroupId, list[RecordT]] = {}
+        for key, value in last.items():
+            decoded = self._topic.decode_line(key, value)
+            if decoded is not None and (wanted is None or decoded[0] in wanted):
+                group_id, record = decoded
+                found.setdefault(group_id, []).append(record)
+        return found
 
 
 def _cut(lines: Iterable[tuple[bytes, bytes | None]]) -> Iterator[list[NewRecord]]:
@@ -130,13 +138,3 @@ def _keep_last(last: dict[bytes, bytes], data: bytes) -> int:
         else:
             last[line.key] = line.value
     return max(head.last_offset for _, head in iter_heads(data)) + 1
-
-
-def _records(last: Mapping[bytes, bytes], wanted: Collection[GroupId] | None) -> Mapping[GroupId, Sequence[Record]]:
-    found: dict[GroupId, list[Record]] = {}
-    for key, value in last.items():
-        decoded = decode_line(key, value)
-        if decoded is not None and (wanted is None or decoded[0] in wanted):
-            group_id, record = decoded
-            found.setdefault(group_id, []).append(record)
-    return found

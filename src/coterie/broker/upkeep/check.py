@@ -11,11 +11,10 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from uuid import UUID
 
-from coterie.broker.groups.log import GROUPS_TOPIC
+from coterie.broker.classic_groups import CLASSIC_TOPIC
 from coterie.broker.storage.layout import LAYOUT, require_ours
 from coterie.broker.storage.log_file import is_damage, require_log, unopened, unread
 from coterie.broker.storage.store import connect_read_only
-from coterie.groups.classic.lines import decode_line
 from coterie.groups.transaction_messages import TransactionState
 from coterie.nouns.errors import WireError, WorldError
 from coterie.wire.batches import BatchHead, check_crc, decode_records, read_head
@@ -76,7 +75,7 @@ class _Check:
             try:
                 yield from (
                     f"{topic}-{number}: {finding}"
-                    for finding in self._check_partition(*partition, has_groups=topic == GROUPS_TOPIC)
+                    for finding in self._check_partition(*partition, has_groups=topic == CLASSIC_TOPIC.name)
                 )
             except sqlite3.Error as error:
                 yield f"{topic}-{number}: its batches cannot be read any further: {error}"
@@ -225,7 +224,7 @@ def _read_lines(data: bytes) -> None:
     for record in decode_records(data):
         if record.key is None:
             raise WireError("a group's record has no key")
-        decode_line(record.key, record.value)
+        CLASSIC_TOPIC.decode_line(record.key, record.value)
 
 
 def _is_json_object(text: object) -> bool:

@@ -51,7 +51,6 @@ from coterie.groups.classic.messages import (
     SyncGroup,
     SyncGroupResponse,
     SyncTimer,
-    TimerFired,
     TimerKey,
 )
 from coterie.groups.classic.newcomers import check_size, hand_out_member_id, has_room_for, on_no_room, take_pending
@@ -76,6 +75,7 @@ from coterie.groups.classic.rounds import (
 )
 from coterie.groups.classic.state import Group, Member, Phase, check
 from coterie.groups.classic.turn import Turn
+from coterie.groups.effects import TimerFired
 from coterie.groups.offset_messages import (
     DeleteGroup,
     OffsetCommit,

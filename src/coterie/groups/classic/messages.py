@@ -9,6 +9,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import TypeAlias
 
+from coterie.groups import effects
+from coterie.groups.effects import TimerFired
 from coterie.groups.offset_messages import OffsetRecord, OffsetRequest, OffsetResponse, TopicDeleted
 from coterie.nouns.ids import Generation, InstanceId, MemberId
 from coterie.nouns.ids import ReplyTo as ReplyTo
@@ -107,19 +109,13 @@ class DescribeGroup:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TimerFired:
-    """A deadline passed. A claim to check: it may have been moved or cancelled meanwhile."""
-
-    key: "TimerKey"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class GroupLoaded:
     """The group's records have been replayed; the coordinator may answer again."""
 
 
 Request: TypeAlias = Heartbeat | JoinGroup | SyncGroup | LeaveGroup | DescribeGroup | OffsetRequest
-Event: TypeAlias = Request | TimerFired | GroupLoaded | TopicDeleted
+News: TypeAlias = GroupLoaded | TopicDeleted
+"""Events that are no requests and no deadlines."""
 
 # -- records: lines of the group's log; each is the whole of what is known about its key: the group, or a partition ----
 
@@ -279,23 +275,5 @@ class ExpiryTimer:
 TimerKey: TypeAlias = SessionTimer | PendingMemberTimer | NewMemberTimer | JoinPhaseTimer | SyncTimer | ExpiryTimer
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Reply:
-    to: ReplyTo
-    response: Response
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SetTimer:
-    """Fire ``key`` at ``at_ms``; if it is set already, move it."""
-
-    key: TimerKey
-    at_ms: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CancelTimer:
-    key: TimerKey
-
-
-Effect: TypeAlias = Reply | SetTimer | CancelTimer
+Event: TypeAlias = Request | TimerFired[TimerKey] | News
+Effect: TypeAlias = effects.Effect[Response, TimerKey]

@@ -12,8 +12,8 @@ from coterie.groups.classic.messages import (
     JoinGroup,
     LeaveGroup,
     SyncGroup,
-    TimerFired,
 )
+from coterie.groups.effects import TimerFired
 from coterie.groups.offset_messages import DeleteGroup, OffsetCommit, OffsetDelete, OffsetFetch, TopicDeleted
 
 ID_LENGTH_MAX = 80

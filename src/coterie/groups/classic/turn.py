@@ -1,7 +1,8 @@
 """One step's working set: what it has written and ordered so far."""
 
-from coterie.groups.classic.messages import CancelTimer, Effect, Record, Reply, ReplyTo, Response, SetTimer, TimerKey
+from coterie.groups.classic.messages import Effect, Record, ReplyTo, Response, TimerKey
 from coterie.groups.classic.state import Group, Member, apply
+from coterie.groups.effects import CancelTimer, Reply, SetTimer
 
 
 class Turn:

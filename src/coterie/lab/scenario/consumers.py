@@ -21,6 +21,7 @@ from coterie.engine.timers import Timers
 from coterie.groups.classic import messages as said
 from coterie.groups.classic.machine import step
 from coterie.groups.classic.state import Group, Limits, check_whole
+from coterie.groups.effects import CancelTimer, Reply, SetTimer, TimerFired
 from coterie.lab.scenario.transcript import Block
 from coterie.nouns.ids import Generation, GroupId, InstanceId, MemberId, ReplyTo
 from coterie.wire.errors import ErrorCode
@@ -220,11 +221,11 @@ class Consumers:
             self._tell_generation(self._group.generation)
         for effect in output.effects:
             match effect:
-                case said.Reply(to=to, response=response):
+                case Reply(to=to, response=response):
                     self._queue.append(partial(self._waiting.pop(to), response))
-                case said.SetTimer(key=key, at_ms=at_ms):
+                case SetTimer(key=key, at_ms=at_ms):
                     self._timers.set(key, at_ms)
-                case said.CancelTimer(key=key):
+                case CancelTimer(key=key):
                     self._timers.cancel(key)
 
     def _tell_generation(self, generation: Generation) -> None:
@@ -239,7 +240,7 @@ class Consumers:
             if self._queue:
                 self._queue.popleft()()
             elif (key := self._timers.pop_due(self.now_ms)) is not None:
-                self._coordinate(said.TimerFired(key=key))
+                self._coordinate(TimerFired(key=key))
             elif (due := self._due()) is not None:
                 due.beat()
             else:

@@ -15,6 +15,7 @@ from coterie.engine.timers import Timers
 from coterie.groups.classic import machine as coordinator
 from coterie.groups.classic import messages as said
 from coterie.groups.classic.state import Group, Limits, Phase, check_whole
+from coterie.groups.effects import CancelTimer, Reply, SetTimer, TimerFired
 from coterie.lab.scenario.notation import show_jobs, show_share
 from coterie.lab.scenario.worker import GROUP, RELEASED, Worker
 from coterie.lab.translation import as_asked, as_heard
@@ -128,7 +129,7 @@ class Stage:
             if self._queue:
                 self._queue.popleft()()
             elif (key := self._timers.pop_due(self.now_ms)) is not None:
-                self._coordinate(said.TimerFired(key=key))
+                self._coordinate(TimerFired(key=key))
             elif not any(self.workers[name].fire_due() for name in sorted(self.workers)):
                 return
 
@@ -209,11 +210,11 @@ class Stage:
             self._tell_leader(record)
         for effect in output.effects:
             match effect:
-                case said.Reply(to=to, response=response):
+                case Reply(to=to, response=response):
                     self._waiting.pop(to)(response)
-                case said.SetTimer(key=key, at_ms=at_ms):
+                case SetTimer(key=key, at_ms=at_ms):
                     self._timers.set(key, at_ms)
-                case said.CancelTimer(key=key):
+                case CancelTimer(key=key):
                     self._timers.cancel(key)
 
     def _tell_join(self, worker: Worker, request: JoinRequest) -> None:

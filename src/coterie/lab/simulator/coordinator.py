@@ -9,7 +9,6 @@ from coterie.engine.output import Outbox, Output
 from coterie.groups.classic.lines import encode_line
 from coterie.groups.classic.machine import step
 from coterie.groups.classic.messages import (
-    CancelTimer,
     Effect,
     Event,
     GroupLoaded,
@@ -19,17 +18,15 @@ from coterie.groups.classic.messages import (
     NewMemberTimer,
     PendingMemberTimer,
     Record,
-    Reply,
     ReplyTo,
     Request,
     Response,
     SessionTimer,
-    SetTimer,
     SyncGroupResponse,
-    TimerFired,
     TimerKey,
 )
 from coterie.groups.classic.state import Group, Limits, Phase, check_whole
+from coterie.groups.effects import CancelTimer, Reply, SetTimer, TimerFired
 from coterie.groups.offset_messages import OffsetCommitResponse, OffsetDeleteResponse, OffsetFetchResponse
 from coterie.lab.simulator.durable import DurableGroup, Line, folded
 from coterie.lab.simulator.invariants import MachineCheck

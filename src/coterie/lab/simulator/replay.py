@@ -3,8 +3,9 @@
 from collections.abc import Iterable
 
 from coterie.groups.classic.machine import step
-from coterie.groups.classic.messages import GroupLoaded, Heartbeat, HeartbeatResponse, Reply, ReplyTo, SessionTimer
+from coterie.groups.classic.messages import GroupLoaded, Heartbeat, HeartbeatResponse, ReplyTo, SessionTimer
 from coterie.groups.classic.state import Group, Phase
+from coterie.groups.effects import Reply
 from coterie.lab.simulator.durable import Line, folded
 from coterie.lab.simulator.invariants import Invariant, Violation
 from coterie.wire.errors import ErrorCode

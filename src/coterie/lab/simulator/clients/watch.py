@@ -10,17 +10,16 @@ from coterie.groups.classic.messages import (
     JoinGroup,
     JoinGroupResponse,
     Record,
-    Reply,
     ReplyTo,
     Request,
     Response,
     SessionTimer,
     SyncGroup,
     SyncGroupResponse,
-    TimerFired,
 )
 from coterie.groups.classic.state import Group, Phase
 from coterie.groups.classic.subscriptions import CONSUMER
+from coterie.groups.effects import Reply, TimerFired
 from coterie.groups.offset_messages import (
     DeleteGroup,
     GroupRemoved,
@@ -155,7 +154,7 @@ class ClientsWatch:
 
     # -- an answer, as it is decided --------------------------------------------------------------------------------
 
-    def _on_decided(self, taken: Step, reply: Reply) -> None:
+    def _on_decided(self, taken: Step, reply: Reply[Response]) -> None:
         request, response = taken.asked[reply.to], reply.response
         self._told_when_decided[reply.to] = self._told
         if response.error is not ErrorCode.none:

@@ -14,9 +14,9 @@ from coterie.groups.classic.messages import (
     Response,
     SessionTimer,
     SyncGroup,
-    TimerFired,
 )
 from coterie.groups.classic.state import Group
+from coterie.groups.effects import TimerFired
 from coterie.herder.requests import Answer, DeleteConnector, Done, PutConnector, SetTargetState, Write
 from coterie.herder.seams import TaskStart
 from coterie.lab.simulator.coordinator import Step

@@ -1,0 +1,122 @@
+"""The host of a group with another machine than the classic one: a counter, over a log topic of its own."""
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+
+from coterie.broker.clock import steady_clock
+from coterie.broker.groups.host import GroupHost
+from coterie.broker.groups.log import GroupLog
+from coterie.broker.groups.registry import Groups
+from coterie.broker.storage.log import BrokerLog, open_log
+from coterie.broker.storage.store import Store
+from coterie.nouns.ids import GroupId, ReplyTo
+from coterie.wire.errors import ErrorCode
+from tests.broker.counting import COUNTER_TOPIC, Add, Counted, Counter, CounterMachine, Loaded, Total
+
+C, D = GroupId("c"), GroupId("d")
+Counters = Groups[Counter, Add, Loaded, Total, Counted, str]
+
+
+@pytest.fixture
+async def log(tmp_path: Path) -> AsyncIterator[BrokerLog]:
+    async with open_log(tmp_path / "log", tmp_path / "lock") as log:
+        yield log
+
+
+@asynccontextmanager
+async def counters(log: BrokerLog, *, groups_max: int = 10) -> AsyncIterator[Counters]:
+    """One life of all counters; the next one reads what it has written."""
+    async with asyncio.TaskGroup() as tasks, asyncio.timeout(60):
+        groups: Counters = Groups(CounterMachine(), await GroupLog.open(log, COUNTER_TOPIC), groups_max, tasks)
+        await groups.load()
+        yield groups
+        groups.close()
+
+
+def add(amount: int) -> Callable[[ReplyTo], Add]:
+    return lambda reply_to: Add(reply_to=reply_to, amount=amount)
+
+
+def counted(total: int) -> Counted:
+    return Counted(error=ErrorCode.none, total=total)
+
+
+async def test_what_was_counted_outlives_a_life_in_a_topic_of_its_own(log: BrokerLog) -> None:
+    async with counters(log) as groups:
+        assert await groups.ask(C, add(3)) == counted(3)
+        assert await groups.ask(C, add(4)) == counted(7)
+        assert await groups.ask(D, add(1)) == counted(1)
+        assert (await groups.ask(D, add(-1))).error is ErrorCode.invalid_request
+    assert list(log.topics) == ["__counters"]
+    async with counters(log) as groups:
+        assert groups.known() == [C, D]
+        assert groups.ask_now(C, add(0)) == counted(7)
+
+
+async def test_an_answer_leaves_when_all_that_it_shows_is_durable(log: BrokerLog) -> None:
+    async with counters(log) as groups:
+        await groups.ask(C, add(1))
+        (partition,) = log.topics["__counters"].partitions
+        changed, read = groups.ask_now(C, add(1)), groups.ask_now(C, add(0))
+        assert isinstance(changed, Awaitable)
+        assert isinstance(read, Awaitable), "it shows what is not durable yet"
+        assert await read == counted(2)
+        assert partition.end_offset == 2
+        assert await changed == counted(2)
+
+
+async def test_a_counter_whose_append_fails_is_loaded_again(log: BrokerLog) -> None:
+    async with counters(log) as groups:
+        await groups.ask(C, add(3))
+
+        def fill(store: Store) -> None:
+            (pages,) = store.database.execute("PRAGMA page_count").fetchone()
+            store.database.execute(f"PRAGMA max_page_count = {pages}").fetchone()
+
+        await log.write(fill)
+        failed, lost = groups.ask_now(C, add(200_000)), groups.ask_now(C, add(0))
+        assert isinstance(failed, Awaitable)
+        assert isinstance(lost, Awaitable)
+        assert (await failed).error is (await lost).error is ErrorCode.not_coordinator
+        assert await groups.ask(C, add(0)) == counted(3), "as its log holds it"
+        await log.write(lambda store: store.database.execute("PRAGMA max_page_count = 1000000").fetchone())
+        assert await groups.ask(C, add(1)) == counted(4)
+
+
+async def test_a_bug_in_the_machine_costs_what_was_not_durable(log: BrokerLog) -> None:
+    async with counters(log) as groups:
+        await groups.ask(C, add(3))
+        assert (await groups.ask(C, add(-1_000))).error is ErrorCode.not_coordinator
+        assert await groups.ask(C, add(0)) == counted(3)
+
+
+async def test_a_deadline_empties_a_counter_and_an_empty_one_is_forgotten(log: BrokerLog) -> None:
+    lines = await GroupLog.open(log, COUNTER_TOPIC)
+    host = GroupHost(C, CounterMachine(reset_ms=20), (), lines, steady_clock())
+    async with asyncio.timeout(60), asyncio.TaskGroup() as tasks:
+        running = tasks.create_task(host.run())
+        assert await host.ask(add(3)) == counted(3)
+        await running
+    assert await lines.load(C) == ()
+
+
+async def test_a_loaded_counter_has_its_deadline_again(log: BrokerLog) -> None:
+    lines = await GroupLog.open(log, COUNTER_TOPIC)
+    await lines.append(C, [3], now_ms=1)
+    host = GroupHost(C, CounterMachine(reset_ms=20), await lines.load(C), lines, steady_clock())
+    assert host.is_known
+    async with asyncio.timeout(60):
+        await host.run()
+    assert await lines.load(C) == ()
+
+
+async def test_no_counter_too_many_is_begun(log: BrokerLog) -> None:
+    async with counters(log, groups_max=1) as groups:
+        assert await groups.ask(D, add(0)) == counted(0)
+        assert await groups.ask(C, add(1)) == counted(1)
+        assert (await groups.ask(D, add(1))).error is ErrorCode.policy_violation
+        assert groups.known() == [C]
