@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from coterie.broker import server
-from coterie.broker.classic_groups import ClassicMachine
+from coterie.broker.groups.classic import ClassicMachine
 from coterie.broker.groups.log import GroupLog
 from coterie.broker.settings import BrokerSettings
 from coterie.groups.classic.machine import step

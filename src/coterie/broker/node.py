@@ -4,7 +4,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from coterie.broker.classic_groups import ClassicGroups
+from coterie.broker.groups.classic import ClassicGroups
 from coterie.broker.security.admission import Admission
 from coterie.broker.security.principals import ANONYMOUS, Principal
 from coterie.broker.security.sasl import Conversation

@@ -10,9 +10,9 @@ from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager
 
-from coterie.broker.classic_groups import CLASSIC_TOPIC, ClassicGroups, ClassicMachine
 from coterie.broker.clock import steady_clock, wall_ms
 from coterie.broker.connection import Connection
+from coterie.broker.groups.classic import CLASSIC_TOPIC, ClassicGroups, ClassicMachine
 from coterie.broker.groups.heartbeats import HeartbeatGaps
 from coterie.broker.groups.log import GroupLog
 from coterie.broker.groups.registry import Groups

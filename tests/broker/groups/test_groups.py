@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from coterie.broker.classic_groups import ClassicMachine
+from coterie.broker.groups.classic import ClassicMachine
 from coterie.broker.settings import BrokerSettings
 from coterie.groups.classic import machine
 from coterie.groups.classic.state import Limits

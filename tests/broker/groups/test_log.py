@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from coterie.broker.classic_groups import CLASSIC_TOPIC
+from coterie.broker.groups.classic import CLASSIC_TOPIC
 from coterie.broker.groups.log import BATCH_BYTES_MAX, BATCH_RECORDS_MAX, GroupLog
 from coterie.broker.settings import BrokerSettings
 from coterie.broker.storage.log import open_log

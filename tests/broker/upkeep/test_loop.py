@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 from crc32c import crc32c
 
-from coterie.broker.classic_groups import CLASSIC_TOPIC
+from coterie.broker.groups.classic import CLASSIC_TOPIC
 from coterie.broker.groups.log import GroupLog
 from coterie.broker.settings import Upkeep
 from coterie.broker.storage.log import BrokerLog, Partition, open_log

@@ -4,7 +4,7 @@ of more than 1,000 characters are refused: every member id has one in it, and is
 
 from coterie.broker.apis.api import Api
 from coterie.broker.apis.static_members import instance_id_of
-from coterie.broker.classic_groups import fresh_member_id
+from coterie.broker.groups.classic import fresh_member_id
 from coterie.broker.node import Node, Request
 from coterie.broker.security.needs import Operation, Permission, in_group
 from coterie.groups.classic.messages import JoinGroup, JoinGroupResponse, MemberProtocol

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from uuid import UUID
 
-from coterie.broker.classic_groups import CLASSIC_TOPIC
+from coterie.broker.groups.classic import CLASSIC_TOPIC
 from coterie.broker.storage.layout import LAYOUT, require_ours
 from coterie.broker.storage.log_file import is_damage, require_log, unopened, unread
 from coterie.broker.storage.store import connect_read_only

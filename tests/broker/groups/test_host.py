@@ -15,7 +15,7 @@ from coterie.broker.storage.log import BrokerLog, open_log
 from coterie.broker.storage.store import Store
 from coterie.nouns.ids import GroupId, ReplyTo
 from coterie.wire.errors import ErrorCode
-from tests.broker.counting import COUNTER_TOPIC, Add, Counted, Counter, CounterMachine, Loaded, Total
+from tests.broker.groups.counting import COUNTER_TOPIC, Add, Counted, Counter, CounterMachine, Loaded, Total
 
 C, D = GroupId("c"), GroupId("d")
 Counters = Groups[Counter, Add, Loaded, Total, Counted, str]
