@@ -25,8 +25,8 @@ from coterie.broker.groups.log import GroupLog
 from coterie.broker.settings import BrokerSettings
 from coterie.groups.classic.machine import step
 from coterie.groups.classic.messages import Event, GenerationWritten, Heartbeat, Record, SyncGroup
+from coterie.groups.classic.offset_messages import OffsetWritten
 from coterie.groups.classic.state import Group, Limits, Phase
-from coterie.groups.offset_messages import OffsetWritten
 from coterie.nouns.ids import GroupId
 
 _PHASES: dict[str, Callable[[Group, Event], bool]] = {

@@ -14,8 +14,8 @@ from coterie.broker.groups.log import BATCH_BYTES_MAX, BATCH_RECORDS_MAX, GroupL
 from coterie.broker.settings import BrokerSettings
 from coterie.broker.storage.log import open_log
 from coterie.broker.storage.store import Store
+from coterie.groups.classic.offset_messages import CommittedOffset, OffsetRemoved, OffsetWritten
 from coterie.groups.classic.state import Limits
-from coterie.groups.offset_messages import CommittedOffset, OffsetRemoved, OffsetWritten
 from coterie.nouns.errors import WorldError
 from coterie.nouns.ids import GroupId, TopicPartition
 from coterie.wire.batches import NewRecord, decode_records, encode_batch, iter_heads, read_head

@@ -23,7 +23,7 @@ from coterie.broker.topics.policies import TopicPolicy, policy_of
 from coterie.broker.upkeep import loop
 from coterie.broker.upkeep.loop import keep_up
 from coterie.broker.upkeep.rows import Row, RowReader, remove_rows
-from coterie.groups.offset_messages import CommittedOffset, OffsetRemoved, OffsetWritten
+from coterie.groups.classic.offset_messages import CommittedOffset, OffsetRemoved, OffsetWritten
 from coterie.nouns.ids import GroupId, TopicPartition
 from coterie.wire.batches import NewRecord, Record, decode_records, encode_batch, read_head
 from tests.wire.fuzzing import batch_of

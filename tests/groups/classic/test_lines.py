@@ -4,7 +4,13 @@ import pytest
 
 from coterie.groups.classic.lines import decode_line, encode_line
 from coterie.groups.classic.messages import GenerationWritten
-from coterie.groups.offset_messages import CommittedOffset, GroupRemoved, OffsetRecord, OffsetRemoved, OffsetWritten
+from coterie.groups.classic.offset_messages import (
+    CommittedOffset,
+    GroupRemoved,
+    OffsetRecord,
+    OffsetRemoved,
+    OffsetWritten,
+)
 from coterie.nouns.ids import Generation, GroupId, TopicPartition
 
 GENERATION = GenerationWritten(

@@ -12,8 +12,7 @@ from hypothesis import strategies as st
 from coterie.groups.classic.lines import decode_line, encode_line
 from coterie.groups.classic.machine import step
 from coterie.groups.classic.messages import ExpiryTimer, GenerationWritten, GroupLoaded, Request, Response
-from coterie.groups.classic.state import Group, Limits, Phase, apply
-from coterie.groups.offset_messages import (
+from coterie.groups.classic.offset_messages import (
     DeleteGroup,
     GroupRemoved,
     NewOffset,
@@ -29,6 +28,7 @@ from coterie.groups.offset_messages import (
     TopicId,
     TopicPartition,
 )
+from coterie.groups.classic.state import Group, Limits, Phase, apply
 from coterie.nouns.ids import Generation, GroupId, InstanceId, MemberId, ReplyTo
 from coterie.wire.errors import ErrorCode
 from coterie.wire.primitives import Writer

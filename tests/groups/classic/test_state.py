@@ -31,9 +31,9 @@ from coterie.groups.classic.messages import (
     SyncTimer,
     TimerKey,
 )
+from coterie.groups.classic.offset_messages import GroupRemoved
 from coterie.groups.classic.state import Group, Limits, Phase, apply, check_whole
 from coterie.groups.effects import Reply, TimerFired
-from coterie.groups.offset_messages import GroupRemoved
 from coterie.nouns.ids import Generation, GroupId, InstanceId, MemberId
 from coterie.wire.errors import ErrorCode
 

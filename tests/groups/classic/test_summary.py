@@ -17,9 +17,7 @@ from coterie.groups.classic.messages import (
     SessionTimer,
     SyncGroup,
 )
-from coterie.groups.classic.summary import ID_LENGTH_MAX, summary
-from coterie.groups.effects import TimerFired
-from coterie.groups.offset_messages import (
+from coterie.groups.classic.offset_messages import (
     DeleteGroup,
     NewOffset,
     OffsetCommit,
@@ -27,6 +25,8 @@ from coterie.groups.offset_messages import (
     OffsetFetch,
     TopicDeleted,
 )
+from coterie.groups.classic.summary import ID_LENGTH_MAX, summary
+from coterie.groups.effects import TimerFired
 from coterie.nouns.ids import Generation, InstanceId, MemberId, ReplyTo, TopicPartition
 
 TO = ReplyTo(1)

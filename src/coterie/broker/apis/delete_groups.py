@@ -5,7 +5,7 @@ from coterie.broker.apis.api import Api
 from coterie.broker.node import Node, Request
 from coterie.broker.security.needs import Operation, on_groups
 from coterie.broker.turns import in_turns
-from coterie.groups.offset_messages import DeleteGroup, DeleteGroupResponse
+from coterie.groups.classic.offset_messages import DeleteGroup, DeleteGroupResponse
 from coterie.nouns.ids import GroupId
 from coterie.wire.shapes import Values
 

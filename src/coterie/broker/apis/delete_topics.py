@@ -12,7 +12,7 @@ from coterie.broker.security.needs import TOPIC, Asking, Operation, Permission, 
 from coterie.broker.storage.log import Topic
 from coterie.broker.topics.names import is_internal
 from coterie.broker.turns import in_turns
-from coterie.groups.offset_messages import TopicDeleted
+from coterie.groups.classic.offset_messages import TopicDeleted
 from coterie.wire.errors import ErrorCode, KafkaRefusal
 from coterie.wire.shapes import Values
 

@@ -8,7 +8,7 @@ from coterie.broker.node import Node, Request, topic_of
 from coterie.broker.security.needs import Operation, Permission, each_partition, in_group, on_topic
 from coterie.broker.storage.log import Topic
 from coterie.broker.turns import ELEMENTS_AT_ONCE, in_turns
-from coterie.groups.offset_messages import (
+from coterie.groups.classic.offset_messages import (
     NO_LEADER_EPOCH,
     NewOffset,
     OffsetCommit,

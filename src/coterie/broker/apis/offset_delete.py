@@ -6,7 +6,7 @@ from typing import Any
 from coterie.broker.apis.api import Api
 from coterie.broker.node import Node, Request, topic_of
 from coterie.broker.security.needs import Operation, Permission, each_partition, in_group, on_topic
-from coterie.groups.offset_messages import OffsetDelete, OffsetDeleteResponse
+from coterie.groups.classic.offset_messages import OffsetDelete, OffsetDeleteResponse
 from coterie.nouns.ids import GroupId, TopicPartition
 from coterie.wire.errors import ErrorCode
 from coterie.wire.shapes import Values

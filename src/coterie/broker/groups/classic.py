@@ -23,9 +23,9 @@ from coterie.groups.classic.messages import (
     SyncGroup,
     TimerKey,
 )
+from coterie.groups.classic.offset_messages import OffsetWritten, TopicDeleted
 from coterie.groups.classic.state import Group, Limits
 from coterie.groups.classic.summary import summary
-from coterie.groups.offset_messages import OffsetWritten, TopicDeleted
 from coterie.nouns.ids import GroupId, MemberId
 
 CLASSIC_TOPIC: GroupTopic[Record] = GroupTopic(

@@ -1,15 +1,15 @@
 """Lines of `__consumer_offsets`: any record of a group as key and value, and back. No value is a tombstone."""
 
 from coterie.groups.classic.messages import GenerationWritten
-from coterie.groups.classic.records import decode_key, decode_value, encode_key, encode_value
-from coterie.groups.offset_messages import GroupRemoved, OffsetRecord, OffsetRemoved, OffsetWritten
-from coterie.groups.offset_records import (
+from coterie.groups.classic.offset_messages import GroupRemoved, OffsetRecord, OffsetRemoved, OffsetWritten
+from coterie.groups.classic.offset_records import (
     KEY_VERSIONS,
     decode_offset_key,
     decode_offset_value,
     encode_offset_key,
     encode_offset_value,
 )
+from coterie.groups.classic.records import decode_key, decode_value, encode_key, encode_value
 from coterie.nouns.ids import GroupId
 from coterie.wire.primitives import Reader
 

@@ -54,6 +54,13 @@ from coterie.groups.classic.messages import (
     TimerKey,
 )
 from coterie.groups.classic.newcomers import check_size, hand_out_member_id, has_room_for, on_no_room, take_pending
+from coterie.groups.classic.offset_messages import (
+    DeleteGroup,
+    OffsetCommit,
+    OffsetDelete,
+    OffsetFetch,
+    TopicDeleted,
+)
 from coterie.groups.classic.offsets import (
     keep_watching_expiry,
     on_expiry,
@@ -76,13 +83,6 @@ from coterie.groups.classic.rounds import (
 from coterie.groups.classic.state import Group, Member, Phase, check
 from coterie.groups.classic.turn import Turn
 from coterie.groups.effects import TimerFired
-from coterie.groups.offset_messages import (
-    DeleteGroup,
-    OffsetCommit,
-    OffsetDelete,
-    OffsetFetch,
-    TopicDeleted,
-)
 from coterie.nouns.ids import MemberId
 from coterie.wire.errors import ErrorCode, KafkaRefusal
 

@@ -10,8 +10,8 @@ from enum import StrEnum
 from typing import TypeAlias
 
 from coterie.groups import effects
+from coterie.groups.classic.offset_messages import OffsetRecord, OffsetRequest, OffsetResponse, TopicDeleted
 from coterie.groups.effects import TimerFired
-from coterie.groups.offset_messages import OffsetRecord, OffsetRequest, OffsetResponse, TopicDeleted
 from coterie.nouns.ids import Generation, InstanceId, MemberId
 from coterie.nouns.ids import ReplyTo as ReplyTo
 from coterie.wire.errors import ErrorCode

@@ -1,11 +1,11 @@
 """Who may come in: for whom a group has room, and ids that are handed out before anybody joins with them (KIP-394)."""
 
 from coterie.groups.classic.messages import JoinGroup, JoinGroupResponse, MemberProtocol, PendingMemberTimer, Request
+from coterie.groups.classic.offset_messages import OffsetCommit
 from coterie.groups.classic.protocols import offer_size
 from coterie.groups.classic.rounds import rebalance_after_removal, remove_member
 from coterie.groups.classic.state import Group
 from coterie.groups.classic.turn import Turn
-from coterie.groups.offset_messages import OffsetCommit
 from coterie.nouns.ids import MemberId
 from coterie.wire.errors import ErrorCode, KafkaRefusal
 

@@ -17,10 +17,7 @@ from crc32c import crc32c
 
 from coterie.groups.classic.guards import check_generation, check_group, check_is_known, check_member
 from coterie.groups.classic.messages import ExpiryTimer, PendingMemberTimer
-from coterie.groups.classic.state import Group, Phase
-from coterie.groups.classic.subscriptions import CONSUMER, subscribed_topics
-from coterie.groups.classic.turn import Turn
-from coterie.groups.offset_messages import (
+from coterie.groups.classic.offset_messages import (
     NO_LEADER_EPOCH,
     CommittedOffset,
     DeleteGroup,
@@ -39,6 +36,9 @@ from coterie.groups.offset_messages import (
     OffsetWritten,
     TopicPartition,
 )
+from coterie.groups.classic.state import Group, Phase
+from coterie.groups.classic.subscriptions import CONSUMER, subscribed_topics
+from coterie.groups.classic.turn import Turn
 from coterie.wire.errors import ErrorCode, KafkaRefusal
 
 _EXPIRY = ExpiryTimer()

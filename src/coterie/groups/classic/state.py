@@ -20,14 +20,14 @@ from coterie.groups.classic.messages import (
     TimerKey,
 )
 from coterie.groups.classic.messages import Phase as Phase
-from coterie.groups.classic.protocols import Offers
-from coterie.groups.offset_messages import (
+from coterie.groups.classic.offset_messages import (
     CommittedOffset,
     GroupRemoved,
     OffsetRemoved,
     OffsetWritten,
     TopicPartition,
 )
+from coterie.groups.classic.protocols import Offers
 from coterie.nouns.ids import Generation, GroupId, InstanceId, MemberId
 
 

@@ -13,8 +13,8 @@ from coterie.groups.classic.messages import (
     LeaveGroup,
     SyncGroup,
 )
+from coterie.groups.classic.offset_messages import DeleteGroup, OffsetCommit, OffsetDelete, OffsetFetch, TopicDeleted
 from coterie.groups.effects import TimerFired
-from coterie.groups.offset_messages import DeleteGroup, OffsetCommit, OffsetDelete, OffsetFetch, TopicDeleted
 
 ID_LENGTH_MAX = 80
 """Ids are as long as their senders like, too; the end of one, where the uuid stands, tells the most."""

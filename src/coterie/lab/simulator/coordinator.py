@@ -25,9 +25,9 @@ from coterie.groups.classic.messages import (
     SyncGroupResponse,
     TimerKey,
 )
+from coterie.groups.classic.offset_messages import OffsetCommitResponse, OffsetDeleteResponse, OffsetFetchResponse
 from coterie.groups.classic.state import Group, Limits, Phase, check_whole
 from coterie.groups.effects import CancelTimer, Reply, SetTimer, TimerFired
-from coterie.groups.offset_messages import OffsetCommitResponse, OffsetDeleteResponse, OffsetFetchResponse
 from coterie.lab.simulator.durable import DurableGroup, Line, folded
 from coterie.lab.simulator.invariants import MachineCheck
 from coterie.lab.simulator.network import Call

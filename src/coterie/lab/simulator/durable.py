@@ -13,8 +13,8 @@ from coterie.groups.classic.messages import (
     SyncGroup,
     SyncGroupResponse,
 )
+from coterie.groups.classic.offset_messages import OffsetCommit, OffsetCommitResponse, OffsetFetchResponse
 from coterie.groups.classic.state import Group, Limits, apply
-from coterie.groups.offset_messages import OffsetCommit, OffsetCommitResponse, OffsetFetchResponse
 from coterie.lab.simulator.invariants import Invariant, Violation
 from coterie.nouns.ids import GroupId
 from coterie.wire.errors import ErrorCode

@@ -10,9 +10,9 @@ from typing import TypeAlias
 from zlib import crc32
 
 from coterie.broker.transactions.writes import NewBatch
-from coterie.groups import offset_messages as offsets
 from coterie.groups import transaction_messages as transactions
 from coterie.groups.classic import messages as groups
+from coterie.groups.classic import offset_messages as offsets
 from coterie.member.classic import messages as member
 from coterie.nouns.jobs import Jobs
 

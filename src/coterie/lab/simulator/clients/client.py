@@ -20,7 +20,7 @@ from coterie.groups.classic.messages import (
     SyncGroup,
     SyncGroupResponse,
 )
-from coterie.groups.offset_messages import OffsetCommit, OffsetCommitResponse, OffsetFetch, TopicPartition
+from coterie.groups.classic.offset_messages import OffsetCommit, OffsetCommitResponse, OffsetFetch, TopicPartition
 from coterie.lab.simulator.actor import Actor
 from coterie.lab.simulator.clients.play import (
     COMMIT_INTERVAL_MS,

@@ -4,8 +4,8 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from coterie.groups.classic.messages import JoinedMember
+from coterie.groups.classic.offset_messages import NewOffset, TopicId, TopicPartition
 from coterie.groups.classic.subscriptions import CONSUMER
-from coterie.groups.offset_messages import NewOffset, TopicId, TopicPartition
 from coterie.lab.simulator.coordinator import SimCoordinator
 from coterie.lab.simulator.network import Network
 from coterie.lab.simulator.world import World

@@ -17,10 +17,7 @@ from coterie.groups.classic.messages import (
     SyncGroup,
     SyncGroupResponse,
 )
-from coterie.groups.classic.state import Group, Phase
-from coterie.groups.classic.subscriptions import CONSUMER
-from coterie.groups.effects import Reply, TimerFired
-from coterie.groups.offset_messages import (
+from coterie.groups.classic.offset_messages import (
     DeleteGroup,
     GroupRemoved,
     OffsetCommit,
@@ -32,6 +29,9 @@ from coterie.groups.offset_messages import (
     TopicDeleted,
     TopicPartition,
 )
+from coterie.groups.classic.state import Group, Phase
+from coterie.groups.classic.subscriptions import CONSUMER
+from coterie.groups.effects import Reply, TimerFired
 from coterie.lab.simulator.clients.play import OFFSETS_RETENTION_MS, READ_TOPIC, SESSION_TIMEOUT_MS
 from coterie.lab.simulator.coordinator import Step
 from coterie.lab.simulator.durable import Line

@@ -5,7 +5,7 @@ from functools import partial
 from itertools import count
 
 from coterie.groups.classic.messages import LeaveGroup, LeavingMember, ReplyTo, Request
-from coterie.groups.offset_messages import (
+from coterie.groups.classic.offset_messages import (
     DeleteGroup,
     OffsetCommit,
     OffsetDelete,

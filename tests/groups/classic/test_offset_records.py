@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from coterie.groups.offset_messages import CommittedOffset, TopicId
-from coterie.groups.offset_records import (
+from coterie.groups.classic.offset_messages import CommittedOffset, TopicId
+from coterie.groups.classic.offset_records import (
     decode_offset_key,
     decode_offset_value,
     encode_offset_key,

@@ -5,7 +5,7 @@ Written as Kafka 4.3 writes: value version 4, or 1 where a client asked for a re
 
 from sys import intern
 
-from coterie.groups.offset_messages import NO_LEADER_EPOCH, CommittedOffset, TopicId, TopicPartition
+from coterie.groups.classic.offset_messages import NO_LEADER_EPOCH, CommittedOffset, TopicId, TopicPartition
 from coterie.nouns.errors import WireError
 from coterie.nouns.ids import GroupId
 from coterie.wire.primitives import Reader, Writer
