@@ -64,12 +64,14 @@ async def running(settings: BrokerSettings) -> AsyncIterator[Broker]:
     admission = Admission(settings)
     try:
         async with open_log(settings.log_path, settings.lock_path) as log, asyncio.TaskGroup() as tasks:
-            gaps = HeartbeatGaps(steady_clock())
+            now_ms = steady_clock()
+            gaps = HeartbeatGaps(now_ms)
             machine = ClassicMachine(settings.limits, log.topics, gaps)
-            groups = Groups(machine, await GroupLog.open(log, CLASSIC_TOPIC), settings.limits.groups_max, tasks)
+            group_log = await GroupLog.open(log, CLASSIC_TOPIC)
+            groups = Groups(machine, group_log, settings.limits.groups_max, tasks, now_ms)
             await groups.load()
             _tell_what_is_there(settings, log, groups)
-            transactions = await Transactions.open(log, settings.transactions, now_ms=steady_clock())
+            transactions = await Transactions.open(log, settings.transactions, now_ms=now_ms)
             timing = tasks.create_task(transactions.run(), name="transactions")
             keeping = tasks.create_task(
                 keep_up(log, settings.log_path, settings.upkeep, now_ms=wall_ms), name="upkeep of the log"

@@ -31,7 +31,8 @@ async def log(tmp_path: Path) -> AsyncIterator[BrokerLog]:
 async def counters(log: BrokerLog, *, groups_max: int = 10) -> AsyncIterator[Counters]:
     """One life of all counters; the next one reads what it has written."""
     async with asyncio.TaskGroup() as tasks, asyncio.timeout(60):
-        groups: Counters = Groups(CounterMachine(), await GroupLog.open(log, COUNTER_TOPIC), groups_max, tasks)
+        lines = await GroupLog.open(log, COUNTER_TOPIC)
+        groups: Counters = Groups(CounterMachine(), lines, groups_max, tasks, steady_clock())
         await groups.load()
         yield groups
         groups.close()

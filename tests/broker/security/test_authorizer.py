@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
+from coterie.broker.apis.needs import NOTHING
 from coterie.broker.apis.table import APIS
 from coterie.broker.security.authorizer import Operation, ResourceType, Rules, read_rules
-from coterie.broker.security.needs import NOTHING
 from coterie.broker.security.principals import ANONYMOUS, Principal
 from coterie.broker.server import running
 from coterie.broker.settings import BrokerSettings, Security

@@ -5,8 +5,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from coterie.broker.apis.api import Api
-from coterie.broker.node import Node, Request
-from coterie.broker.security.needs import (
+from coterie.broker.apis.needs import (
     Asking,
     Operation,
     Permission,
@@ -15,6 +14,7 @@ from coterie.broker.security.needs import (
     in_transaction,
     on_topic,
 )
+from coterie.broker.node import Node, Request
 from coterie.broker.topics.names import is_internal
 from coterie.groups.transaction_messages import AddPartitions, Event, Identity, Reply, TopicPartition, VerifyPartitions
 from coterie.nouns.errors import WorldError

@@ -6,8 +6,8 @@ from typing import Any
 
 from coterie.broker.apis.api import Api
 from coterie.broker.apis.incremental_alter_configs import Alter, answered
+from coterie.broker.apis.needs import Operation, on_resources
 from coterie.broker.node import Node, Request
-from coterie.broker.security.needs import Operation, on_resources
 from coterie.broker.topics.config_changes import check_names, given
 from coterie.config.definition import Definition
 from coterie.wire.shapes import Values

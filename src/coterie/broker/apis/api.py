@@ -3,9 +3,9 @@
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
+from coterie.broker.apis.needs import Asking, Permission
+from coterie.broker.apis.permissions import answered
 from coterie.broker.node import Node, Request
-from coterie.broker.security.needs import Asking, Permission
-from coterie.broker.security.permissions import answered
 from coterie.wire.shapes import Values
 
 Handler = Callable[[Node, Request], Values | Awaitable[Values | None]]

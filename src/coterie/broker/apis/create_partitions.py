@@ -6,9 +6,9 @@ from typing import Any
 
 from coterie.broker.apis.api import Api
 from coterie.broker.apis.create_topics import assignment_error, check_room
+from coterie.broker.apis.needs import Operation, Permission, each_topic, on_topic
 from coterie.broker.node import Node, Request
 from coterie.broker.outcome import outcome
-from coterie.broker.security.needs import Operation, Permission, each_topic, on_topic
 from coterie.broker.topics.names import is_internal
 from coterie.broker.turns import in_turns
 from coterie.wire.errors import ErrorCode, KafkaRefusal

@@ -7,9 +7,9 @@ from typing import Any
 
 from coterie.broker.apis.api import Api
 from coterie.broker.apis.config_entries import topic_entries
+from coterie.broker.apis.needs import TOPIC, UNAUTHORIZED, Asking, Each, Operation, Permission, creation
 from coterie.broker.node import NODE_ID, Node, Request
 from coterie.broker.outcome import outcome
-from coterie.broker.security.needs import TOPIC, UNAUTHORIZED, Asking, Each, Operation, Permission, creation
 from coterie.broker.storage.store import NoRoomError
 from coterie.broker.topics.configs import config_error
 from coterie.broker.topics.names import collision, is_internal, name_error

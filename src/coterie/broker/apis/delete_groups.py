@@ -2,8 +2,8 @@
 twice is answered once, as by Kafka."""
 
 from coterie.broker.apis.api import Api
+from coterie.broker.apis.needs import Operation, on_groups
 from coterie.broker.node import Node, Request
-from coterie.broker.security.needs import Operation, on_groups
 from coterie.broker.turns import in_turns
 from coterie.groups.classic.offset_messages import DeleteGroup, DeleteGroupResponse
 from coterie.nouns.ids import GroupId

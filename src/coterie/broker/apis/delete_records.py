@@ -4,9 +4,9 @@ it, as in Kafka; waiting for replicas: there are none."""
 from typing import Any
 
 from coterie.broker.apis.api import Api
+from coterie.broker.apis.needs import Operation, Permission, each_partition, on_topic
 from coterie.broker.node import Node, Request
 from coterie.broker.outcome import outcome
-from coterie.broker.security.needs import Operation, Permission, each_partition, on_topic
 from coterie.broker.storage.log import Partition
 from coterie.broker.topics.configs import items_of
 from coterie.broker.topics.names import is_internal

@@ -6,9 +6,9 @@ from typing import Any, TypeAlias
 from uuid import UUID
 
 from coterie.broker.apis.api import Api
+from coterie.broker.apis.needs import TOPIC, Asking, Operation, Permission, each_name, each_topic
 from coterie.broker.node import Node, Request
 from coterie.broker.outcome import outcome
-from coterie.broker.security.needs import TOPIC, Asking, Operation, Permission, each_name, each_topic
 from coterie.broker.storage.log import Topic
 from coterie.broker.topics.names import is_internal
 from coterie.broker.turns import in_turns

@@ -2,9 +2,9 @@
 (KIP-1073), controllers as endpoints (KIP-919): there are none."""
 
 from coterie.broker.apis.api import Api
+from coterie.broker.apis.needs import NOTHING
 from coterie.broker.apis.operations import cluster_operations
 from coterie.broker.node import NODE_ID, Node, Request
-from coterie.broker.security.needs import NOTHING
 from coterie.wire.errors import ErrorCode
 from coterie.wire.shapes import Values
 

@@ -5,9 +5,9 @@ from typing import Any
 
 from coterie.broker.apis.api import Api
 from coterie.broker.apis.config_entries import broker_entries, group_entries, topic_entries
+from coterie.broker.apis.needs import Operation, on_resources
 from coterie.broker.apis.resources import ResourceType, broker_error
 from coterie.broker.node import Node, Request
-from coterie.broker.security.needs import Operation, on_resources
 from coterie.broker.topics.names import name_error
 from coterie.broker.turns import in_turns
 from coterie.wire.errors import ErrorCode, KafkaRefusal

@@ -3,9 +3,9 @@
 from typing import Any
 
 from coterie.broker.apis.api import Api
+from coterie.broker.apis.needs import Operation, on_groups
 from coterie.broker.apis.operations import group_operations
 from coterie.broker.node import Node, Request
-from coterie.broker.security.needs import Operation, on_groups
 from coterie.broker.turns import in_turns
 from coterie.groups.classic.messages import DescribeGroup, DescribeGroupResponse
 from coterie.nouns.ids import GroupId

@@ -7,8 +7,8 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from coterie.broker.apis.api import Api
+from coterie.broker.apis.needs import Operation, Permission, in_cluster
 from coterie.broker.node import Node, Request
-from coterie.broker.security.needs import Operation, Permission, in_cluster
 from coterie.broker.storage.log import Partition, Topic
 from coterie.nouns.errors import WorldError
 from coterie.wire.errors import ErrorCode

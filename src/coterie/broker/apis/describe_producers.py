@@ -4,8 +4,8 @@
 from typing import Any
 
 from coterie.broker.apis.api import Api
+from coterie.broker.apis.needs import Operation, Permission, each_partition, on_topic
 from coterie.broker.node import Node, Request
-from coterie.broker.security.needs import Operation, Permission, each_partition, on_topic
 from coterie.broker.storage.transaction_store import ProducerRow
 from coterie.broker.topics.names import name_error
 from coterie.broker.turns import in_turns

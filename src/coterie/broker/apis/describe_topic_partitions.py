@@ -5,9 +5,9 @@ from typing import Any
 
 from coterie.broker.apis.api import Api
 from coterie.broker.apis.metadata import described, missing
+from coterie.broker.apis.needs import Operation, Permission, each_topic, is_topic_shown, on_topic
 from coterie.broker.apis.operations import NOT_ASKED, topic_operations
 from coterie.broker.node import Node, Request
-from coterie.broker.security.needs import Operation, Permission, each_topic, is_topic_shown, on_topic
 from coterie.broker.topics.names import name_error
 from coterie.broker.turns import in_turns
 from coterie.wire.errors import ErrorCode

@@ -4,8 +4,8 @@ states in which Kafka's markers are on their way are never told, as they take no
 from collections.abc import Iterable
 
 from coterie.broker.apis.api import Api
+from coterie.broker.apis.needs import TOPIC, TRANSACTIONAL_ID, Asking, Operation, Permission, each_name
 from coterie.broker.node import Node, Request
-from coterie.broker.security.needs import TOPIC, TRANSACTIONAL_ID, Asking, Operation, Permission, each_name
 from coterie.broker.turns import in_turns
 from coterie.groups.transaction_messages import TopicPartition, TransactionWritten
 from coterie.nouns.errors import WorldError

@@ -2,8 +2,8 @@
 is over for whoever asks next; v5 gives the producer its next epoch (KIP-890) · nothing is left out."""
 
 from coterie.broker.apis.api import Api
+from coterie.broker.apis.needs import Permission, in_transaction
 from coterie.broker.node import Node, Request
-from coterie.broker.security.needs import Permission, in_transaction
 from coterie.groups.transaction_messages import EndTransaction, Identity, Reply
 from coterie.nouns.errors import WorldError
 from coterie.wire.errors import ErrorCode

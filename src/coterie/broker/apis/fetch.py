@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from coterie.broker.apis.api import Api
+from coterie.broker.apis.needs import Operation, Permission, each_partition, on_topic
 from coterie.broker.node import LEADER_EPOCH, Node, Request, topic_of
-from coterie.broker.security.needs import Operation, Permission, each_partition, on_topic
 from coterie.broker.storage.log import Partition
 from coterie.broker.storage.reader import Counted
 from coterie.broker.storage.transaction_store import Aborted

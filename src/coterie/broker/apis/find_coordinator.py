@@ -2,8 +2,8 @@
 none, so their coordinators are refused, as any key type that means nothing."""
 
 from coterie.broker.apis.api import Api
+from coterie.broker.apis.needs import GROUP, TRANSACTIONAL_ID, Asking, Operation, Permission, each_name
 from coterie.broker.node import Node, Request
-from coterie.broker.security.needs import GROUP, TRANSACTIONAL_ID, Asking, Operation, Permission, each_name
 from coterie.broker.turns import in_turns
 from coterie.wire.errors import ErrorCode
 from coterie.wire.shapes import Values

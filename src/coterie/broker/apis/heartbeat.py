@@ -3,9 +3,9 @@
 from collections.abc import Awaitable
 
 from coterie.broker.apis.api import Api
+from coterie.broker.apis.needs import Operation, Permission, in_group
 from coterie.broker.apis.static_members import instance_id_of
 from coterie.broker.node import Node, Request
-from coterie.broker.security.needs import Operation, Permission, in_group
 from coterie.groups.classic.messages import Heartbeat, HeartbeatResponse, Response
 from coterie.nouns.ids import Generation, GroupId, MemberId
 from coterie.wire.shapes import Values

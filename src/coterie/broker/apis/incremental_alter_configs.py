@@ -6,11 +6,11 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from coterie.broker.apis.api import Api
+from coterie.broker.apis.needs import Operation, on_resources
 from coterie.broker.apis.resources import ResourceType, broker_error
 from coterie.broker.groups.configs import GROUP, group_config_error
 from coterie.broker.node import Node, Request
 from coterie.broker.outcome import outcome
-from coterie.broker.security.needs import Operation, on_resources
 from coterie.broker.topics.config_changes import Change, altered
 from coterie.broker.topics.configs import TOPIC, config_error
 from coterie.broker.topics.names import is_internal, name_error

@@ -3,8 +3,8 @@ epoch of its producer, which fences whoever had the last one and aborts what it 
 meanwhile, with CONCURRENT_TRANSACTIONS; here that takes no time) · two-phase commit (v6), not yet stable in Kafka."""
 
 from coterie.broker.apis.api import Api
+from coterie.broker.apis.needs import CLUSTER, TOPIC, TRANSACTIONAL_ID, Asking, Operation, Permission
 from coterie.broker.node import Node, Request
-from coterie.broker.security.needs import CLUSTER, TOPIC, TRANSACTIONAL_ID, Asking, Operation, Permission
 from coterie.groups.transaction_messages import NOBODY, Identity, InitProducerId
 from coterie.nouns.errors import WorldError
 from coterie.wire.batches import NO_PRODUCER_EPOCH, NO_PRODUCER_ID

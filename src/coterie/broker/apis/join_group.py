@@ -3,10 +3,10 @@ need not wait · the reason (v8, KIP-800) is read and not kept: Kafka logs it, a
 of more than 1,000 characters are refused: every member id has one in it, and is kept. (Kafka breaks at 32,731.)"""
 
 from coterie.broker.apis.api import Api
+from coterie.broker.apis.needs import Operation, Permission, in_group
 from coterie.broker.apis.static_members import instance_id_of
 from coterie.broker.groups.classic import fresh_member_id
 from coterie.broker.node import Node, Request
-from coterie.broker.security.needs import Operation, Permission, in_group
 from coterie.groups.classic.messages import JoinGroup, JoinGroupResponse, MemberProtocol
 from coterie.nouns.ids import GroupId, MemberId
 from coterie.wire.errors import ErrorCode

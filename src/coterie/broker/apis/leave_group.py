@@ -2,8 +2,8 @@
 the reason (v5, KIP-800) is read and not kept: Kafka logs it, and nothing more."""
 
 from coterie.broker.apis.api import Api
+from coterie.broker.apis.needs import Operation, Permission, in_group
 from coterie.broker.node import Node, Request
-from coterie.broker.security.needs import Operation, Permission, in_group
 from coterie.groups.classic.messages import LeaveGroup, LeaveGroupResponse, LeavingMember
 from coterie.nouns.ids import GroupId, InstanceId, MemberId
 from coterie.wire.errors import ErrorCode

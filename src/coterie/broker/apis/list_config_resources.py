@@ -2,9 +2,9 @@
 metrics, all that v0 is about: there are none."""
 
 from coterie.broker.apis.api import Api
+from coterie.broker.apis.needs import Operation, Permission, in_cluster
 from coterie.broker.apis.resources import ResourceType
 from coterie.broker.node import NODE_ID, Node, Request
-from coterie.broker.security.needs import Operation, Permission, in_cluster
 from coterie.broker.storage.log import GROUP_CONFIGS
 from coterie.wire.errors import ErrorCode
 from coterie.wire.shapes import Values

@@ -3,8 +3,8 @@ and types are taken in upper and lower case; one that means nothing matches no g
 
 from coterie.broker.apis.api import Api
 from coterie.broker.apis.describe_groups import state_name
+from coterie.broker.apis.needs import CLUSTER, GROUP, Asking, Operation, Permission
 from coterie.broker.node import Node, Request
-from coterie.broker.security.needs import CLUSTER, GROUP, Asking, Operation, Permission
 from coterie.broker.turns import in_turns
 from coterie.groups.classic.messages import DescribeGroup, DescribeGroupResponse
 from coterie.wire.errors import ErrorCode

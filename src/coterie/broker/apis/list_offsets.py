@@ -7,8 +7,8 @@ from typing import Any
 
 from coterie.broker.apis.api import Api
 from coterie.broker.apis.fetch import reads_committed
+from coterie.broker.apis.needs import Operation, Permission, each_partition, on_topic
 from coterie.broker.node import LEADER_EPOCH, Node, Request
-from coterie.broker.security.needs import Operation, Permission, each_partition, on_topic
 from coterie.broker.storage.log import Partition
 from coterie.broker.turns import in_turns
 from coterie.nouns.errors import WireError, WorldError

@@ -6,8 +6,8 @@ import asyncio
 from collections.abc import Sequence
 
 from coterie.broker.apis.api import Api
+from coterie.broker.apis.needs import TRANSACTIONAL_ID, Asking, Operation, Permission
 from coterie.broker.node import Node, Request
-from coterie.broker.security.needs import TRANSACTIONAL_ID, Asking, Operation, Permission
 from coterie.groups.transaction_messages import TransactionState, TransactionWritten
 from coterie.nouns.errors import WorldError
 from coterie.wire.errors import ErrorCode

@@ -5,10 +5,10 @@ from typing import Any
 
 from coterie.broker.apis.api import Api
 from coterie.broker.apis.create_topics import check_name, check_room
+from coterie.broker.apis.needs import Asking, Each, Operation, Permission, creation, is_topic_shown
 from coterie.broker.apis.operations import cluster_operations, topic_operations
 from coterie.broker.node import LEADER_EPOCH, NODE_ID, Node, Request
 from coterie.broker.outcome import outcome
-from coterie.broker.security.needs import Asking, Each, Operation, Permission, creation, is_topic_shown
 from coterie.broker.storage.log import Topic
 from coterie.broker.topics.names import is_internal, name_error
 from coterie.broker.turns import in_turns

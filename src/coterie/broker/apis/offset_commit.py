@@ -4,8 +4,8 @@ waits until it is durable · epochs of members (KIP-848): classic groups have ge
 from typing import Any
 
 from coterie.broker.apis.api import Api
+from coterie.broker.apis.needs import Operation, Permission, each_partition, in_group, on_topic
 from coterie.broker.node import Node, Request, topic_of
-from coterie.broker.security.needs import Operation, Permission, each_partition, in_group, on_topic
 from coterie.broker.storage.log import Topic
 from coterie.broker.turns import ELEMENTS_AT_ONCE, in_turns
 from coterie.groups.classic.offset_messages import (

@@ -4,8 +4,8 @@ nothing."""
 from typing import Any
 
 from coterie.broker.apis.api import Api
+from coterie.broker.apis.needs import Operation, Permission, each_partition, in_group, on_topic
 from coterie.broker.node import Node, Request, topic_of
-from coterie.broker.security.needs import Operation, Permission, each_partition, in_group, on_topic
 from coterie.groups.classic.offset_messages import OffsetDelete, OffsetDeleteResponse
 from coterie.nouns.ids import GroupId, TopicPartition
 from coterie.wire.errors import ErrorCode

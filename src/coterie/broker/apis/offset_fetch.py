@@ -5,8 +5,8 @@ from itertools import groupby
 from typing import Any
 
 from coterie.broker.apis.api import Api
+from coterie.broker.apis.needs import GROUP, TOPIC, Asking, Each, Operation, Permission
 from coterie.broker.node import Node, Request, topic_of
-from coterie.broker.security.needs import GROUP, TOPIC, Asking, Each, Operation, Permission
 from coterie.broker.turns import in_turns
 from coterie.groups.classic.offset_messages import (
     NO_LEADER_EPOCH,

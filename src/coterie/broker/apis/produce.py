@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from coterie.broker.apis.api import Api
+from coterie.broker.apis.needs import TRANSACTIONAL_ID, Asking, Operation, Permission, each_partition, on_topic
 from coterie.broker.clock import wall_ms
 from coterie.broker.node import Node, Request, topic_of
-from coterie.broker.security.needs import TRANSACTIONAL_ID, Asking, Operation, Permission, each_partition, on_topic
 from coterie.broker.storage.log import Partition, Topic
 from coterie.broker.storage.store import TopicGoneError
 from coterie.broker.topics.configs import batch_size_max, has_append_time, items_of, number_of

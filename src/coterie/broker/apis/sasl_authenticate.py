@@ -2,8 +2,8 @@
 (KIP-368)."""
 
 from coterie.broker.apis.api import Api
+from coterie.broker.apis.needs import NOTHING
 from coterie.broker.node import Node, Request
-from coterie.broker.security.needs import NOTHING
 from coterie.wire.errors import ErrorCode
 from coterie.wire.schemas import SASL_AUTHENTICATE
 from coterie.wire.scram import DeniedError

@@ -2,8 +2,8 @@
 nobody authenticates twice on one connection: sessions have no end here, so KIP-368 asks nobody to."""
 
 from coterie.broker.apis.api import Api
+from coterie.broker.apis.needs import NOTHING
 from coterie.broker.node import Node, Request
-from coterie.broker.security.needs import NOTHING
 from coterie.broker.security.sasl import MECHANISMS
 from coterie.wire.errors import ErrorCode
 from coterie.wire.schemas import SASL_HANDSHAKE

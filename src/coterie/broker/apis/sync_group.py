@@ -1,9 +1,9 @@
 """SyncGroup: takes the leader's assignments, gives each member its own · leaves nothing out."""
 
 from coterie.broker.apis.api import Api
+from coterie.broker.apis.needs import Operation, Permission, in_group
 from coterie.broker.apis.static_members import instance_id_of
 from coterie.broker.node import Node, Request
-from coterie.broker.security.needs import Operation, Permission, in_group
 from coterie.groups.classic.messages import SyncGroup, SyncGroupResponse
 from coterie.nouns.ids import Generation, GroupId, MemberId
 from coterie.wire.errors import ErrorCode

@@ -41,8 +41,8 @@ from coterie.broker.apis import (
     sync_group,
 )
 from coterie.broker.apis.api import Api
+from coterie.broker.apis.needs import NOTHING
 from coterie.broker.node import Node, Request
-from coterie.broker.security.needs import NOTHING
 from coterie.wire.errors import ErrorCode
 from coterie.wire.schemas import API_VERSIONS
 from coterie.wire.shapes import Values

@@ -4,7 +4,6 @@ import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Generic
 
-from coterie.broker.clock import steady_clock
 from coterie.broker.groups.host import GroupHost, GroupMachine, GroupT, KeyT, NewsT, RecordT, RequestT, ResponseT
 from coterie.broker.groups.log import GroupLog
 from coterie.nouns.ids import GroupId, ReplyTo
@@ -20,6 +19,7 @@ class Groups(Generic[GroupT, RequestT, NewsT, RecordT, ResponseT, KeyT]):
         log: GroupLog[RecordT],
         groups_max: int,
         tasks: asyncio.TaskGroup,
+        now_ms: Callable[[], int],
     ) -> None:
         self._machine = machine
         self._log = log
@@ -27,7 +27,7 @@ class Groups(Generic[GroupT, RequestT, NewsT, RecordT, ResponseT, KeyT]):
         self._tasks = tasks
         self._hosts: dict[GroupId, GroupHost[GroupT, RequestT, NewsT, RecordT, ResponseT, KeyT]] = {}
         self._running: set[asyncio.Task[None]] = set()
-        self._now_ms = steady_clock()
+        self._now_ms = now_ms
 
     async def load(self) -> None:
         """Replay every group; its members get a full session from now.

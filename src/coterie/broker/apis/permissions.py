@@ -8,8 +8,8 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
+from coterie.broker.apis.needs import Asking, Permission
 from coterie.broker.node import Node, Request
-from coterie.broker.security.needs import Asking, Permission
 from coterie.broker.turns import ELEMENTS_AT_ONCE, in_turns
 from coterie.nouns.errors import WireError
 from coterie.wire.blank import filled_response
