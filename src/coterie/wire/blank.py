@@ -2,11 +2,10 @@
 
 from collections.abc import Mapping
 from dataclasses import MISSING, Field, fields, is_dataclass
-from types import NoneType
 from typing import Any, get_args, get_origin
 
 from coterie.wire.errors import ErrorCode
-from coterie.wire.schemas import response_schema
+from coterie.wire.schemas import is_nullable, not_none, response_schema
 from coterie.wire.shapes import Values
 
 
@@ -28,7 +27,7 @@ def filled(schema: Any, values: Values) -> Values:
 
 
 def _filled_value(type_: Any, value: Any) -> Any:
-    inner = _not_none(type_)
+    inner = not_none(type_)
     if get_origin(inner) is tuple and value is not None:
         element = get_args(inner)[0]
         return [_filled_value(element, one) for one in value]
@@ -36,7 +35,7 @@ def _filled_value(type_: Any, value: Any) -> Any:
 
 
 def _empty(field: Field[Any]) -> Any:
-    if NoneType in get_args(field.type):
+    if is_nullable(field.type):
         return None
     if get_origin(field.type) is tuple:
         return ()
@@ -57,11 +56,3 @@ def _empty(field: Field[Any]) -> Any:
             return 0.0
         case _:
             return -1
-
-
-def _not_none(type_: Any) -> Any:
-    return next((arg for arg in get_args(type_) if arg is not NoneType), type_) if _is_nullable(type_) else type_
-
-
-def _is_nullable(type_: Any) -> bool:
-    return NoneType in get_args(type_)

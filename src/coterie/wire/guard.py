@@ -12,11 +12,11 @@ On the way it takes out the tagged fields that kio does not know: a newer peer m
 from collections.abc import Callable
 from dataclasses import Field, dataclass, fields, is_dataclass
 from functools import cache
-from types import NoneType
 from typing import Any, TypeAlias, get_args, get_origin
 
 from coterie.nouns.errors import WireError
 from coterie.wire.primitives import STRING_SIZE_MAX, Writer
+from coterie.wire.schemas import is_nullable, not_none
 
 ELEMENTS_MAX = 500_000
 """The most array elements and tagged fields in one message, nested ones included.
@@ -127,7 +127,7 @@ def _entity(entity_type: Any) -> _Shape:
     for field in fields(entity_type):
         tag = field.metadata.get("tag")
         if tag is None:
-            plain.append(_field(field, flexible=flexible, nullable=_is_nullable(field.type)))
+            plain.append(_field(field, flexible=flexible, nullable=is_nullable(field.type)))
         else:
             # A tagged field is null by being absent, so kio reads it without a mark.
             tagged[tag] = _field(field, flexible=flexible, nullable=False).walk
@@ -160,16 +160,16 @@ def _joined(shapes: list[_Shape]) -> list[_Walk]:
 
 
 def _field(field: Field[Any], *, flexible: bool, nullable: bool) -> _Shape:
-    inner: Any = _not_none(field.type)
+    inner: Any = not_none(field.type)
     is_array = get_origin(inner) is tuple
     if is_array:
-        inner = _not_none(get_args(inner)[0])
+        inner = not_none(get_args(inner)[0])
     is_entity = is_dataclass(inner)
     element = _entity(inner) if is_entity else _primitive(field.metadata["kafka_type"], flexible=flexible)
     if is_array:
         assert element.size_min > 0, f"{field.name} has elements without bytes: nothing would limit their number"
         # Kio reads null also where the schema has no null; whoever handles the message expects none there.
-        return _array(element, flexible=flexible, nullable=_is_nullable(field.type))
+        return _array(element, flexible=flexible, nullable=is_nullable(field.type))
     return _nullable_entity(element) if nullable and is_entity else element
 
 
@@ -264,12 +264,3 @@ def _take_out_unknown(message: _Message, start: int, end: int, known: list[tuple
     head = Writer()
     head.uvarint(len(known))
     message.rewritten.append((start, end, head.getvalue() + b"".join(message.data[a:b] for a, b in known)))
-
-
-def _is_nullable(type_: Any) -> bool:
-    return NoneType in get_args(type_)
-
-
-def _not_none(type_: Any) -> Any:
-    """``X`` of ``X | None``."""
-    return next(arg for arg in get_args(type_) if arg is not NoneType) if _is_nullable(type_) else type_

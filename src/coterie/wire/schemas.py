@@ -5,7 +5,8 @@ which is a tenth of the work for a heartbeat, so every schema found is kept.
 """
 
 from functools import cache
-from typing import Any
+from types import NoneType
+from typing import Any, get_args
 
 from kio.index import KioIndexError, load_request_schema, load_response_schema
 
@@ -36,6 +37,16 @@ def response_schema(api_key: int, api_version: int) -> type[Any]:
         return load_response_schema(api_key, api_version)
     except KioIndexError as error:
         raise UnknownApiError(f"no API {api_key} of version {api_version}") from error
+
+
+def is_nullable(type_: Any) -> bool:
+    """Of the type of a schema's field."""
+    return NoneType in get_args(type_)
+
+
+def not_none(type_: Any) -> Any:
+    """``X`` of ``X | None``; any other type itself."""
+    return next(arg for arg in get_args(type_) if arg is not NoneType) if is_nullable(type_) else type_
 
 
 def header_version(schema: type[Any]) -> int:

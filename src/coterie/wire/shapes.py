@@ -8,10 +8,9 @@ from collections.abc import Mapping
 from dataclasses import fields, is_dataclass
 from datetime import UTC, datetime, timedelta
 from functools import cache
-from types import NoneType
 from typing import Any, get_args, get_origin
 
-from coterie.wire.schemas import request_schema, response_schema
+from coterie.wire.schemas import is_nullable, not_none, request_schema, response_schema
 
 Values = Mapping[str, Any]
 """Values by kio's field name; a struct is again such a mapping, an array a sequence."""
@@ -49,10 +48,7 @@ def _converters(schema: Any) -> tuple[tuple[str, Any], ...]:
 
 
 def _converter(type_: Any, kafka_type: str | None) -> Any:
-    inner: Any = type_
-    is_nullable = NoneType in get_args(type_)
-    if is_nullable:
-        inner = next(arg for arg in get_args(type_) if arg is not NoneType)
+    inner = not_none(type_)
     if get_origin(inner) is tuple:
         element = _converter(get_args(inner)[0], kafka_type)
         return lambda values: None if values is None else tuple(element(value) for value in values)
@@ -62,5 +58,6 @@ def _converter(type_: Any, kafka_type: str | None) -> Any:
         return lambda value_ms: timedelta(milliseconds=value_ms)
     if kafka_type == "datetime_i64":
         # Where there may be none kio writes -1 for it; elsewhere -1 is said as the time that it is.
-        return lambda value_ms: None if is_nullable and value_ms < 0 else _EPOCH + timedelta(milliseconds=value_ms)
+        may_be_none = is_nullable(type_)
+        return lambda value_ms: None if may_be_none and value_ms < 0 else _EPOCH + timedelta(milliseconds=value_ms)
     return lambda value: value
