@@ -1,6 +1,7 @@
 import pytest
 
-from coterie.config.definition import Definition, Key, Type, at_least, between, mistyped, one_of
+from coterie.config.definition import Definition, Key, Secret, Type, at_least, between, mistyped, one_of
+from coterie.nouns.errors import ConfigError
 
 
 @pytest.mark.parametrize(
@@ -57,3 +58,52 @@ def test_a_range_has_both_its_ends() -> None:
         "Value must be no more than 3",
     ]
     assert at_least(0)("0.5") is None
+
+
+TYPED = Definition(
+    (
+        Key(name="name", type=Type.STRING, documentation=""),
+        Key(name="tasks", type=Type.INT, documentation="", default="1", check=at_least(1)),
+        Key(name="share", type=Type.DOUBLE, documentation="", optional=True),
+        Key(name="header", type=Type.BOOLEAN, documentation="", default="false"),
+        Key(name="columns", type=Type.LIST, documentation="", default=""),
+        Key(name="password", type=Type.PASSWORD, documentation="", optional=True, check=one_of(("tiger",))),
+    )
+)
+
+
+def test_values_are_read_by_their_type_and_defaults_likewise() -> None:
+    given = {"name": " c ", "tasks": " 4", "share": "0.5", "header": "TRUE", "columns": "a, b"}
+    assert TYPED.read(given, "name", str) == "c"
+    assert TYPED.read(given, "tasks", int) == 4
+    assert TYPED.read(given, "share", float) == 0.5
+    assert TYPED.read(given, "header", bool) is True
+    assert TYPED.read(given, "columns", tuple) == ("a", "b")
+    assert TYPED.read({}, "tasks", int) == 1
+    assert TYPED.read({}, "header", bool) is False
+    assert TYPED.read({}, "columns", tuple) == ()
+    assert TYPED.find({}, "share", float) is None
+
+
+@pytest.mark.parametrize(
+    ("config", "name", "sentence"),
+    [
+        ({}, "name", 'Missing required configuration "name" which has no default value.'),
+        ({"tasks": "0"}, "tasks", "Invalid value 0 for configuration tasks: Value must be at least 1"),
+        ({"tasks": "x"}, "tasks", "Invalid value x for configuration tasks: Not a number of type INT"),
+    ],
+)
+def test_reading_what_is_missing_or_not_valid_names_the_key(config: dict[str, str], name: str, sentence: str) -> None:
+    with pytest.raises(ConfigError) as raised:
+        TYPED.read(config, name, object)
+    assert raised.value.errors == {name: (sentence,)}
+
+
+def test_a_password_is_shown_neither_by_its_value_nor_by_its_error() -> None:
+    secret = TYPED.find({"password": "tiger"}, "password", Secret)
+    assert secret is not None
+    assert secret.text == "tiger"
+    assert (repr(secret), str(secret), f"{secret}") == ("[hidden]",) * 3
+    (sentence,) = TYPED.errors({"name": "c", "password": "lion"})["password"]
+    assert "[hidden]" in sentence
+    assert "lion" not in sentence

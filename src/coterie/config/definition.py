@@ -2,8 +2,13 @@
 
 import re
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
+from typing import TypeAlias, TypeVar
+
+from coterie.nouns.errors import ConfigError
+
+T = TypeVar("T")
 
 
 class Type(StrEnum):
@@ -26,6 +31,28 @@ class Importance(StrEnum):
     LOW = "LOW"
 
 
+class Width(StrEnum):
+    """How wide a form's field for a value is, by Connect's names."""
+
+    NONE = "NONE"
+    SHORT = "SHORT"
+    MEDIUM = "MEDIUM"
+    LONG = "LONG"
+
+
+@dataclass(frozen=True, slots=True)
+class Secret:
+    """A value of type PASSWORD. Neither ``repr`` nor ``str`` shows it; ``text`` does."""
+
+    text: str = field(repr=False)
+
+    def __repr__(self) -> str:
+        return "[hidden]"
+
+
+Value: TypeAlias = bool | int | float | str | tuple[str, ...] | Secret
+"""A value by its type: LIST is a tuple, PASSWORD a :class:`Secret`; STRING and CLASS stay text."""
+
 Check = Callable[[str], str | None]
 """Looks at a value that is present, well-typed and trimmed; returns one sentence when it is wrong."""
 
@@ -36,7 +63,8 @@ _WHOLE_NUMBER = re.compile(r"[+-]?[0-9]{1,40}")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Key:
-    """One key of a config. Without a ``default`` it is required unless ``optional``."""
+    """One key of a config, with the fields of Connect's ConfigDef. Without a ``default`` it is required unless
+    ``optional``. The fields from ``group`` on are for forms; a key that no form shows has none of them."""
 
     name: str
     type: Type
@@ -45,10 +73,33 @@ class Key:
     optional: bool = False
     importance: Importance = Importance.MEDIUM
     check: Check | None = None
+    group: str | None = None
+    """The heading under which a form shows the key."""
+    order: int = -1
+    """The place within the group, from 0."""
+    width: Width = Width.NONE
+    display_name: str = ""
+    """The label of the form's field; empty means ``name``."""
+    dependents: tuple[str, ...] = ()
+    """Keys whose values are valid or not depending on this key's value."""
 
     @property
     def required(self) -> bool:
         return self.default is None and not self.optional
+
+    @property
+    def recommended_values(self) -> tuple[str, ...]:
+        """The only valid values, sorted; empty where there is no such list."""
+        return self.check.values if isinstance(self.check, OneOf) else ()
+
+    def error(self, value: str | None) -> str | None:
+        """One sentence when ``value`` (None: neither given nor defaulted) is not valid for this key."""
+        if value is None:
+            missing = f'Missing required configuration "{self.name}" which has no default value.'
+            return missing if self.required else None
+        sentence = mistyped(self.type, value) or (self.check(value.strip()) if self.check else None)
+        shown = Secret(value) if self.type is Type.PASSWORD else value
+        return None if sentence is None else f"Invalid value {shown} for configuration {self.name}: {sentence}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,23 +111,41 @@ class Definition:
     def __add__(self, other: "Definition") -> "Definition":
         return Definition(self.keys + other.keys)
 
-    def errors(self, config: Mapping[str, str]) -> dict[str, list[str]]:
-        """What is wrong, by key, for the keys of this definition; other keys are nobody's business here."""
-        found: dict[str, list[str]] = {}
+    def __getitem__(self, name: str) -> Key:
+        """:raises KeyError: when no key has this name."""
         for key in self.keys:
-            value = config.get(key.name, key.default)
-            if value is None:
-                if key.required:
-                    found[key.name] = [f'Missing required configuration "{key.name}" which has no default value.']
-                continue
-            sentence = mistyped(key.type, value) or (key.check(value.strip()) if key.check else None)
-            if sentence is not None:
-                found[key.name] = [f"Invalid value {value} for configuration {key.name}: {sentence}"]
-        return found
+            if key.name == name:
+                return key
+        raise KeyError(name)
+
+    def errors(self, config: Mapping[str, str]) -> dict[str, list[str]]:
+        """What is wrong, by key, for the keys of this definition; keys of other definitions are not looked at."""
+        found = {key.name: key.error(config.get(key.name, key.default)) for key in self.keys}
+        return {name: [sentence] for name, sentence in found.items() if sentence is not None}
 
     def value(self, config: Mapping[str, str], name: str) -> str | None:
-        """The value of key ``name``, or its default."""
-        return config.get(name, next(key.default for key in self.keys if key.name == name))
+        """The text of key ``name``, or its default."""
+        return config.get(name, self[name].default)
+
+    def find(self, config: Mapping[str, str], name: str, type_: type[T]) -> T | None:
+        """The value of key ``name``, or its default, as a ``type_``; None for an optional key that is not set.
+
+        :raises ConfigError: when the value is not valid, or a required one is missing.
+        """
+        key, text = self[name], self.value(config, name)
+        if (sentence := key.error(text)) is not None:
+            raise ConfigError({name: [sentence]})
+        if text is None:
+            return None
+        value = parsed(key.type, text)
+        assert isinstance(value, type_), f"{name} is of type {key.type}"
+        return value
+
+    def read(self, config: Mapping[str, str], name: str, type_: type[T]) -> T:
+        """Like :meth:`find`, for a key that always has a value: one that is required or has a default."""
+        value = self.find(config, name, type_)
+        assert value is not None, f"{name} is optional"
+        return value
 
 
 def mistyped(type_: Type, value: str) -> str | None:
@@ -93,6 +162,23 @@ def mistyped(type_: Type, value: str) -> str | None:
             return None if value.strip().lower() in ("true", "false") else "Expected value to be either true or false"
         case Type.STRING | Type.LIST | Type.CLASS | Type.PASSWORD:
             return None
+
+
+def parsed(type_: Type, text: str) -> Value:
+    """``text``, which is not mistyped, as a value of ``type_``."""
+    match type_:
+        case Type.SHORT | Type.INT | Type.LONG:
+            return int(text)
+        case Type.DOUBLE:
+            return float(text)
+        case Type.BOOLEAN:
+            return text.strip().lower() == "true"
+        case Type.LIST:
+            return tuple(as_list(text))
+        case Type.PASSWORD:
+            return Secret(text)
+        case Type.STRING | Type.CLASS:
+            return text.strip()
 
 
 def as_list(value: str) -> list[str]:
@@ -114,9 +200,19 @@ def between(minimum: int, maximum: int) -> Check:
     )
 
 
-def one_of(values: Iterable[str]) -> Check:
-    allowed = sorted(values)
-    return lambda value: None if value in allowed else f"String must be one of: {', '.join(allowed)}"
+@dataclass(frozen=True, slots=True)
+class OneOf:
+    """A check that takes the ``values`` that it recommends."""
+
+    values: tuple[str, ...]
+    refusal: str
+
+    def __call__(self, value: str) -> str | None:
+        return None if value in self.values else f"{self.refusal}: {', '.join(self.values)}"
+
+
+def one_of(values: Iterable[str], refusal: str = "String must be one of") -> OneOf:
+    return OneOf(tuple(sorted(values)), refusal)
 
 
 def not_blank(value: str) -> str | None:

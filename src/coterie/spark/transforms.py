@@ -7,7 +7,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from coterie.config.definition import Check, Definition, Importance, Key, Type, as_list, not_blank, one_of
+from coterie.config.definition import Check, Definition, Importance, Key, Type, Width, as_list, not_blank, one_of
 from coterie.nouns.errors import ConfigError
 
 
@@ -16,6 +16,7 @@ class Kind:
     """One type of transform: its one key, and what it does with the key's value."""
 
     key: str
+    display_name: str
     documentation: str
     check: Check
     apply: Callable[[DataFrame, str], DataFrame]
@@ -69,12 +70,14 @@ def _well_formed_cast(spec: str) -> str | None:
 KINDS: Mapping[str, Kind] = {
     "Filter": Kind(
         key="condition",
+        display_name="Condition",
         documentation="SQL condition; rows for which it is true are kept.",
         check=not_blank,
         apply=filter_rows,
     ),
     "Cast": Kind(
         key="spec",
+        display_name="Types by column",
         documentation="Columns and the types they get: column:type,column:type.",
         check=_well_formed_cast,
         apply=cast_columns,
@@ -82,24 +85,67 @@ KINDS: Mapping[str, Kind] = {
 }
 
 
+def _distinct(value: str) -> str | None:
+    aliases = as_list(value)
+    if "" in aliases:
+        return "List must not contain empty items"
+    return "Aliases must be distinct" if len(set(aliases)) < len(aliases) else None
+
+
+ALIASES = Key(
+    name="transforms",
+    type=Type.LIST,
+    documentation="Aliases of the transforms, in the order in which they are applied.",
+    default="",
+    check=_distinct,
+    group="Transforms",
+    order=0,
+    width=Width.LONG,
+    display_name="Transforms",
+)
+
+
 def definition(config: Mapping[str, str]) -> Definition:
     """The keys of the transforms that ``config`` names."""
     keys: list[Key] = []
-    for alias in as_list(config.get("transforms", "")):
-        name = f"transforms.{alias}.type"
-        keys.append(
-            Key(
-                name=name,
-                type=Type.CLASS,
-                documentation=f"Type of the transform {alias}.",
-                importance=Importance.HIGH,
-                check=one_of(KINDS),
-            )
-        )
-        if kind := KINDS.get(config.get(name, "")):
-            key = f"transforms.{alias}.{kind.key}"
-            keys.append(Key(name=key, type=Type.STRING, documentation=kind.documentation, check=kind.check))
+    for alias in aliases(config):
+        kind = KINDS.get(config.get(f"transforms.{alias}.type", ""))
+        settings = () if kind is None else (_setting(alias, kind),)
+        keys += [_type(alias, dependents=tuple(key.name for key in settings)), *settings]
     return Definition(tuple(keys))
+
+
+def aliases(config: Mapping[str, str]) -> list[str]:
+    """The transforms that ``config`` names, also where the list is not valid."""
+    return as_list(config.get(ALIASES.name, ALIASES.default or ""))
+
+
+def _type(alias: str, dependents: tuple[str, ...]) -> Key:
+    return Key(
+        name=f"transforms.{alias}.type",
+        type=Type.CLASS,
+        documentation=f"Type of the transform {alias}.",
+        importance=Importance.HIGH,
+        check=one_of(KINDS),
+        group=f"Transforms: {alias}",
+        order=0,
+        width=Width.SHORT,
+        display_name=f"Type of {alias}",
+        dependents=dependents,
+    )
+
+
+def _setting(alias: str, kind: Kind) -> Key:
+    return Key(
+        name=f"transforms.{alias}.{kind.key}",
+        type=Type.STRING,
+        documentation=kind.documentation,
+        check=kind.check,
+        group=f"Transforms: {alias}",
+        order=1,
+        width=Width.LONG,
+        display_name=kind.display_name,
+    )
 
 
 def transform(rows: DataFrame, config: Mapping[str, str]) -> DataFrame:
@@ -107,7 +153,7 @@ def transform(rows: DataFrame, config: Mapping[str, str]) -> DataFrame:
 
     :raises ConfigError: when one does not fit the columns that reach it; names its key.
     """
-    for alias in as_list(config.get("transforms", "")):
+    for alias in aliases(config):
         kind = KINDS[config[f"transforms.{alias}.type"]]
         key = f"transforms.{alias}.{kind.key}"
         try:

@@ -1,67 +1,74 @@
 """What is wrong with a connector's config, by key; and the keys that every connector has."""
 
 from collections.abc import Mapping, Sequence
+from functools import cache
 
 from pyspark.sql import SparkSession
 
-from coterie.config.definition import Definition, Importance, Key, Type, as_list, at_least, not_blank
+from coterie.config.definition import Definition, Importance, Key, Type, Width, at_least, not_blank, one_of
 from coterie.nouns.errors import ConfigError
 from coterie.spark import transforms
 from coterie.spark.paths import option_values
 from coterie.spark.plugins import Plugin, find_plugin, plugins
 from coterie.spark.sinks import files
 
-
-def _aliases(value: str) -> str | None:
-    aliases = as_list(value)
-    if "" in aliases:
-        return "List must not contain empty items"
-    return "Aliases must be distinct" if len(set(aliases)) < len(aliases) else None
+GROUP = "Common"
 
 
-COMMON = Definition(
-    (
-        Key(
-            name="name",
-            type=Type.STRING,
-            documentation="Name of the connector, unique among all.",
-            importance=Importance.HIGH,
-            optional=True,
-            check=not_blank,
-        ),
-        Key(
-            name="connector.class",
-            type=Type.CLASS,
-            documentation="The plug-in: its alias or its class.",
-            importance=Importance.HIGH,
-            check=lambda value: (
-                None if find_plugin(value) else f"No such connector; there are: {', '.join(sorted(plugins()))}"
+@cache
+def common() -> Definition:
+    """The keys that every connector has, whatever its source and sink."""
+    return Definition(
+        (
+            Key(
+                name="name",
+                type=Type.STRING,
+                documentation="Name of the connector, unique among all.",
+                importance=Importance.HIGH,
+                optional=True,
+                check=not_blank,
+                group=GROUP,
+                order=0,
+                width=Width.MEDIUM,
+                display_name="Connector name",
             ),
-        ),
-        Key(
-            name="tasks.max",
-            type=Type.INT,
-            documentation="Most tasks that the connector is split into.",
-            default="1",
-            importance=Importance.HIGH,
-            check=at_least(1),
-        ),
-        Key(
-            name="transforms",
-            type=Type.LIST,
-            documentation="Aliases of the transforms, in the order in which they are applied.",
-            default="",
-            check=_aliases,
-        ),
-        Key(
-            name="trigger.interval.ms",
-            type=Type.LONG,
-            documentation="How often a task looks for new input; 0 means again at once.",
-            default="1000",
-            check=at_least(0),
-        ),
+            Key(
+                name="connector.class",
+                type=Type.CLASS,
+                documentation="The plug-in: its alias or its class.",
+                importance=Importance.HIGH,
+                check=one_of(plugins(), "No such connector; there are"),
+                group=GROUP,
+                order=1,
+                width=Width.LONG,
+                display_name="Connector class",
+            ),
+            Key(
+                name="tasks.max",
+                type=Type.INT,
+                documentation="Most tasks that the connector is split into.",
+                default="1",
+                importance=Importance.HIGH,
+                check=at_least(1),
+                group=GROUP,
+                order=2,
+                width=Width.SHORT,
+                display_name="Tasks max",
+            ),
+            transforms.ALIASES,
+            Key(
+                name="trigger.interval.ms",
+                type=Type.LONG,
+                documentation="How often a task looks for new input; 0 means again at once.",
+                default="1000",
+                check=at_least(0),
+                group=GROUP,
+                order=3,
+                width=Width.SHORT,
+                display_name="Trigger interval (ms)",
+            ),
+        )
     )
-)
 
 
 def errors_of(
@@ -71,11 +78,11 @@ def errors_of(
 
     ``checkpointed`` are the configs of the connector's tasks that may have checkpoints.
     """
-    found = COMMON.errors(config)
+    found = common().errors(config)
     plugin = find_plugin(config.get("connector.class", ""))
     if plugin is None:
         return found
-    definition = COMMON + plugin.definition(config) + files.DEFINITION + transforms.definition(config)
+    definition = common() + plugin.definition(config) + files.DEFINITION + transforms.definition(config)
     found = definition.errors(config) | _unknown(definition, plugin, config)
     if not any(key.startswith(plugin.prefix) for key in found):
         found |= plugin.validate(spark, config)
@@ -89,7 +96,7 @@ def errors_of(
 
 def dealt_by(plugin: Plugin, config: Mapping[str, str]) -> Sequence[Mapping[str, str]]:
     """What each task of a connector with this ``config`` gets of its own."""
-    return plugin.split(config, int(COMMON.value(config, "tasks.max") or 1))
+    return plugin.split(config, common().read(config, "tasks.max", int))
 
 
 def split_errors(
@@ -102,7 +109,7 @@ def split_errors(
     """
     if not checkpointed or (before := checkpointed[0].get("task.count")) in (None, str(tasks)):
         return {}
-    old, new = (one.get("tasks.max", "1") for one in (checkpointed[0], config))
+    old, new = (common().value(one, "tasks.max") for one in (checkpointed[0], config))
     return {
         "tasks.max": [
             f"Invalid value {new} for configuration tasks.max: the connector has checkpoints of {before} task(s), made "

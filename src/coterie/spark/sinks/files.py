@@ -20,7 +20,7 @@ from pathlib import Path
 import pyarrow.parquet
 from pyspark.sql import DataFrame
 
-from coterie.config.definition import Definition, Importance, Key, Type, one_of
+from coterie.config.definition import Definition, Importance, Key, Type, Width, one_of
 from coterie.nouns.errors import WorldError
 from coterie.nouns.jobs import ConnectorTaskId
 from coterie.spark.checkpoint import safe_name
@@ -31,6 +31,7 @@ STAGING = "_staging"
 """Readers of a folder skip names that start with an underscore."""
 SWEPT = "swept"
 """How a folder in staging is called that is being removed."""
+GROUP = "Sink"
 OPTIONS = "sink.option."
 
 DEFINITION = Definition(
@@ -41,6 +42,10 @@ DEFINITION = Definition(
             documentation="Format of the files that are written.",
             importance=Importance.HIGH,
             check=one_of(FORMATS),
+            group=GROUP,
+            order=0,
+            width=Width.SHORT,
+            display_name="Sink format",
         ),
         Key(
             name="sink.path",
@@ -48,6 +53,10 @@ DEFINITION = Definition(
             documentation="Folder that the files are written to; each batch of a task is one folder below it.",
             importance=Importance.HIGH,
             check=local_file_path,
+            group=GROUP,
+            order=1,
+            width=Width.LONG,
+            display_name="Sink folder",
         ),
     )
 )

@@ -19,12 +19,13 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
-from coterie.config.definition import Definition, Importance, Key, Type, at_least, not_blank, one_of
+from coterie.config.definition import Definition, Importance, Key, Type, Width, at_least, not_blank, one_of
 from coterie.nouns.errors import ConfigError, WorldError
 from coterie.spark.paths import local_file_path, option_values
 from coterie.spark.sources.file_log import local_path, names_with_glob_characters, planned_files, vanished
 from coterie.spark.transforms import first_sentence
 
+GROUP = "Source"
 OPTIONS = "source.option."
 OURS = {
     "path": "is said by source.path",
@@ -48,6 +49,10 @@ DEFINITION = Definition(
             documentation="Format of the files that are read.",
             importance=Importance.HIGH,
             check=one_of(("csv", "json")),
+            group=GROUP,
+            order=0,
+            width=Width.SHORT,
+            display_name="Source format",
         ),
         Key(
             name="source.path",
@@ -55,6 +60,10 @@ DEFINITION = Definition(
             documentation="Folder whose files are read. Files are to be written aside and renamed in.",
             importance=Importance.HIGH,
             check=local_file_path,
+            group=GROUP,
+            order=1,
+            width=Width.LONG,
+            display_name="Source folder",
         ),
         Key(
             name="source.schema",
@@ -62,6 +71,10 @@ DEFINITION = Definition(
             documentation="Columns of the files, as in CREATE TABLE: row BIGINT, name STRING, ...",
             importance=Importance.HIGH,
             check=not_blank,
+            group=GROUP,
+            order=2,
+            width=Width.LONG,
+            display_name="Source columns",
         ),
         Key(
             name="source.max.files.per.trigger",
@@ -69,6 +82,10 @@ DEFINITION = Definition(
             documentation="Most files that one batch looks at, counted over all tasks of the connector.",
             optional=True,
             check=at_least(1),
+            group=GROUP,
+            order=3,
+            width=Width.SHORT,
+            display_name="Files per trigger",
         ),
     )
 )
