@@ -122,10 +122,10 @@ async def test_whatever_a_restart_raises_the_task_fails_with_it_and_is_not_left_
     (tmp_path / "out").write_text("in the way")
     start = await rig.start(rig.config(tmp_path), "left-for-dead")
 
-    def stale(_: FileSink) -> None:
+    def stale(*_: object) -> None:
         raise OSError(errno.ESTALE, "Stale file handle")
 
-    monkeypatch.setattr(FileSink, "sweep", stale)
+    monkeypatch.setattr(FileSink, "take_over", stale)
     write_file(tmp_path / "in", "a.csv", [(1, 1.0, 1)])
     event = await rig.end_of(start.task)
     assert isinstance(event, TaskFailed)

@@ -9,13 +9,12 @@ from pathlib import Path
 
 import pytest
 import pytest_asyncio
-from pyspark.sql import DataFrame
 
 from coterie.herder.seams import TaskHalted
 from coterie.nouns.jobs import ConnectorName
 from coterie.spark.query import TaskQuery
 from coterie.spark.runtime import SparkTaskRuntime
-from coterie.spark.sinks.files import FileSink, Staged
+from coterie.spark.sinks.files import Batch, FileSink, StagedFiles
 from tests.kafka.embedded_broker import EmbeddedBroker
 from tests.spark.conftest import Rig, rows_of, write_file
 from tests.worker.fleet import SESSION_MS, Fleet
@@ -160,7 +159,7 @@ async def test_what_is_in_its_grace_is_halted_too_and_its_last_batch_is_left_to_
     in_batch, go_on = threading.Event(), threading.Event()
     stage = FileSink.stage
 
-    def slow(sink: FileSink, batch: DataFrame) -> Staged:
+    def slow(sink: FileSink, batch: Batch) -> StagedFiles:
         staged = stage(sink, batch)
         in_batch.set()
         assert go_on.wait(60)

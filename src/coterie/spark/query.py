@@ -17,8 +17,9 @@ from pyspark.sql.streaming.query import StreamingQuery
 from coterie.nouns.errors import ConfigError, WorldError
 from coterie.nouns.jobs import ConnectorTaskId
 from coterie.spark.checkpoint import Held, batch_in_flight, is_taken, last_batch
+from coterie.spark.fence import Fence, FencedError
 from coterie.spark.plugins import find_plugin
-from coterie.spark.sinks.files import Fence, FencedError, FileSink
+from coterie.spark.sinks.files import Batch, FileSink, TaskLineage
 from coterie.spark.transforms import transform
 
 log = logging.getLogger(__name__)
@@ -39,7 +40,8 @@ class TaskQuery:
         self._spark = spark
         self._config = config
         self._plugin = plugin
-        self._sink = FileSink.of(config, task, held.lineage, self.fence)
+        self._sink = FileSink.of(config)
+        self._lineage = TaskLineage(task=task, lineage=held.lineage)
         self._query: StreamingQuery | None = None
         self._starting = threading.Lock()
 
@@ -57,7 +59,7 @@ class TaskQuery:
         rows = transform(self._plugin.read(self._spark, self._config), self._config)
         writer = rows.writeStream.foreachBatch(self._effect).option("checkpointLocation", str(self.held.path))
         writer = writer.trigger(**trigger)
-        self._sink.sweep()
+        self._sink.take_over(self._lineage)
         with self._starting:
             if self.fence.closed:
                 raise FencedError
@@ -132,12 +134,13 @@ class TaskQuery:
         """What foreachBatch calls: check, write aside, check again, put in place."""
         try:
             self._plugin.check_plan(self.held.path, batch_id)
-            with self.fence.passing():
-                pass
-            staged = self._sink.stage(batch)
+            if self.fence.closed:
+                raise FencedError
+            staged = self._sink.stage(Batch(lineage=self._lineage, batch_id=batch_id, rows=batch))
             try:
                 self._plugin.check_read(batch.sparkSession, self._config, self.held.path, batch_id)
-                staged.put_in_place(batch_id)
+                with self.fence.passing():
+                    staged.put_in_place()
             finally:
                 staged.drop()
         except WorldError as error:

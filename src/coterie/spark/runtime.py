@@ -25,10 +25,10 @@ from coterie.nouns.errors import ConfigError, WorldError
 from coterie.nouns.jobs import ConnectorName, ConnectorTaskId
 from coterie.spark.checkpoint import Held, take_over, task_folder
 from coterie.spark.events import Events
+from coterie.spark.fence import FencedError
 from coterie.spark.plugins import find_plugin
 from coterie.spark.query import TaskQuery
 from coterie.spark.session import Session, open_session
-from coterie.spark.sinks.files import FencedError
 from coterie.spark.validation import dealt_by, errors_of, split_errors
 from coterie.spark.warmup import warm_up
 

@@ -10,11 +10,9 @@ that another task has written to it.
 
 import errno
 import shutil
-import threading
 import uuid
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
-from dataclasses import dataclass, field
+from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 
 import pyarrow.parquet
@@ -24,6 +22,7 @@ from coterie.config.definition import Definition, Importance, Key, Type, Width, 
 from coterie.nouns.errors import WorldError
 from coterie.nouns.jobs import ConnectorTaskId
 from coterie.spark.checkpoint import safe_name
+from coterie.spark.fence import FencedError
 from coterie.spark.paths import local_file_path, option_values
 
 FORMATS = ("json", "parquet")
@@ -62,73 +61,40 @@ DEFINITION = Definition(
 )
 
 
-class FencedError(Exception):
-    """The task was stopped here: its effects may not happen any more."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TaskLineage:
+    """A task, and one life of its checkpoint: batch ids count within it, and no other life repeats them."""
+
+    task: ConnectorTaskId
+    lineage: str
 
 
-class Fence:
-    """Stands between one run of a task and the world; once closed, nothing of this run gets through."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Batch:
+    """What one batch brings to its sink. A replay brings the same rows under the same lineage and id."""
 
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._closed = False
-
-    def shut(self) -> None:
-        """From now on no effect gets through; one may be under way still. Never waits."""
-        self._closed = True
-
-    def close(self) -> None:
-        """When it returns, no effect is under way and none will be."""
-        self.shut()
-        with self._lock:
-            pass
-
-    @property
-    def closed(self) -> bool:
-        return self._closed
-
-    @contextmanager
-    def passing(self) -> Iterator[None]:
-        """:raises FencedError: when the fence is closed."""
-        with self._lock:
-            if self._closed:
-                raise FencedError
-            yield
+    lineage: TaskLineage
+    batch_id: int
+    rows: DataFrame
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FileSink:
-    """Where one life of one task's checkpoint puts its batches."""
+    """Files in a folder."""
 
     format: str
     path: Path
     options: Mapping[str, str]
-    task: ConnectorTaskId
-    lineage: str
-    fence: Fence = field(default_factory=Fence)
 
     @classmethod
-    def of(cls, config: Mapping[str, str], task: ConnectorTaskId, lineage: str, fence: Fence) -> "FileSink":
+    def of(cls, config: Mapping[str, str]) -> "FileSink":
         return cls(
             format=config["sink.format"],
             path=Path(config["sink.path"].removeprefix("file://")).absolute(),
             options=option_values(config, OPTIONS),
-            task=task,
-            lineage=lineage,
-            fence=fence,
         )
 
-    def stage(self, batch: DataFrame) -> "Staged":
-        """Write the batch aside; nobody sees it yet."""
-        staged = Staged(self, self.path / STAGING / f"{self._key}-{uuid.uuid4().hex}")
-        batch.write.format(self.format).options(**self.options).save(str(staged.out))
-        return staged
-
-    def folder_of(self, batch_id: int) -> Path:
-        """What a reader sees of a batch."""
-        return self.path / safe_name(self.task.connector) / f"{self.task.task}-{self.lineage}" / str(batch_id)
-
-    def sweep(self) -> None:
+    def take_over(self, lineage: TaskLineage) -> None:
         """Remove what earlier owners of this task have left in staging.
 
         One of them may still be writing. So its folder goes away whole, by a rename, and its mark with it: whatever it
@@ -136,7 +102,7 @@ class FileSink:
         """
         for half_removed in self.path.glob(f"{STAGING}/{SWEPT}-*"):
             shutil.rmtree(half_removed, ignore_errors=True)
-        for left in self.path.glob(f"{STAGING}/{self._key}-*"):
+        for left in self.path.glob(f"{STAGING}/{_key(lineage)}-*"):
             doomed = left.with_name(f"{SWEPT}-{uuid.uuid4().hex}")
             try:
                 left.rename(doomed)
@@ -144,52 +110,60 @@ class FileSink:
                 continue
             shutil.rmtree(doomed, ignore_errors=True)
 
-    @property
-    def _key(self) -> str:
-        return f"{safe_name(self.task.connector)}-{self.task.task}-{self.lineage}"
+    def stage(self, batch: Batch) -> "StagedFiles":
+        """Write the batch aside; no reader sees it yet."""
+        staged = StagedFiles(self, batch.lineage, batch.batch_id)
+        batch.rows.write.format(self.format).options(**self.options).save(str(staged.out))
+        return staged
+
+    def folder_of(self, lineage: TaskLineage, batch_id: int) -> Path:
+        """What a reader sees of a batch."""
+        task = lineage.task
+        return self.path / safe_name(task.connector) / f"{task.task}-{lineage.lineage}" / str(batch_id)
 
 
-class Staged:
+def _key(lineage: TaskLineage) -> str:
+    return f"{safe_name(lineage.task.connector)}-{lineage.task.task}-{lineage.lineage}"
+
+
+class StagedFiles:
     """A batch written aside, still to be put in place or dropped."""
 
-    def __init__(self, sink: FileSink, folder: Path) -> None:
-        self._sink = sink
-        self._folder = folder
-        self._mark = folder / "mark"
-        self.out = folder / "out"
-        folder.mkdir(parents=True)
+    def __init__(self, sink: FileSink, lineage: TaskLineage, batch_id: int) -> None:
+        self._format = sink.format
+        self._there = sink.folder_of(lineage, batch_id)
+        self._folder = sink.path / STAGING / f"{_key(lineage)}-{uuid.uuid4().hex}"
+        self._mark = self._folder / "mark"
+        self.out = self._folder / "out"
+        self._folder.mkdir(parents=True)
         self._mark.touch()
 
-    def put_in_place(self, batch_id: int) -> bool:
-        """Whether this copy is the one that readers see; False too for a batch without rows.
+    def put_in_place(self) -> None:
+        """Rename the copy to what readers see, unless the batch has no rows or another copy of it stands there.
 
-        :raises FencedError: when the task was stopped here, or another owner has swept this copy away.
+        :raises FencedError: when another owner has swept this copy away.
         """
-        there = self._sink.folder_of(batch_id)
         try:
             if not self._has_rows():
-                return False
-            there.parent.mkdir(parents=True, exist_ok=True)
-            with self._sink.fence.passing():
-                # Spark has written all it will write: with the mark still here, the copy is whole.
-                if not self._mark.exists():
-                    raise FencedError
-                self.out.rename(there)
-                return True
+                return
+            self._there.parent.mkdir(parents=True, exist_ok=True)
+            # Spark has written all it will write: with the mark still here, the copy is whole.
+            if not self._mark.exists():
+                raise FencedError
+            self.out.rename(self._there)
         except OSError as error:
             if error.errno in (errno.ENOTEMPTY, errno.EEXIST):
-                return False
+                return
             if not self._mark.exists():
                 raise FencedError from error
-            raise WorldError(f"Batch {batch_id} could not be put at {there}: {error}") from error
-        finally:
-            self.drop()
+            raise WorldError(f"A batch could not be put at {self._there}: {error}") from error
 
     def drop(self) -> None:
+        """Remove what is left of the copy."""
         shutil.rmtree(self._folder, ignore_errors=True)
 
     def _has_rows(self) -> bool:
         parts = [path for path in self.out.rglob("part-*") if path.is_file()]
-        if self._sink.format == "parquet":
+        if self._format == "parquet":
             return any(pyarrow.parquet.read_metadata(part).num_rows for part in parts)
         return any(part.stat().st_size for part in parts)

@@ -1,0 +1,42 @@
+"""The fence between one run of a task and what its sink shows to readers."""
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+
+class FencedError(Exception):
+    """The run was stopped here, or another owner has taken over in the sink: its batch must not be shown."""
+
+
+class Fence:
+    """Open until the run is stopped. A closed fence stays closed. Safe on any thread."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._closed = False
+
+    def shut(self) -> None:
+        """Let no further effect begin; one may still be under way. Never waits."""
+        self._closed = True
+
+    def close(self) -> None:
+        """Shut, and wait for the effect that is under way: when this returns, none is, and none will be."""
+        self.shut()
+        with self._lock:
+            pass
+
+    @property
+    def closed(self) -> bool:
+        return self._closed
+
+    @contextmanager
+    def passing(self) -> Iterator[None]:
+        """Hold the fence open for one effect.
+
+        :raises FencedError: when the fence is closed.
+        """
+        with self._lock:
+            if self._closed:
+                raise FencedError
+            yield
