@@ -14,7 +14,8 @@ import pytest_asyncio
 from coterie.herder.seams import RuntimeDied, TaskEvent, TaskFailed, TaskRuntime, TaskStart, TaskTaken
 from coterie.nouns.ids import Incarnation
 from coterie.nouns.jobs import ConnectorName, ConnectorTaskId
-from coterie.spark.runtime import SparkConfig, SparkTaskRuntime
+from coterie.spark.runtime import SparkTaskRuntime
+from coterie.spark.settings import SparkConfig
 
 SCHEMA = "row BIGINT, delay DOUBLE, distance INT"
 

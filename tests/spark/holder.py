@@ -14,7 +14,8 @@ from pathlib import Path
 from coterie.herder.seams import RuntimeDied, TaskFailed, TaskHalted, TaskProgressed, TaskStart, TaskTaken
 from coterie.nouns.ids import Incarnation
 from coterie.nouns.jobs import ConnectorName, ConnectorTaskId
-from coterie.spark.runtime import SparkConfig, SparkTaskRuntime
+from coterie.spark.runtime import SparkTaskRuntime
+from coterie.spark.settings import SparkConfig
 
 TASK = ConnectorTaskId(ConnectorName("fight"), 0)
 

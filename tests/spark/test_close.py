@@ -8,12 +8,14 @@ from pathlib import Path
 import pytest
 
 from coterie.nouns.errors import WorldError
-from coterie.spark.runtime import SparkConfig, SparkTaskRuntime
+from coterie.spark.runtime import SparkTaskRuntime
+from coterie.spark.settings import SparkConfig
 
 LIFE = """
 import asyncio, json, os, sys, threading
 from pathlib import Path
-from coterie.spark.runtime import SparkConfig, SparkTaskRuntime
+from coterie.spark.runtime import SparkTaskRuntime
+from coterie.spark.settings import SparkConfig
 
 async def main():
     folder = Path(sys.argv[1])
@@ -46,7 +48,8 @@ STOPPING = """
 import asyncio, sys, threading, time
 from pathlib import Path
 from coterie.cli.stderr import log_to_stderr
-from coterie.spark.runtime import SparkConfig, SparkTaskRuntime
+from coterie.spark.runtime import SparkTaskRuntime
+from coterie.spark.settings import SparkConfig
 from coterie.spark.sinks.files import FileSink
 from tests.spark.conftest import Rig, write_file
 
@@ -72,7 +75,7 @@ async def main():
     start = await rig.start(rig.config(folder))
     await asyncio.to_thread(staging.wait)
     stopping = asyncio.create_task(runtime.stop(start.task, grace_ms=600_000))
-    await rig.wait_until(lambda: bool(runtime._being_stopped))
+    await rig.wait_until(lambda: runtime.held(start.task) is None)
     await runtime.close()
     await stopping
 

@@ -174,7 +174,7 @@ async def test_what_is_in_its_grace_is_halted_too_and_its_last_batch_is_left_to_
         await asyncio.to_thread(runtime.stop_everything_now)
         go_on.set()
     assert rows_of(tmp_path / "out") == [0]
-    assert runtime._being_stopped == []
+    assert start.task not in {run.task for run in runtime._supervisor._runs}
     monkeypatch.undo()
     await runtime.start(start)
     await rig.wait_until(lambda: rows_of(tmp_path / "out") == [0, 1])

@@ -9,8 +9,9 @@ import pytest
 import pytest_asyncio
 
 from coterie.spark import runtime as spark_runtime
-from coterie.spark.runtime import SparkConfig, SparkTaskRuntime
+from coterie.spark.runtime import SparkTaskRuntime
 from coterie.spark.session import Session
+from coterie.spark.settings import SparkConfig
 from tests.kafka.embedded_broker import EmbeddedBroker
 from tests.processes.cluster import Feed
 from tests.processes.rolling_update import RollingUpdate

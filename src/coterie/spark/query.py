@@ -28,13 +28,15 @@ log = logging.getLogger(__name__)
 class TaskQuery:
     """Runs a task on a checkpoint that it holds. All methods block: they are called on threads."""
 
-    def __init__(self, spark: SparkSession, task: ConnectorTaskId, config: Mapping[str, str], held: Held) -> None:
+    def __init__(
+        self, spark: SparkSession, task: ConnectorTaskId, config: Mapping[str, str], held: Held, fence: Fence
+    ) -> None:
         plugin = find_plugin(config.get("task.class", ""))
         if plugin is None:
             raise ConfigError({"task.class": [f"No such connector: {config.get('task.class')}"]})
         self.task = task
         self.held = held
-        self.fence = Fence()
+        self.fence = fence
         self.refusal: str | None = None
         """Why a batch was refused; starting again would refuse it again."""
         self._spark = spark

@@ -32,7 +32,8 @@ from coterie.nouns.membership import PlaceHandover
 from coterie.rest.app import create_app
 from coterie.rest.leader import HttpLeaderClient, open_client
 from coterie.rest.server import bind, serve_while
-from coterie.spark.runtime import SparkConfig, SparkTaskRuntime
+from coterie.spark.runtime import SparkTaskRuntime
+from coterie.spark.settings import SparkConfig
 from coterie.wire.connect import ConnectProtocol
 from coterie.worker.membership import ClassicMembership
 from coterie.worker.worker import Ended, Worker

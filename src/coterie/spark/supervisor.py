@@ -1,0 +1,356 @@
+"""Supervises the tasks that run on one Spark session: starts, watches, restarts and stops their queries.
+
+A run is one start of one task, with all restarts on the checkpoint that this start took over. The supervisor alone
+changes a run's state, always under its lock:
+
+| state | meaning | next |
+|---|---|---|
+| ``Starting`` | waits for a thread, takes the checkpoint over, starts the query | ``Running``, ``Ended`` |
+| ``Running`` | the query runs, or its death was not noticed yet | ``Restarting``, ``Stopping``, ``Ended`` |
+| ``Restarting`` | the query died; a thread starts it on the same checkpoint | ``Running``, ``Stopping``, ``Ended`` |
+| ``Stopping`` | asked to stop; the running batch may still be put in place within the grace | ``Ended`` |
+| ``Ended`` | no effect comes from this run | |
+
+A run ends for one of five reasons: it was stopped; it was *halted* with all others (:class:`TaskHalted`); another
+worker holds its checkpoint (:class:`TaskTaken`); restarts did not help (:class:`TaskFailed`); or the JVM died. No
+exception of Spark tells taken from failed; a look at the checkpoint does.
+"""
+
+import asyncio
+import logging
+import threading
+import time
+import traceback
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import TypeAlias, TypeVar
+
+from py4j.protocol import Py4JError
+from pyspark.errors import PySparkException
+
+from coterie.herder.seams import TaskFailed, TaskHalted, TaskProgressed, TaskStart, TaskTaken
+from coterie.nouns.errors import WorldError
+from coterie.nouns.jobs import ConnectorTaskId
+from coterie.spark.checkpoint import Held, take_over, task_folder
+from coterie.spark.events import Events
+from coterie.spark.fence import Fence, FencedError
+from coterie.spark.query import TaskQuery
+from coterie.spark.session import Session
+from coterie.spark.settings import SparkConfig
+
+log = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Starting:
+    pass
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Running:
+    query: TaskQuery
+    progress: tuple[int, int, str] | None
+    """The last progress that was reported; see :meth:`TaskQuery.progress`."""
+    deaths: int
+    """How often the query died since then."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Restarting:
+    query: TaskQuery
+    progress: tuple[int, int, str] | None
+    deaths: int
+    """Including the death after which it is started again."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stopping:
+    pass
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ended:
+    pass
+
+
+RunState: TypeAlias = Starting | Running | Restarting | Stopping | Ended
+
+
+class Run:
+    """One start of one task. Only the supervisor assigns ``state``."""
+
+    def __init__(self, task: ConnectorTaskId) -> None:
+        self.task = task
+        self.fence = Fence()
+        self.state: RunState = Starting()
+
+
+class Supervisor:
+    """Runs tasks on the session that ``session`` returns; ``session`` raises WorldError when nothing can run.
+
+    ``closing`` is set before :meth:`close` is called: threads that wait then go on and end.
+    """
+
+    def __init__(
+        self, config: SparkConfig, events: Events, session: Callable[[], Session], closing: threading.Event
+    ) -> None:
+        self._config = config
+        self._events = events
+        self._session = session
+        self._closing = closing
+        self._lock = threading.Lock()
+        self._runs: list[Run] = []
+        """All that have not ended. A task has at most one that is Running or Restarting."""
+        self._watcher: threading.Thread | None = None
+        # Two pools: a start that blocks in a plug-in must not delay a stop.
+        self._starts = ThreadPoolExecutor(config.starts_at_once, thread_name_prefix="coterie-start")
+        self._stops = ThreadPoolExecutor(config.stops_at_once, thread_name_prefix="coterie-stop")
+
+    def watch(self) -> None:
+        """Begin to look at the runs, on a thread; the session is open."""
+        self._watcher = threading.Thread(target=self._watch, name="coterie-watch", daemon=True)
+        self._watcher.start()
+
+    async def start(self, start: TaskStart) -> None:
+        """See :meth:`coterie.herder.seams.TaskRuntime.start`."""
+        self._events.forget(start.task)
+        run = Run(start.task)
+        with self._lock:
+            self._runs.append(run)
+        await on_thread(self._starts, lambda: self._start(run, start))
+
+    async def stop(self, task: ConnectorTaskId, *, grace_ms: int) -> None:
+        """See :meth:`coterie.herder.seams.TaskRuntime.stop`."""
+        # Many stops wait for a thread together, and the grace is for all of them, as in Connect.
+        deadline = time.monotonic() + grace_ms / 1000
+        if (stopping := self._begin_stop(task)) is not None:
+            await on_thread(self._stops, lambda: self._stop(*stopping, deadline))
+        self._events.forget(task)
+
+    def stop_everything_now(self) -> None:
+        """See :meth:`coterie.herder.seams.TaskRuntime.stop_everything_now`."""
+        with self._lock:
+            halted = list(self._runs)
+            queries = self._end_running()
+            for run, _ in queries:
+                self._events.put(TaskHalted(task=run.task))
+        # All are shut before one is waited for: one that hangs in its effect must not keep the others running. A run
+        # that is Starting finds its fence closed and reports it; of one that is Stopping nothing is reported.
+        for run in halted:
+            run.fence.shut()
+        for _, query in queries:
+            self._stops.submit(query.stop, grace_ms=0)
+        for run in halted:
+            run.fence.close()
+        log.warning("Everything here was stopped: %d tasks", len(halted))
+
+    def fence_running(self) -> None:
+        """Let no effect of a run through any more, without stopping its query: the JVM has ended or is about to."""
+        with self._lock:
+            runs = [run for run, _ in self._end_running()]
+        for run in runs:
+            run.fence.close()
+
+    def held(self, task: ConnectorTaskId) -> Held | None:
+        """The checkpoint on which ``task`` runs here."""
+        with self._lock:
+            current = self._current(task)
+            return None if current is None else current[1].held
+
+    def close(self) -> None:
+        """Fence all that runs, end the watch and drop the starts that still wait for a thread."""
+        self.fence_running()
+        # The watcher uses the pools, so it ends first.
+        if self._watcher is not None:
+            self._watcher.join()
+        self._starts.shutdown(wait=False, cancel_futures=True)
+
+    def join(self) -> None:
+        """Wait for the threads; the session was closed, so that none of them waits for a query."""
+        for pool in (self._starts, self._stops):
+            pool.shutdown(cancel_futures=True)
+
+    # -- starts and stops, on threads ---------------------------------------------------------------------------------
+
+    def _start(self, run: Run, start: TaskStart) -> None:
+        try:
+            session = self._session()
+            if (former := self._begin_stop(run.task)) is not None:
+                self._stop(*former, time.monotonic())
+            if run.fence.closed:
+                raise FencedError
+            held = take_over(task_folder(self._config.checkpoint_location, run.task, start.incarnation))
+            log.info("%s: start %d takes over with batch %s in flight", run.task, held.starts, held.batch_in_flight)
+            self._start_query(run, TaskQuery(session.spark, run.task, start.config, held, run.fence))
+        except FencedError:
+            self._session()
+            self._events.put(TaskHalted(task=run.task))
+        finally:
+            with self._lock:
+                has_failed = isinstance(run.state, Starting)
+                if has_failed:
+                    self._end(run)
+            if has_failed:
+                run.fence.close()
+
+    def _start_query(self, run: Run, query: TaskQuery) -> None:
+        """Start the query, with a few attempts; the run is Running afterwards, unless it ended meanwhile."""
+        for attempt in range(self._config.restarts + 1):
+            try:
+                query.start()
+                break
+            except (PySparkException, Py4JError) as error:
+                self._session()
+                if query.taken:
+                    query.stop(grace_ms=0)
+                    self._events.put(TaskTaken(task=run.task))
+                    return
+                if attempt == self._config.restarts:
+                    raise WorldError(f"The query did not start: {error}") from error
+                self._back_off(attempt)
+        with self._lock:
+            self._session()
+            if not run.fence.closed:
+                run.state = Running(query=query, progress=None, deaths=0)
+                return
+        self._events.put(TaskHalted(task=run.task))
+        query.stop(grace_ms=0)
+
+    def _begin_stop(self, task: ConnectorTaskId) -> tuple[Run, TaskQuery] | None:
+        with self._lock:
+            current = self._current(task)
+            if current is not None:
+                current[0].state = Stopping()
+            return current
+
+    def _stop(self, run: Run, query: TaskQuery, deadline: float) -> None:
+        try:
+            query.stop(grace_ms=max(0, round((deadline - time.monotonic()) * 1000)))
+        finally:
+            with self._lock:
+                self._end(run)
+
+    # -- the watch ----------------------------------------------------------------------------------------------------
+
+    def _watch(self) -> None:
+        """Look at every run again and again: is its checkpoint still ours, is the query alive, has it progressed."""
+        while not self._closing.wait(self._config.look_every_ms / 1000):
+            with self._lock:
+                runs = list(self._runs)
+            for run in runs:
+                try:
+                    self._look(run)
+                except (PySparkException, Py4JError, OSError) as error:
+                    # The JVM is going: the thread that waits for it reports that.
+                    log.debug("%s: no look: %s", run.task, error)
+                except Exception:
+                    # The other runs are still watched, and this one is reported.
+                    log.exception("%s cannot be watched", run.task)
+                    self._give_up(run, TaskFailed(task=run.task, trace=traceback.format_exc()))
+
+    def _look(self, run: Run) -> None:
+        state = run.state
+        if not isinstance(state, Running):
+            return
+        query = state.query
+        if query.taken:
+            # Also when the query has not noticed yet: one with nothing to read writes nothing, and would live on.
+            self._give_up(run, TaskTaken(task=run.task))
+            return
+        is_alive, progress = query.active(), query.progress()
+        if progress is not None and progress != state.progress:
+            progressed = Running(query=query, progress=progress, deaths=0)
+            batch_id, input_rows, _ = progress
+            event = TaskProgressed(task=run.task, batch_id=batch_id, input_rows=input_rows)
+            if not self._move(run, state, progressed, event):
+                return
+            state = progressed
+        if not is_alive:
+            died = Restarting(query=query, progress=state.progress, deaths=state.deaths + 1)
+            if self._move(run, state, died):
+                self._starts.submit(self._restart, run, died)
+
+    def _restart(self, run: Run, died: Restarting) -> None:
+        """The query died: start it once more on the same checkpoint, unless that cannot help."""
+        query = died.query
+        try:
+            trace = query.trace()
+            if query.taken:
+                self._give_up(run, TaskTaken(task=run.task))
+                return
+            if query.refusal is not None or died.deaths > self._config.restarts:
+                self._give_up(run, TaskFailed(task=run.task, trace=trace))
+                return
+            log.warning("%s: the query died and is started again (%d): %.500s", run.task, died.deaths, trace)
+            self._back_off(died.deaths - 1)
+            if run.state is died:
+                query.start()
+        except FencedError:
+            log.info("%s was stopped while it was started again", run.task)
+        except Exception as error:  # noqa: BLE001 - of a plug-in or a sink; no caller looks at what this thread raises
+            # A start that fails is one more death, until there are too many.
+            log.warning("%s: the query did not start again: %s", run.task, error)
+            if died.deaths >= self._config.restarts:
+                self._give_up(run, TaskFailed(task=run.task, trace=traceback.format_exc()))
+                return
+        self._move(run, died, Running(query=query, progress=died.progress, deaths=died.deaths))
+
+    def _back_off(self, attempt: int) -> None:
+        self._closing.wait(self._config.restart_backoff_ms * 2**attempt / 1000)
+
+    def _give_up(self, run: Run, event: TaskTaken | TaskFailed) -> None:
+        """End a run by ourselves; reported before the query is stopped, which takes time: the fence is closed."""
+        run.fence.close()
+        with self._lock:
+            match run.state:
+                case Running(query=query) | Restarting(query=query):
+                    self._end(run)
+                    self._events.put(event)
+                case Starting() | Stopping() | Ended():
+                    return
+        self._stops.submit(query.stop, grace_ms=0)
+
+    # -- states; the caller holds the lock, but for _move -------------------------------------------------------------
+
+    def _current(self, task: ConnectorTaskId) -> tuple[Run, TaskQuery] | None:
+        """The run of ``task`` that is Running or Restarting."""
+        return next((found for found in self._running() if found[0].task == task), None)
+
+    def _running(self) -> list[tuple[Run, TaskQuery]]:
+        return [(run, run.state.query) for run in self._runs if isinstance(run.state, Running | Restarting)]
+
+    def _end_running(self) -> list[tuple[Run, TaskQuery]]:
+        running = self._running()
+        for run, _ in running:
+            self._end(run)
+        return running
+
+    def _end(self, run: Run) -> None:
+        run.state = Ended()
+        self._runs.remove(run)
+
+    def _move(self, run: Run, before: RunState, after: RunState, event: TaskProgressed | None = None) -> bool:
+        """Whether ``run`` was still in the state ``before``, and now is in ``after``, with ``event`` reported."""
+        with self._lock:
+            if run.state is not before:
+                return False
+            run.state = after
+            if event is not None:
+                self._events.put(event)
+            return True
+
+
+async def on_thread(pool: ThreadPoolExecutor, work: Callable[[], T]) -> T:
+    """Run ``work`` on a thread of ``pool``.
+
+    :raises WorldError: when the pool was shut down before the work began.
+    """
+    try:
+        return await asyncio.get_running_loop().run_in_executor(pool, work)
+    except RuntimeError as error:
+        if "shutdown" not in str(error):
+            raise
+        raise WorldError("Spark is not running here") from error
