@@ -6,8 +6,7 @@ import pytest
 
 from coterie.config.definition import Definition, Width
 from coterie.spark import transforms, validation
-from coterie.spark.sinks import files as sinks
-from coterie.spark.sources import files
+from coterie.spark.plugins import sink_definition, sources
 
 TRANSFORMS = {
     "transforms": "kept,typed",
@@ -19,7 +18,8 @@ TRANSFORMS = {
 @pytest.fixture
 def definition() -> Definition:
     """All keys of a connector with each kind of transform."""
-    return validation.common() + files.DEFINITION + sinks.DEFINITION + transforms.definition(TRANSFORMS)
+    own = sources()["FileSource"].definition() + sink_definition({"sink.format": "json"})
+    return validation.common() + own + transforms.definition(TRANSFORMS)
 
 
 def test_every_key_has_documentation_a_group_a_width_and_a_label(definition: Definition) -> None:

@@ -14,7 +14,8 @@ from coterie.herder.seams import TaskHalted
 from coterie.nouns.jobs import ConnectorName
 from coterie.spark.query import TaskQuery
 from coterie.spark.runtime import SparkTaskRuntime
-from coterie.spark.sinks.files import Batch, FileSink, StagedFiles
+from coterie.spark.seams import Batch
+from coterie.spark.sinks.files import FileSink, StagedFiles
 from tests.kafka.embedded_broker import EmbeddedBroker
 from tests.spark.conftest import Rig, rows_of, write_file
 from tests.worker.fleet import SESSION_MS, Fleet

@@ -2,6 +2,9 @@
 
 from collections.abc import Mapping
 
+SOURCE_OPTIONS = "source.option."
+SINK_OPTIONS = "sink.option."
+
 
 def local_file_path(value: str) -> str | None:
     """A check: sources and sinks of files look at them through this machine's file system."""

@@ -1,72 +1,65 @@
-"""Connector plug-ins: what one has to offer, and how it is found by its class name or its short alias."""
+"""How a source is found by its class name or its short alias, and a sink by its format."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from functools import cache
 from importlib.metadata import entry_points
-from pathlib import Path
-from typing import Protocol
 
-from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql.types import StructType
+from coterie.config.definition import Definition, Importance, Key, Type, Width, one_of
+from coterie.nouns.errors import ConfigError
+from coterie.spark.seams import Sink, Source
+from coterie.spark.sinks.files import FORMATS, GROUP, FileSink
 
-from coterie.config.definition import Definition
+ENTRY_POINTS = "coterie.connectors"
+"""The group of entry points under which a package offers its sources: alias = class."""
 
-GROUP = "coterie.connectors"
-"""The group of entry points under which a package offers its connectors: alias = class."""
+SINKS: Mapping[str, type[Sink]] = dict.fromkeys(FORMATS, FileSink)
+"""Every sink, by each of its formats."""
 
-
-class Plugin(Protocol):
-    """The source side of a connector; transforms and sinks are the same for all."""
-
-    @property
-    def type(self) -> str:
-        """``source`` or ``sink``, as REST shows it."""
-        ...
-
-    @property
-    def prefix(self) -> str:
-        """Keys that start with this are the plug-in's: one that it does not define is an error."""
-        ...
-
-    @property
-    def options_prefix(self) -> str:
-        """Keys that start with this go to Spark's reader; ``validate`` judges them."""
-        ...
-
-    def definition(self, config: Mapping[str, str]) -> Definition: ...
-
-    def validate(self, spark: SparkSession, config: Mapping[str, str]) -> dict[str, list[str]]:
-        """Errors by key that only Spark can tell; asked when the definition finds none."""
-        ...
-
-    def schema(self, spark: SparkSession, config: Mapping[str, str]) -> StructType: ...
-
-    def split(self, config: Mapping[str, str], most: int) -> Sequence[Mapping[str, str]]:
-        """What is added to the connector's config for each of at most ``most`` tasks."""
-        ...
-
-    def read(self, spark: SparkSession, config: Mapping[str, str]) -> DataFrame: ...
-
-    def check_plan(self, checkpoint: Path, batch_id: int) -> None:
-        """:raises WorldError: when a batch that was planned must not be read."""
-        ...
-
-    def check_read(self, spark: SparkSession, config: Mapping[str, str], checkpoint: Path, batch_id: int) -> None:
-        """:raises WorldError: when a batch was not read as it was planned, so that its rows may not be seen."""
-        ...
+SINK_FORMAT = Key(
+    name="sink.format",
+    type=Type.STRING,
+    documentation="Format of the files that are written.",
+    importance=Importance.HIGH,
+    check=one_of(SINKS),
+    group=GROUP,
+    order=0,
+    width=Width.SHORT,
+    display_name="Sink format",
+)
 
 
 @cache
-def plugins() -> Mapping[str, type[Plugin]]:
-    """Every installed plug-in, by alias, by class name and by full class name."""
-    found: dict[str, type[Plugin]] = {}
-    for entry in entry_points(group=GROUP):
-        plugin: type[Plugin] = entry.load()
-        for name in (entry.name, plugin.__name__, f"{plugin.__module__}.{plugin.__qualname__}"):
-            found[name] = plugin
+def sources() -> Mapping[str, type[Source]]:
+    """Every installed source, by alias, by class name and by full class name."""
+    found: dict[str, type[Source]] = {}
+    for entry in entry_points(group=ENTRY_POINTS):
+        source: type[Source] = entry.load()
+        for name in (entry.name, source.__name__, f"{source.__module__}.{source.__qualname__}"):
+            found[name] = source
     return found
 
 
-def find_plugin(connector_class: str) -> Plugin | None:
-    plugin = plugins().get(connector_class)
-    return None if plugin is None else plugin()
+def find_source(connector_class: str | None) -> type[Source] | None:
+    return None if connector_class is None else sources().get(connector_class.strip())
+
+
+def source_of(config: Mapping[str, str], key: str) -> type[Source]:
+    """The source whose class or alias is the value of ``key``.
+
+    :raises ConfigError: when there is none.
+    """
+    source = find_source(config.get(key))
+    if source is None:
+        raise ConfigError({key: [f"No such connector: {config.get(key)}"]})
+    return source
+
+
+def find_sink(config: Mapping[str, str]) -> type[Sink]:
+    """:raises ConfigError: when ``sink.format`` is missing, or there is no such sink."""
+    return SINKS[Definition((SINK_FORMAT,)).read(config, SINK_FORMAT.name, str)]
+
+
+def sink_definition(config: Mapping[str, str]) -> Definition:
+    """``sink.format`` and the keys of the sink that it names; where it names none, those of the file sink."""
+    sink = SINKS.get(config.get(SINK_FORMAT.name, "").strip(), FileSink)
+    return Definition((SINK_FORMAT,)) + sink.definition()

@@ -3,7 +3,6 @@
 import logging
 import threading
 import time
-from collections.abc import Mapping
 from math import ceil
 from pathlib import Path
 from typing import Any
@@ -14,12 +13,12 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
-from coterie.nouns.errors import ConfigError, WorldError
+from coterie.nouns.errors import WorldError
 from coterie.nouns.jobs import ConnectorTaskId
 from coterie.spark.checkpoint import Held, batch_in_flight, is_taken, last_batch
 from coterie.spark.fence import Fence, FencedError
-from coterie.spark.plugins import find_plugin
-from coterie.spark.sinks.files import Batch, FileSink, TaskLineage
+from coterie.spark.pipeline import Pipeline
+from coterie.spark.seams import Batch, TaskLineage
 from coterie.spark.transforms import transform
 
 log = logging.getLogger(__name__)
@@ -29,20 +28,15 @@ class TaskQuery:
     """Runs a task on a checkpoint that it holds. All methods block: they are called on threads."""
 
     def __init__(
-        self, spark: SparkSession, task: ConnectorTaskId, config: Mapping[str, str], held: Held, fence: Fence
+        self, spark: SparkSession, task: ConnectorTaskId, pipeline: Pipeline, held: Held, fence: Fence
     ) -> None:
-        plugin = find_plugin(config.get("task.class", ""))
-        if plugin is None:
-            raise ConfigError({"task.class": [f"No such connector: {config.get('task.class')}"]})
         self.task = task
         self.held = held
         self.fence = fence
         self.refusal: str | None = None
         """Why a batch was refused; starting again would refuse it again."""
         self._spark = spark
-        self._config = config
-        self._plugin = plugin
-        self._sink = FileSink.of(config)
+        self._pipeline = pipeline
         self._lineage = TaskLineage(task=task, lineage=held.lineage)
         self._query: StreamingQuery | None = None
         self._starting = threading.Lock()
@@ -53,15 +47,14 @@ class TaskQuery:
         :raises ConfigError, PySparkException, Py4JError: when Spark does not start it.
         :raises FencedError: when the task was stopped meanwhile.
         """
-        interval_ms = int(self._config.get("trigger.interval.ms", "1000"))
-        self._begin(processingTime=f"{interval_ms} milliseconds")
+        self._begin(processingTime=f"{self._pipeline.trigger_interval_ms} milliseconds")
 
     def _begin(self, **trigger: Any) -> None:
         """Start the query with one of Spark's triggers."""
-        rows = transform(self._plugin.read(self._spark, self._config), self._config)
+        rows = transform(self._pipeline.source.read(self._spark), self._pipeline.transforms)
         writer = rows.writeStream.foreachBatch(self._effect).option("checkpointLocation", str(self.held.path))
         writer = writer.trigger(**trigger)
-        self._sink.take_over(self._lineage)
+        self._pipeline.sink.take_over(self._lineage)
         with self._starting:
             if self.fence.closed:
                 raise FencedError
@@ -135,12 +128,12 @@ class TaskQuery:
     def _effect(self, batch: DataFrame, batch_id: int) -> None:
         """What foreachBatch calls: check, write aside, check again, put in place."""
         try:
-            self._plugin.check_plan(self.held.path, batch_id)
+            self._pipeline.source.check_plan(self.held.path, batch_id)
             if self.fence.closed:
                 raise FencedError
-            staged = self._sink.stage(Batch(lineage=self._lineage, batch_id=batch_id, rows=batch))
+            staged = self._pipeline.sink.stage(Batch(lineage=self._lineage, batch_id=batch_id, rows=batch))
             try:
-                self._plugin.check_read(batch.sparkSession, self._config, self.held.path, batch_id)
+                self._pipeline.source.check_read(batch.sparkSession, self.held.path, batch_id)
                 with self.fence.passing():
                     staged.put_in_place()
             finally:

@@ -9,15 +9,16 @@ from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
 
 from coterie.herder.seams import RuntimeDied, TaskEvent, TaskStart
-from coterie.nouns.errors import ConfigError, WorldError
+from coterie.nouns.errors import WorldError
 from coterie.nouns.jobs import ConnectorName, ConnectorTaskId
 from coterie.spark.checkpoint import Held
 from coterie.spark.events import Events
-from coterie.spark.plugins import find_plugin
+from coterie.spark.pipeline import resolved, task_configs
+from coterie.spark.plugins import find_source
 from coterie.spark.session import Session, open_session
 from coterie.spark.settings import SparkConfig
 from coterie.spark.supervisor import Supervisor, on_thread
-from coterie.spark.validation import dealt_by, errors_of, split_errors
+from coterie.spark.validation import errors_of
 from coterie.spark.warmup import warm_up
 
 
@@ -49,16 +50,16 @@ class SparkTaskRuntime:
     async def validate(
         self, config: Mapping[str, str], checkpointed: Sequence[Mapping[str, str]]
     ) -> Mapping[str, Sequence[str]]:
-        return await on_thread(self._questions, lambda: errors_of(self._living().spark, config, checkpointed))
+        return await on_thread(self._questions, lambda: errors_of(self._living().spark, resolved(config), checkpointed))
 
     def connector_type(self, config: Mapping[str, str]) -> str:
-        plugin = find_plugin(config.get("connector.class", ""))
-        return "unknown" if plugin is None else plugin.type
+        source = find_source(config.get("connector.class"))
+        return "unknown" if source is None else source.type
 
     async def split(
         self, connector: ConnectorName, config: Mapping[str, str], checkpointed: Sequence[Mapping[str, str]]
     ) -> Sequence[Mapping[str, str]]:
-        return await on_thread(self._questions, lambda: _split(connector, config, checkpointed))
+        return await on_thread(self._questions, lambda: task_configs(connector, config, checkpointed))
 
     async def start(self, start: TaskStart) -> None:
         await self._supervisor.start(start)
@@ -120,26 +121,3 @@ class SparkTaskRuntime:
         if self._session is None or self._closing.is_set():
             raise WorldError("Spark is not running here")
         return self._session
-
-
-def _split(
-    connector: ConnectorName, config: Mapping[str, str], checkpointed: Sequence[Mapping[str, str]]
-) -> list[Mapping[str, str]]:
-    connector_class = config.get("connector.class", "")
-    plugin = find_plugin(connector_class)
-    if plugin is None:
-        raise ConfigError({"connector.class": [f"No such connector: {connector_class}"]})
-    dealt = dealt_by(plugin, config)
-    if errors := split_errors(config, len(dealt), checkpointed):
-        raise ConfigError(errors)
-    return [
-        {
-            **config,
-            **own,
-            "name": connector,
-            "task.class": connector_class,
-            "task.index": str(index),
-            "task.count": str(len(dealt)),
-        }
-        for index, own in enumerate(dealt)
-    ]

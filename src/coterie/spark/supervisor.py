@@ -35,6 +35,7 @@ from coterie.nouns.jobs import ConnectorTaskId
 from coterie.spark.checkpoint import Held, take_over, task_folder
 from coterie.spark.events import Events
 from coterie.spark.fence import Fence, FencedError
+from coterie.spark.pipeline import Pipeline
 from coterie.spark.query import TaskQuery
 from coterie.spark.session import Session
 from coterie.spark.settings import SparkConfig
@@ -182,9 +183,10 @@ class Supervisor:
                 self._stop(*former, time.monotonic())
             if run.fence.closed:
                 raise FencedError
+            pipeline = Pipeline.of(start.config)
             held = take_over(task_folder(self._config.checkpoint_location, run.task, start.incarnation))
             log.info("%s: start %d takes over with batch %s in flight", run.task, held.starts, held.batch_in_flight)
-            self._start_query(run, TaskQuery(session.spark, run.task, start.config, held, run.fence))
+            self._start_query(run, TaskQuery(session.spark, run.task, pipeline, held, run.fence))
         except FencedError:
             self._session()
             self._events.put(TaskHalted(task=run.task))

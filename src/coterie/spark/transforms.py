@@ -1,6 +1,6 @@
 """Transforms: what a connector does to its rows, as column expressions that run in the JVM."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
 from pyspark.errors import PySparkException
@@ -109,7 +109,7 @@ def definition(config: Mapping[str, str]) -> Definition:
     """The keys of the transforms that ``config`` names."""
     keys: list[Key] = []
     for alias in aliases(config):
-        kind = KINDS.get(config.get(f"transforms.{alias}.type", ""))
+        kind = KINDS.get(config.get(f"transforms.{alias}.type", "").strip())
         settings = () if kind is None else (_setting(alias, kind),)
         keys += [_type(alias, dependents=tuple(key.name for key in settings)), *settings]
     return Definition(tuple(keys))
@@ -148,19 +148,41 @@ def _setting(alias: str, kind: Kind) -> Key:
     )
 
 
-def transform(rows: DataFrame, config: Mapping[str, str]) -> DataFrame:
-    """``rows`` through all transforms of ``config``, in their order.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Transform:
+    """One transform of a connector: its kind, and the value of its key."""
+
+    kind: Kind
+    key: str
+    """The full name of the key."""
+    value: str
+
+
+def parsed(config: Mapping[str, str]) -> tuple[Transform, ...]:
+    """The transforms of ``config``, in their order.
+
+    :raises ConfigError: when a value is not valid; names its key.
+    """
+    own = definition(config)
+    found: list[Transform] = []
+    for alias in aliases(config):
+        kind = KINDS[own.read(config, f"transforms.{alias}.type", str)]
+        key = f"transforms.{alias}.{kind.key}"
+        found.append(Transform(kind=kind, key=key, value=own.read(config, key, str)))
+    return tuple(found)
+
+
+def transform(rows: DataFrame, transforms: Iterable[Transform]) -> DataFrame:
+    """``rows`` through all ``transforms``, in their order.
 
     :raises ConfigError: when one does not fit the columns that reach it; names its key.
     """
-    for alias in aliases(config):
-        kind = KINDS[config[f"transforms.{alias}.type"]]
-        key = f"transforms.{alias}.{kind.key}"
+    for one in transforms:
         try:
-            rows = kind.apply(rows, config[key])
+            rows = one.kind.apply(rows, one.value)
         except (PySparkException, ValueError) as error:
-            sentence = first_sentence(error)
-            raise ConfigError({key: [f"Invalid value {config[key]} for configuration {key}: {sentence}"]}) from error
+            sentence = f"Invalid value {one.value} for configuration {one.key}: {first_sentence(error)}"
+            raise ConfigError({one.key: [sentence]}) from error
     return rows
 
 

@@ -8,9 +8,9 @@ from pyspark.sql import SparkSession
 from coterie.config.definition import Definition, Importance, Key, Type, Width, at_least, not_blank, one_of
 from coterie.nouns.errors import ConfigError
 from coterie.spark import transforms
-from coterie.spark.paths import option_values
-from coterie.spark.plugins import Plugin, find_plugin, plugins
-from coterie.spark.sinks import files
+from coterie.spark.paths import SINK_OPTIONS, SOURCE_OPTIONS
+from coterie.spark.plugins import SINK_FORMAT, find_sink, find_source, sink_definition, sources
+from coterie.spark.seams import Share, Source
 
 GROUP = "Common"
 
@@ -37,7 +37,7 @@ def common() -> Definition:
                 type=Type.CLASS,
                 documentation="The plug-in: its alias or its class.",
                 importance=Importance.HIGH,
-                check=one_of(plugins(), "No such connector; there are"),
+                check=one_of(sources(), "No such connector; there are"),
                 group=GROUP,
                 order=1,
                 width=Width.LONG,
@@ -78,25 +78,28 @@ def errors_of(
 
     ``checkpointed`` are the configs of the connector's tasks that may have checkpoints.
     """
-    found = common().errors(config)
-    plugin = find_plugin(config.get("connector.class", ""))
-    if plugin is None:
-        return found
-    definition = common() + plugin.definition(config) + files.DEFINITION + transforms.definition(config)
-    found = definition.errors(config) | _unknown(definition, plugin, config)
-    if not any(key.startswith(plugin.prefix) for key in found):
-        found |= plugin.validate(spark, config)
-        found |= _unfit_transforms(spark, plugin, config, found)
-    if "sink.format" not in found:
-        found |= _unknown_sink_options(spark, config)
-    if "tasks.max" not in found:
-        found |= split_errors(config, len(dealt_by(plugin, config)), checkpointed)
+    source = find_source(config.get("connector.class"))
+    if source is None:
+        return common().errors(config)
+    definition = common() + source.definition() + sink_definition(config) + transforms.definition(config)
+    found = definition.errors(config) | _unknown(definition, config)
+    if not any(key.startswith("source.") for key in found):
+        if "tasks.max" not in found:
+            found |= split_errors(config, len(shares_of(source, config)), checkpointed)
+        found |= source.validate(spark, config)
+        found |= _unfit_transforms(spark, source, config, found)
+    if SINK_FORMAT.name not in found:
+        found |= find_sink(config).validate(spark, config)
     return found
 
 
-def dealt_by(plugin: Plugin, config: Mapping[str, str]) -> Sequence[Mapping[str, str]]:
-    """What each task of a connector with this ``config`` gets of its own."""
-    return plugin.split(config, common().read(config, "tasks.max", int))
+def shares_of(source: type[Source], config: Mapping[str, str]) -> Sequence[Mapping[str, str]]:
+    """What the config of each task has beside the connector's ``config``.
+
+    :raises ConfigError: when a value is not valid.
+    :raises WorldError: when the source cannot be reached.
+    """
+    return source.split(source.parts(config), common().read(config, "tasks.max", int))
 
 
 def split_errors(
@@ -120,40 +123,27 @@ def split_errors(
     }
 
 
-def _unknown(definition: Definition, plugin: Plugin, config: Mapping[str, str]) -> dict[str, list[str]]:
-    """Keys under our own prefixes that nobody defines: a slip of the pen must not be silent."""
+def _unknown(definition: Definition, config: Mapping[str, str]) -> dict[str, list[str]]:
+    """Keys under our own prefixes that no definition has: a typing error must not be silent."""
     known = {key.name for key in definition.keys}
-    options = (plugin.options_prefix, files.OPTIONS)
-    ours = (plugin.prefix, "sink.", "transforms.")
     return {
         key: [f"Unknown configuration {key}"]
         for key in config
-        if key.startswith(ours) and not key.startswith(options) and key not in known
+        if key.startswith(("source.", "sink.", "transforms."))
+        and not key.startswith((SOURCE_OPTIONS, SINK_OPTIONS))
+        and key not in known
     }
 
 
 def _unfit_transforms(
-    spark: SparkSession, plugin: Plugin, config: Mapping[str, str], found: Mapping[str, list[str]]
+    spark: SparkSession, source: type[Source], config: Mapping[str, str], found: Mapping[str, list[str]]
 ) -> dict[str, list[str]]:
     """Resolve the transforms against the source's columns, as the query will."""
-    if any(key.startswith(("transforms", plugin.prefix)) for key in found):
+    if any(key.startswith(("transforms", "source.")) for key in found):
         return {}
     try:
-        transforms.transform(spark.createDataFrame([], plugin.schema(spark, config)), config)
+        schema = source.of(config, Share(index=0, count=1)).schema(spark)
+        transforms.transform(spark.createDataFrame([], schema), transforms.parsed(config))
     except ConfigError as error:
         return {key: list(sentences) for key, sentences in error.errors.items()}
     return {}
-
-
-def _unknown_sink_options(spark: SparkSession, config: Mapping[str, str]) -> dict[str, list[str]]:
-    sql = spark._jvm.org.apache.spark.sql  # type: ignore[union-attr]
-    format_ = config["sink.format"]
-    known = {
-        "json": sql.catalyst.json.JSONOptions,
-        "parquet": sql.execution.datasources.parquet.ParquetOptions,
-    }[format_]
-    return {
-        files.OPTIONS + option: [f"Spark's {format_} files have no option {option}"]
-        for option in option_values(config, files.OPTIONS)
-        if not (known.isValidOption(option) or option.startswith("parquet."))
-    }

@@ -11,6 +11,7 @@ from coterie.nouns.ids import Incarnation
 from coterie.nouns.jobs import ConnectorName, ConnectorTaskId
 from coterie.spark.checkpoint import take_over, task_folder
 from coterie.spark.fence import Fence
+from coterie.spark.pipeline import Pipeline
 from coterie.spark.query import TaskQuery
 from coterie.spark.sinks.files import FORMATS
 
@@ -56,4 +57,4 @@ def _run(spark: SparkSession, folder: Path, format_: str) -> None:
         "sink.format": format_,
         "sink.path": str(folder / "out"),
     }
-    TaskQuery(spark, task, config, held, Fence()).run_once()
+    TaskQuery(spark, task, Pipeline.of(config), held, Fence()).run_once()

@@ -7,7 +7,8 @@ import pytest
 
 from coterie.nouns.jobs import ConnectorName, ConnectorTaskId
 from coterie.spark.fence import FencedError
-from coterie.spark.sinks.files import FileSink, StagedFiles, TaskLineage
+from coterie.spark.seams import TaskLineage
+from coterie.spark.sinks.files import FileSink, StagedFiles
 
 TASK = ConnectorTaskId(ConnectorName("my/c"), 2)
 LINEAGE = TaskLineage(task=TASK, lineage="l")

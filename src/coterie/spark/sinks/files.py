@@ -14,16 +14,17 @@ import uuid
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Self
 
 import pyarrow.parquet
-from pyspark.sql import DataFrame
+from pyspark.sql import SparkSession
 
-from coterie.config.definition import Definition, Importance, Key, Type, Width, one_of
+from coterie.config.definition import Definition, Importance, Key, Type, Width
 from coterie.nouns.errors import WorldError
-from coterie.nouns.jobs import ConnectorTaskId
 from coterie.spark.checkpoint import safe_name
 from coterie.spark.fence import FencedError
-from coterie.spark.paths import local_file_path, option_values
+from coterie.spark.paths import SINK_OPTIONS, local_file_path, option_values
+from coterie.spark.seams import Batch, TaskLineage
 
 FORMATS = ("json", "parquet")
 STAGING = "_staging"
@@ -31,21 +32,9 @@ STAGING = "_staging"
 SWEPT = "swept"
 """How a folder in staging is called that is being removed."""
 GROUP = "Sink"
-OPTIONS = "sink.option."
 
 DEFINITION = Definition(
     (
-        Key(
-            name="sink.format",
-            type=Type.STRING,
-            documentation="Format of the files that are written.",
-            importance=Importance.HIGH,
-            check=one_of(FORMATS),
-            group=GROUP,
-            order=0,
-            width=Width.SHORT,
-            display_name="Sink format",
-        ),
         Key(
             name="sink.path",
             type=Type.STRING,
@@ -62,23 +51,6 @@ DEFINITION = Definition(
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TaskLineage:
-    """A task, and one life of its checkpoint: batch ids count within it, and no other life repeats them."""
-
-    task: ConnectorTaskId
-    lineage: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Batch:
-    """What one batch brings to its sink. A replay brings the same rows under the same lineage and id."""
-
-    lineage: TaskLineage
-    batch_id: int
-    rows: DataFrame
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class FileSink:
     """Files in a folder."""
 
@@ -87,11 +59,30 @@ class FileSink:
     options: Mapping[str, str]
 
     @classmethod
-    def of(cls, config: Mapping[str, str]) -> "FileSink":
+    def definition(cls) -> Definition:
+        return DEFINITION
+
+    @classmethod
+    def validate(cls, spark: SparkSession, config: Mapping[str, str]) -> dict[str, list[str]]:
+        """The names of the options."""
+        sql = spark._jvm.org.apache.spark.sql  # type: ignore[union-attr]
+        format_ = config["sink.format"].strip()
+        known = {
+            "json": sql.catalyst.json.JSONOptions,
+            "parquet": sql.execution.datasources.parquet.ParquetOptions,
+        }[format_]
+        return {
+            SINK_OPTIONS + option: [f"Spark's {format_} files have no option {option}"]
+            for option in option_values(config, SINK_OPTIONS)
+            if not (known.isValidOption(option) or option.startswith("parquet."))
+        }
+
+    @classmethod
+    def of(cls, config: Mapping[str, str]) -> Self:
         return cls(
-            format=config["sink.format"],
-            path=Path(config["sink.path"].removeprefix("file://")).absolute(),
-            options=option_values(config, OPTIONS),
+            format=config["sink.format"].strip(),
+            path=Path(DEFINITION.read(config, "sink.path", str).removeprefix("file://")).absolute(),
+            options=option_values(config, SINK_OPTIONS),
         )
 
     def take_over(self, lineage: TaskLineage) -> None:

@@ -12,8 +12,9 @@ happen:
 """
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import cast
+from typing import ClassVar, Self, cast
 
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
@@ -21,12 +22,12 @@ from pyspark.sql.types import StructType
 
 from coterie.config.definition import Definition, Importance, Key, Type, Width, at_least, not_blank, one_of
 from coterie.nouns.errors import ConfigError, WorldError
-from coterie.spark.paths import local_file_path, option_values
+from coterie.spark.paths import SOURCE_OPTIONS, local_file_path, option_values
+from coterie.spark.seams import Share
 from coterie.spark.sources.file_log import local_path, names_with_glob_characters, planned_files, vanished
 from coterie.spark.transforms import first_sentence
 
 GROUP = "Source"
-OPTIONS = "source.option."
 OURS = {
     "path": "is said by source.path",
     "maxfilespertrigger": "is said by source.max.files.per.trigger",
@@ -91,56 +92,78 @@ DEFINITION = Definition(
 )
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
 class FileSource:
-    """Reads CSV or JSON files from a folder."""
+    """Reads CSV or JSON files from a folder: those whose path hashes to the task's share."""
 
-    type = "source"
-    prefix = "source."
-    options_prefix = OPTIONS
+    type: ClassVar[str] = "source"
 
-    def definition(self, config: Mapping[str, str]) -> Definition:
+    format: str
+    path: str
+    columns: str
+    """The schema, as in CREATE TABLE."""
+    max_files_per_trigger: int | None
+    options: Mapping[str, str]
+    share: Share
+
+    @classmethod
+    def definition(cls) -> Definition:
         return DEFINITION
 
-    def validate(self, spark: SparkSession, config: Mapping[str, str]) -> dict[str, list[str]]:
+    @classmethod
+    def validate(cls, spark: SparkSession, config: Mapping[str, str]) -> dict[str, list[str]]:
         """What only Spark can tell: the schema, the names of the options."""
         found: dict[str, list[str]] = {}
+        source = cls.of(config, Share(index=0, count=1))
         try:
-            self.schema(spark, config)
+            source.schema(spark)
         except ConfigError as error:
             found |= {key: list(sentences) for key, sentences in error.errors.items()}
-        for option in option_values(config, OPTIONS):
+        for option in source.options:
             if why := OURS.get(option.lower()):
-                found[OPTIONS + option] = [f"Option {option} cannot be set: it {why}"]
-            elif not self._knows(spark, config.get("source.format", ""), option):
-                found[OPTIONS + option] = [f"Spark's {config.get('source.format')} files have no option {option}"]
+                found[SOURCE_OPTIONS + option] = [f"Option {option} cannot be set: it {why}"]
+            elif not _knows(spark, source.format, option):
+                found[SOURCE_OPTIONS + option] = [f"Spark's {source.format} files have no option {option}"]
         return found
 
-    def schema(self, spark: SparkSession, config: Mapping[str, str]) -> StructType:
-        """:raises ConfigError: when Spark cannot read it."""
-        ddl = config["source.schema"]
+    @classmethod
+    def parts(cls, config: Mapping[str, str]) -> Sequence[str]:
+        """The folder: every task looks at the whole of it."""
+        return [DEFINITION.read(config, "source.path", str)]
+
+    @classmethod
+    def split(cls, parts: Sequence[str], tasks_max: int) -> Sequence[Mapping[str, str]]:
+        """As many tasks as may be: each reads the files whose path hashes to it."""
+        return [{} for _ in range(tasks_max)]
+
+    @classmethod
+    def of(cls, config: Mapping[str, str], share: Share) -> Self:
+        return cls(
+            format=DEFINITION.read(config, "source.format", str),
+            path=DEFINITION.read(config, "source.path", str),
+            columns=DEFINITION.read(config, "source.schema", str),
+            max_files_per_trigger=DEFINITION.find(config, "source.max.files.per.trigger", int),
+            options=option_values(config, SOURCE_OPTIONS),
+            share=share,
+        )
+
+    def schema(self, spark: SparkSession) -> StructType:
         try:
-            return cast(StructType, StructType.fromDDL(ddl))
+            return cast(StructType, StructType.fromDDL(self.columns))
         except PySparkException as error:
             key = "source.schema"
-            raise ConfigError(
-                {key: [f"Invalid value {ddl} for configuration {key}: {first_sentence(error)}"]}
-            ) from error
+            sentence = f"Invalid value {self.columns} for configuration {key}: {first_sentence(error)}"
+            raise ConfigError({key: [sentence]}) from error
 
-    def split(self, config: Mapping[str, str], most: int) -> Sequence[Mapping[str, str]]:
-        """Every task looks at the whole folder and reads the files whose path hashes to it."""
-        return [{} for _ in range(most)]
-
-    def read(self, spark: SparkSession, config: Mapping[str, str]) -> DataFrame:
-        """The stream of this task's rows."""
+    def read(self, spark: SparkSession) -> DataFrame:
         defaults = {"mode": "FAILFAST", "maxFileAge": "365000d"}
-        options = option_values(config, OPTIONS)
-        if any(key.lower() == "header" and value.lower() == "true" for key, value in options.items()):
+        if any(key.lower() == "header" and value.lower() == "true" for key, value in self.options.items()):
             defaults["enforceSchema"] = "false"
-        if (most := config.get("source.max.files.per.trigger")) is not None:
-            defaults["maxFilesPerTrigger"] = most
-        reader = spark.readStream.format(config["source.format"]).schema(self.schema(spark, config))
-        rows = reader.options(**defaults).options(**options).load(config["source.path"])
-        return rows.where(f"pmod(hash(_metadata.file_path), {config['task.count']}) = {config['task.index']}")
+        if self.max_files_per_trigger is not None:
+            defaults["maxFilesPerTrigger"] = str(self.max_files_per_trigger)
+        reader = spark.readStream.format(self.format).schema(self.schema(spark))
+        rows = reader.options(**defaults).options(**self.options).load(self.path)
+        return rows.where(f"pmod(hash(_metadata.file_path), {self.share.count}) = {self.share.index}")
 
     def check_plan(self, checkpoint: Path, batch_id: int) -> None:
         """Before a batch is read.
@@ -154,42 +177,34 @@ class FileSource:
                 f"connector and what it has written, and create it again: {_listed(odd)}"
             )
 
-    def check_read(self, spark: SparkSession, config: Mapping[str, str], checkpoint: Path, batch_id: int) -> None:
+    def check_read(self, spark: SparkSession, checkpoint: Path, batch_id: int) -> None:
         """After a batch was read, before its rows can be seen.
 
         :raises WorldError: when a file of this task was not there to be read.
         """
         gone = vanished(planned_files(checkpoint, batch_id))
-        if mine := [path for path in gone if _is_mine(spark, config, path)]:
+        if mine := [path for path in gone if self._reads(spark, path)]:
             raise WorldError(
                 f"Batch {batch_id} is refused: files that it was to read have vanished since it was planned. "
                 f"Put them back and restart the task: {_listed(mine)}"
             )
 
-    def _knows(self, spark: SparkSession, format_: str, option: str) -> bool:
-        catalyst = spark._jvm.org.apache.spark.sql  # type: ignore[union-attr]
-        known = {
-            "csv": catalyst.catalyst.csv.CSVOptions,
-            "json": catalyst.catalyst.json.JSONOptions,
-        }.get(format_)
-        # pathGlobFilter is the one option of files in general that Spark keeps in no list.
-        general = catalyst.execution.datasources.FileIndexOptions
-        return (
-            known is None
-            or known.isValidOption(option)
-            or general.isValidOption(option)
-            or option.lower() == "pathglobfilter"
+    def _reads(self, spark: SparkSession, path: str) -> bool:
+        """Whether the split gives the file to this task; Spark itself says so, since its hash decides."""
+        uri = spark._jvm.org.apache.hadoop.fs.Path(f"file:{path}")  # type: ignore[union-attr]
+        text = uri.toUri().toString()
+        row = spark.range(1).selectExpr(
+            f"pmod(hash(decode(unhex('{text.encode().hex()}'), 'UTF-8')), {self.share.count})"
         )
+        return bool(row.collect()[0][0] == self.share.index)
 
 
-def _is_mine(spark: SparkSession, config: Mapping[str, str], path: str) -> bool:
-    """Whether the split gives the file to this task; Spark itself says so, since its hash decides."""
-    uri = spark._jvm.org.apache.hadoop.fs.Path(f"file:{path}")  # type: ignore[union-attr]
-    text = uri.toUri().toString()
-    row = spark.range(1).selectExpr(
-        f"pmod(hash(decode(unhex('{text.encode().hex()}'), 'UTF-8')), {config['task.count']})"
-    )
-    return bool(row.collect()[0][0] == int(config["task.index"]))
+def _knows(spark: SparkSession, format_: str, option: str) -> bool:
+    catalyst = spark._jvm.org.apache.spark.sql  # type: ignore[union-attr]
+    known = {"csv": catalyst.catalyst.csv.CSVOptions, "json": catalyst.catalyst.json.JSONOptions}[format_]
+    # pathGlobFilter is the one option of files in general that Spark keeps in no list.
+    general = catalyst.execution.datasources.FileIndexOptions
+    return bool(known.isValidOption(option) or general.isValidOption(option) or option.lower() == "pathglobfilter")
 
 
 def _listed(paths: Sequence[str]) -> str:

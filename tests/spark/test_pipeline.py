@@ -1,0 +1,72 @@
+"""What a task's config is parsed to, and what is refused there."""
+
+from pathlib import Path
+
+import pytest
+
+from coterie.nouns.errors import ConfigError
+from coterie.spark.pipeline import Pipeline, task_configs
+from coterie.spark.seams import Share
+from coterie.spark.sinks.files import FileSink
+from coterie.spark.sources.files import FileSource
+
+CONNECTOR = {
+    "connector.class": "FileSource",
+    "tasks.max": "3",
+    "source.format": "csv",
+    "source.path": "/in",
+    "source.schema": "row BIGINT",
+    "source.option.header": "true",
+    "transforms": "kept",
+    "transforms.kept.type": "Filter",
+    "transforms.kept.condition": "row > 0",
+    "sink.format": "parquet",
+    "sink.path": "file:///out",
+    "sink.option.compression": "gzip",
+}
+
+
+def test_a_task_config_becomes_a_pipeline_and_defaults_come_from_the_keys() -> None:
+    configs = task_configs("c", CONNECTOR, ())
+    assert len(configs) == 3
+    pipeline = Pipeline.of(configs[2])
+    assert pipeline.source == FileSource(
+        format="csv",
+        path="/in",
+        columns="row BIGINT",
+        max_files_per_trigger=None,
+        options={"header": "true"},
+        share=Share(index=2, count=3),
+    )
+    assert pipeline.sink == FileSink(format="parquet", path=Path("/out"), options={"compression": "gzip"})
+    (kept,) = pipeline.transforms
+    assert (kept.key, kept.value) == ("transforms.kept.condition", "row > 0")
+    assert pipeline.trigger_interval_ms == 1000
+
+
+def test_a_connector_without_tasks_max_has_one_task() -> None:
+    (only,) = task_configs("c", {key: value for key, value in CONNECTOR.items() if key != "tasks.max"}, ())
+    assert Pipeline.of(only).source == Pipeline.of(task_configs("c", CONNECTOR | {"tasks.max": "1"}, ())[0]).source
+
+
+@pytest.mark.parametrize(
+    ("changes", "key"),
+    [
+        ({"task.class": "Nothing"}, "task.class"),
+        ({"task.index": "-1"}, "task.index"),
+        ({"source.format": "xml"}, "source.format"),
+        ({"transforms": "lost"}, "transforms.lost.type"),
+        ({"sink.format": "xml"}, "sink.format"),
+        ({"sink.path": "s3://bucket/x"}, "sink.path"),
+        ({"trigger.interval.ms": "soon"}, "trigger.interval.ms"),
+    ],
+)
+def test_a_value_that_is_not_valid_is_refused_by_its_key(changes: dict[str, str], key: str) -> None:
+    with pytest.raises(ConfigError) as raised:
+        Pipeline.of({**task_configs("c", CONNECTOR, ())[0], **changes})
+    assert set(raised.value.errors) == {key}
+
+
+def test_a_connector_of_an_unknown_class_is_not_split() -> None:
+    with pytest.raises(ConfigError, match="No such connector: Nothing"):
+        task_configs("c", CONNECTOR | {"connector.class": "Nothing"}, ())
