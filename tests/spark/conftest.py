@@ -31,16 +31,16 @@ def write_file(folder: Path, name: str, rows: list[tuple[int, float | None, int]
     return aside.rename(folder / name)
 
 
-def rows_of(out: Path) -> list[int]:
-    """The row numbers that a reader finds, without Spark: all but what a reader skips."""
+def rows_of(out: Path, column: str = "row") -> list[int]:
+    """The numbers in ``column`` that a reader finds, without Spark, sorted."""
     found: list[int] = []
     for folder, folders, names in os.walk(out):
         folders[:] = [name for name in folders if not name.startswith(("_", "."))]
         for path in (Path(folder, name) for name in names if name.startswith("part-")):
             if ".parquet" in path.name:
-                found += pyarrow.parquet.ParquetFile(path).read(columns=["row"])["row"].to_pylist()
+                found += pyarrow.parquet.ParquetFile(path).read(columns=[column])[column].to_pylist()
             else:
-                found += [json.loads(line)["row"] for line in path.read_text().splitlines()]
+                found += [json.loads(line)[column] for line in path.read_text().splitlines()]
     return sorted(found)
 
 

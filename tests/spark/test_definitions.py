@@ -7,6 +7,12 @@ import pytest
 from coterie.config.definition import Definition, Width
 from coterie.spark import transforms, validation
 from coterie.spark.plugins import sink_definition, sources
+from coterie.spark.rate import RateSource
+from coterie.spark.seams import Source
+from coterie.spark.sources.files import FileSource
+
+SOURCES: tuple[type[Source], ...] = (FileSource, RateSource)
+"""Typed so that mypy checks that each fits the seam: what an entry point loads has no type."""
 
 TRANSFORMS = {
     "transforms": "kept,typed",
@@ -15,10 +21,11 @@ TRANSFORMS = {
 }
 
 
-@pytest.fixture
-def definition() -> Definition:
-    """All keys of a connector with each kind of transform."""
-    own = sources()["FileSource"].definition() + sink_definition({"sink.format": "json"})
+@pytest.fixture(params=[("FileSource", "json"), ("FileSource", "noop"), ("RateSource", "json")], ids="-".join)
+def definition(request: pytest.FixtureRequest) -> Definition:
+    """All keys of a connector with this source and sink and each kind of transform."""
+    source, sink = request.param
+    own = sources()[source].definition() + sink_definition({"sink.format": sink})
     return validation.common() + own + transforms.definition(TRANSFORMS)
 
 
@@ -47,10 +54,16 @@ def test_dependents_are_keys_of_the_same_config(definition: Definition) -> None:
 
 def test_a_key_with_a_closed_list_of_values_recommends_them(definition: Definition) -> None:
     recommended = {key.name: key.recommended_values for key in definition.keys if key.recommended_values}
-    assert set(recommended.pop("connector.class")) >= {"FileSource"}
+    assert set(recommended.pop("connector.class")) >= {"FileSource", "RateSource"}
+    recommended.pop("source.format", None)
     assert recommended == {
-        "source.format": ("csv", "json"),
-        "sink.format": ("json", "parquet"),
+        "sink.format": ("json", "noop", "parquet"),
         "transforms.kept.type": ("Cast", "Filter"),
         "transforms.typed.type": ("Cast", "Filter"),
     }
+
+
+def test_the_entry_points_lead_to_our_sources_by_alias_class_and_full_class_name() -> None:
+    for source in SOURCES:
+        assert sources()[source.__name__] is source
+        assert sources()[f"{source.__module__}.{source.__name__}"] is source

@@ -43,6 +43,23 @@ WRONG: list[tuple[dict[str, str | None], set[str]]] = [
 ]
 
 
+RATE: dict[str, str | None] = {
+    "connector.class": "RateSource",
+    **dict.fromkeys(("source.format", "source.path", "source.schema", "source.option.header")),
+}
+WRONG += [
+    ({**RATE, "source.rows.per.second": "100"}, set()),
+    ({**RATE, "source.rows.per.second": "0"}, {"source.rows.per.second"}),
+    ({**RATE, "source.path": "/in"}, {"source.path"}),
+    ({**RATE, "source.option.rampUpTime": "5s"}, {"source.option.rampUpTime"}),
+    ({**RATE, **FILTER, "transforms.f.condition": "value > 7"}, set()),
+    ({**RATE, **FILTER}, {"transforms.f.condition"}),
+    ({"sink.format": "noop", "sink.path": None}, set()),
+    ({"sink.format": "noop"}, {"sink.path"}),
+    ({"sink.format": "noop", "sink.path": None, "sink.option.compression": "gzip"}, {"sink.option.compression"}),
+]
+
+
 @pytest.mark.parametrize(("changes", "keys"), WRONG)
 async def test_each_wrong_key_is_named(
     rig: Rig, tmp_path: Path, changes: dict[str, str | None], keys: set[str]
@@ -78,4 +95,5 @@ async def test_another_number_of_tasks_is_refused_where_there_are_checkpoints(ri
 async def test_the_type_of_a_connector_is_its_plug_ins(rig: Rig) -> None:
     assert rig.runtime.connector_type({"connector.class": "FileSource"}) == "source"
     assert rig.runtime.connector_type({"connector.class": "coterie.spark.sources.files.FileSource"}) == "source"
+    assert rig.runtime.connector_type({"connector.class": "RateSource"}) == "source"
     assert rig.runtime.connector_type({}) == "unknown"

@@ -19,3 +19,8 @@ def local_file_path(value: str) -> str | None:
 def option_values(config: Mapping[str, str], prefix: str) -> dict[str, str]:
     """The options under ``prefix``, without it."""
     return {key.removeprefix(prefix): value for key, value in config.items() if key.startswith(prefix)}
+
+
+def refused_options(config: Mapping[str, str], prefix: str, where: str) -> dict[str, list[str]]:
+    """Errors by key, for a source or sink without options."""
+    return {prefix + option: [f"{where} has no options"] for option in option_values(config, prefix)}

@@ -6,19 +6,20 @@ from importlib.metadata import entry_points
 
 from coterie.config.definition import Definition, Importance, Key, Type, Width, one_of
 from coterie.nouns.errors import ConfigError
+from coterie.spark.noop import NoopSink
 from coterie.spark.seams import Sink, Source
 from coterie.spark.sinks.files import FORMATS, GROUP, FileSink
 
 ENTRY_POINTS = "coterie.connectors"
 """The group of entry points under which a package offers its sources: alias = class."""
 
-SINKS: Mapping[str, type[Sink]] = dict.fromkeys(FORMATS, FileSink)
+SINKS: Mapping[str, type[Sink]] = {**dict.fromkeys(FORMATS, FileSink), "noop": NoopSink}
 """Every sink, by each of its formats."""
 
 SINK_FORMAT = Key(
     name="sink.format",
     type=Type.STRING,
-    documentation="Format of the files that are written.",
+    documentation="Format of the files that are written; noop writes nothing.",
     importance=Importance.HIGH,
     check=one_of(SINKS),
     group=GROUP,

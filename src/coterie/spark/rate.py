@@ -1,0 +1,82 @@
+"""``RateSource``: Spark's rate source, so many rows a second, for tests and demonstrations.
+
+Every task reads a rate stream of its own and keeps the values ``v`` with ``v % count = index``: over all tasks of a
+connector each value comes once. Value and timestamp of a row follow from the checkpoint, so that a replayed batch has
+the same rows.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import ClassVar, Self
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.types import LongType, StructField, StructType, TimestampType
+
+from coterie.config.definition import Definition, Importance, Key, Type, Width, at_least
+from coterie.spark.paths import SOURCE_OPTIONS, refused_options
+from coterie.spark.seams import Share
+
+DEFINITION = Definition(
+    (
+        Key(
+            name="source.rows.per.second",
+            type=Type.LONG,
+            documentation="Rows that the connector reads in a second, over all its tasks.",
+            default="1",
+            importance=Importance.HIGH,
+            check=at_least(1),
+            group="Source",
+            order=0,
+            width=Width.SHORT,
+            display_name="Rows per second",
+        ),
+    )
+)
+SCHEMA = StructType([StructField("timestamp", TimestampType()), StructField("value", LongType())])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RateSource:
+    """Counts: ``timestamp TIMESTAMP, value BIGINT``, values from 0."""
+
+    type: ClassVar[str] = "source"
+
+    rows_per_second: int
+    share: Share
+
+    @classmethod
+    def definition(cls) -> Definition:
+        return DEFINITION
+
+    @classmethod
+    def validate(cls, spark: SparkSession, config: Mapping[str, str]) -> dict[str, list[str]]:
+        return refused_options(config, SOURCE_OPTIONS, "RateSource")
+
+    @classmethod
+    def parts(cls, config: Mapping[str, str]) -> Sequence[str]:
+        """The one stream of values."""
+        return ["rate"]
+
+    @classmethod
+    def split(cls, parts: Sequence[str], tasks_max: int) -> Sequence[Mapping[str, str]]:
+        return [{} for _ in range(tasks_max)]
+
+    @classmethod
+    def of(cls, config: Mapping[str, str], share: Share) -> Self:
+        return cls(rows_per_second=DEFINITION.read(config, "source.rows.per.second", int), share=share)
+
+    def schema(self, spark: SparkSession) -> StructType:
+        return SCHEMA
+
+    def read(self, spark: SparkSession) -> DataFrame:
+        # One Spark partition: a batch of a file sink is one file.
+        options = {"rowsPerSecond": str(self.rows_per_second), "numPartitions": "1"}
+        rows = spark.readStream.format("rate").options(**options).load()
+        return rows.where(f"value % {self.share.count} = {self.share.index}")
+
+    def check_plan(self, checkpoint: Path, batch_id: int) -> None:
+        """Any batch can be read."""
+
+    def check_read(self, spark: SparkSession, checkpoint: Path, batch_id: int) -> None:
+        """A batch is always read as it was planned."""
