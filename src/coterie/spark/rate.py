@@ -5,6 +5,7 @@ connector each value comes once. Value and timestamp of a row follow from the ch
 the same rows.
 """
 
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,7 +15,9 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import LongType, StructField, StructType, TimestampType
 
 from coterie.config.definition import Definition, Importance, Key, Type, Width, at_least
+from coterie.nouns.errors import WorldError
 from coterie.spark.paths import SOURCE_OPTIONS, refused_options
+from coterie.spark.positions import Positions, commit_empty_batches, committed_offset, write_source_log
 from coterie.spark.seams import Share
 
 DEFINITION = Definition(
@@ -74,6 +77,26 @@ class RateSource:
         options = {"rowsPerSecond": str(self.rows_per_second), "numPartitions": "1"}
         rows = spark.readStream.format("rate").options(**options).load()
         return rows.where(f"value % {self.share.count} = {self.share.index}")
+
+    def positions(self, spark: SparkSession, checkpoint: Path) -> Positions:
+        """For how many seconds this task has counted."""
+        offset = committed_offset(checkpoint)
+        return {} if offset is None else {self._name: int(offset)}
+
+    def seed(self, checkpoint: Path, positions: Positions) -> None:
+        """Go on counting now; the values of the time between are not skipped, they come later.
+
+        :raises WorldError: when there is no position of this very share: the tasks of another split have counted to
+            different values, and no single position continues them.
+        """
+        if (seconds := positions.get(self._name)) is None:
+            raise WorldError(f"There is no position for {self._name}: a rate stream cannot be split anew")
+        write_source_log(checkpoint, [str(round(time.time() * 1000) - seconds * 1000)])
+        commit_empty_batches(checkpoint, str(seconds), batches=1)
+
+    @property
+    def _name(self) -> str:
+        return f"task {self.share.index} of {self.share.count}"
 
     def check_plan(self, checkpoint: Path, batch_id: int) -> None:
         """Any batch can be read."""

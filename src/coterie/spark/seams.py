@@ -14,6 +14,7 @@ from pyspark.sql.types import StructType
 
 from coterie.config.definition import Definition
 from coterie.nouns.jobs import ConnectorTaskId
+from coterie.spark.positions import Positions
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,6 +71,18 @@ class Source(Protocol):
 
     def read(self, spark: SparkSession) -> DataFrame:
         """The stream of this task's rows. A replayed batch has the same rows."""
+        ...
+
+    def positions(self, spark: SparkSession, checkpoint: Path) -> Positions:
+        """What this task has read of its share by the last committed batch. Positions of several tasks can be merged:
+        they have no key in common."""
+        ...
+
+    def seed(self, checkpoint: Path, positions: Positions) -> None:
+        """Have a checkpoint on which no query has run go on at ``positions``; those of other tasks do no harm.
+
+        :raises WorldError: when this share cannot go on at them.
+        """
         ...
 
     def check_plan(self, checkpoint: Path, batch_id: int) -> None:

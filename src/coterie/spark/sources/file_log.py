@@ -14,6 +14,14 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
+from coterie.spark.positions import (
+    Positions,
+    commit_empty_batches,
+    committed_offset,
+    planned_offset,
+    write_source_log,
+)
+
 GLOB_CHARACTERS = frozenset("{}[]*?\\")
 
 
@@ -25,6 +33,35 @@ def planned_files(checkpoint: Path, batch_id: int) -> tuple[str, ...]:
     for number in range(first, _source_offset(checkpoint, batch_id) + 1):
         found.update(local_path(entry["path"]) for entry in _entries(sources, number) if entry["batchId"] == number)
     return tuple(sorted(found))
+
+
+def read_files(checkpoint: Path) -> Positions:
+    """The files of all committed batches, whichever task's they are: modification time in ms by URI, both as Spark
+    wrote them."""
+    offset = committed_offset(checkpoint)
+    last = -1 if offset is None else _number(offset)
+    numbers: dict[int, Path] = {}
+    for path in (checkpoint / "sources" / "0").glob("[0-9]*"):
+        numbers[int(path.name.removesuffix(".compact"))] = path
+    compacted = [number for number, path in numbers.items() if path.suffix]
+    found: dict[str, int] = {}
+    # The newest compact file holds all entries before it, also those of plain files that were removed since.
+    for number in range(max(compacted, default=0), max(numbers, default=-1) + 1):
+        for entry in _entries(checkpoint / "sources" / "0", number):
+            if entry["batchId"] <= last:
+                found[entry["path"]] = entry["timestamp"]
+    return found
+
+
+def seed_read_files(checkpoint: Path, files: Positions) -> None:
+    """Have a checkpoint without batches take ``files`` for read.
+
+    Two batches are committed: Spark plans the last one again at every start, and the first would cost it a look at
+    every file.
+    """
+    entries = [json.dumps({"path": uri, "timestamp": at_ms, "batchId": 0}) for uri, at_ms in sorted(files.items())]
+    write_source_log(checkpoint, entries)
+    commit_empty_batches(checkpoint, json.dumps({"logOffset": 0}), batches=2)
 
 
 def names_with_glob_characters(paths: Iterable[str]) -> list[str]:
@@ -41,9 +78,13 @@ def local_path(uri: str) -> str:
 
 
 def _source_offset(checkpoint: Path, batch_id: int) -> int:
-    """The number in the source's log up to which a batch reads: the third line of its plan."""
-    line = (checkpoint / "offsets" / str(batch_id)).read_text().splitlines()[2]
-    return -1 if line == "-" else int(json.loads(line)["logOffset"])
+    """The number in the source's log up to which a batch reads."""
+    offset = planned_offset(checkpoint, batch_id)
+    return -1 if offset is None else _number(offset)
+
+
+def _number(offset: str) -> int:
+    return int(json.loads(offset)["logOffset"])
 
 
 def _entries(sources: Path, number: int) -> list[dict[str, Any]]:

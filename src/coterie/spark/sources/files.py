@@ -23,8 +23,16 @@ from pyspark.sql.types import StructType
 from coterie.config.definition import Definition, Importance, Key, Type, Width, at_least, not_blank, one_of
 from coterie.nouns.errors import ConfigError, WorldError
 from coterie.spark.paths import SOURCE_OPTIONS, local_file_path, option_values
+from coterie.spark.positions import Positions
 from coterie.spark.seams import Share
-from coterie.spark.sources.file_log import local_path, names_with_glob_characters, planned_files, vanished
+from coterie.spark.sources.file_log import (
+    local_path,
+    names_with_glob_characters,
+    planned_files,
+    read_files,
+    seed_read_files,
+    vanished,
+)
 from coterie.spark.transforms import first_sentence
 
 GROUP = "Source"
@@ -165,6 +173,18 @@ class FileSource:
         rows = reader.options(**defaults).options(**self.options).load(self.path)
         return rows.where(f"pmod(hash(_metadata.file_path), {self.share.count}) = {self.share.index}")
 
+    def positions(self, spark: SparkSession, checkpoint: Path) -> Positions:
+        """The files that this task has read: modification time in ms by URI, as Spark wrote them.
+
+        The source log has the files of all tasks: each looks at the whole folder.
+        """
+        looked_at = read_files(checkpoint)
+        own = set(self._own(spark, [local_path(uri) for uri in looked_at]))
+        return {uri: at_ms for uri, at_ms in looked_at.items() if local_path(uri) in own}
+
+    def seed(self, checkpoint: Path, positions: Positions) -> None:
+        seed_read_files(checkpoint, positions)
+
     def check_plan(self, checkpoint: Path, batch_id: int) -> None:
         """Before a batch is read.
 
@@ -183,20 +203,21 @@ class FileSource:
         :raises WorldError: when a file of this task was not there to be read.
         """
         gone = vanished(planned_files(checkpoint, batch_id))
-        if mine := [path for path in gone if self._reads(spark, path)]:
+        if mine := self._own(spark, gone):
             raise WorldError(
                 f"Batch {batch_id} is refused: files that it was to read have vanished since it was planned. "
                 f"Put them back and restart the task: {_listed(mine)}"
             )
 
-    def _reads(self, spark: SparkSession, path: str) -> bool:
-        """Whether the split gives the file to this task; Spark itself says so, since its hash decides."""
-        uri = spark._jvm.org.apache.hadoop.fs.Path(f"file:{path}")  # type: ignore[union-attr]
-        text = uri.toUri().toString()
-        row = spark.range(1).selectExpr(
-            f"pmod(hash(decode(unhex('{text.encode().hex()}'), 'UTF-8')), {self.share.count})"
-        )
-        return bool(row.collect()[0][0] == self.share.index)
+    def _own(self, spark: SparkSession, paths: Sequence[str]) -> list[str]:
+        """Those of ``paths`` that the split gives to this task; Spark itself says so, since its hash decides."""
+        if not paths:
+            return []
+        path_of = spark._jvm.org.apache.hadoop.fs.Path  # type: ignore[union-attr]
+        uris = [(path, path_of(f"file:{path}").toUri().toString()) for path in paths]
+        rows = spark.createDataFrame(uris, "path STRING, uri STRING")
+        own = rows.where(f"pmod(hash(uri), {self.share.count}) = {self.share.index}").select("path")
+        return [row["path"] for row in own.collect()]
 
 
 def _knows(spark: SparkSession, format_: str, option: str) -> bool:
