@@ -7,9 +7,9 @@ import pytest
 from coterie.config.definition import Definition, Width
 from coterie.spark import transforms, validation
 from coterie.spark.plugins import sink_definition, sources
-from coterie.spark.rate import RateSource
 from coterie.spark.seams import Source
 from coterie.spark.sources.files import FileSource
+from coterie.spark.sources.rate import RateSource
 
 SOURCES: tuple[type[Source], ...] = (FileSource, RateSource)
 """Typed so that mypy checks that each fits the seam: what an entry point loads has no type."""

@@ -6,9 +6,9 @@ from importlib.metadata import entry_points
 
 from coterie.config.definition import Definition, Importance, Key, Type, Width, one_of
 from coterie.nouns.errors import ConfigError
-from coterie.spark.noop import NoopSink
 from coterie.spark.seams import Sink, Source
 from coterie.spark.sinks.files import FORMATS, GROUP, FileSink
+from coterie.spark.sinks.noop import NoopSink
 
 ENTRY_POINTS = "coterie.connectors"
 """The group of entry points under which a package offers its sources: alias = class."""
