@@ -11,7 +11,8 @@ import pytest
 import pytest_asyncio
 
 from coterie.herder.seams import TaskHalted
-from coterie.nouns.jobs import ConnectorName
+from coterie.nouns.jobs import ConnectorName, ConnectorTaskId
+from coterie.spark.fence import FencedError
 from coterie.spark.query import TaskQuery
 from coterie.spark.runtime import SparkTaskRuntime
 from coterie.spark.seams import Batch
@@ -147,6 +148,40 @@ async def test_what_was_being_started_is_halted_too_and_what_starts_later_runs(
     await runtime.start(starting.result())
     await rig.wait_until(lambda: rows_of(tmp_path / "out") == list(range(10)))
     await runtime.stop(task, grace_ms=10_000)
+
+
+async def test_a_start_that_waits_for_a_thread_is_halted_before_it_takes_its_checkpoint_over(
+    rig: Rig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    runtime = rig.spark_runtime
+    threads = runtime._config.starts_at_once
+    config = rig.config(tmp_path, tasks__max=str(threads + 1))
+    in_start: list[TaskQuery] = []
+    go_on = threading.Event()
+
+    def slow(query: TaskQuery) -> None:
+        in_start.append(query)
+        assert go_on.wait(60)
+        raise FencedError
+
+    def asked() -> int:
+        return sum(run.task.connector == "queue" for run in runtime._supervisor._runs)
+
+    monkeypatch.setattr(TaskQuery, "start", slow)
+    async with asyncio.TaskGroup() as tasks:
+        for index in range(threads + 1):
+            tasks.create_task(rig.start(config, "queue", index))
+        await rig.wait_until(lambda: len(in_start) == threads and asked() == threads + 1)
+        await asyncio.to_thread(runtime.stop_everything_now)
+        go_on.set()
+    halted = set[ConnectorTaskId]()
+    async with asyncio.timeout(60):
+        while len(halted) <= threads:
+            event = await runtime.next_event()
+            if isinstance(event, TaskHalted) and event.task.connector == "queue":
+                halted.add(event.task)
+    assert asked() == 0
+    assert len(list((runtime._config.checkpoint_location / "queue-i").iterdir())) == threads
 
 
 async def test_what_is_in_its_grace_is_halted_too_and_its_last_batch_is_left_to_whoever_is_next(

@@ -1,9 +1,13 @@
-"""Small words that sources and sinks share about paths and options."""
+"""What the keys of all sources and all sinks have in common: headings, options, checks of paths."""
 
 from collections.abc import Mapping
 
+SOURCE_GROUP = "Source"
+SINK_GROUP = "Sink"
+"""Headings under which forms show the keys."""
 SOURCE_OPTIONS = "source.option."
 SINK_OPTIONS = "sink.option."
+"""Keys that start with this are options of Spark's own reader or writer."""
 
 
 def local_file_path(value: str) -> str | None:

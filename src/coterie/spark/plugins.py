@@ -6,8 +6,9 @@ from importlib.metadata import entry_points
 
 from coterie.config.definition import Definition, Importance, Key, Type, Width, one_of
 from coterie.nouns.errors import ConfigError
+from coterie.spark.paths import SINK_GROUP
 from coterie.spark.seams import Sink, Source
-from coterie.spark.sinks.files import FORMATS, GROUP, FileSink
+from coterie.spark.sinks.files import FORMATS, FileSink
 from coterie.spark.sinks.noop import NoopSink
 
 ENTRY_POINTS = "coterie.connectors"
@@ -22,7 +23,7 @@ SINK_FORMAT = Key(
     documentation="Format of the files that are written; noop writes nothing.",
     importance=Importance.HIGH,
     check=one_of(SINKS),
-    group=GROUP,
+    group=SINK_GROUP,
     order=0,
     width=Width.SHORT,
     display_name="Sink format",

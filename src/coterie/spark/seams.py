@@ -110,7 +110,10 @@ class TaskLineage:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Batch:
-    """What one batch brings to its sink. A replay brings the same rows under the same lineage and id."""
+    """What one batch brings to its sink, whole: one :meth:`Staged.put_in_place` shows all of it or nothing.
+
+    A replay brings the same rows under the same lineage and id.
+    """
 
     lineage: TaskLineage
     batch_id: int

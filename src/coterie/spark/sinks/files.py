@@ -23,7 +23,7 @@ from coterie.config.definition import Definition, Importance, Key, Type, Width
 from coterie.nouns.errors import WorldError
 from coterie.spark.checkpoint import safe_name
 from coterie.spark.fence import FencedError
-from coterie.spark.paths import SINK_OPTIONS, local_file_path, option_values
+from coterie.spark.paths import SINK_GROUP, SINK_OPTIONS, local_file_path, option_values
 from coterie.spark.seams import Batch, TaskLineage
 
 FORMATS = ("json", "parquet")
@@ -31,7 +31,6 @@ STAGING = "_staging"
 """Readers of a folder skip names that start with an underscore."""
 SWEPT = "swept"
 """How a folder in staging is called that is being removed."""
-GROUP = "Sink"
 
 DEFINITION = Definition(
     (
@@ -41,7 +40,7 @@ DEFINITION = Definition(
             documentation="Folder that the files are written to; each batch of a task is one folder below it.",
             importance=Importance.HIGH,
             check=local_file_path,
-            group=GROUP,
+            group=SINK_GROUP,
             order=1,
             width=Width.LONG,
             display_name="Sink folder",

@@ -22,7 +22,7 @@ from pyspark.sql.types import StructType
 
 from coterie.config.definition import Definition, Importance, Key, Type, Width, at_least, not_blank, one_of
 from coterie.nouns.errors import ConfigError, WorldError
-from coterie.spark.paths import SOURCE_OPTIONS, local_file_path, option_values
+from coterie.spark.paths import SOURCE_GROUP, SOURCE_OPTIONS, local_file_path, option_values
 from coterie.spark.positions import Positions
 from coterie.spark.seams import Share
 from coterie.spark.sources.file_log import (
@@ -35,7 +35,6 @@ from coterie.spark.sources.file_log import (
 )
 from coterie.spark.transforms import first_sentence
 
-GROUP = "Source"
 OURS = {
     "path": "is said by source.path",
     "maxfilespertrigger": "is said by source.max.files.per.trigger",
@@ -58,7 +57,7 @@ DEFINITION = Definition(
             documentation="Format of the files that are read.",
             importance=Importance.HIGH,
             check=one_of(("csv", "json")),
-            group=GROUP,
+            group=SOURCE_GROUP,
             order=0,
             width=Width.SHORT,
             display_name="Source format",
@@ -69,7 +68,7 @@ DEFINITION = Definition(
             documentation="Folder whose files are read. Files are to be written aside and renamed in.",
             importance=Importance.HIGH,
             check=local_file_path,
-            group=GROUP,
+            group=SOURCE_GROUP,
             order=1,
             width=Width.LONG,
             display_name="Source folder",
@@ -80,7 +79,7 @@ DEFINITION = Definition(
             documentation="Columns of the files, as in CREATE TABLE: row BIGINT, name STRING, ...",
             importance=Importance.HIGH,
             check=not_blank,
-            group=GROUP,
+            group=SOURCE_GROUP,
             order=2,
             width=Width.LONG,
             display_name="Source columns",
@@ -91,7 +90,7 @@ DEFINITION = Definition(
             documentation="Most files that one batch looks at, counted over all tasks of the connector.",
             optional=True,
             check=at_least(1),
-            group=GROUP,
+            group=SOURCE_GROUP,
             order=3,
             width=Width.SHORT,
             display_name="Files per trigger",

@@ -16,7 +16,7 @@ from pyspark.sql.types import LongType, StructField, StructType, TimestampType
 
 from coterie.config.definition import Definition, Importance, Key, Type, Width, at_least
 from coterie.nouns.errors import WorldError
-from coterie.spark.paths import SOURCE_OPTIONS, refused_options
+from coterie.spark.paths import SOURCE_GROUP, SOURCE_OPTIONS, refused_options
 from coterie.spark.positions import Positions, commit_empty_batches, committed_offset, write_source_log
 from coterie.spark.seams import Share
 
@@ -29,7 +29,7 @@ DEFINITION = Definition(
             default="1",
             importance=Importance.HIGH,
             check=at_least(1),
-            group="Source",
+            group=SOURCE_GROUP,
             order=0,
             width=Width.SHORT,
             display_name="Rows per second",
