@@ -31,7 +31,7 @@ from coterie.member.classic.events import (
 )
 from coterie.member.classic.machine import step
 from coterie.member.classic.messages import Coordinator, HeartbeatRequest
-from coterie.member.classic.state import Member, MemberSettings
+from coterie.member.classic.state import HasLeft, Member, MemberSettings
 from coterie.nouns.errors import WorldError
 from coterie.nouns.ids import ConfigOffset
 from coterie.nouns.jobs import Jobs
@@ -105,7 +105,7 @@ class ClassicMembership:
             self._inbox.timers.set("heartbeat", now_ms())
         try:
             async with asyncio.TaskGroup() as group:
-                while not self._member.left:
+                while not isinstance(self._member.ending, HasLeft):
                     await self._take(await self._inbox.next(), group)
                 for asking in self._asking.values():
                     asking.cancel()

@@ -29,6 +29,7 @@ from coterie.member.classic.messages import (
     SyncRequest,
     SyncResponse,
 )
+from coterie.member.classic.state import HasLeft
 from coterie.nouns.ids import ConfigOffset, Generation, InstanceId, MemberId
 from coterie.nouns.jobs import NO_JOBS
 from coterie.nouns.membership import Assigned, Computed, Lost, MembershipRefused
@@ -108,7 +109,7 @@ def test_any_course_of_events_keeps_a_member_in_order(
     worker.subscribe()
     for turn in turns:
         before = len(worker.told)
-        was_stopping, was_left = worker.member.stopping, worker.member.left
+        was_stopping, was_left = worker.member.stopping, isinstance(worker.member.ending, HasLeft)
         sent = len(worker.out)
         match turn:
             case ("event", event):

@@ -49,15 +49,14 @@ from coterie.member.classic.messages import (
     HeartbeatResponse,
     JoinRequest,
     JoinResponse,
-    LeaveRequest,
+    Request,
     SyncRequest,
     SyncResponse,
 )
 from coterie.member.classic.presence import (
-    LEAVE_PATIENCE_MS,
     end_lease_if_over,
-    leave,
     on_abandon,
+    on_event_while_leaving,
     on_heartbeat,
     on_leave,
     retry_later,
@@ -72,35 +71,45 @@ from coterie.member.classic.rounds import (
     on_subscribed,
     on_synced,
 )
-from coterie.member.classic.state import InFlight, Member, check
+from coterie.member.classic.state import HasLeft, InFlight, Leaving, Member, Refused, check
 from coterie.member.classic.turn import Turn
 
 
 def step(member: Member, event: Event, *, now_ms: int) -> Output[None, Effect]:
     """Take one event; a member writes no records."""
     turn = Turn(member, now_ms)
-    if not member.left:
-        match event:
-            case Answered():
-                on_answer(turn, event)
-            case TimerFired(timer=timer):
-                on_timer(turn, timer)
-            case Subscribed():
-                on_subscribed(member, event)
-            case RejoinWanted(reason=reason):
-                if not is_being_said(member):
-                    member.rejoin_reason = member.rejoin_reason or reason
-            case Installed():
-                on_installed(turn, event)
-            case Failed():
-                on_failure(turn, event)
-            case AbandonWanted(reason=reason):
-                on_abandon(turn, reason)
-            case LeaveWanted(reason=reason, for_good=for_good):
-                on_leave(turn, reason, for_good=for_good)
-        join_if_due(turn)
+    match member.ending:
+        case HasLeft():
+            pass
+        case Leaving() as leaving:
+            on_event_while_leaving(turn, leaving, event)
+        case None | Refused():
+            on_event(turn, event)
+            join_if_due(turn)
     check(member)
     return Output(effects=tuple(turn.effects))
+
+
+def on_event(turn: Turn, event: Event) -> None:
+    member = turn.member
+    match event:
+        case Answered():
+            on_answer(turn, event)
+        case TimerFired(timer=timer):
+            on_timer(turn, timer)
+        case Subscribed():
+            on_subscribed(member, event)
+        case RejoinWanted(reason=reason):
+            if not is_being_said(member):
+                member.rejoin_reason = member.rejoin_reason or reason
+        case Installed():
+            on_installed(turn, event)
+        case Failed():
+            on_failure(turn, event)
+        case AbandonWanted(reason=reason):
+            on_abandon(turn, reason)
+        case LeaveWanted(reason=reason, for_good=for_good):
+            on_leave(turn, reason, for_good=for_good)
 
 
 # -- answers, failures, timers: claims to check -----------------------------------------------------------------------
@@ -119,8 +128,6 @@ def on_answer(turn: Turn, event: Answered) -> None:
             on_joined(turn, asked, response)
         case SyncRequest(), SyncResponse() as response:
             on_synced(turn, asked, response)
-        case LeaveRequest(), _:
-            leave(turn)
         case request, response:
             raise AssertionError(f"{type(request).__name__} was answered by {type(response).__name__}")
 
@@ -130,8 +137,6 @@ def on_failure(turn: Turn, event: Failed) -> None:
     match asked and asked.request:
         case None:
             pass
-        case LeaveRequest():
-            leave(turn)
         case HeartbeatRequest(generation=generation) if generation >= 0:
             turn.say_trouble(f"A heartbeat failed: {event.reason}")
             # Sooner than the interval: the coordinator may be back long before the lease is over.
@@ -143,7 +148,7 @@ def on_failure(turn: Turn, event: Failed) -> None:
             retry_later(turn)
 
 
-def take(turn: Turn, id_: int) -> InFlight | None:
+def take(turn: Turn, id_: int) -> InFlight[Request] | None:
     """The request of that id, if it is still waited for; from now on it is not."""
     member = turn.member
     asking, heartbeat = member.asking, member.heartbeat
@@ -174,10 +179,5 @@ def on_timer(turn: Turn, timer: Timer) -> None:
         case "retry":
             if member.retry_at_ms is not None and now_ms >= member.retry_at_ms:
                 member.retry_at_ms = None
-        case "held":
+        case "held" | "leave":
             pass  # Whether it may join now is looked at below, as after any event.
-        case "leave":
-            asked = member.asking
-            waited_ms = now_ms - asked.sent_at_ms if member.leaving is not None and asked is not None else 0
-            if waited_ms >= LEAVE_PATIENCE_MS:
-                leave(turn)

@@ -1,9 +1,9 @@
 """How a member proves that it is there, and how it ends: heartbeats, the lease, loss, leaving, asking again."""
 
-from coterie.member.classic.events import CancelTimer, Left, Say, SetTimer, Timer
-from coterie.member.classic.messages import HeartbeatRequest, HeartbeatResponse, LeaveRequest
+from coterie.member.classic.events import Answered, CancelTimer, Event, Failed, Left, Say, SetTimer, Timer, TimerFired
+from coterie.member.classic.messages import HeartbeatRequest, HeartbeatResponse, LeaveRequest, Request
 from coterie.member.classic.refusals import refusal
-from coterie.member.classic.state import NO_GENERATION, NO_MEMBER, InFlight
+from coterie.member.classic.state import NO_GENERATION, NO_MEMBER, HasLeft, InFlight, Leaving, Refused
 from coterie.member.classic.turn import Turn
 from coterie.nouns.membership import Lost, MembershipRefused, ProvedUntil
 from coterie.wire.errors import ErrorCode
@@ -40,7 +40,7 @@ def set_heartbeat(turn: Turn) -> None:
 
 def send_heartbeat(turn: Turn) -> None:
     member = turn.member
-    if member.generation < 0 or member.stopping or member.leaving is not None:
+    if member.generation < 0 or member.stopping:
         return
     set_heartbeat(turn)
     if member.heartbeat is not None and turn.now_ms - member.heartbeat.sent_at_ms < member.settings.lease_ms // 2:
@@ -55,7 +55,7 @@ def send_heartbeat(turn: Turn) -> None:
     )
 
 
-def on_heartbeat(turn: Turn, asked: InFlight, response: HeartbeatResponse) -> None:
+def on_heartbeat(turn: Turn, asked: InFlight[Request], response: HeartbeatResponse) -> None:
     member = turn.member
     assert isinstance(asked.request, HeartbeatRequest)
     match response.error:
@@ -76,7 +76,7 @@ def on_heartbeat(turn: Turn, asked: InFlight, response: HeartbeatResponse) -> No
             turn.order(Say(text=f"The group's coordinator answers a heartbeat with {error.name}"))
 
 
-def renew_lease(turn: Turn, asked: InFlight) -> None:
+def renew_lease(turn: Turn, asked: InFlight[Request]) -> None:
     member = turn.member
     member.troubles.clear()
     if member.leased_at_ms is None or asked.sent_at_ms > member.leased_at_ms:
@@ -134,8 +134,8 @@ def lose(turn: Turn, reason: str) -> None:
 def expel(turn: Turn, reason: str) -> None:
     """The place is lost, and no asking will bring it back."""
     lose(turn, reason)
-    if not turn.member.refused:
-        turn.member.refused = True
+    if turn.member.ending is None:
+        turn.member.ending = Refused(reason=reason)
         turn.order(MembershipRefused(reason=reason))
 
 
@@ -145,7 +145,7 @@ def on_abandon(turn: Turn, reason: str) -> None:
     A static member says no farewell here either: it is back within its session, or its session ends.
     """
     member = turn.member
-    if member.leaving is not None or member.refused or member.stopping:
+    if member.ending is not None or member.stopping:
         return
     is_static = member.settings.instance_id is not None
     if member.member_id and not is_static:
@@ -157,9 +157,6 @@ def on_abandon(turn: Turn, reason: str) -> None:
 
 def on_leave(turn: Turn, reason: str, *, for_good: bool = False) -> None:
     member = turn.member
-    if member.leaving is not None:
-        return
-    member.leaving = reason
     member.computing = False
     member.asking = member.heartbeat = member.leased_at_ms = None
     for timer in _ALL_TIMERS:
@@ -172,12 +169,22 @@ def on_leave(turn: Turn, reason: str, *, for_good: bool = False) -> None:
     request = LeaveRequest(
         group_id=member.settings.group_id, member_id=member.member_id, instance_id=instance_id, reason=reason
     )
-    member.asking = turn.send(request)
+    member.ending = Leaving(asked=turn.send(request))
     turn.order(SetTimer(timer="leave", at_ms=turn.now_ms + LEAVE_PATIENCE_MS))
 
 
+def on_event_while_leaving(turn: Turn, leaving: Leaving, event: Event) -> None:
+    asked = leaving.asked
+    match event:
+        case Answered(id=id_) | Failed(id=id_) if id_ == asked.id:
+            leave(turn)
+        case TimerFired(timer="leave") if turn.now_ms >= asked.sent_at_ms + LEAVE_PATIENCE_MS:
+            leave(turn)
+        case _:
+            pass
+
+
 def leave(turn: Turn) -> None:
-    turn.member.left = True
-    turn.member.asking = None
+    turn.member.ending = HasLeft()
     turn.order(CancelTimer(timer="leave"))
     turn.order(Left())

@@ -9,6 +9,7 @@ from coterie.member.classic.messages import (
     HeartbeatResponse,
     JoinRequest,
     JoinResponse,
+    Request,
     SyncRequest,
     SyncResponse,
 )
@@ -24,7 +25,7 @@ from coterie.member.classic.presence import (
 )
 from coterie.member.classic.refusals import refusal
 from coterie.member.classic.reports import assigned_to, assignments_of, report_of
-from coterie.member.classic.state import NO_GENERATION, NO_MEMBER, InFlight, Member
+from coterie.member.classic.state import NO_GENERATION, NO_MEMBER, InFlight, Member, Refused
 from coterie.member.classic.turn import Turn
 from coterie.member.classic.vote import announce, spoken, what_to_offer
 from coterie.nouns.errors import WireError
@@ -55,7 +56,7 @@ def on_subscribed(member: Member, said: Subscribed) -> None:
 def join_if_due(turn: Turn) -> None:
     """Begin a round, if one is needed and nothing stands in its way."""
     member = turn.member
-    if member.owned is None or member.refused or member.leaving is not None or member.asking or member.computing:
+    if member.owned is None or member.ending is not None or member.asking or member.computing:
         return
     if member.stopping and member.owned:
         return
@@ -163,7 +164,7 @@ def ask(turn: Turn, request: HeartbeatRequest | JoinRequest | SyncRequest) -> No
     turn.order(SetTimer(timer="answer", at_ms=turn.now_ms + turn.member.settings.answer_timeout_ms))
 
 
-def on_joined(turn: Turn, asked: InFlight, response: JoinResponse) -> None:
+def on_joined(turn: Turn, asked: InFlight[Request], response: JoinResponse) -> None:
     member = turn.member
     match response.error:
         case ErrorCode.none if is_about(asked, response.member_id) and response.generation >= 0:
@@ -220,14 +221,14 @@ def on_error(turn: Turn, error: ErrorCode) -> None:
     if error is ErrorCode.fenced_instance_id and reason is not None:
         expel(turn, reason)
     elif reason is not None:
-        turn.member.refused = True
+        turn.member.ending = Refused(reason=reason)
         turn.order(MembershipRefused(reason=reason))
     else:
         turn.say_trouble(f"The group's coordinator answers {error.name}; joining again")
         retry_later(turn)
 
 
-def is_about(asked: InFlight, member_id: MemberId) -> bool:
+def is_about(asked: InFlight[Request], member_id: MemberId) -> bool:
     """Whether an answer speaks of the member that asked, or gives one without an id its id."""
     assert isinstance(asked.request, JoinRequest)
     return bool(member_id) and asked.request.member_id in (NO_MEMBER, member_id)
@@ -273,7 +274,7 @@ def sync(turn: Turn, assignments: Mapping[MemberId, WorkerAssignment]) -> None:
     )
 
 
-def on_synced(turn: Turn, asked: InFlight, response: SyncResponse) -> None:
+def on_synced(turn: Turn, asked: InFlight[Request], response: SyncResponse) -> None:
     member = turn.member
     match response.error:
         case ErrorCode.none:

@@ -2,14 +2,17 @@
 
 from dataclasses import dataclass
 from itertools import count
+from typing import Generic, TypeAlias, TypeVar
 
 from coterie.engine.lease import Lease
 from coterie.member.classic.events import RequestId
-from coterie.member.classic.messages import HeartbeatRequest, Request, SyncRequest
+from coterie.member.classic.messages import HeartbeatRequest, LeaveRequest, Request, SyncRequest
 from coterie.nouns.ids import ConfigOffset, Generation, GroupId, InstanceId, MemberId, WorkerUrl
 from coterie.nouns.jobs import NO_JOBS, Jobs
 from coterie.nouns.membership import PlaceHandover
 from coterie.wire.connect import ConnectProtocol, WorkerAssignment
+
+RequestT_co = TypeVar("RequestT_co", bound=Request, covariant=True)
 
 NO_GENERATION = Generation(-1)
 NO_MEMBER = MemberId("")
@@ -57,12 +60,37 @@ class MemberSettings:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class InFlight:
+class InFlight(Generic[RequestT_co]):
     """A request that is not answered yet."""
 
     id: RequestId
-    request: Request
+    request: RequestT_co
     sent_at_ms: int
+
+
+# -- ending -----------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Refused:
+    """The group never accepts this worker with its present settings. Heartbeats go on; no further join is sent."""
+
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Leaving:
+    """A LeaveGroup request was sent; nothing but its answer or its timer counts any more."""
+
+    asked: InFlight[LeaveRequest]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HasLeft:
+    """No event has any effect any more."""
+
+
+Ending: TypeAlias = Refused | Leaving | HasLeft
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -118,9 +146,9 @@ class Member:
         """It leads ``generation``, and the herder has not said yet who gets what."""
 
         # What is under way.
-        self.asking: InFlight | None = None
-        """The one join or sync (or question before, or leave at the end) that is out."""
-        self.heartbeat: InFlight | None = None
+        self.asking: InFlight[Request] | None = None
+        """The one join or sync (or question before) that is out."""
+        self.heartbeat: InFlight[HeartbeatRequest] | None = None
         self.retry_at_ms: int | None = None
         self.retries = 0
         self.misread = 0
@@ -142,10 +170,7 @@ class Member:
         """The place is kept, but the group speaks eager: nothing may run any more when this member joins."""
         self.stopping = False
         """The membership is lost, and not all has stopped yet."""
-        self.refused = False
-        """The group will never take this worker as it is set: nothing is asked but to leave."""
-        self.leaving: str | None = None
-        self.left = False
+        self.ending: Ending | None = None
         if place is not None:
             self._go_on_in(place)
 
@@ -174,7 +199,7 @@ def check(member: Member) -> None:
         assert not member.completed
     assert not (member.completed and member.generation < 0), "what is completed has a number"
     assert not (member.computing and asking is not None), "a leader that computes asks for nothing"
-    assert not (member.stopping and asking is not None) or member.leaving is not None, "no join before all has stopped"
-    assert not (member.releasing and asking is not None) or member.leaving is not None, "no join before all is released"
-    assert not (member.refused and asking is not None) or member.leaving is not None, "whoever is refused asks no more"
+    assert not (member.stopping and asking is not None), "no join before all has stopped"
+    assert not (member.releasing and asking is not None), "no join before all is released"
+    assert not (member.ending is not None and asking is not None), "whoever is refused or leaves asks no more"
     assert member.generation < 0 or member.member_id, "only a member has a generation"

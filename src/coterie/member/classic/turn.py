@@ -1,10 +1,13 @@
 """One step's working set."""
 
 from dataclasses import replace
+from typing import TypeVar
 
 from coterie.member.classic.events import Effect, Say, Send
 from coterie.member.classic.messages import Request
 from coterie.member.classic.state import InFlight, Member, Trouble
+
+RequestT = TypeVar("RequestT", bound=Request)
 
 SAY_AGAIN_MS = 30_000
 TROUBLES_MAX = 8
@@ -34,7 +37,7 @@ class Turn:
             self.order(Say(text=f"{text} (for {(now_ms - trouble.since_ms) // 1000} s now; asking on)"))
             troubles[text] = replace(trouble, said_at_ms=now_ms)
 
-    def send(self, request: Request) -> InFlight:
+    def send(self, request: RequestT) -> InFlight[RequestT]:
         sent = InFlight(id=next(self.member.request_ids), request=request, sent_at_ms=self.now_ms)
         self.order(Send(id=sent.id, request=request))
         return sent
