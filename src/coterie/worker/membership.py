@@ -31,7 +31,7 @@ from coterie.member.classic.events import (
 )
 from coterie.member.classic.machine import step
 from coterie.member.classic.messages import Coordinator, HeartbeatRequest
-from coterie.member.classic.state import HasLeft, Member, MemberSettings
+from coterie.member.classic.state import HasLeft, InGroup, Member, MemberSettings
 from coterie.nouns.errors import WorldError
 from coterie.nouns.ids import ConfigOffset
 from coterie.nouns.jobs import Jobs
@@ -100,7 +100,7 @@ class ClassicMembership:
 
         :raises ExceptionGroup: for a bug of ours, after the member's story has been logged.
         """
-        if self._member.generation >= 0:
+        if isinstance(self._member.place, InGroup):
             # Whoever goes on in a place has to be heard of at once.
             self._inbox.timers.set("heartbeat", now_ms())
         try:

@@ -15,6 +15,7 @@ from coterie.member.classic.messages import (
     LeaveRequest,
     SyncRequest,
 )
+from coterie.member.classic.state import WasIn
 from coterie.nouns.jobs import NO_JOBS
 from coterie.nouns.membership import Lost
 from coterie.wire.connect_bytes import decode_metadata
@@ -99,7 +100,7 @@ def test_a_place_that_is_lost_is_hurried_for_no_more(worker: Worker) -> None:
     worker.pass_time(OFTEN_MS)
     worker.answer(HeartbeatRequest, HeartbeatResponse(error=ErrorCode.unknown_member_id))
     assert worker.heard(Lost)
-    assert worker.member.hurries_until_ms is None
+    assert isinstance(worker.member.place, WasIn)
     worker.subscribe(NO_JOBS)
     worker.answer(JoinRequest, joined(2))
     worker.out.clear()

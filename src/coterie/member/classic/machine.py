@@ -27,6 +27,8 @@ in that moment would not learn of it. The answer to a heartbeat in a join phase 
 place as well as any.
 """
 
+from dataclasses import replace
+
 from coterie.engine.output import Output
 from coterie.member.classic.events import (
     AbandonWanted,
@@ -70,8 +72,9 @@ from coterie.member.classic.rounds import (
     on_known,
     on_subscribed,
     on_synced,
+    on_unanswered,
 )
-from coterie.member.classic.state import HasLeft, InFlight, Leaving, Member, Refused, check
+from coterie.member.classic.state import HasLeft, InFlight, InGroup, Leaving, Member, Refused, check
 from coterie.member.classic.turn import Turn
 
 
@@ -134,16 +137,16 @@ def on_answer(turn: Turn, event: Answered) -> None:
 
 def on_failure(turn: Turn, event: Failed) -> None:
     asked = take(turn, event.id)
-    match asked and asked.request:
-        case None:
-            pass
+    if asked is None:
+        return
+    match asked.request:
         case HeartbeatRequest(generation=generation) if generation >= 0:
             turn.say_trouble(f"A heartbeat failed: {event.reason}")
             # Sooner than the interval: the coordinator may be back long before the lease is over.
             backoff_ms = min(turn.member.settings.retry_backoff_max_ms, turn.member.settings.heartbeat_interval_ms)
             turn.order(SetTimer(timer="heartbeat", at_ms=turn.now_ms + backoff_ms))
         case request:
-            turn.member.unheard = turn.member.unheard or isinstance(request, JoinRequest)
+            on_unanswered(turn.member, request)
             turn.say_trouble(f"The group's coordinator cannot be asked: {event.reason}")
             retry_later(turn)
 
@@ -151,14 +154,14 @@ def on_failure(turn: Turn, event: Failed) -> None:
 def take(turn: Turn, id_: int) -> InFlight[Request] | None:
     """The request of that id, if it is still waited for; from now on it is not."""
     member = turn.member
-    asking, heartbeat = member.asking, member.heartbeat
+    asking, place = member.asking, member.place
     if asking is not None and asking.id == id_:
         member.asking = None
         turn.order(CancelTimer(timer="answer"))
         return asking
-    if heartbeat is not None and heartbeat.id == id_:
-        member.heartbeat = None
-        return heartbeat
+    if isinstance(place, InGroup) and place.heartbeat is not None and place.heartbeat.id == id_:
+        member.place = replace(place, heartbeat=None)
+        return place.heartbeat
     return None
 
 
@@ -174,7 +177,7 @@ def on_timer(turn: Turn, timer: Timer) -> None:
             if asked is not None and now_ms >= asked.sent_at_ms + member.settings.answer_timeout_ms:
                 turn.order(Say(text="The group's coordinator has not answered in time; joining again"))
                 member.asking = None
-                member.unheard = member.unheard or isinstance(asked.request, JoinRequest)
+                on_unanswered(member, asked.request)
                 retry_later(turn)
         case "retry":
             if member.retry_at_ms is not None and now_ms >= member.retry_at_ms:

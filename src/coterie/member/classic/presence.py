@@ -1,9 +1,11 @@
 """How a member proves that it is there, and how it ends: heartbeats, the lease, loss, leaving, asking again."""
 
+from dataclasses import replace
+
 from coterie.member.classic.events import Answered, CancelTimer, Event, Failed, Left, Say, SetTimer, Timer, TimerFired
 from coterie.member.classic.messages import HeartbeatRequest, HeartbeatResponse, LeaveRequest, Request
 from coterie.member.classic.refusals import refusal
-from coterie.member.classic.state import NO_GENERATION, NO_MEMBER, HasLeft, InFlight, Leaving, Refused
+from coterie.member.classic.state import NO_MEMBER, HasLeft, InFlight, InGroup, Leaving, Member, Refused, WasIn
 from coterie.member.classic.turn import Turn
 from coterie.nouns.membership import Lost, MembershipRefused, ProvedUntil
 from coterie.wire.errors import ErrorCode
@@ -18,46 +20,47 @@ _ALL_TIMERS: tuple[Timer, ...] = ("heartbeat", "lease", "answer", "retry", "held
 
 
 def expect_a_round(turn: Turn) -> None:
-    """Ask often from now on, until a quiet time has passed.
+    """Send heartbeats at the shorter interval from now on, for ``quiet_ms``.
 
-    A member learns of a round by its next heartbeat, and what another has just given back is down until all have
-    learned of the next one. Who was revoked what the others are not told, so each of them hurries after every round.
+    A member learns of a round from the answer to its next heartbeat, and a job that another member has released stays
+    down until all members have joined the next round. No member is told what others must release, so every member
+    shortens its interval after every round.
     """
     member = turn.member
-    member.hurries_until_ms = turn.now_ms + member.settings.quiet_ms
+    assert isinstance(member.place, InGroup)
+    member.place = replace(member.place, next_round_expected_until_ms=turn.now_ms + member.settings.quiet_ms)
     set_heartbeat(turn)
 
 
 def set_heartbeat(turn: Turn) -> None:
     member, settings = turn.member, turn.member.settings
     interval_ms = settings.heartbeat_interval_ms
-    if member.hurries_until_ms is not None and turn.now_ms >= member.hurries_until_ms:
-        member.hurries_until_ms = None
-    if member.hurries_until_ms is not None:
+    if isinstance(member.place, InGroup) and turn.now_ms < member.place.next_round_expected_until_ms:
         interval_ms = min(interval_ms, settings.rebalance_heartbeat_interval_ms)
     turn.order(SetTimer(timer="heartbeat", at_ms=turn.now_ms + interval_ms))
 
 
 def send_heartbeat(turn: Turn) -> None:
     member = turn.member
-    if member.generation < 0 or member.stopping:
+    place = member.place
+    if not isinstance(place, InGroup):
         return
     set_heartbeat(turn)
-    if member.heartbeat is not None and turn.now_ms - member.heartbeat.sent_at_ms < member.settings.lease_ms // 2:
-        return  # it may still be answered; after that another one has to try, as long as there is time for it
-    member.heartbeat = turn.send(
-        HeartbeatRequest(
-            group_id=member.settings.group_id,
-            member_id=member.member_id,
-            instance_id=member.settings.instance_id,
-            generation=member.generation,
-        )
+    if place.heartbeat is not None and turn.now_ms - place.heartbeat.sent_at_ms < member.settings.lease_ms // 2:
+        return  # It may still be answered; after that there is time for one more before the lease ends.
+    heartbeat = HeartbeatRequest(
+        group_id=member.settings.group_id,
+        member_id=place.member_id,
+        instance_id=member.settings.instance_id,
+        generation=place.generation,
     )
+    member.place = replace(place, heartbeat=turn.send(heartbeat))
 
 
 def on_heartbeat(turn: Turn, asked: InFlight[Request], response: HeartbeatResponse) -> None:
     member = turn.member
     assert isinstance(asked.request, HeartbeatRequest)
+    assert isinstance(member.place, InGroup)
     match response.error:
         case ErrorCode.none:
             renew_lease(turn, asked)
@@ -65,7 +68,7 @@ def on_heartbeat(turn: Turn, asked: InFlight[Request], response: HeartbeatRespon
             if error is ErrorCode.rebalance_in_progress:
                 renew_lease(turn, asked)  # the other is said to members only, too, but prolongs no session
             # A join or sync that is out will bring the same news. So will the answer to a newer heartbeat.
-            if asked.request.generation == member.generation and (member.completed or member.computing):
+            if asked.request.generation == member.place.generation and (member.completed or member.computing):
                 member.computing = False
                 member.rejoin_reason = member.rejoin_reason or f"the coordinator answers {error.name}"
         case ErrorCode.unknown_member_id:
@@ -79,19 +82,22 @@ def on_heartbeat(turn: Turn, asked: InFlight[Request], response: HeartbeatRespon
 def renew_lease(turn: Turn, asked: InFlight[Request]) -> None:
     member = turn.member
     member.troubles.clear()
-    if member.leased_at_ms is None or asked.sent_at_ms > member.leased_at_ms:
-        member.leased_at_ms = asked.sent_at_ms
-        turn.order(SetTimer(timer="lease", at_ms=asked.sent_at_ms + member.settings.lease_ms))
-        until_ms = asked.sent_at_ms + member.settings.lease_ms
-        turn.order(ProvedUntil(until_ms=until_ms, session_timeout_ms=member.settings.session_timeout_ms))
+    place = member.place
+    assert isinstance(place, InGroup)
+    proved_until_ms = asked.sent_at_ms + member.settings.lease_ms
+    if place.proved_until_ms is None or proved_until_ms > place.proved_until_ms:
+        member.place = replace(place, proved_until_ms=proved_until_ms)
+        turn.order(SetTimer(timer="lease", at_ms=proved_until_ms))
+        turn.order(ProvedUntil(until_ms=proved_until_ms, session_timeout_ms=member.settings.session_timeout_ms))
 
 
 def end_lease_if_over(turn: Turn) -> bool:
-    """Whether nothing proves any more that this worker is counted in; then its place is lost."""
-    member = turn.member
-    if member.leased_at_ms is None or turn.now_ms < member.leased_at_ms + member.settings.lease_ms:
+    """Lose the place if no answer proves any more that the coordinator counts this member in; return whether so."""
+    place = turn.member.place
+    proved_until_ms = place.proved_until_ms if isinstance(place, InGroup) else None
+    if proved_until_ms is None or turn.now_ms < proved_until_ms:
         return False
-    waited_ms = turn.now_ms - member.leased_at_ms
+    waited_ms = turn.now_ms - proved_until_ms + turn.member.settings.lease_ms
     lose(turn, f"the coordinator has answered nothing that was sent in the last {waited_ms} ms")
     return True
 
@@ -110,21 +116,26 @@ def retry_later(turn: Turn) -> None:
 
 def on_unknown(turn: Turn) -> None:
     member = turn.member
-    if member.generation >= 0:
+    if isinstance(member.place, InGroup):
         lose(turn, "the coordinator does not know this member any more")
     else:
         retry_later(turn)
-    member.member_id = NO_MEMBER
+    forget_id(member)
     member.known = None
 
 
+def forget_id(member: Member) -> None:
+    assert not isinstance(member.place, InGroup)
+    member.place = replace(member.place, member_id=NO_MEMBER)
+
+
 def lose(turn: Turn, reason: str) -> None:
-    """Everything is to stop; whatever is still answered belongs to the past."""
+    """Everything must stop; a late answer to any request that was sent before has no effect."""
     member = turn.member
-    member.generation = NO_GENERATION
-    member.completed = member.computing = member.releasing = member.unheard = False
-    member.asking = member.heartbeat = member.rejoin_reason = None
-    member.leased_at_ms = member.retry_at_ms = member.told = member.hurries_until_ms = None
+    if isinstance(member.place, InGroup):
+        member.place = WasIn(member_id=member.place.member_id)
+    member.completed = member.computing = member.releasing = False
+    member.asking = member.rejoin_reason = member.retry_at_ms = None
     member.stopping = True
     for timer in _ALL_TIMERS:
         turn.order(CancelTimer(timer=timer))
@@ -152,13 +163,13 @@ def on_abandon(turn: Turn, reason: str) -> None:
         turn.send(LeaveRequest(group_id=member.settings.group_id, member_id=member.member_id, reason=reason))
     lose(turn, reason)
     if not is_static:
-        member.member_id = NO_MEMBER
+        forget_id(member)
 
 
 def on_leave(turn: Turn, reason: str, *, for_good: bool = False) -> None:
     member = turn.member
     member.computing = False
-    member.asking = member.heartbeat = member.leased_at_ms = None
+    member.asking = None
     for timer in _ALL_TIMERS:
         turn.order(CancelTimer(timer=timer))
     instance_id = member.settings.instance_id

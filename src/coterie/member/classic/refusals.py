@@ -1,6 +1,6 @@
 """Which answers no asking again will ever change, and what the user has to set instead."""
 
-from coterie.member.classic.state import Member
+from coterie.member.classic.state import Member, NeverIn
 from coterie.wire.connect import PROTOCOL_TYPE
 from coterie.wire.errors import ErrorCode
 
@@ -18,7 +18,7 @@ def refusal(member: Member, error: ErrorCode) -> str | None:
                 f"The broker does not accept session.timeout.ms={settings.session_timeout_ms}: set it between the "
                 "broker's group.min.session.timeout.ms and group.max.session.timeout.ms (by default 6000 and 1800000)"
             )
-        case ErrorCode.inconsistent_group_protocol if not member.has_been_in:
+        case ErrorCode.inconsistent_group_protocol if isinstance(member.place, NeverIn):
             offered = ", ".join(protocol.wire_name for protocol in settings.protocols)
             return (
                 f"The group {settings.group_id} speaks nothing that this worker offers (type {PROTOCOL_TYPE}, "

@@ -25,7 +25,7 @@ from coterie.member.classic.presence import (
 )
 from coterie.member.classic.refusals import refusal
 from coterie.member.classic.reports import assigned_to, assignments_of, report_of
-from coterie.member.classic.state import NO_GENERATION, NO_MEMBER, InFlight, Member, Refused
+from coterie.member.classic.state import NO_GENERATION, NO_MEMBER, InFlight, InGroup, Member, Refused
 from coterie.member.classic.turn import Turn
 from coterie.member.classic.vote import announce, spoken, what_to_offer
 from coterie.nouns.errors import WireError
@@ -67,7 +67,8 @@ def join_if_due(turn: Turn) -> None:
         # this worker overloaded once more, and perhaps take other jobs from it, too. Heartbeats go on. But what the
         # other has given back is down meanwhile, so a stop that takes long is not waited for.
         return
-    if member.protocol is ConnectProtocol.EAGER and member.owned:
+    place = member.place
+    if isinstance(place, InGroup) and place.protocol is ConnectProtocol.EAGER and member.owned:
         if not member.releasing:
             member.releasing = True
             turn.order(MustReleaseAll())
@@ -81,9 +82,8 @@ def join_if_due(turn: Turn) -> None:
         member.returning = member.known
         # The answer to this join may get lost; then the next one comes to a group that knows this life.
         member.known = True
-    told = member.told or WorkerAssignment(
-        leader=NO_MEMBER, leader_url=WorkerUrl(""), config_offset=member.config_offset
-    )
+    received = place.assignment if isinstance(place, InGroup) else None
+    told = received or WorkerAssignment(leader=NO_MEMBER, leader_url=WorkerUrl(""), config_offset=member.config_offset)
     allocation = WorkerAssignment(
         leader=told.leader,
         leader_url=told.leader_url,
@@ -99,7 +99,7 @@ def join_if_due(turn: Turn) -> None:
         config_offset=member.config_offset,
         # None before the first assignment, as in Connect. By an empty one after it the coordinator tells a static
         # member's second join from its first, which it has answered with nothing new, and makes a round of it.
-        allocation=allocation if owned or member.told is not None or member.misread else None,
+        allocation=allocation if owned or received is not None or member.misread else None,
         static_connectors=None if claims is None else claims.connectors,
         static_tasks=None if claims is None else claims.tasks,
         draining=member.draining,
@@ -164,22 +164,29 @@ def ask(turn: Turn, request: HeartbeatRequest | JoinRequest | SyncRequest) -> No
     turn.order(SetTimer(timer="answer", at_ms=turn.now_ms + turn.member.settings.answer_timeout_ms))
 
 
+def on_unanswered(member: Member, request: Request) -> None:
+    if isinstance(request, JoinRequest) and isinstance(member.place, InGroup):
+        member.place = replace(member.place, may_have_missed_vote=True)
+
+
 def on_joined(turn: Turn, asked: InFlight[Request], response: JoinResponse) -> None:
     member = turn.member
     match response.error:
         case ErrorCode.none if is_about(asked, response.member_id) and response.generation >= 0:
-            was_in = member.generation >= 0
-            member.has_been_in = True
-            member.member_id, member.generation = response.member_id, response.generation
-            member.protocol = spoken(member, response.protocol)
-            member.unheard = False
+            protocol, former = spoken(member, response.protocol), member.place
+            if isinstance(former, InGroup):
+                member.place = replace(
+                    former, generation=response.generation, protocol=protocol, may_have_missed_vote=False
+                )
+            else:
+                member.place = InGroup(member_id=response.member_id, generation=response.generation, protocol=protocol)
             if member.withholds:
                 member.rejoin_reason = member.rejoin_reason or "this worker offers eager again"
-            if was_in:
+            if isinstance(former, InGroup):
                 renew_lease(turn, asked)
             turn.order(MemberStateChanged(state=MemberState.COMPLETING_REBALANCE))
             set_heartbeat(turn)
-            if member.protocol is None:
+            if protocol is None:
                 turn.order(Say(text=f"The group has chosen {response.protocol!r}, which this worker never offered"))
                 retry_later(turn)
             elif response.leader == response.member_id and not response.skip_assignment:
@@ -187,30 +194,31 @@ def on_joined(turn: Turn, asked: InFlight[Request], response: JoinResponse) -> N
                 member.computing = True
                 read = {other: read_metadata(turn, other, data) for other, data in (response.members or {}).items()}
                 members = {
-                    other: report_of(metadata, response.instance_ids.get(other), member.protocol)
+                    other: report_of(metadata, response.instance_ids.get(other), protocol)
                     for other, metadata in read.items()
                     if metadata is not None
                 }
                 token = RoundToken(
-                    generation=member.generation,
-                    protocol=member.protocol,
+                    generation=response.generation,
+                    protocol=protocol,
                     left_out=frozenset(read.keys() - members.keys()),
                 )
                 turn.order(AssignmentWanted(token=token, member_id=member.member_id, members=members))
             else:
-                if member.protocol is ConnectProtocol.EAGER and not response.skip_assignment:
+                if protocol is ConnectProtocol.EAGER and not response.skip_assignment:
                     # There an assignment is the whole, so what a former life was told is good for this one, too. (But a
                     # leader that is back does not know any more what it dealt out.)
                     member.returning = False
                 sync(turn, {})
         case ErrorCode.member_id_required if is_about(asked, response.member_id):
-            member.member_id = response.member_id
+            member.place = replace(member.place, member_id=response.member_id)
         case ErrorCode.unknown_member_id:
             on_unknown(turn)
         case ErrorCode.rebalance_in_progress | ErrorCode.illegal_generation:
             retry_later(turn)
         case ErrorCode.inconsistent_group_protocol if member.withholds:
-            member.protocol, member.unheard = ConnectProtocol.EAGER, False
+            assert isinstance(member.place, InGroup)
+            member.place = replace(member.place, protocol=ConnectProtocol.EAGER, may_have_missed_vote=False)
         case error:
             on_error(turn, error)
 
@@ -249,22 +257,25 @@ def read_metadata(turn: Turn, other: MemberId, data: bytes) -> WorkerMetadata | 
 
 def on_installed(turn: Turn, event: Installed) -> None:
     member = turn.member
-    if member.computing and RoundToken.of(event.token).generation == member.generation:
+    place = member.place
+    generation = RoundToken.of(event.token).generation
+    if member.computing and isinstance(place, InGroup) and generation == place.generation:
         member.computing = False
         sync(turn, assignments_of(event.computed, leader=member.member_id, leader_url=member.settings.url))
 
 
 def sync(turn: Turn, assignments: Mapping[MemberId, WorkerAssignment]) -> None:
-    member = turn.member
-    protocol = member.protocol
+    member, place = turn.member, turn.member.place
+    assert isinstance(place, InGroup)
+    protocol = place.protocol
     assert protocol is not None
     ask(
         turn,
         SyncRequest(
             group_id=member.settings.group_id,
-            member_id=member.member_id,
+            member_id=place.member_id,
             instance_id=member.settings.instance_id,
-            generation=member.generation,
+            generation=place.generation,
             protocol_type=PROTOCOL_TYPE,
             protocol=protocol.wire_name,
             assignments=tuple(
@@ -299,7 +310,9 @@ def on_synced(turn: Turn, asked: InFlight[Request], response: SyncResponse) -> N
                 assignment = replace(assignment, revoked=NO_JOBS, delay_ms=0)
                 member.returning = False
                 member.rejoin_reason = member.rejoin_reason or "this static member has begun a new life"
-            member.completed, member.retries, member.misread, member.told = True, 0, 0, assignment
+            assert isinstance(member.place, InGroup)
+            member.place = place = replace(member.place, assignment=assignment)
+            member.completed, member.retries, member.misread = True, 0, 0
             member.giving_back = assignment.revoked
             if assignment.revoked:
                 member.held_until_ms = turn.now_ms + member.settings.hold_ms
@@ -309,11 +322,9 @@ def on_synced(turn: Turn, asked: InFlight[Request], response: SyncResponse) -> N
             owned = member.owned or NO_JOBS
             member.handed = assignment.assigned - owned
             member.owned = owned | assignment.assigned
-            assert member.protocol is not None
-            announce(turn, member.protocol)
-            turn.order(
-                assigned_to(member.member_id, assignment, generation=member.generation, protocol=member.protocol)
-            )
+            assert place.protocol is not None
+            announce(turn, place.protocol)
+            turn.order(assigned_to(place.member_id, assignment, generation=place.generation, protocol=place.protocol))
         case ErrorCode.unknown_member_id:
             on_unknown(turn)
         case ErrorCode.rebalance_in_progress | ErrorCode.illegal_generation:

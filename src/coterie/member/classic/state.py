@@ -68,6 +68,48 @@ class InFlight(Generic[RequestT_co]):
     sent_at_ms: int
 
 
+# -- place ------------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NeverIn:
+    """No join of this worker has been accepted yet."""
+
+    member_id: MemberId = NO_MEMBER
+    """Empty until the coordinator has assigned an id for the first join (KIP-394)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WasIn:
+    """The place is lost, or was left; everything must stop before the next join."""
+
+    member_id: MemberId
+    """The next join uses this id again; empty when the coordinator does not know it any more."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InGroup:
+    """A join was accepted, and the coordinator may count on this member. Holds all that a join does not change."""
+
+    member_id: MemberId
+    generation: Generation
+    """Of the last join that was answered."""
+    protocol: ConnectProtocol | None
+    """The group's choice in that join; None for a protocol that this worker did not offer."""
+    assignment: WorkerAssignment | None = None
+    """The last assignment that was received in this place. The next join sends its leader and config offset."""
+    proved_until_ms: int | None = None
+    """Until when an answer proves that the coordinator counts this member in; None before the first such answer."""
+    may_have_missed_vote: bool = False
+    """A join was sent whose answer never arrived: the group may speak another protocol than ``protocol`` by now."""
+    next_round_expected_until_ms: int = 0
+    """Heartbeats are sent at the shorter interval until then."""
+    heartbeat: InFlight[HeartbeatRequest] | None = None
+    """The last heartbeat, while it is not answered."""
+
+
+Place: TypeAlias = NeverIn | WasIn | InGroup
+
 # -- ending -----------------------------------------------------------------------------------------------------------
 
 
@@ -119,17 +161,8 @@ class Member:
         """Whether the next join will say that this worker is to go for good."""
         self.said: tuple[ConfigOffset, Jobs, bool] | None = None
         """What the last join said: config offset, work, whether it drains."""
-        self.told: WorkerAssignment | None = None
-        """The last assignment: who leads."""
 
-        # Its place.
-        self.member_id = NO_MEMBER
-        self.generation = NO_GENERATION
-        """Of the last join that was answered."""
-        self.protocol: ConnectProtocol | None = None
-        """What the group voted for in that join."""
-        self.unheard = False
-        """A join was sent whose answer never came: the group may have had a vote that this member did not hear of."""
+        self.place: Place = NeverIn()
         self.withholds = False
         """The last join did not offer eager."""
         self.announced: ConnectProtocol | None = None
@@ -140,22 +173,17 @@ class Member:
         """Whether the group may know this static member from a former life; None: it was not asked yet."""
         self.returning = False
         """Whether the assignment that is to come may have been made for a former life."""
-        self.has_been_in = False
-        """Whether the group has ever taken this worker."""
         self.computing = False
         """It leads ``generation``, and the herder has not said yet who gets what."""
 
         # What is under way.
         self.asking: InFlight[Request] | None = None
         """The one join or sync (or question before) that is out."""
-        self.heartbeat: InFlight[HeartbeatRequest] | None = None
         self.retry_at_ms: int | None = None
         self.retries = 0
         self.misread = 0
         """How many assignments, one after the other, were malformed."""
         self.rejoin_reason: str | None = None
-        self.hurries_until_ms: int | None = None
-        """Until when another round may come soon; None when none is expected."""
         self.giving_back: Jobs = NO_JOBS
         """What the last assignment revoked."""
         self.held_until_ms = 0
@@ -164,8 +192,6 @@ class Member:
         """Why nothing comes of asking, in so many words; empty when something does."""
 
         # What ends.
-        self.leased_at_ms: int | None = None
-        """When the last request was sent that the coordinator answered as one to a member; None when there is none."""
         self.releasing = False
         """The place is kept, but the group speaks eager: nothing may run any more when this member joins."""
         self.stopping = False
@@ -174,32 +200,35 @@ class Member:
         if place is not None:
             self._go_on_in(place)
 
+    @property
+    def member_id(self) -> MemberId:
+        return self.place.member_id
+
     def _go_on_in(self, place: PlaceHandover) -> None:
-        self.member_id, self.generation = place.member_id, place.generation
-        self.protocol = ConnectProtocol.named(place.protocol)
         self.config_offset, self.owned = place.config_offset, place.jobs
-        self.told = WorkerAssignment(
-            leader=place.leader, leader_url=place.leader_url, config_offset=place.config_offset
+        self.place = InGroup(
+            member_id=place.member_id,
+            generation=place.generation,
+            protocol=ConnectProtocol.named(place.protocol),
+            assignment=WorkerAssignment(
+                leader=place.leader, leader_url=place.leader_url, config_offset=place.config_offset
+            ),
+            may_have_missed_vote=place.unheard,
         )
-        self.completed = self.has_been_in = self.known = True
-        self.unheard = place.unheard
+        self.completed = self.known = True
 
 
 def check(member: Member) -> None:
     """What is always true, after every step."""
-    asking, heartbeat = member.asking, member.heartbeat
+    asking, place = member.asking, member.place
     if asking is not None and isinstance(asking.request, HeartbeatRequest):
         assert asking.request.generation < 0, "a heartbeat proper is no part of a round"
-    if heartbeat is not None:
-        assert isinstance(heartbeat.request, HeartbeatRequest)
-        assert heartbeat.request.generation >= 0, "a heartbeat names a generation"
-        assert heartbeat.request.member_id == member.member_id, "whoever forgets its id forgets its heartbeat"
     if asking is not None and isinstance(asking.request, SyncRequest):
-        assert asking.request.generation == member.generation, "a sync is of the last join"
+        assert isinstance(place, InGroup)
+        assert asking.request.generation == place.generation, "a sync is of the last join"
         assert not member.completed
-    assert not (member.completed and member.generation < 0), "what is completed has a number"
+    assert isinstance(place, InGroup) or not (member.completed or member.computing), "a round is of a generation"
     assert not (member.computing and asking is not None), "a leader that computes asks for nothing"
     assert not (member.stopping and asking is not None), "no join before all has stopped"
     assert not (member.releasing and asking is not None), "no join before all is released"
     assert not (member.ending is not None and asking is not None), "whoever is refused or leaves asks no more"
-    assert member.generation < 0 or member.member_id, "only a member has a generation"

@@ -1,7 +1,7 @@
 """What a member offers its group, and what it makes of the group's vote."""
 
 from coterie.member.classic.events import Say
-from coterie.member.classic.state import Member
+from coterie.member.classic.state import InGroup, Member
 from coterie.member.classic.turn import Turn
 from coterie.wire.connect import ConnectProtocol
 
@@ -15,10 +15,12 @@ def what_to_offer(turn: Turn) -> tuple[ConnectProtocol, ...]:
     other protocols alone. A group that cannot do without eager refuses that, and so it learns to stop first; any other
     takes it, and is offered eager again in a round of its own.
     """
-    member, settings = turn.member, turn.member.settings
-    leased_at_ms = member.leased_at_ms
-    was_away = leased_at_ms is not None and turn.now_ms >= leased_at_ms + settings.rebalance_timeout_ms
-    if not (member.owned and (member.unheard or was_away)):
+    place, settings = turn.member.place, turn.member.settings
+    if not (isinstance(place, InGroup) and turn.member.owned):
+        return settings.protocols
+    proved_until_ms = place.proved_until_ms
+    away_ms = 0 if proved_until_ms is None else turn.now_ms - (proved_until_ms - settings.lease_ms)
+    if not place.may_have_missed_vote and away_ms < settings.rebalance_timeout_ms:
         return settings.protocols
     cooperative = tuple(offered for offered in settings.protocols if offered is not ConnectProtocol.EAGER)
     return cooperative or settings.protocols
