@@ -84,7 +84,7 @@ def test_a_follower_syncs_at_once_and_hands_its_assignment_over(worker: Worker) 
 def test_a_leader_syncs_what_its_herder_computed(worker: Worker) -> None:
     metadata = encode_metadata(
         ConnectProtocol.COMPATIBLE,
-        WorkerMetadata(url=WorkerUrl("http://o/"), config_offset=worker.member.config_offset),
+        WorkerMetadata(url=WorkerUrl("http://o/"), config_offset=worker.member.subscription.config_offset),
     )
     worker.subscribe()
     worker.answer(JoinRequest, joined(3, leader="me", members={"me": metadata, "other": metadata}))
@@ -93,7 +93,8 @@ def test_a_leader_syncs_what_its_herder_computed(worker: Worker) -> None:
     assert worker.sent(SyncRequest) is None
     assert isinstance(wanted.token, RoundToken)
     computed = Computed(
-        config_offset=worker.member.config_offset, assignments={MemberId("me"): MemberAssignment(assigned=SOME_WORK)}
+        config_offset=worker.member.subscription.config_offset,
+        assignments={MemberId("me"): MemberAssignment(assigned=SOME_WORK)},
     )
     worker.feed(Installed(token=replace(wanted.token, generation=Generation(2)), computed=computed))
     assert worker.sent(SyncRequest) is None, "an answer for another generation is dropped"
@@ -106,7 +107,7 @@ def test_a_leader_syncs_what_its_herder_computed(worker: Worker) -> None:
         WorkerAssignment(
             leader=MemberId("me"),
             leader_url=WorkerUrl("http://w:8083/"),
-            config_offset=worker.member.config_offset,
+            config_offset=worker.member.subscription.config_offset,
             assigned=SOME_WORK,
         ),
     )

@@ -13,6 +13,7 @@ from coterie.member.classic.messages import (
     SyncRequest,
     SyncResponse,
 )
+from coterie.member.classic.state import Settled
 from coterie.nouns.ids import ConfigOffset, InstanceId, MemberId, WorkerUrl
 from coterie.nouns.jobs import NO_JOBS, ConnectorName, ConnectorTaskId, Jobs
 from coterie.nouns.membership import (
@@ -356,5 +357,5 @@ def test_who_cannot_read_its_assignment_says_something_new_each_time_so_that_a_r
     assert len(set(said)) == 3
     worker.answer(JoinRequest, joined(2, protocol=protocol))
     worker.answer(SyncRequest, synced(revoked=SOME_WORK, protocol=protocol))
-    assert worker.member.completed
-    assert worker.member.misread == 0
+    assert isinstance(worker.member.round, Settled)
+    assert worker.member.malformed_assignments == 0

@@ -1,30 +1,29 @@
-"""A worker's place in a classic group: JoinGroup, SyncGroup, heartbeats, and what happens when nobody answers.
+"""A worker's membership in a classic group: JoinGroup, SyncGroup, heartbeats, and what follows when no answer arrives.
 
-Theory of operation. A round is one join, answered when everybody has joined, and one sync, answered when the leader has
-sent the assignments; between the two the leader's herder computes them. The work goes on through all of it (K415):
-only an assignment revokes. But where the group's last vote was for eager its leader is not told what anybody runs, so
-there everything stops first, and the join waits for that. Whoever is told to rejoin (by a heartbeat, by its herder)
-begins the next round; a wish that comes during a round is granted after it, or by it, as long as its join is out and
-says all that there is to say.
+Theory of operation (the states and their transitions: `member.state`). A round is one join, answered when all members
+have joined, and one sync, answered when the leader has sent the assignments; between the two the leader's herder
+computes them. Jobs run on through all of it (K415): only an assignment revokes. But where the group's last vote was for
+eager, its leader does not learn which jobs a member runs, so there everything stops first, and the join waits for that.
+A rejoin that is wanted (by a heartbeat's answer, by the herder) begins the next round. If it is wanted during a round,
+it follows that round, or that round fulfils it while its join is out and reports all there is to report.
 
 Three things can end a place:
 
-- the coordinator knows the id no longer (UNKNOWN_MEMBER_ID): the id is forgotten;
+- the coordinator does not know the member id any more (UNKNOWN_MEMBER_ID): the id is forgotten;
 - the *lease* runs out: two thirds of the session timeout have passed since the sending of the last request that was
-  answered. The coordinator may still count this worker in, so the id is kept. What is counted is the sending: an
-  answer may have lain in the socket while this process was paused;
+  answered. The coordinator may still count this member in, so the id is kept. The sending counts, not the arrival of
+  the answer: an answer may have lain in the socket while this process was paused;
 - the worker leaves, or gives its place up because its herder is stuck.
 
-All but the leaving are a loss: the herder stops everything, and the member joins again when it says that nothing is
-owned. All else (coordinator gone, moving or loading; ILLEGAL_GENERATION; REBALANCE_IN_PROGRESS) is asked again, with
-the same id, while the work goes on. So a broker that is back within the lease stops nothing. But what a wrong setting
-brought about (see `member.refusals`) no asking cures: the member says so, once, and asks for nothing more until it is
-to leave.
+All but the leaving are a loss: the herder stops everything, and the member joins again when no job is owned any more.
+After any other failure (coordinator gone, moving or loading; ILLEGAL_GENERATION; REBALANCE_IN_PROGRESS) the member asks
+again with the same id while jobs run on. So a broker that is back within the lease stops no job. But errors that a
+wrong setting causes (see `member.refusals`) last: the member reports such an error once and sends no further join.
 
-Heartbeats go on while a join or a sync is parked at the coordinator, which may be for longer than the session. There
-Kafka's clients pause them, since the coordinator spares whoever waits for it; but then a worker that was cut off
+Heartbeats go on while a join or a sync is parked at the coordinator, which may take longer than the session. There
+Kafka's clients pause them, as the coordinator keeps a member whose join is parked; but then a worker that was cut off
 in that moment would not learn of it. The answer to a heartbeat in a join phase is REBALANCE_IN_PROGRESS, and proves the
-place as well as any.
+place like any other.
 """
 
 from dataclasses import replace
@@ -40,6 +39,7 @@ from coterie.member.classic.events import (
     Installed,
     LeaveWanted,
     RejoinWanted,
+    RequestId,
     Say,
     SetTimer,
     Subscribed,
@@ -49,10 +49,7 @@ from coterie.member.classic.events import (
 from coterie.member.classic.messages import (
     HeartbeatRequest,
     HeartbeatResponse,
-    JoinRequest,
     JoinResponse,
-    Request,
-    SyncRequest,
     SyncResponse,
 )
 from coterie.member.classic.presence import (
@@ -61,11 +58,10 @@ from coterie.member.classic.presence import (
     on_event_while_leaving,
     on_heartbeat,
     on_leave,
-    retry_later,
     send_heartbeat,
 )
 from coterie.member.classic.rounds import (
-    is_being_said,
+    is_reported,
     join_if_due,
     on_installed,
     on_joined,
@@ -74,7 +70,21 @@ from coterie.member.classic.rounds import (
     on_synced,
     on_unanswered,
 )
-from coterie.member.classic.state import HasLeft, InFlight, InGroup, Leaving, Member, Refused, check
+from coterie.member.classic.state import (
+    Asking,
+    AsksWhetherKnown,
+    HasLeft,
+    InFlight,
+    InGroup,
+    Joins,
+    Leaving,
+    Member,
+    Refused,
+    ReleasesAll,
+    Syncs,
+    WaitsToJoin,
+    check,
+)
 from coterie.member.classic.turn import Turn
 
 
@@ -103,7 +113,7 @@ def on_event(turn: Turn, event: Event) -> None:
         case Subscribed():
             on_subscribed(member, event)
         case RejoinWanted(reason=reason):
-            if not is_being_said(member):
+            if not is_reported(member):
                 member.rejoin_reason = member.rejoin_reason or reason
         case Installed():
             on_installed(turn, event)
@@ -119,68 +129,64 @@ def on_event(turn: Turn, event: Event) -> None:
 
 
 def on_answer(turn: Turn, event: Answered) -> None:
-    asked = take(turn, event.id)
-    if asked is None:
-        return  # it was given up, or is of a former life
-    match asked.request, event.response:
-        case HeartbeatRequest(generation=-1), HeartbeatResponse() as response:
+    match take(turn, event.id), event.response:
+        case None, _:
+            pass  # The request was given up.
+        case InFlight() as heartbeat, HeartbeatResponse() as response:
+            on_heartbeat(turn, heartbeat, response)
+        case AsksWhetherKnown(), HeartbeatResponse() as response:
             on_known(turn, response)
-        case HeartbeatRequest(), HeartbeatResponse() as response:
-            on_heartbeat(turn, asked, response)
-        case JoinRequest(), JoinResponse() as response:
-            on_joined(turn, asked, response)
-        case SyncRequest(), SyncResponse() as response:
+        case Joins() as joins, JoinResponse() as response:
+            on_joined(turn, joins, response)
+        case Syncs(asked=asked), SyncResponse() as response:
             on_synced(turn, asked, response)
-        case request, response:
-            raise AssertionError(f"{type(request).__name__} was answered by {type(response).__name__}")
+        case asked, response:
+            raise AssertionError(f"{asked} was answered by {type(response).__name__}")
 
 
 def on_failure(turn: Turn, event: Failed) -> None:
-    asked = take(turn, event.id)
-    if asked is None:
-        return
-    match asked.request:
-        case HeartbeatRequest(generation=generation) if generation >= 0:
+    match take(turn, event.id):
+        case None:
+            pass
+        case InFlight():
             turn.say_trouble(f"A heartbeat failed: {event.reason}")
             # Sooner than the interval: the coordinator may be back long before the lease is over.
             backoff_ms = min(turn.member.settings.retry_backoff_max_ms, turn.member.settings.heartbeat_interval_ms)
             turn.order(SetTimer(timer="heartbeat", at_ms=turn.now_ms + backoff_ms))
-        case request:
-            on_unanswered(turn.member, request)
+        case asking:
             turn.say_trouble(f"The group's coordinator cannot be asked: {event.reason}")
-            retry_later(turn)
+            on_unanswered(turn, asking)
 
 
-def take(turn: Turn, id_: int) -> InFlight[Request] | None:
-    """The request of that id, if it is still waited for; from now on it is not."""
+def take(turn: Turn, id_: RequestId) -> Asking | InFlight[HeartbeatRequest] | None:
+    """The round or the heartbeat that waits for the answer to this request, which it does no longer; None for a
+    request that was given up. The round is ``WaitsToJoin`` until the caller knows better."""
     member = turn.member
-    asking, place = member.asking, member.place
-    if asking is not None and asking.id == id_:
-        member.asking = None
-        turn.order(CancelTimer(timer="answer"))
-        return asking
-    if isinstance(place, InGroup) and place.heartbeat is not None and place.heartbeat.id == id_:
-        member.place = replace(place, heartbeat=None)
-        return place.heartbeat
-    return None
+    match member.round, member.place:
+        case (AsksWhetherKnown() | Joins() | Syncs()) as asking, _ if asking.asked.id == id_:
+            member.round = WaitsToJoin()
+            turn.order(CancelTimer(timer="answer"))
+            return asking
+        case _, InGroup(heartbeat=InFlight() as heartbeat) as place if heartbeat.id == id_:
+            member.place = replace(place, heartbeat=None)
+            return heartbeat
+        case _:
+            return None
 
 
 def on_timer(turn: Turn, timer: Timer) -> None:
     member, now_ms = turn.member, turn.now_ms
-    match timer:
-        case "heartbeat":
+    match timer, member.round:
+        case "heartbeat", _:
             send_heartbeat(turn)
-        case "lease":
+        case "lease", _:
             end_lease_if_over(turn)
-        case "answer":
-            asked = member.asking
-            if asked is not None and now_ms >= asked.sent_at_ms + member.settings.answer_timeout_ms:
+        case "answer", (AsksWhetherKnown() | Joins() | Syncs()) as asking:
+            if now_ms >= asking.asked.sent_at_ms + member.settings.answer_timeout_ms:
                 turn.order(Say(text="The group's coordinator has not answered in time; joining again"))
-                member.asking = None
-                on_unanswered(member, asked.request)
-                retry_later(turn)
-        case "retry":
-            if member.retry_at_ms is not None and now_ms >= member.retry_at_ms:
-                member.retry_at_ms = None
-        case "held" | "leave":
-            pass  # Whether it may join now is looked at below, as after any event.
+                on_unanswered(turn, asking)
+        case "retry", (WaitsToJoin(until_ms=int(until_ms)) | ReleasesAll(until_ms=int(until_ms))) as waiting:
+            if now_ms >= until_ms:
+                member.round = replace(waiting, until_ms=None)
+        case _:
+            pass  # ``held``: whether the member may join now is decided after every event. Others came too late.

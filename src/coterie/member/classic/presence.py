@@ -1,17 +1,31 @@
-"""How a member proves that it is there, and how it ends: heartbeats, the lease, loss, leaving, asking again."""
+"""How a member proves its place, and how the place ends: heartbeats, the lease, loss, leaving, the back-off."""
 
 from dataclasses import replace
 
 from coterie.member.classic.events import Answered, CancelTimer, Event, Failed, Left, Say, SetTimer, Timer, TimerFired
 from coterie.member.classic.messages import HeartbeatRequest, HeartbeatResponse, LeaveRequest, Request
 from coterie.member.classic.refusals import refusal
-from coterie.member.classic.state import NO_MEMBER, HasLeft, InFlight, InGroup, Leaving, Member, Refused, WasIn
+from coterie.member.classic.state import (
+    NO_MEMBER,
+    Computes,
+    HasLeft,
+    InFlight,
+    InGroup,
+    Leaving,
+    Member,
+    NotSubscribed,
+    Refused,
+    ReleasesAll,
+    Settled,
+    WaitsToJoin,
+    WasIn,
+)
 from coterie.member.classic.turn import Turn
 from coterie.nouns.membership import Lost, MembershipRefused, ProvedUntil
 from coterie.wire.errors import ErrorCode
 
 LEAVE_PATIENCE_MS = 1_000
-"""How long the farewell waits for its answer: the group learns of it by the session timeout, too."""
+"""How long a LeaveGroup waits for its answer: without it, the end of the session has the same effect."""
 
 _ALL_TIMERS: tuple[Timer, ...] = ("heartbeat", "lease", "answer", "retry", "held", "leave")
 
@@ -57,19 +71,19 @@ def send_heartbeat(turn: Turn) -> None:
     member.place = replace(place, heartbeat=turn.send(heartbeat))
 
 
-def on_heartbeat(turn: Turn, asked: InFlight[Request], response: HeartbeatResponse) -> None:
+def on_heartbeat(turn: Turn, asked: InFlight[HeartbeatRequest], response: HeartbeatResponse) -> None:
     member = turn.member
-    assert isinstance(asked.request, HeartbeatRequest)
     assert isinstance(member.place, InGroup)
     match response.error:
         case ErrorCode.none:
             renew_lease(turn, asked)
         case ErrorCode.rebalance_in_progress | ErrorCode.illegal_generation as error:
             if error is ErrorCode.rebalance_in_progress:
-                renew_lease(turn, asked)  # the other is said to members only, too, but prolongs no session
-            # A join or sync that is out will bring the same news. So will the answer to a newer heartbeat.
-            if asked.request.generation == member.place.generation and (member.completed or member.computing):
-                member.computing = False
+                renew_lease(turn, asked)  # ILLEGAL_GENERATION goes to members only, too, but prolongs no session.
+            # A join or sync that is out will be answered with the same, as will a heartbeat of a newer generation.
+            if asked.request.generation == member.place.generation and isinstance(member.round, Settled | Computes):
+                if isinstance(member.round, Computes):
+                    member.round = WaitsToJoin()
                 member.rejoin_reason = member.rejoin_reason or f"the coordinator answers {error.name}"
         case ErrorCode.unknown_member_id:
             on_unknown(turn)
@@ -107,8 +121,12 @@ def retry_later(turn: Turn) -> None:
     settings = member.settings
     backoff_ms = min(settings.retry_backoff_ms * 2 ** min(member.retries, 16), settings.retry_backoff_max_ms)
     member.retries += 1
-    member.retry_at_ms = turn.now_ms + backoff_ms
-    turn.order(SetTimer(timer="retry", at_ms=member.retry_at_ms))
+    until_ms = turn.now_ms + backoff_ms
+    if isinstance(member.round, ReleasesAll):
+        member.round = ReleasesAll(until_ms=until_ms)
+    else:
+        member.round = WaitsToJoin(until_ms=until_ms)
+    turn.order(SetTimer(timer="retry", at_ms=until_ms))
 
 
 # -- endings ----------------------------------------------------------------------------------------------------------
@@ -121,7 +139,7 @@ def on_unknown(turn: Turn) -> None:
     else:
         retry_later(turn)
     forget_id(member)
-    member.known = None
+    member.former_life = None
 
 
 def forget_id(member: Member) -> None:
@@ -134,16 +152,16 @@ def lose(turn: Turn, reason: str) -> None:
     member = turn.member
     if isinstance(member.place, InGroup):
         member.place = WasIn(member_id=member.place.member_id)
-    member.completed = member.computing = member.releasing = False
-    member.asking = member.rejoin_reason = member.retry_at_ms = None
-    member.stopping = True
+    if not isinstance(member.round, NotSubscribed):
+        member.round = ReleasesAll()
+    member.rejoin_reason = None
     for timer in _ALL_TIMERS:
         turn.order(CancelTimer(timer=timer))
     turn.order(Lost(reason=reason))
 
 
 def expel(turn: Turn, reason: str) -> None:
-    """The place is lost, and no asking will bring it back."""
+    """The place is lost, and no retry brings it back."""
     lose(turn, reason)
     if turn.member.ending is None:
         turn.member.ending = Refused(reason=reason)
@@ -151,12 +169,13 @@ def expel(turn: Turn, reason: str) -> None:
 
 
 def on_abandon(turn: Turn, reason: str) -> None:
-    """Leave the group, as Kafka's clients do that are not polled, and come back when all has stopped.
+    """Leave the group, as Kafka's clients do that are not polled, and join again when everything has stopped.
 
-    A static member says no farewell here either: it is back within its session, or its session ends.
+    A static member sends no LeaveGroup here either: it is back within its session, or its session ends.
     """
     member = turn.member
-    if member.ending is not None or member.stopping:
+    is_lost = isinstance(member.round, ReleasesAll) and not isinstance(member.place, InGroup)
+    if member.ending is not None or is_lost:
         return
     is_static = member.settings.instance_id is not None
     if member.member_id and not is_static:
@@ -168,13 +187,11 @@ def on_abandon(turn: Turn, reason: str) -> None:
 
 def on_leave(turn: Turn, reason: str, *, for_good: bool = False) -> None:
     member = turn.member
-    member.computing = False
-    member.asking = None
     for timer in _ALL_TIMERS:
         turn.order(CancelTimer(timer=timer))
     instance_id = member.settings.instance_id
     if not member.member_id or (instance_id is not None and not for_good):
-        # A static member is expected back: its place, and with it its work, waits as long as its session.
+        # A static member is expected back: the coordinator keeps its place and jobs until its session ends.
         leave(turn)
         return
     request = LeaveRequest(

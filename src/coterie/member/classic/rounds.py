@@ -1,4 +1,4 @@
-"""One round of a member: it joins, computes if it leads, syncs."""
+"""One round of a member: it joins, has the assignments computed if it leads, and syncs."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -9,7 +9,6 @@ from coterie.member.classic.messages import (
     HeartbeatResponse,
     JoinRequest,
     JoinResponse,
-    Request,
     SyncRequest,
     SyncResponse,
 )
@@ -25,8 +24,25 @@ from coterie.member.classic.presence import (
 )
 from coterie.member.classic.refusals import refusal
 from coterie.member.classic.reports import assigned_to, assignments_of, report_of
-from coterie.member.classic.state import NO_GENERATION, NO_MEMBER, InFlight, InGroup, Member, Refused
-from coterie.member.classic.turn import Turn
+from coterie.member.classic.state import (
+    NO_GENERATION,
+    NO_MEMBER,
+    Asking,
+    AsksWhetherKnown,
+    Computes,
+    InFlight,
+    InGroup,
+    Joins,
+    Member,
+    NotSubscribed,
+    Refused,
+    ReleasesAll,
+    Settled,
+    Subscription,
+    Syncs,
+    WaitsToJoin,
+)
+from coterie.member.classic.turn import RequestT, Turn
 from coterie.member.classic.vote import announce, spoken, what_to_offer
 from coterie.nouns.errors import WireError
 from coterie.nouns.ids import MemberId, WorkerUrl
@@ -46,68 +62,54 @@ from coterie.wire.errors import ErrorCode
 # -- joining ----------------------------------------------------------------------------------------------------------
 
 
-def on_subscribed(member: Member, said: Subscribed) -> None:
-    member.config_offset, member.draining = said.config_offset, said.draining
-    if member.handed <= said.owned:
-        member.handed = NO_JOBS
-    member.owned = said.owned | member.handed
+def on_subscribed(member: Member, event: Subscribed) -> None:
+    if member.assigned_unconfirmed <= event.owned:
+        member.assigned_unconfirmed = NO_JOBS
+    member.subscription = Subscription(
+        config_offset=event.config_offset, owned=event.owned | member.assigned_unconfirmed, draining=event.draining
+    )
+    if isinstance(member.round, NotSubscribed):
+        member.round = WaitsToJoin()
 
 
 def join_if_due(turn: Turn) -> None:
-    """Begin a round, if one is needed and nothing stands in its way."""
+    """Begin a round, if one is wanted and nothing prevents it."""
     member = turn.member
-    if member.owned is None or member.ending is not None or member.asking or member.computing:
-        return
-    if member.stopping and member.owned:
-        return
-    if member.retry_at_ms is not None or (member.completed and member.rejoin_reason is None):
-        return
-    if turn.now_ms < member.held_until_ms and member.giving_back & member.owned:
-        # Another one has been quicker with its stops. A join that said that these still run would have the leader find
-        # this worker overloaded once more, and perhaps take other jobs from it, too. Heartbeats go on. But what the
-        # other has given back is down meanwhile, so a stop that takes long is not waited for.
-        return
-    place = member.place
-    if isinstance(place, InGroup) and place.protocol is ConnectProtocol.EAGER and member.owned:
-        if not member.releasing:
-            member.releasing = True
+    match member.round:
+        case _ if member.ending is not None:
+            pass
+        case NotSubscribed() | AsksWhetherKnown() | Joins() | Computes() | Syncs():
+            pass
+        case WaitsToJoin(until_ms=int()) | ReleasesAll(until_ms=int()):
+            pass
+        case Settled() if member.rejoin_reason is None:
+            pass
+        case Settled(hold_join_until_ms=until_ms) if turn.now_ms < until_ms and member.revoked_unreleased:
+            # Another member has stopped what it had to release sooner. A join that reports these jobs as running would
+            # have the leader count this worker as overloaded again, and perhaps revoke more from it. Heartbeats go on.
+            # But the jobs that the other member has released are down meanwhile, so a slow stop is not waited for.
+            pass
+        case ReleasesAll() if member.owned:
+            pass
+        case WaitsToJoin() | Settled() if speaks_eager(member) and member.owned:
+            member.round = ReleasesAll()
             turn.order(MustReleaseAll())
-        return
-    member.stopping = member.releasing = False
-    settings, owned = member.settings, member.owned
-    if settings.instance_id is not None and not member.member_id:
-        if member.known is None:
-            ask_whether_known(turn)
-            return
-        member.returning = member.known
-        # The answer to this join may get lost; then the next one comes to a group that knows this life.
-        member.known = True
-    received = place.assignment if isinstance(place, InGroup) else None
-    told = received or WorkerAssignment(leader=NO_MEMBER, leader_url=WorkerUrl(""), config_offset=member.config_offset)
-    allocation = WorkerAssignment(
-        leader=told.leader,
-        leader_url=told.leader_url,
-        config_offset=told.config_offset,
-        assigned=owned,
-        # Nobody reads it here. A join that says what the last one said makes no round: it is answered with the same
-        # assignment again, which cannot be read any better.
-        delay_ms=member.misread,
-    )
-    claims = settings.claims
-    metadata = WorkerMetadata(
-        url=settings.url,
-        config_offset=member.config_offset,
-        # None before the first assignment, as in Connect. By an empty one after it the coordinator tells a static
-        # member's second join from its first, which it has answered with nothing new, and makes a round of it.
-        allocation=allocation if owned or received is not None or member.misread else None,
-        static_connectors=None if claims is None else claims.connectors,
-        static_tasks=None if claims is None else claims.tasks,
-        draining=member.draining,
-        opaque=None if settings.name is None else encode_opaque(name=settings.name),
-    )
+        case WaitsToJoin() | Settled() | ReleasesAll():
+            is_static = member.settings.instance_id is not None
+            if is_static and not member.member_id and member.former_life is None:
+                ask_whether_known(turn)
+            else:
+                join(turn)
+
+
+def speaks_eager(member: Member) -> bool:
+    return isinstance(member.place, InGroup) and member.place.protocol is ConnectProtocol.EAGER
+
+
+def join(turn: Turn) -> None:
+    member, settings = turn.member, turn.member.settings
     turn.order(MemberStateChanged(state=MemberState.PREPARING_REBALANCE))
-    offers = what_to_offer(turn)
-    member.withholds = offers != settings.protocols
+    metadata = metadata_of(member)
     request = JoinRequest(
         group_id=settings.group_id,
         member_id=member.member_id,
@@ -115,116 +117,145 @@ def join_if_due(turn: Turn) -> None:
         session_timeout_ms=settings.session_timeout_ms,
         rebalance_timeout_ms=settings.rebalance_timeout_ms,
         protocol_type=PROTOCOL_TYPE,
-        protocols=tuple((offered.wire_name, encode_metadata(offered, metadata)) for offered in offers),
+        protocols=tuple((offered.wire_name, encode_metadata(offered, metadata)) for offered in what_to_offer(turn)),
         reason=member.rejoin_reason or "",
     )
+    member.round = Joins(asked=ask(turn, request), reported=member.subscription, former_life=member.former_life)
     member.rejoin_reason = None
-    member.completed = False
-    member.said = (member.config_offset, owned, member.draining)
-    ask(turn, request)
+    if settings.instance_id is not None and not member.member_id:
+        # The answer may get lost; then the group knows this life when it receives the next join.
+        member.former_life = True
 
 
-def is_being_said(member: Member) -> bool:
-    """Whether a join is out that says all that this worker has to say; then the round that it belongs to is to come."""
-    asking = member.asking
-    is_joining = asking is not None and isinstance(asking.request, JoinRequest)
-    return is_joining and member.said == (member.config_offset, member.owned, member.draining)
+def metadata_of(member: Member) -> WorkerMetadata:
+    settings, subscription = member.settings, member.subscription
+    claims = settings.claims
+    received = member.place.assignment if isinstance(member.place, InGroup) else None
+    last = received or WorkerAssignment(
+        leader=NO_MEMBER, leader_url=WorkerUrl(""), config_offset=subscription.config_offset
+    )
+    allocation = WorkerAssignment(
+        leader=last.leader,
+        leader_url=last.leader_url,
+        config_offset=last.config_offset,
+        assigned=subscription.owned,
+        # No leader reads the delay of an allocation. The coordinator answers a join that equals the last one with the
+        # same generation and the same assignment, which could not be decoded then either.
+        delay_ms=member.malformed_assignments,
+    )
+    has_allocation = subscription.owned or received is not None or member.malformed_assignments
+    return WorkerMetadata(
+        url=settings.url,
+        config_offset=subscription.config_offset,
+        # None before the first assignment, as in Connect. By an empty one after it the coordinator tells a static
+        # member's second join from its first, which it has answered with nothing new, and begins a round.
+        allocation=allocation if has_allocation else None,
+        static_connectors=None if claims is None else claims.connectors,
+        static_tasks=None if claims is None else claims.tasks,
+        draining=subscription.draining,
+        opaque=None if settings.name is None else encode_opaque(name=settings.name),
+    )
+
+
+def is_reported(member: Member) -> bool:
+    """Whether a join is out that reports the present subscription; then its round is still to come."""
+    return isinstance(member.round, Joins) and member.round.reported == member.subscription
 
 
 def ask_whether_known(turn: Turn) -> None:
-    """A static member that has no id yet: does the group know it from a former life?
+    """Ask whether the group has a member of this instance id from a former life of this worker.
 
-    If it does, it answers the join with the running generation and says nothing of that (KIP-345). But a heartbeat in
-    the name of the instance it answers with FENCED_INSTANCE_ID then, and else with UNKNOWN_MEMBER_ID.
+    If it has, it answers the join with the running generation and does not tell (KIP-345). But it answers a heartbeat
+    in the name of the instance with FENCED_INSTANCE_ID then, and otherwise with UNKNOWN_MEMBER_ID.
     """
     settings = turn.member.settings
-    ask(
-        turn,
-        HeartbeatRequest(
-            group_id=settings.group_id,
-            member_id=NO_MEMBER,
-            instance_id=settings.instance_id,
-            generation=NO_GENERATION,
-        ),
+    request = HeartbeatRequest(
+        group_id=settings.group_id, member_id=NO_MEMBER, instance_id=settings.instance_id, generation=NO_GENERATION
     )
+    turn.member.round = AsksWhetherKnown(asked=ask(turn, request))
 
 
 def on_known(turn: Turn, response: HeartbeatResponse) -> None:
     match response.error:
         case ErrorCode.unknown_member_id:
-            turn.member.known = False
+            turn.member.former_life = False
         case ErrorCode.fenced_instance_id | ErrorCode.none | ErrorCode.illegal_generation:
-            turn.member.known = True
+            turn.member.former_life = True
         case error:
             on_error(turn, error)
 
 
-def ask(turn: Turn, request: HeartbeatRequest | JoinRequest | SyncRequest) -> None:
-    turn.member.asking = turn.send(request)
+def ask(turn: Turn, request: RequestT) -> InFlight[RequestT]:
+    asked = turn.send(request)
     turn.order(SetTimer(timer="answer", at_ms=turn.now_ms + turn.member.settings.answer_timeout_ms))
+    return asked
 
 
-def on_unanswered(member: Member, request: Request) -> None:
-    if isinstance(request, JoinRequest) and isinstance(member.place, InGroup):
-        member.place = replace(member.place, may_have_missed_vote=True)
-
-
-def on_joined(turn: Turn, asked: InFlight[Request], response: JoinResponse) -> None:
+def on_unanswered(turn: Turn, asking: Asking) -> None:
     member = turn.member
+    if isinstance(asking, Joins) and isinstance(member.place, InGroup):
+        member.place = replace(member.place, may_have_missed_vote=True)
+    retry_later(turn)
+
+
+def on_joined(turn: Turn, joins: Joins, response: JoinResponse) -> None:
+    member, place = turn.member, turn.member.place
+    withheld_eager = len(joins.asked.request.protocols) < len(member.settings.protocols)
     match response.error:
-        case ErrorCode.none if is_about(asked, response.member_id) and response.generation >= 0:
-            protocol, former = spoken(member, response.protocol), member.place
-            if isinstance(former, InGroup):
-                member.place = replace(
-                    former, generation=response.generation, protocol=protocol, may_have_missed_vote=False
-                )
-            else:
-                member.place = InGroup(member_id=response.member_id, generation=response.generation, protocol=protocol)
-            if member.withholds:
+        case ErrorCode.none if is_about(joins, response.member_id) and response.generation >= 0:
+            member.former_life = joins.former_life
+            on_accepted(turn, joins.asked, response)
+            if withheld_eager:
                 member.rejoin_reason = member.rejoin_reason or "this worker offers eager again"
-            if isinstance(former, InGroup):
-                renew_lease(turn, asked)
-            turn.order(MemberStateChanged(state=MemberState.COMPLETING_REBALANCE))
-            set_heartbeat(turn)
-            if protocol is None:
-                turn.order(Say(text=f"The group has chosen {response.protocol!r}, which this worker never offered"))
-                retry_later(turn)
-            elif response.leader == response.member_id and not response.skip_assignment:
-                member.returning = False
-                member.computing = True
-                read = {other: read_metadata(turn, other, data) for other, data in (response.members or {}).items()}
-                members = {
-                    other: report_of(metadata, response.instance_ids.get(other), protocol)
-                    for other, metadata in read.items()
-                    if metadata is not None
-                }
-                token = RoundToken(
-                    generation=response.generation,
-                    protocol=protocol,
-                    left_out=frozenset(read.keys() - members.keys()),
-                )
-                turn.order(AssignmentWanted(token=token, member_id=member.member_id, members=members))
-            else:
-                if protocol is ConnectProtocol.EAGER and not response.skip_assignment:
-                    # There an assignment is the whole, so what a former life was told is good for this one, too. (But a
-                    # leader that is back does not know any more what it dealt out.)
-                    member.returning = False
-                sync(turn, {})
-        case ErrorCode.member_id_required if is_about(asked, response.member_id):
-            member.place = replace(member.place, member_id=response.member_id)
+        case ErrorCode.member_id_required if is_about(joins, response.member_id):
+            member.former_life = joins.former_life
+            member.place = replace(place, member_id=response.member_id)
         case ErrorCode.unknown_member_id:
             on_unknown(turn)
         case ErrorCode.rebalance_in_progress | ErrorCode.illegal_generation:
             retry_later(turn)
-        case ErrorCode.inconsistent_group_protocol if member.withholds:
-            assert isinstance(member.place, InGroup)
-            member.place = replace(member.place, protocol=ConnectProtocol.EAGER, may_have_missed_vote=False)
+        case ErrorCode.inconsistent_group_protocol if withheld_eager and isinstance(place, InGroup):
+            member.place = replace(place, protocol=ConnectProtocol.EAGER, may_have_missed_vote=False)
         case error:
             on_error(turn, error)
 
 
+def on_accepted(turn: Turn, asked: InFlight[JoinRequest], response: JoinResponse) -> None:
+    member, former = turn.member, turn.member.place
+    protocol = spoken(member, response.protocol)
+    if isinstance(former, InGroup):
+        member.place = replace(former, generation=response.generation, protocol=protocol, may_have_missed_vote=False)
+        renew_lease(turn, asked)
+    else:
+        member.place = InGroup(member_id=response.member_id, generation=response.generation, protocol=protocol)
+    turn.order(MemberStateChanged(state=MemberState.COMPLETING_REBALANCE))
+    set_heartbeat(turn)
+    if protocol is None:
+        turn.order(Say(text=f"The group has chosen {response.protocol!r}, which this worker never offered"))
+        retry_later(turn)
+    elif response.leader == response.member_id and not response.skip_assignment:
+        member.former_life = False
+        member.round = Computes()
+        read = {other: read_metadata(turn, other, data) for other, data in (response.members or {}).items()}
+        members = {
+            other: report_of(metadata, response.instance_ids.get(other), protocol)
+            for other, metadata in read.items()
+            if metadata is not None
+        }
+        token = RoundToken(
+            generation=response.generation, protocol=protocol, left_out=frozenset(read.keys() - members.keys())
+        )
+        turn.order(AssignmentWanted(token=token, member_id=response.member_id, members=members))
+    else:
+        if protocol is ConnectProtocol.EAGER and not response.skip_assignment:
+            # An eager assignment is the whole, so one that was made for a former life is as good for this one. (But a
+            # leader that is back has lost what it assigned.)
+            member.former_life = False
+        sync(turn, {})
+
+
 def on_error(turn: Turn, error: ErrorCode) -> None:
-    """An answer that says nothing of this member's place: to be asked again, unless that can never work."""
+    """An answer that does not concern this member's place: retry, unless no retry can mend it."""
     reason = refusal(turn.member, error)
     if error is ErrorCode.fenced_instance_id and reason is not None:
         expel(turn, reason)
@@ -236,14 +267,13 @@ def on_error(turn: Turn, error: ErrorCode) -> None:
         retry_later(turn)
 
 
-def is_about(asked: InFlight[Request], member_id: MemberId) -> bool:
-    """Whether an answer speaks of the member that asked, or gives one without an id its id."""
-    assert isinstance(asked.request, JoinRequest)
-    return bool(member_id) and asked.request.member_id in (NO_MEMBER, member_id)
+def is_about(joins: Joins, member_id: MemberId) -> bool:
+    """Whether an answer concerns the member that asked, or assigns an id to one without."""
+    return bool(member_id) and joins.asked.request.member_id in (NO_MEMBER, member_id)
 
 
 def read_metadata(turn: Turn, other: MemberId, data: bytes) -> WorkerMetadata | None:
-    """One member's nonsense is not the group's: whoever cannot be understood is left out of the round."""
+    """None for bytes that cannot be decoded: that member is left out of the round, and the others are not."""
     try:
         return decode_metadata(data)[1]
     except WireError as error:
@@ -256,12 +286,12 @@ def read_metadata(turn: Turn, other: MemberId, data: bytes) -> WorkerMetadata | 
 
 
 def on_installed(turn: Turn, event: Installed) -> None:
-    member = turn.member
-    place = member.place
-    generation = RoundToken.of(event.token).generation
-    if member.computing and isinstance(place, InGroup) and generation == place.generation:
-        member.computing = False
-        sync(turn, assignments_of(event.computed, leader=member.member_id, leader_url=member.settings.url))
+    member, token = turn.member, RoundToken.of(event.token)
+    match member.round, member.place:
+        case Computes(), InGroup(generation=generation) if token.generation == generation:
+            sync(turn, assignments_of(event.computed, leader=member.member_id, leader_url=member.settings.url))
+        case _:
+            pass  # It is of another round.
 
 
 def sync(turn: Turn, assignments: Mapping[MemberId, WorkerAssignment]) -> None:
@@ -269,65 +299,66 @@ def sync(turn: Turn, assignments: Mapping[MemberId, WorkerAssignment]) -> None:
     assert isinstance(place, InGroup)
     protocol = place.protocol
     assert protocol is not None
-    ask(
-        turn,
-        SyncRequest(
-            group_id=member.settings.group_id,
-            member_id=place.member_id,
-            instance_id=member.settings.instance_id,
-            generation=place.generation,
-            protocol_type=PROTOCOL_TYPE,
-            protocol=protocol.wire_name,
-            assignments=tuple(
-                (other, encode_assignment(protocol, assignments[other])) for other in sorted(assignments)
-            ),
-        ),
+    request = SyncRequest(
+        group_id=member.settings.group_id,
+        member_id=place.member_id,
+        instance_id=member.settings.instance_id,
+        generation=place.generation,
+        protocol_type=PROTOCOL_TYPE,
+        protocol=protocol.wire_name,
+        assignments=tuple((other, encode_assignment(protocol, assignments[other])) for other in sorted(assignments)),
     )
+    member.round = Syncs(asked=ask(turn, request))
 
 
-def on_synced(turn: Turn, asked: InFlight[Request], response: SyncResponse) -> None:
-    member = turn.member
+def on_synced(turn: Turn, asked: InFlight[SyncRequest], response: SyncResponse) -> None:
     match response.error:
         case ErrorCode.none:
             renew_lease(turn, asked)
-            if end_lease_if_over(turn):
-                return  # it lay in the socket while this process was paused: others have the work by now
-            if not response.assignment:
-                lose(turn, "its leader has left this worker out, as one does with whom one cannot understand")
-                retry_later(turn)
-                return
-            try:
-                _, assignment = decode_assignment(response.assignment)
-            except WireError as error:
-                turn.say_trouble(f"The assignment is malformed, joining again: {error}")
-                member.misread += 1
-                retry_later(turn)
-                return
-            if member.returning:
-                # Of what a former life was told, only what was new to it then says something about this one: it runs
-                # nothing that it could give back, and the delay was counted from another moment. All else that the
-                # former life had comes with the next round, whose leader learns that nothing of it runs any more.
-                assignment = replace(assignment, revoked=NO_JOBS, delay_ms=0)
-                member.returning = False
-                member.rejoin_reason = member.rejoin_reason or "this static member has begun a new life"
-            assert isinstance(member.place, InGroup)
-            member.place = place = replace(member.place, assignment=assignment)
-            member.completed, member.retries, member.misread = True, 0, 0
-            member.giving_back = assignment.revoked
-            if assignment.revoked:
-                member.held_until_ms = turn.now_ms + member.settings.hold_ms
-                turn.order(SetTimer(timer="held", at_ms=member.held_until_ms))
-            expect_a_round(turn)
-            # Until the herder has taken it up: should the place be lost now, all of this has to stop first.
-            owned = member.owned or NO_JOBS
-            member.handed = assignment.assigned - owned
-            member.owned = owned | assignment.assigned
-            assert place.protocol is not None
-            announce(turn, place.protocol)
-            turn.order(assigned_to(place.member_id, assignment, generation=place.generation, protocol=place.protocol))
+            if not end_lease_if_over(turn):  # The answer may be older than a pause, and the jobs be assigned to others.
+                on_assignment_bytes(turn, response.assignment)
         case ErrorCode.unknown_member_id:
             on_unknown(turn)
         case ErrorCode.rebalance_in_progress | ErrorCode.illegal_generation:
-            pass  # the group has moved on: join at once
+            pass  # The group has begun another round: join at once.
         case error:
             on_error(turn, error)
+
+
+def on_assignment_bytes(turn: Turn, data: bytes) -> None:
+    if not data:
+        lose(turn, "its leader has left this worker out, as one does with whom one cannot understand")
+        retry_later(turn)
+        return
+    try:
+        _, assignment = decode_assignment(data)
+    except WireError as error:
+        turn.say_trouble(f"The assignment is malformed, joining again: {error}")
+        turn.member.malformed_assignments += 1
+        retry_later(turn)
+        return
+    on_assignment(turn, assignment)
+
+
+def on_assignment(turn: Turn, assignment: WorkerAssignment) -> None:
+    member, place = turn.member, turn.member.place
+    assert isinstance(place, InGroup)
+    assert place.protocol is not None
+    if member.former_life:
+        # Only what was newly assigned to the former life holds for this one: this life runs nothing that it could
+        # release, and the delay was counted from another moment. All else that the former life had comes with the next
+        # round, whose leader learns that none of it runs any more.
+        assignment = replace(assignment, revoked=NO_JOBS, delay_ms=0)
+        member.rejoin_reason = member.rejoin_reason or "this static member has begun a new life"
+    member.former_life = False
+    member.retries = member.malformed_assignments = 0
+    member.place = replace(place, assignment=assignment)
+    member.round = Settled(hold_join_until_ms=turn.now_ms + member.settings.hold_ms)
+    if assignment.revoked:
+        turn.order(SetTimer(timer="held", at_ms=member.round.hold_join_until_ms))
+    expect_a_round(turn)
+    # Owned before the herder has taken the assignment: if the place is lost now, all of these must stop first.
+    member.assigned_unconfirmed = assignment.assigned - member.owned
+    member.subscription = replace(member.subscription, owned=member.owned | assignment.assigned)
+    announce(turn, place.protocol)
+    turn.order(assigned_to(place.member_id, assignment, generation=place.generation, protocol=place.protocol))

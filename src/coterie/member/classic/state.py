@@ -1,4 +1,78 @@
-"""What a classic member knows of its place in the group, and what must be true of it at any time."""
+"""What a classic member stores: its place in the group, how far its round is, and how it ends; and what always holds.
+
+Three facts vary by themselves, so each is a union of its own. The place and its proof go on through a join, as do the
+heartbeats; a member that was refused keeps its place until it leaves; a loss ends both the place and the round.
+
+``Member.place``: what the coordinator knows of this member. Every row that leads from ``InGroup`` to ``WasIn`` is a
+*loss*. In the other places an AbandonWanted (until ``ReleasesAll``) and a FENCED_INSTANCE_ID are losses, too.
+
+    ==================  =======================================================  =============================
+    state               event                                                    next state
+    ==================  =======================================================  =============================
+    NeverIn             JoinGroup answered MEMBER_ID_REQUIRED                    NeverIn, with the assigned id
+    WasIn               JoinGroup answered MEMBER_ID_REQUIRED                    WasIn, with the assigned id
+    NeverIn             JoinGroup answered UNKNOWN_MEMBER_ID; AbandonWanted [1]  NeverIn, without an id
+    WasIn               JoinGroup answered UNKNOWN_MEMBER_ID; AbandonWanted [1]  WasIn, without an id
+    NeverIn, WasIn      JoinGroup accepted                                       InGroup
+    InGroup             JoinGroup accepted                                       InGroup, in that generation
+    InGroup             JoinGroup failed or timed out                            InGroup, may_have_missed_vote
+    InGroup             JoinGroup refused because it offered no eager            InGroup, protocol eager
+    InGroup             SyncGroup answered with an assignment                    InGroup, with that assignment
+    InGroup             heartbeat, JoinGroup or SyncGroup answered [2]           InGroup, proved for longer
+    InGroup             no such answer for two thirds of the session             WasIn, with its id
+    InGroup             SyncGroup answered without an assignment                 WasIn, with its id
+    InGroup             FENCED_INSTANCE_ID; a heartbeat refused (`refusals`)     WasIn, with its id
+    InGroup             any answer UNKNOWN_MEMBER_ID                             WasIn, without an id
+    InGroup             AbandonWanted [1]                                        WasIn, without an id
+    (a former process)  its handed-on place                                      InGroup
+    ==================  =======================================================  =============================
+
+    [1] A static member keeps its id. Once ``ending`` is set, AbandonWanted has no effect.
+    [2] Without an error; a heartbeat also with REBALANCE_IN_PROGRESS.
+
+``Member.round``: how far this member is in the group's present round.
+
+    ====================  ==============================================================  ============================
+    state                 event                                                           next state
+    ====================  ==============================================================  ============================
+    NotSubscribed         Subscribed                                                      WaitsToJoin
+    WaitsToJoin [3]       its back-off is over, or it has none                            Joins, AsksWhetherKnown [4]
+    WaitsToJoin, Settled  the same, but the group speaks eager and jobs are owned         ReleasesAll
+    AsksWhetherKnown      an answer that tells whether the group has the instance id      WaitsToJoin
+    Joins                 accepted, this member leads                                     Computes
+    Joins                 accepted, another member leads or none has to (KIP-814)         Syncs
+    Joins                 accepted with a protocol that was not offered                   WaitsToJoin, with a back-off
+    Joins                 MEMBER_ID_REQUIRED; refused because it offered no eager         WaitsToJoin
+    Computes              Installed, of this generation                                   Syncs
+    Computes              heartbeat: REBALANCE_IN_PROGRESS or ILLEGAL_GENERATION [5]      WaitsToJoin
+    Syncs                 answered with an assignment                                     Settled
+    Syncs                 REBALANCE_IN_PROGRESS or ILLEGAL_GENERATION                     WaitsToJoin
+    Syncs                 answered with an assignment that cannot be decoded              WaitsToJoin, with a back-off
+    Syncs                 answered without an assignment                                  ReleasesAll with a back-off
+    (any that asks)       failed, timed out, or any other error                           WaitsToJoin, with a back-off
+    (any that asks)       an error that no retry mends (`refusals`)                       WaitsToJoin; ending: Refused
+    Settled               a rejoin is wanted; revoked jobs are released, or hold_ms over  Joins
+    ReleasesAll [3]       no job is owned, and its back-off is over or it has none        Joins, AsksWhetherKnown [4]
+    NotSubscribed         a loss                                                          NotSubscribed
+    (any other)           a loss                                                          ReleasesAll
+    (a former process)    its handed-on place                                             Settled
+    ====================  ==============================================================  ============================
+
+    [3] While ``ending`` is None: a member that was refused stays as it is.
+    [4] AsksWhetherKnown: a static member without an id, unless ``former_life`` has the answer already.
+    [5] To a heartbeat of this generation. In ``Settled`` the same answer is a reason to rejoin.
+
+``Member.ending``: None until the member ends.
+
+    =============  ============================================================  ==========
+    state          event                                                         next state
+    =============  ============================================================  ==========
+    None           an error that no retry mends (`refusals`)                     Refused
+    None, Refused  LeaveWanted; the coordinator must be told                     Leaving
+    None, Refused  LeaveWanted; without an id, or static and not for good        HasLeft
+    Leaving        LeaveGroup answered, failed, or waited for LEAVE_PATIENCE_MS  HasLeft
+    =============  ============================================================  ==========
+"""
 
 from dataclasses import dataclass
 from itertools import count
@@ -6,7 +80,7 @@ from typing import Generic, TypeAlias, TypeVar
 
 from coterie.engine.lease import Lease
 from coterie.member.classic.events import RequestId
-from coterie.member.classic.messages import HeartbeatRequest, LeaveRequest, Request, SyncRequest
+from coterie.member.classic.messages import HeartbeatRequest, JoinRequest, LeaveRequest, Request, SyncRequest
 from coterie.nouns.ids import ConfigOffset, Generation, GroupId, InstanceId, MemberId, WorkerUrl
 from coterie.nouns.jobs import NO_JOBS, Jobs
 from coterie.nouns.membership import PlaceHandover
@@ -17,45 +91,45 @@ RequestT_co = TypeVar("RequestT_co", bound=Request, covariant=True)
 NO_GENERATION = Generation(-1)
 NO_MEMBER = MemberId("")
 HOLD_MAX_MS = 2_000
-"""For how long at most a join waits for stops: with stops of 0.1 to 2 s it saves a round and stops for nothing."""
+"""How long a join waits for stops at most: with stops of 0.1 to 2 s waiting saves a round and stops no other job."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemberSettings:
     group_id: GroupId
     instance_id: InstanceId | None = None
-    """``group.instance.id``: with it this is a static member, which never says that it leaves (KIP-345)."""
+    """``group.instance.id``: with it this is a static member, which leaves without a LeaveGroup (KIP-345)."""
     url: WorkerUrl
-    """Where this worker's REST listens: leaders tell it to everybody."""
+    """Where this worker's REST listens; leaders send it to all members."""
     protocols: tuple[ConnectProtocol, ...] = ConnectProtocol.STATIC.offered
     """What this worker offers, the preferred one first."""
     name: str | None = None
-    """``worker.name``: what people call it; None for its ``host:port``."""
+    """``worker.name``; None for the worker's ``host:port``."""
     claims: Jobs | None = None
-    """``static.connectors`` and ``static.tasks``: the only jobs that it takes; None takes any (KIP-987)."""
+    """``static.connectors`` and ``static.tasks``: the only jobs that this worker may run; None: any job (KIP-987)."""
     session_timeout_ms: int = 10_000
     rebalance_timeout_ms: int = 60_000
     heartbeat_interval_ms: int = 3_000
     rebalance_heartbeat_interval_ms: int = 200
-    """While the next round may come soon."""
+    """The interval while the next round is expected."""
     quiet_ms: int = 6_000
-    """For how long after an assignment that is so: longer than stopping what was revoked may take."""
+    """How long after an assignment the next round is expected: longer than stopping what was revoked may take."""
     retry_backoff_ms: int = 100
     retry_backoff_max_ms: int = 1_000
 
     @property
     def lease_ms(self) -> int:
-        """For how long an answer proves that this worker may run what it has."""
+        """For how long an answer proves that this worker may run its jobs, from the sending of the request."""
         return Lease(self.session_timeout_ms).proved_ms
 
     @property
     def hold_ms(self) -> int:
-        """For how long a join waits for stops: whoever joins later than the rebalance timeout has lost its place."""
+        """How long a join waits for stops: a join later than the rebalance timeout would lose the place."""
         return min(HOLD_MAX_MS, self.rebalance_timeout_ms // 2)
 
     @property
     def answer_timeout_ms(self) -> int:
-        """Joins and syncs are parked by the coordinator, for a rebalance timeout at most (Kafka's clients add 5 s)."""
+        """The coordinator parks joins and syncs, for a rebalance timeout at most (Kafka's clients add 5 s)."""
         return self.rebalance_timeout_ms + 5_000
 
 
@@ -66,6 +140,24 @@ class InFlight(Generic[RequestT_co]):
     id: RequestId
     request: RequestT_co
     sent_at_ms: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Trouble:
+    """A reason why requests currently fail, and when it was logged last."""
+
+    since_ms: int
+    said_at_ms: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Subscription:
+    """What the herder wants the next join to report."""
+
+    config_offset: ConfigOffset = ConfigOffset(-1)
+    owned: Jobs = NO_JOBS
+    draining: bool = False
+    """This worker leaves for good: its jobs move away while it still runs them."""
 
 
 # -- place ------------------------------------------------------------------------------------------------------------
@@ -110,6 +202,66 @@ class InGroup:
 
 Place: TypeAlias = NeverIn | WasIn | InGroup
 
+# -- round ------------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NotSubscribed:
+    """The herder has not told yet which jobs this worker runs."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WaitsToJoin:
+    until_ms: int | None = None
+    """When the back-off after a failure ends; None: join as soon as nothing else prevents it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AsksWhetherKnown:
+    """A static member without an id asks whether the group has one for its ``instance_id`` from a former life."""
+
+    asked: InFlight[HeartbeatRequest]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Joins:
+    asked: InFlight[JoinRequest]
+    reported: Subscription
+    """What the join reports."""
+    former_life: bool | None
+    """``Member.former_life`` as it was before this join was sent."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Computes:
+    """This member leads the generation, and its herder computes the assignments."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Syncs:
+    asked: InFlight[SyncRequest]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReleasesAll:
+    """All jobs must stop before the next join: the place is lost, or (in the group) the group speaks eager."""
+
+    until_ms: int | None = None
+    """When the back-off ends, if the place was lost by a failure; None: there is none."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settled:
+    """The assignment of the generation was received; the next join needs a ``Member.rejoin_reason``."""
+
+    hold_join_until_ms: int = 0
+    """Until when the next join waits while a job that the assignment revoked is still owned."""
+
+
+Asking: TypeAlias = AsksWhetherKnown | Joins | Syncs
+Round: TypeAlias = NotSubscribed | WaitsToJoin | Asking | Computes | ReleasesAll | Settled
+
+
 # -- ending -----------------------------------------------------------------------------------------------------------
 
 
@@ -135,14 +287,6 @@ class HasLeft:
 Ending: TypeAlias = Refused | Leaving | HasLeft
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Trouble:
-    """What keeps a member from its place, and passes by itself."""
-
-    since_ms: int
-    said_at_ms: int
-
-
 class Member:
     """All of it is soft: a worker that starts again is another member."""
 
@@ -151,52 +295,27 @@ class Member:
         self.settings = settings
         self.request_ids = map(RequestId, count(1))
 
-        # What this worker says of itself.
-        self.config_offset = ConfigOffset(-1)
-        self.owned: Jobs | None = None
-        """What the next join will say that it runs; None before the herder has said anything."""
-        self.handed: Jobs = NO_JOBS
-        """What it was assigned and the herder has not taken up yet: what it says until then was said before."""
-        self.draining = False
-        """Whether the next join will say that this worker is to go for good."""
-        self.said: tuple[ConfigOffset, Jobs, bool] | None = None
-        """What the last join said: config offset, work, whether it drains."""
-
         self.place: Place = NeverIn()
-        self.withholds = False
-        """The last join did not offer eager."""
-        self.announced: ConnectProtocol | None = None
-        """What the process's log was last told that the group speaks."""
-        self.completed = False
-        """Whether that generation's assignment has been received."""
-        self.known: bool | None = None
-        """Whether the group may know this static member from a former life; None: it was not asked yet."""
-        self.returning = False
-        """Whether the assignment that is to come may have been made for a former life."""
-        self.computing = False
-        """It leads ``generation``, and the herder has not said yet who gets what."""
-
-        # What is under way.
-        self.asking: InFlight[Request] | None = None
-        """The one join or sync (or question before) that is out."""
-        self.retry_at_ms: int | None = None
-        self.retries = 0
-        self.misread = 0
-        """How many assignments, one after the other, were malformed."""
-        self.rejoin_reason: str | None = None
-        self.giving_back: Jobs = NO_JOBS
-        """What the last assignment revoked."""
-        self.held_until_ms = 0
-        """Until when a join waits for the stops of what is given back."""
-        self.troubles: dict[str, Trouble] = {}
-        """Why nothing comes of asking, in so many words; empty when something does."""
-
-        # What ends.
-        self.releasing = False
-        """The place is kept, but the group speaks eager: nothing may run any more when this member joins."""
-        self.stopping = False
-        """The membership is lost, and not all has stopped yet."""
+        self.round: Round = NotSubscribed()
         self.ending: Ending | None = None
+
+        self.subscription = Subscription()
+        self.assigned_unconfirmed: Jobs = NO_JOBS
+        """Assigned, and not in a ``Subscribed`` of the herder yet: such an event may be older than the assignment, so
+        these jobs are added to what it owns."""
+        self.rejoin_reason: str | None = None
+        """Why another round is wanted; None when none is. May be set in any round: the next join sends it."""
+        self.former_life: bool | None = None
+        """Static members: whether the next assignment may have been made for a former life of this instance id; None:
+        not asked yet. No part of the place, as a loss before that assignment does not change it."""
+        self.retries = 0
+        """Retries since the last assignment; they set the back-off."""
+        self.malformed_assignments = 0
+        """Assignments in a row that could not be decoded. Not reset by a loss: each join must differ from the last."""
+        self.troubles: dict[str, Trouble] = {}
+        """Reasons why requests currently fail, by message; empty after an answer that proves the place."""
+        self.announced: ConnectProtocol | None = None
+        """The group's protocol as last logged."""
         if place is not None:
             self._go_on_in(place)
 
@@ -204,8 +323,22 @@ class Member:
     def member_id(self) -> MemberId:
         return self.place.member_id
 
+    @property
+    def owned(self) -> Jobs:
+        """What runs here, or is assigned and may be about to start."""
+        return self.subscription.owned
+
+    @property
+    def revoked_unreleased(self) -> Jobs:
+        """What the last assignment revoked and still runs here."""
+        match self.place:
+            case InGroup(assignment=WorkerAssignment(revoked=revoked)):
+                return revoked & self.owned
+            case _:
+                return NO_JOBS
+
     def _go_on_in(self, place: PlaceHandover) -> None:
-        self.config_offset, self.owned = place.config_offset, place.jobs
+        self.subscription = Subscription(config_offset=place.config_offset, owned=place.jobs)
         self.place = InGroup(
             member_id=place.member_id,
             generation=place.generation,
@@ -215,20 +348,17 @@ class Member:
             ),
             may_have_missed_vote=place.unheard,
         )
-        self.completed = self.known = True
+        self.round = Settled()
 
 
 def check(member: Member) -> None:
-    """What is always true, after every step."""
-    asking, place = member.asking, member.place
-    if asking is not None and isinstance(asking.request, HeartbeatRequest):
-        assert asking.request.generation < 0, "a heartbeat proper is no part of a round"
-    if asking is not None and isinstance(asking.request, SyncRequest):
-        assert isinstance(place, InGroup)
-        assert asking.request.generation == place.generation, "a sync is of the last join"
-        assert not member.completed
-    assert isinstance(place, InGroup) or not (member.completed or member.computing), "a round is of a generation"
-    assert not (member.computing and asking is not None), "a leader that computes asks for nothing"
-    assert not (member.stopping and asking is not None), "no join before all has stopped"
-    assert not (member.releasing and asking is not None), "no join before all is released"
-    assert not (member.ending is not None and asking is not None), "whoever is refused or leaves asks no more"
+    """What holds after every step and ties ``place`` and ``round`` together; all else the unions make impossible."""
+    match member.place, member.round:
+        case InGroup(generation=generation), Syncs(asked=asked):
+            assert asked.request.generation == generation, "a sync is of the last join"
+        case InGroup(protocol=protocol), ReleasesAll():
+            assert protocol is ConnectProtocol.EAGER, "in the group only an eager vote stops everything"
+        case InGroup(), round_:
+            assert not isinstance(round_, NotSubscribed | AsksWhetherKnown), "only a worker outside asks who it is"
+        case NeverIn() | WasIn(), round_:
+            assert not isinstance(round_, Computes | Syncs | Settled), "a round is of a generation"
