@@ -1,11 +1,12 @@
 """A worker's membership in a classic group: JoinGroup, SyncGroup, heartbeats, and what follows when no answer arrives.
 
-Theory of operation (the states and their transitions: `member.state`). A round is one join, answered when all members
-have joined, and one sync, answered when the leader has sent the assignments; between the two the leader's herder
-computes them. Jobs run on through all of it (K415): only an assignment revokes. But where the group's last vote was for
-eager, its leader does not learn which jobs a member runs, so there everything stops first, and the join waits for that.
-A rejoin that is wanted (by a heartbeat's answer, by the herder) begins the next round. If it is wanted during a round,
-it follows that round, or that round fulfils it while its join is out and reports all there is to report.
+Theory of operation; the states and their transitions stand in `member.classic.state`. A round is one join, answered
+when all members have joined, and one sync, answered when the leader has sent the assignments; between the two the
+leader's herder computes them. Jobs run on through all of it (K415): only an assignment revokes. But where the group's
+last vote was for eager, its leader does not learn which jobs a member runs, so there everything stops first, and the
+join waits for that. A rejoin that is wanted (by a heartbeat's answer, by the herder) begins the next round. If it is
+wanted during a round, it follows that round, or that round fulfils it while its join is out and reports all there is
+to report.
 
 Three things can end a place:
 
@@ -18,7 +19,8 @@ Three things can end a place:
 All but the leaving are a loss: the herder stops everything, and the member joins again when no job is owned any more.
 After any other failure (coordinator gone, moving or loading; ILLEGAL_GENERATION; REBALANCE_IN_PROGRESS) the member asks
 again with the same id while jobs run on. So a broker that is back within the lease stops no job. But errors that a
-wrong setting causes (see `member.refusals`) last: the member reports such an error once and sends no further join.
+wrong setting causes (see `member.classic.refusals`) last: the member reports such an error once and sends no further
+join.
 
 Heartbeats go on while a join or a sync is parked at the coordinator, which may take longer than the session. There
 Kafka's clients pause them, as the coordinator keeps a member whose join is parked; but then a worker that was cut off
