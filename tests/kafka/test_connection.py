@@ -2,11 +2,13 @@ import asyncio
 import struct
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from typing import Any
 
 import pytest
 
-from coterie.kafka.connection import HEARTBEAT, Address, Connection
+from coterie.kafka.connection import API_VERSIONS, HEARTBEAT, Address, Connection
 from coterie.nouns.errors import WorldError
+from coterie.wire.errors import ErrorCode
 
 DEADLINE_S = 30
 
@@ -63,3 +65,83 @@ async def test_a_broker_too_old_is_told_with_the_versions_that_would_do() -> Non
             await connection.ask(HEARTBEAT, {})
         connection.close()
         await asyncio.sleep(0)
+
+
+class Peer:
+    """A broker that speaks Heartbeat 4 and answers when it is told to."""
+
+    def __init__(self) -> None:
+        self.asked: asyncio.Queue[bytes] = asyncio.Queue()
+        self._writer: asyncio.StreamWriter | None = None
+
+    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._writer = writer
+        try:
+            while True:
+                (size,) = struct.unpack(">i", await reader.readexactly(4))
+                frame = await reader.readexactly(size)
+                if frame[:2] == struct.pack(">h", API_VERSIONS.key):
+                    writer.write(answered(struct.pack(">hihhh", 0, 1, HEARTBEAT.key, 0, 4))(frame))
+                else:
+                    self.asked.put_nowait(frame)
+        except (asyncio.IncompleteReadError, ConnectionError):
+            writer.close()
+
+    def answer(self, frame: bytes, error: ErrorCode) -> None:
+        assert self._writer is not None
+        self._writer.write(answered(struct.pack(">bihb", 0, 0, error, 0))(frame))
+
+    def hang_up(self) -> None:
+        assert self._writer is not None
+        self._writer.close()
+
+
+@asynccontextmanager
+async def connected() -> AsyncIterator[tuple[Peer, Connection]]:
+    peer = Peer()
+    async with asyncio.timeout(DEADLINE_S), await asyncio.start_server(peer.serve, "127.0.0.1", 0) as server:
+        host, port = server.sockets[0].getsockname()[:2]
+        connection = await Connection.open(Address(host, port), client_id="tests")
+        yield peer, connection
+        connection.close()
+        peer.hang_up()
+        await asyncio.sleep(0)
+
+
+def beat(connection: Connection, generation: int) -> "asyncio.Task[Any]":
+    values = {"group_id": "g", "generation_id": generation, "member_id": "m", "group_instance_id": None}
+    return asyncio.ensure_future(connection.ask(HEARTBEAT, values))
+
+
+async def test_each_of_several_requests_gets_the_answer_of_its_id() -> None:
+    async with connected() as (peer, connection):
+        first, second = beat(connection, 1), beat(connection, 2)
+        frames = [await peer.asked.get(), await peer.asked.get()]
+        peer.answer(frames[1], ErrorCode.illegal_generation)
+        assert (await second).error_code is ErrorCode.illegal_generation
+        assert not first.done()
+        peer.answer(frames[0], ErrorCode.none)
+        assert (await first).error_code is ErrorCode.none
+        assert not connection.is_busy
+
+
+async def test_the_answer_to_a_cancelled_request_is_dropped_and_the_connection_serves_on() -> None:
+    async with connected() as (peer, connection):
+        given_up, second = beat(connection, 1), beat(connection, 2)
+        frames = [await peer.asked.get(), await peer.asked.get()]
+        given_up.cancel()
+        for frame, error in zip(frames, (ErrorCode.illegal_generation, ErrorCode.none), strict=True):
+            peer.answer(frame, error)
+        assert (await second).error_code is ErrorCode.none
+        assert given_up.cancelled()
+        assert not connection.is_busy
+
+
+async def test_when_the_connection_breaks_all_requests_fail_and_all_that_follow() -> None:
+    async with connected() as (peer, connection):
+        outstanding = [beat(connection, 1), beat(connection, 2)]
+        await peer.asked.get()
+        peer.hang_up()
+        for request in [*outstanding, beat(connection, 3)]:
+            with pytest.raises(WorldError, match="broke"):
+                await request

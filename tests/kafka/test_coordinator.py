@@ -200,6 +200,23 @@ async def test_a_request_that_is_given_up_spoils_none_after_it(coordinator_of: M
     assert left.error is ErrorCode.none
 
 
+async def test_a_join_does_not_wait_behind_one_that_is_parked(coordinator_of: Make) -> None:
+    """The member has given the parked one up, and both are answered."""
+    first, second, group = coordinator_of(), coordinator_of(), fresh_group()
+    one = await joined(first, join(group, await new_member(first, group)))
+    assert (await ask(first, sync(group, one, {one.member_id: b""}))).error is ErrorCode.none
+    newcomer = await new_member(second, group)
+    async with asyncio.timeout(DEADLINE_S), asyncio.TaskGroup() as tasks:
+        parked = tasks.create_task(second.ask(join(group, newcomer)))
+        while (await ask(first, heartbeat(group, one))).error is not ErrorCode.rebalance_in_progress:
+            pass
+        assert await new_member(second, group) != newcomer
+        assert not parked.done()
+        left = await ask(second, LeaveRequest(group_id=group, member_id=newcomer))
+        assert left.error is ErrorCode.none
+        assert (await parked).error is ErrorCode.unknown_member_id
+
+
 async def test_with_no_broker_the_reason_names_every_server() -> None:
     coordinator = KafkaCoordinator(
         ["127.0.0.1:1", "localhost:2"], client_id="tests", request_timeout_ms=1_000, rebalance_timeout_ms=1_000

@@ -1,5 +1,9 @@
-"""One connection to one broker, for the APIs that no Kafka library offers: secured, versions agreed, one request at a
-time."""
+"""One connection to one broker, for the APIs that no Kafka library offers: secured, versions agreed, pipelined.
+
+A broker answers the requests of one connection in their order, so a request that the broker parks holds up all that
+were sent after it on the same connection. Answers are matched by correlation id: a request whose caller was cancelled
+stays outstanding, and its answer is dropped.
+"""
 
 import asyncio
 import socket
@@ -11,6 +15,7 @@ from coterie.kafka.security import PLAINTEXT, Login, tls_context
 from coterie.nouns.errors import WireError, WorldError
 from coterie.wire.errors import ErrorCode
 from coterie.wire.frames import LENGTH_SIZE, decode_response, encode_request, framed
+from coterie.wire.primitives import Reader
 from coterie.wire.scram import DeniedError
 from coterie.wire.shapes import Values, build_request, milliseconds
 
@@ -59,12 +64,13 @@ class RefusedError(WorldError):
 
 
 class Connection:
-    """Made by :meth:`open`. After an error, or an answer that was no longer awaited, only good to be closed."""
+    """Made by :meth:`open`. After a `WorldError` it must be closed."""
 
-    def __init__(self, address: Address, client_id: str, streams: tuple[asyncio.StreamReader, asyncio.StreamWriter]):
+    def __init__(self, address: Address, client_id: str, transport: asyncio.Transport, answers: "_Answers") -> None:
         self._address = address
         self._client_id = client_id
-        self._reader, self._writer = streams
+        self._transport = transport
+        self._answers = answers
         self._correlation_id = 0
         self._versions: dict[int, tuple[int, int]] = {}
         self._ends_s: float | None = None
@@ -74,6 +80,11 @@ class Connection:
         """Whether the broker would soon take no more requests, as its sessions have an end (KIP-368)."""
         return self._ends_s is not None and asyncio.get_running_loop().time() >= self._ends_s
 
+    @property
+    def is_busy(self) -> bool:
+        """Whether a request is not answered yet, cancelled ones included."""
+        return bool(self._answers.awaited)
+
     @classmethod
     async def open(cls, address: Address, *, client_id: str, security: KafkaSecurity = PLAINTEXT) -> Self:
         """Connect, learn which versions the broker speaks, and log in.
@@ -82,7 +93,7 @@ class Connection:
         :raises WorldError: when it cannot be reached, or does not answer as a broker does.
         """
         try:
-            streams = await _connect(address, security)
+            transport, answers = await _connect(address, security)
         except ssl.SSLCertVerificationError as error:
             raise RefusedError(
                 f"the broker at {address} shows a certificate not to be trusted: {error.verify_message};"
@@ -94,7 +105,7 @@ class Connection:
             reason = str(error) or "the connection broke"
             hint = " and speaks TLS" if security.has_tls else ""
             raise WorldError(f"cannot reach the broker at {address}: {reason}; see whether it is up{hint}") from None
-        connection = cls(address, client_id, streams)
+        connection = cls(address, client_id, transport, answers)
         try:
             offered = await connection._exchange(API_VERSIONS, 0, {})
             if offered.error_code != ErrorCode.none:
@@ -123,8 +134,8 @@ class Connection:
         return await self._exchange(api, version, values)
 
     def close(self) -> None:
-        """Drop the connection at once; safe to call twice."""
-        self._writer.transport.abort()
+        """Drop the connection at once; outstanding requests fail. Safe to call twice."""
+        self._transport.abort()
 
     async def _log_in(self, security: KafkaSecurity) -> None:
         """:raises RefusedError: when the broker does not let us in."""
@@ -159,13 +170,14 @@ class Connection:
             build_request(api.key, version, values), correlation_id=self._correlation_id, client_id=self._client_id
         )
         try:
-            self._writer.write(framed(frame))
-            await self._writer.drain()
-            size_bytes = int.from_bytes(await self._reader.readexactly(LENGTH_SIZE), signed=True)
-            if not 0 <= size_bytes <= RESPONSE_SIZE_MAX:
-                raise WireError(f"an answer of {size_bytes} bytes")
-            return decode_response(await self._reader.readexactly(size_bytes), header)
-        except (OSError, asyncio.IncompleteReadError) as error:
+            answer = self._answers.of(self._correlation_id)
+            self._transport.write(framed(frame))
+            match await answer:
+                case bytes(data):
+                    return decode_response(data, header)
+                case error:
+                    raise error
+        except OSError as error:
             raise WorldError(f"the connection to the broker at {self._address} broke: {error}{_hint(api)}") from None
         except WireError as error:
             raise WorldError(
@@ -178,10 +190,74 @@ def _hint(api: Api) -> str:
     return "; see whether security.protocol is the broker's" if api is API_VERSIONS else ""
 
 
-async def _connect(address: Address, security: KafkaSecurity) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+class _Answers(asyncio.Protocol):
+    """Cuts what arrives into frames and gives each to the request of its correlation id."""
+
+    def __init__(self) -> None:
+        self.awaited: dict[int, asyncio.Future[bytes | OSError | WireError]] = {}
+        """By correlation id. A cancelled future stays until its answer arrives."""
+        self._received = bytearray()
+        self._error: OSError | WireError | None = None
+
+    def of(self, correlation_id: int) -> "asyncio.Future[bytes | OSError | WireError]":
+        """The frame that answers this request, or why none will.
+
+        :raises OSError, WireError: when the connection broke before.
+        """
+        if self._error is not None:
+            raise self._error
+        answer = self.awaited[correlation_id] = asyncio.get_running_loop().create_future()
+        return answer
+
+    def data_received(self, data: bytes) -> None:
+        if self._error is not None:
+            return
+        self._received += data
+        try:
+            while (frame := self._next_frame()) is not None:
+                self._take(frame)
+        except WireError as error:
+            self._break(error)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._break(exc if isinstance(exc, OSError) else ConnectionError("it was closed"))
+
+    def _next_frame(self) -> bytes | None:
+        if len(self._received) < LENGTH_SIZE:
+            return None
+        size_bytes = int.from_bytes(self._received[:LENGTH_SIZE], signed=True)
+        if not 0 <= size_bytes <= RESPONSE_SIZE_MAX:
+            raise WireError(f"an answer of {size_bytes} bytes")
+        end = LENGTH_SIZE + size_bytes
+        if len(self._received) < end:
+            return None
+        frame = bytes(self._received[LENGTH_SIZE:end])
+        del self._received[:end]
+        return frame
+
+    def _take(self, frame: bytes) -> None:
+        correlation_id = Reader(frame).int32()
+        answer = self.awaited.pop(correlation_id, None)
+        if answer is None:
+            raise WireError(f"an answer to {correlation_id}, which was not asked")
+        if not answer.cancelled():
+            answer.set_result(frame)
+
+    def _break(self, error: OSError | WireError) -> None:
+        """All outstanding requests fail, and all that follow."""
+        if self._error is None:
+            self._error = error
+        for answer in self.awaited.values():
+            if not answer.cancelled():
+                answer.set_result(error)
+        self.awaited.clear()
+
+
+async def _connect(address: Address, security: KafkaSecurity) -> tuple[asyncio.Transport, _Answers]:
     """The one place where a connection begins, and so where it is secured."""
     context = await tls_context(security)
-    reader, writer = await asyncio.open_connection(address.host, address.port, ssl=context)
-    # A parked join has nothing to send for a minute: the system finds out whether the other side is still there.
-    writer.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-    return reader, writer
+    loop = asyncio.get_running_loop()
+    transport, answers = await loop.create_connection(_Answers, address.host, address.port, ssl=context)
+    # No byte travels while a join is parked: keep-alive lets the system notice that the peer is gone.
+    transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    return transport, answers

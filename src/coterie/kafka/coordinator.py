@@ -1,8 +1,11 @@
 """The way to a classic group's coordinator: finds it among the brokers and speaks Kafka's group APIs with it.
 
-A broker takes the requests of one connection in turn, and parks a JoinGroup until everybody has joined. Kafka's own
-clients have one connection to their coordinator and send no heartbeats meanwhile. Ours do (see `member.classic`), so
-there are two *lanes*, each with its own connection: one for heartbeats, one for all that may be parked.
+A broker takes the requests of one connection in turn, and parks a JoinGroup until all members have joined, a SyncGroup
+until the leader has synced. Kafka's own clients have one connection to their coordinator and send no heartbeats
+meanwhile. Ours do (see `member.classic.machine`), so there are two *lanes*: heartbeats and LeaveGroup, which a broker
+answers at once, are pipelined on one connection. A join or a sync never waits behind another one that is still parked,
+for instance because the member has given that one up: it gets a new connection, and the former one is closed when its
+request is answered. No request is given up by closing its connection.
 """
 
 import asyncio
@@ -62,40 +65,44 @@ class KafkaCoordinator:
         self._finder = _Finder(bootstrap_servers, client_id, security)
         self._request_timeout_s = request_timeout_ms / 1000
         self._parked_timeout_s = (rebalance_timeout_ms + PARKED_GRACE_MS) / 1000
-        self._heartbeats = _Lane(self._finder, self._request_timeout_s)
-        self._rounds = _Lane(self._finder, self._request_timeout_s)
+        self._heartbeats = _Lane(self._finder, self._request_timeout_s, is_parked=False)
+        self._rounds = _Lane(self._finder, self._request_timeout_s, is_parked=True)
         self._closed = False
 
     async def ask(self, request: Request) -> Response:
-        """Send ``request`` and await its answer. A request that is cancelled may have been heard all the same.
+        """Send ``request`` and await its answer; several may be outstanding. A request that is cancelled may still
+        have its effect.
 
         :raises WorldError: when no broker answers, the coordinator cannot be reached or the connection broke. The
             next request finds the coordinator anew.
         """
         if self._closed:
             raise WorldError("the way to the group's coordinator is closed")
-        lane = self._heartbeats if isinstance(request, HeartbeatRequest) else self._rounds
         match request:
             case HeartbeatRequest():
-                answer = await lane.ask(HEARTBEAT, request.group_id, _heartbeat(request), self._request_timeout_s)
+                answer = await self._heartbeats.ask(
+                    HEARTBEAT, request.group_id, _heartbeat(request), self._request_timeout_s
+                )
                 return HeartbeatResponse(error=_error(answer))
             case JoinRequest():
-                answer = await lane.ask(JOIN_GROUP, request.group_id, _join(request), self._parked_timeout_s)
+                answer = await self._rounds.ask(JOIN_GROUP, request.group_id, _join(request), self._parked_timeout_s)
                 return _joined(answer)
             case SyncRequest():
-                answer = await lane.ask(SYNC_GROUP, request.group_id, _sync(request), self._parked_timeout_s)
+                answer = await self._rounds.ask(SYNC_GROUP, request.group_id, _sync(request), self._parked_timeout_s)
                 if isinstance(answer, ErrorCode):
                     return SyncResponse(error=answer)
                 return SyncResponse(error=answer.error_code, assignment=answer.assignment)
             case LeaveRequest():
-                answer = await lane.ask(LEAVE_GROUP, request.group_id, _leave(request), self._request_timeout_s)
+                answer = await self._heartbeats.ask(
+                    LEAVE_GROUP, request.group_id, _leave(request), self._request_timeout_s
+                )
                 return LeaveResponse(error=_left(answer))
 
     async def close(self) -> None:
-        """Drop both connections; what is still asked fails. Safe to call twice."""
+        """Drop all connections; outstanding requests fail. Safe to call twice."""
         self._closed = True
-        self._heartbeats.drop()
-        self._rounds.drop()
+        self._heartbeats.close()
+        self._rounds.close()
         await asyncio.sleep(0)
 
 
@@ -143,43 +150,67 @@ class _Finder:
 
 
 class _Lane:
-    """One connection to the coordinator, opened when it is needed; its requests go one after the other."""
+    """Connections to the coordinator for one kind of requests, opened when needed; one of them takes new requests."""
 
-    def __init__(self, finder: _Finder, open_timeout_s: float) -> None:
+    def __init__(self, finder: _Finder, open_timeout_s: float, *, is_parked: bool) -> None:
+        """``is_parked``: the broker may park these requests, so each needs a connection that waits for no other."""
         self._finder = finder
         self._open_timeout_s = open_timeout_s
-        self._turn = asyncio.Lock()
-        self._connection: Connection | None = None
+        self._is_parked = is_parked
+        self._opening = asyncio.Lock()
+        self._current: Connection | None = None
+        self._connections: set[Connection] = set()
+        """``_current``, and former ones with requests that are not answered yet."""
 
     async def ask(self, api: Api, group_id: GroupId, values: Values, timeout_s: float) -> Any:
         """Kio's response entity; or the error with which a broker said that there is no coordinator yet."""
-        async with self._turn:
-            if self._connection is not None and self._connection.is_stale:
-                self.drop()
+        try:
+            connection = await self._connected(group_id)
+            if isinstance(connection, ErrorCode):
+                return connection
             try:
-                if self._connection is None:
-                    coordinator = await self._finder.find(group_id, self._open_timeout_s)
-                    if isinstance(coordinator, ErrorCode):
-                        return coordinator
-                    async with asyncio.timeout(self._open_timeout_s):
-                        self._connection = await self._finder.open(coordinator)
                 async with asyncio.timeout(timeout_s):
-                    answer = await self._connection.ask(api, values)
-            except TimeoutError:
-                self.drop()
-                raise WorldError(f"the group's coordinator did not answer {api.name} in time") from None
-            except BaseException:
-                # Broken, or (cancelled) with an answer under way that the next request would take for its own.
-                self.drop()
+                    answer = await connection.ask(api, values)
+            except (TimeoutError, WorldError):
+                # What was sent after it on this connection will not be answered either.
+                self._drop(connection)
                 raise
-            if answer.error_code in _MOVED:
-                self.drop()
-            return answer
+        except TimeoutError:
+            raise WorldError(f"the group's coordinator did not answer {api.name} in time") from None
+        if answer.error_code in _MOVED and self._current is connection:
+            self._current = None
+        self._drop_former()
+        return answer
 
-    def drop(self) -> None:
-        if self._connection is not None:
-            self._connection.close()
-            self._connection = None
+    def close(self) -> None:
+        for connection in list(self._connections):
+            self._drop(connection)
+
+    async def _connected(self, group_id: GroupId) -> Connection | ErrorCode:
+        async with self._opening:
+            current = self._current
+            if current is not None and not current.is_stale and not (self._is_parked and current.is_busy):
+                return current
+            self._current = None
+            self._drop_former()
+            coordinator = await self._finder.find(group_id, self._open_timeout_s)
+            if isinstance(coordinator, ErrorCode):
+                return coordinator
+            async with asyncio.timeout(self._open_timeout_s):
+                self._current = await self._finder.open(coordinator)
+            self._connections.add(self._current)
+            return self._current
+
+    def _drop_former(self) -> None:
+        for connection in list(self._connections):
+            if connection is not self._current and not connection.is_busy:
+                self._drop(connection)
+
+    def _drop(self, connection: Connection) -> None:
+        connection.close()
+        self._connections.discard(connection)
+        if self._current is connection:
+            self._current = None
 
 
 # -- requests and answers, in values that know no version -----------------------------------------------------------
