@@ -13,7 +13,9 @@ import pytest
 
 from coterie.engine.lease import Lease
 from coterie.kafka.coordinator import KafkaCoordinator
-from coterie.member.classic.state import MemberSettings
+from coterie.member.classic.machine import step
+from coterie.member.classic.messages import Request, Response
+from coterie.member.classic.state import Member, MemberSettings
 from coterie.nouns.ids import ConfigOffset, GroupId, InstanceId, WorkerUrl
 from coterie.nouns.jobs import NO_JOBS, ConnectorName, Jobs
 from coterie.nouns.membership import (
@@ -26,7 +28,7 @@ from coterie.nouns.membership import (
     ProvedUntil,
 )
 from coterie.worker.inbox import now_ms
-from coterie.worker.membership import ClassicMembership
+from coterie.worker.membership import GroupMembership
 from tests.broker.dying import DEADLINE_S, NEVER, DyingBroker, committing, dies, start
 
 pytestmark = pytest.mark.processes
@@ -51,7 +53,7 @@ def sent_at_ms(proved: ProvedUntil) -> int:
 class Worker:
     """As much of a herder as a membership needs: a leader that gives every member the connector of its name."""
 
-    def __init__(self, membership: ClassicMembership, url: WorkerUrl) -> None:
+    def __init__(self, membership: GroupMembership[Member, Request, Response], url: WorkerUrl) -> None:
         self.membership = membership
         self.url = url
         self.events: list[MembershipEvent] = []
@@ -107,7 +109,7 @@ async def worker(port: int, name: str, *, instance: str | None = None) -> AsyncI
     coordinator = KafkaCoordinator(
         [f"127.0.0.1:{port}"], client_id=name, request_timeout_ms=20_000, rebalance_timeout_ms=60_000
     )
-    membership = ClassicMembership(settings, coordinator)
+    membership = GroupMembership(step, Member(settings), coordinator)
     one = Worker(membership, settings.url)
     async with asyncio.TaskGroup() as tasks:
         running = tasks.create_task(membership.run())

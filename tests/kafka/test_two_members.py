@@ -10,7 +10,8 @@ import pytest
 from coterie.engine.lease import Lease
 from coterie.herder.seams import Membership
 from coterie.kafka.coordinator import KafkaCoordinator
-from coterie.member.classic.state import MemberSettings
+from coterie.member.classic.machine import step
+from coterie.member.classic.state import Member, MemberSettings
 from coterie.nouns.ids import ConfigOffset, GroupId, WorkerUrl
 from coterie.nouns.jobs import NO_JOBS, ConnectorName, Jobs
 from coterie.nouns.membership import (
@@ -25,7 +26,7 @@ from coterie.nouns.membership import (
 )
 from coterie.wire.connect import RoundResult
 from coterie.worker.inbox import now_ms
-from coterie.worker.membership import ClassicMembership
+from coterie.worker.membership import GroupMembership
 from tests.kafka.embedded_broker import EmbeddedBroker
 
 DEADLINE_S = 60
@@ -86,7 +87,7 @@ async def worker(
     coordinator = KafkaCoordinator(
         [bootstrap], client_id=name, request_timeout_ms=session_timeout_ms // 3, rebalance_timeout_ms=20_000
     )
-    membership = ClassicMembership(settings, coordinator)
+    membership = GroupMembership(step, Member(settings), coordinator)
     async with asyncio.TaskGroup() as tasks:
         running = tasks.create_task(membership.run())
         membership.subscribe(config_offset=ConfigOffset(7), owned=NO_JOBS)

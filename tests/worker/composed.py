@@ -29,7 +29,7 @@ from coterie.nouns.ids import MemberId
 from coterie.nouns.membership import Lost, MembershipEvent
 from coterie.rest.leader import open_client
 from coterie.rest.server import bind
-from coterie.worker.membership import ClassicMembership
+from coterie.worker.membership import GroupMembership
 from coterie.worker.worker import Worker
 
 SESSION_MS = 6_000
@@ -63,7 +63,7 @@ class Heard:
 class Listening:
     """`Coordinator` that hands on, and keeps the bytes of the embedded protocol."""
 
-    def __init__(self, coordinator: Coordinator, heard: list[Heard]) -> None:
+    def __init__(self, coordinator: Coordinator[Request, Response], heard: list[Heard]) -> None:
         self._coordinator = coordinator
         self._heard = heard
 
@@ -108,7 +108,7 @@ class Composed:
         """Before it begins: what it hears is kept from the first word on."""
         self.worker = worker
         membership = worker._membership
-        assert isinstance(membership, ClassicMembership)
+        assert isinstance(membership, GroupMembership)
         membership._coordinator = Listening(membership._coordinator, self.heard)
         tell = membership._tell
 

@@ -14,12 +14,13 @@ from coterie.herder.state import HerderSettings
 from coterie.kafka.connection import Address
 from coterie.kafka.coordinator import KafkaCoordinator
 from coterie.kafka.topics import Topics
-from coterie.member.classic.state import MemberSettings
+from coterie.member.classic.machine import step
+from coterie.member.classic.state import Member, MemberSettings
 from coterie.nouns.ids import GroupId, InstanceId, WorkerId, WorkerUrl
 from coterie.nouns.jobs import ConnectorName, Jobs
 from coterie.wire.connect import ConnectProtocol
 from coterie.wire.errors import ErrorCode
-from coterie.worker.membership import ClassicMembership
+from coterie.worker.membership import GroupMembership
 from coterie.worker.worker import Ended, Worker
 from tests.worker.simulated import Floor, LocalLeaderClient, SimulatedRuntime, until
 
@@ -195,7 +196,7 @@ class Fleet:
             status_log=await topics.open(
                 f"{self.group_id}-statuses", partitions=2, replication=1, key="status.storage.topic"
             ),
-            membership=ClassicMembership(member, coordinator),
+            membership=GroupMembership(step, Member(member), coordinator),
             runtime=runtime,
             leader_client=LocalLeaderClient(self._by_url),
         )

@@ -1,12 +1,14 @@
 import asyncio
 from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import TypeAlias
 
 import pytest
 
 from coterie.broker.server import running
 from coterie.broker.settings import BrokerSettings
 from coterie.kafka.coordinator import KafkaCoordinator
+from coterie.member.classic.machine import step
 from coterie.member.classic.messages import (
     HeartbeatRequest,
     HeartbeatResponse,
@@ -19,7 +21,7 @@ from coterie.member.classic.messages import (
     SyncRequest,
     SyncResponse,
 )
-from coterie.member.classic.state import MemberSettings
+from coterie.member.classic.state import Member, MemberSettings
 from coterie.nouns.errors import WorldError
 from coterie.nouns.ids import ConfigOffset, Generation, GroupId, MemberId, WorkerUrl
 from coterie.nouns.jobs import NO_JOBS
@@ -33,7 +35,11 @@ from coterie.nouns.membership import (
     ProvedUntil,
 )
 from coterie.wire.errors import ErrorCode
-from coterie.worker.membership import ClassicMembership
+from coterie.worker.membership import GroupMembership
+from tests.worker import counter
+from tests.worker.counter import CountingCoordinator
+
+Lonely: TypeAlias = GroupMembership[Member, Request, Response]
 
 DEADLINE_S = 30
 ME = MemberId("worker-1")
@@ -95,7 +101,7 @@ def coordinator() -> LonelyCoordinator:
 
 
 @pytest.fixture
-async def membership(coordinator: LonelyCoordinator) -> AsyncIterator[ClassicMembership]:
+async def membership(coordinator: LonelyCoordinator) -> AsyncIterator[Lonely]:
     settings = MemberSettings(
         group_id=GroupId("group"),
         url=WorkerUrl("http://worker-1:8083/"),
@@ -103,11 +109,11 @@ async def membership(coordinator: LonelyCoordinator) -> AsyncIterator[ClassicMem
         session_timeout_ms=30_000,
         retry_backoff_ms=1,
     )
-    yield ClassicMembership(settings, coordinator)
+    yield GroupMembership(step, Member(settings), coordinator)
     assert coordinator.closed
 
 
-async def joined(membership: ClassicMembership) -> None:
+async def joined(membership: Lonely) -> None:
     membership.subscribe(config_offset=ConfigOffset(3), owned=NO_JOBS)
     wanted = await until(membership, AssignmentWanted)
     assert isinstance(wanted, AssignmentWanted)
@@ -116,14 +122,14 @@ async def joined(membership: ClassicMembership) -> None:
     await until(membership, Assigned)
 
 
-async def until(membership: ClassicMembership, kind: type[MembershipEvent]) -> MembershipEvent:
+async def until(membership: Lonely, kind: type[MembershipEvent]) -> MembershipEvent:
     async with asyncio.timeout(DEADLINE_S):
         while not isinstance(event := await membership.next_event(), kind):
             pass
         return event
 
 
-async def test_a_member_joins_beats_and_leaves(membership: ClassicMembership, coordinator: LonelyCoordinator) -> None:
+async def test_a_member_joins_beats_and_leaves(membership: Lonely, coordinator: LonelyCoordinator) -> None:
     async with asyncio.timeout(DEADLINE_S), asyncio.TaskGroup() as tasks:
         tasks.create_task(membership.run())
         await joined(membership)
@@ -132,9 +138,7 @@ async def test_a_member_joins_beats_and_leaves(membership: ClassicMembership, co
     assert isinstance(coordinator.asked[-1], LeaveRequest)
 
 
-async def test_whoever_joined_nothing_has_nothing_to_leave(
-    membership: ClassicMembership, coordinator: LonelyCoordinator
-) -> None:
+async def test_whoever_joined_nothing_has_nothing_to_leave(membership: Lonely, coordinator: LonelyCoordinator) -> None:
     async with asyncio.timeout(DEADLINE_S), asyncio.TaskGroup() as tasks:
         tasks.create_task(membership.run())
         await membership.leave("done")
@@ -142,9 +146,7 @@ async def test_whoever_joined_nothing_has_nothing_to_leave(
     assert coordinator.asked == []
 
 
-async def test_a_coordinator_out_of_reach_is_asked_again(
-    membership: ClassicMembership, coordinator: LonelyCoordinator
-) -> None:
+async def test_a_coordinator_out_of_reach_is_asked_again(membership: Lonely, coordinator: LonelyCoordinator) -> None:
     coordinator.unreachable_times = 3
     async with asyncio.timeout(DEADLINE_S), asyncio.TaskGroup() as tasks:
         tasks.create_task(membership.run())
@@ -153,9 +155,7 @@ async def test_a_coordinator_out_of_reach_is_asked_again(
     assert coordinator.asked_of(JoinRequest) == 5
 
 
-async def test_leaving_returns_though_nobody_answers(
-    membership: ClassicMembership, coordinator: LonelyCoordinator
-) -> None:
+async def test_leaving_returns_though_nobody_answers(membership: Lonely, coordinator: LonelyCoordinator) -> None:
     async with asyncio.timeout(DEADLINE_S), asyncio.TaskGroup() as tasks:
         tasks.create_task(membership.run())
         await joined(membership)
@@ -164,7 +164,7 @@ async def test_leaving_returns_though_nobody_answers(
     assert any(isinstance(request, LeaveRequest) for request in coordinator.given_up)
 
 
-async def test_leaving_gives_a_parked_join_up(membership: ClassicMembership, coordinator: LonelyCoordinator) -> None:
+async def test_leaving_gives_a_parked_join_up(membership: Lonely, coordinator: LonelyCoordinator) -> None:
     async with asyncio.timeout(DEADLINE_S), asyncio.TaskGroup() as tasks:
         tasks.create_task(membership.run())
         await joined(membership)
@@ -178,9 +178,7 @@ async def test_leaving_gives_a_parked_join_up(membership: ClassicMembership, coo
     assert isinstance(coordinator.asked[-1], LeaveRequest)
 
 
-async def test_cancelled_it_leaves_nothing_behind(
-    membership: ClassicMembership, coordinator: LonelyCoordinator
-) -> None:
+async def test_cancelled_it_leaves_nothing_behind(membership: Lonely, coordinator: LonelyCoordinator) -> None:
     async with asyncio.timeout(DEADLINE_S):
         before = asyncio.all_tasks()
         running = asyncio.ensure_future(membership.run())
@@ -193,7 +191,7 @@ async def test_cancelled_it_leaves_nothing_behind(
 
 
 async def test_of_heartbeats_that_nobody_took_only_the_last_is_told(
-    membership: ClassicMembership, coordinator: LonelyCoordinator
+    membership: Lonely, coordinator: LonelyCoordinator
 ) -> None:
     async with asyncio.timeout(DEADLINE_S), asyncio.TaskGroup() as tasks:
         tasks.create_task(membership.run())
@@ -217,7 +215,7 @@ async def test_a_session_that_the_broker_does_not_accept_is_told_once_and_the_se
         coordinator = KafkaCoordinator(
             [f"127.0.0.1:{broker.port}"], client_id="worker-1", request_timeout_ms=10_000, rebalance_timeout_ms=10_000
         )
-        membership = ClassicMembership(settings, coordinator)
+        membership = GroupMembership(step, Member(settings), coordinator)
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(membership.run())
             membership.subscribe(config_offset=ConfigOffset(3), owned=NO_JOBS)
@@ -226,3 +224,37 @@ async def test_a_session_that_the_broker_does_not_accept_is_told_once_and_the_se
             assert "session.timeout.ms=3000" in refused.reason
             assert "group.min.session.timeout.ms" in refused.reason
             await membership.leave(refused.reason)
+
+
+# -- a machine of another protocol -----------------------------------------------------------------------------------
+
+
+async def test_a_request_that_its_machine_gave_up_is_not_cancelled_and_its_late_answer_has_no_effect() -> None:
+    coordinator = CountingCoordinator()
+    membership = GroupMembership(counter.step, counter.Counter(), coordinator)
+    async with asyncio.timeout(DEADLINE_S), asyncio.TaskGroup() as tasks:
+        tasks.create_task(membership.run())
+        membership.subscribe(config_offset=ConfigOffset(0), owned=NO_JOBS)
+        assert await coordinator.asked.get() == 1
+        membership.rejoin("the next request")
+        assert await coordinator.asked.get() == 2
+        coordinator.answers[1].set_result(1)
+        coordinator.answers[2].set_result(2)
+        assert await membership.next_event() == counter.assigned(2)
+        membership.rejoin("a request that is outstanding at the end")
+        await coordinator.asked.get()
+        await membership.leave("done")
+    assert coordinator.closed
+    assert [answer.cancelled() for answer in coordinator.answers.values()] == [False, False, True]
+
+
+async def test_a_failure_is_reported_to_the_machine_and_its_timers_fire() -> None:
+    coordinator = CountingCoordinator()
+    membership = GroupMembership(counter.step, counter.Counter(), coordinator)
+    async with asyncio.timeout(DEADLINE_S), asyncio.TaskGroup() as tasks:
+        tasks.create_task(membership.run())
+        membership.subscribe(config_offset=ConfigOffset(0), owned=NO_JOBS)
+        coordinator.answers[await coordinator.asked.get()].set_exception(WorldError("the connection broke"))
+        coordinator.answers[await coordinator.asked.get()].set_result(2)
+        assert await membership.next_event() == counter.assigned(2)
+        await membership.leave("done")

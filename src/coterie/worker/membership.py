@@ -1,4 +1,4 @@
-"""Drives a classic member: the herder's membership, over whatever coordinator it is handed.
+"""Drives a member machine of any group protocol: the herder's membership, over the coordinator that it is given.
 
 inbox ──► step ──► perform: timers, the herder's events      at once
   ▲                   └──► Send: a chore that asks the coordinator
@@ -8,19 +8,19 @@ inbox ──► step ──► perform: timers, the herder's events      at once
 import asyncio
 import logging
 from collections import deque
-from typing import Literal, TypeAlias
+from typing import Generic, Protocol, TypeAlias, TypeVar
 
+from coterie.engine.output import Output
 from coterie.engine.trace import Trace
 from coterie.member.classic.events import (
     AbandonWanted,
     Answered,
     CancelTimer,
-    Effect,
-    Event,
     Failed,
     Installed,
     LeaveWanted,
     Left,
+    Ordered,
     RejoinWanted,
     Say,
     Send,
@@ -29,13 +29,11 @@ from coterie.member.classic.events import (
     Timer,
     TimerFired,
 )
-from coterie.member.classic.machine import step
-from coterie.member.classic.messages import Coordinator, HeartbeatRequest
-from coterie.member.classic.state import HasLeft, InGroup, Member, MemberSettings
+from coterie.member.classic.messages import Coordinator
 from coterie.nouns.errors import WorldError
 from coterie.nouns.ids import ConfigOffset
 from coterie.nouns.jobs import Jobs
-from coterie.nouns.membership import Computed, MembershipEvent, PlaceHandover, ProvedUntil
+from coterie.nouns.membership import Computed, MembershipEvent, ProvedUntil
 from coterie.worker.inbox import Inbox, now_ms
 
 logger = logging.getLogger(__name__)
@@ -46,21 +44,42 @@ EVENTS_MAX = 1_000
 """Events that the herder has not taken. A herder so far behind is stuck: the member waits for it, so its heartbeats
 cease and it loses its place."""
 
-_Kind: TypeAlias = Literal["heartbeat", "round"]
+MemberT = TypeVar("MemberT")
+MemberT_contra = TypeVar("MemberT_contra", contravariant=True)
+RequestT = TypeVar("RequestT")
+ResponseT = TypeVar("ResponseT")
+ResponseT_contra = TypeVar("ResponseT_contra", contravariant=True)
+
+Event: TypeAlias = Ordered | Answered[ResponseT] | Failed | TimerFired
+Effect: TypeAlias = Send[RequestT] | SetTimer | CancelTimer | Say | MembershipEvent | Left
 
 
-class ClassicMembership:
+class Step(Protocol[MemberT_contra, RequestT, ResponseT_contra]):
+    """A member machine: takes one event and yields what to do."""
+
+    def __call__(
+        self, member: MemberT_contra, event: "Event[ResponseT_contra]", /, *, now_ms: int
+    ) -> Output[None, "Effect[RequestT]"]: ...
+
+
+class GroupMembership(Generic[MemberT, RequestT, ResponseT]):
     """Matches `herder.seams.Membership`. Alive while :meth:`run` runs."""
 
     def __init__(
-        self, settings: MemberSettings, coordinator: Coordinator, *, place: PlaceHandover | None = None
+        self,
+        step: Step[MemberT, RequestT, ResponseT],
+        member: MemberT,
+        coordinator: Coordinator[RequestT, ResponseT],
     ) -> None:
-        """``place`` is what a former life of this process has handed on: the member goes on in it."""
-        self._member = Member(settings, place)
+        """``member`` is the state of the machine whose ``step`` this is; it may go on in a handed-on place."""
+        self._step = step
+        self._member = member
         self._coordinator = coordinator
-        self._inbox: Inbox[Event, Timer] = Inbox(INBOX_MAX, fired=lambda timer: TimerFired(timer=timer))
+        self._inbox: Inbox[Event[ResponseT], Timer] = Inbox(INBOX_MAX, fired=lambda timer: TimerFired(timer=timer))
         self._trace = Trace()
-        self._asking: dict[_Kind, asyncio.Task[None]] = {}
+        self._asking: set[asyncio.Task[None]] = set()
+        """One for each request that is not answered yet, requests that the machine has given up included."""
+        self._has_left = False
         self._events: deque[MembershipEvent] = deque()
         self._changed = asyncio.Condition()
         self._ended = asyncio.Event()
@@ -100,24 +119,23 @@ class ClassicMembership:
 
         :raises ExceptionGroup: for a bug of ours, after the member's story has been logged.
         """
-        if isinstance(self._member.place, InGroup):
-            # Whoever goes on in a place has to be heard of at once.
-            self._inbox.timers.set("heartbeat", now_ms())
+        # In a handed-on place the former life's heartbeat may be due; outside a group the timer has no effect.
+        self._inbox.timers.set("heartbeat", now_ms())
         try:
             async with asyncio.TaskGroup() as group:
-                while not isinstance(self._member.ending, HasLeft):
+                while not self._has_left:
                     await self._take(await self._inbox.next(), group)
-                for asking in self._asking.values():
+                for asking in self._asking:
                     asking.cancel()
         finally:
             self._ended.set()
             await self._coordinator.close()
 
-    async def _take(self, event: Event, group: asyncio.TaskGroup) -> None:
+    async def _take(self, event: Event[ResponseT], group: asyncio.TaskGroup) -> None:
         at_ms = now_ms()
         self._trace.add(at_ms, repr(event))
         try:
-            output = step(self._member, event, now_ms=at_ms)
+            output = self._step(self._member, event, now_ms=at_ms)
         except AssertionError:
             logger.critical("The group member is broken. What it did lately:\n%s", self._trace.story())
             raise
@@ -126,7 +144,7 @@ class ClassicMembership:
 
     # -- hands -------------------------------------------------------------------------------------------------------
 
-    async def _perform(self, effect: Effect, group: asyncio.TaskGroup) -> None:
+    async def _perform(self, effect: Effect[RequestT], group: asyncio.TaskGroup) -> None:
         match effect:
             case Send():
                 self._send(effect, group)
@@ -138,18 +156,18 @@ class ClassicMembership:
                 logger.log(logging.WARNING if warns else logging.INFO, "%s", text)
             case Left():
                 logger.info("Left the group")
+                self._has_left = True
             case _:
                 await self._tell(effect)
 
-    def _send(self, send: Send, group: asyncio.TaskGroup) -> None:
-        """Ask the coordinator. A member that sends a request has given up the one of its kind before it."""
-        kind: _Kind = "heartbeat" if isinstance(send.request, HeartbeatRequest) else "round"
-        if (given_up := self._asking.get(kind)) is not None:
-            given_up.cancel()
-        self._asking[kind] = group.create_task(self._ask(send))
+    def _send(self, send: Send[RequestT], group: asyncio.TaskGroup) -> None:
+        """Ask the coordinator, whatever is outstanding. The machine drops the answer to a request that it gave up."""
+        asking = group.create_task(self._ask(send))
+        self._asking.add(asking)
+        asking.add_done_callback(self._asking.discard)
 
-    async def _ask(self, send: Send) -> None:
-        result: Answered | Failed
+    async def _ask(self, send: Send[RequestT]) -> None:
+        result: Answered[ResponseT] | Failed
         try:
             result = Answered(id=send.id, response=await self._coordinator.ask(send.request))
         except WorldError as error:

@@ -58,7 +58,7 @@ class Worker:
         )
         self.now_ms = 0
         self.timers = Timers[Timer]()
-        self.out: list[Send] = []
+        self.out: list[Send[Request]] = []
         self.said: list[str] = []
         self.warned: list[str] = []
         self.told: list[Effect] = []
@@ -106,7 +106,7 @@ class Worker:
     def fail(self, kind: type[RequestT]) -> None:
         self.feed(Failed(id=self.take(kind).id, reason="the connection broke"))
 
-    def take(self, kind: type[RequestT]) -> Send:
+    def take(self, kind: type[RequestT]) -> Send[Request]:
         send = next(send for send in reversed(self.out) if isinstance(send.request, kind))
         self.out.remove(send)
         return send

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 from coterie.member.classic.events import Answered, RejoinWanted, Send, TimerFired
 from coterie.member.classic.machine import step
-from coterie.member.classic.messages import HeartbeatRequest, HeartbeatResponse, JoinRequest
+from coterie.member.classic.messages import HeartbeatRequest, HeartbeatResponse, JoinRequest, Request
 from coterie.member.classic.state import Member, MemberSettings
 from coterie.nouns.ids import GroupId, InstanceId, WorkerUrl
 from coterie.nouns.membership import Lost, ProvedUntil
@@ -15,7 +15,7 @@ from tests.wire.test_connect_place import PLACE
 SETTINGS = MemberSettings(group_id=GroupId("group"), url=WorkerUrl("http://here:8083/"))
 
 
-def first_heartbeat(member: Member) -> Send:
+def first_heartbeat(member: Member) -> Send[Request]:
     """Driven at once by the loop around it."""
     output = step(member, TimerFired(timer="heartbeat"), now_ms=1_000)
     (send,) = [effect for effect in output.effects if isinstance(effect, Send)]

@@ -1,7 +1,7 @@
 """A worker put together from its rooms: the only place that sees them all.
 
-Here mypy proves that each shell fits its seam: what `Worker` and `ClassicMembership` are handed is declared as
-Protocols (`herder.seams`, `member.messages`, `engine.log`), and what is handed in knows nothing of the others.
+Here mypy proves that each shell fits its seam: what `Worker` and `GroupMembership` are handed is declared as
+Protocols (`herder.seams`, `member.classic.messages`, `engine.log`), and what is handed in knows nothing of the others.
 """
 
 import asyncio
@@ -25,7 +25,9 @@ from coterie.herder.state import HerderSettings
 from coterie.kafka.admission import check_admission
 from coterie.kafka.coordinator import KafkaCoordinator
 from coterie.kafka.topics import TopicLog, Topics
-from coterie.member.classic.state import MemberSettings
+from coterie.member.classic.machine import step
+from coterie.member.classic.messages import Request, Response
+from coterie.member.classic.state import Member, MemberSettings
 from coterie.nouns.errors import WorldError
 from coterie.nouns.ids import InstanceId
 from coterie.nouns.membership import PlaceHandover
@@ -35,7 +37,7 @@ from coterie.rest.server import bind, serve_while
 from coterie.spark.runtime import SparkTaskRuntime
 from coterie.spark.settings import SparkConfig
 from coterie.wire.connect import ConnectProtocol
-from coterie.worker.membership import ClassicMembership
+from coterie.worker.membership import GroupMembership
 from coterie.worker.worker import Ended, Worker
 
 logger = logging.getLogger(__name__)
@@ -193,7 +195,7 @@ async def serve_life(
 
 def _membership(
     settings: WorkerSettings, member: MemberSettings, client_id: str, place: PlaceHandover | None
-) -> ClassicMembership:
+) -> GroupMembership[Member, Request, Response]:
     coordinator = KafkaCoordinator(
         settings.bootstrap_servers,
         client_id=client_id,
@@ -201,7 +203,7 @@ def _membership(
         rebalance_timeout_ms=settings.rebalance_timeout_ms,
         security=settings.security,
     )
-    return ClassicMembership(member, coordinator, place=place)
+    return GroupMembership(step, Member(member, place), coordinator)
 
 
 async def _leave(settings: WorkerSettings, member: MemberSettings, place: PlaceHandover | None, reason: str) -> None:

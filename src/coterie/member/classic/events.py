@@ -1,12 +1,15 @@
 """All that can come in to a classic member, and all that can go out: events and effects."""
 
 from dataclasses import dataclass
-from typing import Literal, NewType, TypeAlias
+from typing import Generic, Literal, NewType, TypeAlias, TypeVar
 
 from coterie.member.classic.messages import Request, Response
 from coterie.nouns.ids import ConfigOffset
 from coterie.nouns.jobs import Jobs
 from coterie.nouns.membership import Computed, MembershipEvent
+
+RequestT_co = TypeVar("RequestT_co", covariant=True)
+ResponseT_co = TypeVar("ResponseT_co", covariant=True)
 
 RequestId = NewType("RequestId", int)
 """Which request an answer belongs to; counts upwards and is never used twice."""
@@ -56,9 +59,9 @@ class LeaveWanted:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Answered:
+class Answered(Generic[ResponseT_co]):
     id: RequestId
-    response: Response
+    response: ResponseT_co
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,17 +79,19 @@ class TimerFired:
     timer: Timer
 
 
-Event: TypeAlias = Subscribed | RejoinWanted | Installed | AbandonWanted | LeaveWanted | Answered | Failed | TimerFired
+Ordered: TypeAlias = Subscribed | RejoinWanted | Installed | AbandonWanted | LeaveWanted
+"""What the herder asks for."""
+Event: TypeAlias = Ordered | Answered[Response] | Failed | TimerFired
 
 # -- effects: orders to whoever drives the member ---------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Send:
+class Send(Generic[RequestT_co]):
     """Ask the coordinator → Answered | Failed. A heartbeat must not wait behind a join that is parked there."""
 
     id: RequestId
-    request: Request
+    request: RequestT_co
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -116,4 +121,4 @@ class Left:
     """The member has left the group, whether anybody heard it or not. Nothing follows."""
 
 
-Effect: TypeAlias = Send | SetTimer | CancelTimer | Say | MembershipEvent | Left
+Effect: TypeAlias = Send[Request] | SetTimer | CancelTimer | Say | MembershipEvent | Left

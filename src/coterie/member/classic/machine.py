@@ -52,6 +52,7 @@ from coterie.member.classic.messages import (
     HeartbeatRequest,
     HeartbeatResponse,
     JoinResponse,
+    Response,
     SyncResponse,
 )
 from coterie.member.classic.presence import (
@@ -130,7 +131,7 @@ def on_event(turn: Turn, event: Event) -> None:
 # -- answers, failures, timers: claims to check -----------------------------------------------------------------------
 
 
-def on_answer(turn: Turn, event: Answered) -> None:
+def on_answer(turn: Turn, event: Answered[Response]) -> None:
     match take(turn, event.id), event.response:
         case None, _:
             pass  # The request was given up.

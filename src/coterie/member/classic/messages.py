@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Protocol, TypeAlias
+from typing import Protocol, TypeAlias, TypeVar
 
 from coterie.nouns.ids import Generation, GroupId, InstanceId, MemberId
 from coterie.wire.errors import ErrorCode
@@ -89,11 +89,16 @@ Request: TypeAlias = JoinRequest | SyncRequest | HeartbeatRequest | LeaveRequest
 Response: TypeAlias = JoinResponse | SyncResponse | HeartbeatResponse | LeaveResponse
 
 
-class Coordinator(Protocol):
+RequestT_contra = TypeVar("RequestT_contra", contravariant=True)
+ResponseT_co = TypeVar("ResponseT_co", covariant=True)
+
+
+class Coordinator(Protocol[RequestT_contra, ResponseT_co]):
     """The way to the group's coordinator (real over TCP | simulated)."""
 
-    async def ask(self, request: Request) -> Response:
-        """Send ``request`` and await its answer. A coordinator that moved or is loading is an answer, too.
+    async def ask(self, request: RequestT_contra, /) -> ResponseT_co:
+        """Send ``request`` and await its answer; other requests may be outstanding. A coordinator that moved or is
+        loading is an answer, too.
 
         :raises WorldError: when the coordinator cannot be found or reached, or the connection broke.
         """

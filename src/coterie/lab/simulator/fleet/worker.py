@@ -31,7 +31,14 @@ from coterie.lab.simulator.records import RecordKind, Value, name_of, texts
 from coterie.lab.simulator.world import Alarms
 from coterie.lab.translation import as_asked, as_heard
 from coterie.member.classic import events, machine
-from coterie.member.classic.messages import HeartbeatRequest, HeartbeatResponse, JoinRequest, JoinResponse, Response
+from coterie.member.classic.messages import (
+    HeartbeatRequest,
+    HeartbeatResponse,
+    JoinRequest,
+    JoinResponse,
+    Request,
+    Response,
+)
 from coterie.member.classic.state import Member, MemberSettings
 from coterie.nouns.ids import ConfigOffset, Generation, WorkerId, WorkerUrl
 from coterie.nouns.jobs import NO_JOBS, ConnectorTaskId
@@ -346,7 +353,7 @@ class Process:
             kept = NO_JOBS if result.protocol is ConnectProtocol.EAGER else self.given - received.revoked
             self.given = kept | received.jobs
 
-    def _send(self, send: events.Send) -> None:
+    def _send(self, send: events.Send[Request]) -> None:
         sent_at_ms = self.world.now_ms
         if not isinstance(send.request, HeartbeatRequest):
             self._record(RecordKind.SENDS, name_of(send.request))
