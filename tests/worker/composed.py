@@ -17,7 +17,6 @@ from coterie.cli.workers.compose import serve_worker
 from coterie.config.worker import WorkerSettings
 from coterie.herder.seams import TaskRuntime
 from coterie.member.classic.messages import (
-    Coordinator,
     JoinRequest,
     JoinResponse,
     Request,
@@ -25,6 +24,7 @@ from coterie.member.classic.messages import (
     SyncRequest,
     SyncResponse,
 )
+from coterie.member.seams import Coordinator
 from coterie.nouns.ids import MemberId
 from coterie.nouns.membership import Lost, MembershipEvent
 from coterie.rest.leader import open_client

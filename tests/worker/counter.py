@@ -4,8 +4,10 @@ import asyncio
 from dataclasses import dataclass
 
 from coterie.engine.output import Output
-from coterie.member.classic.events import (
+from coterie.member.events import (
     Answered,
+    Effect,
+    Event,
     Failed,
     LeaveWanted,
     Left,
@@ -19,7 +21,6 @@ from coterie.member.classic.events import (
 from coterie.nouns.ids import ConfigOffset, MemberId, WorkerUrl
 from coterie.nouns.jobs import NO_JOBS
 from coterie.nouns.membership import Assigned
-from coterie.worker.membership import Effect, Event
 
 
 @dataclass

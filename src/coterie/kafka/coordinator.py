@@ -49,7 +49,7 @@ _MOVED = (ErrorCode.not_coordinator, ErrorCode.coordinator_not_available)
 
 
 class KafkaCoordinator:
-    """Matches `member.messages.Coordinator`. Asks once: whether and when to ask again is the member's business."""
+    """Matches `member.seams.Coordinator`. Asks once: whether and when to ask again is the member's business."""
 
     def __init__(
         self,

@@ -8,19 +8,19 @@ inbox ──► step ──► perform: timers, the herder's events      at once
 import asyncio
 import logging
 from collections import deque
-from typing import Generic, Protocol, TypeAlias, TypeVar
+from typing import Generic, TypeVar
 
-from coterie.engine.output import Output
 from coterie.engine.trace import Trace
-from coterie.member.classic.events import (
+from coterie.member.events import (
     AbandonWanted,
     Answered,
     CancelTimer,
+    Effect,
+    Event,
     Failed,
     Installed,
     LeaveWanted,
     Left,
-    Ordered,
     RejoinWanted,
     Say,
     Send,
@@ -29,7 +29,7 @@ from coterie.member.classic.events import (
     Timer,
     TimerFired,
 )
-from coterie.member.classic.messages import Coordinator
+from coterie.member.seams import Coordinator, Step
 from coterie.nouns.errors import WorldError
 from coterie.nouns.ids import ConfigOffset
 from coterie.nouns.jobs import Jobs
@@ -45,21 +45,8 @@ EVENTS_MAX = 1_000
 cease and it loses its place."""
 
 MemberT = TypeVar("MemberT")
-MemberT_contra = TypeVar("MemberT_contra", contravariant=True)
 RequestT = TypeVar("RequestT")
 ResponseT = TypeVar("ResponseT")
-ResponseT_contra = TypeVar("ResponseT_contra", contravariant=True)
-
-Event: TypeAlias = Ordered | Answered[ResponseT] | Failed | TimerFired
-Effect: TypeAlias = Send[RequestT] | SetTimer | CancelTimer | Say | MembershipEvent | Left
-
-
-class Step(Protocol[MemberT_contra, RequestT, ResponseT_contra]):
-    """A member machine: takes one event and yields what to do."""
-
-    def __call__(
-        self, member: MemberT_contra, event: "Event[ResponseT_contra]", /, *, now_ms: int
-    ) -> Output[None, "Effect[RequestT]"]: ...
 
 
 class GroupMembership(Generic[MemberT, RequestT, ResponseT]):

@@ -4,7 +4,10 @@ from collections.abc import Mapping
 from typing import TypeVar
 
 from coterie.engine.timers import Timers
-from coterie.member.classic.events import (
+from coterie.member.classic.machine import step
+from coterie.member.classic.messages import HeartbeatRequest, JoinResponse, Request, Response, SyncResponse
+from coterie.member.classic.state import Member, MemberSettings
+from coterie.member.events import (
     Answered,
     CancelTimer,
     Effect,
@@ -17,9 +20,6 @@ from coterie.member.classic.events import (
     Timer,
     TimerFired,
 )
-from coterie.member.classic.machine import step
-from coterie.member.classic.messages import HeartbeatRequest, JoinResponse, Request, Response, SyncResponse
-from coterie.member.classic.state import Member, MemberSettings
 from coterie.nouns.ids import ConfigOffset, Generation, GroupId, InstanceId, MemberId, WorkerUrl
 from coterie.nouns.jobs import NO_JOBS, ConnectorName, ConnectorTaskId, Jobs
 from coterie.wire.connect import ConnectProtocol, WorkerAssignment
@@ -61,10 +61,10 @@ class Worker:
         self.out: list[Send[Request]] = []
         self.said: list[str] = []
         self.warned: list[str] = []
-        self.told: list[Effect] = []
+        self.told: list[Effect[Request]] = []
         """What the herder hears, oldest first."""
 
-    def feed(self, event: Event) -> None:
+    def feed(self, event: Event[Response]) -> None:
         for effect in step(self.member, event, now_ms=self.now_ms).effects:
             match effect:
                 case Send():

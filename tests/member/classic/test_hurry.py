@@ -7,7 +7,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from coterie.member.classic.events import RejoinWanted
 from coterie.member.classic.messages import (
     HeartbeatRequest,
     HeartbeatResponse,
@@ -16,6 +15,7 @@ from coterie.member.classic.messages import (
     SyncRequest,
 )
 from coterie.member.classic.state import WasIn
+from coterie.member.events import RejoinWanted
 from coterie.nouns.jobs import NO_JOBS
 from coterie.nouns.membership import Lost
 from coterie.wire.connect_bytes import decode_metadata

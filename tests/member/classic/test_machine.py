@@ -4,7 +4,6 @@ from dataclasses import replace
 
 import pytest
 
-from coterie.member.classic.events import Answered, Installed, LeaveWanted, Left, RejoinWanted, RequestId
 from coterie.member.classic.messages import (
     HeartbeatRequest,
     HeartbeatResponse,
@@ -14,6 +13,7 @@ from coterie.member.classic.messages import (
     SyncRequest,
     SyncResponse,
 )
+from coterie.member.events import Answered, Installed, LeaveWanted, Left, RejoinWanted, RequestId
 from coterie.nouns.ids import Generation, MemberId, WorkerUrl
 from coterie.nouns.jobs import NO_JOBS, Jobs
 from coterie.nouns.membership import (

@@ -2,10 +2,10 @@
 
 from dataclasses import replace
 
-from coterie.member.classic.events import Answered, RejoinWanted, Send, TimerFired
 from coterie.member.classic.machine import step
 from coterie.member.classic.messages import HeartbeatRequest, HeartbeatResponse, JoinRequest, Request
 from coterie.member.classic.state import Member, MemberSettings
+from coterie.member.events import Answered, RejoinWanted, Send, TimerFired
 from coterie.nouns.ids import GroupId, InstanceId, WorkerUrl
 from coterie.nouns.membership import Lost, ProvedUntil
 from coterie.wire.connect import ConnectProtocol

@@ -1,6 +1,5 @@
 """A place that is given up because the herder is stuck; loss, lease and farewell are told in `test_machine`."""
 
-from coterie.member.classic.events import AbandonWanted, Failed, LeaveWanted, Left, RejoinWanted
 from coterie.member.classic.messages import (
     HeartbeatRequest,
     HeartbeatResponse,
@@ -10,6 +9,7 @@ from coterie.member.classic.messages import (
     SyncRequest,
 )
 from coterie.member.classic.turn import TROUBLES_MAX
+from coterie.member.events import AbandonWanted, Failed, LeaveWanted, Left, RejoinWanted
 from coterie.nouns.ids import InstanceId
 from coterie.nouns.jobs import NO_JOBS
 from coterie.nouns.membership import Lost

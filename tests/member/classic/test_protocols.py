@@ -4,7 +4,6 @@ from dataclasses import replace
 
 import pytest
 
-from coterie.member.classic.events import Installed, LeaveWanted, Left, RejoinWanted
 from coterie.member.classic.messages import (
     HeartbeatRequest,
     HeartbeatResponse,
@@ -14,6 +13,7 @@ from coterie.member.classic.messages import (
     SyncResponse,
 )
 from coterie.member.classic.state import Settled
+from coterie.member.events import Installed, LeaveWanted, Left, RejoinWanted
 from coterie.nouns.ids import ConfigOffset, InstanceId, MemberId, WorkerUrl
 from coterie.nouns.jobs import NO_JOBS, ConnectorName, ConnectorTaskId, Jobs
 from coterie.nouns.membership import (

@@ -3,20 +3,6 @@
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from coterie.member.classic.events import (
-    AbandonWanted,
-    Answered,
-    Failed,
-    Installed,
-    LeaveWanted,
-    Left,
-    Ordered,
-    RejoinWanted,
-    RequestId,
-    Subscribed,
-    Timer,
-    TimerFired,
-)
 from coterie.member.classic.messages import (
     HeartbeatRequest,
     HeartbeatResponse,
@@ -30,6 +16,20 @@ from coterie.member.classic.messages import (
     SyncResponse,
 )
 from coterie.member.classic.state import HasLeft, InGroup, ReleasesAll
+from coterie.member.events import (
+    AbandonWanted,
+    Answered,
+    Failed,
+    Installed,
+    LeaveWanted,
+    Left,
+    Ordered,
+    RejoinWanted,
+    RequestId,
+    Subscribed,
+    Timer,
+    TimerFired,
+)
 from coterie.nouns.ids import ConfigOffset, Generation, InstanceId, MemberId
 from coterie.nouns.jobs import NO_JOBS
 from coterie.nouns.membership import Assigned, Computed, Lost, MembershipRefused

@@ -2,7 +2,6 @@
 
 import pytest
 
-from coterie.member.classic.events import Installed, LeaveWanted, Left
 from coterie.member.classic.messages import (
     HeartbeatRequest,
     HeartbeatResponse,
@@ -12,6 +11,7 @@ from coterie.member.classic.messages import (
     SyncRequest,
     SyncResponse,
 )
+from coterie.member.events import Installed, LeaveWanted, Left
 from coterie.nouns.ids import ConfigOffset, Generation, InstanceId, MemberId, WorkerUrl
 from coterie.nouns.jobs import NO_JOBS
 from coterie.nouns.membership import Assigned, AssignmentWanted, Computed, Lost, MembershipRefused

@@ -1,7 +1,7 @@
 """A worker put together from its rooms: the only place that sees them all.
 
 Here mypy proves that each shell fits its seam: what `Worker` and `GroupMembership` are handed is declared as
-Protocols (`herder.seams`, `member.classic.messages`, `engine.log`), and what is handed in knows nothing of the others.
+Protocols (`herder.seams`, `member.seams`, `engine.log`), and what is handed in knows nothing of the others.
 """
 
 import asyncio

@@ -19,8 +19,8 @@ from coterie.groups.effects import CancelTimer, Reply, SetTimer, TimerFired
 from coterie.lab.scenario.notation import show_jobs, show_share
 from coterie.lab.scenario.worker import GROUP, RELEASED, Worker
 from coterie.lab.translation import as_asked, as_heard
-from coterie.member.classic.events import Answered, LeaveWanted, RejoinWanted, RequestId
 from coterie.member.classic.messages import JoinRequest, Request
+from coterie.member.events import Answered, LeaveWanted, RejoinWanted, RequestId
 from coterie.nouns.ids import Generation, MemberId
 from coterie.nouns.jobs import NO_JOBS, Jobs
 from coterie.wire.connect import ConnectProtocol

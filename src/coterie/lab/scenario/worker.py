@@ -10,7 +10,9 @@ from coterie.engine.timers import Timers
 from coterie.herder.leading import computed_of, dealt_anew, have_all_stopped, left_ms, view_of
 from coterie.herder.membership import has_yet_to_deal, kept_of
 from coterie.member.classic import machine as member_machine
-from coterie.member.classic.events import (
+from coterie.member.classic.messages import Response
+from coterie.member.classic.state import Member, MemberSettings
+from coterie.member.events import (
     CancelTimer,
     Event,
     Installed,
@@ -22,7 +24,6 @@ from coterie.member.classic.events import (
     Timer,
     TimerFired,
 )
-from coterie.member.classic.state import Member, MemberSettings
 from coterie.nouns.ids import ConfigOffset, Generation, GroupId, WorkerUrl
 from coterie.nouns.jobs import NO_JOBS, Jobs
 from coterie.nouns.membership import Assigned, AssignmentWanted, Lost, MembershipRefused, MustReleaseAll
@@ -66,7 +67,7 @@ class Worker:
         self.dealt_for: Jobs | None = None
         """What it dealt out in the last round if that was an eager one, and it led."""
 
-    def feed(self, event: Event) -> None:
+    def feed(self, event: Event[Response]) -> None:
         for effect in member_machine.step(self.member, event, now_ms=self.stage.now_ms).effects:
             match effect:
                 case Send(id=id_, request=request):

@@ -31,27 +31,11 @@ place like any other.
 from dataclasses import replace
 
 from coterie.engine.output import Output
-from coterie.member.classic.events import (
-    AbandonWanted,
-    Answered,
-    CancelTimer,
-    Effect,
-    Event,
-    Failed,
-    Installed,
-    LeaveWanted,
-    RejoinWanted,
-    RequestId,
-    Say,
-    SetTimer,
-    Subscribed,
-    Timer,
-    TimerFired,
-)
 from coterie.member.classic.messages import (
     HeartbeatRequest,
     HeartbeatResponse,
     JoinResponse,
+    Request,
     Response,
     SyncResponse,
 )
@@ -89,9 +73,26 @@ from coterie.member.classic.state import (
     check,
 )
 from coterie.member.classic.turn import Turn
+from coterie.member.events import (
+    AbandonWanted,
+    Answered,
+    CancelTimer,
+    Effect,
+    Event,
+    Failed,
+    Installed,
+    LeaveWanted,
+    RejoinWanted,
+    RequestId,
+    Say,
+    SetTimer,
+    Subscribed,
+    Timer,
+    TimerFired,
+)
 
 
-def step(member: Member, event: Event, *, now_ms: int) -> Output[None, Effect]:
+def step(member: Member, event: Event[Response], *, now_ms: int) -> Output[None, Effect[Request]]:
     """Take one event; a member writes no records."""
     turn = Turn(member, now_ms)
     match member.ending:
@@ -106,7 +107,7 @@ def step(member: Member, event: Event, *, now_ms: int) -> Output[None, Effect]:
     return Output(effects=tuple(turn.effects))
 
 
-def on_event(turn: Turn, event: Event) -> None:
+def on_event(turn: Turn, event: Event[Response]) -> None:
     member = turn.member
     match event:
         case Answered():

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Protocol, TypeAlias, TypeVar
+from typing import TypeAlias
 
 from coterie.nouns.ids import Generation, GroupId, InstanceId, MemberId
 from coterie.wire.errors import ErrorCode
@@ -87,21 +87,3 @@ class LeaveResponse:
 
 Request: TypeAlias = JoinRequest | SyncRequest | HeartbeatRequest | LeaveRequest
 Response: TypeAlias = JoinResponse | SyncResponse | HeartbeatResponse | LeaveResponse
-
-
-RequestT_contra = TypeVar("RequestT_contra", contravariant=True)
-ResponseT_co = TypeVar("ResponseT_co", covariant=True)
-
-
-class Coordinator(Protocol[RequestT_contra, ResponseT_co]):
-    """The way to the group's coordinator (real over TCP | simulated)."""
-
-    async def ask(self, request: RequestT_contra, /) -> ResponseT_co:
-        """Send ``request`` and await its answer; other requests may be outstanding. A coordinator that moved or is
-        loading is an answer, too.
-
-        :raises WorldError: when the coordinator cannot be found or reached, or the connection broke.
-        """
-        ...
-
-    async def close(self) -> None: ...

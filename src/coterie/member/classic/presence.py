@@ -2,8 +2,7 @@
 
 from dataclasses import replace
 
-from coterie.member.classic.events import Answered, CancelTimer, Event, Failed, Left, Say, SetTimer, Timer, TimerFired
-from coterie.member.classic.messages import HeartbeatRequest, HeartbeatResponse, LeaveRequest, Request
+from coterie.member.classic.messages import HeartbeatRequest, HeartbeatResponse, LeaveRequest, Request, Response
 from coterie.member.classic.refusals import refusal
 from coterie.member.classic.state import (
     NO_MEMBER,
@@ -21,6 +20,7 @@ from coterie.member.classic.state import (
     WasIn,
 )
 from coterie.member.classic.turn import Turn
+from coterie.member.events import Answered, CancelTimer, Event, Failed, Left, Say, SetTimer, Timer, TimerFired
 from coterie.nouns.membership import Lost, MembershipRefused, ProvedUntil
 from coterie.wire.errors import ErrorCode
 
@@ -201,7 +201,7 @@ def on_leave(turn: Turn, reason: str, *, for_good: bool = False) -> None:
     turn.order(SetTimer(timer="leave", at_ms=turn.now_ms + LEAVE_PATIENCE_MS))
 
 
-def on_event_while_leaving(turn: Turn, leaving: Leaving, event: Event) -> None:
+def on_event_while_leaving(turn: Turn, leaving: Leaving, event: Event[Response]) -> None:
     asked = leaving.asked
     match event:
         case Answered(id=id_) | Failed(id=id_) if id_ == asked.id:

@@ -3,7 +3,6 @@
 from collections.abc import Mapping
 from dataclasses import replace
 
-from coterie.member.classic.events import Installed, Say, SetTimer, Subscribed
 from coterie.member.classic.messages import (
     HeartbeatRequest,
     HeartbeatResponse,
@@ -44,6 +43,7 @@ from coterie.member.classic.state import (
 )
 from coterie.member.classic.turn import RequestT, Turn
 from coterie.member.classic.vote import announce, spoken, what_to_offer
+from coterie.member.events import Installed, Say, SetTimer, Subscribed
 from coterie.nouns.errors import WireError
 from coterie.nouns.ids import MemberId, WorkerUrl
 from coterie.nouns.jobs import NO_JOBS

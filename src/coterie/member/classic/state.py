@@ -79,8 +79,8 @@ from itertools import count
 from typing import Generic, TypeAlias, TypeVar
 
 from coterie.engine.lease import Lease
-from coterie.member.classic.events import RequestId
 from coterie.member.classic.messages import HeartbeatRequest, JoinRequest, LeaveRequest, Request, SyncRequest
+from coterie.member.events import RequestId
 from coterie.nouns.ids import ConfigOffset, Generation, GroupId, InstanceId, MemberId, WorkerUrl
 from coterie.nouns.jobs import NO_JOBS, Jobs
 from coterie.nouns.membership import PlaceHandover

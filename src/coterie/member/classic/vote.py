@@ -1,8 +1,8 @@
 """What a member offers its group, and what it makes of the group's vote."""
 
-from coterie.member.classic.events import Say
 from coterie.member.classic.state import InGroup, Member
 from coterie.member.classic.turn import Turn
+from coterie.member.events import Say
 from coterie.wire.connect import ConnectProtocol
 
 

@@ -30,7 +30,8 @@ from coterie.lab.simulator.invariants import MachineCheck
 from coterie.lab.simulator.records import RecordKind, Value, name_of, texts
 from coterie.lab.simulator.world import Alarms
 from coterie.lab.translation import as_asked, as_heard
-from coterie.member.classic import events, machine
+from coterie.member import events
+from coterie.member.classic import machine
 from coterie.member.classic.messages import (
     HeartbeatRequest,
     HeartbeatResponse,
@@ -297,14 +298,14 @@ class Process:
 
     # -- the member --------------------------------------------------------------------------------------------------
 
-    def feed_member(self, event: events.Event) -> None:
+    def feed_member(self, event: events.Event[Response]) -> None:
         with MachineCheck("member"):
             output = machine.step(self.member, event, now_ms=self.world.now_ms)
         for effect in output.effects:
             if self.alive:
                 self._perform_member(effect)
 
-    def _perform_member(self, effect: events.Effect) -> None:
+    def _perform_member(self, effect: events.Effect[Request]) -> None:
         match effect:
             case events.Send():
                 self._send(effect)

@@ -1,14 +1,15 @@
-"""All that can come in to a classic member, and all that can go out: events and effects."""
+"""What any member machine takes and yields, whatever protocol its group speaks: events and effects."""
 
 from dataclasses import dataclass
 from typing import Generic, Literal, NewType, TypeAlias, TypeVar
 
-from coterie.member.classic.messages import Request, Response
 from coterie.nouns.ids import ConfigOffset
 from coterie.nouns.jobs import Jobs
 from coterie.nouns.membership import Computed, MembershipEvent
 
+RequestT = TypeVar("RequestT")
 RequestT_co = TypeVar("RequestT_co", covariant=True)
+ResponseT = TypeVar("ResponseT")
 ResponseT_co = TypeVar("ResponseT_co", covariant=True)
 
 RequestId = NewType("RequestId", int)
@@ -81,7 +82,7 @@ class TimerFired:
 
 Ordered: TypeAlias = Subscribed | RejoinWanted | Installed | AbandonWanted | LeaveWanted
 """What the herder asks for."""
-Event: TypeAlias = Ordered | Answered[Response] | Failed | TimerFired
+Event: TypeAlias = Ordered | Answered[ResponseT] | Failed | TimerFired
 
 # -- effects: orders to whoever drives the member ---------------------------------------------------------------------
 
@@ -121,4 +122,4 @@ class Left:
     """The member has left the group, whether anybody heard it or not. Nothing follows."""
 
 
-Effect: TypeAlias = Send[Request] | SetTimer | CancelTimer | Say | MembershipEvent | Left
+Effect: TypeAlias = Send[RequestT] | SetTimer | CancelTimer | Say | MembershipEvent | Left

@@ -1,0 +1,34 @@
+"""What drives a member machine, whatever protocol its group speaks: the machine as a value, and its coordinator."""
+
+from typing import Protocol, TypeVar
+
+from coterie.engine.output import Output
+from coterie.member.events import Effect, Event
+
+MemberT_contra = TypeVar("MemberT_contra", contravariant=True)
+RequestT = TypeVar("RequestT")
+RequestT_contra = TypeVar("RequestT_contra", contravariant=True)
+ResponseT_co = TypeVar("ResponseT_co", covariant=True)
+ResponseT_contra = TypeVar("ResponseT_contra", contravariant=True)
+
+
+class Step(Protocol[MemberT_contra, RequestT, ResponseT_contra]):
+    """The function of a member machine: changes the member by one event and yields what to do."""
+
+    def __call__(
+        self, member: MemberT_contra, event: Event[ResponseT_contra], /, *, now_ms: int
+    ) -> Output[None, Effect[RequestT]]: ...
+
+
+class Coordinator(Protocol[RequestT_contra, ResponseT_co]):
+    """The way to the group's coordinator (over TCP | simulated)."""
+
+    async def ask(self, request: RequestT_contra, /) -> ResponseT_co:
+        """Send ``request`` and await its answer; other requests may be outstanding. A coordinator that moved or is
+        loading is an answer, too.
+
+        :raises WorldError: when the coordinator cannot be found or reached, or the connection broke.
+        """
+        ...
+
+    async def close(self) -> None: ...
