@@ -18,7 +18,7 @@ from coterie.assignors.delay import candidates, in_turn, waiting_now
 from coterie.assignors.members import MemberView, Policy
 from coterie.assignors.memory import MemberRound, Memory, believed, one_owner_each, returned, union
 from coterie.assignors.moves import Why, paced
-from coterie.herder.leading import view_of
+from coterie.herder.rounds.leading import view_of
 from coterie.member.classic.reports import report_of
 from coterie.nouns.ids import ConfigOffset, Generation, InstanceId, MemberId, WorkerUrl
 from coterie.nouns.jobs import NO_JOBS, ConnectorName, ConnectorTaskId, Job, Jobs

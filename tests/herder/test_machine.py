@@ -497,7 +497,9 @@ def test_whatever_happens_no_task_runs_twice_and_all_is_answered_in_the_end(seed
     answers = [world.by_hand.answer(request) for request in world.asked]
     assert None not in answers
     should = {
-        task for task in herder.assigned.tasks if herder.config.target_state(task.connector) is TargetState.STARTED
+        task
+        for task in herder.place.assigned.tasks
+        if herder.config.target_state(task.connector) is TargetState.STARTED
     }
     stuck = {task for task, run in herder.runs.items() if run.trace is not None or run.taken_at_ms is not None}
     assert world.active == {task for task in should if herder.config.task_config(task) is not None} - stuck

@@ -79,7 +79,7 @@ def test_in_a_round_that_fails_everybody_keeps_what_it_has_and_who_did_not_lag_a
     herder.assign(error=AssignmentError.CONFIG_MISMATCH, protocol=protocol)
     assert not herder.take(StopTask)
     assert not herder.take(Rejoin)
-    assert herder.herder.assigned == only(*TASKS)
+    assert herder.herder.place.assigned == only(*TASKS)
 
 
 def test_who_lagged_in_a_round_that_failed_asks_for_another_when_it_has_read() -> None:
@@ -252,7 +252,7 @@ def test_who_has_read_all_that_there_is_keeps_its_place_whatever_a_member_says(i
     assert not herder.take(Abandon)
     assert [order.text for order in herder.take(Say) if order.warns]
     assert [order.owned for order in herder.take(Subscribe)] == ([NO_JOBS] if is_lost else [])
-    assert herder.herder.assigned == (NO_JOBS if is_lost else only(TASKS[0]))
+    assert herder.herder.place.assigned == (NO_JOBS if is_lost else only(TASKS[0]))
 
 
 # -- delays -----------------------------------------------------------------------------------------------------------

@@ -36,7 +36,7 @@ def ordered(worker: str, *members: tuple[MemberId, str, str, str | None]) -> Ans
     """What the leader, at here:8083, answers of a group of ``members``."""
     hand = working()
     hand.assign(leader=ME, protocol=STATIC)
-    hand.herder.dealt = known(*members)
+    hand.herder.lead.dealt = known(*members)
     return hand.answer(hand.ask(UncordonWorker(worker=worker)))
 
 

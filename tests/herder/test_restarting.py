@@ -174,7 +174,11 @@ def test_a_worker_that_restarts_takes_no_orders() -> None:
 def test_the_next_life_has_the_same_jobs_and_starts_them_when_its_place_is_proved_and_it_can() -> None:
     hand = working()
     again = next_life(restarted(hand).place, hand)
-    assert (again.herder.owned, again.herder.state, again.herder.settled) == (TASKS, MemberState.STABLE, True)
+    assert (again.herder.owned, again.herder.place.state, again.herder.place.is_settled) == (
+        TASKS,
+        MemberState.STABLE,
+        True,
+    )
     again.begin()
     assert not again.take(StartTask), "others may have been given them"
     again.tell(proved(sent_at_ms=again.now_ms))

@@ -100,12 +100,12 @@ async def test_a_stalled_loop_commits_nothing_once_its_session_is_over_and_nothi
     await fleet.create(ConnectorName("flights"), 1, config)
     with feed.running():
         await until(lambda: len(rows_of(tmp_path / "out")) > 50, within_s=120)
-        proved = worker._herder.proved
-        await until(lambda: worker._herder.proved != proved)
+        proved = worker._herder.place.proved
+        await until(lambda: worker._herder.place.proved != proved)
         # The stall: all that follows up to its end blocks the loop.
         began_s, rows = time.time(), feed.rows
-        assert worker._herder.lease_ends_ms is not None
-        lease_ends_s = began_s + worker._herder.lease_ends_ms / 1000 - time.monotonic()
+        assert worker._herder.place.lease_ends_ms is not None
+        lease_ends_s = began_s + worker._herder.place.lease_ends_ms / 1000 - time.monotonic()
         time.sleep(SESSION_MS / 1000)  # noqa: ASYNC251
         at_its_end = done()
         time.sleep(2.0)  # noqa: ASYNC251

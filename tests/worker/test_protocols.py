@@ -40,7 +40,7 @@ async def fleet(tmp_path: Path) -> AsyncIterator[Fleet]:
 
 
 def speaks(remote: Remote) -> ConnectProtocol | None:
-    return remote.worker._herder.protocol
+    return remote.worker._herder.rounds.protocol
 
 
 async def until_all_run(remotes: list[Remote], protocol: ConnectProtocol, tasks: int = TASKS) -> None:

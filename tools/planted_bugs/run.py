@@ -3,7 +3,7 @@
 The clean copy has to pass first. Then only a broken invariant that the bug names counts as found: a crash, an import
 error or another invariant does not.
 
-    python tools/planted_bugs/run.py [--seeds 1-200] [--only WORDS]
+    python tools/planted_bugs/run.py [--seeds 1-200] [--only WORDS] [--file PREFIX]
 """
 
 import argparse
@@ -106,9 +106,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--seeds", default="1-200", help="default: %(default)s")
     parser.add_argument("--clean-seeds", default="1-40", help="that the clean copy must pass; default: %(default)s")
     parser.add_argument("--only", default="", help="only bugs whose name holds this")
+    parser.add_argument("--file", default="", help="only bugs whose file begins so, as in herder/")
     parser.add_argument("--processes", type=int, default=2)
     options = parser.parse_args(arguments)
-    bugs = [bug for bug in read_bugs() if options.only in bug.name]
+    bugs = [bug for bug in read_bugs() if options.only in bug.name and bug.file.startswith(options.file)]
     for play in sorted({bug.play for bug in bugs}):
         clean = in_a_copy(None, play, options.clean_seeds)
         if clean.code != 0:

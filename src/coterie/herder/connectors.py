@@ -31,11 +31,11 @@ RETRY_MAX_MS = 60_000
 
 def reconcile(turn: Turn) -> None:
     herder = turn.herder
-    for name in herder.assigned.connectors - herder.splits.keys():
+    for name in herder.place.assigned.connectors - herder.splits.keys():
         herder.splits[name] = Split()
     for name in sorted(herder.splits):
         split = herder.splits[name]
-        if name in herder.assigned:
+        if name in herder.place.assigned:
             _reconcile_one(turn, name, split)
         else:
             if name in herder.shown:
@@ -47,7 +47,7 @@ def reconcile(turn: Turn) -> None:
 def _reconcile_one(turn: Turn, name: ConnectorName, split: Split) -> None:
     herder = turn.herder
     connector = herder.config.connector(name)
-    if not herder.caught_up or herder.warming or herder.restarting or herder.leaving is not None:
+    if not herder.caught_up or not herder.is_open or herder.restarting or herder.leaving is not None:
         return
     if connector is None:
         statuses.forget(turn, name)
@@ -101,10 +101,10 @@ def _publish(
     if committed and connector.applied_config == connector.config:
         split.published = True
         return
-    if not herder.settled:
+    if not herder.place.is_settled:
         return  # Nobody leads; the next assignment says who does.
     split.published_after = connector.committed_at
-    if herder.is_leader:
+    if herder.place.is_leader:
         split.publishing = True
         own_write(turn, PutTaskConfigs(connector=name, configs=configs))
         return
@@ -115,7 +115,7 @@ def _publish(
         split.first_tried_ms = turn.now_ms
     turn.order(
         PublishTaskConfigs(
-            leader_url=herder.leader_url,
+            leader_url=herder.place.leader_url,
             connector=name,
             written_at=connector.written_at,
             configs=configs,

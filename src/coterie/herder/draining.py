@@ -9,9 +9,10 @@ The wish outlives the membership: who loses its place while it drains joins agai
 """
 
 from coterie.herder import leaving
-from coterie.herder.group_view import why_drain_waits
-from coterie.herder.messages import Rejoin, Say
+from coterie.herder.messages import Say
 from coterie.herder.requests import Answer, Done, Problem, Refused
+from coterie.herder.rounds import asking, spoken
+from coterie.herder.rounds.state import AfterRelease, ForNews
 from coterie.herder.state import Turn
 
 
@@ -19,10 +20,10 @@ def drain(turn: Turn) -> Answer:
     herder = turn.herder
     if herder.restarting:
         return Refused(problem=Problem.SHUTTING_DOWN, message="This worker is restarting; drain it when it is back")
-    if herder.protocol is None or not herder.member_id:
+    if not herder.place.member_id:
         message = "This worker has no place in its group at the moment, so nobody could take its jobs; ask again"
         return Refused(problem=Problem.NO_LEADER, message=message)
-    if (why := why_drain_waits(herder.protocol)) is not None:
+    if (why := spoken.why_drain_waits(herder)) is not None:
         message = (
             f"{why[0].upper()}{why[1:]}. Until then stop this worker (SIGTERM): its jobs move when it has been gone "
             "for scheduled.rebalance.max.delay.ms"
@@ -40,26 +41,24 @@ def uncordon(turn: Turn) -> Answer:
 def on_assignment(turn: Turn) -> None:
     """A group that a worker with an older setting has joined meanwhile hears of no drain, and may give it jobs."""
     herder = turn.herder
-    if herder.draining and (why := why_drain_waits(herder.protocol)) is not None:
+    if herder.draining and (why := spoken.why_drain_waits(herder)) is not None:
         turn.order(Say(text=f"The drain of this worker waits: {why}", warns=True))
 
 
 def advance(turn: Turn) -> None:
     """Ask for the round that is owed; go when there is nothing left to go for."""
     herder = turn.herder
-    if not herder.settled or herder.leaving is not None:
+    if not herder.place.is_settled or herder.leaving is not None:
         return
-    if herder.draining and not herder.owned and not herder.owes_rejoin and not herder.rejoin_asked:
+    if herder.draining and not herder.owned and not asking.owes(herder, AfterRelease) and not herder.rounds.is_asked:
         leaving.leave(turn, "it is drained", code=0, grace_ms=herder.settings.stop_grace_ms, for_good=True)
-    elif herder.owes_word is not None and not herder.warming:
-        turn.order(Rejoin(reason=herder.owes_word))
-        herder.owes_word = None
-        herder.rejoin_asked = True
+    elif herder.is_open:
+        asking.announce(turn)
 
 
 def _turn_to(turn: Turn, *, draining: bool, reason: str) -> None:
     herder = turn.herder
     if herder.draining is not draining:
         herder.draining = draining
-        herder.owes_word = reason
+        asking.owe(turn, ForNews(reason=reason))
         turn.order(Say(text=f"By order of an operator {reason}"))

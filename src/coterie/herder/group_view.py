@@ -16,7 +16,6 @@ from coterie.herder.requests import DeferredJobs, GroupView, MemberInfo
 from coterie.nouns.ids import Generation, InstanceId, MemberId, WorkerId, WorkerUrl
 from coterie.nouns.jobs import Job, Jobs
 from coterie.nouns.membership import AssignmentWanted, MemberAssignment, MemberReport
-from coterie.wire.connect import ConnectProtocol
 
 IN_PORTIONS = "rebalance.max.moves.per.round lets no more go yet"
 
@@ -156,16 +155,6 @@ def worker_id_in(url: WorkerUrl) -> WorkerId:
         return WorkerId(urlsplit(url).netloc or url)
     except ValueError:  # A member says of itself what it likes, and its nonsense is not the leader's end.
         return WorkerId(url)
-
-
-def why_drain_waits(protocol: ConnectProtocol | None) -> str | None:
-    """Why a drain waits in a group that speaks ``protocol``; None when it does not."""
-    if protocol is None or protocol >= ConnectProtocol.STATIC:
-        return None
-    return (
-        f"the group speaks {protocol.setting}, which has no word for a drain: all workers have to offer "
-        f"connect.protocol={ConnectProtocol.STATIC.setting}"
-    )
 
 
 # -- small hands ------------------------------------------------------------------------------------------------------

@@ -2,11 +2,10 @@
 
 from dataclasses import replace
 
-from coterie.herder import reads, writes
+from coterie.herder import place, reads, writes
 from coterie.herder.messages import Exit, LeaveGroup, Say, SetTimer
 from coterie.herder.requests import Problem
 from coterie.herder.state import Leaving, Turn
-from coterie.nouns.jobs import NO_JOBS
 
 FAREWELL_MS = 1_000
 """For the last statuses, on top of the grace of the tasks."""
@@ -19,8 +18,7 @@ def leave(turn: Turn, reason: str, *, code: int, grace_ms: int, for_good: bool =
         return
     turn.order(Say(text=f"This worker is leaving: {reason}"))
     herder.leaving = Leaving(code=code, reason=reason, for_good=for_good)
-    herder.assigned = NO_JOBS
-    herder.owes_rejoin = False
+    place.drop_jobs(turn)
     writes.refuse_all(turn, Problem.SHUTTING_DOWN, "Worker is shutting down")
     reads.refuse_all(turn, Problem.SHUTTING_DOWN, "Worker is shutting down")
     turn.order(SetTimer(timer="shutdown", at_ms=turn.now_ms + grace_ms + FAREWELL_MS))

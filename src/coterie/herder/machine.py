@@ -16,13 +16,11 @@ holds up one chore of one connector, never the step.
 """
 
 from coterie.herder import (
-    bursts,
     connectors,
     draining,
-    leading,
     leaving,
-    membership,
     orders,
+    place,
     reads,
     restarting,
     signing,
@@ -68,6 +66,7 @@ from coterie.herder.requests import (
     SetTargetState,
     UncordonWorker,
 )
+from coterie.herder.rounds import asking, bursts, following, leading
 from coterie.herder.seams import RuntimeDied, TaskFailed, TaskHalted, TaskProgressed, TaskTaken
 from coterie.herder.state import Herder, HerderOutput, Stage, Turn
 from coterie.herder.timers import LookDue, RequestDue, RetryDue, Timer
@@ -99,7 +98,7 @@ def step(herder: Herder, event: Event, *, now_ms: int) -> HerderOutput:
             _on_config_lines(turn, event)
             _reconcile(turn)
         case MemberStateChanged(state=MemberState.COMPLETING_REBALANCE as state):
-            herder.joining = state
+            place.begin_round(turn, state)
         case MemberStateChanged() | MustReleaseAll() | AssignmentWanted() | Assigned() | Lost() | MembershipRefused():
             _on_membership(turn, event)
             _reconcile(turn)
@@ -131,7 +130,8 @@ def _reconcile(turn: Turn) -> None:
     leading.advance(turn)
     connectors.reconcile(turn)
     _advance_requests(turn)
-    membership.advance(turn)
+    place.advance(turn)
+    asking.advance(turn)
     signing.advance(turn)
     bursts.advance(turn)
     draining.advance(turn)
@@ -163,7 +163,8 @@ def _on_news(turn: Turn, event: TaskProgressed | ProvedUntil | StatusLinesRead |
                 turn.herder.statuses.apply(line)
         case StatusesAppended():
             statuses.on_appended(turn, event)
-            membership.advance(turn)
+            place.advance(turn)
+            asking.advance(turn)
 
 
 def _on_config_lines(turn: Turn, event: ConfigLinesRead) -> None:
@@ -176,9 +177,8 @@ def _on_life(turn: Turn, event: RuntimeOpened | RuntimeDied | RuntimeClosed | Sh
     match event:
         case RuntimeOpened(wall_ms=wall_ms):
             signing.on_opened(turn, wall_ms)
-            turn.herder.may_join = True
-            turn.herder.warming = False
-            membership.on_opened(turn)
+            turn.herder.is_open = True
+            following.on_opened(turn)
         case RuntimeDied(reason=reason):
             leaving.leave(turn, reason, code=1, grace_ms=RUNTIME_DIED_GRACE_MS)
         case ShutdownOrdered(reason=reason, code=code):
@@ -195,16 +195,16 @@ def _on_membership(
 ) -> None:
     match event:
         case MemberStateChanged(state=state):
-            membership.on_round(turn, state)
+            following.on_round(turn, state)
         case MustReleaseAll():
-            membership.on_must_release_all(turn)
+            following.on_must_release_all(turn)
         case AssignmentWanted():
             leading.on_wanted(turn, event)
         case Assigned():
-            membership.on_assignment(turn, event)
+            following.on_assigned(turn, event)
             draining.on_assignment(turn)
         case Lost():
-            membership.on_lost(turn, event)
+            following.on_lost(turn, event)
         case MembershipRefused(reason=reason):
             leaving.leave(turn, reason, code=1, grace_ms=turn.herder.settings.stop_grace_ms)
 
@@ -247,7 +247,7 @@ def _on_request(
             reads.on_end_found(turn, event)
             writes.on_end_found(turn, event)
             leading.on_end_found(turn, event)
-            membership.on_end_found(turn, event)
+            place.on_end_found(turn, event)
         case ConfigAppended():
             writes.on_appended(turn, event)
             signing.on_appended(turn, event)
@@ -289,9 +289,9 @@ def _on_timer(turn: Turn, timer: Timer) -> None:
         case "assign":
             leading.on_patience_over(turn)
         case "behind":
-            membership.on_behind(turn)
+            place.on_behind(turn)
         case "delay over" | "moves":
-            membership.on_round_due(turn)
+            following.on_due(turn)
         case "session key":
             signing.on_due(turn)
         case "statuses":
@@ -304,8 +304,7 @@ def _on_timer(turn: Turn, timer: Timer) -> None:
 
 def check(herder: Herder) -> None:
     """What is always true, as far as it costs nothing to look."""
-    assert herder.leaving is None or not herder.assigned, "a worker that leaves has work"
-    assert not (herder.lost and herder.settled), "a lost membership has settled"
+    assert herder.leaving is None or not herder.place.assigned, "a worker that leaves has work"
     assert not herder.unwritten or herder.writing, "statuses wait and nobody writes them"
 
 
@@ -316,6 +315,6 @@ def check_all(herder: Herder) -> None:
     assert len(under_way) <= 1, "two writes at the head of the line"
     for task, run in herder.runs.items():
         assert not (run.starting and run.stopping), f"two chores of {task} at once"
-        assert run.active or task in herder.assigned, f"{task} is kept though nothing of it is here"
+        assert run.active or task in herder.place.assigned, f"{task} is kept though nothing of it is here"
         assert run.start is not None or not run.active, f"{task} runs and nobody started it"
-    assert herder.runs.keys() >= herder.assigned.tasks, "a task is assigned and nobody looks after it"
+    assert herder.runs.keys() >= herder.place.assigned.tasks, "a task is assigned and nobody looks after it"

@@ -5,7 +5,6 @@ An order is taken by the worker that it names. Whoever else is asked says who th
 
 from coterie.herder import draining, restarting
 from coterie.herder.group_view import called, names_of, view, worker_id_in
-from coterie.herder.leading import left_ms
 from coterie.herder.messages import Reply, RequestArrived
 from coterie.herder.requests import (
     Answer,
@@ -16,19 +15,20 @@ from coterie.herder.requests import (
     UncordonWorker,
     WorkerOrder,
 )
+from coterie.herder.rounds.leading import left_ms
 from coterie.herder.state import Herder, Turn
 from coterie.herder.writes import not_leader
 
 
 def on_describe(turn: Turn, event: RequestArrived) -> None:
     herder = turn.herder
-    if herder.leader != herder.member_id or herder.dealt is None:
+    if herder.place.leader != herder.place.member_id or herder.lead.dealt is None:
         turn.order(Reply(id=event.id, answer=not_leader(herder)))
         return
-    due = (herder.deferred_until_ms, herder.moves_at_ms)
+    due = (herder.rounds.deferred_until_ms, herder.lead.moves_at_ms)
     answer = view(
-        herder.dealt,
-        herder.memory.waiting,
+        herder.lead.dealt,
+        herder.lead.memory.waiting,
         configured=herder.config.jobs(),
         policy=herder.settings.policy,
         next_round_ms=min((left_ms(at_ms, turn.now_ms) for at_ms in due if at_ms is not None), default=None),
@@ -59,12 +59,14 @@ def _elsewhere(herder: Herder, worker: str) -> Refused | None:
     """
     if worker == worker_id_in(herder.settings.url):
         return None
-    if herder.leader != herder.member_id or herder.dealt is None:
+    if herder.place.leader != herder.place.member_id or herder.lead.dealt is None:
         return not_leader(herder)
-    found = {info.url: info for info in called(herder.dealt.members, worker)}  # With who was there before: one worker.
+    found = {
+        info.url: info for info in called(herder.lead.dealt.members, worker)
+    }  # With who was there before: one worker.
     match list(found.values()):
         case []:
-            known = "; ".join(", ".join(dict.fromkeys(names_of(info))) for info in herder.dealt.members)
+            known = "; ".join(", ".join(dict.fromkeys(names_of(info))) for info in herder.lead.dealt.members)
             return Refused(problem=Problem.NOT_FOUND, message=f"No worker is called {worker}. There are: {known}")
         case [info]:
             if info.url == herder.settings.url:

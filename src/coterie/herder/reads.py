@@ -6,7 +6,6 @@ that takes too long, or the log cannot be reached, what is known is the answer.
 
 from collections.abc import Mapping
 
-from coterie.herder.group_view import why_drain_waits
 from coterie.herder.messages import CancelTimer, ConfigEndFound, FindConfigEnd, Reply, RequestArrived, SetTimer
 from coterie.herder.requests import (
     Answer,
@@ -28,8 +27,10 @@ from coterie.herder.requests import (
     TaskView,
     WorkerView,
 )
+from coterie.herder.rounds import spoken
 from coterie.herder.state import Herder, ReadWait, Run, Turn
 from coterie.herder.timers import RequestDue
+from coterie.nouns.ids import Generation
 from coterie.nouns.jobs import ConnectorName, ConnectorTaskId
 
 
@@ -146,20 +147,20 @@ def _worker_view(herder: Herder) -> WorkerView:
         worker_id=herder.settings.worker_id,
         name=herder.settings.shown_name,
         url=herder.settings.url,
-        state=herder.state,
+        state=herder.place.state,
         draining=herder.draining,
-        drain_waits=why_drain_waits(herder.protocol) if herder.draining else None,
+        drain_waits=spoken.why_drain_waits(herder) if herder.draining else None,
         restarting=herder.restarting,
-        protocol=None if herder.protocol is None else herder.protocol.setting,
-        member_id=herder.member_id,
-        generation=herder.generation,
-        settled=herder.settled,
-        leader=herder.leader,
-        leader_url=herder.leader_url,
+        protocol=spoken.setting(herder),
+        member_id=herder.place.member_id,
+        generation=Generation(herder.place.epoch),
+        settled=herder.place.is_settled,
+        leader=herder.place.leader,
+        leader_url=herder.place.leader_url,
         config_offset=herder.config.offset,
-        assigned=herder.assigned,
+        assigned=herder.place.assigned,
         tasks=tuple(_task_view(task, herder.runs[task]) for task in sorted(herder.runs)),
-        deferred_until_ms=herder.deferred_until_ms,
+        deferred_until_ms=herder.rounds.deferred_until_ms,
     )
 
 

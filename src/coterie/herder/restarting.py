@@ -12,7 +12,10 @@ from coterie.herder import reads, statuses, writes
 from coterie.herder.leaving import FAREWELL_MS
 from coterie.herder.messages import CloseRuntime, Exit, Say, SetTimer
 from coterie.herder.requests import Answer, Done, Problem, Refused
+from coterie.herder.rounds import asking, spoken
+from coterie.herder.rounds.state import AfterRelease
 from coterie.herder.state import Herder, Turn
+from coterie.nouns.ids import Generation
 from coterie.nouns.membership import PlaceHandover
 from coterie.nouns.states import State
 
@@ -33,7 +36,7 @@ def restart(turn: Turn, obstacle: str | None) -> Answer:
         message = "Worker is restarting"
         writes.refuse_all(turn, Problem.SHUTTING_DOWN, message)
         reads.refuse_all(turn, Problem.SHUTTING_DOWN, message)
-        for name in sorted(herder.assigned.connectors):
+        for name in sorted(herder.place.assigned.connectors):
             statuses.show(turn, name, State.RESTARTING)
         patience_ms = herder.settings.stop_grace_ms + FAREWELL_MS
         turn.order(SetTimer(timer="restart", at_ms=turn.now_ms + patience_ms))
@@ -44,7 +47,7 @@ def advance(turn: Turn) -> None:
     """Close the runtime when all has stopped, the statuses are written and no round is under way."""
     herder = turn.herder
     if herder.restarting and herder.leaving is None:
-        quiet = herder.settled and not (herder.unwritten or herder.writing)
+        quiet = herder.place.is_settled and not (herder.unwritten or herder.writing)
         if quiet and not any(run.active for run in herder.runs.values()):
             _close(turn)
 
@@ -68,17 +71,18 @@ def _close(turn: Turn) -> None:
 
 def _place(herder: Herder) -> PlaceHandover | None:
     """What the next life goes on with; None when there is no place to go on in."""
-    if herder.lost or herder.protocol is None or not herder.member_id:
+    place, protocol = herder.place, spoken.setting(herder)
+    if protocol is None or not place.member_id:
         return None
     return PlaceHandover(
-        member_id=herder.member_id,
-        generation=herder.generation,
-        protocol=herder.protocol.setting,
-        leader=herder.leader,
-        leader_url=herder.leader_url,
-        config_offset=herder.assignment_offset,
-        jobs=herder.assigned,
-        deferred_until_ms=herder.deferred_until_ms,
-        unheard=not herder.settled,
-        owes_round=herder.leader == herder.member_id or herder.owes_rejoin or not herder.settled,
+        member_id=place.member_id,
+        generation=Generation(place.epoch),
+        protocol=protocol,
+        leader=place.leader,
+        leader_url=place.leader_url,
+        config_offset=place.assignment_offset,
+        jobs=place.assigned,
+        deferred_until_ms=herder.rounds.deferred_until_ms,
+        unheard=not place.is_settled,
+        owes_round=place.leader == place.member_id or asking.owes(herder, AfterRelease) or not place.is_settled,
     )

@@ -17,35 +17,31 @@ from coterie.herder.messages import (
     SetTimer,
 )
 from coterie.herder.requests import Problem, Refused, RequestId
+from coterie.herder.rounds.spoken import are_requests_signed
 from coterie.herder.session_keys import SessionKey, Signature, Signing
 from coterie.herder.state import Herder, Turn
-from coterie.wire.connect import ConnectProtocol
 
 RETRY_MS = 1_000
 RACE_MS = 60_000
 """Connect's: for so long a refused signature may mean no more than that."""
 
 
-def is_in_force(herder: Herder) -> bool:
-    return herder.protocol is not None and herder.protocol >= ConnectProtocol.SESSIONED
-
-
 def awaits_key(herder: Herder) -> bool:
     """Whether this worker has to sign, and has not yet read what with."""
-    return is_in_force(herder) and herder.config.session_key is None
+    return are_requests_signed(herder) and herder.config.session_key is None
 
 
 def signing(herder: Herder) -> Signing | None:
     """With what this worker signs now, if it does."""
     known = herder.config.session_key
-    if known is None or not is_in_force(herder):
+    if known is None or not are_requests_signed(herder):
         return None
     return Signing(key=known.key, algorithm=herder.settings.session_keys.signature_algorithm)
 
 
 def refusal(herder: Herder, signature: Signature | None) -> Refused | None:
     """Why a request that came with ``signature`` is not taken, in Connect's order and words; None when it is."""
-    if not is_in_force(herder):
+    if not are_requests_signed(herder):
         return None
     if signature is None:
         return Refused(problem=Problem.BAD_REQUEST, message="Internal request missing required signature")
@@ -132,7 +128,7 @@ def on_due(turn: Turn) -> None:
 
 def _leads(herder: Herder) -> bool:
     # Having read as far as its members had, a leader does not take for missing what stands in the log.
-    return herder.is_leader and herder.caught_up and is_in_force(herder) and herder.leaving is None
+    return herder.place.is_leader and herder.caught_up and are_requests_signed(herder) and herder.leaving is None
 
 
 def _wants_a_key(turn: Turn) -> bool:

@@ -9,23 +9,22 @@ owns nothing.
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum
+from typing import TypeAlias
 
 from coterie.assignors.members import Policy
-from coterie.assignors.memory import Memory
 from coterie.engine.lease import Lease
 from coterie.engine.output import Output
 from coterie.herder.config_state import UNREAD, ConfigState
-from coterie.herder.group_view import Dealt
 from coterie.herder.messages import Effect
 from coterie.herder.requests import Answer, Read, RequestId, Write
+from coterie.herder.rounds.state import Lead, Rounds
 from coterie.herder.seams import TaskStart
 from coterie.herder.session_keys import Rotation, SessionKeySettings
 from coterie.herder.status_records import Status, StatusState
-from coterie.nouns.ids import ConfigOffset, Generation, Incarnation, InstanceId, MemberId, WorkerId, WorkerUrl
+from coterie.nouns.ids import ConfigOffset, Incarnation, InstanceId, MemberId, WorkerId, WorkerUrl
 from coterie.nouns.jobs import NO_JOBS, ConnectorName, ConnectorTaskId, Job, Jobs
-from coterie.nouns.membership import AssignmentWanted, MemberState, PlaceHandover, ProvedUntil
+from coterie.nouns.membership import MemberState, PlaceHandover, ProvedUntil
 from coterie.nouns.states import State
-from coterie.wire.connect import ConnectProtocol
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -164,73 +163,128 @@ class Leaving:
     """LeaveGroup is under way, or done."""
 
 
+# -- the place in the group; `place` assigns all of it ----------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NeverJoined:
+    """This worker has not joined its group yet."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InRound:
+    """A round is under way."""
+
+    state: MemberState
+    is_lost: bool
+    """The place was lost before this round, and the round has to end before there is one again."""
+    must_release: bool
+    """This worker joins only when nothing runs here and the statuses that say so are written."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RoundFailed:
+    """The last round changed nothing; another one has to come."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settled:
+    """The last round ended with an assignment."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LostPlace:
+    """The place is lost: everything here stops, and then this worker joins anew."""
+
+
+Standing: TypeAlias = NeverJoined | InRound | RoundFailed | Settled | LostPlace
+
+
+class Place:
+    """This worker's place in its group."""
+
+    def __init__(self, handover: PlaceHandover | None) -> None:
+        self.standing: Standing = NeverJoined()
+        self.member_id = MemberId("")
+        """Empty without a place."""
+        self.epoch = -1
+        """Of the last assignment: in a classic group its generation."""
+        self.leader = MemberId("")
+        self.leader_url = WorkerUrl("")
+        self.proved: ProvedUntil | None = None
+        """Until when the place is proved; None before the first answered heartbeat of this life."""
+        self.is_handed_over = handover is not None
+        """A former life of this process had the place: until a heartbeat is answered nothing proves it."""
+        self.assigned: Jobs = NO_JOBS
+        self.assignment_offset = UNREAD
+        """How far the leader had read the config log for the last assignment."""
+        self.group_offset = UNREAD
+        """How far the group had read the config log at the last round: without a place, this worker reads so far
+        first."""
+        self.config_end_unverified = False
+        """Only a member reported ``group_offset``, in a round that failed: compare it with the log's end."""
+        self.behind_look: RequestId | None = None
+        """The question whether the log goes so far."""
+        self.subscribed: tuple[ConfigOffset, Jobs, bool] | None = None
+        """What the membership was told last: config offset, owned jobs, whether this worker drains."""
+        if handover is not None:
+            self.standing = Settled()
+            self.member_id, self.epoch = handover.member_id, handover.generation
+            self.leader, self.leader_url = handover.leader, handover.leader_url
+            self.assigned, self.assignment_offset = handover.jobs, handover.config_offset
+
+    @property
+    def is_settled(self) -> bool:
+        return isinstance(self.standing, Settled)
+
+    @property
+    def is_lost(self) -> bool:
+        match self.standing:
+            case LostPlace() | InRound(is_lost=True):
+                return True
+            case _:
+                return False
+
+    @property
+    def must_release(self) -> bool:
+        return isinstance(self.standing, InRound) and self.standing.must_release
+
+    @property
+    def is_leader(self) -> bool:
+        return self.is_settled and self.leader == self.member_id
+
+    @property
+    def state(self) -> MemberState:
+        if isinstance(self.standing, InRound):
+            return self.standing.state
+        return MemberState.STABLE if self.member_id else MemberState.UNJOINED
+
+    @property
+    def lease_ends_ms(self) -> int | None:
+        """Until when its work may run here, as far as is known; None when none may, or none has begun."""
+        return None if self.is_lost or self.proved is None else self.proved.until_ms
+
+    def is_counted_in(self, now_ms: int) -> bool:
+        """Whether the place was proved lately. After a pause other news may come before that of its loss."""
+        return not self.is_handed_over if self.proved is None else now_ms < self.proved.until_ms
+
+
 class Herder:
     """The state of one worker's herder."""
 
-    def __init__(self, settings: HerderSettings, place: PlaceHandover | None = None) -> None:
-        """``place`` is what a former life of this process has handed on."""
+    def __init__(self, settings: HerderSettings, handover: PlaceHandover | None = None) -> None:
+        """``handover`` is what a former life of this process has handed on."""
         self.settings = settings
         # Hard: what the logs say.
         self.config = ConfigState()
         self.statuses = StatusState()
-        # Soft: the place in the group.
-        self.may_join = False
-        """The runtime is open; before, nothing is said to the membership, which joins when it is told something."""
-        self.member_id = MemberId("")
-        self.generation = Generation(-1)
-        """Of the last round that ended here."""
-        self.protocol: ConnectProtocol | None = None
-        """What the group had voted for in it; None before the first."""
-        self.completed = Generation(-1)
-        """Of the last round that ended here with an assignment; one that failed changed nothing of who has what."""
-        self.leader = MemberId("")
-        self.leader_url = WorkerUrl("")
-        self.settled = False
-        self.joining: MemberState | None = None
-        """How far the round is that is under way; None when none is."""
-        self.lost = False
-        self.releasing = False
-        """The group speaks eager and a round waits until nothing runs here, and until that has been told."""
-        self.proved: ProvedUntil | None = None
-        """Until when the place in the group is proved; None before the first answered heartbeat."""
-        self.assigned: Jobs = NO_JOBS
-        self.assignment_offset = UNREAD
-        self.owes_rejoin = False
-        """It was told to release something: when all that is done, it rejoins."""
-        self.catch_up_to: ConfigOffset | None = None
-        """It lagged in a round that failed for that: when it has read so far, it asks for another one."""
-        self.group_offset = UNREAD
-        """How far its group had read the config log at the last round: without a place, it reads so far first."""
-        self.rumoured = False
-        """Nothing was dealt out in that round: it may be that a member has only said so."""
-        self.behind_look: RequestId | None = None
-        """The question whether the log goes so far."""
-        self.assigned_for: Jobs | None = None
-        """What was configured when the jobs were last dealt out; None while that is not known."""
-        self.window_ends_ms: int | None = None
-        """Until when changes of the set of jobs are gathered for one round; None when there is none to ask for."""
-        self.compared_at = UNREAD
-        """How far the config log was read when what is configured was last compared with ``assigned_for``."""
-        self.rejoin_asked = False
-        """A round was asked for here, and has not ended yet."""
-        self.deferred_until_ms: int | None = None
-        self.subscribed: tuple[ConfigOffset, Jobs, bool] | None = None
-        # Soft: the leader's.
-        self.wanted: AssignmentWanted | None = None
-        """A round waits for this leader, which waits for its config log."""
-        self.wanted_look: RequestId | None = None
-        """The question how far the log goes, when a member says that it has read more of it."""
-        self.wanted_end: ConfigOffset | None = None
-        """Its answer."""
-        self.memory = Memory()
-        """What the assignor remembers of the rounds computed here."""
-        self.moves_at_ms: int | None = None
-        """When it asks for the next round, because the last one could not make all moves; None when it did."""
+        # Soft.
+        self.place = Place(handover)
+        self.rounds = Rounds(handover)
+        self.lead = Lead()
         self.rotation = Rotation()
-        self.dealt: Dealt | None = None
-        """The last of them, as it may be shown."""
         # Soft: the work.
-        self.runs: dict[ConnectorTaskId, Run] = {}
+        self.runs: dict[ConnectorTaskId, Run] = {task: Run() for task in self.place.assigned.tasks}
         self.splits: dict[ConnectorName, Split] = {}
         self.shown: dict[Job, tuple[State, str | None] | None] = {}
         """What this worker last said of a job it has; None when it said that there is none."""
@@ -242,29 +296,12 @@ class Herder:
         self.own_requests = 0
         # Soft: what an operator wants of this worker, and how it ends.
         self.draining = False
-        self.owes_word: str | None = None
-        """Why it asks for a round as soon as none is under way: what it says of itself has changed."""
         self.restarting = False
         self.closing = False
         """The runtime closes, or is closed: this life of a worker that restarts is over."""
         self.leaving: Leaving | None = None
-        # Soft: a former life of this process, whose place it has.
-        self.warming = False
-        """The runtime is not open yet, though this worker has its place: nothing starts."""
-        self.unproved = False
-        """No heartbeat of this life has been answered: whether the place is still its own is not known."""
-        if place is not None:
-            self._go_on_in(place)
-
-    def _go_on_in(self, place: PlaceHandover) -> None:
-        self.may_join = self.settled = self.warming = self.unproved = True
-        self.member_id, self.protocol = place.member_id, ConnectProtocol.named(place.protocol)
-        self.generation = self.completed = place.generation
-        self.leader, self.leader_url = place.leader, place.leader_url
-        self.assigned, self.assignment_offset = place.jobs, place.config_offset
-        self.deferred_until_ms = place.deferred_until_ms
-        self.runs = {task: Run() for task in place.jobs.tasks}
-        self.owes_word = "a worker begins a new life in its place" if place.owes_round else None
+        self.is_open = False
+        """The runtime is open and both logs are read: before, nothing starts."""
 
     def own_request(self) -> RequestId:
         """For a question of the herder's own."""
@@ -272,36 +309,17 @@ class Herder:
         return RequestId(-self.own_requests)
 
     @property
-    def is_leader(self) -> bool:
-        return self.settled and self.leader == self.member_id
-
-    @property
-    def state(self) -> MemberState:
-        if self.joining is not None:
-            return self.joining
-        return MemberState.STABLE if self.member_id else MemberState.UNJOINED
-
-    @property
     def owned(self) -> Jobs:
         """What the next join says: all that is assigned, and all that still runs though it is not."""
-        return self.assigned | Jobs(tasks=frozenset(task for task, run in self.runs.items() if run.active))
-
-    @property
-    def lease_ends_ms(self) -> int | None:
-        """Until when its work may run here, as far as is known; None when none may, or none has begun."""
-        return None if self.lost or self.proved is None else self.proved.until_ms
-
-    def is_counted_in(self, now_ms: int) -> bool:
-        """Whether its place was proved lately. After a pause other news may come before that of its loss."""
-        return not self.unproved if self.proved is None else now_ms < self.proved.until_ms
+        return self.place.assigned | Jobs(tasks=frozenset(task for task, run in self.runs.items() if run.active))
 
     def grace_ms(self, now_ms: int) -> int:
         """How long a stop that is ordered now may take, so that it ends within the session should no answer follow."""
         grace_ms, hurried_ms = self.settings.stop_grace_ms, self.settings.lease.stop_grace_ms
-        if self.proved is not None:
-            hurried_ms = Lease(self.proved.session_timeout_ms).stop_grace_ms
-            grace_ms = min(grace_ms, max(self.proved.until_ms + hurried_ms - now_ms, 0))
-        return min(grace_ms, hurried_ms) if self.lost else grace_ms
+        if self.place.proved is not None:
+            hurried_ms = Lease(self.place.proved.session_timeout_ms).stop_grace_ms
+            grace_ms = min(grace_ms, max(self.place.proved.until_ms + hurried_ms - now_ms, 0))
+        return min(grace_ms, hurried_ms) if self.place.is_lost else grace_ms
 
     def has_read(self, end: ConfigOffset) -> bool:
         """The config log is read up to ``end``; an empty log always is."""
@@ -310,7 +328,7 @@ class Herder:
     @property
     def caught_up(self) -> bool:
         """The config log is read as far as it was when the work was dealt out: work may start."""
-        return self.has_read(self.assignment_offset)
+        return self.has_read(self.place.assignment_offset)
 
 
 class Turn:

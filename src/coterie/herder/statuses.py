@@ -1,9 +1,11 @@
 """What a worker tells the status topic of the jobs it has."""
 
+from coterie.herder import place
 from coterie.herder.group_view import reasons
 from coterie.herder.messages import AppendStatuses, Say, SetTimer, StatusesAppended
 from coterie.herder.state import Turn
 from coterie.herder.status_records import Status, line_of
+from coterie.nouns.ids import Generation
 from coterie.nouns.jobs import ConnectorTaskId, Job, Jobs
 from coterie.nouns.states import State
 
@@ -18,7 +20,7 @@ def show(turn: Turn, job: Job, state: State, trace: str | None = None) -> None:
     status = Status(
         state=state,
         worker_id=herder.settings.worker_id,
-        generation=herder.generation,
+        generation=Generation(herder.place.epoch),
         trace=trace,
         version=herder.settings.version,
     )
@@ -62,14 +64,15 @@ def tell_unassigned(turn: Turn) -> None:
     Connect writes nothing, so that for the whole delay a job is shown as RUNNING on a worker that is dead.
     """
     herder = turn.herder
-    if herder.dealt is None or herder.dealt.generation != herder.generation:
+    dealt = herder.lead.dealt
+    if dealt is None or dealt.generation != herder.place.epoch:
         return
     on_its_way = {**herder.writing, **herder.unwritten}
-    for job, reason in reasons(herder.dealt, herder.memory.waiting).items():
+    for job, reason in reasons(dealt, herder.lead.memory.waiting).items():
         status = Status(
             state=State.UNASSIGNED,
             worker_id=herder.settings.worker_id,  # Who says it, as in all of Connect's.
-            generation=herder.generation,
+            generation=Generation(herder.place.epoch),
             trace=reason,
         )
         known = on_its_way.get(job, herder.statuses.get(job))
@@ -92,7 +95,7 @@ def on_appended(turn: Turn, event: StatusesAppended) -> None:
     if event.failure is None:
         herder.writing = {}
         return
-    herder.releasing = False  # A join that waits for them has waited long enough.
+    place.release_without_statuses(turn)
     turn.order(Say(text=f"Statuses could not be written, and will be in {RETRY_MS} ms: {event.failure}"))
     turn.order(SetTimer(timer="statuses", at_ms=turn.now_ms + RETRY_MS))
 

@@ -6,7 +6,7 @@ when it ends. A start and a stop of one task never overlap; those of different t
 """
 
 from coterie.engine.lease import Lease
-from coterie.herder import statuses
+from coterie.herder import place, statuses
 from coterie.herder.messages import (
     Say,
     StartTask,
@@ -26,7 +26,7 @@ def should_run(herder: Herder, task: ConnectorTaskId) -> TaskStart | None:
     """What of ``task`` should run here; None when nothing should."""
     connector = herder.config.connector(task.connector)
     config = herder.config.task_config(task)
-    if connector is None or config is None or task not in herder.assigned or herder.restarting:
+    if connector is None or config is None or task not in herder.place.assigned or herder.restarting:
         return None
     if herder.config.target_state(task.connector) is not TargetState.STARTED:
         return None
@@ -35,7 +35,7 @@ def should_run(herder: Herder, task: ConnectorTaskId) -> TaskStart | None:
 
 def reconcile(turn: Turn) -> None:
     herder = turn.herder
-    for task in herder.assigned.tasks - herder.runs.keys():
+    for task in herder.place.assigned.tasks - herder.runs.keys():
         herder.runs[task] = Run()
     for task in sorted(herder.runs):
         _reconcile_one(turn, task, herder.runs[task])
@@ -55,7 +55,7 @@ def _reconcile_one(turn: Turn, task: ConnectorTaskId, run: Run) -> None:
             run.trace = None
             run.starts += 1
             turn.order(StartTask(start=wanted))
-    if not run.active and task not in herder.assigned:
+    if not run.active and task not in herder.place.assigned:
         statuses.part(turn, task)
         del herder.runs[task]
     else:
@@ -64,7 +64,11 @@ def _reconcile_one(turn: Turn, task: ConnectorTaskId, run: Run) -> None:
 
 def _may_start(turn: Turn, run: Run, wanted: TaskStart) -> bool:
     herder = turn.herder
-    if not (herder.caught_up and herder.is_counted_in(turn.now_ms)) or herder.warming or herder.leaving is not None:
+    if (
+        not (herder.caught_up and herder.place.is_counted_in(turn.now_ms))
+        or not herder.is_open
+        or herder.leaving is not None
+    ):
         return False
     failed_so = run.trace is not None and run.start == wanted
     return not failed_so and run.taken_at_ms is None
@@ -145,9 +149,8 @@ def on_proved(turn: Turn, event: ProvedUntil) -> None:
     An answer from before may have waited in the socket while this worker was the one that was paused.
     """
     herder = turn.herder
-    held_back = not herder.is_counted_in(turn.now_ms)
-    if herder.proved is None or event.until_ms > herder.proved.until_ms:
-        herder.proved = event
+    held_back = not herder.place.is_counted_in(turn.now_ms)
+    place.prove(turn, event)
     if held_back:
         reconcile(turn)
     sent_at_ms = event.until_ms - Lease(event.session_timeout_ms).proved_ms

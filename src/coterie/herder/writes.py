@@ -76,9 +76,9 @@ def _begin(turn: Turn, write: WriteTurn) -> None:
         if (refusal := _signature_refusal(herder, write)) is not None:
             _answer(turn, write, refusal)
             return
-        if not herder.settled:
+        if not herder.place.is_settled:
             return
-        if not herder.is_leader:
+        if not herder.place.is_leader:
             _answer(turn, write, not_leader(herder))
             return
     if isinstance(write.request, PutConnector):
@@ -120,8 +120,8 @@ def _advance_head(turn: Turn, write: WriteTurn) -> bool:
 
 def _append(turn: Turn, write: WriteTurn) -> bool:
     herder = turn.herder
-    if _needs_leader(write.request) and not herder.is_leader:
-        if not herder.settled:
+    if _needs_leader(write.request) and not herder.place.is_leader:
+        if not herder.place.is_settled:
             return False
         _answer(turn, write, not_leader(herder))
         return True
@@ -263,9 +263,9 @@ def refuse_all(turn: Turn, problem: Problem, message: str) -> None:
 
 def not_leader(herder: Herder) -> Refused:
     """What this worker says to what only the leader can do."""
-    if herder.leader_url and herder.leader != herder.member_id:
+    if herder.place.leader_url and herder.place.leader != herder.place.member_id:
         message = "Cannot complete request because this worker is not the leader"
-        return Refused(problem=Problem.NOT_LEADER, message=message, leader_url=herder.leader_url)
+        return Refused(problem=Problem.NOT_LEADER, message=message, leader_url=herder.place.leader_url)
     message = "Cannot complete request momentarily due to no known leader URL, likely because a rebalance was underway."
     return Refused(problem=Problem.NO_LEADER, message=message)
 

@@ -185,7 +185,7 @@ class Worker:
         :raises ExceptionGroup: for a bug of ours, after its story has been logged.
         """
         watchdog = Watchdog(
-            lease_ends_ms=lambda: self._herder.lease_ends_ms,
+            lease_ends_ms=lambda: self._herder.place.lease_ends_ms,
             silent_ms=self.stall.silent_ms,
             silent_max_ms=self.settings.lease.silence_ms,
             stop_everything=self._runtime.stop_everything_now,

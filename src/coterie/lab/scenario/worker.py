@@ -7,8 +7,9 @@ from coterie.assignors import eager
 from coterie.assignors.cooperative import assign
 from coterie.assignors.memory import Memory
 from coterie.engine.timers import Timers
-from coterie.herder.leading import computed_of, dealt_anew, have_all_stopped, left_ms, view_of
-from coterie.herder.membership import has_yet_to_deal, kept_of
+from coterie.herder.place import kept_of
+from coterie.herder.rounds.following import has_yet_to_deal
+from coterie.herder.rounds.leading import computed_of, dealt_anew, have_all_stopped, left_ms, view_of
 from coterie.member.classic import machine as member_machine
 from coterie.member.classic.messages import Response
 from coterie.member.classic.state import Member, MemberSettings

@@ -94,10 +94,10 @@ class Calm:
         group, log = self._cluster.coordinator.group, self._cluster.config_log
         owned, work, processes = Jobs(), log.work_at(log.end), self._processes
         for process in processes:
-            if not process.herder.settled or process.herder.generation != group.generation:
-                return f"{process.name} is in generation {process.herder.generation}, the group in {group.generation}"
-            if process.herder.assigned != process.given:
-                return f"{process.name} has {told(process.herder.assigned)}, was given {told(process.given)}"
+            if not process.herder.place.is_settled or process.herder.place.epoch != group.generation:
+                return f"{process.name} is in generation {process.herder.place.epoch}, the group in {group.generation}"
+            if process.herder.place.assigned != process.given:
+                return f"{process.name} has {told(process.herder.place.assigned)}, was given {told(process.given)}"
             if process.active.keys() != process.given.tasks & work.keys():
                 return f"{process.name} runs {sorted(map(str, process.active))}, has {told(process.given)}"
             if process.given & owned:
@@ -113,7 +113,7 @@ class Calm:
         if unpublished := [name for name in log.unpublished() if name in owned.connectors]:
             return f"task configs are not written of {unpublished}"
         herders = [process.herder for process in processes]
-        if any(one.deferred_until_ms is not None or one.moves_at_ms is not None for one in herders):
+        if any(one.rounds.deferred_until_ms is not None or one.lead.moves_at_ms is not None for one in herders):
             return "a round is due: a delay runs, or moves are left to make"
         if leaves := [process.name for process in processes if process.drains and not process.given]:
             return f"{leaves} have drained and stay"

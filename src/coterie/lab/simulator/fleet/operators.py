@@ -5,8 +5,8 @@ from dataclasses import replace
 from functools import partial
 
 from coterie.herder.requests import Answer, Done, DrainWorker, PutTaskConfigs, RestartWorker, UncordonWorker
+from coterie.herder.rounds.spoken import are_requests_signed
 from coterie.herder.session_keys import Signature, Signing
-from coterie.herder.signing import is_in_force
 from coterie.lab.simulator.fleet.cluster import Cluster
 from coterie.lab.simulator.fleet.worker import Process
 from coterie.lab.simulator.records import RecordKind
@@ -76,7 +76,11 @@ class Operators:
     def _leader(self) -> Process | None:
         """One that judges signatures, and at once: where nothing is signed anybody may write anything."""
         for process in self._working():
-            if process.herder.is_leader and process.herder.settled and is_in_force(process.herder):
+            if (
+                process.herder.place.is_leader
+                and process.herder.place.is_settled
+                and are_requests_signed(process.herder)
+            ):
                 return process
         return None
 

@@ -125,7 +125,7 @@ class Weather(Faults[Process]):
         """For so long that its group has to do without it once."""
         for name in sorted(self._cluster.processes):
             process = self._cluster.processes[name]
-            if process.herder.is_leader:
+            if process.herder.place.is_leader:
                 self._let_read_late(process.home, 5_000, lasts_ms=5_000)
 
     # -- faults ------------------------------------------------------------------------------------------------------
@@ -200,7 +200,7 @@ class Weather(Faults[Process]):
         """While jobs wait for somebody, if they do."""
         for name in sorted(self._cluster.processes):
             process = self._cluster.processes[name]
-            if process.herder.is_leader:
+            if process.herder.place.is_leader:
                 process.kill(RecordKind.LEADER_KILLED)
                 self._come_back(process.home)
                 return

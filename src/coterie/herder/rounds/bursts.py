@@ -10,43 +10,53 @@ nobody's next heartbeat. Where a follower has read on beyond what was dealt out 
 leader, which knows, asks then.
 """
 
-from coterie.herder.messages import CancelTimer, Rejoin, SetTimer
+from coterie.herder.messages import CancelTimer, SetTimer
+from coterie.herder.rounds import asking
 from coterie.herder.state import Herder, Turn
 from coterie.nouns.jobs import ConnectorName, Jobs
 from coterie.nouns.states import State
 
 
 def advance(turn: Turn) -> None:
-    herder = turn.herder
-    if not herder.settled or herder.rejoin_asked or herder.leaving is not None:
+    herder, rounds = turn.herder, turn.herder.rounds
+    if not herder.place.is_settled or rounds.is_asked or herder.leaving is not None:
         return
-    if herder.assigned_for is None:
-        if not herder.is_leader and herder.caught_up:
-            herder.assigned_for = herder.config.jobs()
+    if rounds.assigned_for is None:
+        if not herder.place.is_leader and herder.caught_up:
+            rounds.assigned_for = herder.config.jobs()
         return
-    waits = herder.window_ends_ms is not None and turn.now_ms < herder.window_ends_ms
-    if waits and herder.compared_at == herder.config.offset:
+    waits = rounds.window_ends_ms is not None and turn.now_ms < rounds.window_ends_ms
+    if waits and rounds.compared_at == herder.config.offset:
         return  # Nothing was read since: differences of large sets take long, and events are many.
-    herder.compared_at = herder.config.offset
+    rounds.compared_at = herder.config.offset
     configured = herder.config.jobs()
-    if configured == herder.assigned_for:
-        herder.assigned_for = configured  # The same object: two large sets are compared once a line, not at each event.
+    if configured == rounds.assigned_for:
+        rounds.assigned_for = configured  # The same object: two large sets are compared once a line, not at each event.
         close_window(turn)
         return
-    more, fewer = configured - herder.assigned_for, herder.assigned_for - configured
-    if herder.window_ends_ms is None:
-        herder.window_ends_ms = turn.now_ms + herder.settings.rebalance_window_ms
-        turn.order(SetTimer(timer="changed jobs", at_ms=herder.window_ends_ms))
-    if turn.now_ms >= herder.window_ends_ms or _is_all_of_one(herder, more, fewer):
+    more, fewer = configured - rounds.assigned_for, rounds.assigned_for - configured
+    if rounds.window_ends_ms is None:
+        rounds.window_ends_ms = turn.now_ms + herder.settings.rebalance_window_ms
+        turn.order(SetTimer(timer="changed jobs", at_ms=rounds.window_ends_ms))
+    if turn.now_ms >= rounds.window_ends_ms or _is_all_of_one(herder, more, fewer):
         close_window(turn)
-        herder.rejoin_asked = True
-        turn.order(Rejoin(reason=f"the set of jobs has changed: {len(more)} more, {len(fewer)} fewer"))
+        asking.ask_for_round(turn, f"the set of jobs has changed: {len(more)} more, {len(fewer)} fewer")
+
+
+def on_computed(turn: Turn, configured: Jobs) -> None:
+    """This leader has computed a round for these jobs."""
+    turn.herder.rounds.assigned_for = configured
+
+
+def forget(turn: Turn) -> None:
+    """It is not known here for which jobs the last round was computed."""
+    turn.herder.rounds.assigned_for = None
 
 
 def close_window(turn: Turn) -> None:
     """A round has come, was asked for, or is needed no longer."""
-    if turn.herder.window_ends_ms is not None:
-        turn.herder.window_ends_ms = None
+    if turn.herder.rounds.window_ends_ms is not None:
+        turn.herder.rounds.window_ends_ms = None
         turn.order(CancelTimer(timer="changed jobs"))
 
 

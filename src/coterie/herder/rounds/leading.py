@@ -8,9 +8,11 @@ from coterie.assignors.claims import Places
 from coterie.assignors.cooperative import Round
 from coterie.assignors.members import MemberView
 from coterie.assignors.memory import Memory
-from coterie.herder import group_view, membership
+from coterie.herder import group_view, place
 from coterie.herder.messages import CancelTimer, ConfigEndFound, FindConfigEnd, Install, Say, SetTimer
-from coterie.herder.state import Herder, Turn
+from coterie.herder.rounds import bursts
+from coterie.herder.rounds.state import Computing
+from coterie.herder.state import Turn
 from coterie.nouns.ids import ConfigOffset, Generation, MemberId
 from coterie.nouns.jobs import NO_JOBS, Job, Jobs
 from coterie.nouns.membership import AssignmentWanted, Computed, MemberAssignment, MemberReport
@@ -21,56 +23,87 @@ FIRST_GENERATION = Generation(1)
 
 
 def on_wanted(turn: Turn, event: AssignmentWanted) -> None:
-    herder = turn.herder
-    herder.wanted, herder.moves_at_ms = event, None
-    herder.wanted_look = herder.wanted_end = None
-    if not herder.has_read(_furthest(herder)):
-        herder.wanted_look = herder.own_request()
-        turn.order(FindConfigEnd(id=herder.wanted_look))
+    herder, computing = turn.herder, Computing(wanted=event)
+    herder.lead.moves_at_ms = None
+    if not herder.has_read(_furthest(computing)):
+        look = herder.own_request()
+        computing = replace(computing, look=look)
+        turn.order(FindConfigEnd(id=look))
         turn.order(SetTimer(timer="assign", at_ms=turn.now_ms + herder.settings.sync_timeout_ms))
+    herder.lead.computing = computing
 
 
 def advance(turn: Turn) -> None:
     """Deal out as soon as this leader knows all that its members know."""
-    wanted = turn.herder.wanted
-    if wanted is not None and turn.herder.has_read(_furthest(turn.herder)):
+    computing = turn.herder.lead.computing
+    if computing is not None and turn.herder.has_read(_furthest(computing)):
         turn.order(CancelTimer(timer="assign"))
-        _assign(turn, wanted)
+        _assign(turn, computing)
 
 
 def on_end_found(turn: Turn, event: ConfigEndFound) -> None:
     """Whoever says that it has read beyond the log's end has read another log."""
-    herder, wanted = turn.herder, turn.herder.wanted
-    if wanted is None or event.id != herder.wanted_look or event.end is None:
+    computing = turn.herder.lead.computing
+    if computing is None or event.id != computing.look or event.end is None:
         return
-    herder.wanted_end = event.end
-    if 2 * len(_strangers(herder)) > len(wanted.members):
+    computing = turn.herder.lead.computing = replace(computing, end=event.end)
+    members = computing.wanted.members
+    if 2 * len(_strangers(computing)) > len(members):
         # Then it is this one that reads another log than its group.
-        membership.step_aside(turn, furthest=max(one.config_offset for one in wanted.members.values()), end=event.end)
+        place.step_aside(turn, furthest=max(one.config_offset for one in members.values()), end=event.end)
     else:
         advance(turn)
 
 
 def on_patience_over(turn: Turn) -> None:
     """This leader knows less of the configs than a member: nobody gets anything, and it asks again when it knows."""
-    herder, wanted = turn.herder, turn.herder.wanted
-    if wanted is None:
+    herder, computing = turn.herder, turn.herder.lead.computing
+    if computing is None:
         return
-    furthest = _furthest(herder)
+    wanted, furthest = computing.wanted, _furthest(computing)
     turn.order(Say(text=f"Nothing is assigned: the config log is read to {herder.config.offset} of {furthest}"))
-    herder.wanted = None
+    herder.lead.computing = None
     nothing = dict.fromkeys(sorted(wanted.members), MemberAssignment())
     computed = Computed(config_offset=furthest, assignments=nothing, has_config_mismatch=True)
     turn.order(Install(token=wanted.token, computed=computed))
 
 
-def _assign(turn: Turn, wanted: AssignmentWanted) -> None:
-    herder, strangers = turn.herder, _strangers(turn.herder)
-    herder.wanted = None
+def drop_round(turn: Turn) -> None:
+    """The round that was to be computed here is over."""
+    turn.herder.lead.computing = None
+
+
+def forget_result(turn: Turn) -> None:
+    """This worker leads no more."""
+    turn.herder.lead.dealt = turn.herder.lead.moves_at_ms = None
+
+
+def forget_memory(turn: Turn) -> None:
+    turn.herder.lead.memory = Memory()
+
+
+def on_settled(turn: Turn) -> None:
+    """The members have their assignments; the next moves may be left to make."""
+    if turn.herder.lead.moves_at_ms is not None:
+        turn.order(SetTimer(timer="moves", at_ms=turn.herder.lead.moves_at_ms))
+
+
+def take_due_moves(turn: Turn) -> bool:
+    """Whether the next moves may be made now; once."""
+    herder, lead = turn.herder, turn.herder.lead
+    if not herder.place.is_leader or lead.moves_at_ms is None or turn.now_ms < lead.moves_at_ms:
+        return False
+    lead.moves_at_ms = None
+    return True
+
+
+def _assign(turn: Turn, computing: Computing) -> None:
+    herder, wanted, strangers = turn.herder, computing.wanted, _strangers(computing)
+    herder.lead.computing = None
     token = RoundToken.of(wanted.token)
     views = {member: view_of(report) for member, report in wanted.members.items()}
     for member in strangers:
-        turn.order(Say(text=_stranger_words(herder, wanted.members[member]), warns=True))
+        turn.order(Say(text=_stranger_words(computing, wanted.members[member]), warns=True))
         views[member] = replace(views[member], claims=NO_JOBS)
     unassigned: Mapping[Job, str] = {}
     if token.protocol is ConnectProtocol.EAGER:
@@ -79,8 +112,8 @@ def _assign(turn: Turn, wanted: AssignmentWanted) -> None:
     else:
         computed, round_ = _deal_on(turn, token.generation, views)
         places, unassigned = round_.places, round_.unassigned
-    herder.dealt = group_view.deal(
-        herder.dealt,
+    herder.lead.dealt = group_view.deal(
+        herder.lead.dealt,
         wanted,
         views,
         computed.assignments,
@@ -97,18 +130,18 @@ def _deal_on(turn: Turn, generation: Generation, views: Mapping[MemberId, Member
     """A cooperative round: everybody keeps what it has, but for what this round takes and gives."""
     herder = turn.herder
     round_ = cooperative.assign(
-        herder.memory,
+        herder.lead.memory,
         configured=herder.config.jobs(),
         members=views,
         generation=generation,
-        last_completed_generation=Generation(-1) if herder.lost else herder.completed,
+        last_completed_generation=Generation(-1) if herder.place.is_lost else herder.rounds.completed,
         now_ms=turn.now_ms,
         policy=herder.settings.policy,
-        known_delay_ms=left_ms(herder.deferred_until_ms, turn.now_ms),
+        known_delay_ms=left_ms(herder.rounds.deferred_until_ms, turn.now_ms),
     )
-    herder.memory = round_.memory
-    herder.moves_at_ms = turn.now_ms + round_.moves_in_ms if round_.moves_in_ms else None
-    herder.assigned_for = herder.config.jobs()
+    herder.lead.memory = round_.memory
+    herder.lead.moves_at_ms = turn.now_ms + round_.moves_in_ms if round_.moves_in_ms else None
+    bursts.on_computed(turn, herder.config.jobs())
     return computed_of(round_, config_offset=herder.config.offset), round_
 
 
@@ -134,12 +167,14 @@ def _deal_anew(turn: Turn, wanted: AssignmentWanted, *, takers: Collection[Membe
     connectors and tasks"). That there is more to deal out then brings about the next round.
     """
     herder = turn.herder
-    all_stopped = have_all_stopped(wanted, heard=None if herder.lost else herder.generation, protocol=herder.protocol)
-    herder.memory = Memory()
-    herder.assigned_for = herder.config.jobs() if all_stopped else NO_JOBS
+    heard = None if herder.place.is_lost else Generation(herder.place.epoch)
+    all_stopped = have_all_stopped(wanted, heard=heard, protocol=herder.rounds.protocol)
+    herder.lead.memory = Memory()
+    configured = herder.config.jobs() if all_stopped else NO_JOBS
+    bursts.on_computed(turn, configured)
     if not all_stopped:
         turn.order(Say(text="The group has come to speak eager: before anything is dealt out, everybody stops"))
-    dealt = eager.assign(herder.assigned_for, takers)
+    dealt = eager.assign(configured, takers)
     return dealt_anew(wanted, dealt, config_offset=herder.config.offset)
 
 
@@ -166,31 +201,30 @@ def view_of(report: MemberReport) -> MemberView:
     )
 
 
-def _strangers(herder: Herder) -> Collection[MemberId]:
+def _strangers(computing: Computing) -> Collection[MemberId]:
     """Whose configs are others, for they have read more of them than there is; none before the log's end is known.
 
     Such a member stays in the group, so that it does not come back all the time, and is given nothing.
     """
-    wanted, end = herder.wanted, herder.wanted_end
-    if wanted is None or end is None:
+    wanted, end = computing.wanted, computing.end
+    if end is None:
         return ()
     return [
         member for member, report in wanted.members.items() if report.config_offset > end and member != wanted.member_id
     ]
 
 
-def _stranger_words(herder: Herder, report: MemberReport) -> str:
+def _stranger_words(computing: Computing, report: MemberReport) -> str:
     worker_id = group_view.worker_id_in(report.url)
     name = f"{report.name} ({worker_id})" if report.name else worker_id
     return (
         f"Worker {name} has read {report.config_offset} lines of configs, "
-        f"and the config topic has {herder.wanted_end}: its config.storage.topic is another one, or this one has lost "
+        f"and the config topic has {computing.end}: its config.storage.topic is another one, or this one has lost "
         "lines. It is given nothing"
     )
 
 
-def _furthest(herder: Herder) -> ConfigOffset:
+def _furthest(computing: Computing) -> ConfigOffset:
     """How far any member has read what this leader reads."""
-    assert herder.wanted is not None
-    strangers = _strangers(herder)
-    return max(one.config_offset for member, one in herder.wanted.members.items() if member not in strangers)
+    strangers = _strangers(computing)
+    return max(one.config_offset for member, one in computing.wanted.members.items() if member not in strangers)

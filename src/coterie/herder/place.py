@@ -1,0 +1,150 @@
+"""This worker's place in its group: what it is assigned, what it tells the membership, until when its place is proved.
+
+A worker whose config log does not go as far as its group's cannot start what it is assigned, and if it leads, no worker
+is assigned anything. So it gives its place up until it has read so far (KAFKA-9849).
+"""
+
+from dataclasses import replace
+
+from coterie.herder.messages import Abandon, ConfigEndFound, FindConfigEnd, Say, SetTimer, Subscribe
+from coterie.herder.state import InRound, LostPlace, RoundFailed, Settled, Turn
+from coterie.nouns.ids import ConfigOffset, MemberId, WorkerUrl
+from coterie.nouns.jobs import NO_JOBS, Jobs
+from coterie.nouns.membership import Assigned, MemberState, ProvedUntil
+
+
+def begin_round(turn: Turn, state: MemberState) -> None:
+    """A round is under way, and has come as far as ``state``."""
+    place = turn.herder.place
+    place.standing = InRound(state=state, is_lost=place.is_lost, must_release=place.must_release)
+
+
+def release_all(turn: Turn) -> bool:
+    """Everything here has to stop before this worker joins the round; False when that is known already."""
+    place = turn.herder.place
+    was_known = place.must_release
+    place.standing = InRound(state=MemberState.PREPARING_REBALANCE, is_lost=place.is_lost, must_release=True)
+    if not was_known:
+        place.assigned = NO_JOBS
+        place.subscribed = None  # Told again even when it is the same: the membership waits for it.
+    return not was_known
+
+
+def release_without_statuses(turn: Turn) -> None:
+    """The statuses could not be written: a join that waits for them has waited long enough."""
+    place = turn.herder.place
+    if isinstance(place.standing, InRound):
+        place.standing = replace(place.standing, must_release=False)
+
+
+def take(turn: Turn, event: Assigned, *, has_failed: bool) -> None:
+    """A round has ended; if it ``has_failed``, what this worker has stays as it was."""
+    herder, place = turn.herder, turn.herder.place
+    place.standing = RoundFailed() if has_failed else Settled()
+    place.member_id, place.epoch = event.member_id, event.epoch
+    place.leader, place.leader_url = event.leader, event.leader_url
+    was_behind = not herder.has_read(place.group_offset)
+    place.group_offset, place.config_end_unverified = event.config_offset, has_failed
+    if not was_behind and not herder.has_read(event.config_offset):
+        _look_again(turn)
+    if not has_failed:
+        place.assignment_offset = event.config_offset
+        if herder.leaving is None:
+            place.assigned = kept_of(place.assigned, event) | event.jobs
+
+
+def kept_of(before: Jobs, event: Assigned) -> Jobs:
+    """What stays of what a worker had."""
+    return NO_JOBS if event.is_whole else before - event.revoked
+
+
+def lose(turn: Turn) -> None:
+    place = turn.herder.place
+    place.standing = LostPlace()
+    place.member_id = place.leader = MemberId("")
+    place.leader_url = WorkerUrl("")
+    place.assigned = NO_JOBS
+    place.subscribed = None  # Told again even when it is the same: the membership waits for it.
+
+
+def drop_jobs(turn: Turn) -> None:
+    """The worker leaves: all that it was assigned stops."""
+    turn.herder.place.assigned = NO_JOBS
+
+
+def prove(turn: Turn, event: ProvedUntil) -> None:
+    place = turn.herder.place
+    if place.proved is None or event.until_ms > place.proved.until_ms:
+        place.proved = event
+
+
+def advance(turn: Turn) -> None:
+    """Tell the membership what has changed about this worker."""
+    herder, place = turn.herder, turn.herder.place
+    now = (herder.config.offset, herder.owned, herder.draining)
+    tells = place.must_release and bool(herder.unwritten or herder.writing)
+    is_out = place.is_lost and not herder.has_read(place.group_offset)
+    # Before the runtime is open a worker does not join; one that goes on in a place is in its group already.
+    may_join = herder.is_open or bool(place.member_id)
+    if may_join and now != place.subscribed and not tells and not is_out:
+        place.subscribed = now
+        turn.order(Subscribe(config_offset=now[0], owned=now[1], draining=now[2]))
+
+
+# -- a config log that does not go as far as the group's --------------------------------------------------------------
+
+
+def on_behind(turn: Turn) -> None:
+    """This worker has not read for long what its group has read. An offset that only a member reported has to be
+    compared with the log's end before it is trusted."""
+    herder, place = turn.herder, turn.herder.place
+    if herder.leaving is not None or herder.has_read(place.group_offset):
+        return
+    if place.config_end_unverified:
+        place.behind_look = herder.own_request()
+        turn.order(FindConfigEnd(id=place.behind_look))
+    else:
+        _give_up(turn)
+
+
+def on_end_found(turn: Turn, event: ConfigEndFound) -> None:
+    herder, place = turn.herder, turn.herder.place
+    if event.id != place.behind_look or herder.leaving is not None or herder.has_read(place.group_offset):
+        return
+    if event.end is not None and herder.has_read(event.end):
+        text = (
+            f"A member of the group says that it has read {place.group_offset} lines of configs, and the config topic "
+            f"has {event.end}: its config.storage.topic is another one, or this one has lost lines"
+        )
+        turn.order(Say(text=text, warns=True))
+        place.group_offset = event.end
+        advance(turn)
+    else:
+        _give_up(turn)
+        _look_again(turn)
+
+
+def step_aside(turn: Turn, *, furthest: ConfigOffset, end: ConfigOffset) -> None:
+    """Most members have read what this worker's config log does not have. So it is not theirs."""
+    place = turn.herder.place
+    place.group_offset, place.config_end_unverified = furthest, False
+    reason = (
+        f"most members have read more of the configs, up to {furthest}, than this worker's config topic has, {end}: is "
+        "its config.storage.topic another one than theirs?"
+    )
+    turn.order(Say(text=f"This worker gives its place up: {reason}", warns=True))
+    turn.order(Abandon(reason=reason))
+
+
+def _give_up(turn: Turn) -> None:
+    herder = turn.herder
+    if not herder.place.is_lost:
+        reason = (
+            f"the config log is read to {max(herder.config.offset, 0)} of {herder.place.group_offset}, and no further "
+            f"within rebalance.timeout.ms={herder.settings.rebalance_timeout_ms}"
+        )
+        turn.order(Abandon(reason=reason))
+
+
+def _look_again(turn: Turn) -> None:
+    turn.order(SetTimer(timer="behind", at_ms=turn.now_ms + turn.herder.settings.rebalance_timeout_ms))

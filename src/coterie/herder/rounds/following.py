@@ -1,0 +1,136 @@
+"""A round as one of its members sees it: it begins, it ends with an assignment, or the place is lost meanwhile."""
+
+from coterie.herder import place, statuses
+from coterie.herder.messages import CancelTimer, Say, SetTimer
+from coterie.herder.rounds import asking, bursts, leading
+from coterie.herder.rounds.state import AfterReading, AfterRelease
+from coterie.herder.state import Herder, Turn
+from coterie.nouns.ids import Generation
+from coterie.nouns.jobs import NO_JOBS, Jobs
+from coterie.nouns.membership import Assigned, Lost, MemberState
+from coterie.wire.connect import AssignmentError, RoundResult
+
+
+def on_round(turn: Turn, state: MemberState) -> None:
+    """A round has begun."""
+    place.begin_round(turn, state)
+    leading.drop_round(turn)
+
+
+def on_must_release_all(turn: Turn) -> None:
+    """A round has begun, and this worker joins it when nothing runs here any more."""
+    leading.drop_round(turn)
+    if place.release_all(turn):
+        turn.order(Say(text="The group speaks eager and rebalances: everything here stops first"))
+        asking.drop(turn, AfterRelease)
+
+
+def on_assigned(turn: Turn, event: Assigned) -> None:
+    herder, result = turn.herder, RoundResult.of(event.token)
+    is_told_again = not herder.place.is_lost and event.epoch == herder.place.epoch
+    has_failed = result.error is not AssignmentError.NO_ERROR
+    herder.rounds.protocol = result.protocol
+    asking.on_end(turn)
+    bursts.close_window(turn)
+    leading.drop_round(turn)
+    if event.leader != event.member_id:
+        bursts.forget(turn)
+        leading.forget_result(turn)
+    turn.order(Say(text=_told(event)))
+    place.take(turn, event, has_failed=has_failed)
+    asking.drop(turn, AfterReading)
+    if has_failed:
+        # All keep what they have. A worker that lagged asks for another round once it has caught up; the leader did
+        # lag, even if it has caught up meanwhile.
+        if event.leader == event.member_id or not herder.has_read(event.config_offset):
+            asking.owe(turn, AfterReading(end=event.config_offset))
+        return
+    herder.rounds.completed = Generation(event.epoch)
+    if event.is_whole:
+        # Each member has stopped before, or stops now: nothing of what was remembered of it can be lost any more.
+        leading.forget_memory(turn)
+        asking.drop(turn, AfterRelease)
+        if has_yet_to_deal(herder.rounds.assigned_for, configured=herder.config.jobs()):
+            asking.owe(turn, AfterRelease())
+    if herder.leaving is None and _is_wanted(herder, event.revoked):
+        asking.owe(turn, AfterRelease())
+    if not is_told_again:
+        # A follower that joins again is answered with the generation that runs: its delay has begun long ago.
+        _set_delay(turn, result.delay_ms)
+    if herder.place.is_leader:
+        leading.on_settled(turn)
+        statuses.forget_the_deleted(turn)
+        statuses.tell_unassigned(turn)
+
+
+def has_yet_to_deal(dealt_for: Jobs | None, *, configured: Jobs) -> bool:
+    """Whether the leader of an eager round dealt nothing out, because not all members had stopped: it has to bring the
+    real round about."""
+    return dealt_for == NO_JOBS and bool(configured)
+
+
+def on_opened(turn: Turn) -> None:
+    """A delay that a former life was told of goes on."""
+    if turn.herder.rounds.deferred_until_ms is not None:
+        turn.order(SetTimer(timer="delay over", at_ms=turn.herder.rounds.deferred_until_ms))
+
+
+def on_lost(turn: Turn, event: Lost) -> None:
+    """Stop everything. The membership joins again, as a worker without work, when all has stopped."""
+    turn.order(Say(text=f"The membership is lost, everything here stops: {event.reason}"))
+    place.lose(turn)
+    asking.on_end(turn)
+    asking.drop(turn, AfterReading, AfterRelease)
+    bursts.close_window(turn)
+    bursts.forget(turn)
+    leading.drop_round(turn)
+    leading.forget_result(turn)
+    # A group that its coordinator forgot counts its generations anew: an old memory would pass for a fresh one.
+    leading.forget_memory(turn)
+    _set_delay(turn, 0)
+
+
+def on_due(turn: Turn) -> None:
+    """The delay is over, or the leader may make the next moves: its rejoin makes a round, whatever it says."""
+    rounds = turn.herder.rounds
+    # While a round is under way its end will say anew how long to wait.
+    if (
+        turn.herder.place.is_settled
+        and rounds.deferred_until_ms is not None
+        and turn.now_ms >= rounds.deferred_until_ms
+    ):
+        rounds.deferred_until_ms = None
+        asking.ask_for_round(turn, "the scheduled rebalance delay is over")
+    if leading.take_due_moves(turn):
+        asking.ask_for_round(turn, "moves are left to make")
+
+
+def _is_wanted(herder: Herder, revoked: Jobs) -> bool:
+    """Whether another worker waits for what was revoked. Jobs that are configured no more go to no worker, so releasing
+    them needs no round; unless they run still: then a join may have said so, and should they be configured again, the
+    leader thinks that they are here."""
+    exists = not herder.caught_up or bool(revoked & herder.config.jobs())
+    return bool(revoked) and (exists or bool(revoked & herder.owned))
+
+
+def _told(event: Assigned) -> str:
+    """One round as this worker saw it, for its log."""
+    result = RoundResult.of(event.token)
+    given = ", ".join(map(str, event.jobs)) or "nothing"
+    back = ", ".join(map(str, event.revoked)) or "nothing"
+    waits = f"; another round in {result.delay_ms} ms" if result.delay_ms else ""
+    wrong = f"; {result.error.name}" if result.error else ""
+    return (
+        f"Generation {event.epoch} ({result.protocol.setting}), led by {event.leader_url}: "
+        f"new {given}; to give back {back}{waits}{wrong}"
+    )
+
+
+def _set_delay(turn: Turn, delay_ms: int) -> None:
+    rounds = turn.herder.rounds
+    if delay_ms > 0:
+        rounds.deferred_until_ms = turn.now_ms + delay_ms
+        turn.order(SetTimer(timer="delay over", at_ms=rounds.deferred_until_ms))
+    elif rounds.deferred_until_ms is not None:
+        rounds.deferred_until_ms = None
+        turn.order(CancelTimer(timer="delay over"))

@@ -1,0 +1,89 @@
+"""What a herder remembers of its group's rounds. Each field is assigned in one module, which its comment names."""
+
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from coterie.assignors.memory import Memory
+from coterie.herder.config_state import UNREAD
+from coterie.herder.group_view import Dealt
+from coterie.herder.requests import RequestId
+from coterie.nouns.ids import ConfigOffset, Generation
+from coterie.nouns.jobs import Jobs
+from coterie.nouns.membership import AssignmentWanted, PlaceHandover
+from coterie.wire.connect import ConnectProtocol
+
+# -- why this worker owes its group a round ---------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AfterRelease:
+    """Jobs were revoked that others can have once they are released here."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AfterReading:
+    """The last round failed because this worker's config log lagged."""
+
+    end: ConfigOffset
+    """How far the log has to be read before the round is asked for."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ForNews:
+    """What this worker reports of itself has changed."""
+
+    reason: str
+
+
+Owed: TypeAlias = AfterRelease | AfterReading | ForNews
+
+
+class Rounds:
+    """As a member of its group, leader or not."""
+
+    def __init__(self, handover: PlaceHandover | None) -> None:
+        # `following`
+        self.protocol = ConnectProtocol.named(handover.protocol) if handover is not None else None
+        """What the group had voted for in the last round that ended here; None before the first."""
+        self.completed = handover.generation if handover is not None else Generation(-1)
+        """The last generation that ended here with an assignment; a failed round changes nothing of who has what."""
+        self.deferred_until_ms = handover.deferred_until_ms if handover is not None else None
+        """When the scheduled rebalance delay ends that the last round told of; None when none runs."""
+        # `asking`
+        self.owed: tuple[Owed, ...] = ()
+        """Why this worker has yet to ask for a round; at most one reason of each kind."""
+        if handover is not None and handover.owes_round:
+            self.owed = (ForNews(reason="a worker begins a new life in its place"),)
+        self.is_asked = False
+        """A round was asked for here, and has not ended yet."""
+        # `bursts`
+        self.assigned_for: Jobs | None = None
+        """The configured jobs for which the last round was computed; None while they are not known."""
+        self.window_ends_ms: int | None = None
+        """Until when changes of the set of jobs are gathered for one round; None when there is none to ask for."""
+        self.compared_at = UNREAD
+        """How far the config log was read when the configured jobs were last compared with ``assigned_for``."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Computing:
+    """A round that waits for this leader, which waits for its config log."""
+
+    wanted: AssignmentWanted
+    look: RequestId | None = None
+    """The question how far the log goes, when a member reports that it has read more of it."""
+    end: ConfigOffset | None = None
+    """Its answer."""
+
+
+class Lead:
+    """As the leader; all of it is assigned in `leading`."""
+
+    def __init__(self) -> None:
+        self.computing: Computing | None = None
+        self.memory = Memory()
+        """What the assignor remembers of the rounds computed here."""
+        self.moves_at_ms: int | None = None
+        """When the leader asks for the next round, because the last one could not make all moves; None when it did."""
+        self.dealt: Dealt | None = None
+        """The last round that was computed here, as it is shown."""
