@@ -43,6 +43,7 @@ from coterie.herder.requests import (
 )
 from coterie.herder.seams import TaskEvent, TaskFailed, TaskHalted, TaskProgressed, TaskStart, TaskTaken
 from coterie.herder.timers import RequestDue, RetryDue
+from coterie.herder.work import Failed, Running, Taken
 from coterie.nouns.ids import ConfigOffset, Incarnation, WorkerUrl
 from coterie.nouns.jobs import NO_JOBS, ConnectorName, ConnectorTaskId, Jobs
 from coterie.nouns.membership import Lost, MemberReport, MembershipRefused
@@ -433,7 +434,7 @@ class World:
         self.by_hand.write(*lines)
 
     def on_task(self) -> None:
-        running = [task for task, run in self.by_hand.herder.runs.items() if run.running and not run.stopping]
+        running = [task for task, run in self.by_hand.herder.work.runs.items() if isinstance(run.state, Running)]
         if running:
             task = self.rng.choice(sorted(running))
             events: list[TaskEvent] = [
@@ -493,7 +494,7 @@ def test_whatever_happens_no_task_runs_twice_and_all_is_answered_in_the_end(seed
     herder = world.by_hand.herder
     assert not herder.writes
     assert not herder.reads
-    assert not herder.unwritten
+    assert herder.work.is_all_written
     answers = [world.by_hand.answer(request) for request in world.asked]
     assert None not in answers
     should = {
@@ -501,5 +502,5 @@ def test_whatever_happens_no_task_runs_twice_and_all_is_answered_in_the_end(seed
         for task in herder.place.assigned.tasks
         if herder.config.target_state(task.connector) is TargetState.STARTED
     }
-    stuck = {task for task, run in herder.runs.items() if run.trace is not None or run.taken_at_ms is not None}
+    stuck = {task for task, run in herder.work.runs.items() if isinstance(run.state, Failed | Taken)}
     assert world.active == {task for task in should if herder.config.task_config(task) is not None} - stuck

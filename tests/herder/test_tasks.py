@@ -2,6 +2,7 @@
 
 from coterie.herder.messages import StartTask, StopTask, TaskStarted
 from coterie.herder.seams import TaskHalted
+from coterie.herder.work import Running
 from coterie.nouns.membership import Lost
 from tests.herder.by_hand import ByHand, proved
 from tests.herder.test_machine import BORN, DEALT, TASKS, only
@@ -45,4 +46,4 @@ def test_a_task_that_was_halted_while_it_was_started_does_not_run() -> None:
     for order in starts:
         herder.tell(TaskHalted(task=order.start.task))
         herder.tell(TaskStarted(task=order.start.task))
-    assert not any(run.running for run in herder.herder.runs.values())
+    assert not any(isinstance(run.state, Running) for run in herder.herder.work.runs.values())

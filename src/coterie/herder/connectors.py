@@ -5,7 +5,7 @@ current one. What comes out is compared with what is committed, and published th
 again and again with back-off until the leader has it, or a newer config has made it pointless.
 """
 
-from collections.abc import Mapping
+from dataclasses import replace
 
 from coterie.herder import signing, statuses
 from coterie.herder.config_state import Connector
@@ -19,8 +19,19 @@ from coterie.herder.messages import (
     TaskConfigsPublished,
 )
 from coterie.herder.requests import Answer, PutTaskConfigs, Refused
-from coterie.herder.state import Split, Turn
+from coterie.herder.state import Turn
 from coterie.herder.timers import RetryDue
+from coterie.herder.work import (
+    Published,
+    PublishedAgain,
+    Publishing,
+    Split,
+    Splitting,
+    SplitUp,
+    Unpublished,
+    Unsplit,
+    Unsplittable,
+)
 from coterie.herder.writes import own_write
 from coterie.nouns.jobs import ConnectorName
 from coterie.nouns.states import State, TargetState
@@ -30,18 +41,18 @@ RETRY_MAX_MS = 60_000
 
 
 def reconcile(turn: Turn) -> None:
-    herder = turn.herder
-    for name in herder.place.assigned.connectors - herder.splits.keys():
-        herder.splits[name] = Split()
-    for name in sorted(herder.splits):
-        split = herder.splits[name]
+    herder, splits = turn.herder, turn.herder.work.splits
+    for name in herder.place.assigned.connectors - splits.keys():
+        splits[name] = Split()
+    for name in sorted(splits):
         if name in herder.place.assigned:
-            _reconcile_one(turn, name, split)
+            _reconcile_one(turn, name, splits[name])
         else:
-            if name in herder.shown:
+            if name in herder.work.shown:
                 statuses.part(turn, name)
-            if not split.splitting:  # Otherwise it stays until its chore ends, so that there is never a second one.
-                del herder.splits[name]
+            # Otherwise it stays until its chore ends, so that there is never a second one.
+            if not isinstance(splits[name].state, Splitting):
+                del splits[name]
 
 
 def _reconcile_one(turn: Turn, name: ConnectorName, split: Split) -> None:
@@ -54,71 +65,71 @@ def _reconcile_one(turn: Turn, name: ConnectorName, split: Split) -> None:
         return
     match herder.config.target_state(name):
         case TargetState.PAUSED:
-            split.written_at = None  # Resuming splits it again.
+            _forget_result(split)
             statuses.show(turn, name, State.PAUSED)
         case TargetState.STOPPED:
-            split.written_at = None
+            _forget_result(split)
             statuses.show(turn, name, State.STOPPED)
         case TargetState.STARTED:
             _reconcile_started(turn, name, split, connector)
 
 
+def _forget_result(split: Split) -> None:
+    """Resuming splits the connector again."""
+    split.state = Splitting(written_at=None) if isinstance(split.state, Splitting) else Unsplit()
+
+
 def _reconcile_started(turn: Turn, name: ConnectorName, split: Split, connector: Connector) -> None:
-    if split.splitting:
-        return
-    if split.written_at != connector.written_at:
-        split.written_at = connector.written_at
-        split.splitting = True
-        split.configs = split.trace = split.retry_at_ms = None
-        split.published = False
-        split.attempts = 0
-        split.first_tried_ms = None
-        turn.order(
-            SplitConnector(
-                connector=name,
-                config=connector.config,
-                checkpointed=connector.checkpointed,
-                written_at=connector.written_at,
+    match split.state:
+        case Splitting():
+            pass
+        case Unsplittable(written_at=written_at, trace=trace) if written_at == connector.written_at:
+            statuses.show(turn, name, State.FAILED, trace)
+        case SplitUp() as state if state.written_at == connector.written_at:
+            statuses.show(turn, name, State.RUNNING)
+            if state.committed_at != connector.committed_at:
+                # Whoever wrote it: a stop, say, that was taken back before this worker read of either.
+                retries = isinstance(state.publication, PublishedAgain)
+                publication = state.publication if retries else Unpublished()
+                state = replace(state, committed_at=connector.committed_at, publication=publication)
+                split.state = state
+            if isinstance(state.publication, Unpublished) and split.publishing is None:
+                _publish(turn, name, split, state, connector)
+        case Unsplit() | Unsplittable() | SplitUp():
+            split.state = Splitting(written_at=connector.written_at)
+            turn.order(
+                SplitConnector(
+                    connector=name,
+                    config=connector.config,
+                    checkpointed=connector.checkpointed,
+                    written_at=connector.written_at,
+                )
             )
-        )
-    elif split.trace is not None:
-        statuses.show(turn, name, State.FAILED, split.trace)
-    elif split.configs is not None:
-        statuses.show(turn, name, State.RUNNING)
-        if split.committed_at != connector.committed_at:
-            # Whoever wrote it: a stop, say, that was taken back before this worker read of either.
-            split.committed_at = connector.committed_at
-            split.published = False
-        if not split.published and not split.publishing and split.retry_at_ms is None:
-            _publish(turn, name, split, connector, split.configs)
 
 
-def _publish(
-    turn: Turn, name: ConnectorName, split: Split, connector: Connector, configs: tuple[Mapping[str, str], ...]
-) -> None:
+def _publish(turn: Turn, name: ConnectorName, split: Split, state: SplitUp, connector: Connector) -> None:
     herder = turn.herder
-    committed = not connector.inconsistent and connector.task_configs == configs
+    committed = not connector.inconsistent and connector.task_configs == state.configs
     if committed and connector.applied_config == connector.config:
-        split.published = True
+        split.state = replace(state, publication=Published())
         return
     if not herder.place.is_settled:
         return  # Nobody leads; the next assignment says who does.
-    split.published_after = connector.committed_at
     if herder.place.is_leader:
-        split.publishing = True
-        own_write(turn, PutTaskConfigs(connector=name, configs=configs))
+        split.publishing = Publishing(after=connector.committed_at)
+        own_write(turn, PutTaskConfigs(connector=name, configs=state.configs))
         return
     if signing.awaits_key(herder):
         return  # Its leader takes nothing unsigned, and will write a key.
-    split.publishing = True
-    if split.first_tried_ms is None:
-        split.first_tried_ms = turn.now_ms
+    split.publishing = Publishing(after=connector.committed_at)
+    if state.first_tried_ms is None:
+        split.state = replace(state, first_tried_ms=turn.now_ms)
     turn.order(
         PublishTaskConfigs(
             leader_url=herder.place.leader_url,
             connector=name,
             written_at=connector.written_at,
-            configs=configs,
+            configs=state.configs,
             signing=signing.signing(herder),
         )
     )
@@ -128,34 +139,40 @@ def _publish(
 
 
 def on_split(turn: Turn, event: ConnectorSplit) -> None:
-    split = turn.herder.splits[event.connector]
-    split.splitting = False
-    if split.written_at == event.written_at:
-        split.configs = tuple(event.configs)
+    split = turn.herder.work.splits[event.connector]
+    split.state = (
+        SplitUp(written_at=event.written_at, configs=tuple(event.configs)) if _is_wanted(split, event) else Unsplit()
+    )
 
 
 def on_split_failed(turn: Turn, event: SplitFailed) -> None:
-    split = turn.herder.splits[event.connector]
-    split.splitting = False
-    if split.written_at == event.written_at:
-        split.trace = event.trace
+    split = turn.herder.work.splits[event.connector]
+    split.state = (
+        Unsplittable(written_at=event.written_at, trace=event.trace) if _is_wanted(split, event) else Unsplit()
+    )
+
+
+def _is_wanted(split: Split, event: ConnectorSplit | SplitFailed) -> bool:
+    return isinstance(split.state, Splitting) and split.state.written_at == event.written_at
 
 
 def on_published(turn: Turn, event: TaskConfigsPublished) -> None:
-    split = turn.herder.splits.get(event.connector)
+    split = turn.herder.work.splits.get(event.connector)
     if split is None:
         return
-    split.publishing = False
-    if split.written_at != event.written_at:
+    publishing, split.publishing = split.publishing, None
+    state = split.state
+    if not isinstance(state, SplitUp) or state.written_at != event.written_at:
         return  # Superseded while it was under way.
     if event.refusal is None:
-        split.published = split.published_after == split.committed_at
+        if publishing is not None and publishing.after == state.committed_at:
+            split.state = replace(state, publication=Published())
         return
-    wait_ms = min(RETRY_FIRST_MS << min(split.attempts, 16), RETRY_MAX_MS)
-    split.attempts += 1
-    split.retry_at_ms = turn.now_ms + wait_ms
-    turn.order(SetTimer(timer=RetryDue(connector=event.connector), at_ms=split.retry_at_ms))
-    if event.forbidden and signing.may_have_raced(split.first_tried_ms, turn.now_ms):
+    wait_ms = min(RETRY_FIRST_MS << min(state.attempts, 16), RETRY_MAX_MS)
+    at_ms = turn.now_ms + wait_ms
+    split.state = replace(state, attempts=state.attempts + 1, publication=PublishedAgain(at_ms=at_ms))
+    turn.order(SetTimer(timer=RetryDue(connector=event.connector), at_ms=at_ms))
+    if event.forbidden and signing.may_have_raced(state.first_tried_ms, turn.now_ms):
         return  # A fresh key was on its way; it is signed with that one next.
     text = f"Task configs of connector {event.connector} go to the leader again in {wait_ms} ms: {event.refusal}"
     turn.order(Say(text=text, is_error=event.forbidden))
@@ -163,17 +180,22 @@ def on_published(turn: Turn, event: TaskConfigsPublished) -> None:
 
 def on_own_answer(turn: Turn, request: PutTaskConfigs, answer: Answer) -> None:
     """The leader, which has the connector itself, has written its task configs, or refused to."""
-    split = turn.herder.splits.get(request.connector)
+    split = turn.herder.work.splits.get(request.connector)
     if split is None:
         return
-    split.publishing = False
-    if split.written_at is None or request.configs is not split.configs:
+    if not isinstance(split.state, SplitUp) or request.configs is not split.state.configs:
+        split.publishing = None
         return  # Superseded while it was under way.
     refusal = answer.message if isinstance(answer, Refused) else None
-    on_published(turn, TaskConfigsPublished(connector=request.connector, written_at=split.written_at, refusal=refusal))
+    written_at = split.state.written_at
+    on_published(turn, TaskConfigsPublished(connector=request.connector, written_at=written_at, refusal=refusal))
 
 
 def on_retry(turn: Turn, timer: RetryDue) -> None:
-    split = turn.herder.splits.get(timer.connector)
-    if split is not None and split.retry_at_ms is not None and turn.now_ms >= split.retry_at_ms:
-        split.retry_at_ms = None
+    split = turn.herder.work.splits.get(timer.connector)
+    match split and split.state:
+        case SplitUp(publication=PublishedAgain(at_ms=at_ms)) as state if turn.now_ms >= at_ms:
+            assert split is not None
+            split.state = replace(state, publication=Unpublished())
+        case _:
+            pass

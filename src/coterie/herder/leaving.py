@@ -27,7 +27,7 @@ def leave(turn: Turn, reason: str, *, code: int, grace_ms: int, for_good: bool =
 def advance(turn: Turn) -> None:
     """Leave when all has stopped and the statuses are written."""
     herder = turn.herder
-    if herder.leaving is not None and not (herder.runs or herder.unwritten or herder.writing):
+    if herder.leaving is not None and not herder.work.runs and herder.work.is_all_written:
         _say_farewell(turn)
 
 

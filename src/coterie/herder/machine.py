@@ -305,7 +305,7 @@ def _on_timer(turn: Turn, timer: Timer) -> None:
 def check(herder: Herder) -> None:
     """What is always true, as far as it costs nothing to look."""
     assert herder.leaving is None or not herder.place.assigned, "a worker that leaves has work"
-    assert not herder.unwritten or herder.writing, "statuses wait and nobody writes them"
+    assert not herder.work.unwritten or herder.work.writing, "statuses wait and nobody writes them"
 
 
 def check_all(herder: Herder) -> None:
@@ -313,8 +313,6 @@ def check_all(herder: Herder) -> None:
     check(herder)
     under_way = [write for write in herder.writes.values() if write.stage > Stage.VALID]
     assert len(under_way) <= 1, "two writes at the head of the line"
-    for task, run in herder.runs.items():
-        assert not (run.starting and run.stopping), f"two chores of {task} at once"
-        assert run.active or task in herder.place.assigned, f"{task} is kept though nothing of it is here"
-        assert run.start is not None or not run.active, f"{task} runs and nobody started it"
-    assert herder.runs.keys() >= herder.place.assigned.tasks, "a task is assigned and nobody looks after it"
+    for task, run in herder.work.runs.items():
+        assert run.is_active or task in herder.place.assigned, f"{task} is kept though nothing of it is here"
+    assert herder.work.runs.keys() >= herder.place.assigned.tasks, "a task is assigned and nobody looks after it"

@@ -82,7 +82,7 @@ def advance(turn: Turn) -> None:
     """Tell the membership what has changed about this worker."""
     herder, place = turn.herder, turn.herder.place
     now = (herder.config.offset, herder.owned, herder.draining)
-    tells = place.must_release and bool(herder.unwritten or herder.writing)
+    tells = place.must_release and not herder.work.is_all_written
     is_out = place.is_lost and not herder.has_read(place.group_offset)
     # Before the runtime is open a worker does not join; one that goes on in a place is in its group already.
     may_join = herder.is_open or bool(place.member_id)

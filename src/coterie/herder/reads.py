@@ -28,8 +28,9 @@ from coterie.herder.requests import (
     WorkerView,
 )
 from coterie.herder.rounds import spoken
-from coterie.herder.state import Herder, ReadWait, Run, Turn
+from coterie.herder.state import Herder, ReadWait, Turn
 from coterie.herder.timers import RequestDue
+from coterie.herder.work import Failed, NotStarted, Run, Running, RunState, Starting, Stopping, Taken
 from coterie.nouns.ids import Generation
 from coterie.nouns.jobs import ConnectorName, ConnectorTaskId
 
@@ -159,28 +160,31 @@ def _worker_view(herder: Herder) -> WorkerView:
         leader_url=herder.place.leader_url,
         config_offset=herder.config.offset,
         assigned=herder.place.assigned,
-        tasks=tuple(_task_view(task, herder.runs[task]) for task in sorted(herder.runs)),
+        tasks=tuple(_task_view(task, herder.work.runs[task]) for task in sorted(herder.work.runs)),
         deferred_until_ms=herder.rounds.deferred_until_ms,
     )
 
 
 def _task_view(task: ConnectorTaskId, run: Run) -> TaskView:
-    phases = {
-        "stopping": run.stopping,
-        "starting": run.starting,
-        "failed": run.trace is not None,
-        "taken": run.taken_at_ms is not None,
-        "running": run.running and run.progressed,
-        "started": run.running,
-        "stopped": True,
-    }
     return TaskView(
-        task=task,
-        phase=next(phase for phase, holds in phases.items() if holds),
-        batch_id=run.batch_id,
-        input_rows=run.input_rows,
-        starts=run.starts,
+        task=task, phase=_phase(run.state), batch_id=run.batch_id, input_rows=run.input_rows, starts=run.starts
     )
+
+
+def _phase(state: RunState) -> str:
+    match state:
+        case Stopping():
+            return "stopping"
+        case Starting():
+            return "starting"
+        case Failed():
+            return "failed"
+        case Taken():
+            return "taken"
+        case Running(has_progressed=has_progressed):
+            return "running" if has_progressed else "started"
+        case NotStarted():
+            return "stopped"
 
 
 def _not_found(message: str) -> Refused:

@@ -46,10 +46,9 @@ def restart(turn: Turn, obstacle: str | None) -> Answer:
 def advance(turn: Turn) -> None:
     """Close the runtime when all has stopped, the statuses are written and no round is under way."""
     herder = turn.herder
-    if herder.restarting and herder.leaving is None:
-        quiet = herder.place.is_settled and not (herder.unwritten or herder.writing)
-        if quiet and not any(run.active for run in herder.runs.values()):
-            _close(turn)
+    is_quiet = herder.place.is_settled and herder.work.is_all_written and not herder.work.active_tasks
+    if herder.restarting and herder.leaving is None and is_quiet:
+        _close(turn)
 
 
 def on_patience_over(turn: Turn) -> None:

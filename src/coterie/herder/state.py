@@ -18,13 +18,12 @@ from coterie.herder.config_state import UNREAD, ConfigState
 from coterie.herder.messages import Effect
 from coterie.herder.requests import Answer, Read, RequestId, Write
 from coterie.herder.rounds.state import Lead, Rounds
-from coterie.herder.seams import TaskStart
 from coterie.herder.session_keys import Rotation, SessionKeySettings
-from coterie.herder.status_records import Status, StatusState
+from coterie.herder.status_records import StatusState
+from coterie.herder.work import Work
 from coterie.nouns.ids import ConfigOffset, Incarnation, InstanceId, MemberId, WorkerId, WorkerUrl
-from coterie.nouns.jobs import NO_JOBS, ConnectorName, ConnectorTaskId, Job, Jobs
+from coterie.nouns.jobs import NO_JOBS, Jobs
 from coterie.nouns.membership import MemberState, PlaceHandover, ProvedUntil
-from coterie.nouns.states import State
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,54 +63,6 @@ class HerderSettings:
     @property
     def lease(self) -> Lease:
         return Lease(self.session_timeout_ms)
-
-
-class Run:
-    """A task that this worker has, or still runs. It has at most one chore under way."""
-
-    def __init__(self) -> None:
-        self.start: TaskStart | None = None
-        """What was last ordered to start."""
-        self.starting = False
-        self.stopping = False
-        self.running = False
-        self.progressed = False
-        """A batch was seen since the start: only then it is shown as RUNNING."""
-        self.trace: str | None = None
-        """Why ``start`` failed: the same start is not tried again."""
-        self.taken_at_ms: int | None = None
-        """When another worker took its checkpoint, or it was halted; None when it may start."""
-        self.batch_id: int | None = None
-        self.input_rows = 0
-        self.starts = 0
-
-    @property
-    def active(self) -> bool:
-        """Something of it runs here, or may."""
-        return self.running or self.starting or self.stopping
-
-
-class Split:
-    """A connector instance that this worker has: its config, dealt out to tasks."""
-
-    def __init__(self) -> None:
-        self.written_at: int | None = None
-        """Which config was ordered to be split; None when none is."""
-        self.splitting = False
-        self.configs: tuple[Mapping[str, str], ...] | None = None
-        """The configs of its tasks, once split."""
-        self.trace: str | None = None
-        self.publishing = False
-        self.published = False
-        """The commit at ``committed_at`` has them, or the leader took them after it."""
-        self.committed_at: int | None = None
-        """The last commit of its tasks' configs that they were compared with (:attr:`Connector.committed_at`)."""
-        self.published_after: int | None = None
-        """The last commit that was known when they went to the leader."""
-        self.attempts = 0
-        self.first_tried_ms: int | None = None
-        """When its task configs first went to a leader elsewhere."""
-        self.retry_at_ms: int | None = None
 
 
 class Stage(IntEnum):
@@ -283,13 +234,7 @@ class Herder:
         self.rounds = Rounds(handover)
         self.lead = Lead()
         self.rotation = Rotation()
-        # Soft: the work.
-        self.runs: dict[ConnectorTaskId, Run] = {task: Run() for task in self.place.assigned.tasks}
-        self.splits: dict[ConnectorName, Split] = {}
-        self.shown: dict[Job, tuple[State, str | None] | None] = {}
-        """What this worker last said of a job it has; None when it said that there is none."""
-        self.unwritten: dict[Job, Status | None] = {}
-        self.writing: dict[Job, Status | None] = {}
+        self.work = Work(self.place.assigned)
         # Soft: the requests.
         self.reads: dict[RequestId, ReadWait] = {}
         self.writes: dict[RequestId, WriteTurn] = {}
@@ -311,7 +256,7 @@ class Herder:
     @property
     def owned(self) -> Jobs:
         """What the next join says: all that is assigned, and all that still runs though it is not."""
-        return self.place.assigned | Jobs(tasks=frozenset(task for task, run in self.runs.items() if run.active))
+        return self.place.assigned | Jobs(tasks=self.work.active_tasks)
 
     def grace_ms(self, now_ms: int) -> int:
         """How long a stop that is ordered now may take, so that it ends within the session should no answer follow."""

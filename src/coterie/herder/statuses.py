@@ -15,7 +15,7 @@ RETRY_MS = 1_000
 def show(turn: Turn, job: Job, state: State, trace: str | None = None) -> None:
     """Say that ``job`` is in ``state``, unless that was the last thing said."""
     herder = turn.herder
-    if herder.shown.get(job) == (state, trace):
+    if herder.work.shown.get(job) == (state, trace):
         return
     status = Status(
         state=state,
@@ -24,18 +24,18 @@ def show(turn: Turn, job: Job, state: State, trace: str | None = None) -> None:
         trace=trace,
         version=herder.settings.version,
     )
-    herder.shown[job] = (state, trace)
+    herder.work.shown[job] = (state, trace)
     if state not in (State.FAILED, State.UNASSIGNED) or herder.statuses.may_say_safely(job, status):
-        herder.unwritten[job] = status
+        herder.work.unwritten[job] = status
     else:
-        herder.unwritten.pop(job, None)
+        herder.work.unwritten.pop(job, None)
 
 
 def forget(turn: Turn, job: Job) -> None:
     """Say that there is no such job any more."""
-    if turn.herder.shown.get(job, job) is not None:
-        turn.herder.shown[job] = None
-        turn.herder.unwritten[job] = None
+    if turn.herder.work.shown.get(job, job) is not None:
+        turn.herder.work.shown[job] = None
+        turn.herder.work.unwritten[job] = None
 
 
 def part(turn: Turn, job: Job) -> None:
@@ -45,17 +45,17 @@ def part(turn: Turn, job: Job) -> None:
         show(turn, job, State.UNASSIGNED)
     else:
         forget(turn, job)
-    herder.shown.pop(job, None)
+    herder.work.shown.pop(job, None)
 
 
 def forget_the_deleted(turn: Turn) -> None:
     """The leader's duty after each round: no status outlives its job."""
     herder = turn.herder
-    said = herder.statuses.jobs() | Jobs.of([*herder.writing, *herder.unwritten])
+    said = herder.statuses.jobs() | Jobs.of([*herder.work.writing, *herder.work.unwritten])
     for job in said - herder.config.jobs():
         # Who still has it says so when it has released it.
-        if job not in herder.shown:
-            herder.unwritten[job] = None
+        if job not in herder.work.shown:
+            herder.work.unwritten[job] = None
 
 
 def tell_unassigned(turn: Turn) -> None:
@@ -67,7 +67,7 @@ def tell_unassigned(turn: Turn) -> None:
     dealt = herder.lead.dealt
     if dealt is None or dealt.generation != herder.place.epoch:
         return
-    on_its_way = {**herder.writing, **herder.unwritten}
+    on_its_way = {**herder.work.writing, **herder.work.unwritten}
     for job, reason in reasons(dealt, herder.lead.memory.waiting).items():
         status = Status(
             state=State.UNASSIGNED,
@@ -78,22 +78,22 @@ def tell_unassigned(turn: Turn) -> None:
         known = on_its_way.get(job, herder.statuses.get(job))
         is_said = known is not None and (known.state, known.trace) == (status.state, reason)
         if not is_said and is_configured(turn, job) and herder.statuses.may_say_safely(job, status):
-            herder.unwritten[job] = status
+            herder.work.unwritten[job] = status
 
 
 def flush(turn: Turn) -> None:
     """Order what is unwritten to be written; one append is under way at a time, and takes all that gathered."""
     herder = turn.herder
-    if herder.writing or not herder.unwritten:
+    if herder.work.writing or not herder.work.unwritten:
         return
-    herder.writing, herder.unwritten = herder.unwritten, {}
-    turn.order(AppendStatuses(lines=tuple(line_of(job, status) for job, status in herder.writing.items())))
+    herder.work.writing, herder.work.unwritten = herder.work.unwritten, {}
+    turn.order(AppendStatuses(lines=tuple(line_of(job, status) for job, status in herder.work.writing.items())))
 
 
 def on_appended(turn: Turn, event: StatusesAppended) -> None:
     herder = turn.herder
     if event.failure is None:
-        herder.writing = {}
+        herder.work.writing = {}
         return
     place.release_without_statuses(turn)
     turn.order(Say(text=f"Statuses could not be written, and will be in {RETRY_MS} ms: {event.failure}"))
@@ -103,11 +103,11 @@ def on_appended(turn: Turn, event: StatusesAppended) -> None:
 def on_retry(turn: Turn) -> None:
     """What was said of a job meanwhile counts more, here or by a newer owner."""
     herder = turn.herder
-    again = {**herder.writing, **herder.unwritten}
-    herder.unwritten = {
+    again = {**herder.work.writing, **herder.work.unwritten}
+    herder.work.unwritten = {
         job: status for job, status in again.items() if status is None or herder.statuses.may_say_safely(job, status)
     }
-    herder.writing = {}
+    herder.work.writing = {}
 
 
 def is_configured(turn: Turn, job: Job) -> bool:

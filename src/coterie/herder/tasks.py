@@ -5,6 +5,8 @@ Whatever happened (an assignment, a config, a target state, a query's death), th
 when it ends. A start and a stop of one task never overlap; those of different tasks know nothing of each other.
 """
 
+from dataclasses import replace
+
 from coterie.engine.lease import Lease
 from coterie.herder import place, statuses
 from coterie.herder.messages import (
@@ -16,7 +18,8 @@ from coterie.herder.messages import (
     TaskStopped,
 )
 from coterie.herder.seams import TaskFailed, TaskHalted, TaskProgressed, TaskStart, TaskTaken
-from coterie.herder.state import Herder, Run, Turn
+from coterie.herder.state import Herder, Turn
+from coterie.herder.work import Failed, NotStarted, Run, Running, Starting, Stopping, Taken
 from coterie.nouns.jobs import ConnectorTaskId
 from coterie.nouns.membership import ProvedUntil
 from coterie.nouns.states import State, TargetState
@@ -34,111 +37,122 @@ def should_run(herder: Herder, task: ConnectorTaskId) -> TaskStart | None:
 
 
 def reconcile(turn: Turn) -> None:
-    herder = turn.herder
-    for task in herder.place.assigned.tasks - herder.runs.keys():
-        herder.runs[task] = Run()
-    for task in sorted(herder.runs):
-        _reconcile_one(turn, task, herder.runs[task])
+    herder, runs = turn.herder, turn.herder.work.runs
+    for task in herder.place.assigned.tasks - runs.keys():
+        runs[task] = Run()
+    for task in sorted(runs):
+        _reconcile_one(turn, task, runs[task])
 
 
 def _reconcile_one(turn: Turn, task: ConnectorTaskId, run: Run) -> None:
     herder = turn.herder
     wanted = should_run(herder, task)
-    if not (run.starting or run.stopping):
-        if run.running and run.start != wanted:
-            run.stopping = True
+    match run.state:
+        case Running(start=start) if start != wanted:
+            run.state = Stopping(start=start)
             turn.order(StopTask(task=task, grace_ms=herder.grace_ms(turn.now_ms)))
-        elif wanted is not None and not run.running and _may_start(turn, run, wanted):
-            run.start = wanted
-            run.starting = True
-            run.progressed = False
-            run.trace = None
+        case NotStarted() | Failed() if wanted is not None and _may_start(turn, run, wanted):
+            run.state = Starting(start=wanted)
             run.starts += 1
             turn.order(StartTask(start=wanted))
-    if not run.active and task not in herder.place.assigned:
+        case _:
+            pass
+    if not run.is_active and task not in herder.place.assigned:
         statuses.part(turn, task)
-        del herder.runs[task]
+        del herder.work.runs[task]
     else:
         _show(turn, task, run)
 
 
 def _may_start(turn: Turn, run: Run, wanted: TaskStart) -> bool:
     herder = turn.herder
-    if (
-        not (herder.caught_up and herder.place.is_counted_in(turn.now_ms))
-        or not herder.is_open
-        or herder.leaving is not None
-    ):
+    if not (herder.caught_up and herder.place.is_counted_in(turn.now_ms)) or not herder.is_open:
         return False
-    failed_so = run.trace is not None and run.start == wanted
-    return not failed_so and run.taken_at_ms is None
+    has_failed_so = isinstance(run.state, Failed) and run.state.start == wanted
+    return not has_failed_so and herder.leaving is None
 
 
 def _show(turn: Turn, task: ConnectorTaskId, run: Run) -> None:
     herder = turn.herder
-    if run.trace is not None:
-        statuses.show(turn, task, State.FAILED, run.trace)
-    elif run.starting:
-        # Whatever its former owner said last is no longer true.
-        statuses.show(turn, task, State.UNASSIGNED)
-    elif run.running and not run.stopping:
-        if run.progressed:
+    match run.state:
+        case Failed(trace=trace) | Starting(end=Failed(trace=trace)):
+            statuses.show(turn, task, State.FAILED, trace)
+        case Starting():
+            # Whatever its former owner said last is no longer true.
+            statuses.show(turn, task, State.UNASSIGNED)
+        case Running(has_progressed=True):
             statuses.show(turn, task, State.RUNNING)
-    elif not run.active and herder.restarting:
-        statuses.show(turn, task, State.RESTARTING)
-    elif not run.active and herder.caught_up:
-        if herder.config.task_config(task) is None:
-            statuses.forget(turn, task)
-        elif herder.config.target_state(task.connector) is TargetState.PAUSED:
-            statuses.show(turn, task, State.PAUSED)
+        case NotStarted() | Taken() if herder.restarting:
+            statuses.show(turn, task, State.RESTARTING)
+        case NotStarted() | Taken() if herder.caught_up:
+            if herder.config.task_config(task) is None:
+                statuses.forget(turn, task)
+            elif herder.config.target_state(task.connector) is TargetState.PAUSED:
+                statuses.show(turn, task, State.PAUSED)
+        case _:
+            pass
 
 
 # -- what happens to tasks --------------------------------------------------------------------------------------------
 
 
 def on_started(turn: Turn, event: TaskStarted) -> None:
-    run = turn.herder.runs[event.task]
-    run.starting = False
-    # Its death, or its loss, may have been told before the start returned.
-    run.running = run.trace is None and run.taken_at_ms is None
+    run = turn.herder.work.runs[event.task]
+    assert isinstance(run.state, Starting), f"{event.task} has started, and was not told to"
+    run.state = run.state.end or Running(start=run.state.start, has_progressed=run.state.has_progressed)
 
 
 def on_start_failed(turn: Turn, event: TaskStartFailed) -> None:
-    run = turn.herder.runs[event.task]
-    run.starting = False
-    run.trace = event.trace
+    run = turn.herder.work.runs[event.task]
+    assert isinstance(run.state, Starting), f"{event.task} could not start, and was not told to"
+    run.state = Failed(start=run.state.start, trace=event.trace)
 
 
 def on_stopped(turn: Turn, event: TaskStopped) -> None:
-    run = turn.herder.runs[event.task]
-    run.stopping = run.running = run.progressed = False
+    run = turn.herder.work.runs[event.task]
+    assert isinstance(run.state, Stopping), f"{event.task} has stopped, and was not told to"
+    run.state = run.state.taken or NotStarted()
 
 
 def on_progress(turn: Turn, event: TaskProgressed) -> None:
-    run = turn.herder.runs.get(event.task)
-    if run is not None and (run.running or run.starting):
-        run.progressed = True
-        run.batch_id = event.batch_id
-        run.input_rows += event.input_rows
-        _show(turn, event.task, run)
+    run = turn.herder.work.runs.get(event.task)
+    if run is None or not run.is_active:
+        return
+    if isinstance(run.state, Starting | Running) and not run.state.has_progressed:
+        run.state = replace(run.state, has_progressed=True)
+    run.batch_id = event.batch_id
+    run.input_rows += event.input_rows
+    _show(turn, event.task, run)
 
 
 def on_failed(turn: Turn, event: TaskFailed) -> None:
-    run = turn.herder.runs.get(event.task)
-    if run is None or not run.active or run.stopping:
-        return  # It was on its way out; that it is gone is told by the end of its stop.
-    run.running = False
-    run.trace = event.trace
+    run = turn.herder.work.runs.get(event.task)
+    match run and run.state:
+        case Running(start=start):
+            assert run is not None
+            run.state = Failed(start=start, trace=event.trace)
+        case Starting(start=start) as state:
+            assert run is not None
+            run.state = replace(state, end=Failed(start=start, trace=event.trace))
+        case _:
+            pass  # It was on its way out; that it is gone is told by the end of its stop.
 
 
 def on_taken(turn: Turn, event: TaskTaken | TaskHalted) -> None:
     """It runs here no more, and whether it is still ours is not known."""
-    run = turn.herder.runs.get(event.task)
-    if run is None or not run.active:
+    run = turn.herder.work.runs.get(event.task)
+    if run is None or not run.is_active:
         return
-    run.taken_at_ms = turn.now_ms
-    if not run.stopping:
-        run.running = False
+    taken = Taken(at_ms=turn.now_ms)
+    match run.state:
+        case Starting(end=Failed()):
+            pass
+        case Starting() as state:
+            run.state = replace(state, end=taken)
+        case Stopping() as state:
+            run.state = replace(state, taken=taken)
+        case _:
+            run.state = taken
     why = "taken by another worker" if isinstance(event, TaskTaken) else "halted, for this worker stood still"
     turn.order(Say(text=f"Task {event.task} was {why}; it stays stopped until it is known to be ours"))
 
@@ -154,7 +168,12 @@ def on_proved(turn: Turn, event: ProvedUntil) -> None:
     if held_back:
         reconcile(turn)
     sent_at_ms = event.until_ms - Lease(event.session_timeout_ms).proved_ms
-    for task, run in list(herder.runs.items()):
-        if run.taken_at_ms is not None and sent_at_ms > run.taken_at_ms:
-            run.taken_at_ms = None
-            _reconcile_one(turn, task, run)
+    for task, run in list(herder.work.runs.items()):
+        match run.state:
+            case Taken(at_ms=at_ms) if sent_at_ms > at_ms:
+                run.state = NotStarted()
+                _reconcile_one(turn, task, run)
+            case Stopping(taken=Taken(at_ms=at_ms)) as state if sent_at_ms > at_ms:
+                run.state = replace(state, taken=None)
+            case _:
+                pass

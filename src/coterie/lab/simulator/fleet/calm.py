@@ -86,7 +86,7 @@ class Calm:
 
     def _traces(self) -> tuple[int, int]:
         """What tells that something has happened: rounds and starts."""
-        starts = sum(run.starts for process in self._processes for run in process.herder.runs.values())
+        starts = sum(run.starts for process in self._processes for run in process.herder.work.runs.values())
         return self._cluster.coordinator.group.generation, starts
 
     def _unsettled(self) -> str | None:

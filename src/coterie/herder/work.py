@@ -1,0 +1,179 @@
+"""The work of a worker: how far each of its tasks and connectors has come, and what it has yet to write of them.
+
+A task and a connector have at most one chore under way; their states say which. `tasks` moves the tasks' states,
+`connectors` the connectors', `statuses` writes what is shown of both.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TypeAlias
+
+from coterie.herder.seams import TaskStart
+from coterie.herder.status_records import Status
+from coterie.nouns.jobs import ConnectorName, ConnectorTaskId, Job, Jobs
+from coterie.nouns.states import State
+
+# -- a task -----------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NotStarted:
+    """Nothing of the task runs here, and nothing is known that speaks against a start."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Failed:
+    """The task could not start, or its query died: this start is not tried again."""
+
+    start: TaskStart
+    trace: str = field(repr=False)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Taken:
+    """Another worker took the task's checkpoint, or the task was halted: it may start here again when a heartbeat is
+    answered that was sent after that."""
+
+    at_ms: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Starting:
+    start: TaskStart
+    has_progressed: bool = False
+    end: Failed | Taken | None = None
+    """How the task ended before its start returned."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Running:
+    start: TaskStart
+    has_progressed: bool
+    """A batch was seen since the start: only then the task is shown as RUNNING."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stopping:
+    start: TaskStart
+    taken: Taken | None = None
+
+
+RunState: TypeAlias = NotStarted | Starting | Running | Stopping | Failed | Taken
+
+
+class Run:
+    """A task that this worker has, or still runs."""
+
+    def __init__(self) -> None:
+        self.state: RunState = NotStarted()
+        self.batch_id: int | None = None
+        """The last batch that was seen committed."""
+        self.input_rows = 0
+        self.starts = 0
+
+    @property
+    def is_active(self) -> bool:
+        """Something of the task runs here, or may."""
+        return isinstance(self.state, Starting | Running | Stopping)
+
+
+# -- a connector ------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Unsplit:
+    """The connector has to be split before its tasks' configs are known."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Splitting:
+    written_at: int | None
+    """Which config is split (:attr:`Connector.written_at`); None when the result is not wanted any more."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Unsplittable:
+    """The config could not be split: it is not tried again."""
+
+    written_at: int
+    trace: str = field(repr=False)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Unpublished:
+    """The leader has to write the tasks' configs."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PublishedAgain:
+    """The leader refused them, or could not be reached: they are sent to it again."""
+
+    at_ms: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Published:
+    """The last known commit has them, or the leader took them after it."""
+
+
+Publication: TypeAlias = Unpublished | PublishedAgain | Published
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SplitUp:
+    """The connector's config is split into its tasks' configs."""
+
+    written_at: int
+    configs: tuple[Mapping[str, str], ...] = field(repr=False)
+    publication: Publication = Unpublished()
+    committed_at: int | None = None
+    """The last commit of its tasks' configs that they were compared with (:attr:`Connector.committed_at`)."""
+    attempts: int = 0
+    """How often the leader did not take them."""
+    first_tried_ms: int | None = None
+    """When they first went to a leader elsewhere."""
+
+
+SplitState: TypeAlias = Unsplit | Splitting | Unsplittable | SplitUp
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Publishing:
+    """Task configs are on their way to the leader."""
+
+    after: int | None
+    """The last commit that was known when they were sent."""
+
+
+class Split:
+    """A connector instance that this worker has."""
+
+    def __init__(self) -> None:
+        self.state: SplitState = Unsplit()
+        self.publishing: Publishing | None = None
+        """Apart from ``state``: a split can be superseded while its task configs are on their way."""
+
+
+# -- all of it --------------------------------------------------------------------------------------------------------
+
+
+class Work:
+    def __init__(self, assigned: Jobs) -> None:
+        # `tasks`
+        self.runs: dict[ConnectorTaskId, Run] = {task: Run() for task in assigned.tasks}
+        # `connectors`
+        self.splits: dict[ConnectorName, Split] = {}
+        # `statuses`
+        self.shown: dict[Job, tuple[State, str | None] | None] = {}
+        """The last status of each job that this worker has; None when its tombstone was written."""
+        self.unwritten: dict[Job, Status | None] = {}
+        self.writing: dict[Job, Status | None] = {}
+
+    @property
+    def active_tasks(self) -> frozenset[ConnectorTaskId]:
+        return frozenset(task for task, run in self.runs.items() if run.is_active)
+
+    @property
+    def is_all_written(self) -> bool:
+        """No status waits to be written."""
+        return not (self.unwritten or self.writing)
