@@ -210,13 +210,13 @@ class ByHand:
                 count = int(config.get("tasks.max", "1"))
                 configs = [{"share": f"{number}/{count}"} for number in range(count)]
                 self.tell(ConnectorSplit(connector=name, written_at=written_at, configs=configs))
-            case FindConfigEnd(id=id_):
-                self.tell(ConfigEndFound(id=id_, end=ConfigOffset(len(self.config))))
+            case FindConfigEnd(purpose=purpose):
+                self.tell(ConfigEndFound(purpose=purpose, end=ConfigOffset(len(self.config))))
             case ValidateConfig(id=id_):
                 self.tell(ConfigValidated(id=id_, errors={}))
-            case AppendConfig(id=id_, lines=lines):
+            case AppendConfig(purpose=append_purpose, lines=lines):
                 self.write(*lines)
-                self.tell(ConfigAppended(id=id_, end=ConfigOffset(len(self.config))))
+                self.tell(ConfigAppended(purpose=append_purpose, end=ConfigOffset(len(self.config))))
             case MakeSessionKey(size_bytes=size_bytes):
                 self._keys += 1
                 self.tell(SessionKeyMade(key=bytes([self._keys]) * size_bytes, wall_ms=self.wall_ms))

@@ -7,6 +7,7 @@ from coterie.herder.messages import (
     ConfigValidated,
     ConnectorSplit,
     FindConfigEnd,
+    ForWrite,
     PublishTaskConfigs,
     SplitConnector,
     SplitFailed,
@@ -107,8 +108,8 @@ def test_tasks_that_are_committed_meanwhile_have_the_config_judged_again() -> No
     herder.tell(ConfigValidated(id=id_, errors={}))
     assert herder.take(FindConfigEnd)
     herder.write(*DEALT)
-    herder.tell(ConfigEndFound(id=id_, end=ConfigOffset(len(herder.config))))
-    assert not [order for order in herder.take(AppendConfig) if order.id == id_]
+    herder.tell(ConfigEndFound(purpose=ForWrite(id=id_), end=ConfigOffset(len(herder.config))))
+    assert not [order for order in herder.take(AppendConfig) if order.purpose == ForWrite(id=id_)]
     (asked,) = herder.take(ValidateConfig)
     assert list(asked.checkpointed) == SHARES
     herder.tell(ConfigValidated(id=id_, errors={"tasks.max": ["no"]}))

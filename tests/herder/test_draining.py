@@ -127,7 +127,7 @@ def test_in_a_group_that_has_no_word_for_it_a_drain_is_refused() -> None:
             assert isinstance(answer, Refused)
             assert answer.problem is Problem.NOT_POSSIBLE
             assert f"speaks {protocol.setting}" in answer.message
-            assert not hand.herder.draining
+            assert not hand.herder.life.is_draining
 
 
 def test_a_drain_whose_group_has_come_to_an_older_protocol_is_told_to_wait_and_goes_on_after_it() -> None:
@@ -142,7 +142,7 @@ def test_a_drain_whose_group_has_come_to_an_older_protocol_is_told_to_wait_and_g
         assert isinstance(view, WorkerView)
         assert view.draining
         assert (view.drain_waits is not None) is warns
-    assert hand.herder.draining
+    assert hand.herder.life.is_draining
 
 
 def test_whoever_has_no_place_has_nobody_to_hand_its_jobs_to() -> None:

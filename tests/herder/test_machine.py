@@ -339,7 +339,7 @@ def test_a_read_waits_for_what_was_written_before_it_and_not_for_ever() -> None:
     read = herder.ask(DescribeConnector(connector=ORDERS))
     herder.write(BORN, read=False)
     (look,) = herder.take(FindConfigEnd)
-    herder.tell(ConfigEndFound(id=look.id, end=ConfigOffset(1)))
+    herder.tell(ConfigEndFound(purpose=look.purpose, end=ConfigOffset(1)))
     assert herder.answer(read) is None
     herder.now_ms += 3_000
     herder.tell(TimerFired(timer=RequestDue(id=read)))
@@ -492,8 +492,8 @@ def test_whatever_happens_no_task_runs_twice_and_all_is_answered_in_the_end(seed
         world.turn()
     world.settle()
     herder = world.by_hand.herder
-    assert not herder.writes
-    assert not herder.reads
+    assert not herder.requests.writes
+    assert not herder.requests.reads
     assert herder.work.is_all_written
     answers = [world.by_hand.answer(request) for request in world.asked]
     assert None not in answers

@@ -68,7 +68,7 @@ def test_whoever_could_not_start_again_says_so_and_stops_nothing() -> None:
     )
     hand.obey()
     assert not hand.take(StopTask)
-    assert not hand.herder.restarting
+    assert not hand.herder.life.is_restarting
 
 
 def test_a_leader_asks_for_a_round_in_its_next_life_to_know_its_members_again() -> None:

@@ -92,7 +92,7 @@ def test_a_leader_without_a_key_writes_one(protocol: ConnectProtocol) -> None:
     assert append.lines == (config_records.session_key_line(key_of(b"k", created_at_ms=WALL_MS + 5)),)
     assert herder.herder.config.session_key is None, "it counts when it is read"
     herder.write(*append.lines)
-    herder.tell(ConfigAppended(id=append.id, end=ConfigOffset(2)))
+    herder.tell(ConfigAppended(purpose=append.purpose, end=ConfigOffset(2)))
     assert herder.herder.config.session_key == key_of(b"k", created_at_ms=WALL_MS + 5)
     assert not herder.take(MakeSessionKey)
 
@@ -166,7 +166,7 @@ def test_a_clock_that_is_set_while_a_worker_runs_dates_its_next_key() -> None:
     (append,) = herder.take(AppendConfig)
     assert append.lines == (config_records.session_key_line(key_of(b"l", created_at_ms=herder.wall_ms + 7_000_000)),)
     herder.write(*append.lines)
-    herder.tell(ConfigAppended(id=append.id, end=ConfigOffset(len(herder.config))))
+    herder.tell(ConfigAppended(purpose=append.purpose, end=ConfigOffset(len(herder.config))))
     pass_time(herder, 3_599_000)
     assert not herder.take(MakeSessionKey)
     pass_time(herder, 2_000)
@@ -187,7 +187,7 @@ def test_a_write_that_failed_is_tried_again_and_one_that_did_not_after_all_is_no
     herder.tell(SessionKeyMade(wall_ms=herder.wall_ms, key=b"k" * 32))
     herder.take(MakeSessionKey)
     (append,) = herder.take(AppendConfig)
-    herder.tell(ConfigAppendFailed(id=append.id, reason="no route"))
+    herder.tell(ConfigAppendFailed(purpose=append.purpose, reason="no route"))
     assert any("no route" in said.text for said in herder.take(Say))
     assert not herder.take(MakeSessionKey), "not at once"
     pass_time(herder, 1_000)
@@ -195,7 +195,7 @@ def test_a_write_that_failed_is_tried_again_and_one_that_did_not_after_all_is_no
     herder.tell(SessionKeyMade(wall_ms=herder.wall_ms, key=b"l" * 32))
     (append,) = herder.take(AppendConfig)
     herder.write(*append.lines)
-    herder.tell(ConfigAppendFailed(id=append.id, reason="no answer"))
+    herder.tell(ConfigAppendFailed(purpose=append.purpose, reason="no answer"))
     pass_time(herder, 1_000)
     assert not herder.take(MakeSessionKey), "the line is there"
 
@@ -216,7 +216,7 @@ def test_one_key_is_written_at_a_time_however_late_its_line_comes_back() -> None
     herder.tell(SessionKeyMade(wall_ms=herder.wall_ms, key=b"l" * 32))
     (append,) = herder.take(AppendConfig)
     herder.write(*append.lines, read=False)
-    herder.tell(ConfigAppended(id=append.id, end=ConfigOffset(3)))
+    herder.tell(ConfigAppended(purpose=append.purpose, end=ConfigOffset(3)))
     herder.tell(TimerFired(timer="session key"))
     assert not herder.take(MakeSessionKey)
 

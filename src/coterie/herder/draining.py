@@ -8,7 +8,7 @@ ends with code 0. What nobody may take it goes on with, for as long as it takes.
 The wish outlives the membership: who loses its place while it drains joins again, still draining.
 """
 
-from coterie.herder import leaving
+from coterie.herder import ending
 from coterie.herder.messages import Say
 from coterie.herder.requests import Answer, Done, Problem, Refused
 from coterie.herder.rounds import asking, spoken
@@ -18,7 +18,7 @@ from coterie.herder.state import Turn
 
 def drain(turn: Turn) -> Answer:
     herder = turn.herder
-    if herder.restarting:
+    if herder.life.is_restarting:
         return Refused(problem=Problem.SHUTTING_DOWN, message="This worker is restarting; drain it when it is back")
     if not herder.place.member_id:
         message = "This worker has no place in its group at the moment, so nobody could take its jobs; ask again"
@@ -41,24 +41,25 @@ def uncordon(turn: Turn) -> Answer:
 def on_assignment(turn: Turn) -> None:
     """A group that a worker with an older setting has joined meanwhile hears of no drain, and may give it jobs."""
     herder = turn.herder
-    if herder.draining and (why := spoken.why_drain_waits(herder)) is not None:
+    if herder.life.is_draining and (why := spoken.why_drain_waits(herder)) is not None:
         turn.order(Say(text=f"The drain of this worker waits: {why}", warns=True))
 
 
 def advance(turn: Turn) -> None:
     """Ask for the round that is owed; go when there is nothing left to go for."""
     herder = turn.herder
-    if not herder.place.is_settled or herder.leaving is not None:
+    if not herder.place.is_settled or herder.life.is_leaving:
         return
-    if herder.draining and not herder.owned and not asking.owes(herder, AfterRelease) and not herder.rounds.is_asked:
-        leaving.leave(turn, "it is drained", code=0, grace_ms=herder.settings.stop_grace_ms, for_good=True)
-    elif herder.is_open:
+    awaits_round = asking.owes(herder, AfterRelease) or herder.rounds.is_asked
+    if herder.life.is_draining and not herder.owned and not awaits_round:
+        ending.leave(turn, "it is drained", code=0, grace_ms=herder.settings.stop_grace_ms, for_good=True)
+    elif herder.life.is_open:
         asking.announce(turn)
 
 
 def _turn_to(turn: Turn, *, draining: bool, reason: str) -> None:
-    herder = turn.herder
-    if herder.draining is not draining:
-        herder.draining = draining
+    life = turn.herder.life
+    if life.is_draining is not draining:
+        life.is_draining = draining
         asking.owe(turn, ForNews(reason=reason))
         turn.order(Say(text=f"By order of an operator {reason}"))

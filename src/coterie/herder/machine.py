@@ -18,11 +18,10 @@ holds up one chore of one connector, never the step.
 from coterie.herder import (
     connectors,
     draining,
-    leaving,
+    ending,
     orders,
     place,
     reads,
-    restarting,
     signing,
     statuses,
     tasks,
@@ -35,7 +34,13 @@ from coterie.herder.messages import (
     ConfigLinesRead,
     ConfigValidated,
     ConnectorSplit,
+    EndPurpose,
     Event,
+    ForPlace,
+    ForRead,
+    ForRound,
+    ForSessionKey,
+    ForWrite,
     GroupLeft,
     Reply,
     RequestArrived,
@@ -70,6 +75,7 @@ from coterie.herder.rounds import asking, bursts, following, leading
 from coterie.herder.seams import RuntimeDied, TaskFailed, TaskHalted, TaskProgressed, TaskTaken
 from coterie.herder.state import Herder, HerderOutput, Stage, Turn
 from coterie.herder.timers import LookDue, RequestDue, RetryDue, Timer
+from coterie.nouns.ids import ConfigOffset
 from coterie.nouns.membership import (
     Assigned,
     AssignmentWanted,
@@ -118,8 +124,7 @@ def step(herder: Herder, event: Event, *, now_ms: int) -> HerderOutput:
             _on_life(turn, event)
             _reconcile(turn)
     statuses.flush(turn)
-    leaving.advance(turn)
-    restarting.advance(turn)
+    ending.advance(turn)
     check(herder)
     return turn.output()
 
@@ -177,16 +182,16 @@ def _on_life(turn: Turn, event: RuntimeOpened | RuntimeDied | RuntimeClosed | Sh
     match event:
         case RuntimeOpened(wall_ms=wall_ms):
             signing.on_opened(turn, wall_ms)
-            turn.herder.is_open = True
+            turn.herder.life.is_open = True
             following.on_opened(turn)
         case RuntimeDied(reason=reason):
-            leaving.leave(turn, reason, code=1, grace_ms=RUNTIME_DIED_GRACE_MS)
+            ending.leave(turn, reason, code=1, grace_ms=RUNTIME_DIED_GRACE_MS)
         case ShutdownOrdered(reason=reason, code=code):
-            leaving.leave(turn, reason, code=code, grace_ms=turn.herder.settings.stop_grace_ms)
+            ending.leave(turn, reason, code=code, grace_ms=turn.herder.settings.stop_grace_ms)
         case GroupLeft():
-            leaving.on_left(turn)
+            ending.on_left(turn)
         case RuntimeClosed():
-            restarting.on_closed(turn)
+            ending.on_closed(turn)
 
 
 def _on_membership(
@@ -206,7 +211,7 @@ def _on_membership(
         case Lost():
             following.on_lost(turn, event)
         case MembershipRefused(reason=reason):
-            leaving.leave(turn, reason, code=1, grace_ms=turn.herder.settings.stop_grace_ms)
+            ending.leave(turn, reason, code=1, grace_ms=turn.herder.settings.stop_grace_ms)
 
 
 def _on_task(
@@ -243,21 +248,36 @@ def _on_request(
             _on_arrival(turn, event)
         case ConfigValidated():
             writes.on_validated(turn, event)
-        case ConfigEndFound():
-            reads.on_end_found(turn, event)
-            writes.on_end_found(turn, event)
-            leading.on_end_found(turn, event)
-            place.on_end_found(turn, event)
-        case ConfigAppended():
-            writes.on_appended(turn, event)
-            signing.on_appended(turn, event)
-        case ConfigAppendFailed():
-            writes.on_append_failed(turn, event)
-            signing.on_append_failed(turn, event)
+        case ConfigEndFound(purpose=purpose, end=end):
+            _on_end_found(turn, purpose, end)
+        case ConfigAppended(purpose=purpose, end=end):
+            match purpose:
+                case ForWrite(id=id_):
+                    writes.on_appended(turn, id_, end)
+                case ForSessionKey(number=number):
+                    signing.on_appended(turn, number, end)
+        case ConfigAppendFailed(purpose=purpose, reason=reason):
+            match purpose:
+                case ForWrite(id=id_):
+                    writes.on_append_failed(turn, id_, reason)
+                case ForSessionKey(number=number):
+                    signing.on_append_failed(turn, number, reason)
+
+
+def _on_end_found(turn: Turn, purpose: EndPurpose, end: ConfigOffset | None) -> None:
+    match purpose:
+        case ForRead(id=id_):
+            reads.on_end_found(turn, id_, end)
+        case ForWrite(id=write_id):
+            writes.on_end_found(turn, write_id, end)
+        case ForRound(look=look):
+            leading.on_end_found(turn, look, end)
+        case ForPlace(look=look):
+            place.on_end_found(turn, look, end)
 
 
 def _on_arrival(turn: Turn, event: RequestArrived) -> None:
-    leaves, restarts = turn.herder.leaving is not None, turn.herder.restarting
+    leaves, restarts = turn.herder.life.is_leaving, turn.herder.life.is_restarting
     if leaves or (restarts and not isinstance(event.request, DescribeWorker | DescribeGroup)):
         doing = "shutting down" if leaves else "restarting"
         refusal = Refused(problem=Problem.SHUTTING_DOWN, message=f"Worker is {doing}")
@@ -297,21 +317,21 @@ def _on_timer(turn: Turn, timer: Timer) -> None:
         case "statuses":
             statuses.on_retry(turn)
         case "shutdown":
-            leaving.on_patience_over(turn)
+            ending.on_shutdown_due(turn)
         case "restart":
-            restarting.on_patience_over(turn)
+            ending.on_restart_due(turn)
 
 
 def check(herder: Herder) -> None:
     """What is always true, as far as it costs nothing to look."""
-    assert herder.leaving is None or not herder.place.assigned, "a worker that leaves has work"
+    assert not herder.life.is_leaving or not herder.place.assigned, "a worker that leaves has work"
     assert not herder.work.unwritten or herder.work.writing, "statuses wait and nobody writes them"
 
 
 def check_all(herder: Herder) -> None:
     """What is always true, of all that is in memory: for tests and the simulator."""
     check(herder)
-    under_way = [write for write in herder.writes.values() if write.stage > Stage.VALID]
+    under_way = [write for write in herder.requests.writes.values() if write.stage > Stage.VALID]
     assert len(under_way) <= 1, "two writes at the head of the line"
     for task, run in herder.work.runs.items():
         assert run.is_active or task in herder.place.assigned, f"{task} is kept though nothing of it is here"

@@ -8,13 +8,55 @@ from dataclasses import dataclass, field
 from typing import TypeAlias
 
 from coterie.engine.log import Line, NewLine
-from coterie.herder.requests import Answer, Request, RequestId
+from coterie.herder.requests import Answer, Request, RequestId, WriteId
 from coterie.herder.seams import TaskEvent, TaskStart
 from coterie.herder.session_keys import Signing
 from coterie.herder.timers import Timer
 from coterie.nouns.ids import ConfigOffset, Incarnation, WorkerUrl
 from coterie.nouns.jobs import ConnectorName, ConnectorTaskId, Jobs
 from coterie.nouns.membership import Computed, MembershipEvent, PlaceHandover
+
+# -- what the config log is asked for ---------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ForRead:
+    """A read waits until what was written before it is read."""
+
+    id: RequestId
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ForWrite:
+    id: WriteId
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ForRound:
+    """A member reported that it has read more of the log than the leader."""
+
+    look: int
+    """Which of the leader's looks this is."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ForPlace:
+    """This worker has not read as much of the log as a member of its group reported."""
+
+    look: int
+    """Which of this worker's looks this is."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ForSessionKey:
+    """The leader writes a session key."""
+
+    number: int
+    """Which of the keys made here this is."""
+
+
+EndPurpose: TypeAlias = ForRead | ForWrite | ForRound | ForPlace
+AppendPurpose: TypeAlias = ForWrite | ForSessionKey
 
 # -- events: past facts -----------------------------------------------------------------------------------------------
 
@@ -118,20 +160,20 @@ class ConfigValidated:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConfigEndFound:
-    id: RequestId
+    purpose: EndPurpose
     end: ConfigOffset | None
     """The offset after the last durable line; None when the log could not be reached."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConfigAppended:
-    id: RequestId
+    purpose: AppendPurpose
     end: ConfigOffset
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConfigAppendFailed:
-    id: RequestId
+    purpose: AppendPurpose
     reason: str
 
 
@@ -304,14 +346,14 @@ class ValidateConfig:
 class FindConfigEnd:
     """→ ConfigEndFound"""
 
-    id: RequestId
+    purpose: EndPurpose
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AppendConfig:
     """→ ConfigAppended | ConfigAppendFailed"""
 
-    id: RequestId
+    purpose: AppendPurpose
     lines: tuple[NewLine, ...]
 
 

@@ -3,7 +3,7 @@
 An order is taken by the worker that it names. Whoever else is asked says who that is, or who may know it: the leader.
 """
 
-from coterie.herder import draining, restarting
+from coterie.herder import draining, ending
 from coterie.herder.group_view import called, names_of, view, worker_id_in
 from coterie.herder.messages import Reply, RequestArrived
 from coterie.herder.requests import (
@@ -49,7 +49,7 @@ def _obey(turn: Turn, order: WorkerOrder) -> Answer:
         case UncordonWorker():
             return draining.uncordon(turn)
         case RestartWorker(obstacle=obstacle):
-            return restarting.restart(turn, obstacle)
+            return ending.restart(turn, obstacle)
 
 
 def _elsewhere(herder: Herder, worker: str) -> Refused | None:

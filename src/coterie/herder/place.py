@@ -6,7 +6,7 @@ is assigned anything. So it gives its place up until it has read so far (KAFKA-9
 
 from dataclasses import replace
 
-from coterie.herder.messages import Abandon, ConfigEndFound, FindConfigEnd, Say, SetTimer, Subscribe
+from coterie.herder.messages import Abandon, FindConfigEnd, ForPlace, Say, SetTimer, Subscribe
 from coterie.herder.state import InRound, LostPlace, RoundFailed, Settled, Turn
 from coterie.nouns.ids import ConfigOffset, MemberId, WorkerUrl
 from coterie.nouns.jobs import NO_JOBS, Jobs
@@ -49,7 +49,7 @@ def take(turn: Turn, event: Assigned, *, has_failed: bool) -> None:
         _look_again(turn)
     if not has_failed:
         place.assignment_offset = event.config_offset
-        if herder.leaving is None:
+        if not herder.life.is_leaving:
             place.assigned = kept_of(place.assigned, event) | event.jobs
 
 
@@ -81,11 +81,11 @@ def prove(turn: Turn, event: ProvedUntil) -> None:
 def advance(turn: Turn) -> None:
     """Tell the membership what has changed about this worker."""
     herder, place = turn.herder, turn.herder.place
-    now = (herder.config.offset, herder.owned, herder.draining)
+    now = (herder.config.offset, herder.owned, herder.life.is_draining)
     tells = place.must_release and not herder.work.is_all_written
     is_out = place.is_lost and not herder.has_read(place.group_offset)
     # Before the runtime is open a worker does not join; one that goes on in a place is in its group already.
-    may_join = herder.is_open or bool(place.member_id)
+    may_join = herder.life.is_open or bool(place.member_id)
     if may_join and now != place.subscribed and not tells and not is_out:
         place.subscribed = now
         turn.order(Subscribe(config_offset=now[0], owned=now[1], draining=now[2]))
@@ -98,26 +98,26 @@ def on_behind(turn: Turn) -> None:
     """This worker has not read for long what its group has read. An offset that only a member reported has to be
     compared with the log's end before it is trusted."""
     herder, place = turn.herder, turn.herder.place
-    if herder.leaving is not None or herder.has_read(place.group_offset):
+    if herder.life.is_leaving or herder.has_read(place.group_offset):
         return
     if place.config_end_unverified:
-        place.behind_look = herder.own_request()
-        turn.order(FindConfigEnd(id=place.behind_look))
+        place.looks += 1
+        turn.order(FindConfigEnd(purpose=ForPlace(look=place.looks)))
     else:
         _give_up(turn)
 
 
-def on_end_found(turn: Turn, event: ConfigEndFound) -> None:
+def on_end_found(turn: Turn, look: int, end: ConfigOffset | None) -> None:
     herder, place = turn.herder, turn.herder.place
-    if event.id != place.behind_look or herder.leaving is not None or herder.has_read(place.group_offset):
+    if look != place.looks or herder.life.is_leaving or herder.has_read(place.group_offset):
         return
-    if event.end is not None and herder.has_read(event.end):
+    if end is not None and herder.has_read(end):
         text = (
             f"A member of the group says that it has read {place.group_offset} lines of configs, and the config topic "
-            f"has {event.end}: its config.storage.topic is another one, or this one has lost lines"
+            f"has {end}: its config.storage.topic is another one, or this one has lost lines"
         )
         turn.order(Say(text=text, warns=True))
-        place.group_offset = event.end
+        place.group_offset = end
         advance(turn)
     else:
         _give_up(turn)

@@ -6,7 +6,7 @@ that takes too long, or the log cannot be reached, what is known is the answer.
 
 from collections.abc import Mapping
 
-from coterie.herder.messages import CancelTimer, ConfigEndFound, FindConfigEnd, Reply, RequestArrived, SetTimer
+from coterie.herder.messages import CancelTimer, FindConfigEnd, ForRead, Reply, RequestArrived, SetTimer
 from coterie.herder.requests import (
     Answer,
     ConnectorInfo,
@@ -31,7 +31,7 @@ from coterie.herder.rounds import spoken
 from coterie.herder.state import Herder, ReadWait, Turn
 from coterie.herder.timers import RequestDue
 from coterie.herder.work import Failed, NotStarted, Run, Running, RunState, Starting, Stopping, Taken
-from coterie.nouns.ids import Generation
+from coterie.nouns.ids import ConfigOffset, Generation
 from coterie.nouns.jobs import ConnectorName, ConnectorTaskId
 
 
@@ -39,42 +39,42 @@ def on_request(turn: Turn, event: RequestArrived, request: Read) -> None:
     if isinstance(request, DescribeWorker):
         turn.order(Reply(id=event.id, answer=_worker_view(turn.herder)))
         return
-    turn.herder.reads[event.id] = ReadWait(request)
+    turn.herder.requests.reads[event.id] = ReadWait(request)
     turn.order(SetTimer(timer=RequestDue(id=event.id), at_ms=turn.now_ms + turn.herder.settings.sync_timeout_ms))
-    turn.order(FindConfigEnd(id=event.id))
+    turn.order(FindConfigEnd(purpose=ForRead(id=event.id)))
 
 
-def on_end_found(turn: Turn, event: ConfigEndFound) -> None:
-    wait = turn.herder.reads.get(event.id)
+def on_end_found(turn: Turn, id_: RequestId, end: ConfigOffset | None) -> None:
+    wait = turn.herder.requests.reads.get(id_)
     if wait is None:
         return
-    if event.end is None:
-        _answer(turn, event.id, wait)
+    if end is None:
+        _answer(turn, id_, wait)
     else:
-        wait.end = event.end
+        wait.end = end
 
 
 def on_due(turn: Turn, id_: RequestId) -> None:
-    wait = turn.herder.reads.get(id_)
+    wait = turn.herder.requests.reads.get(id_)
     if wait is not None:
         _answer(turn, id_, wait)
 
 
 def advance(turn: Turn) -> None:
     herder = turn.herder
-    for id_, wait in list(herder.reads.items()):
+    for id_, wait in list(herder.requests.reads.items()):
         if wait.end is not None and herder.has_read(wait.end):
             _answer(turn, id_, wait)
 
 
 def refuse_all(turn: Turn, problem: Problem, message: str) -> None:
-    for id_ in list(turn.herder.reads):
-        del turn.herder.reads[id_]
+    for id_ in list(turn.herder.requests.reads):
+        del turn.herder.requests.reads[id_]
         turn.order(Reply(id=id_, answer=Refused(problem=problem, message=message)))
 
 
 def _answer(turn: Turn, id_: RequestId, wait: ReadWait) -> None:
-    del turn.herder.reads[id_]
+    del turn.herder.requests.reads[id_]
     turn.order(CancelTimer(timer=RequestDue(id=id_)))
     turn.order(Reply(id=id_, answer=answer(turn.herder, wait.request)))
 
@@ -149,9 +149,9 @@ def _worker_view(herder: Herder) -> WorkerView:
         name=herder.settings.shown_name,
         url=herder.settings.url,
         state=herder.place.state,
-        draining=herder.draining,
-        drain_waits=spoken.why_drain_waits(herder) if herder.draining else None,
-        restarting=herder.restarting,
+        draining=herder.life.is_draining,
+        drain_waits=spoken.why_drain_waits(herder) if herder.life.is_draining else None,
+        restarting=herder.life.is_restarting,
         protocol=spoken.setting(herder),
         member_id=herder.place.member_id,
         generation=Generation(herder.place.epoch),

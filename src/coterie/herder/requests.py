@@ -18,7 +18,17 @@ from coterie.nouns.membership import MemberState
 from coterie.nouns.states import TargetState
 
 RequestId = NewType("RequestId", int)
-"""Which question an answer belongs to. The shell counts upwards from 0; the herder's own questions downwards."""
+"""Which request an answer belongs to; the shell counts them."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OwnWrite:
+    """A write that a leader asks of itself."""
+
+    number: int
+
+
+WriteId: TypeAlias = RequestId | OwnWrite
 
 # -- reads: any worker answers them, also while the group rebalances --------------------------------------------------
 

@@ -74,8 +74,10 @@ class Rotation:
         """When the known key was first known here, on the steady clock. Its age counts from no later than that: one
         that another clock has dated ahead is used no longer than a fresh one."""
         self.making = False
+        self.made = 0
+        """How many keys were made here and appended."""
         self.append: int | None = None
-        """The request by which a key is appended, until its line is read."""
+        """Which of them is on its way to the log, until its line is read."""
         self.end: ConfigOffset | None = None
         """How far the log has to be read for that."""
         self.retry_at_ms: int | None = None

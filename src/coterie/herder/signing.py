@@ -9,17 +9,17 @@ from coterie.herder import config_records
 from coterie.herder.messages import (
     AppendConfig,
     CancelTimer,
-    ConfigAppended,
-    ConfigAppendFailed,
+    ForSessionKey,
     MakeSessionKey,
     Say,
     SessionKeyMade,
     SetTimer,
 )
-from coterie.herder.requests import Problem, Refused, RequestId
+from coterie.herder.requests import Problem, Refused
 from coterie.herder.rounds.spoken import are_requests_signed
 from coterie.herder.session_keys import SessionKey, Signature, Signing
 from coterie.herder.state import Herder, Turn
+from coterie.nouns.ids import ConfigOffset
 
 RETRY_MS = 1_000
 RACE_MS = 60_000
@@ -101,23 +101,24 @@ def on_made(turn: Turn, event: SessionKeyMade) -> None:
         algorithm=herder.settings.session_keys.algorithm,
         created_at_ms=event.wall_ms,
     )
-    herder.own_requests += 1
-    rotation.append = RequestId(-herder.own_requests)
-    turn.order(AppendConfig(id=rotation.append, lines=(config_records.session_key_line(made),)))
+    rotation.made += 1
+    rotation.append = rotation.made
+    line = config_records.session_key_line(made)
+    turn.order(AppendConfig(purpose=ForSessionKey(number=rotation.made), lines=(line,)))
 
 
-def on_appended(turn: Turn, event: ConfigAppended) -> None:
-    if event.id == turn.herder.rotation.append:
-        turn.herder.rotation.end = event.end
+def on_appended(turn: Turn, number: int, end: ConfigOffset) -> None:
+    if number == turn.herder.rotation.append:
+        turn.herder.rotation.end = end
         advance(turn)
 
 
-def on_append_failed(turn: Turn, event: ConfigAppendFailed) -> None:
+def on_append_failed(turn: Turn, number: int, reason: str) -> None:
     rotation = turn.herder.rotation
-    if event.id == rotation.append:
+    if number == rotation.append:
         rotation.append = None
         rotation.retry_at_ms = turn.now_ms + RETRY_MS
-        turn.order(Say(text=f"The session key could not be written, and will be in {RETRY_MS} ms: {event.reason}"))
+        turn.order(Say(text=f"The session key could not be written, and will be in {RETRY_MS} ms: {reason}"))
         advance(turn)
 
 
@@ -128,7 +129,7 @@ def on_due(turn: Turn) -> None:
 
 def _leads(herder: Herder) -> bool:
     # Having read as far as its members had, a leader does not take for missing what stands in the log.
-    return herder.place.is_leader and herder.caught_up and are_requests_signed(herder) and herder.leaving is None
+    return herder.place.is_leader and herder.caught_up and are_requests_signed(herder) and not herder.life.is_leaving
 
 
 def _wants_a_key(turn: Turn) -> bool:

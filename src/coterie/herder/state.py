@@ -16,7 +16,7 @@ from coterie.engine.lease import Lease
 from coterie.engine.output import Output
 from coterie.herder.config_state import UNREAD, ConfigState
 from coterie.herder.messages import Effect
-from coterie.herder.requests import Answer, Read, RequestId, Write
+from coterie.herder.requests import Answer, Read, RequestId, Write, WriteId
 from coterie.herder.rounds.state import Lead, Rounds
 from coterie.herder.session_keys import Rotation, SessionKeySettings
 from coterie.herder.status_records import StatusState
@@ -80,7 +80,7 @@ class Stage(IntEnum):
 class WriteTurn:
     """A write on its way to the config log."""
 
-    def __init__(self, id_: RequestId, request: Write, fresh_incarnation: Incarnation) -> None:
+    def __init__(self, id_: WriteId, request: Write, fresh_incarnation: Incarnation) -> None:
         self.id = id_
         self.request = request
         self.fresh_incarnation = fresh_incarnation
@@ -90,7 +90,7 @@ class WriteTurn:
         self.checkpointed: Sequence[Mapping[str, str]] = ()
         """The task configs that the new config was validated against."""
         self.created = False
-        self.answered = False
+        self.is_answered = False
         """It timed out after it had begun: nobody waits any more, but others wait behind it."""
 
 
@@ -102,16 +102,66 @@ class ReadWait:
         self.end: ConfigOffset | None = None
 
 
+class Requests:
+    def __init__(self) -> None:
+        # `reads`
+        self.reads: dict[RequestId, ReadWait] = {}
+        # `writes`
+        self.writes: dict[WriteId, WriteTurn] = {}
+        """In the order in which they came."""
+        self.own_writes = 0
+        """How many writes this leader has asked of itself."""
+
+
+# -- the life of this worker ------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Working:
+    """It takes part in its group, or will."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Restarting:
+    """Everything stops, and then the process begins anew, in the same place."""
+
+    is_closing: bool = False
+    """The runtime closes, or is closed."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Leaving:
-    """The worker is on its way out."""
+    """Everything stops, and then this worker leaves its group and the process ends."""
 
     code: int
     reason: str
     for_good: bool = False
-    """It is drained: nobody is to wait for it, be it a static member."""
-    said: bool = False
+    """It is drained: its group is not to wait for it, though it may be a static member."""
+    is_said: bool = False
     """LeaveGroup is under way, or done."""
+
+
+Course: TypeAlias = Working | Restarting | Leaving
+
+
+class Life:
+    def __init__(self) -> None:
+        # `machine`
+        self.is_open = False
+        """The runtime is open and both logs are read: before, nothing starts."""
+        # `draining`
+        self.is_draining = False
+        """It hands its jobs over, and takes no others."""
+        # `ending`
+        self.course: Course = Working()
+
+    @property
+    def is_restarting(self) -> bool:
+        return isinstance(self.course, Restarting)
+
+    @property
+    def is_leaving(self) -> bool:
+        return isinstance(self.course, Leaving)
 
 
 # -- the place in the group; `place` assigns all of it ----------------------------------------------------------------
@@ -174,8 +224,8 @@ class Place:
         first."""
         self.config_end_unverified = False
         """Only a member reported ``group_offset``, in a round that failed: compare it with the log's end."""
-        self.behind_look: RequestId | None = None
-        """The question whether the log goes so far."""
+        self.looks = 0
+        """How often the log's end was asked for since; only the last answer counts."""
         self.subscribed: tuple[ConfigOffset, Jobs, bool] | None = None
         """What the membership was told last: config offset, owned jobs, whether this worker drains."""
         if handover is not None:
@@ -235,23 +285,8 @@ class Herder:
         self.lead = Lead()
         self.rotation = Rotation()
         self.work = Work(self.place.assigned)
-        # Soft: the requests.
-        self.reads: dict[RequestId, ReadWait] = {}
-        self.writes: dict[RequestId, WriteTurn] = {}
-        self.own_requests = 0
-        # Soft: what an operator wants of this worker, and how it ends.
-        self.draining = False
-        self.restarting = False
-        self.closing = False
-        """The runtime closes, or is closed: this life of a worker that restarts is over."""
-        self.leaving: Leaving | None = None
-        self.is_open = False
-        """The runtime is open and both logs are read: before, nothing starts."""
-
-    def own_request(self) -> RequestId:
-        """For a question of the herder's own."""
-        self.own_requests += 1
-        return RequestId(-self.own_requests)
+        self.requests = Requests()
+        self.life = Life()
 
     @property
     def owned(self) -> Jobs:

@@ -29,7 +29,7 @@ def should_run(herder: Herder, task: ConnectorTaskId) -> TaskStart | None:
     """What of ``task`` should run here; None when nothing should."""
     connector = herder.config.connector(task.connector)
     config = herder.config.task_config(task)
-    if connector is None or config is None or task not in herder.place.assigned or herder.restarting:
+    if connector is None or config is None or task not in herder.place.assigned or herder.life.is_restarting:
         return None
     if herder.config.target_state(task.connector) is not TargetState.STARTED:
         return None
@@ -66,10 +66,10 @@ def _reconcile_one(turn: Turn, task: ConnectorTaskId, run: Run) -> None:
 
 def _may_start(turn: Turn, run: Run, wanted: TaskStart) -> bool:
     herder = turn.herder
-    if not (herder.caught_up and herder.place.is_counted_in(turn.now_ms)) or not herder.is_open:
+    if not (herder.caught_up and herder.place.is_counted_in(turn.now_ms)) or not herder.life.is_open:
         return False
     has_failed_so = isinstance(run.state, Failed) and run.state.start == wanted
-    return not has_failed_so and herder.leaving is None
+    return not has_failed_so and not herder.life.is_leaving
 
 
 def _show(turn: Turn, task: ConnectorTaskId, run: Run) -> None:
@@ -82,7 +82,7 @@ def _show(turn: Turn, task: ConnectorTaskId, run: Run) -> None:
             statuses.show(turn, task, State.UNASSIGNED)
         case Running(has_progressed=True):
             statuses.show(turn, task, State.RUNNING)
-        case NotStarted() | Taken() if herder.restarting:
+        case NotStarted() | Taken() if herder.life.is_restarting:
             statuses.show(turn, task, State.RESTARTING)
         case NotStarted() | Taken() if herder.caught_up:
             if herder.config.task_config(task) is None:

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
-from coterie.herder.requests import RequestId
+from coterie.herder.requests import RequestId, WriteId
 from coterie.nouns.jobs import ConnectorName
 
 
@@ -25,7 +25,7 @@ class RetryDue:
 class LookDue:
     """Look for the config log's end again, for a write that waits to be checked against it."""
 
-    id: RequestId
+    id: WriteId
 
 
 HerderTimer: TypeAlias = Literal[

@@ -13,11 +13,9 @@ from coterie.herder import config_records, signing
 from coterie.herder.messages import (
     AppendConfig,
     CancelTimer,
-    ConfigAppended,
-    ConfigAppendFailed,
-    ConfigEndFound,
     ConfigValidated,
     FindConfigEnd,
+    ForWrite,
     Reply,
     RequestArrived,
     SetTimer,
@@ -28,6 +26,7 @@ from coterie.herder.requests import (
     Answer,
     DeleteConnector,
     Done,
+    OwnWrite,
     Problem,
     PutConnector,
     PutTaskConfigs,
@@ -35,10 +34,11 @@ from coterie.herder.requests import (
     RequestId,
     SetTargetState,
     Write,
+    WriteId,
 )
 from coterie.herder.state import Herder, Stage, Turn, WriteTurn
 from coterie.herder.timers import LookDue, RequestDue
-from coterie.nouns.ids import Incarnation
+from coterie.nouns.ids import ConfigOffset, Incarnation
 from coterie.nouns.jobs import ConnectorName
 from coterie.nouns.states import TargetState
 
@@ -48,22 +48,22 @@ LOOK_AGAIN_MS = 500
 
 def on_request(turn: Turn, event: RequestArrived, request: Write) -> None:
     herder = turn.herder
-    herder.writes[event.id] = WriteTurn(event.id, request, event.fresh_incarnation)
+    herder.requests.writes[event.id] = WriteTurn(event.id, request, event.fresh_incarnation)
     turn.order(SetTimer(timer=RequestDue(id=event.id), at_ms=turn.now_ms + herder.settings.request_timeout_ms))
 
 
 def own_write(turn: Turn, request: PutTaskConfigs) -> None:
     """A write that this leader asks of itself; what it comes to is found in ``turn.own_answers``."""
-    herder = turn.herder
-    herder.own_requests += 1
-    id_ = RequestId(-herder.own_requests)
-    herder.writes[id_] = WriteTurn(id_, request, Incarnation(""))
+    requests = turn.herder.requests
+    requests.own_writes += 1
+    id_ = OwnWrite(number=requests.own_writes)
+    requests.writes[id_] = WriteTurn(id_, request, Incarnation(""))
 
 
 def advance(turn: Turn) -> None:
     """Bring each write as far as it can come now."""
     herder = turn.herder
-    for write in list(herder.writes.values()):
+    for write in list(herder.requests.writes.values()):
         if write.stage is Stage.ARRIVED:
             _begin(turn, write)
     while (head := _head(herder)) is not None and _advance_head(turn, head):
@@ -82,6 +82,7 @@ def _begin(turn: Turn, write: WriteTurn) -> None:
             _answer(turn, write, not_leader(herder))
             return
     if isinstance(write.request, PutConnector):
+        assert not isinstance(write.id, OwnWrite), "a leader creates no connector of itself"
         write.stage = Stage.VALIDATING
         write.checkpointed = _checkpointed(herder, write.request.connector)
         turn.order(ValidateConfig(id=write.id, config=write.request.config, checkpointed=write.checkpointed))
@@ -91,14 +92,14 @@ def _begin(turn: Turn, write: WriteTurn) -> None:
 
 def _signature_refusal(herder: Herder, write: WriteTurn) -> Refused | None:
     """Only what workers ask of each other is signed, not what users ask, nor what a leader asks of itself."""
-    if not isinstance(write.request, PutTaskConfigs) or write.id < 0:
+    if not isinstance(write.request, PutTaskConfigs) or isinstance(write.id, OwnWrite):
         return None
     return signing.refusal(herder, write.request.signature)
 
 
 def _head(herder: Herder) -> WriteTurn | None:
-    under_way = (write for write in herder.writes.values() if write.stage > Stage.VALID)
-    in_line = (write for write in herder.writes.values() if write.stage is Stage.VALID)
+    under_way = (write for write in herder.requests.writes.values() if write.stage > Stage.VALID)
+    in_line = (write for write in herder.requests.writes.values() if write.stage is Stage.VALID)
     return next(under_way, None) or next(in_line, None)
 
 
@@ -107,7 +108,7 @@ def _advance_head(turn: Turn, write: WriteTurn) -> bool:
     match write.stage:
         case Stage.VALID:
             write.stage = Stage.LOOKING
-            turn.order(FindConfigEnd(id=write.id))
+            turn.order(FindConfigEnd(purpose=ForWrite(id=write.id)))
             return False
         case Stage.CATCHING_UP if turn.herder.has_read(write.end):
             return _append(turn, write)
@@ -134,7 +135,7 @@ def _append(turn: Turn, write: WriteTurn) -> bool:
         _begin(turn, write)
         return True
     write.stage = Stage.APPENDING
-    turn.order(AppendConfig(id=write.id, lines=_lines(herder, write)))
+    turn.order(AppendConfig(purpose=ForWrite(id=write.id), lines=_lines(herder, write)))
     return False
 
 
@@ -201,7 +202,7 @@ def _result(turn: Turn, write: WriteTurn) -> Answer:
 
 
 def on_validated(turn: Turn, event: ConfigValidated) -> None:
-    write = turn.herder.writes.get(event.id)
+    write = turn.herder.requests.writes.get(event.id)
     if write is None:
         return
     errors = {**_name_errors(write.request.connector), **event.errors}
@@ -211,53 +212,53 @@ def on_validated(turn: Turn, event: ConfigValidated) -> None:
         write.stage = Stage.VALID
 
 
-def on_end_found(turn: Turn, event: ConfigEndFound) -> None:
-    write = turn.herder.writes.get(event.id)
+def on_end_found(turn: Turn, id_: WriteId, end: ConfigOffset | None) -> None:
+    write = turn.herder.requests.writes.get(id_)
     if write is None or write.stage is not Stage.LOOKING:
         return
-    if event.end is None:
+    if end is None:
         # Nothing is written yet: a broker that is soon back costs the user no more than this wait.
-        turn.order(SetTimer(timer=LookDue(id=event.id), at_ms=turn.now_ms + LOOK_AGAIN_MS))
+        turn.order(SetTimer(timer=LookDue(id=id_), at_ms=turn.now_ms + LOOK_AGAIN_MS))
         return
     write.stage = Stage.CATCHING_UP
-    write.end = event.end
+    write.end = end
 
 
-def on_look_due(turn: Turn, id_: RequestId) -> None:
-    write = turn.herder.writes.get(id_)
+def on_look_due(turn: Turn, id_: WriteId) -> None:
+    write = turn.herder.requests.writes.get(id_)
     if write is not None and write.stage is Stage.LOOKING:
-        turn.order(FindConfigEnd(id=id_))
+        turn.order(FindConfigEnd(purpose=ForWrite(id=id_)))
 
 
-def on_appended(turn: Turn, event: ConfigAppended) -> None:
-    write = turn.herder.writes.get(event.id)
+def on_appended(turn: Turn, id_: WriteId, end: ConfigOffset) -> None:
+    write = turn.herder.requests.writes.get(id_)
     if write is not None:  # Otherwise it was refused meanwhile, because this worker is leaving.
         write.stage = Stage.WRITTEN
-        write.end = event.end
+        write.end = end
 
 
-def on_append_failed(turn: Turn, event: ConfigAppendFailed) -> None:
-    write = turn.herder.writes.get(event.id)
+def on_append_failed(turn: Turn, id_: WriteId, reason: str) -> None:
+    write = turn.herder.requests.writes.get(id_)
     if write is not None:
-        message = f"Failed to write to the config topic: {event.reason}"
+        message = f"Failed to write to the config topic: {reason}"
         _answer(turn, write, Refused(problem=Problem.LOG_FAILED, message=message))
 
 
 def on_due(turn: Turn, id_: RequestId) -> None:
     """Nobody waits longer than this. What has not begun is given up; what has, is done all the same."""
-    write = turn.herder.writes.get(id_)
-    if write is None or write.answered:
+    write = turn.herder.requests.writes.get(id_)
+    if write is None or write.is_answered:
         return
     refusal = Refused(problem=Problem.TIMED_OUT, message=f"Request timed out. {_stage_summary(turn.herder, write)}")
     if write.stage < Stage.APPENDING:
         _answer(turn, write, refusal)
     else:
         turn.order(Reply(id=id_, answer=refusal))
-        write.answered = True
+        write.is_answered = True
 
 
 def refuse_all(turn: Turn, problem: Problem, message: str) -> None:
-    for write in list(turn.herder.writes.values()):
+    for write in list(turn.herder.requests.writes.values()):
         _answer(turn, write, Refused(problem=problem, message=message))
 
 
@@ -271,10 +272,10 @@ def not_leader(herder: Herder) -> Refused:
 
 
 def _answer(turn: Turn, write: WriteTurn, answer: Answer) -> None:
-    del turn.herder.writes[write.id]
-    if write.id < 0:
+    del turn.herder.requests.writes[write.id]
+    if isinstance(write.id, OwnWrite):
         turn.own_answers.append((write.request, answer))
-    elif not write.answered:
+    elif not write.is_answered:
         turn.order(CancelTimer(timer=RequestDue(id=write.id)))
         turn.order(Reply(id=write.id, answer=answer))
 

@@ -140,16 +140,16 @@ class Chores:
 
     async def _find_config_end(self, chore: FindConfigEnd) -> ConfigEndFound:
         try:
-            return ConfigEndFound(id=chore.id, end=ConfigOffset(await self._config_log.end_offset()))
+            return ConfigEndFound(purpose=chore.purpose, end=ConfigOffset(await self._config_log.end_offset()))
         except WorldError as error:
             logger.warning("The end of the config log is unknown: %s", error)
-            return ConfigEndFound(id=chore.id, end=None)
+            return ConfigEndFound(purpose=chore.purpose, end=None)
 
     async def _append_config(self, chore: AppendConfig) -> ConfigAppended | ConfigAppendFailed:
         try:
-            return ConfigAppended(id=chore.id, end=ConfigOffset(await self._config_log.append(chore.lines)))
+            return ConfigAppended(purpose=chore.purpose, end=ConfigOffset(await self._config_log.append(chore.lines)))
         except WorldError as error:
-            return ConfigAppendFailed(id=chore.id, reason=str(error))
+            return ConfigAppendFailed(purpose=chore.purpose, reason=str(error))
 
     async def _append_statuses(self, chore: AppendStatuses) -> StatusesAppended:
         try:

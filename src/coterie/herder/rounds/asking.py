@@ -6,7 +6,7 @@ from coterie.herder.state import Herder, Turn
 
 
 def ask_for_round(turn: Turn, reason: str) -> None:
-    if turn.herder.leaving is None:
+    if not turn.herder.life.is_leaving:
         turn.herder.rounds.is_asked = True
         turn.order(Rejoin(reason=reason))
 

@@ -19,7 +19,7 @@ from coterie.nouns.states import State
 
 def advance(turn: Turn) -> None:
     herder, rounds = turn.herder, turn.herder.rounds
-    if not herder.place.is_settled or rounds.is_asked or herder.leaving is not None:
+    if not herder.place.is_settled or rounds.is_asked or herder.life.is_leaving:
         return
     if rounds.assigned_for is None:
         if not herder.place.is_leader and herder.caught_up:
@@ -68,7 +68,7 @@ def _is_all_of_one(herder: Herder, more: Jobs, fewer: Jobs) -> bool:
         and not more.connectors
         and len(connectors) == 1
         and all(_has_failed(herder, name) for name in herder.config.unsplit())
-        and all(write.request.connector in connectors for write in herder.writes.values())
+        and all(write.request.connector in connectors for write in herder.requests.writes.values())
     )
 
 

@@ -52,7 +52,7 @@ def on_assigned(turn: Turn, event: Assigned) -> None:
         asking.drop(turn, AfterRelease)
         if has_yet_to_deal(herder.rounds.assigned_for, configured=herder.config.jobs()):
             asking.owe(turn, AfterRelease())
-    if herder.leaving is None and _is_wanted(herder, event.revoked):
+    if not herder.life.is_leaving and _is_wanted(herder, event.revoked):
         asking.owe(turn, AfterRelease())
     if not is_told_again:
         # A follower that joins again is answered with the generation that runs: its delay has begun long ago.

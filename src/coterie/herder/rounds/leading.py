@@ -9,7 +9,7 @@ from coterie.assignors.cooperative import Round
 from coterie.assignors.members import MemberView
 from coterie.assignors.memory import Memory
 from coterie.herder import group_view, place
-from coterie.herder.messages import CancelTimer, ConfigEndFound, FindConfigEnd, Install, Say, SetTimer
+from coterie.herder.messages import CancelTimer, FindConfigEnd, ForRound, Install, Say, SetTimer
 from coterie.herder.rounds import bursts
 from coterie.herder.rounds.state import Computing
 from coterie.herder.state import Turn
@@ -26,9 +26,9 @@ def on_wanted(turn: Turn, event: AssignmentWanted) -> None:
     herder, computing = turn.herder, Computing(wanted=event)
     herder.lead.moves_at_ms = None
     if not herder.has_read(_furthest(computing)):
-        look = herder.own_request()
-        computing = replace(computing, look=look)
-        turn.order(FindConfigEnd(id=look))
+        herder.lead.looks += 1
+        computing = replace(computing, look=herder.lead.looks)
+        turn.order(FindConfigEnd(purpose=ForRound(look=herder.lead.looks)))
         turn.order(SetTimer(timer="assign", at_ms=turn.now_ms + herder.settings.sync_timeout_ms))
     herder.lead.computing = computing
 
@@ -41,16 +41,16 @@ def advance(turn: Turn) -> None:
         _assign(turn, computing)
 
 
-def on_end_found(turn: Turn, event: ConfigEndFound) -> None:
+def on_end_found(turn: Turn, look: int, end: ConfigOffset | None) -> None:
     """Whoever says that it has read beyond the log's end has read another log."""
     computing = turn.herder.lead.computing
-    if computing is None or event.id != computing.look or event.end is None:
+    if computing is None or look != computing.look or end is None:
         return
-    computing = turn.herder.lead.computing = replace(computing, end=event.end)
+    computing = turn.herder.lead.computing = replace(computing, end=end)
     members = computing.wanted.members
     if 2 * len(_strangers(computing)) > len(members):
         # Then it is this one that reads another log than its group.
-        place.step_aside(turn, furthest=max(one.config_offset for one in members.values()), end=event.end)
+        place.step_aside(turn, furthest=max(one.config_offset for one in members.values()), end=end)
     else:
         advance(turn)
 

@@ -6,7 +6,6 @@ from typing import TypeAlias
 from coterie.assignors.memory import Memory
 from coterie.herder.config_state import UNREAD
 from coterie.herder.group_view import Dealt
-from coterie.herder.requests import RequestId
 from coterie.nouns.ids import ConfigOffset, Generation
 from coterie.nouns.jobs import Jobs
 from coterie.nouns.membership import AssignmentWanted, PlaceHandover
@@ -70,10 +69,10 @@ class Computing:
     """A round that waits for this leader, which waits for its config log."""
 
     wanted: AssignmentWanted
-    look: RequestId | None = None
-    """The question how far the log goes, when a member reports that it has read more of it."""
+    look: int | None = None
+    """Which of the leader's looks for the log's end is under way, because a member reported that it has read more."""
     end: ConfigOffset | None = None
-    """Its answer."""
+    """What the look found."""
 
 
 class Lead:
@@ -81,6 +80,8 @@ class Lead:
 
     def __init__(self) -> None:
         self.computing: Computing | None = None
+        self.looks = 0
+        """How often the log's end was asked for."""
         self.memory = Memory()
         """What the assignor remembers of the rounds computed here."""
         self.moves_at_ms: int | None = None

@@ -133,23 +133,27 @@ class Calm:
     def _wildcard(self) -> Sequence[Process]:
         if not self._speaks_static:
             return self._processes
-        return [process for process in self._processes if process.setup.claims is None and not process.herder.draining]
+        return [
+            process
+            for process in self._processes
+            if process.setup.claims is None and not process.herder.life.is_draining
+        ]
 
     def _claimed(self) -> Jobs:
-        claims = [process.setup.claims for process in self._processes if not process.herder.draining]
+        claims = [process.setup.claims for process in self._processes if not process.herder.life.is_draining]
         return union([of_one for of_one in claims if of_one is not None]) if self._speaks_static else Jobs()
 
     def _placeable(self, configured: Jobs) -> Jobs:
         """What somebody may run, or goes on with though it drains."""
         if self._wildcard():
             return configured
-        left = union([process.given for process in self._processes if process.herder.draining])
+        left = union([process.given for process in self._processes if process.herder.life.is_draining])
         return configured & (self._claimed() | left)
 
     def _check_claims(self) -> None:
         claimed = self._claimed()
         for process in self._processes:
-            if not self._speaks_static or process.herder.draining:
+            if not self._speaks_static or process.herder.life.is_draining:
                 continue
             wrong = process.given & claimed if process.setup.claims is None else process.given - process.setup.claims
             if wrong:

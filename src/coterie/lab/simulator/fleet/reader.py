@@ -42,16 +42,16 @@ class Reader:
         tell = self._process.tell
         self._ask(
             lambda: self._cluster.config_log.end,
-            lambda end: tell(herder.ConfigEndFound(id=chore.id, end=end)),
-            lambda _: tell(herder.ConfigEndFound(id=chore.id, end=None)),
+            lambda end: tell(herder.ConfigEndFound(purpose=chore.purpose, end=end)),
+            lambda _: tell(herder.ConfigEndFound(purpose=chore.purpose, end=None)),
         )
 
     def append(self, chore: herder.AppendConfig) -> None:
         tell = self._process.tell
         self._ask(
             lambda: self._append(chore.lines),
-            lambda end: tell(herder.ConfigAppended(id=chore.id, end=end)),
-            lambda reason: tell(herder.ConfigAppendFailed(id=chore.id, reason=reason)),
+            lambda end: tell(herder.ConfigAppended(purpose=chore.purpose, end=end)),
+            lambda reason: tell(herder.ConfigAppendFailed(purpose=chore.purpose, reason=reason)),
         )
 
     def _append(self, lines: Sequence[NewLine]) -> ConfigOffset:

@@ -1,0 +1,130 @@
+"""How the life of a worker's process ends: it leaves its group, or begins anew in the same place.
+
+*Leaving*: everything here stops, the last statuses are written, the worker leaves the group, the process exits.
+
+*Restarting*, for a new version or for other settings: tasks stop at the ends of their batches and the runtime closes,
+while heartbeats go on. Then the process executes itself and goes on as the very member that it was: it owns what it
+owned, its group notices nothing, and no job moves. Only if that takes longer than the session has it lost its place, as
+any worker that was away for so long. A leader remembers nothing of its rounds in its next life, but for the delay that
+it was told of, as any new leader does. So that it knows its members again it asks for a round, in which nobody has to
+move.
+"""
+
+from dataclasses import replace
+
+from coterie.herder import place, reads, statuses, writes
+from coterie.herder.messages import CloseRuntime, Exit, LeaveGroup, Say, SetTimer
+from coterie.herder.requests import Answer, Done, Problem, Refused
+from coterie.herder.rounds import asking, spoken
+from coterie.herder.rounds.state import AfterRelease
+from coterie.herder.state import Herder, Leaving, Restarting, Turn, Working
+from coterie.nouns.ids import Generation
+from coterie.nouns.membership import PlaceHandover
+from coterie.nouns.states import State
+
+FAREWELL_MS = 1_000
+"""For the last statuses, on top of the grace of the tasks."""
+RESTARTS = "it restarts"
+
+
+def leave(turn: Turn, reason: str, *, code: int, grace_ms: int, for_good: bool = False) -> None:
+    """Begin to leave; the first reason stands."""
+    life = turn.herder.life
+    if life.is_leaving:
+        return
+    turn.order(Say(text=f"This worker is leaving: {reason}"))
+    life.course = Leaving(code=code, reason=reason, for_good=for_good)
+    place.drop_jobs(turn)
+    _refuse_all(turn, "Worker is shutting down")
+    turn.order(SetTimer(timer="shutdown", at_ms=turn.now_ms + grace_ms + FAREWELL_MS))
+
+
+def restart(turn: Turn, obstacle: str | None) -> Answer:
+    herder = turn.herder
+    if herder.life.is_draining:
+        message = "This worker drains: it ends when it is done. To keep it, call it back first (uncordon)"
+        return Refused(problem=Problem.NOT_POSSIBLE, message=message)
+    if not herder.life.is_restarting:
+        if obstacle is not None:
+            message = f"{herder.settings.shown_name} would not start again, so it goes on as it is. {obstacle}"
+            return Refused(problem=Problem.NOT_POSSIBLE, message=message)
+        turn.order(Say(text="By order of an operator this worker restarts"))
+        herder.life.course = Restarting()
+        _refuse_all(turn, "Worker is restarting")
+        for name in sorted(herder.place.assigned.connectors):
+            statuses.show(turn, name, State.RESTARTING)
+        patience_ms = herder.settings.stop_grace_ms + FAREWELL_MS
+        turn.order(SetTimer(timer="restart", at_ms=turn.now_ms + patience_ms))
+    return Done()
+
+
+def advance(turn: Turn) -> None:
+    """Go when all has stopped and the statuses are written; a restart waits for a round that is under way, too."""
+    herder, work = turn.herder, turn.herder.work
+    match herder.life.course:
+        case Leaving() if not work.runs and work.is_all_written:
+            _go(turn)
+        case Restarting() if herder.place.is_settled and work.is_all_written and not work.active_tasks:
+            _go(turn)
+        case _:
+            pass
+
+
+def on_shutdown_due(turn: Turn) -> None:
+    """What has not stopped by now is stopped with the process; the group need not wait for it."""
+    if turn.herder.life.is_leaving:
+        _go(turn)
+
+
+def on_restart_due(turn: Turn) -> None:
+    """What has not stopped by now is stopped with the runtime; a round that has not ended is joined once more."""
+    if turn.herder.life.is_restarting:
+        _go(turn)
+
+
+def on_left(turn: Turn) -> None:
+    course = turn.herder.life.course
+    assert isinstance(course, Leaving)
+    turn.order(Exit(code=course.code, reason=course.reason))
+
+
+def on_closed(turn: Turn) -> None:
+    if turn.herder.life.is_restarting:  # Otherwise it leaves by now, and exits when it has left.
+        turn.order(Exit(code=0, reason=RESTARTS, restarts=True, place=_handover(turn.herder)))
+
+
+def _go(turn: Turn) -> None:
+    life = turn.herder.life
+    match life.course:
+        case Leaving(is_said=False) as leaving:
+            life.course = replace(leaving, is_said=True)
+            turn.order(LeaveGroup(reason=leaving.reason, for_good=leaving.for_good))
+        case Restarting(is_closing=False):
+            life.course = Restarting(is_closing=True)
+            turn.order(CloseRuntime())
+        case Working() | Leaving() | Restarting():
+            pass
+
+
+def _refuse_all(turn: Turn, message: str) -> None:
+    writes.refuse_all(turn, Problem.SHUTTING_DOWN, message)
+    reads.refuse_all(turn, Problem.SHUTTING_DOWN, message)
+
+
+def _handover(herder: Herder) -> PlaceHandover | None:
+    """What the next life goes on with; None when there is no place to go on in."""
+    place, protocol = herder.place, spoken.setting(herder)
+    if protocol is None or not place.member_id:
+        return None
+    return PlaceHandover(
+        member_id=place.member_id,
+        generation=Generation(place.epoch),
+        protocol=protocol,
+        leader=place.leader,
+        leader_url=place.leader_url,
+        config_offset=place.assignment_offset,
+        jobs=place.assigned,
+        deferred_until_ms=herder.rounds.deferred_until_ms,
+        unheard=not place.is_settled,
+        owes_round=place.leader == place.member_id or asking.owes(herder, AfterRelease) or not place.is_settled,
+    )
