@@ -35,8 +35,15 @@ _CATCH_UP_TURNS = 5
 """From a socket to its machine a request needs some turns of the loop."""
 
 
+class Answerable(Protocol):
+    """Every request tells for whom its answer is."""
+
+    @property
+    def reply_to(self) -> ReplyTo: ...
+
+
 GroupT = TypeVar("GroupT")
-RequestT = TypeVar("RequestT")
+RequestT = TypeVar("RequestT", bound=Answerable)
 AskedT = TypeVar("AskedT", contravariant=True)
 NewsT = TypeVar("NewsT")
 RecordT = TypeVar("RecordT")
@@ -89,7 +96,6 @@ class GroupMachine(Protocol[GroupT, AskedT, NewsT, RecordT, ResponseT, KeyT]):
 class Asked(Generic[RequestT, ResponseT]):
     """A request that has not been answered; ``answer`` where somebody waits for that."""
 
-    reply_to: ReplyTo
     request: RequestT
     response: ResponseT | None = None
     answer: "asyncio.Future[ResponseT] | None" = None
@@ -150,7 +156,7 @@ class GroupHost(Generic[GroupT, RequestT, NewsT, RecordT, ResponseT, KeyT]):
         """Step a request now; with it comes the answer, if that may leave already."""
         reply_to = ReplyTo(next(self._numbers))
         request = make(reply_to)
-        asked = self._asked[reply_to] = Asked(reply_to=reply_to, request=request)
+        asked = self._asked[reply_to] = Asked(request=request)
         self._machine.on_asked(self._group, request)
         self._take(request)
         return asked
@@ -164,7 +170,7 @@ class GroupHost(Generic[GroupT, RequestT, NewsT, RecordT, ResponseT, KeyT]):
             return await asked.answer
         finally:
             # A peer whose connection ended waits no more; its request may stay parked in the machine.
-            self._asked.pop(asked.reply_to, None)
+            self._asked.pop(asked.request.reply_to, None)
 
     def tell(self, news: NewsT) -> None:
         if not self._is_broken:
@@ -203,7 +209,7 @@ class GroupHost(Generic[GroupT, RequestT, NewsT, RecordT, ResponseT, KeyT]):
         except Exception:
             logger.exception("our own bug: group %s is loaded again\n%s", self.group_id, self._trace.story())
             self._break()
-        if not self.is_known:
+        if not self._machine.is_known(self._group):  # not self.is_known: this line is on the way of every heartbeat
             self._wake.set()
 
     def _step(self, event: RequestT | NewsT | TimerFired[KeyT]) -> None:
