@@ -17,7 +17,7 @@ from confluent_kafka import Consumer, Producer, TopicPartition
 
 from coterie.wire.errors import ErrorCode
 from tests.broker.conftest import raw_client
-from tests.broker.groups.test_groups import Member
+from tests.broker.groups.member import Member
 from tests.ports import free_port
 
 pytestmark = [pytest.mark.processes, pytest.mark.interop]

@@ -22,7 +22,7 @@ from coterie.wire.batches import NewRecord, decode_records, encode_batch, iter_h
 from coterie.wire.errors import ErrorCode
 from coterie.wire.sifting import slices
 from tests.broker.conftest import QUICK, RawClient, ThreadedBroker, raw_client
-from tests.broker.groups.test_groups import Member
+from tests.broker.groups.member import Member
 
 COMMIT, FETCH, CREATE, DELETE_TOPICS = 8, 9, 19, 20
 G, H = GroupId("g"), GroupId("h")

@@ -12,7 +12,6 @@ from pathlib import Path
 
 import pytest
 
-from coterie.broker.settings import Upkeep
 from coterie.broker.storage.log import BrokerLog, open_log
 from coterie.broker.upkeep.check import check
 from coterie.broker.upkeep.loop import keep_up
@@ -20,6 +19,7 @@ from coterie.nouns.errors import WorldError
 from coterie.wire.batches import NewRecord, decode_records, encode_batch, encode_marker, iter_heads, read_head
 from coterie.wire.errors import ErrorCode
 from tests.broker.conftest import RawClient, raw_client
+from tests.broker.storage.kept_up import COMPACT, OFTEN, put
 
 DEADLINE_S = 60
 
@@ -190,15 +190,12 @@ async def test_a_garbled_file_gives_one_clear_error_and_the_rest_of_it(
 
 # -- killed -----------------------------------------------------------------------------------------------------------
 
-OFTEN = Upkeep(retention_check_interval_ms=1, cleaner_backoff_ms=1, initial_delay_ms=0)
-COMPACT = {"cleanup.policy": "compact", "min.cleanable.dirty.ratio": "0", "delete.retention.ms": "20"}
-
 BUSY = """
 import asyncio, sys, time
 from pathlib import Path
 from coterie.broker.storage.log import open_log
 from coterie.broker.upkeep.loop import keep_up
-from tests.broker.storage.test_disk import COMPACT, OFTEN, put
+from tests.broker.storage.kept_up import COMPACT, OFTEN, put
 
 async def main(path, number):
     async with open_log(path, path.with_name("lock")) as log, asyncio.TaskGroup() as tasks:
@@ -251,17 +248,6 @@ async def test_a_kill_in_the_middle_of_upkeep_costs_no_value_and_leaves_a_sound_
 
 
 # -- small hands ------------------------------------------------------------------------------------------------------
-
-
-async def put(log: BrokerLog, topic: str, records: dict[str, str | None]) -> int:
-    data = encode_batch(
-        [
-            NewRecord(key=key.encode(), value=None if value is None else value.encode())
-            for key, value in records.items()
-        ],
-        timestamp_ms=5,
-    )
-    return await log.append(log.topics[topic].partitions[0], data, read_head(data))
 
 
 async def records(log: BrokerLog, topic: str) -> list[tuple[str, str | None]]:

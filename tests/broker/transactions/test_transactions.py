@@ -107,7 +107,7 @@ async def test_an_id_at_rest_for_a_week_is_forgotten(tmp_path: Path) -> None:
 async def test_what_is_told_of_producers_is_read_beside_the_writer_in_short_steps(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("coterie.broker.transactions.coordinator._PAGE_ROWS", 2)
+    monkeypatch.setattr("coterie.broker.transactions.coordinator.PAGE_ROWS", 2)
     async with bench(tmp_path) as life:
         producers = [await begun(life, name, b"x") for name in ("alice", "bob", "carol", "dave", "eve")]
         met = threading.Barrier(2)

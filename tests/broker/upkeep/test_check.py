@@ -79,7 +79,7 @@ async def test_an_open_transaction_is_sound(tmp_path: Path) -> None:
 
 
 def test_how_far_a_long_check_has_come_is_told(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("coterie.broker.upkeep.check._TELL_EVERY_S", 0)
+    monkeypatch.setattr("coterie.broker.upkeep.check.TELL_EVERY_S", 0)
     told: list[str] = []
     assert list(check(path, tell=told.append)) == []
     assert told[0] == "SQLite looks through its own pages and indexes"

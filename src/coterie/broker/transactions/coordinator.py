@@ -41,7 +41,7 @@ T = TypeVar("T")
 
 _SWEEP_INTERVAL_MS = 600_000
 """``producer.id.expiration.check.interval.ms``."""
-_PAGE_ROWS = 500
+PAGE_ROWS = 500
 """What is read at a time of what may be long: whoever fetches waits for one such step at most."""
 _RETRY_DELAY_MS = 1_000
 """How soon a transaction is tried again that could not be aborted."""
@@ -208,8 +208,8 @@ class Transactions:
 
 
 def _page_of_transactions(reader: StoreReader, *, after: str) -> list[tuple[str, TransactionWritten]]:
-    return list(read_transactions(reader.database, after=after, rows_max=_PAGE_ROWS))
+    return list(read_transactions(reader.database, after=after, rows_max=PAGE_ROWS))
 
 
 def _page_of_producers(reader: StoreReader, *, partition_id: int, after: int) -> list[ProducerRow]:
-    return read_producers(reader.database, partition_id, after=after, rows_max=_PAGE_ROWS)
+    return read_producers(reader.database, partition_id, after=after, rows_max=PAGE_ROWS)

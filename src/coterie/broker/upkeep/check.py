@@ -20,7 +20,7 @@ from coterie.nouns.errors import WireError, WorldError
 from coterie.wire.batches import BatchHead, check_crc, decode_records, read_head
 
 _INTEGRITY_LINES_MAX = 100
-_TELL_EVERY_S = 2.0
+TELL_EVERY_S = 2.0
 
 
 def check(path: Path, *, tell: Callable[[str], None], may_be_older: bool = False) -> Iterator[str]:
@@ -193,7 +193,7 @@ class _Check:
 
     def _count(self, size_bytes: int) -> None:
         self._done_bytes += size_bytes
-        if time.monotonic() - self._told_at_s >= _TELL_EVERY_S:
+        if time.monotonic() - self._told_at_s >= TELL_EVERY_S:
             self._told_at_s = time.monotonic()
             share = 100 * self._done_bytes // max(1, self._all_bytes)
             self._tell(f"{share} % of {self._all_bytes // 1_000_000} MB of batches are checked")
