@@ -16,20 +16,20 @@ RequestId = NewType("RequestId", int)
 """Which request an answer belongs to; counts upwards and is never used twice."""
 
 Timer: TypeAlias = Literal["heartbeat", "lease", "answer", "retry", "held", "leave"]
-"""``heartbeat``: send the next · ``lease``: nobody has answered for too long · ``answer``: a join or sync was waited
-for long enough · ``retry``: ask again · ``leave``: go without an answer."""
+"""``heartbeat``: send the next one · ``lease``: the proof of the place ends · ``answer``: the answer to a join or sync
+is overdue · ``retry``: a back-off ends · ``held``: send a held join · ``leave``: leave without an answer."""
 
 # -- events -----------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Subscribed:
-    """What the next join will say. The first one makes the member join; after a loss, one that owns nothing does."""
+    """What the next join reports. The first one makes the member join; after a loss, one that owns no job does."""
 
     config_offset: ConfigOffset
     owned: Jobs
     draining: bool = False
-    """This worker is to go for good: its jobs move away while it still runs them."""
+    """This worker leaves for good: its jobs move away while it still runs them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,7 +47,7 @@ class Installed:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AbandonWanted:
-    """Give the place up, but not for good: whoever should do the work here is stuck."""
+    """Give the place up until everything has stopped: the herder is stuck, or cannot start its jobs."""
 
     reason: str
 
@@ -56,7 +56,7 @@ class AbandonWanted:
 class LeaveWanted:
     reason: str
     for_good: bool = False
-    """A static member says farewell, too: nobody is to wait for it."""
+    """A static member sends a LeaveGroup, too: the group must not wait for it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,7 +67,7 @@ class Answered(Generic[ResponseT_co]):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Failed:
-    """The coordinator could not be asked, or nobody knows whether it was."""
+    """No answer arrives; the coordinator may have received the request or not."""
 
     id: RequestId
     reason: str
@@ -84,12 +84,12 @@ Ordered: TypeAlias = Subscribed | RejoinWanted | Installed | AbandonWanted | Lea
 """What the herder asks for."""
 Event: TypeAlias = Ordered | Answered[ResponseT] | Failed | TimerFired
 
-# -- effects: orders to whoever drives the member ---------------------------------------------------------------------
+# -- effects: orders to the driver of the member ----------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Send(Generic[RequestT_co]):
-    """Ask the coordinator → Answered | Failed. A heartbeat must not wait behind a join that is parked there."""
+    """Ask the coordinator → Answered | Failed. A heartbeat must not wait behind a join that the broker parks."""
 
     id: RequestId
     request: RequestT_co
@@ -119,7 +119,7 @@ class Say:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Left:
-    """The member has left the group, whether anybody heard it or not. Nothing follows."""
+    """The member has left the group, whether the coordinator was told or not. Nothing follows."""
 
 
 Effect: TypeAlias = Send[RequestT] | SetTimer | CancelTimer | Say | MembershipEvent | Left

@@ -1,4 +1,4 @@
-"""What a classic member asks and hears; version-free (API versions end in `wire`, `broker` and `kafka`)."""
+"""The requests of a classic member and their answers, free of API versions (these end in `wire`, `broker`, `kafka`)."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -7,7 +7,7 @@ from typing import TypeAlias
 from coterie.nouns.ids import Generation, GroupId, InstanceId, MemberId
 from coterie.wire.errors import ErrorCode
 
-# -- requests to the coordinator and its answers; one request is outstanding at a time, but for heartbeats --------
+# -- requests to the coordinator and their answers -------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

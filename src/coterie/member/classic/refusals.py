@@ -1,4 +1,4 @@
-"""Which answers no asking again will ever change, and what the user has to set instead."""
+"""Which errors no retry mends, and which setting the user must change."""
 
 from coterie.member.classic.state import Member, NeverIn
 from coterie.wire.connect import PROTOCOL_TYPE
@@ -6,10 +6,10 @@ from coterie.wire.errors import ErrorCode
 
 
 def refusal(member: Member, error: ErrorCode) -> str | None:
-    """Why the group will never take this worker as it is set; None when it may yet, so that it is asked again.
+    """Why the group never accepts this worker with its present settings; None if it may, so that a retry makes sense.
 
-    A group that is full (GROUP_MAX_SIZE_REACHED) may have room later. A group without a protocol in common with a
-    worker that was in it before is in the middle of a change: its members go one by one.
+    A group that is full (GROUP_MAX_SIZE_REACHED) may have room later. A group that has no protocol in common with a
+    former member is being changed: its members are restarted one by one.
     """
     settings = member.settings
     match error:

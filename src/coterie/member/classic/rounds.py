@@ -327,7 +327,7 @@ def on_synced(turn: Turn, asked: InFlight[SyncRequest], response: SyncResponse) 
 
 def on_assignment_bytes(turn: Turn, data: bytes) -> None:
     if not data:
-        lose(turn, "its leader has left this worker out, as one does with whom one cannot understand")
+        lose(turn, "the leader has left this worker out: it could not decode this worker's metadata")
         retry_later(turn)
         return
     try:

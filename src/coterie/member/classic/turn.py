@@ -11,7 +11,7 @@ RequestT = TypeVar("RequestT", bound=Request)
 
 SAY_AGAIN_MS = 30_000
 TROUBLES_MAX = 8
-"""Kept at once: what a broken network says of itself has no end."""
+"""How many are kept: the messages of a broken network are unbounded."""
 
 
 class Turn:
@@ -24,8 +24,8 @@ class Turn:
         self.effects.append(effect)
 
     def say_trouble(self, text: str) -> None:
-        """At once when it is new, then again every so often: whoever reads the log is to see that it lasts. So with
-        each of several that come in turn, as when heartbeats fail and joins do, too."""
+        """Log a new trouble at once and a lasting one every ``SAY_AGAIN_MS``; several may alternate, as when both
+        heartbeats and joins fail."""
         troubles, now_ms = self.member.troubles, self.now_ms
         trouble = troubles.get(text)
         if trouble is None:

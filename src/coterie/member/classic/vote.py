@@ -1,4 +1,4 @@
-"""What a member offers its group, and what it makes of the group's vote."""
+"""Which protocols a member offers its group, and what the group chose."""
 
 from coterie.member.classic.state import InGroup, Member
 from coterie.member.classic.turn import Turn
@@ -7,13 +7,14 @@ from coterie.wire.connect import ConnectProtocol
 
 
 def what_to_offer(turn: Turn) -> tuple[ConnectProtocol, ...]:
-    """Everything; but from a worker at work that may have missed a vote, nothing that would have it stop first.
+    """All protocols; but not eager while this worker runs jobs and may have missed a vote for eager.
 
-    An eager group's leader takes whoever was in the last round to have heard of its vote, and to have stopped before
-    the next. Who has not heard (the answer to its join was lost; or it is a static member, which a group may leave out
-    of a round once it has waited for the rebalance timeout) would still run what others are given. So it offers the
-    other protocols alone. A group that cannot do without eager refuses that, and so it learns to stop first; any other
-    takes it, and is offered eager again in a round of its own.
+    The leader of an eager group assumes that each member of the last round received the vote and stops everything
+    before it joins the next round. A member that did not receive the vote (the answer to its join was lost; or it is a
+    static member, which a group leaves out of a round after the rebalance timeout) would still run jobs that other
+    members are assigned. So such a member offers the other protocols only. A group that needs eager refuses this join,
+    and the member stops everything before it joins again; any other group accepts it, and the member offers eager
+    again in a further round.
     """
     place, settings = turn.member.place, turn.member.settings
     if not (isinstance(place, InGroup) and turn.member.owned):
@@ -32,7 +33,7 @@ def spoken(member: Member, wire_name: str) -> ConnectProtocol | None:
 
 
 def announce(turn: Turn, protocol: ConnectProtocol) -> None:
-    """Say what the group speaks, whenever that is another protocol than before."""
+    """Log the group's protocol whenever it changes."""
     member = turn.member
     if protocol is member.announced:
         return
