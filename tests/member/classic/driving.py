@@ -1,11 +1,21 @@
 """A member to drive by hand: it says what is sent and told, and answers are given by name."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import TypeVar
 
 from coterie.engine.timers import Timers
 from coterie.member.classic.machine import step
-from coterie.member.classic.messages import HeartbeatRequest, JoinResponse, Request, Response, SyncResponse
+from coterie.member.classic.messages import (
+    HeartbeatRequest,
+    HeartbeatResponse,
+    JoinRequest,
+    JoinResponse,
+    Request,
+    Response,
+    SyncRequest,
+    SyncResponse,
+)
 from coterie.member.classic.state import Member, MemberSettings
 from coterie.member.events import (
     Answered,
@@ -22,6 +32,7 @@ from coterie.member.events import (
 )
 from coterie.nouns.ids import ConfigOffset, Generation, GroupId, InstanceId, MemberId, WorkerUrl
 from coterie.nouns.jobs import NO_JOBS, ConnectorName, ConnectorTaskId, Jobs
+from coterie.nouns.membership import PlaceHandover
 from coterie.wire.connect import ConnectProtocol, WorkerAssignment
 from coterie.wire.connect_bytes import encode_assignment
 from coterie.wire.errors import ErrorCode
@@ -29,7 +40,21 @@ from coterie.wire.errors import ErrorCode
 RequestT = TypeVar("RequestT", bound=Request)
 EffectT = TypeVar("EffectT")
 
+INTERVAL_MS, OFTEN_MS, QUIET_MS = 3_000, 200, 6_000
 SOME_WORK = Jobs(frozenset({ConnectorName("a")}), frozenset({ConnectorTaskId(ConnectorName("a"), 0)}))
+
+
+HANDED_ON = PlaceHandover(
+    member_id=MemberId("me"),
+    generation=Generation(7),
+    protocol="sessioned",
+    leader=MemberId("x"),
+    leader_url=WorkerUrl("http://x:8083/"),
+    config_offset=ConfigOffset(4),
+    jobs=SOME_WORK,
+    unheard=True,
+)
+"""What a former life of the process has handed on."""
 
 
 class Worker:
@@ -89,6 +114,23 @@ class Worker:
 
     def subscribe(self, owned: Jobs = NO_JOBS) -> None:
         self.feed(Subscribed(config_offset=ConfigOffset(4), owned=owned))
+
+    def settle(
+        self,
+        work: Jobs = SOME_WORK,
+        *,
+        protocol: ConnectProtocol = ConnectProtocol.COMPATIBLE,
+        generation: int = 1,
+    ) -> None:
+        """One round in which ``work`` is assigned and started; the group does not know a static member yet."""
+        if self.sent(JoinRequest) is None:
+            self.subscribe()
+        if self.sent(JoinRequest) is None:
+            self.answer(HeartbeatRequest, HeartbeatResponse(error=ErrorCode.unknown_member_id))
+        self.answer(JoinRequest, joined(generation, protocol=protocol))
+        self.answer(SyncRequest, synced(work, protocol=protocol))
+        self.subscribe(work)
+        self.told.clear()
 
     def sent(self, kind: type[RequestT]) -> RequestT | None:
         """The newest request of ``kind`` that waits for its answer."""
@@ -154,3 +196,14 @@ def synced(
         delay_ms=delay_ms,
     )
     return SyncResponse(error=ErrorCode.none, assignment=encode_assignment(protocol, assignment))
+
+
+def hurrying(interval_ms: int = INTERVAL_MS, often_ms: int = OFTEN_MS) -> Worker:
+    worker = Worker()
+    worker.member.settings = replace(
+        worker.member.settings,
+        heartbeat_interval_ms=interval_ms,
+        rebalance_heartbeat_interval_ms=often_ms,
+        quiet_ms=QUIET_MS,
+    )
+    return worker

@@ -1,8 +1,11 @@
-"""Whatever comes, in whatever order: what must always be true of a member."""
+"""What must always hold of a member, whatever comes in whatever order; and a member in a handed-on place."""
+
+from dataclasses import replace
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from coterie.member.classic.machine import step
 from coterie.member.classic.messages import (
     HeartbeatRequest,
     HeartbeatResponse,
@@ -15,7 +18,7 @@ from coterie.member.classic.messages import (
     SyncRequest,
     SyncResponse,
 )
-from coterie.member.classic.state import HasLeft, InGroup, ReleasesAll
+from coterie.member.classic.state import HasLeft, InGroup, Member, MemberSettings, ReleasesAll
 from coterie.member.events import (
     AbandonWanted,
     Answered,
@@ -26,16 +29,17 @@ from coterie.member.events import (
     Ordered,
     RejoinWanted,
     RequestId,
+    Send,
     Subscribed,
     Timer,
     TimerFired,
 )
-from coterie.nouns.ids import ConfigOffset, Generation, InstanceId, MemberId
+from coterie.nouns.ids import ConfigOffset, Generation, GroupId, InstanceId, MemberId, WorkerUrl
 from coterie.nouns.jobs import NO_JOBS
-from coterie.nouns.membership import Assigned, Computed, Lost, MembershipRefused
+from coterie.nouns.membership import Assigned, Computed, Lost, MembershipRefused, ProvedUntil
 from coterie.wire.connect import ConnectProtocol, RoundToken
 from coterie.wire.errors import ErrorCode
-from tests.member.classic.driving import SOME_WORK, Worker, synced
+from tests.member.classic.driving import HANDED_ON, SOME_WORK, Worker, synced
 
 ERRORS = st.sampled_from(
     [
@@ -188,3 +192,61 @@ def honest(request: Request) -> Response:
             return HeartbeatResponse(error=ErrorCode.none if request.generation == 9 else ErrorCode.illegal_generation)
         case _:
             return LeaveResponse(error=ErrorCode.none)
+
+
+# -- a place that a former life of the process has handed on ----------------------------------------------------------
+
+
+SETTINGS = MemberSettings(group_id=GroupId("group"), url=WorkerUrl("http://here:8083/"))
+
+
+def first_heartbeat(member: Member) -> Send[Request]:
+    """Driven at once by the loop around it."""
+    output = step(member, TimerFired(timer="heartbeat"), now_ms=1_000)
+    (send,) = [effect for effect in output.effects if isinstance(effect, Send)]
+    return send
+
+
+def test_it_joins_nothing_and_is_heard_of_under_its_former_id() -> None:
+    for its_settings in (SETTINGS, replace(SETTINGS, instance_id=InstanceId("place"))):
+        send = first_heartbeat(Member(its_settings, HANDED_ON))
+        assert isinstance(send.request, HeartbeatRequest)
+        assert (send.request.member_id, send.request.generation) == (HANDED_ON.member_id, HANDED_ON.generation)
+        assert send.request.instance_id == its_settings.instance_id
+
+
+def test_an_answer_proves_the_place() -> None:
+    member = Member(SETTINGS, HANDED_ON)
+    send = first_heartbeat(member)
+    output = step(member, Answered(id=send.id, response=HeartbeatResponse(error=ErrorCode.none)), now_ms=1_100)
+    assert (
+        ProvedUntil(until_ms=1_000 + SETTINGS.lease_ms, session_timeout_ms=SETTINGS.session_timeout_ms)
+        in output.effects
+    )
+
+
+def test_a_place_that_the_group_gave_up_is_lost() -> None:
+    member = Member(SETTINGS, HANDED_ON)
+    send = first_heartbeat(member)
+    unknown = HeartbeatResponse(error=ErrorCode.unknown_member_id)
+    output = step(member, Answered(id=send.id, response=unknown), now_ms=1_100)
+    assert any(isinstance(effect, Lost) for effect in output.effects)
+
+
+def test_the_next_join_says_what_it_had() -> None:
+    member = Member(SETTINGS, HANDED_ON)
+    output = step(member, RejoinWanted(reason="a new life"), now_ms=1_000)
+    (join,) = [effect.request for effect in output.effects if isinstance(effect, Send)]
+    assert isinstance(join, JoinRequest)
+    assert join.member_id == HANDED_ON.member_id
+    assert member.owned == HANDED_ON.jobs
+
+
+def test_whose_former_life_may_have_missed_a_vote_offers_no_eager_while_it_has_work() -> None:
+    for unheard in (True, False):
+        member = Member(SETTINGS, replace(HANDED_ON, unheard=unheard))
+        output = step(member, RejoinWanted(reason="a new life"), now_ms=1_000)
+        (join,) = [effect.request for effect in output.effects if isinstance(effect, Send)]
+        assert isinstance(join, JoinRequest)
+        offered = [name for name, _ in join.protocols]
+        assert (ConnectProtocol.EAGER.wire_name in offered) is not unheard

@@ -219,17 +219,3 @@ def test_one_that_is_fenced_stops_everything_says_who_and_asks_no_more(
     worker.pass_time(60_000)
     assert worker.sent(JoinRequest) is None
     assert not worker.out
-
-
-def test_a_heartbeat_that_is_not_authorized_ends_as_a_refusal() -> None:
-    worker = Worker()
-    worker.subscribe()
-    worker.answer(JoinRequest, joined())
-    worker.answer(SyncRequest, synced(SOME_WORK))
-    worker.told.clear()
-    worker.pass_time(1_000)
-    worker.answer(HeartbeatRequest, HeartbeatResponse(error=ErrorCode.group_authorization_failed))
-    lost, refused = worker.told
-    assert isinstance(lost, Lost)
-    assert isinstance(refused, MembershipRefused)
-    assert "allow its principal" in refused.reason

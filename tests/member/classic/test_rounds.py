@@ -1,4 +1,4 @@
-"""What a member offers, what follows from the group's vote, and what it makes of bytes that are none."""
+"""A round: joining, having the assignments computed, syncing; what an eager vote and malformed bytes change."""
 
 from dataclasses import replace
 
@@ -14,7 +14,7 @@ from coterie.member.classic.messages import (
 )
 from coterie.member.classic.state import Settled
 from coterie.member.events import Installed, LeaveWanted, Left, RejoinWanted
-from coterie.nouns.ids import ConfigOffset, InstanceId, MemberId, WorkerUrl
+from coterie.nouns.ids import ConfigOffset, Generation, InstanceId, MemberId, WorkerUrl
 from coterie.nouns.jobs import NO_JOBS, ConnectorName, ConnectorTaskId, Jobs
 from coterie.nouns.membership import (
     Assigned,
@@ -26,59 +26,153 @@ from coterie.nouns.membership import (
     MemberStateChanged,
     MustReleaseAll,
 )
-from coterie.wire.connect import ConnectProtocol, RoundResult, RoundToken, WorkerMetadata
-from coterie.wire.connect_bytes import decode_metadata, encode_metadata
+from coterie.wire.connect import ConnectProtocol, RoundResult, RoundToken, WorkerAssignment, WorkerMetadata
+from coterie.wire.connect_bytes import decode_assignment, decode_metadata, encode_metadata
 from coterie.wire.errors import ErrorCode
-from tests.member.classic.driving import SOME_WORK, Worker, joined, synced
+from tests.member.classic.driving import OFTEN_MS, SOME_WORK, Worker, joined, synced
 
 EAGER, COMPATIBLE, SESSIONED, STATIC = ConnectProtocol
+
+
 ALL = pytest.mark.parametrize("protocol", list(ConnectProtocol))
+
+
 CLAIMS = Jobs(tasks=frozenset({ConnectorTaskId(ConnectorName("a-b"), 7)}))
 
 
-def settle(worker: Worker, protocol: ConnectProtocol, work: Jobs = SOME_WORK, generation: int = 1) -> None:
-    """A round in which ``work`` is received."""
-    if worker.sent(JoinRequest) is None:
-        worker.subscribe()
-    worker.answer(JoinRequest, joined(generation, protocol=protocol))
-    worker.answer(SyncRequest, synced(work, protocol=protocol))
-    worker.subscribe(work)
-    worker.told.clear()
+def said(request: JoinRequest) -> WorkerMetadata:
+    return decode_metadata(request.protocols[0][1])[1]
 
 
-# -- what is offered --------------------------------------------------------------------------------------------------
+# -- joining and syncing ----------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("setting", "names"),
-    [
-        ("eager", ["default"]),
-        ("compatible", ["compatible", "default"]),
-        ("sessioned", ["sessioned", "compatible", "default"]),
-        ("static", ["static", "sessioned", "compatible", "default"]),
-    ],
-)
-def test_a_worker_offers_its_protocol_and_all_older_ones_the_newest_first(setting: str, names: list[str]) -> None:
-    worker = Worker(offers=ConnectProtocol.named(setting))
+COORDINATOR_AWAY = [
+    ErrorCode.coordinator_not_available,
+    ErrorCode.not_coordinator,
+    ErrorCode.coordinator_load_in_progress,
+]
+
+
+def test_nothing_is_asked_before_the_herder_has_said_what_it_runs(worker: Worker) -> None:
+    worker.feed(RejoinWanted(reason="impatience"))
+    worker.pass_time(60_000)
+    assert not worker.out
+
+
+def test_a_new_member_learns_its_id_and_joins_with_it_at_once(worker: Worker) -> None:
     worker.subscribe()
+    asked = worker.answer(JoinRequest, JoinResponse(error=ErrorCode.member_id_required, member_id=MemberId("me")))
+    assert asked.member_id == ""
+    again = worker.sent(JoinRequest)
+    assert again is not None
+    assert again.member_id == "me"
+
+
+def test_a_follower_syncs_at_once_and_hands_its_assignment_over(worker: Worker) -> None:
+    worker.subscribe()
+    worker.answer(JoinRequest, joined(generation=7))
+    request = worker.answer(SyncRequest, synced(SOME_WORK, delay_ms=300))
+    assert request.generation == 7
+    assert request.assignments == ()
+    (delivered,) = worker.heard(Assigned)
+    assert delivered.epoch == 7
+    assert delivered.jobs == SOME_WORK
+    assert RoundResult.of(delivered.token).delay_ms == 300
+
+
+def test_a_leader_syncs_what_its_herder_computed(worker: Worker) -> None:
+    metadata = encode_metadata(
+        ConnectProtocol.COMPATIBLE,
+        WorkerMetadata(url=WorkerUrl("http://o/"), config_offset=worker.member.subscription.config_offset),
+    )
+    worker.subscribe()
+    worker.answer(JoinRequest, joined(3, leader="me", members={"me": metadata, "other": metadata}))
+    (wanted,) = worker.heard(AssignmentWanted)
+    assert sorted(wanted.members) == ["me", "other"]
+    assert worker.sent(SyncRequest) is None
+    assert isinstance(wanted.token, RoundToken)
+    computed = Computed(
+        config_offset=worker.member.subscription.config_offset,
+        assignments={MemberId("me"): MemberAssignment(assigned=SOME_WORK)},
+    )
+    worker.feed(Installed(token=replace(wanted.token, generation=Generation(2)), computed=computed))
+    assert worker.sent(SyncRequest) is None, "an answer for another generation is dropped"
+    worker.feed(Installed(token=wanted.token, computed=computed))
+    request = worker.sent(SyncRequest)
+    assert request is not None
+    ((member_id, sent),) = request.assignments
+    assert (member_id, decode_assignment(sent)[1]) == (
+        "me",
+        WorkerAssignment(
+            leader=MemberId("me"),
+            leader_url=WorkerUrl("http://w:8083/"),
+            config_offset=worker.member.subscription.config_offset,
+            assigned=SOME_WORK,
+        ),
+    )
+
+
+def test_the_next_join_says_what_is_owned_and_the_work_goes_on(worker: Worker) -> None:
+    worker.settle()
+    worker.feed(RejoinWanted(reason="the delay is over"))
     request = worker.sent(JoinRequest)
     assert request is not None
-    assert [name for name, _ in request.protocols] == names
-    assert [decode_metadata(data)[0] for _, data in request.protocols] == list(range(len(names) - 1, -1, -1))
+    assert request.reason == "the delay is over"
+    allocation = said(request).allocation
+    assert allocation is not None
+    assert allocation.assigned == SOME_WORK
+    assert not worker.heard(Lost)
 
 
-@pytest.mark.parametrize("claims", [None, NO_JOBS, CLAIMS])
-def test_claims_are_said_in_static_alone(claims: Jobs | None) -> None:
-    worker = Worker(claims=claims)
-    worker.subscribe()
-    request = worker.sent(JoinRequest)
-    assert request is not None
-    newest, *older = [decode_metadata(data)[1] for _, data in request.protocols]
-    if claims is None:
-        assert (newest.static_connectors, newest.static_tasks) == (None, None)
-    else:
-        assert (newest.static_connectors, newest.static_tasks) == (claims.connectors, claims.tasks)
-    assert all(one.static_connectors is None and one.static_tasks is None for one in older)
+def test_a_wish_that_comes_during_a_round_is_granted_after_it(worker: Worker) -> None:
+    worker.settle()
+    worker.feed(RejoinWanted(reason="first"))
+    assert sum(isinstance(send.request, JoinRequest) for send in worker.out) == 1
+    worker.answer(JoinRequest, joined(2))
+    worker.feed(RejoinWanted(reason="second"))
+    worker.answer(SyncRequest, synced())
+    again = worker.sent(JoinRequest)
+    assert again is not None
+    assert again.reason == "second"
+
+
+@pytest.mark.parametrize("says_more", [False, True])
+def test_a_wish_while_the_join_is_out_is_granted_by_that_round_unless_there_is_more_to_say(
+    worker: Worker, says_more: bool
+) -> None:
+    """A worker that joins as soon as it has released what was revoked asks for a round for that, too."""
+    worker.settle()
+    worker.feed(RejoinWanted(reason="first"))
+    if says_more:
+        worker.subscribe(NO_JOBS)
+    worker.feed(RejoinWanted(reason="second"))
+    worker.answer(JoinRequest, joined(2))
+    worker.answer(SyncRequest, synced())
+    assert (worker.sent(JoinRequest) is not None) is says_more
+
+
+@pytest.mark.parametrize("error", [ErrorCode.rebalance_in_progress, ErrorCode.illegal_generation])
+def test_a_sync_of_a_round_that_is_over_leads_to_the_next_join(worker: Worker, error: ErrorCode) -> None:
+    worker.settle()
+    worker.feed(RejoinWanted(reason="a wish"))
+    worker.answer(JoinRequest, joined(2))
+    worker.answer(SyncRequest, SyncResponse(error=error))
+    assert worker.sent(JoinRequest) is not None
+    assert not worker.heard(Lost)
+
+
+@pytest.mark.parametrize("error", COORDINATOR_AWAY)
+def test_a_coordinator_that_is_away_is_asked_again_by_the_same_member(worker: Worker, error: ErrorCode) -> None:
+    worker.settle()
+    worker.feed(RejoinWanted(reason="a wish"))
+    worker.answer(JoinRequest, JoinResponse(error=error))
+    assert worker.sent(JoinRequest) is None, "not at once"
+    worker.pass_time(1_000)
+    again = worker.sent(JoinRequest)
+    assert again is not None
+    assert again.member_id == "me"
+    assert not worker.heard(Lost)
 
 
 @ALL
@@ -109,23 +203,55 @@ def test_the_herder_is_told_what_the_group_has_voted_for(worker: Worker, protoco
     )
 
 
-def test_a_change_of_what_the_group_speaks_is_told_once() -> None:
-    worker = Worker(claims=CLAIMS)
-    for generation, protocol in enumerate([STATIC, STATIC, SESSIONED, SESSIONED, STATIC], start=1):
-        settle(worker, protocol, NO_JOBS, generation)
-        worker.feed(RejoinWanted(reason="a wish"))
-    assert worker.said == ["The group speaks static", "The group speaks static"]
-    assert worker.warned == [
-        "The group speaks sessioned, not static: a member's connect.protocol is that old; "
-        "static.connectors and static.tasks are ignored"
-    ]
+# -- a join that waits for stops --------------------------------------------------------------------------------------
+
+
+def told_to_give_back(worker: Worker) -> None:
+    """It is told to give SOME_WORK back, and then another member, which has given back its own, begins a round."""
+    worker.settle()
+    worker.feed(RejoinWanted(reason="a wish"))
+    worker.answer(JoinRequest, joined(2))
+    worker.answer(SyncRequest, synced(revoked=SOME_WORK))
+    worker.pass_time(OFTEN_MS)
+    worker.answer(HeartbeatRequest, HeartbeatResponse(error=ErrorCode.rebalance_in_progress))
+
+
+def test_it_joins_the_next_round_when_what_it_gives_back_has_stopped(hurried: Worker) -> None:
+    told_to_give_back(hurried)
+    assert hurried.sent(JoinRequest) is None
+    hurried.pass_time(OFTEN_MS)
+    assert hurried.beats() == 1, "it asks on, and so keeps its place"
+    hurried.subscribe(NO_JOBS)
+    join = hurried.sent(JoinRequest)
+    assert join is not None
+    allocation = decode_metadata(join.protocols[0][1])[1].allocation
+    assert allocation is not None
+    assert allocation.assigned == NO_JOBS
+
+
+@pytest.mark.parametrize(("rebalance_timeout_ms", "held_ms"), [(60_000, 2_000), (10_000, 2_000), (3_000, 1_500)])
+def test_nobody_waits_long_for_a_slow_stop_and_the_group_never_so_long_that_it_goes_on_without(
+    hurried: Worker, rebalance_timeout_ms: int, held_ms: int
+) -> None:
+    hurried.member.settings = replace(
+        hurried.member.settings, rebalance_timeout_ms=rebalance_timeout_ms, quiet_ms=31_000
+    )
+    told_to_give_back(hurried)
+    hurried.pass_time(held_ms - OFTEN_MS - 1)
+    assert hurried.sent(JoinRequest) is None
+    hurried.pass_time(1)
+    join = hurried.sent(JoinRequest)
+    assert join is not None
+    allocation = decode_metadata(join.protocols[0][1])[1].allocation
+    assert allocation is not None
+    assert allocation.assigned == SOME_WORK, "it still runs, so nobody else may be given it"
 
 
 # -- eager ------------------------------------------------------------------------------------------------------------
 
 
 def test_in_an_eager_group_everything_has_stopped_before_a_member_joins(worker: Worker) -> None:
-    settle(worker, EAGER)
+    worker.settle(protocol=EAGER)
     worker.pass_time(1_000)
     worker.answer(HeartbeatRequest, HeartbeatResponse(error=ErrorCode.rebalance_in_progress))
     assert worker.sent(JoinRequest) is None
@@ -142,7 +268,7 @@ def test_in_an_eager_group_everything_has_stopped_before_a_member_joins(worker: 
 def test_a_worker_that_joined_at_work_stops_before_the_next_join_once_it_has_heard_of_an_eager_vote(
     worker: Worker,
 ) -> None:
-    settle(worker, STATIC)
+    worker.settle(protocol=STATIC)
     worker.feed(RejoinWanted(reason="a wish"))
     worker.answer(JoinRequest, joined(2, protocol=EAGER))
     worker.answer(SyncRequest, SyncResponse(error=ErrorCode.rebalance_in_progress))
@@ -168,17 +294,17 @@ def test_what_was_just_assigned_has_to_be_stopped_too_though_the_herder_said_som
 
 
 def test_after_an_eager_round_the_work_goes_on_through_the_next_but_one(worker: Worker) -> None:
-    settle(worker, EAGER)
+    worker.settle(protocol=EAGER)
     worker.feed(RejoinWanted(reason="a wish"))
     worker.subscribe(NO_JOBS)
-    settle(worker, STATIC, generation=2)
+    worker.settle(protocol=STATIC, generation=2)
     worker.feed(RejoinWanted(reason="a wish"))
     assert worker.sent(JoinRequest) is not None
     assert worker.heard(MemberStateChanged) == [MemberStateChanged(state=MemberState.PREPARING_REBALANCE)]
 
 
 def test_a_member_that_is_slow_to_stop_and_is_removed_stops_all_the_same_and_joins_as_a_new_one(worker: Worker) -> None:
-    settle(worker, EAGER)
+    worker.settle(protocol=EAGER)
     worker.feed(RejoinWanted(reason="a wish"))
     worker.pass_time(1_000)
     worker.answer(HeartbeatRequest, HeartbeatResponse(error=ErrorCode.unknown_member_id))
@@ -190,7 +316,7 @@ def test_a_member_that_is_slow_to_stop_and_is_removed_stops_all_the_same_and_joi
 
 
 def test_a_member_can_leave_while_it_stops_for_an_eager_round(worker: Worker) -> None:
-    settle(worker, EAGER)
+    worker.settle(protocol=EAGER)
     worker.feed(RejoinWanted(reason="a wish"))
     worker.feed(LeaveWanted(reason="SIGTERM"))
     worker.subscribe(NO_JOBS)
@@ -214,78 +340,6 @@ def test_a_static_member_that_is_back_in_an_eager_group_goes_on_with_the_whole_t
     assert (worker.sent(JoinRequest) is not None) is leads, "a leader that is back does not know what it dealt out"
 
 
-# -- votes that were missed -------------------------------------------------------------------------------------------
-
-
-def names(worker: Worker) -> list[str]:
-    request = worker.sent(JoinRequest)
-    assert request is not None
-    return [name for name, _ in request.protocols]
-
-
-@pytest.mark.parametrize("broken", [True, False], ids=["broken off", "never answered"])
-def test_a_worker_at_work_that_may_have_missed_a_vote_offers_no_eager(worker: Worker, broken: bool) -> None:
-    """The lost answer may have been of an eager round: then the leader takes this worker to have stopped by now."""
-    settle(worker, STATIC)
-    worker.feed(RejoinWanted(reason="a wish"))
-    if broken:
-        worker.fail(JoinRequest)
-        worker.pass_time(1_000)
-    else:
-        lost = worker.sent(JoinRequest)
-        while worker.sent(JoinRequest) is lost:
-            worker.pass_time(1_000)
-            worker.answer(HeartbeatRequest, HeartbeatResponse(error=ErrorCode.rebalance_in_progress))
-    assert names(worker) == ["static", "sessioned", "compatible"]
-
-
-def test_a_group_that_cannot_do_without_eager_refuses_that_and_then_everything_stops_first(worker: Worker) -> None:
-    settle(worker, STATIC)
-    worker.feed(RejoinWanted(reason="a wish"))
-    worker.fail(JoinRequest)
-    worker.pass_time(1_000)
-    worker.told.clear()
-    worker.answer(JoinRequest, JoinResponse(error=ErrorCode.inconsistent_group_protocol))
-    assert worker.sent(JoinRequest) is None
-    assert worker.heard(MustReleaseAll) == [MustReleaseAll()]
-    worker.subscribe(NO_JOBS)
-    assert names(worker) == ["static", "sessioned", "compatible", "default"]
-
-
-def test_any_other_group_takes_it_and_is_offered_eager_again_in_a_round_of_its_own(worker: Worker) -> None:
-    settle(worker, STATIC)
-    worker.feed(RejoinWanted(reason="a wish"))
-    worker.fail(JoinRequest)
-    worker.pass_time(1_000)
-    worker.answer(JoinRequest, joined(3, protocol=STATIC))
-    worker.answer(SyncRequest, synced(protocol=STATIC))
-    assert names(worker) == ["static", "sessioned", "compatible", "default"]
-    worker.answer(JoinRequest, joined(4, protocol=STATIC))
-    worker.answer(SyncRequest, synced(protocol=STATIC))
-    assert worker.sent(JoinRequest) is None
-    assert not worker.heard(Lost)
-
-
-def test_a_worker_without_work_offers_everything_whatever_it_has_missed(worker: Worker) -> None:
-    settle(worker, STATIC, NO_JOBS)
-    worker.feed(RejoinWanted(reason="a wish"))
-    worker.fail(JoinRequest)
-    worker.pass_time(1_000)
-    assert names(worker) == ["static", "sessioned", "compatible", "default"]
-
-
-def test_a_static_member_that_was_away_for_a_whole_rebalance_timeout_may_have_missed_a_vote() -> None:
-    worker = Worker(InstanceId("one"), rebalance_timeout_ms=2_000)
-    worker.subscribe()
-    worker.answer(HeartbeatRequest, HeartbeatResponse(error=ErrorCode.unknown_member_id))
-    settle(worker, STATIC)
-    worker.pass_time(1_000)
-    worker.answer(HeartbeatRequest, HeartbeatResponse(error=ErrorCode.none))
-    worker.now_ms += 2_500  # Paused; its session is longer.
-    worker.feed(RejoinWanted(reason="a wish"))
-    assert names(worker) == ["static", "sessioned", "compatible"]
-
-
 # -- bytes that are none ----------------------------------------------------------------------------------------------
 
 
@@ -307,7 +361,7 @@ def test_a_member_whose_metadata_is_malformed_is_left_out_and_the_others_are_not
 def test_a_member_that_is_left_out_stops_everything_and_asks_again_with_patience(
     worker: Worker, protocol: ConnectProtocol
 ) -> None:
-    settle(worker, protocol)
+    worker.settle(protocol=protocol)
     worker.feed(RejoinWanted(reason="a wish"))
     worker.subscribe(NO_JOBS if protocol is EAGER else SOME_WORK)
     worker.answer(JoinRequest, joined(2, protocol=protocol))
@@ -325,7 +379,7 @@ def test_a_member_that_is_left_out_stops_everything_and_asks_again_with_patience
 def test_an_assignment_that_is_malformed_is_asked_for_again_and_the_work_goes_on(
     worker: Worker, protocol: ConnectProtocol, nonsense: bytes
 ) -> None:
-    settle(worker, protocol)
+    worker.settle(protocol=protocol)
     worker.feed(RejoinWanted(reason="a wish"))
     worker.subscribe(NO_JOBS if protocol is EAGER else SOME_WORK)
     worker.answer(JoinRequest, joined(2, protocol=protocol))
@@ -333,7 +387,7 @@ def test_an_assignment_that_is_malformed_is_asked_for_again_and_the_work_goes_on
     assert not worker.heard(Assigned)
     assert worker.sent(JoinRequest) is None, "not at once"
     worker.pass_time(1_000)
-    settle(worker, protocol, generation=3)
+    worker.settle(protocol=protocol, generation=3)
     assert worker.sent(JoinRequest) is None
     assert not worker.heard(Lost)
 
