@@ -30,7 +30,8 @@ heartbeats; a member that was refused keeps its place until it leaves; a loss en
     [1] A static member keeps its id. Once ``ending`` is set, AbandonWanted has no effect.
     [2] Without an error; a heartbeat also with REBALANCE_IN_PROGRESS.
 
-``Member.round``: how far this member is in the group's present round.
+``Member.round``: how far this member is in the group's present round. ``WaitsToJoin`` without a back-off goes on by its
+own rows in the same step.
 
     ====================  ==============================================================  ============================
     state                 event                                                           next state
