@@ -45,7 +45,7 @@ NO_PRODUCER_EPOCH = -1
 NO_SEQUENCE = -1
 
 
-class DamagedError(WireError):
+class DamagedBatchError(WireError):
     """Bytes that were a batch once; sent again they may arrive whole."""
 
 
@@ -123,7 +123,7 @@ def read_head(data: bytes | memoryview, at: int = 0) -> BatchHead:
     """The head of the batch at ``at``; that the whole batch is there has been checked, its CRC not.
 
     :raises WireError: when the batch is cut off, is not of magic 2, or its numbers contradict each other;
-        `DamagedError` when it cannot have been sent so.
+        `DamagedBatchError` when it cannot have been sent so.
     """
     left = len(data) - at
     if left < HEAD_SIZE:
@@ -134,7 +134,7 @@ def read_head(data: bytes | memoryview, at: int = 0) -> BatchHead:
     ) = _HEAD.unpack_from(data, at)  # fmt: skip
     size_bytes = length + _LENGTH_END
     if magic > 2 or size_bytes < HEAD_SIZE:
-        raise DamagedError(f"a batch of magic {magic} tells {size_bytes} bytes")
+        raise DamagedBatchError(f"a batch of magic {magic} tells {size_bytes} bytes")
     if magic < 2:
         raise WireError(f"a batch of magic {magic}")
     if size_bytes > left:
@@ -156,16 +156,16 @@ def read_head(data: bytes | memoryview, at: int = 0) -> BatchHead:
 
 
 def check_crc(data: bytes | memoryview, at: int, head: BatchHead) -> None:
-    """:raises DamagedError: when the batch at ``at`` was damaged on its way."""
+    """:raises DamagedBatchError: when the batch at ``at`` was damaged on its way."""
     (expected,) = struct.unpack_from(">I", data, at + _CRC_END - 4)
     if crc32c(memoryview(data)[at + _CRC_END : at + head.size_bytes]) != expected:
-        raise DamagedError("the CRC of a batch does not match its bytes")
+        raise DamagedBatchError("the CRC of a batch does not match its bytes")
 
 
 def check_produced(data: bytes | memoryview) -> BatchHead:
     """The head of what a producer wants appended to one partition: exactly one sound batch.
 
-    :raises WireError: when it is anything else; `DamagedError` when it was damaged on its way.
+    :raises WireError: when it is anything else; `DamagedBatchError` when it was damaged on its way.
     """
     head = read_head(data)
     if head.size_bytes != len(data):

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from coterie.broker.storage.log import BrokerLog, open_log
-from coterie.broker.storage.store import DamagedError, Store
+from coterie.broker.storage.store import DamagedLogError, Store
 from coterie.nouns.errors import WorldError
 from coterie.wire.batches import NewRecord, decode_records, encode_batch, read_head
 from coterie.wire.errors import ErrorCode, KafkaRefusal
@@ -136,7 +136,9 @@ async def test_who_meets_damage_hears_of_it_and_who_stands_beside_it_is_written(
         await asyncio.to_thread(met.wait, 60)
         outcomes = await asyncio.gather(*rest, return_exceptions=True)
         assert [outcome for outcome in outcomes if isinstance(outcome, int)] == [0, 1, 2]
-        assert [isinstance(outcome, DamagedError) for outcome in outcomes] == [write is meet_damage for write in writes]
+        assert [isinstance(outcome, DamagedLogError) for outcome in outcomes] == [
+            write is meet_damage for write in writes
+        ]
         assert told == sorted(told)
         await first
         assert await append(log, batch(b"again")) == 3

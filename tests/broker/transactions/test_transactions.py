@@ -8,13 +8,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from coterie.broker.transactions.writes import Admission
+from coterie.broker.transactions.writes import BatchAdmission
 from coterie.groups.transaction_messages import Identity, TransactionState
 from coterie.wire.errors import ErrorCode, KafkaRefusal
 from tests.broker.conftest import DEADLINE_S
 from tests.broker.transactions.transactional import TIMEOUT_MS, Bench, Clock, bench, killed_at_each_statement
 
-LAZY = Admission.BY_ITSELF
+LAZY = BatchAdmission.BY_ITSELF
 
 
 async def begun(life: Bench, name: str, *values: bytes, number: int = 0) -> Identity:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from coterie.broker.storage.log import BrokerLog, Partition, open_log
 from coterie.broker.transactions.coordinator import Transactions
-from coterie.broker.transactions.writes import Admission, NewBatch, Written
+from coterie.broker.transactions.writes import BatchAdmission, NewBatch, Written
 from coterie.groups.transaction_messages import (
     AddPartitions,
     EndTransaction,
@@ -74,7 +74,7 @@ class Bench:
         *,
         number: int = 0,
         transactional_id: str | None = None,
-        admission: Admission = Admission.ADDED_OR_ABORTABLE,
+        admission: BatchAdmission = BatchAdmission.ADDED_OR_ABORTABLE,
     ) -> Written:
         """One batch; transactional when there is an id for that."""
         data = encode_batch(

@@ -13,7 +13,7 @@ from coterie.broker.groups.classic import CLASSIC_TOPIC
 from coterie.broker.groups.log import GroupLog
 from coterie.broker.settings import Upkeep
 from coterie.broker.storage.log import open_log
-from coterie.broker.transactions.writes import Admission
+from coterie.broker.transactions.writes import BatchAdmission
 from coterie.broker.upkeep.check import check
 from coterie.broker.upkeep.loop import keep_up
 from coterie.nouns.errors import WorldError
@@ -73,7 +73,7 @@ def test_a_log_that_was_compacted_cut_and_swept_is_sound(path: Path) -> None:
 async def test_an_open_transaction_is_sound(tmp_path: Path) -> None:
     async with bench(tmp_path) as life:
         producer = await life.init("alice")
-        await life.send([b"a"], producer, 0, transactional_id="alice", admission=Admission.BY_ITSELF)
+        await life.send([b"a"], producer, 0, transactional_id="alice", admission=BatchAdmission.BY_ITSELF)
         assert life.partition().open_offset == 0
     assert findings(tmp_path / "log.sqlite") == []
 

@@ -6,7 +6,7 @@ from typing import Any
 from coterie.broker.apis.api import Api
 from coterie.broker.apis.config_entries import broker_entries, group_entries, topic_entries
 from coterie.broker.apis.needs import Operation, on_resources
-from coterie.broker.apis.resources import ResourceType, broker_error
+from coterie.broker.apis.resources import ConfigResourceType, broker_error
 from coterie.broker.node import Node, Request
 from coterie.broker.topics.names import name_error
 from coterie.broker.turns import in_turns
@@ -43,17 +43,17 @@ def _described(node: Node, request: Request, asked: Any) -> Values:
 def _entries(node: Node, type_: int, name: str) -> list[Values]:
     """:raises KafkaRefusal: when there is no such resource."""
     match type_:
-        case ResourceType.TOPIC:
+        case ConfigResourceType.TOPIC:
             if sentence := name_error(name):
                 raise KafkaRefusal(ErrorCode.invalid_topic_exception, sentence)
             if name not in node.log.topics:
                 raise KafkaRefusal(ErrorCode.unknown_topic_or_partition)
             return topic_entries(node, node.log.topics[name].configs)
-        case ResourceType.GROUP:
+        case ConfigResourceType.GROUP:
             if not name:
                 raise KafkaRefusal(ErrorCode.invalid_request, "Group name must not be empty")
             return group_entries(node.log.group_configs(name))
-        case ResourceType.BROKER:
+        case ConfigResourceType.BROKER:
             if not name:
                 # What is set for all brokers of the cluster while they run: nothing can be.
                 return []

@@ -7,7 +7,7 @@ from typing import Any
 
 from coterie.broker.apis.api import Api
 from coterie.broker.apis.needs import Operation, on_resources
-from coterie.broker.apis.resources import ResourceType, broker_error
+from coterie.broker.apis.resources import ConfigResourceType, broker_error
 from coterie.broker.groups.configs import GROUP, group_config_error
 from coterie.broker.node import Node, Request
 from coterie.broker.outcome import outcome
@@ -58,11 +58,11 @@ async def _alter(node: Node, asked: Any, alter: Alter, often: Counter[Any], *, v
     # Read, changed and written with nobody in between.
     async with node.log.altering:
         match asked.resource_type:
-            case ResourceType.TOPIC:
+            case ConfigResourceType.TOPIC:
                 await _alter_topic(node, name, alter, validate_only=validate_only)
-            case ResourceType.GROUP:
+            case ConfigResourceType.GROUP:
                 await _alter_group(node, name, alter, validate_only=validate_only)
-            case ResourceType.BROKER:
+            case ConfigResourceType.BROKER:
                 _alter_broker(name, alter)
             case type_:
                 raise KafkaRefusal(ErrorCode.invalid_request, f"Unknown resource type {type_}")

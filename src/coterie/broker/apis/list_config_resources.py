@@ -3,7 +3,7 @@ metrics, all that v0 is about: there are none."""
 
 from coterie.broker.apis.api import Api
 from coterie.broker.apis.needs import Operation, Permission, in_cluster
-from coterie.broker.apis.resources import ResourceType
+from coterie.broker.apis.resources import ConfigResourceType
 from coterie.broker.node import NODE_ID, Node, Request
 from coterie.broker.storage.log import GROUP_CONFIGS
 from coterie.wire.errors import ErrorCode
@@ -15,18 +15,18 @@ _LOGGER, _CLIENT_METRICS = 8, 16
 
 async def handle(node: Node, request: Request) -> Values:
     names = {
-        ResourceType.TOPIC: sorted(node.log.topics),
-        ResourceType.BROKER: [str(NODE_ID)],
-        ResourceType.GROUP: sorted(node.log.kept(GROUP_CONFIGS)),
+        ConfigResourceType.TOPIC: sorted(node.log.topics),
+        ConfigResourceType.BROKER: [str(NODE_ID)],
+        ConfigResourceType.GROUP: sorted(node.log.kept(GROUP_CONFIGS)),
     }
     # Before v1 there was no choice: client metrics.
     wanted = request.told("resource_types", (_CLIENT_METRICS,)) or tuple(names)
-    if unknown := {*wanted} - {*ResourceType, _LOGGER, _CLIENT_METRICS}:
+    if unknown := {*wanted} - {*ConfigResourceType, _LOGGER, _CLIENT_METRICS}:
         return _answer(ErrorCode.unsupported_version if unknown else ErrorCode.none, {})
     return _answer(ErrorCode.none, {type_: names for type_, names in names.items() if type_ in wanted})
 
 
-def _answer(error: ErrorCode, names: dict[ResourceType, list[str]]) -> Values:
+def _answer(error: ErrorCode, names: dict[ConfigResourceType, list[str]]) -> Values:
     return {
         "throttle_time": 0,
         "error_code": error,

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from coterie.broker.apis.resources import ConfigResourceType
 from coterie.broker.node import Node, Request, topic_of
 from coterie.broker.security.authorizer import THE_CLUSTER, Authorizer, ResourceType
 from coterie.broker.security.authorizer import Operation as Operation
@@ -14,8 +15,8 @@ from coterie.wire.errors import ErrorCode
 from coterie.wire.shapes import Values
 
 UNAUTHORIZED = "Authorization failed."
-_TOPIC_TYPE, _GROUP_TYPE = 2, 32
-"""Of a resource with configs; every other is the cluster's."""
+_RESOURCES = {ConfigResourceType.TOPIC: ResourceType.TOPIC, ConfigResourceType.GROUP: ResourceType.GROUP}
+"""By type of a resource with configs; every other is the cluster's."""
 
 CLUSTER, GROUP, TOPIC, TRANSACTIONAL_ID = (
     ResourceType.CLUSTER,
@@ -172,7 +173,7 @@ def on_groups(operation: Operation, *, asked: str, answers: str) -> Permission:
 
 def on_resources(operation: Operation, *, answers: str) -> Permission:
     def needs(asking: Asking, asked: Any) -> ErrorCode | None:
-        type_ = {_TOPIC_TYPE: TOPIC, _GROUP_TYPE: GROUP}.get(asked.resource_type)
+        type_ = _RESOURCES.get(asked.resource_type)
         if type_ is None:
             return asking.refusal(operation, CLUSTER)
         return asking.refusal(operation, type_, asked.resource_name)

@@ -14,7 +14,7 @@ from coterie.broker.storage.log import Partition, Topic
 from coterie.broker.storage.store import TopicGoneError
 from coterie.broker.topics.configs import batch_size_max, has_append_time, items_of, number_of
 from coterie.broker.topics.names import is_internal
-from coterie.broker.transactions.writes import Admission, KeylessError, NewBatch, Written
+from coterie.broker.transactions.writes import BatchAdmission, KeylessError, NewBatch, Written
 from coterie.broker.turns import ELEMENTS_AT_ONCE, in_turns
 from coterie.groups.transaction_messages import TopicPartition
 from coterie.nouns.errors import WireError, WorldError
@@ -23,7 +23,7 @@ from coterie.wire.batches import (
     NO_TIMESTAMP,
     TRANSACTIONAL,
     BatchHead,
-    DamagedError,
+    DamagedBatchError,
     check_produced,
     with_append_time,
 )
@@ -90,7 +90,7 @@ def _queue(node: Node, request: Request, topic_data: Any, data: Any) -> _Queued 
         return KafkaRefusal(ErrorCode.unknown_topic_or_partition)
     try:
         head = check_produced(data.records or b"")
-    except DamagedError as error:
+    except DamagedBatchError as error:
         return KafkaRefusal(ErrorCode.corrupt_message, str(error))
     except WireError as error:
         return KafkaRefusal(ErrorCode.invalid_record, str(error))
@@ -157,10 +157,10 @@ def _timestamp_refusal(topic: Topic, head: BatchHead, now_ms: int) -> KafkaRefus
     return None
 
 
-def _admission(version: int) -> Admission:
+def _admission(version: int) -> BatchAdmission:
     if version > 11:
-        return Admission.BY_ITSELF
-    return Admission.ADDED_OR_ABORTABLE if version == 11 else Admission.ADDED_BEFORE
+        return BatchAdmission.BY_ITSELF
+    return BatchAdmission.ADDED_OR_ABORTABLE if version == 11 else BatchAdmission.ADDED_BEFORE
 
 
 async def _answered(index: int, outcome: _Queued | KafkaRefusal) -> dict[str, Any]:

@@ -5,7 +5,7 @@ from enum import IntEnum
 from coterie.broker.node import NODE_ID
 
 
-class ResourceType(IntEnum):
+class ConfigResourceType(IntEnum):
     """Kafka's numbers; its others (loggers, client metrics) do not exist here."""
 
     TOPIC = 2

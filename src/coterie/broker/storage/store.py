@@ -32,7 +32,7 @@ class DiskFullError(WorldError):
     """There is so little room left that it is kept for retention and compaction, which make more."""
 
 
-class DamagedError(WorldError):
+class DamagedLogError(WorldError):
     """The file cannot be right where this write looked; elsewhere it may be sound."""
 
 

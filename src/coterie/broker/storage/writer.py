@@ -12,7 +12,7 @@ from collections.abc import Callable
 from queue import Empty, SimpleQueue
 from typing import Any, NamedTuple, TypeVar
 
-from coterie.broker.storage.store import WHAT_TO_DO, DamagedError, DiskFullError, Store
+from coterie.broker.storage.store import WHAT_TO_DO, DamagedLogError, DiskFullError, Store
 from coterie.nouns.errors import CoterieError, WorldError
 
 logger = logging.getLogger(__name__)
@@ -26,7 +26,7 @@ _Outcome = tuple[_Write, Any, Exception | None]
 class _Damage(NamedTuple):
     place: int
     """Of the write that has met it."""
-    error: DamagedError
+    error: DamagedLogError
 
 
 class Writer:
@@ -113,7 +113,7 @@ class Writer:
             failure = f"the broker's log cannot be written: {error}"
             if is_writing and is_as_before and _is_damage(error):
                 self._note_damage(error)
-                return _Damage(len(outcomes), DamagedError(failure))
+                return _Damage(len(outcomes), DamagedLogError(failure))
             self._note_failure(error)
             return [(write, None, WorldError(failure)) for write in writes]
         except Exception as error:  # noqa: BLE001 our own bug: whoever waits must hear of it, and the thread go on

@@ -8,7 +8,7 @@ from coterie.config.definition import Definition, Type, as_list
 from coterie.wire.errors import ErrorCode, KafkaRefusal
 
 
-class Operation(IntEnum):
+class ConfigOperation(IntEnum):
     """Kafka's numbers."""
 
     SET = 0
@@ -19,7 +19,7 @@ class Operation(IntEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Change:
-    """One key's; ``operation`` as it came, which may be no :class:`Operation`."""
+    """One key's; ``operation`` as it came, which may be no :class:`ConfigOperation`."""
 
     name: str
     operation: int
@@ -35,20 +35,19 @@ def altered(definition: Definition, own: Mapping[str, str], changes: Sequence[Ch
     types = {key.name: key.type for key in definition.keys}
     configs = dict(own)
     for change in changes:
-        if change.operation == Operation.DELETE:
+        if change.operation == ConfigOperation.DELETE:
             configs.pop(change.name, None)
             continue
         value = given(change.name, change.value)
-        if change.operation == Operation.SET:
+        if change.operation == ConfigOperation.SET:
             configs[change.name] = value
-        elif change.operation in (Operation.APPEND, Operation.SUBTRACT):
+        elif change.operation in (ConfigOperation.APPEND, ConfigOperation.SUBTRACT):
             if types.get(change.name) is not Type.LIST:
-                raise KafkaRefusal(
-                    ErrorCode.invalid_config,
-                    f"Can't {Operation(change.operation).name} to key {change.name} because its type is not LIST.",
-                )
+                operation = ConfigOperation(change.operation).name
+                sentence = f"Can't {operation} to key {change.name} because its type is not LIST."
+                raise KafkaRefusal(ErrorCode.invalid_config, sentence)
             before = as_list(definition.value(configs, change.name) or "")
-            configs[change.name] = ",".join(_joined(before, as_list(value), Operation(change.operation)))
+            configs[change.name] = ",".join(_joined(before, as_list(value), ConfigOperation(change.operation)))
         else:
             raise KafkaRefusal(ErrorCode.invalid_request, f"No operation has the number {change.operation}.")
     return configs
@@ -68,7 +67,7 @@ def given(name: str, value: str | None) -> str:
     return value
 
 
-def _joined(before: list[str], items: list[str], operation: Operation) -> list[str]:
-    if operation is Operation.SUBTRACT:
+def _joined(before: list[str], items: list[str], operation: ConfigOperation) -> list[str]:
+    if operation is ConfigOperation.SUBTRACT:
         return [item for item in before if item not in items]
     return list(dict.fromkeys([*before, *items]))

@@ -42,7 +42,7 @@ from coterie.wire.errors import ErrorCode, KafkaRefusal
 from coterie.wire.sifting import slices
 
 
-class Admission(Enum):
+class BatchAdmission(Enum):
     """How a batch gets into a transaction, by the Produce version (KIP-890)."""
 
     ADDED_BEFORE = ErrorCode.invalid_txn_state
@@ -62,7 +62,7 @@ class NewBatch:
     data: bytes
     head: BatchHead
     transactional_id: str | None
-    admission: Admission
+    admission: BatchAdmission
     needs_keys: bool
     """Its topic is compacted."""
 
@@ -117,7 +117,7 @@ def append(store: Store, batch: NewBatch, *, now_ms: int) -> Written:
     duplicate = duplicate_of(producer, head)
     if duplicate is not None:
         return Written(base_offset=duplicate.base_offset)
-    check_batch(producer, head, starts_at_zero=head.is_transactional and batch.admission is Admission.BY_ITSELF)
+    check_batch(producer, head, starts_at_zero=head.is_transactional and batch.admission is BatchAdmission.BY_ITSELF)
     base_offset = store.append(batch.partition_id, batch.data, head)
     producer = after_batch(producer, head, base_offset)
     write_producer(database, batch.partition_id, head.producer_id, producer, now_ms=now_ms)
@@ -159,7 +159,7 @@ def _admit(database: sqlite3.Connection, batch: NewBatch, *, now_ms: int) -> tup
     transactional_id = batch.transactional_id or ""
     transaction = Transaction(read_transaction(database, transactional_id))
     event: Event
-    if batch.admission is Admission.BY_ITSELF:
+    if batch.admission is BatchAdmission.BY_ITSELF:
         event = AddPartitions(producer=producer, partitions=partitions)
     else:
         event = VerifyPartitions(producer=producer, partitions=partitions)

@@ -16,7 +16,7 @@ from typing import NamedTuple, TypeVar
 
 from coterie.broker.settings import Upkeep
 from coterie.broker.storage.log import BrokerLog, Partition, Topic
-from coterie.broker.storage.store import WHAT_TO_DO, DamagedError, TopicGoneError
+from coterie.broker.storage.store import WHAT_TO_DO, DamagedLogError, TopicGoneError
 from coterie.broker.storage.to_the_end import run_to_the_end
 from coterie.broker.topics.policies import TopicPolicy, policy_of
 from coterie.broker.upkeep.cleaner import Pass
@@ -123,7 +123,7 @@ class _Upkeep:
                 continue
             try:
                 await work()
-            except DamagedError as error:
+            except DamagedLogError as error:
                 logger.error("%s has ended, what else there is goes on: %s%s", name, error, WHAT_TO_DO)
                 self._damaged.add(name)
             except WorldError:

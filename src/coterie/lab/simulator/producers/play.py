@@ -3,7 +3,7 @@
 from enum import Enum
 from typing import TYPE_CHECKING
 
-from coterie.broker.transactions.writes import Admission
+from coterie.broker.transactions.writes import BatchAdmission
 from coterie.groups.transaction_messages import TopicPartition
 from coterie.lab.simulator.network import Network
 from coterie.lab.simulator.producers.broker import SimBroker
@@ -24,9 +24,9 @@ IN_FLIGHT_MAX = 5
 class Style(Enum):
     """What a producer speaks, by what lets its batches into a transaction."""
 
-    V10 = Admission.ADDED_BEFORE
-    V11 = Admission.ADDED_OR_ABORTABLE
-    V12 = Admission.BY_ITSELF
+    V10 = BatchAdmission.ADDED_BEFORE
+    V11 = BatchAdmission.ADDED_OR_ABORTABLE
+    V12 = BatchAdmission.BY_ITSELF
     """KIP-890: batches add their partitions, and each transaction has an epoch of its own."""
 
     @property
