@@ -1,6 +1,5 @@
 """The command line as a stranger meets it: help, refusals, exit codes. Each run is a process of its own."""
 
-import os
 import subprocess
 import sys
 from pathlib import Path
@@ -8,19 +7,7 @@ from pathlib import Path
 import pytest
 
 from coterie import __version__
-
-
-def coterie(*arguments: str, check: int | None = 0) -> "subprocess.CompletedProcess[str]":
-    run = subprocess.run(
-        [sys.executable, "-m", "coterie", *arguments],
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-        env={**os.environ, "COLUMNS": "100", "NO_COLOR": "1", "TERM": "dumb"},
-    )
-    assert check is None or run.returncode == check, run.stderr
-    return run
+from tests.cli.command import coterie
 
 
 @pytest.mark.parametrize(

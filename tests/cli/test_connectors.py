@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from coterie.cli import connectors
-from tests.cli.workers.test_commands import answering
+from tests.cli.answers import answering
 
 STATUS: dict[str, Any] = {
     "name": "orders",

@@ -4,14 +4,14 @@ import os
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
 from coterie.cli.processes import Child, Children
+from tests.cli.waiting import wait_until
 
 pytestmark = pytest.mark.processes
 
@@ -46,13 +46,6 @@ with Children(folder) as children:
     (folder / "ready").touch()
     time.sleep(600)
 """
-
-
-def wait_until(condition: Callable[[], bool], what: str) -> None:
-    deadline = time.monotonic() + 30
-    while not condition():
-        assert time.monotonic() < deadline, f"still not: {what}"
-        time.sleep(0.01)
 
 
 def is_alive(pid: int) -> bool:

@@ -6,35 +6,15 @@ import signal
 import socket
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from tests.cli.waiting import processes_of, wait_until
 from tests.ports import free_port
 
 pytestmark = [pytest.mark.processes, pytest.mark.timeout(180)]
-
-
-def wait_until(condition: Callable[[], bool], what: str, within_s: float = 60) -> None:
-    deadline = time.monotonic() + within_s
-    while not condition():
-        assert time.monotonic() < deadline, f"still not: {what}"
-        time.sleep(0.02)
-
-
-def processes_of(data: Path) -> list[int]:
-    """Everything that runs with this data folder on its command line: broker, workers, JVMs."""
-    found = []
-    for entry in Path("/proc").glob("[0-9]*"):
-        try:
-            line = (entry / "cmdline").read_bytes().decode(errors="replace")
-        except OSError:
-            continue
-        if str(data) in line and int(entry.name) != os.getpid():
-            found.append(int(entry.name))
-    return found
 
 
 class Up:

@@ -9,7 +9,7 @@ from coterie.rest.app import create_app
 from coterie.rest.leader import HttpLeaderClient, open_client
 from coterie.rest.server import bind, serve_while
 from coterie.worker.worker import Ended, Worker
-from tests.worker.simulated import Cluster, Running, SimulatedRuntime
+from tests.worker.simulated import Cluster, Running, SimulatedRuntime, until
 
 JSON = {"Content-Type": "application/json"}
 
@@ -64,3 +64,14 @@ class Served:
 
     async def get(self, path: str) -> httpx.Response:
         return await self.ask("GET", path)
+
+    async def until_running(self, name: str, tasks: int) -> None:
+        """Until the worker shows connector ``name`` with ``tasks`` tasks, all running."""
+
+        async def is_running() -> bool:
+            response = await self.get(f"/connectors/{name}/status")
+            if response.status_code != 200:
+                return False
+            return [task["state"] for task in response.json()["tasks"]] == ["RUNNING"] * tasks
+
+        await until(is_running)

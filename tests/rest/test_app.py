@@ -6,20 +6,10 @@ import pytest
 
 from coterie.herder.requests import Problem
 from coterie.rest.problems import STATUS
-from tests.rest.served import Served, ServedCluster
+from tests.rest.served import ServedCluster
 from tests.worker.simulated import SimulatedRuntime, until
 
 CONFIG = {"connector.class": "SimulatedSource", "tasks.max": "2"}
-
-
-async def until_running(worker: Served, name: str, tasks: int) -> None:
-    async def is_so() -> bool:
-        response = await worker.get(f"/connectors/{name}/status")
-        return (
-            response.status_code == 200 and [task["state"] for task in response.json()["tasks"]] == ["RUNNING"] * tasks
-        )
-
-    await until(is_so)
 
 
 async def test_any_worker_takes_any_write_and_every_worker_sees_it_at_once(cluster: ServedCluster) -> None:
@@ -43,7 +33,7 @@ async def test_the_tasks_of_a_followers_connector_are_published_through_the_lead
     for name in ("a", "b"):
         await workers[0].ask("POST", "/connectors", {"name": name, "config": CONFIG})
     for name in ("a", "b"):
-        await until_running(workers[1], name, 2)
+        await workers[1].until_running(name, 2)
     listed = (await workers[1].get("/connectors?expand=info&expand=status")).json()
     owners = {listed[name]["status"]["connector"]["worker_id"] for name in ("a", "b")}
     assert len(owners) == 2, "each worker has one connector"
@@ -145,7 +135,7 @@ async def test_names_with_unusual_letters_are_names(cluster: ServedCluster) -> N
         created = await worker.ask("POST", "/connectors", {"name": name, "config": CONFIG})
         assert created.status_code == 201
         assert (await worker.get(created.headers["location"])).json()["name"] == name
-        await until_running(worker, created.headers["location"].removeprefix("/connectors/"), 2)
+        await worker.until_running(created.headers["location"].removeprefix("/connectors/"), 2)
 
 
 async def test_a_worker_that_starts_says_so(cluster: ServedCluster) -> None:
@@ -168,7 +158,7 @@ async def test_a_worker_that_starts_says_so(cluster: ServedCluster) -> None:
 async def test_a_worker_shows_its_own_view(cluster: ServedCluster) -> None:
     worker = await cluster.serve()
     await worker.ask("POST", "/connectors", {"name": "a", "config": CONFIG})
-    await until_running(worker, "a", 2)
+    await worker.until_running("a", 2)
     view = (await worker.get("/coterie/worker")).json()
     assert view["assigned"] == {
         "connectors": ["a"],

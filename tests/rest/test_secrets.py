@@ -11,7 +11,6 @@ from coterie.herder.seams import TaskFailed
 from coterie.herder.state import Herder, HerderOutput
 from coterie.worker import worker as shell
 from tests.rest.served import ServedCluster
-from tests.rest.test_app import until_running
 from tests.worker.simulated import until
 
 SECRETS = ("open-sesame", "friend")
@@ -50,7 +49,7 @@ async def test_nothing_that_is_traced_or_logged_shows_what_stands_in_a_config(
     for worker in workers:
         for one in workers:
             name = f"on-{one.running.membership.id}"
-            await until_running(worker, name, 4)
+            await worker.until_running(name, 4)
             assert SECRETS[1] in (await worker.get(f"/connectors/{name}")).text
             assert SECRETS[1] in (await worker.get(f"/connectors/{name}/tasks")).text
     runtime = workers[0].running.runtime
@@ -62,7 +61,7 @@ async def test_nothing_that_is_traced_or_logged_shows_what_stands_in_a_config(
             return f'"trace":"{SECRETS[0]}"' in (await workers[0].get(f"/connectors/{name}/status")).text
 
         await until(says_why)
-    await until_running(workers[0], "unstoppable", 1)
+    await workers[0].until_running("unstoppable", 1)
     assert (await workers[0].ask("DELETE", "/connectors/unstoppable")).is_success
     await until(lambda: "Stopping task unstoppable-0 failed: ValueError" in caplog.text)
     assert "Validating a config failed: ValueError" in caplog.text

@@ -10,7 +10,6 @@ from coterie.nouns.errors import ConfigError
 from coterie.nouns.jobs import ConnectorName, ConnectorTaskId
 from coterie.spark.validation import split_errors
 from tests.rest.served import Served, ServedCluster
-from tests.rest.test_app import until_running
 from tests.worker.simulated import SimulatedRuntime, until
 
 CONFIG = {"connector.class": "SimulatedSource", "tasks.max": "2"}
@@ -40,7 +39,7 @@ async def running(cluster: ServedCluster) -> tuple[Served, SimulatedRuntime]:
     runtime = FixedSplitRuntime()
     worker = await cluster.serve(runtime=runtime)
     assert (await worker.ask("POST", "/connectors", {"name": "a", "config": CONFIG})).status_code == 201
-    await until_running(worker, "a", 2)
+    await worker.until_running("a", 2)
     return worker, runtime
 
 
@@ -58,7 +57,7 @@ async def test_another_split_is_400_and_the_tasks_run_on(cluster: ServedCluster)
     assert_refused(await worker.ask("PUT", "/connectors/a/config", CHANGED))
     assert cluster.config_log.keys() == lines, "nothing was written"
     assert (await worker.get("/connectors/a/config")).json() == {**CONFIG, "name": "a"}
-    await until_running(worker, "a", 2)
+    await worker.until_running("a", 2)
     assert (sorted(runtime.starts), runtime.stops) == (TASKS, [])
 
 
@@ -69,14 +68,14 @@ async def test_a_stopped_connector_has_its_checkpoints_still(cluster: ServedClus
     assert (await worker.ask("PUT", "/connectors/a/config", {**CONFIG, "other": "1"})).status_code == 200
     assert_refused(await worker.ask("PUT", "/connectors/a/config", CHANGED))
     assert (await worker.ask("PUT", "/connectors/a/resume")).status_code == 202
-    await until_running(worker, "a", 2)
+    await worker.until_running("a", 2)
     assert sorted(runtime.starts) == sorted(2 * TASKS)
 
 
 async def test_what_else_a_config_says_may_change(cluster: ServedCluster) -> None:
     worker, runtime = await running(cluster)
     assert (await worker.ask("PUT", "/connectors/a/config", {**CONFIG, "other": "1"})).status_code == 200
-    await until_running(worker, "a", 2)
+    await worker.until_running("a", 2)
 
     async def is_so() -> bool:
         return sorted(runtime.starts) == sorted(2 * TASKS)
@@ -96,7 +95,7 @@ async def test_a_config_that_a_connect_worker_has_accepted_fails_the_connector_a
         return status["state"] == "FAILED" and "tasks.max=2; or create a connector under another" in status["trace"]
 
     await until(has_failed)
-    await until_running(worker, "a", 2)
+    await worker.until_running("a", 2)
     assert (sorted(runtime.starts), runtime.stops) == (TASKS, [])
     assert (await worker.ask("PUT", "/connectors/a/config", CONFIG)).status_code == 200, "it can be put right"
     await until_connector_runs(worker)
@@ -113,8 +112,8 @@ async def test_each_way_out_leads_out(cluster: ServedCluster) -> None:
     worker, runtime = await running(cluster)
     former = {start.incarnation for start in runtime.running.values()}
     assert (await worker.ask("POST", "/connectors", {"name": "b", "config": CHANGED})).status_code == 201
-    await until_running(worker, "b", 3)
+    await worker.until_running("b", 3)
     assert (await worker.ask("DELETE", "/connectors/a")).status_code == 204
     assert (await worker.ask("POST", "/connectors", {"name": "a", "config": CHANGED})).status_code == 201
-    await until_running(worker, "a", 3)
+    await worker.until_running("a", 3)
     assert not former & {start.incarnation for start in runtime.running.values()}, "other checkpoints"

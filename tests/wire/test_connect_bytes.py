@@ -15,6 +15,7 @@ from coterie.nouns.ids import ConfigOffset, MemberId, WorkerUrl
 from coterie.nouns.jobs import ConnectorName, ConnectorTaskId, Jobs
 from coterie.wire.connect import AssignmentError, ConnectProtocol, WorkerAssignment, WorkerMetadata
 from coterie.wire.connect_bytes import decode_assignment, decode_metadata, encode_assignment, encode_metadata
+from tests.wire.recorded import assignment_of, jobs_of
 
 OURS = json.loads((Path(__file__).parent / "vectors" / "connect-v3.json").read_text())
 RECORDED = json.loads((Path(__file__).parent / "vectors" / "connect-wire.json").read_text())
@@ -70,28 +71,6 @@ def test_an_assignment_is_connects_to_the_byte(
 
 
 # -- what a real Connect 4.3.1 sent ------------------------------------------------------------------------------------
-
-
-def jobs_of(entries: Any) -> Jobs:
-    """The recorder's decoded form: pairs or objects of a connector and its tasks, -1 the connector itself."""
-    pairs = [(e["connector"], e["tasks"]) if isinstance(e, Mapping) else e for e in entries]
-    return Jobs.of(
-        ConnectorName(name) if task == -1 else ConnectorTaskId(ConnectorName(name), task)
-        for name, tasks in pairs
-        for task in tasks
-    )
-
-
-def assignment_of(decoded: Mapping[str, Any]) -> WorkerAssignment:
-    return WorkerAssignment(
-        error=AssignmentError(decoded["error"]),
-        leader=MemberId(decoded["leader"]),
-        leader_url=WorkerUrl(decoded["leader_url"]),
-        config_offset=ConfigOffset(decoded["config_offset"]),
-        assigned=jobs_of(decoded["assigned"]),
-        revoked=jobs_of(decoded.get("revoked", ())),
-        delay_ms=decoded.get("delay_ms", 0),
-    )
 
 
 @pytest.mark.parametrize("vector", RECORDED["metadata"], ids=lambda vector: f"{vector['when']}-{vector['protocol']}")

@@ -10,7 +10,7 @@ import pytest
 from coterie.nouns.ids import ConfigOffset, WorkerUrl
 from coterie.wire.connect import ConnectProtocol, WorkerMetadata
 from coterie.wire.connect_bytes import decode_assignment, decode_metadata, encode_assignment, encode_metadata
-from tests.wire.test_connect_bytes import assignment_of
+from tests.wire.recorded import assignment_of
 
 MESSAGES = json.loads((Path(__file__).parent / "vectors" / "connect-mixed.json").read_text())
 

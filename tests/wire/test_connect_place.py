@@ -3,24 +3,8 @@
 import pytest
 
 from coterie.nouns.errors import WireError
-from coterie.nouns.ids import ConfigOffset, Generation, MemberId, WorkerUrl
-from coterie.nouns.jobs import ConnectorName, ConnectorTaskId, Jobs
-from coterie.nouns.membership import PlaceHandover
 from coterie.wire.connect_place import decode_place, encode_place
-
-ODD = ConnectorName('or-der\\"s é')
-PLACE = PlaceHandover(
-    member_id=MemberId("worker-1-uuid"),
-    generation=Generation(7),
-    protocol="sessioned",
-    leader=MemberId("worker-0-uuid"),
-    leader_url=WorkerUrl("http://there:8083/"),
-    config_offset=ConfigOffset(42),
-    jobs=Jobs(frozenset({ODD}), frozenset(ConnectorTaskId(ODD, number) for number in range(1_000))),
-    deferred_until_ms=12_345,
-    unheard=True,
-    owes_round=True,
-)
+from tests.wire.place import PLACE
 
 
 def test_a_place_is_handed_on_whole() -> None:

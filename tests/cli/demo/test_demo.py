@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from coterie.cli.demo import script
-from tests.cli.test_up import processes_of, wait_until
+from tests.cli.waiting import processes_of, wait_until
 from tests.ports import free_port, free_ports
 
 pytestmark = [pytest.mark.processes, pytest.mark.timeout(180)]

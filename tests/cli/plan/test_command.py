@@ -3,57 +3,17 @@
 import json
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from coterie.assignors.members import Policy
 from coterie.cli.plan.preview import read_group
-from coterie.herder.requests import DeferredJobs, GroupView, MemberInfo
+from coterie.herder.requests import DeferredJobs
 from coterie.lab.scenario.notation import parse_jobs
 from coterie.nouns.errors import WorldError
-from coterie.nouns.ids import ConfigOffset, Generation, InstanceId, MemberId, WorkerId, WorkerUrl
-from coterie.nouns.jobs import Jobs
-from coterie.rest.group_views import group
-from tests.cli.test_app import coterie
-
-
-def member(name: str, owned: str, claims: Jobs | None = None) -> MemberInfo:
-    return MemberInfo(
-        member_id=MemberId(f"id-of-{name}"),
-        worker_id=WorkerId(f"{name}:8083"),
-        name=name,
-        url=WorkerUrl(f"http://{name}:8083/"),
-        instance_id=InstanceId(f"place-of-{name}"),
-        claims=claims,
-        draining=False,
-        config_offset=ConfigOffset(4),
-        owned=parse_jobs(owned),
-        revoked=Jobs(),
-        waits=None,
-    )
-
-
-def view(**different: Any) -> GroupView:
-    return GroupView(
-        **{
-            "generation": Generation(7),
-            "protocol": "static",
-            "leader": MemberId("id-of-one"),
-            "config_offset": ConfigOffset(4),
-            "configured": parse_jobs("AC0 AT0 AT1 BC0 BT0"),
-            "members": (member("one", "AC0 AT0"), member("three", "BT0"), member("two", "AT1 BC0")),
-            "deferred": (),
-            "unassigned": (),
-            "policy": Policy(),
-            "next_round_ms": None,
-            **different,
-        }
-    )
-
-
-def as_json(shown: GroupView) -> str:
-    return json.dumps(group(shown, [None] * len(shown.members)))
+from coterie.nouns.ids import InstanceId
+from tests.cli.command import coterie
+from tests.cli.group import as_json, member, view
 
 
 @pytest.fixture

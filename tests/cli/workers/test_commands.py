@@ -1,11 +1,9 @@
 """`coterie group`, drains and restarts against what is no group of Coterie's, and what is said when one goes wrong."""
 
 import json
-import threading
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from dataclasses import replace
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 
@@ -18,7 +16,8 @@ from coterie.nouns.errors import WorldError
 from coterie.nouns.ids import WorkerUrl
 from coterie.rest import group_views
 from coterie.rest.group_views import UNREACHABLE
-from tests.cli.plan.test_command import as_json, member, view
+from tests.cli.answers import answering, serving
+from tests.cli.group import as_json, member, view
 
 COMMANDS: dict[str, Callable[[str], None]] = {
     "group": lambda url: commands.show_group(url, as_json=False),
@@ -27,40 +26,6 @@ COMMANDS: dict[str, Callable[[str], None]] = {
     "uncordon": lambda url: commands.uncordon(url, "worker-1"),
     "restart": lambda url: commands.restart_rolling(url, timeout_s=5),
 }
-
-
-Answer = Callable[[str, str], tuple[int, bytes]]
-"""Of a method and a path."""
-
-
-@contextmanager
-def serving(answer: Answer) -> Iterator[str]:
-    class Handler(BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            status, body = answer(self.command, self.path)
-            self.send_response(status)
-            self.send_header("Content-Length", str(len(body)))
-            self.end_headers()
-            self.wfile.write(body)
-
-        do_POST = do_DELETE = do_GET
-
-        def log_message(self, format: str, *args: object) -> None:
-            return None
-
-    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
-        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
-        thread.start()
-        try:
-            yield f"http://127.0.0.1:{server.server_port}"
-        finally:
-            server.shutdown()
-            thread.join()
-
-
-def answering(body: bytes) -> AbstractContextManager[str]:
-    """Somebody who answers everything with ``body``."""
-    return serving(lambda method, path: (200, body))
 
 
 @pytest.mark.parametrize("body", [b"<html>hello</html>", b'{"version": "4.3.1"}', b"[]"])

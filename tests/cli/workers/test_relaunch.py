@@ -32,7 +32,7 @@ from coterie.wire.errors import ErrorCode
 from tests.kafka.embedded_broker import EmbeddedBroker
 from tests.ports import free_port
 from tests.processes.cluster import until
-from tests.wire.test_connect_place import PLACE
+from tests.wire.place import PLACE
 
 CLAIMS = Jobs(frozenset({ConnectorName("a"), ConnectorName("b")}), frozenset({ConnectorTaskId(ConnectorName("a"), 1)}))
 SETTINGS = MemberSettings(group_id=GroupId("group"), url=WorkerUrl("http://here:8083/"), name="here", claims=CLAIMS)
