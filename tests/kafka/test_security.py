@@ -15,7 +15,7 @@ import pytest
 from coterie.config.security import KafkaSecurity
 from coterie.engine.log import NewLine
 from coterie.kafka.admission import check_admission
-from coterie.kafka.connection import HEARTBEAT, Address, Connection, RefusedError
+from coterie.kafka.connection import HEARTBEAT, Address, Connection, NotAdmittedError
 from coterie.kafka.coordinator import KafkaCoordinator
 from coterie.kafka.topics import Topics
 from coterie.member.classic.messages import HeartbeatRequest, JoinRequest
@@ -193,7 +193,7 @@ async def test_the_rules_for_a_worker_are_enough(tmp_path: Path, authority: Auth
 @pytest.mark.parametrize("mechanism", MECHANISMS)
 async def test_a_wrong_password_is_one_clear_error_for_both_clients(secured: Secured, mechanism: str) -> None:
     security = replace(secured.by(mechanism), password="wrong")
-    with pytest.raises(RefusedError, match=f"does not let {USER} in: .*see sasl.username and sasl.password"):
+    with pytest.raises(NotAdmittedError, match=f"does not let {USER} in: .*see sasl.username and sasl.password"):
         await check_admission(["localhost:1", secured.bootstrap], client_id="tests", security=security)
     with pytest.raises(WorldError, match=f"does not let {USER} in"):
         await _joined(_coordinator(secured, security), "g")
@@ -202,7 +202,7 @@ async def test_a_wrong_password_is_one_clear_error_for_both_clients(secured: Sec
 async def test_an_authority_that_is_not_trusted_is_said(secured: Secured, tmp_path: Path) -> None:
     stranger = Authority(tmp_path, "a stranger")
     security = replace(secured.security, ca_location=str(stranger.certificate))
-    with pytest.raises(RefusedError, match=r"certificate not to be trusted: .*see ssl\.ca\.location"):
+    with pytest.raises(NotAdmittedError, match=r"certificate not to be trusted: .*see ssl\.ca\.location"):
         await Connection.open(Address.parse(secured.bootstrap), client_id="tests", security=security)
 
 
@@ -264,7 +264,7 @@ async def test_only_the_host_that_a_certificate_names_is_trusted(authority: Auth
     with secured_broker(tmp_path, "SSL", pair=authority.pair("elsewhere", host="DNS:elsewhere")) as broker:
         security = KafkaSecurity(protocol="SSL", ca_location=str(authority.certificate))
         address = Address("localhost", broker.port)
-        with pytest.raises(RefusedError, match="Hostname mismatch"):
+        with pytest.raises(NotAdmittedError, match="Hostname mismatch"):
             await Connection.open(address, client_id="tests", security=security)
         connection = await Connection.open(address, client_id="tests", security=replace(security, checks_host=False))
         connection.close()

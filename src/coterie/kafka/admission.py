@@ -5,7 +5,7 @@ import logging
 from collections.abc import Sequence
 
 from coterie.config.security import KafkaSecurity
-from coterie.kafka.connection import Address, Connection, RefusedError
+from coterie.kafka.connection import Address, Connection, NotAdmittedError
 from coterie.kafka.security import tls_context
 from coterie.nouns.errors import WorldError
 
@@ -24,7 +24,7 @@ async def check_admission(
         try:
             async with asyncio.timeout(timeout_ms / 1000):
                 connection = await Connection.open(Address.parse(server), client_id=client_id, security=security)
-        except RefusedError:
+        except NotAdmittedError:
             raise
         except (WorldError, TimeoutError) as error:
             logger.info("it is not known yet whether %s lets us in: %s", server, str(error) or "no answer in time")

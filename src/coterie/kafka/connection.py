@@ -59,8 +59,8 @@ _LIFETIME_USED = 0.85
 """How much of a session's lifetime (KIP-368) is used before a new connection is made, as in Kafka's clients."""
 
 
-class RefusedError(WorldError):
-    """The broker knows us not, or we not it: asking again changes nothing."""
+class NotAdmittedError(WorldError):
+    """The broker does not let this client in, or this client does not trust it: asking again changes nothing."""
 
 
 class Connection:
@@ -89,18 +89,20 @@ class Connection:
     async def open(cls, address: Address, *, client_id: str, security: KafkaSecurity = PLAINTEXT) -> Self:
         """Connect, learn which versions the broker speaks, and log in.
 
-        :raises RefusedError: when the broker is not trusted, or does not let us in.
+        :raises NotAdmittedError: when the broker is not trusted, or does not let us in.
         :raises WorldError: when it cannot be reached, or does not answer as a broker does.
         """
         try:
             transport, answers = await _connect(address, security)
         except ssl.SSLCertVerificationError as error:
-            raise RefusedError(
+            raise NotAdmittedError(
                 f"the broker at {address} shows a certificate not to be trusted: {error.verify_message};"
                 " see ssl.ca.location"
             ) from None
         except ssl.SSLError as error:
-            raise RefusedError(f"no TLS with the broker at {address}: {error.reason}; see security.protocol") from None
+            raise NotAdmittedError(
+                f"no TLS with the broker at {address}: {error.reason}; see security.protocol"
+            ) from None
         except OSError as error:
             reason = str(error) or "the connection broke"
             hint = " and speaks TLS" if security.has_tls else ""
@@ -138,11 +140,11 @@ class Connection:
         self._transport.abort()
 
     async def _log_in(self, security: KafkaSecurity) -> None:
-        """:raises RefusedError: when the broker does not let us in."""
+        """:raises NotAdmittedError: when the broker does not let us in."""
         chosen = await self.ask(SASL_HANDSHAKE, {"mechanism": security.mechanism})
         if chosen.error_code != ErrorCode.none:
             offer = ", ".join(chosen.mechanisms) or "none"
-            raise RefusedError(
+            raise NotAdmittedError(
                 f"the broker at {self._address} refuses sasl.mechanism {security.mechanism}"
                 f" ({chosen.error_code.name}); it offers: {offer}"
             )
@@ -157,7 +159,7 @@ class Connection:
                     raise DeniedError(answer.error_message or answer.error_code.name)
                 token = login.next(answer.auth_bytes, step)
         except (DeniedError, WireError) as error:
-            raise RefusedError(
+            raise NotAdmittedError(
                 f"the broker at {self._address} does not let {security.username} in: {str(error).rstrip('.')};"
                 " see sasl.username and sasl.password"
             ) from None

@@ -3,7 +3,8 @@
     CoterieError
     ├── ConfigError      a setting or a connector config is wrong; names each key
     ├── Refusal          a request is refused and nothing of it was done; becomes a reply
-    │   └── KafkaRefusal (in `wire.errors`: with Kafka's error code)
+    │   ├── KafkaRefusal     in `wire.errors`: with Kafka's error code
+    │   └── ProblemRefusal   in `rest.problems`, with its siblings: with the status of HTTP
     ├── WireError        a peer's bytes are malformed; answered or the connection closed
     └── WorldError       the world failed: disk full, broker gone, query died; becomes an event
 

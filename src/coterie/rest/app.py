@@ -194,7 +194,7 @@ class Api:
     async def _read(self, asked: HerderRequest, kind: type[AnswerT]) -> AnswerT:
         answer = await self._worker.ask(asked)
         if isinstance(answer, Refused):
-            raise problems.RefusedError(answer)
+            raise problems.ProblemRefusal(answer)
         assert isinstance(answer, kind), f"{asked} was answered with {answer}"
         return answer
 
@@ -207,7 +207,7 @@ class Api:
             case Refused(problem=Problem.NOT_LEADER):
                 return await forward(self._client, request, body, answer)
             case Refused():
-                raise problems.RefusedError(answer)
+                raise problems.ProblemRefusal(answer)
             case _:
                 return show(answer)
 

@@ -73,7 +73,7 @@ class GroupApi:
             case Refused(problem=Problem.NOT_LEADER):
                 return await self._hand_on(request, answer)
             case Refused():
-                raise problems.RefusedError(answer)
+                raise problems.ProblemRefusal(answer)
             case _:
                 assert isinstance(answer, GroupView)
                 async with asyncio.TaskGroup() as asking:
@@ -102,7 +102,7 @@ class GroupApi:
             case Refused(problem=Problem.NOT_LEADER):
                 return await self._hand_on(request, answer)
             case Refused():
-                raise problems.RefusedError(answer)
+                raise problems.ProblemRefusal(answer)
             case _:
                 assert isinstance(answer, Done)
                 settings = self._worker.settings
@@ -114,7 +114,7 @@ class GroupApi:
                 return JSONResponse(ordered, status_code=202)
 
     async def _hand_on(self, request: Request, refused: Refused, path: str | None = None) -> Response:
-        """:raises RefusedError: when who is asked cannot be reached, or is Connect's own, which has none of this."""
+        """:raises ProblemRefusal: when who is asked cannot be reached, or is Connect's own, which has none of this."""
         try:
             response = await forward(self._client, request, b"", refused, path=path)
         except WorldError as error:
@@ -123,7 +123,7 @@ class GroupApi:
                 f"The {who} at {refused.leader_url} cannot be reached; if it is gone, its group goes on without it "
                 f"when its session is over: ask again then. {error}"
             )
-            raise problems.RefusedError(replace(refused, message=message)) from error
+            raise problems.ProblemRefusal(replace(refused, message=message)) from error
         if response.status_code != 404 or CONNECT_HAS_NO_SUCH_PATH not in bytes(response.body):
             return response
         if refused.problem is Problem.NOT_THIS_WORKER:
@@ -137,13 +137,13 @@ class GroupApi:
                 f"{len(view.assigned)} of its jobs (GET /coterie/worker). Who was the last to say something of a job "
                 "stands in GET /connectors?expand=status. Restarts take the worker itself, under its own host:port"
             )
-        raise problems.RefusedError(Refused(problem=Problem.NOT_POSSIBLE, message=message))
+        raise problems.ProblemRefusal(Refused(problem=Problem.NOT_POSSIBLE, message=message))
 
     async def _view(self) -> WorkerView:
-        """:raises RefusedError: when this worker ends."""
+        """:raises ProblemRefusal: when this worker ends."""
         answer = await self._worker.ask(DescribeWorker())
         if isinstance(answer, Refused):
-            raise problems.RefusedError(answer)
+            raise problems.ProblemRefusal(answer)
         assert isinstance(answer, WorkerView)
         return answer
 

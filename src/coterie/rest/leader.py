@@ -15,7 +15,7 @@ from coterie.nouns.errors import WorldError
 from coterie.nouns.ids import WorkerUrl
 from coterie.nouns.jobs import ConnectorName
 from coterie.rest import signatures
-from coterie.rest.problems import RefusedError
+from coterie.rest.problems import ProblemRefusal
 from coterie.rest.refusal import message_in
 
 TIMEOUT_S = 95.0
@@ -75,12 +75,12 @@ async def forward(
     ``forward`` in the query says how often it may still be handed on, as in Connect: absent, then ``true``, then
     ``false``. While the group is settled one hop is enough.
 
-    :raises RefusedError: on the last hop.
+    :raises ProblemRefusal: on the last hop.
     :raises WorldError: when the leader cannot be reached.
     """
     hop = request.query_params.get("forward")
     if refused.leader_url is None or hop == "false":
-        raise RefusedError(refused)
+        raise ProblemRefusal(refused)
     query = [(key, value) for key, value in request.query_params.multi_items() if key != "forward"]
     query.append(("forward", "true" if hop is None else "false"))
     raw_path = request.scope.get("raw_path") or request.url.path.encode()

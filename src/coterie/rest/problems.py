@@ -8,7 +8,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse
 
 from coterie.herder.requests import Problem, Refused
-from coterie.nouns.errors import WorldError
+from coterie.nouns.errors import Refusal, WorldError
 
 STATUS: Mapping[Problem, int] = {
     Problem.NOT_FOUND: 404,
@@ -27,7 +27,7 @@ STATUS: Mapping[Problem, int] = {
 }
 
 
-class RefusedError(Exception):
+class ProblemRefusal(Refusal):
     """The herder refused; carries what it said."""
 
     def __init__(self, refused: Refused) -> None:
@@ -35,23 +35,23 @@ class RefusedError(Exception):
         super().__init__(refused.message)
 
 
-class BadRequestError(Exception):
+class BadRequestError(Refusal):
     """A request that no herder needs to see: 400."""
 
 
-class UnreadableBodyError(Exception):
+class UnreadableBodyError(Refusal):
     """A body that is no JSON, or JSON of another shape. Connect answers 500 to it, and so its clients expect that."""
 
 
-class NotJsonError(Exception):
+class NotJsonError(Refusal):
     """A body that is not declared as JSON: 415."""
 
 
-class ForeignOriginError(Exception):
+class ForeignOriginError(Refusal):
     """A mutation that a browser sent for a page of another address: 403."""
 
 
-class BodyTooLargeError(Exception):
+class BodyTooLargeError(Refusal):
     """More than the limit: 413."""
 
 
@@ -62,7 +62,7 @@ def body(status: int, message: str) -> JSONResponse:
 def answer(_: Request, error: Exception) -> JSONResponse:
     """The one table from exception to answer."""
     match error:
-        case RefusedError(refused=refused):
+        case ProblemRefusal(refused=refused):
             return body(STATUS[refused.problem], refused.message)
         case BadRequestError():
             return body(400, str(error))
@@ -82,7 +82,7 @@ def answer(_: Request, error: Exception) -> JSONResponse:
 
 
 KINDS: tuple[type[Exception], ...] = (
-    RefusedError,
+    ProblemRefusal,
     BadRequestError,
     ForeignOriginError,
     BodyTooLargeError,
