@@ -56,6 +56,9 @@ class LightRuntime:
         self._started_s[start.task] = time.monotonic()
         self._events.put_nowait(TaskProgressed(task=start.task, batch_id=0, input_rows=0))
 
+    async def restart(self, task: ConnectorTaskId) -> None:
+        raise AssertionError("no task dies here")
+
     async def stop(self, task: ConnectorTaskId, *, grace_ms: int) -> None:
         if (started_s := self._started_s.get(task)) is not None:
             await asyncio.sleep(TICK_S - (time.monotonic() - started_s) % TICK_S)

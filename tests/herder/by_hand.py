@@ -21,6 +21,7 @@ from coterie.herder.messages import (
     MakeSessionKey,
     Reply,
     RequestArrived,
+    RestartTask,
     RuntimeOpened,
     SessionKeyMade,
     SplitConnector,
@@ -56,6 +57,7 @@ SESSION_TIMEOUT_MS = 10_000
 EffectT = TypeVar("EffectT")
 Doable: TypeAlias = (
     StartTask
+    | RestartTask
     | StopTask
     | SplitConnector
     | FindConfigEnd
@@ -204,6 +206,8 @@ class ByHand:
         match chore:
             case StartTask(start=start):
                 self.tell(TaskStarted(task=start.task))
+            case RestartTask(task=task):
+                self.tell(TaskStarted(task=task))
             case StopTask(task=task):
                 self.tell(TaskStopped(task=task))
             case SplitConnector(connector=name, config=config, written_at=written_at):

@@ -18,6 +18,7 @@ from coterie.herder.messages import (
     LeaveGroup,
     PublishTaskConfigs,
     Rejoin,
+    RestartTask,
     RuntimeOpened,
     SetTimer,
     ShutdownOrdered,
@@ -41,7 +42,7 @@ from coterie.herder.requests import (
     RequestId,
     SetTargetState,
 )
-from coterie.herder.seams import TaskEvent, TaskFailed, TaskHalted, TaskProgressed, TaskStart, TaskTaken
+from coterie.herder.seams import TaskDied, TaskEvent, TaskHalted, TaskProgressed, TaskStart
 from coterie.herder.timers import RequestDue, RetryDue
 from coterie.herder.work import Failed, Running, Taken
 from coterie.nouns.ids import ConfigOffset, Incarnation, WorkerUrl
@@ -388,6 +389,9 @@ class World:
             assert start.start.task in self.given, "started, and not assigned"
             self.active.add(start.start.task)
             self.chores.append(start)
+        for restart in self.by_hand.take(RestartTask):
+            assert restart.task in self.active, "started again, and nothing is held"
+            self.chores.append(restart)
         for stop in self.by_hand.take(StopTask):
             assert stop.task in self.active, "stopped, and not started"
             self.chores.append(stop)
@@ -401,6 +405,8 @@ class World:
         if isinstance(chore, StartTask) and self.rng.random() < 0.2:
             self.active.discard(chore.start.task)
             self.by_hand.tell(TaskStartFailed(task=chore.start.task, trace="no"))
+        elif isinstance(chore, RestartTask) and self.rng.random() < 0.5:
+            self.by_hand.tell(TaskStartFailed(task=chore.task, trace="no"))
         else:
             if isinstance(chore, StopTask):
                 self.active.discard(chore.task)
@@ -439,12 +445,13 @@ class World:
             task = self.rng.choice(sorted(running))
             events: list[TaskEvent] = [
                 TaskProgressed(task=task, batch_id=1, input_rows=1),
-                TaskFailed(task=task, trace="no"),
-                TaskTaken(task=task),
+                TaskDied(task=task, trace="no", is_held=True),
+                TaskDied(task=task, trace="no", is_held=True, can_restart=False),
+                TaskDied(task=task, trace="no", is_held=False),
                 TaskHalted(task=task),
             ]
             event = self.rng.choice(events)
-            if not isinstance(event, TaskProgressed):
+            if isinstance(event, TaskHalted) or (isinstance(event, TaskDied) and not event.is_held):
                 self.active.discard(task)
             self.by_hand.tell(event)
 
@@ -475,6 +482,8 @@ class World:
         self.by_hand.tell(proved(sent_at_ms=self.by_hand.now_ms))
         self.by_hand.assign(leader=ME, revoked=self.given - self.by_hand.herder.config.jobs())
         self.given = self.given & self.by_hand.herder.config.jobs()
+        self.by_hand.now_ms += 2_000  # Queries that died are due to be started again.
+        self.by_hand.tell(TimerFired(timer="changed jobs"))
         self.collect()
         while self.chores:
             chore = self.chores.pop(0)

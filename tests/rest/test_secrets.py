@@ -7,7 +7,6 @@ import pytest
 
 from coterie.herder.machine import step
 from coterie.herder.messages import Event
-from coterie.herder.seams import TaskFailed
 from coterie.herder.state import Herder, HerderOutput
 from coterie.worker import worker as shell
 from tests.rest.served import ServedCluster
@@ -54,7 +53,7 @@ async def test_nothing_that_is_traced_or_logged_shows_what_stands_in_a_config(
             assert SECRETS[1] in (await worker.get(f"/connectors/{name}/tasks")).text
     runtime = workers[0].running.runtime
     broken = next(task for task in runtime.running if task.connector.startswith("on-"))
-    runtime.say(TaskFailed(task=broken, trace=SECRETS[0]))
+    runtime.die(broken, SECRETS[0], can_restart=False)
     for name in ("unsplittable", "unstartable", broken.connector):
 
         async def says_why(name: str = name) -> bool:
@@ -68,7 +67,7 @@ async def test_nothing_that_is_traced_or_logged_shows_what_stands_in_a_config(
     kinds = {text.partition("(")[0] for text in passed}
     assert kinds > {"ConfigLinesRead", "RequestArrived", "ConnectorSplit", "SplitConnector", "ValidateConfig"}
     assert kinds > {"Reply", "StartTask", "AppendConfig", "ConfigValidated", "PublishTaskConfigs"}
-    assert kinds > {"SplitFailed", "TaskStartFailed", "TaskFailed"}
+    assert kinds > {"SplitFailed", "TaskStartFailed", "TaskDied"}
     stories = [worker.running.worker._trace.story(400) for worker in workers]
     for text in (*passed, *stories, *caplog.text.splitlines()):
         assert not any(secret in text for secret in SECRETS), text[:300]

@@ -11,7 +11,7 @@ import pyarrow.parquet
 import pytest
 import pytest_asyncio
 
-from coterie.herder.seams import RuntimeDied, TaskEvent, TaskFailed, TaskRuntime, TaskStart, TaskTaken
+from coterie.herder.seams import RuntimeDied, TaskDied, TaskEvent, TaskRuntime, TaskStart
 from coterie.nouns.ids import Incarnation
 from coterie.nouns.jobs import ConnectorName, ConnectorTaskId
 from coterie.spark.runtime import SparkTaskRuntime
@@ -73,12 +73,12 @@ class Rig:
         await self.runtime.start(start)
         return start
 
-    async def end_of(self, task: ConnectorTaskId) -> TaskFailed | TaskTaken:
-        """The event with which ``task`` ends."""
+    async def end_of(self, task: ConnectorTaskId) -> TaskDied:
+        """The event with which the query of ``task`` ends."""
         while True:
             event: TaskEvent = await asyncio.wait_for(self.runtime.next_event(), 60)
             assert not isinstance(event, RuntimeDied), event
-            if event.task == task and isinstance(event, TaskFailed | TaskTaken):
+            if event.task == task and isinstance(event, TaskDied):
                 return event
 
     async def wait_until(self, true: Callable[[], bool]) -> None:

@@ -11,7 +11,7 @@ import json
 import sys
 from pathlib import Path
 
-from coterie.herder.seams import RuntimeDied, TaskFailed, TaskHalted, TaskProgressed, TaskStart, TaskTaken
+from coterie.herder.seams import RuntimeDied, TaskDied, TaskHalted, TaskProgressed, TaskStart
 from coterie.nouns.ids import Incarnation
 from coterie.nouns.jobs import ConnectorName, ConnectorTaskId
 from coterie.spark.runtime import SparkTaskRuntime
@@ -30,9 +30,9 @@ async def tell(runtime: SparkTaskRuntime) -> None:
         match await runtime.next_event():
             case TaskProgressed() | TaskHalted():
                 pass
-            case TaskTaken():
+            case TaskDied(is_held=False):
                 say("taken")
-            case TaskFailed(trace=trace):
+            case TaskDied(trace=trace):
                 say("failed " + trace.replace("\n", " | "))
             case RuntimeDied(reason=reason):
                 say("died " + reason)

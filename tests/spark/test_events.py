@@ -2,7 +2,7 @@
 
 import asyncio
 
-from coterie.herder.seams import RuntimeDied, TaskEvent, TaskFailed, TaskProgressed
+from coterie.herder.seams import RuntimeDied, TaskDied, TaskEvent, TaskProgressed
 from coterie.nouns.jobs import ConnectorName, ConnectorTaskId
 from coterie.spark.events import Events
 
@@ -22,7 +22,7 @@ async def test_unread_progress_gives_way_to_newer_progress_of_the_same_task() ->
 
 async def test_progress_is_not_moved_across_an_end() -> None:
     events = Events()
-    line: list[TaskEvent] = [progress(ONE, 1), TaskFailed(task=ONE, trace="t"), progress(ONE, 0)]
+    line: list[TaskEvent] = [progress(ONE, 1), TaskDied(task=ONE, trace="t", is_held=True), progress(ONE, 0)]
     for event in line:
         events.put(event)
     assert [await events.get() for _ in line] == line
@@ -30,7 +30,7 @@ async def test_progress_is_not_moved_across_an_end() -> None:
 
 async def test_what_an_ended_run_left_is_forgotten_and_the_rest_stays() -> None:
     events = Events()
-    line: list[TaskEvent] = [progress(ONE, 1), RuntimeDied(reason="r"), TaskFailed(task=ONE, trace="t")]
+    line: list[TaskEvent] = [progress(ONE, 1), RuntimeDied(reason="r"), TaskDied(task=ONE, trace="t", is_held=True)]
     for event in line:
         events.put(event)
     events.forget(ONE)

@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from coterie.herder.seams import TaskFailed, TaskProgressed, TaskTaken
+from coterie.herder.seams import TaskProgressed
+from coterie.nouns.errors import WorldError
 from coterie.spark.checkpoint import batch_in_flight, is_taken, last_batch, take_over
 from coterie.spark.sinks.files import FileSink
 from tests.spark.conftest import Rig, rows_of, write_file
@@ -99,24 +100,27 @@ async def test_an_idle_query_whose_checkpoint_was_taken_is_told_and_ends(rig: Ri
     await rig.wait_until(lambda: rows_of(tmp_path / "out") == [1])
     take_over(held.path.parent)
     assert is_taken(held.path)
-    assert isinstance(await rig.end_of(start.task), TaskTaken)
+    assert not (await rig.end_of(start.task)).is_held
 
 
-async def test_a_query_that_dies_is_started_again_on_the_same_checkpoint(rig: Rig, tmp_path: Path) -> None:
-    """Its output folder cannot be written for a while: the task does not fail."""
+async def test_a_query_that_died_can_be_started_again_on_the_same_checkpoint(rig: Rig, tmp_path: Path) -> None:
+    """Its output folder cannot be written for a while."""
     (tmp_path / "out").write_text("in the way")
     write_file(tmp_path / "in", "a.csv", [(1, 1.0, 1)])
     start = await rig.start(rig.config(tmp_path), "revived")
     held = rig.spark_runtime.held(start.task)
     assert held is not None
-    await rig.wait_until(lambda: last_batch(held.path / "offsets") == 0)
+    died = await rig.end_of(start.task)
+    assert (died.is_held, died.can_restart) == (True, True)
+    assert last_batch(held.path / "offsets") == 0
     (tmp_path / "out").unlink()
+    await rig.runtime.restart(start.task)
     await rig.wait_until(lambda: (tmp_path / "out").is_dir() and rows_of(tmp_path / "out") == [1])
     assert rig.spark_runtime.held(start.task) == held
     await rig.runtime.stop(start.task, grace_ms=5_000)
 
 
-async def test_whatever_a_restart_raises_the_task_fails_with_it_and_is_not_left_for_dead(
+async def test_whatever_a_restart_raises_it_can_be_tried_again(
     rig: Rig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "out").write_text("in the way")
@@ -127,9 +131,13 @@ async def test_whatever_a_restart_raises_the_task_fails_with_it_and_is_not_left_
 
     monkeypatch.setattr(FileSink, "take_over", stale)
     write_file(tmp_path / "in", "a.csv", [(1, 1.0, 1)])
-    event = await rig.end_of(start.task)
-    assert isinstance(event, TaskFailed)
-    assert "Stale file handle" in event.trace
+    assert (await rig.end_of(start.task)).is_held
+    for _ in range(2):
+        with pytest.raises(OSError, match="Stale file handle"):
+            await rig.runtime.restart(start.task)
+    await rig.runtime.stop(start.task, grace_ms=0)
+    with pytest.raises(WorldError, match="no checkpoint"):
+        await rig.runtime.restart(start.task)
 
 
 # -- bad input --------------------------------------------------------------------------------------------------------
@@ -138,7 +146,8 @@ async def test_whatever_a_restart_raises_the_task_fails_with_it_and_is_not_left_
 async def fails(rig: Rig, config: dict[str, str], name: str) -> str:
     start = await rig.start(config, name)
     event = await rig.end_of(start.task)
-    assert isinstance(event, TaskFailed)
+    assert event.is_held
+    await rig.runtime.stop(start.task, grace_ms=0)
     return event.trace
 
 

@@ -24,7 +24,15 @@ from coterie.herder.requests import (
     Refused,
     WorkerView,
 )
-from coterie.herder.seams import LeaderClient, SignatureRefusedError, TaskEvent, TaskHalted, TaskProgressed, TaskStart
+from coterie.herder.seams import (
+    LeaderClient,
+    SignatureRefusedError,
+    TaskDied,
+    TaskEvent,
+    TaskHalted,
+    TaskProgressed,
+    TaskStart,
+)
 from coterie.herder.session_keys import SessionKeySettings, Signing
 from coterie.herder.state import HerderSettings
 from coterie.member.classic.reports import assigned_to, assignments_of, report_of
@@ -133,6 +141,11 @@ class SimulatedRuntime:
         self.running: dict[ConnectorTaskId, TaskStart] = {}
         self.starts: list[ConnectorTaskId] = []
         self.stops: list[ConnectorTaskId] = []
+        self.restarts: list[ConnectorTaskId] = []
+        self.dead: dict[ConnectorTaskId, TaskStart] = {}
+        """Tasks whose query died, and that hold their checkpoint."""
+        self.broken: dict[ConnectorTaskId, str] = {}
+        """Tasks that cannot be restarted, and why."""
         self.blocked: dict[str, asyncio.Event] = {}
         """By ``validate``, ``split``, ``start`` or ``stop`` and a connector: held up until set."""
         self.progressing = True
@@ -196,11 +209,19 @@ class SimulatedRuntime:
         if self.progressing:
             self.say(TaskProgressed(task=start.task, batch_id=0, input_rows=10))
 
+    async def restart(self, task: ConnectorTaskId) -> None:
+        await self._pass("restart", task.connector)
+        self.restarts.append(task)
+        if task in self.broken:
+            raise WorldError(self.broken[task])
+        self.running[task] = self.dead.pop(task)
+
     async def stop(self, task: ConnectorTaskId, *, grace_ms: int) -> None:
         await self._pass("stop", task.connector)
         start = self.running.get(task)
         if start is not None and "unstoppable" in start.config:
             raise ValueError(start.config["unstoppable"])
+        self.dead.pop(task, None)
         if self.running.pop(task, None) is not None:
             self.stops.append(task)
 
@@ -216,6 +237,13 @@ class SimulatedRuntime:
 
     def say(self, event: TaskEvent) -> None:
         self._events.put_nowait(event)
+
+    def die(self, task: ConnectorTaskId, trace: str, *, is_held: bool = True, can_restart: bool = True) -> None:
+        """The query of ``task`` dies."""
+        start = self.running.pop(task)
+        if is_held:
+            self.dead[task] = start
+        self.say(TaskDied(task=task, trace=trace, is_held=is_held, can_restart=can_restart))
 
     async def _pass(self, what: str, connector: str) -> None:
         if (gate := self.blocked.get(f"{what} {connector}")) is not None:

@@ -16,7 +16,7 @@ from coterie.herder.requests import (
     SetTargetState,
     WorkerView,
 )
-from coterie.herder.seams import RuntimeDied, TaskFailed, TaskTaken
+from coterie.herder.seams import RuntimeDied
 from coterie.nouns.jobs import ConnectorName, ConnectorTaskId
 from coterie.nouns.states import TargetState
 from coterie.worker.inbox import now_ms
@@ -173,9 +173,8 @@ async def test_a_taken_task_starts_again_only_after_a_heartbeat_sent_later(clust
     await until_states(one, "RUNNING", ["RUNNING"])
     task = ConnectorTaskId(ORDERS, 0)
     one.membership.answer_heartbeat(now_ms())
-    del one.runtime.running[task]
     before_ms = now_ms()
-    one.runtime.say(TaskTaken(task=task))
+    one.runtime.die(task, "taken", is_held=False)
     await until_phase(one, "taken")
     one.membership.answer_heartbeat(before_ms - 1)
     await one.worker.ask(DescribeWorker())
@@ -192,12 +191,27 @@ async def until_phase(running: Running, phase: str) -> None:
     await until(is_so)
 
 
+async def test_a_query_that_dies_is_started_again_where_it_is(cluster: Cluster) -> None:
+    one = await cluster.start()
+    await cluster.create("orders")
+    await until_states(one, "RUNNING", ["RUNNING"])
+    task = ConnectorTaskId(ORDERS, 0)
+    one.membership.answer_heartbeat(now_ms())
+    one.runtime.die(task, "boom")
+    await until(lambda: one.runtime.restarts == [task] and task in one.runtime.running)
+    assert one.runtime.starts == [task], "nothing was taken over"
+    one.runtime.broken[task] = "it does not start"
+    one.runtime.die(task, "boom")
+    await until_states(one, "RUNNING", ["FAILED"])
+    assert one.runtime.restarts == [task] * 3
+    assert not one.runtime.dead
+
+
 async def test_a_failed_task_shows_its_trace_and_stays_failed(cluster: Cluster) -> None:
     one = await cluster.start()
     await cluster.create("orders", tasks=2)
     await until_states(one, "RUNNING", ["RUNNING"] * 2)
-    del one.runtime.running[ConnectorTaskId(ORDERS, 1)]
-    one.runtime.say(TaskFailed(task=ConnectorTaskId(ORDERS, 1), trace="java.lang.IllegalStateException: no"))
+    one.runtime.die(ConnectorTaskId(ORDERS, 1), "java.lang.IllegalStateException: no", can_restart=False)
     await until_states(one, "RUNNING", ["RUNNING", "FAILED"])
     answer = await one.worker.ask(DescribeStatus(connector=ORDERS))
     assert isinstance(answer, ConnectorStatus)

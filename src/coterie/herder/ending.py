@@ -2,7 +2,7 @@
 
 *Leaving*: everything here stops, the last statuses are written, the worker leaves the group, the process exits.
 
-*Restarting*, for a new version or for other settings: tasks stop at the ends of their batches and the runtime closes,
+*Relaunching*, for a new version or for other settings: tasks stop at the ends of their batches and the runtime closes,
 while heartbeats go on. Then the process executes itself and goes on as the very member that it was: it owns what it
 owned, its group notices nothing, and no job moves. Only if that takes longer than the session has it lost its place, as
 any worker that was away for so long. A leader remembers nothing of its rounds in its next life, but for the delay that
@@ -17,7 +17,7 @@ from coterie.herder.messages import CloseRuntime, Exit, LeaveGroup, Say, SetTime
 from coterie.herder.requests import Answer, Done, Problem, Refused
 from coterie.herder.rounds import asking, spoken
 from coterie.herder.rounds.state import AfterRelease
-from coterie.herder.state import Herder, Leaving, Restarting, Turn, Working
+from coterie.herder.state import Herder, Leaving, Relaunching, Turn, Working
 from coterie.nouns.ids import Generation
 from coterie.nouns.membership import PlaceHandover
 from coterie.nouns.states import State
@@ -49,7 +49,7 @@ def restart(turn: Turn, obstacle: str | None) -> Answer:
             message = f"{herder.settings.shown_name} would not start again, so it goes on as it is. {obstacle}"
             return Refused(problem=Problem.NOT_POSSIBLE, message=message)
         turn.order(Say(text="By order of an operator this worker restarts"))
-        herder.life.course = Restarting()
+        herder.life.course = Relaunching()
         _refuse_all(turn, "Worker is restarting")
         for name in sorted(herder.place.assigned.connectors):
             statuses.show(turn, name, State.RESTARTING)
@@ -64,7 +64,7 @@ def advance(turn: Turn) -> None:
     match herder.life.course:
         case Leaving() if not work.runs and work.is_all_written:
             _go(turn)
-        case Restarting() if herder.place.is_settled and work.is_all_written and not work.active_tasks:
+        case Relaunching() if herder.place.is_settled and work.is_all_written and not work.active_tasks:
             _go(turn)
         case _:
             pass
@@ -99,10 +99,10 @@ def _go(turn: Turn) -> None:
         case Leaving(is_said=False) as leaving:
             life.course = replace(leaving, is_said=True)
             turn.order(LeaveGroup(reason=leaving.reason, for_good=leaving.for_good))
-        case Restarting(is_closing=False):
-            life.course = Restarting(is_closing=True)
+        case Relaunching(is_closing=False):
+            life.course = Relaunching(is_closing=True)
             turn.order(CloseRuntime())
-        case Working() | Leaving() | Restarting():
+        case Working() | Leaving() | Relaunching():
             pass
 
 

@@ -72,9 +72,9 @@ from coterie.herder.requests import (
     UncordonWorker,
 )
 from coterie.herder.rounds import asking, bursts, following, leading
-from coterie.herder.seams import RuntimeDied, TaskFailed, TaskHalted, TaskProgressed, TaskTaken
+from coterie.herder.seams import RuntimeDied, TaskDied, TaskHalted, TaskProgressed
 from coterie.herder.state import Herder, HerderOutput, Stage, Turn
-from coterie.herder.timers import LookDue, RequestDue, RetryDue, Timer
+from coterie.herder.timers import LookDue, RequestDue, RestartDue, RetryDue, Timer
 from coterie.nouns.ids import ConfigOffset
 from coterie.nouns.membership import (
     Assigned,
@@ -108,7 +108,7 @@ def step(herder: Herder, event: Event, *, now_ms: int) -> HerderOutput:
         case MemberStateChanged() | MustReleaseAll() | AssignmentWanted() | Assigned() | Lost() | MembershipRefused():
             _on_membership(turn, event)
             _reconcile(turn)
-        case TaskFailed() | TaskTaken() | TaskHalted() | TaskStarted() | TaskStartFailed() | TaskStopped():
+        case TaskDied() | TaskHalted() | TaskStarted() | TaskStartFailed() | TaskStopped():
             _on_task(turn, event)
             _reconcile(turn)
         case ConnectorSplit() | SplitFailed() | TaskConfigsPublished():
@@ -214,14 +214,12 @@ def _on_membership(
             ending.leave(turn, reason, code=1, grace_ms=turn.herder.settings.stop_grace_ms)
 
 
-def _on_task(
-    turn: Turn, event: TaskFailed | TaskTaken | TaskHalted | TaskStarted | TaskStartFailed | TaskStopped
-) -> None:
+def _on_task(turn: Turn, event: TaskDied | TaskHalted | TaskStarted | TaskStartFailed | TaskStopped) -> None:
     match event:
-        case TaskFailed():
-            tasks.on_failed(turn, event)
-        case TaskTaken() | TaskHalted():
-            tasks.on_taken(turn, event)
+        case TaskDied():
+            tasks.on_died(turn, event)
+        case TaskHalted():
+            tasks.on_halted(turn, event)
         case TaskStarted():
             tasks.on_started(turn, event)
         case TaskStartFailed():
@@ -304,8 +302,8 @@ def _on_timer(turn: Turn, timer: Timer) -> None:
             writes.on_look_due(turn, id_)
         case RetryDue():
             connectors.on_retry(turn, timer)
-        case "changed jobs":
-            pass  # It is compared below, as after any event.
+        case "changed jobs" | RestartDue():
+            pass  # Looked at below, as after any event.
         case "assign":
             leading.on_patience_over(turn)
         case "behind":

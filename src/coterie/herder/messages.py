@@ -295,6 +295,13 @@ class StartTask:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class RestartTask:
+    """Of a task that died, on the checkpoint that it holds → TaskStarted | TaskStartFailed"""
+
+    task: ConnectorTaskId
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class StopTask:
     """→ TaskStopped"""
 
@@ -380,6 +387,7 @@ class CloseRuntime:
 
 Chore: TypeAlias = (
     StartTask
+    | RestartTask
     | StopTask
     | SplitConnector
     | PublishTaskConfigs

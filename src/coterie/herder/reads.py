@@ -30,7 +30,7 @@ from coterie.herder.requests import (
 from coterie.herder.rounds import spoken
 from coterie.herder.state import Herder, ReadWait, Turn
 from coterie.herder.timers import RequestDue
-from coterie.herder.work import Failed, NotStarted, Run, Running, RunState, Starting, Stopping, Taken
+from coterie.herder.work import Dead, Failed, NotStarted, Restarting, Run, Running, RunState, Starting, Stopping, Taken
 from coterie.nouns.ids import ConfigOffset, Generation
 from coterie.nouns.jobs import ConnectorName, ConnectorTaskId
 
@@ -181,7 +181,11 @@ def _phase(state: RunState) -> str:
             return "failed"
         case Taken():
             return "taken"
-        case Running(has_progressed=has_progressed):
+        case (
+            Running(has_progressed=has_progressed)
+            | Dead(has_progressed=has_progressed)
+            | Restarting(has_progressed=has_progressed)
+        ):
             return "running" if has_progressed else "started"
         case NotStarted():
             return "stopped"

@@ -71,18 +71,17 @@ class TaskProgressed:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TaskFailed:
-    """The task ended with an error that starting it again on the same checkpoint did not cure."""
+class TaskDied:
+    """The task's query died, or another worker took its checkpoint. Reported once for each death; no effect of the task
+    comes from here until it is started again."""
 
     task: ConnectorTaskId
     trace: str = field(repr=False)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TaskTaken:
-    """Another worker took the task's checkpoint: it may not start here again before it is known to be ours."""
-
-    task: ConnectorTaskId
+    is_held: bool
+    """The checkpoint is still this worker's, and the runtime keeps it until the task is restarted or stopped. Otherwise
+    the task may not start here again before it is known to be ours."""
+    can_restart: bool = True
+    """Another start on the same checkpoint may help; False when the task refuses its input or its config."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -99,7 +98,7 @@ class RuntimeDied:
     reason: str
 
 
-TaskEvent: TypeAlias = TaskProgressed | TaskFailed | TaskTaken | TaskHalted | RuntimeDied
+TaskEvent: TypeAlias = TaskProgressed | TaskDied | TaskHalted | RuntimeDied
 
 
 class TaskRuntime(Protocol):
@@ -144,6 +143,14 @@ class TaskRuntime(Protocol):
         """Take the task's checkpoint over and start its query; returns when it runs.
 
         :raises ConfigError, WorldError: when it cannot start; the task is FAILED with it.
+        """
+        ...
+
+    async def restart(self, task: ConnectorTaskId) -> None:
+        """Start the query of a task that died (:class:`TaskDied`) again, on the checkpoint that the task holds: nothing
+        is taken over. Returns when it runs.
+
+        :raises ConfigError, WorldError: when it does not start; it counts as one more death, which is not reported.
         """
         ...
 

@@ -122,7 +122,7 @@ class Working:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Restarting:
+class Relaunching:
     """Everything stops, and then the process begins anew, in the same place."""
 
     is_closing: bool = False
@@ -141,7 +141,7 @@ class Leaving:
     """LeaveGroup is under way, or done."""
 
 
-Course: TypeAlias = Working | Restarting | Leaving
+Course: TypeAlias = Working | Relaunching | Leaving
 
 
 class Life:
@@ -157,7 +157,7 @@ class Life:
 
     @property
     def is_restarting(self) -> bool:
-        return isinstance(self.course, Restarting)
+        return isinstance(self.course, Relaunching)
 
     @property
     def is_leaving(self) -> bool:

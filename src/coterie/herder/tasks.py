@@ -10,19 +10,27 @@ from dataclasses import replace
 from coterie.engine.lease import Lease
 from coterie.herder import place, statuses
 from coterie.herder.messages import (
+    RestartTask,
     Say,
+    SetTimer,
     StartTask,
     StopTask,
     TaskStarted,
     TaskStartFailed,
     TaskStopped,
 )
-from coterie.herder.seams import TaskFailed, TaskHalted, TaskProgressed, TaskStart, TaskTaken
+from coterie.herder.seams import TaskDied, TaskHalted, TaskProgressed, TaskStart
 from coterie.herder.state import Herder, Turn
-from coterie.herder.work import Failed, NotStarted, Run, Running, Starting, Stopping, Taken
+from coterie.herder.timers import RestartDue
+from coterie.herder.work import Dead, Failed, NotStarted, Restarting, Run, Running, Starting, Stopping, Taken
 from coterie.nouns.jobs import ConnectorTaskId
 from coterie.nouns.membership import ProvedUntil
 from coterie.nouns.states import State, TargetState
+
+RESTARTS_MAX = 3
+"""How often the query of a task that died is started again without progress in between."""
+RESTART_BACKOFF_MS = 200
+"""Before the first of these restarts; doubles with each."""
 
 
 def should_run(herder: Herder, task: ConnectorTaskId) -> TaskStart | None:
@@ -48,9 +56,17 @@ def _reconcile_one(turn: Turn, task: ConnectorTaskId, run: Run) -> None:
     herder = turn.herder
     wanted = should_run(herder, task)
     match run.state:
-        case Running(start=start) if start != wanted:
+        case Running(start=start) | Dead(start=start) if start != wanted:
             run.state = Stopping(start=start)
             turn.order(StopTask(task=task, grace_ms=herder.grace_ms(turn.now_ms)))
+        case Dead(start=start, trace=trace, restarts_at_ms=None):
+            run.state = Stopping(start=start, then=Failed(start=start, trace=trace))
+            turn.order(StopTask(task=task, grace_ms=0))
+        case Dead(restarts_at_ms=int(at_ms)) as dead if turn.now_ms >= at_ms and herder.place.is_counted_in(
+            turn.now_ms
+        ):
+            run.state = Restarting(start=dead.start, has_progressed=dead.has_progressed, deaths=dead.deaths)
+            turn.order(RestartTask(task=task))
         case NotStarted() | Failed() if wanted is not None and _may_start(turn, run, wanted):
             run.state = Starting(start=wanted)
             run.starts += 1
@@ -75,12 +91,12 @@ def _may_start(turn: Turn, run: Run, wanted: TaskStart) -> bool:
 def _show(turn: Turn, task: ConnectorTaskId, run: Run) -> None:
     herder = turn.herder
     match run.state:
-        case Failed(trace=trace) | Starting(end=Failed(trace=trace)):
+        case Failed(trace=trace):
             statuses.show(turn, task, State.FAILED, trace)
         case Starting():
             # Whatever its former owner said last is no longer true.
             statuses.show(turn, task, State.UNASSIGNED)
-        case Running(has_progressed=True):
+        case Running(has_progressed=True) | Dead(has_progressed=True) | Restarting(has_progressed=True):
             statuses.show(turn, task, State.RUNNING)
         case NotStarted() | Taken() if herder.life.is_restarting:
             statuses.show(turn, task, State.RESTARTING)
@@ -98,63 +114,98 @@ def _show(turn: Turn, task: ConnectorTaskId, run: Run) -> None:
 
 def on_started(turn: Turn, event: TaskStarted) -> None:
     run = turn.herder.work.runs[event.task]
-    assert isinstance(run.state, Starting), f"{event.task} has started, and was not told to"
-    run.state = run.state.end or Running(start=run.state.start, has_progressed=run.state.has_progressed)
+    state = run.state
+    assert isinstance(state, Starting | Restarting), f"{event.task} has started, and was not told to"
+    running = Running(start=state.start, has_progressed=state.has_progressed, deaths=state.deaths)
+    run.state = state.end or running
 
 
 def on_start_failed(turn: Turn, event: TaskStartFailed) -> None:
     run = turn.herder.work.runs[event.task]
-    assert isinstance(run.state, Starting), f"{event.task} could not start, and was not told to"
-    run.state = Failed(start=run.state.start, trace=event.trace)
+    match run.state:
+        case Starting(start=start):
+            run.state = Failed(start=start, trace=event.trace)
+        case Restarting() as state:
+            died = TaskDied(task=event.task, trace=event.trace, is_held=True)
+            run.state = state.end or _after_death(turn, died, state)
+        case _:
+            raise AssertionError(f"{event.task} could not start, and was not told to")
 
 
 def on_stopped(turn: Turn, event: TaskStopped) -> None:
     run = turn.herder.work.runs[event.task]
     assert isinstance(run.state, Stopping), f"{event.task} has stopped, and was not told to"
-    run.state = run.state.taken or NotStarted()
+    run.state = run.state.then or NotStarted()
 
 
 def on_progress(turn: Turn, event: TaskProgressed) -> None:
     run = turn.herder.work.runs.get(event.task)
     if run is None or not run.is_active:
         return
-    if isinstance(run.state, Starting | Running) and not run.state.has_progressed:
-        run.state = replace(run.state, has_progressed=True)
+    match run.state:
+        case Starting() | Running() | Restarting() as state if state.deaths or not state.has_progressed:
+            run.state = replace(state, has_progressed=True, deaths=0)
+        case Dead(has_progressed=False) as dead:
+            run.state = replace(dead, has_progressed=True)
+        case _:
+            pass
     run.batch_id = event.batch_id
     run.input_rows += event.input_rows
     _show(turn, event.task, run)
 
 
-def on_failed(turn: Turn, event: TaskFailed) -> None:
+def on_died(turn: Turn, event: TaskDied) -> None:
     run = turn.herder.work.runs.get(event.task)
+    if not event.is_held:
+        _on_taken(turn, event.task, "taken by another worker")
+        return
     match run and run.state:
-        case Running(start=start):
+        case Running() as state:
             assert run is not None
-            run.state = Failed(start=start, trace=event.trace)
-        case Starting(start=start) as state:
+            run.state = _after_death(turn, event, state)
+        case Starting(end=None) | Restarting(end=None) as state:
             assert run is not None
-            run.state = replace(state, end=Failed(start=start, trace=event.trace))
+            run.state = replace(state, end=_after_death(turn, event, state))
         case _:
             pass  # It was on its way out; that it is gone is told by the end of its stop.
 
 
-def on_taken(turn: Turn, event: TaskTaken | TaskHalted) -> None:
+def on_halted(turn: Turn, event: TaskHalted) -> None:
+    _on_taken(turn, event.task, "halted, for this worker stood still")
+
+
+def _after_death(turn: Turn, event: TaskDied, before: Starting | Running | Restarting) -> Dead:
+    """Start it again after a while on the same checkpoint, a few times; what does not help then, or cannot, fails."""
+    deaths = before.deaths + 1
+    restarts_at_ms = None
+    if event.can_restart and deaths <= RESTARTS_MAX:
+        restarts_at_ms = turn.now_ms + (RESTART_BACKOFF_MS << before.deaths)
+        turn.order(SetTimer(timer=RestartDue(task=event.task), at_ms=restarts_at_ms))
+    return Dead(
+        start=before.start,
+        has_progressed=before.has_progressed,
+        deaths=deaths,
+        trace=event.trace,
+        restarts_at_ms=restarts_at_ms,
+    )
+
+
+def _on_taken(turn: Turn, task: ConnectorTaskId, how: str) -> None:
     """It runs here no more, and whether it is still ours is not known."""
-    run = turn.herder.work.runs.get(event.task)
+    run = turn.herder.work.runs.get(task)
     if run is None or not run.is_active:
         return
     taken = Taken(at_ms=turn.now_ms)
     match run.state:
-        case Starting(end=Failed()):
-            pass
-        case Starting() as state:
+        case Starting() | Restarting() as state:
             run.state = replace(state, end=taken)
-        case Stopping() as state:
-            run.state = replace(state, taken=taken)
+        case Stopping(then=Failed()):
+            pass
+        case Stopping() as stopping:
+            run.state = replace(stopping, then=taken)
         case _:
             run.state = taken
-    why = "taken by another worker" if isinstance(event, TaskTaken) else "halted, for this worker stood still"
-    turn.order(Say(text=f"Task {event.task} was {why}; it stays stopped until it is known to be ours"))
+    turn.order(Say(text=f"Task {task} was {how}; it stays stopped until it is known to be ours"))
 
 
 def on_proved(turn: Turn, event: ProvedUntil) -> None:
@@ -173,7 +224,7 @@ def on_proved(turn: Turn, event: ProvedUntil) -> None:
             case Taken(at_ms=at_ms) if sent_at_ms > at_ms:
                 run.state = NotStarted()
                 _reconcile_one(turn, task, run)
-            case Stopping(taken=Taken(at_ms=at_ms)) as state if sent_at_ms > at_ms:
-                run.state = replace(state, taken=None)
+            case Stopping(then=Taken(at_ms=at_ms)) as state if sent_at_ms > at_ms:
+                run.state = replace(state, then=None)
             case _:
                 pass

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
 from coterie.herder.requests import RequestId, WriteId
-from coterie.nouns.jobs import ConnectorName
+from coterie.nouns.jobs import ConnectorName, ConnectorTaskId
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -19,6 +19,13 @@ class RetryDue:
     """Publish a connector's task configs again."""
 
     connector: ConnectorName
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RestartDue:
+    """Start the query of a task that died again."""
+
+    task: ConnectorTaskId
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,4 +44,4 @@ HerderTimer: TypeAlias = Literal[
 ``behind``: the config log should be read by now as far as the group knows it · ``session key``: write a fresh one ·
 ``statuses``: write them again · ``shutdown``: leave though not all has stopped · ``restart``: close the
 runtime though not all has."""
-Timer: TypeAlias = RequestDue | RetryDue | LookDue | HerderTimer
+Timer: TypeAlias = RequestDue | RetryDue | RestartDue | LookDue | HerderTimer

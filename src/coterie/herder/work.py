@@ -38,11 +38,36 @@ class Taken:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Dead:
+    """The query died; the checkpoint is held."""
+
+    start: TaskStart
+    has_progressed: bool
+    deaths: int
+    """How often the query died since it last progressed."""
+    trace: str = field(repr=False)
+    restarts_at_ms: int | None
+    """When the query is started again at the earliest; None when it is not: the task is stopped, and FAILED."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Starting:
     start: TaskStart
     has_progressed: bool = False
-    end: Failed | Taken | None = None
+    deaths: int = 0
+    end: Dead | Taken | None = None
     """How the task ended before its start returned."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Restarting:
+    """The query is started again on the checkpoint that the task holds."""
+
+    start: TaskStart
+    has_progressed: bool
+    deaths: int
+    end: Dead | Taken | None = None
+    """How the task ended before its restart returned."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,15 +75,17 @@ class Running:
     start: TaskStart
     has_progressed: bool
     """A batch was seen since the start: only then the task is shown as RUNNING."""
+    deaths: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stopping:
     start: TaskStart
-    taken: Taken | None = None
+    then: Failed | Taken | None = None
+    """What the task is when it has stopped; None when it may start again."""
 
 
-RunState: TypeAlias = NotStarted | Starting | Running | Stopping | Failed | Taken
+RunState: TypeAlias = NotStarted | Starting | Running | Dead | Restarting | Stopping | Failed | Taken
 
 
 class Run:
@@ -74,7 +101,7 @@ class Run:
     @property
     def is_active(self) -> bool:
         """Something of the task runs here, or may."""
-        return isinstance(self.state, Starting | Running | Stopping)
+        return not isinstance(self.state, NotStarted | Failed | Taken)
 
 
 # -- a connector ------------------------------------------------------------------------------------------------------

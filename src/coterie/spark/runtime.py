@@ -64,6 +64,9 @@ class SparkTaskRuntime:
     async def start(self, start: TaskStart) -> None:
         await self._supervisor.start(start)
 
+    async def restart(self, task: ConnectorTaskId) -> None:
+        await self._supervisor.restart(task)
+
     async def stop(self, task: ConnectorTaskId, *, grace_ms: int) -> None:
         await self._supervisor.stop(task, grace_ms=grace_ms)
 

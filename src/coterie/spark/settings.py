@@ -27,7 +27,3 @@ class SparkConfig:
     """How many connectors are validated or split at the same time; a plug-in may take as long as it likes."""
     look_every_ms: int = 300
     """How often the queries are asked for their progress."""
-    restarts: int = 3
-    """How often a query that died is started again on the same checkpoint before its task has failed."""
-    restart_backoff_ms: int = 200
-    """The wait before the first of these; each further one waits twice as long."""

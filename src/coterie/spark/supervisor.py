@@ -1,19 +1,20 @@
 """Supervises the tasks that run on one Spark session: starts, watches, restarts and stops their queries.
 
-A run is one start of one task, with all restarts on the checkpoint that this start took over. The supervisor alone
-changes a run's state, always under its lock:
+A run is one start of one task, with all restarts on the checkpoint that this start took over; the herder says when to
+restart. The supervisor alone changes a run's state, always under its lock:
 
 | state | meaning | next |
 |---|---|---|
-| ``Starting`` | waits for a thread, takes the checkpoint over, starts the query | ``Running``, ``Ended`` |
-| ``Running`` | the query runs, or its death was not noticed yet | ``Restarting``, ``Stopping``, ``Ended`` |
-| ``Restarting`` | the query died; a thread starts it on the same checkpoint | ``Running``, ``Stopping``, ``Ended`` |
+| ``Starting`` | waits for a thread, takes the checkpoint over, starts the query | ``Running``, ``Dead``, ``Ended`` |
+| ``Running`` | the query runs, or its death was not noticed yet | ``Dead``, ``Stopping``, ``Ended`` |
+| ``Dead`` | the query died; the checkpoint is held | ``Restarting``, ``Stopping``, ``Ended`` |
+| ``Restarting`` | a thread starts the query on the same checkpoint | ``Running``, ``Dead``, ``Stopping``, ``Ended`` |
 | ``Stopping`` | asked to stop; the running batch may still be put in place within the grace | ``Ended`` |
 | ``Ended`` | no effect comes from this run | |
 
-A run ends for one of five reasons: it was stopped; it was *halted* with all others (:class:`TaskHalted`); another
-worker holds its checkpoint (:class:`TaskTaken`); restarts did not help (:class:`TaskFailed`); or the JVM died. No
-exception of Spark tells taken from failed; a look at the checkpoint does.
+A run ends for one of four reasons: it was stopped; it was *halted* with all others (:class:`TaskHalted`); another
+worker holds its checkpoint (:class:`TaskDied`, not held); or the JVM died. No exception of Spark tells a checkpoint
+that was taken from another failure; a look at the checkpoint does.
 """
 
 import asyncio
@@ -29,7 +30,7 @@ from typing import TypeAlias, TypeVar
 from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
 
-from coterie.herder.seams import TaskFailed, TaskHalted, TaskProgressed, TaskStart, TaskTaken
+from coterie.herder.seams import TaskDied, TaskHalted, TaskProgressed, TaskStart
 from coterie.nouns.errors import WorldError
 from coterie.nouns.jobs import ConnectorTaskId
 from coterie.spark.checkpoint import Held, take_over, task_folder
@@ -55,16 +56,18 @@ class Running:
     query: TaskQuery
     progress: tuple[int, int, str] | None
     """The last progress that was reported; see :meth:`TaskQuery.progress`."""
-    deaths: int
-    """How often the query died since then."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Dead:
+    query: TaskQuery
+    progress: tuple[int, int, str] | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Restarting:
     query: TaskQuery
     progress: tuple[int, int, str] | None
-    deaths: int
-    """Including the death after which it is started again."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,7 +80,7 @@ class Ended:
     pass
 
 
-RunState: TypeAlias = Starting | Running | Restarting | Stopping | Ended
+RunState: TypeAlias = Starting | Running | Dead | Restarting | Stopping | Ended
 
 
 class Run:
@@ -104,7 +107,7 @@ class Supervisor:
         self._closing = closing
         self._lock = threading.Lock()
         self._runs: list[Run] = []
-        """All that have not ended. A task has at most one that is Running or Restarting."""
+        """All that have not ended. A task has at most one that has a query."""
         self._watcher: threading.Thread | None = None
         # Two pools: a start that blocks in a plug-in must not delay a stop.
         self._starts = ThreadPoolExecutor(config.starts_at_once, thread_name_prefix="coterie-start")
@@ -122,6 +125,16 @@ class Supervisor:
         with self._lock:
             self._runs.append(run)
         await on_thread(self._starts, lambda: self._start(run, start))
+
+    async def restart(self, task: ConnectorTaskId) -> None:
+        """See :meth:`coterie.herder.seams.TaskRuntime.restart`."""
+        with self._lock:
+            current = self._current(task)
+            if current is None or not isinstance(dead := current[0].state, Dead):
+                raise WorldError(f"Task {task} holds no checkpoint here to be restarted on")
+            run, restarting = current[0], Restarting(query=dead.query, progress=dead.progress)
+            run.state = restarting
+        await on_thread(self._starts, lambda: self._restart(run, restarting))
 
     async def stop(self, task: ConnectorTaskId, *, grace_ms: int) -> None:
         """See :meth:`coterie.herder.seams.TaskRuntime.stop`."""
@@ -199,24 +212,25 @@ class Supervisor:
                 run.fence.close()
 
     def _start_query(self, run: Run, query: TaskQuery) -> None:
-        """Start the query, with a few attempts; the run is Running afterwards, unless it ended meanwhile."""
-        for attempt in range(self._config.restarts + 1):
-            try:
-                query.start()
-                break
-            except (PySparkException, Py4JError) as error:
-                self._session()
-                if query.taken:
-                    query.stop(grace_ms=0)
-                    self._events.put(TaskTaken(task=run.task))
-                    return
-                if attempt == self._config.restarts:
-                    raise WorldError(f"The query did not start: {error}") from error
-                self._back_off(attempt)
+        """Start the query; the run is Running afterwards, or Dead, unless it ended meanwhile."""
+        died: TaskDied | None = None
+        try:
+            query.start()
+        except (PySparkException, Py4JError) as error:
+            self._session()
+            died = TaskDied(task=run.task, trace=f"The query did not start: {error}", is_held=not query.taken)
+            if not died.is_held:
+                query.stop(grace_ms=0)
+                self._events.put(died)
+                return
         with self._lock:
             self._session()
             if not run.fence.closed:
-                run.state = Running(query=query, progress=None, deaths=0)
+                if died is None:
+                    run.state = Running(query=query, progress=None)
+                else:
+                    run.state = Dead(query=query, progress=None)
+                    self._events.put(died)
                 return
         self._events.put(TaskHalted(task=run.task))
         query.stop(grace_ms=0)
@@ -251,7 +265,8 @@ class Supervisor:
                 except Exception:
                     # The other runs are still watched, and this one is reported.
                     log.exception("%s cannot be watched", run.task)
-                    self._give_up(run, TaskFailed(task=run.task, trace=traceback.format_exc()))
+                    trace = traceback.format_exc()
+                    self._give_up(run, TaskDied(task=run.task, trace=trace, is_held=True, can_restart=False))
 
     def _look(self, run: Run) -> None:
         state = run.state
@@ -260,55 +275,58 @@ class Supervisor:
         query = state.query
         if query.taken:
             # Also when the query has not noticed yet: one with nothing to read writes nothing, and would live on.
-            self._give_up(run, TaskTaken(task=run.task))
+            self._give_up(run, _taken(run))
             return
         is_alive, progress = query.active(), query.progress()
         if progress is not None and progress != state.progress:
-            progressed = Running(query=query, progress=progress, deaths=0)
+            progressed = Running(query=query, progress=progress)
             batch_id, input_rows, _ = progress
             event = TaskProgressed(task=run.task, batch_id=batch_id, input_rows=input_rows)
             if not self._move(run, state, progressed, event):
                 return
             state = progressed
         if not is_alive:
-            died = Restarting(query=query, progress=state.progress, deaths=state.deaths + 1)
-            if self._move(run, state, died):
-                self._starts.submit(self._restart, run, died)
+            dead = Dead(query=query, progress=state.progress)
+            if self._move(run, state, dead):
+                self._starts.submit(self._report, run, dead)
 
-    def _restart(self, run: Run, died: Restarting) -> None:
-        """The query died: start it once more on the same checkpoint, unless that cannot help."""
-        query = died.query
+    def _report(self, run: Run, dead: Dead) -> None:
+        """Say what the query died of."""
+        query = dead.query
         try:
             trace = query.trace()
-            if query.taken:
-                self._give_up(run, TaskTaken(task=run.task))
-                return
-            if query.refusal is not None or died.deaths > self._config.restarts:
-                self._give_up(run, TaskFailed(task=run.task, trace=trace))
-                return
-            log.warning("%s: the query died and is started again (%d): %.500s", run.task, died.deaths, trace)
-            self._back_off(died.deaths - 1)
-            if run.state is died:
-                query.start()
+            is_held = not query.taken
+        except Exception as error:  # noqa: BLE001 - no caller looks at what this thread raises
+            trace, is_held = f"What the query died of is not known: {error}", True
+        if not is_held:
+            self._give_up(run, _taken(run))
+            return
+        log.warning("%s: the query died: %.500s", run.task, trace)
+        died = TaskDied(task=run.task, trace=trace, is_held=True, can_restart=query.refusal is None)
+        with self._lock:
+            if run.state is dead:
+                self._events.put(died)
+
+    def _restart(self, run: Run, restarting: Restarting) -> None:
+        query = restarting.query
+        try:
+            query.start()
         except FencedError:
             log.info("%s was stopped while it was started again", run.task)
-        except Exception as error:  # noqa: BLE001 - of a plug-in or a sink; no caller looks at what this thread raises
-            # A start that fails is one more death, until there are too many.
+        except Exception as error:
             log.warning("%s: the query did not start again: %s", run.task, error)
-            if died.deaths >= self._config.restarts:
-                self._give_up(run, TaskFailed(task=run.task, trace=traceback.format_exc()))
-                return
-        self._move(run, died, Running(query=query, progress=died.progress, deaths=died.deaths))
+            self._move(run, restarting, Dead(query=query, progress=restarting.progress))
+            if query.taken:
+                self._give_up(run, _taken(run))
+            raise
+        self._move(run, restarting, Running(query=query, progress=restarting.progress))
 
-    def _back_off(self, attempt: int) -> None:
-        self._closing.wait(self._config.restart_backoff_ms * 2**attempt / 1000)
-
-    def _give_up(self, run: Run, event: TaskTaken | TaskFailed) -> None:
+    def _give_up(self, run: Run, event: TaskDied) -> None:
         """End a run by ourselves; reported before the query is stopped, which takes time: the fence is closed."""
         run.fence.close()
         with self._lock:
             match run.state:
-                case Running(query=query) | Restarting(query=query):
+                case Running(query=query) | Dead(query=query) | Restarting(query=query):
                     self._end(run)
                     self._events.put(event)
                 case Starting() | Stopping() | Ended():
@@ -318,11 +336,11 @@ class Supervisor:
     # -- states; the caller holds the lock, but for _move -------------------------------------------------------------
 
     def _current(self, task: ConnectorTaskId) -> tuple[Run, TaskQuery] | None:
-        """The run of ``task`` that is Running or Restarting."""
+        """The run of ``task`` that has a query, running or dead."""
         return next((found for found in self._running() if found[0].task == task), None)
 
     def _running(self) -> list[tuple[Run, TaskQuery]]:
-        return [(run, run.state.query) for run in self._runs if isinstance(run.state, Running | Restarting)]
+        return [(run, run.state.query) for run in self._runs if isinstance(run.state, Running | Dead | Restarting)]
 
     def _end_running(self) -> list[tuple[Run, TaskQuery]]:
         running = self._running()
@@ -343,6 +361,10 @@ class Supervisor:
             if event is not None:
                 self._events.put(event)
             return True
+
+
+def _taken(run: Run) -> TaskDied:
+    return TaskDied(task=run.task, trace="Another worker took the checkpoint", is_held=False)
 
 
 async def on_thread(pool: ThreadPoolExecutor, work: Callable[[], T]) -> T:

@@ -26,6 +26,7 @@ from coterie.herder.messages import (
     LeaveGroup,
     MakeSessionKey,
     PublishTaskConfigs,
+    RestartTask,
     RuntimeClosed,
     SessionKeyMade,
     SplitConnector,
@@ -67,7 +68,7 @@ class Chores:
     async def result(self, chore: Chore) -> ChoreResult:
         """Do ``chore``; raises nothing but our own bugs."""
         match chore:
-            case StartTask():
+            case StartTask() | RestartTask():
                 return await self._start(chore)
             case StopTask():
                 return await self._stop(chore)
@@ -94,10 +95,13 @@ class Chores:
 
     # -- the runtime's ------------------------------------------------------------------------------------------------
 
-    async def _start(self, chore: StartTask) -> TaskStarted | TaskStartFailed:
-        task = chore.start.task
+    async def _start(self, chore: StartTask | RestartTask) -> TaskStarted | TaskStartFailed:
+        task = chore.start.task if isinstance(chore, StartTask) else chore.task
         try:
-            await self._runtime.start(chore.start)
+            if isinstance(chore, StartTask):
+                await self._runtime.start(chore.start)
+            else:
+                await self._runtime.restart(task)
         except Exception as error:  # noqa: BLE001
             return TaskStartFailed(task=task, trace=_trace_of(error))
         return TaskStarted(task=task)

@@ -288,8 +288,8 @@ class Process:
                 self._record(RecordKind.CLOSES_RUNTIME)
                 self.active.clear()
                 self.after(rng.randint(1, 500), lambda: self.tell(herder.RuntimeClosed()))
-            case herder.LeaveGroup():
-                raise AssertionError("the membership's business")
+            case herder.LeaveGroup() | herder.RestartTask():
+                raise AssertionError("leaving is the membership's business, and no query dies here")
 
     def _stopped(self, task: ConnectorTaskId) -> None:
         self.active.pop(task, None)  # unless its runtime has closed meanwhile
