@@ -13,9 +13,10 @@ from typing import Any
 
 import httpx
 
-from coterie.cli.workers.compose import serve_worker
+from coterie.cli.workers.compose import kafka_coordinator, serve_life
 from coterie.config.worker import WorkerSettings
-from coterie.herder.seams import TaskRuntime
+from coterie.herder.seams import Membership, TaskRuntime
+from coterie.member.classic.machine import step
 from coterie.member.classic.messages import (
     JoinRequest,
     JoinResponse,
@@ -24,13 +25,14 @@ from coterie.member.classic.messages import (
     SyncRequest,
     SyncResponse,
 )
-from coterie.member.seams import Coordinator
+from coterie.member.classic.state import Member, MemberSettings
+from coterie.member.seams import Coordinator, Step
 from coterie.nouns.ids import MemberId
-from coterie.nouns.membership import Lost, MembershipEvent
+from coterie.nouns.membership import Lost, MembershipEvent, PlaceHandover
 from coterie.rest.leader import open_client
 from coterie.rest.server import bind
 from coterie.worker.membership import GroupMembership
-from coterie.worker.worker import Worker
+from coterie.worker.worker import Ended, Worker
 
 SESSION_MS = 6_000
 
@@ -91,6 +93,26 @@ class Listening:
         ]
 
 
+class KeptMembership(GroupMembership[Member, Request, Response]):
+    """Keeps the events that the herder takes."""
+
+    def __init__(
+        self,
+        step: Step[Member, Request, Response],
+        member: Member,
+        coordinator: Coordinator[Request, Response],
+        *,
+        events: list[MembershipEvent],
+    ) -> None:
+        super().__init__(step, member, coordinator)
+        self._taken = events
+
+    async def next_event(self) -> MembershipEvent:
+        event = await super().next_event()
+        self._taken.append(event)
+        return event
+
+
 @dataclass
 class Composed:
     """One worker."""
@@ -100,23 +122,19 @@ class Composed:
     runtime: TaskRuntime
     client: httpx.AsyncClient
     worker: Worker | None = None
-    run: "asyncio.Task[int] | None" = None
+    run: "asyncio.Task[Ended] | None" = None
     heard: list[Heard] = field(default_factory=list)
     events: list[MembershipEvent] = field(default_factory=list)
 
-    def obey(self, worker: Worker) -> None:
-        """Before it begins: what it hears is kept from the first word on."""
+    def known(self, worker: Worker) -> None:
         self.worker = worker
-        membership = worker._membership
-        assert isinstance(membership, GroupMembership)
-        membership._coordinator = Listening(membership._coordinator, self.heard)
-        tell = membership._tell
 
-        async def tell_and_keep(event: MembershipEvent) -> None:
-            self.events.append(event)
-            await tell(event)
-
-        membership._tell = tell_and_keep  # type: ignore[method-assign]
+    def membership_of(
+        self, settings: WorkerSettings, member: MemberSettings, client_id: str, place: PlaceHandover | None
+    ) -> Membership:
+        """The membership of every worker, except that the embedded protocol and the events are kept."""
+        coordinator = Listening(kafka_coordinator(settings, client_id), self.heard)
+        return KeptMembership(step, Member(member, place), coordinator, events=self.events)
 
     @property
     def losses(self) -> list[MembershipEvent]:
@@ -138,7 +156,7 @@ class Composed:
         assert self.run is not None
         self.worker.order_shutdown("the test says so")
         async with asyncio.timeout(60):
-            assert await self.run == 0
+            assert (await self.run).code == 0
 
 
 class ComposedFleet:
@@ -161,7 +179,9 @@ class ComposedFleet:
         def runtime_of(settings: WorkerSettings, name: str, scratch: Path) -> TaskRuntime:
             return runtime
 
-        one.run = asyncio.create_task(serve_worker(settings, listener, runtime_of, made=one.obey))
+        one.run = asyncio.create_task(
+            serve_life(settings, listener, runtime_of, made=one.known, membership_of=one.membership_of)
+        )
         self.workers.append(one)
         return one
 

@@ -11,7 +11,6 @@ from coterie.assignors.members import Policy
 from coterie.herder.requests import ConnectorInfo, ConnectorStatus, DescribeStatus, PutConnector
 from coterie.herder.seams import TaskRuntime
 from coterie.herder.state import HerderSettings
-from coterie.kafka.connection import Address
 from coterie.kafka.coordinator import KafkaCoordinator
 from coterie.kafka.topics import Topics
 from coterie.member.classic.machine import step
@@ -19,7 +18,6 @@ from coterie.member.classic.state import Member, MemberSettings
 from coterie.nouns.ids import GroupId, InstanceId, WorkerId, WorkerUrl
 from coterie.nouns.jobs import ConnectorName, Jobs
 from coterie.wire.connect import ConnectProtocol
-from coterie.wire.errors import ErrorCode
 from coterie.worker.membership import GroupMembership
 from coterie.worker.worker import Ended, Worker
 from tests.worker.simulated import Floor, LocalLeaderClient, SimulatedRuntime, until
@@ -30,7 +28,8 @@ SIMULATED: Mapping[str, str] = {"connector.class": "SimulatedSource"}
 
 
 class Link:
-    """A TCP proxy between one worker and the broker, which can be cut."""
+    """A TCP proxy between one worker and the broker, which can be cut. It replaces the broker's address in the broker's
+    answers by its own, so the worker also reaches its coordinator through the link."""
 
     def __init__(self, port: int) -> None:
         self._target = port
@@ -69,30 +68,29 @@ class Link:
             writer.transport.abort()
             return
         self._open |= {writer, there_writer}
-        for source, sink in ((reader, there_writer), (there_reader, writer)):
-            pump = asyncio.create_task(_pump(source, sink))
+        back = _pump(there_reader, writer, of=_address(self._target), to=_address(self.port))
+        for pump in map(asyncio.create_task, (_pump(reader, there_writer), back)):
             self._pumps.add(pump)
             pump.add_done_callback(self._pumps.discard)
 
 
-async def _pump(source: asyncio.StreamReader, sink: asyncio.StreamWriter) -> None:
+def _address(port: int) -> bytes:
+    """The host 127.0.0.1 and ``port`` as an answer to FindCoordinator contains them."""
+    return b"127.0.0.1" + port.to_bytes(4)
+
+
+async def _pump(source: asyncio.StreamReader, sink: asyncio.StreamWriter, *, of: bytes = b"", to: bytes = b"") -> None:
+    """Pass frames of Kafka's protocol on, with the bytes ``to`` in place of the bytes ``of``."""
     try:
-        while data := await source.read(65_536):
-            sink.write(data)
+        while True:
+            size = await source.readexactly(4)
+            frame = await source.readexactly(int.from_bytes(size))
+            sink.write(size + (frame.replace(of, to) if of else frame))
             await sink.drain()
-    except ConnectionError:
+    except (ConnectionError, asyncio.IncompleteReadError):
         pass
     finally:
         sink.transport.abort()
-
-
-def lead_through(coordinator: KafkaCoordinator, port: int) -> None:
-    """The broker tells everybody its own address; this one is to find it behind a link."""
-
-    async def find(group_id: GroupId, timeout_s: float) -> Address | ErrorCode:
-        return Address("127.0.0.1", port)
-
-    coordinator._finder.find = find  # type: ignore[method-assign]
 
 
 @dataclass
@@ -159,13 +157,11 @@ class Fleet:
     ) -> tuple[Worker, asyncio.Task[Ended]]:
         number = len(self._runs) if number is None else number
         coordinator = KafkaCoordinator(
-            [self.bootstrap],
+            [self.bootstrap if port is None else f"127.0.0.1:{port}"],
             client_id=f"worker-{number}",
             request_timeout_ms=SESSION_MS // 3,
             rebalance_timeout_ms=REBALANCE_TIMEOUT_MS,
         )
-        if port is not None:
-            lead_through(coordinator, port)
         url = WorkerUrl(f"http://127.0.0.1:{8083 + number}/")
         # Topics by the straight way: what is cut in these tests is the way to the coordinator.
         topics = Topics([self.bootstrap], client_id=f"worker-{number}")

@@ -144,7 +144,7 @@ def test_nobody_restarts_while_another_one_is_missing(monkeypatch: pytest.Monkey
             super().ordered(name)
             self.here.pop("two", None)
 
-    monkeypatch.setattr(commands, "_SETTLE_S", 0.3)
+    monkeypatch.setattr(commands, "SETTLE_S", 0.3)
     some = TwoGoes("one", "two", "three")
     with (
         working(some) as url,
@@ -164,7 +164,7 @@ def test_who_has_gone_when_all_have_restarted_is_said(monkeypatch: pytest.Monkey
             if name == "one":
                 del self.here["two"]
 
-    monkeypatch.setattr(commands, "_SETTLE_S", 0.3)
+    monkeypatch.setattr(commands, "SETTLE_S", 0.3)
     with (
         working(TwoGoesAtLast("one", "two")) as url,
         pytest.raises(WorldError, match=r"not well: two has left it. Restarted: two, one.$"),
@@ -233,7 +233,7 @@ def test_a_worker_that_is_starting_up_is_named_while_it_is_waited_for(
             return some.answer(method, path)
         return 503, json.dumps({"error_code": 503, "message": f"Worker {what}."}).encode()
 
-    monkeypatch.setattr(client, "_SILENT_S", 0.0)
+    monkeypatch.setattr(client, "SILENT_S", 0.0)
     with serving(answer) as url:
         some.url = url
         commands.show_group(url, as_json=True)

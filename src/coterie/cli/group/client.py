@@ -12,7 +12,7 @@ from coterie.cli.group.shown import Ordered, ShownGroup, read_group, read_ordere
 from coterie.nouns.errors import WorldError
 
 _LOOK_EVERY_S = 0.2
-_SILENT_S = 1.0
+SILENT_S = 1.0
 """After which it is said what is waited for: a worker that is starting up, or a leader."""
 _ROUNDS_S = 30.0
 """How long a group may be without a leader that answers: a session, and a round."""
@@ -50,7 +50,7 @@ class Group:
             waited_s = time.monotonic() - began
             if is_final or waited_s >= patience_s:
                 raise WorldError(why)
-            if waited_s >= _SILENT_S and why not in self._said:
+            if waited_s >= SILENT_S and why not in self._said:
                 self._said.add(why)  # Two that start say the same in turn.
                 sys.stderr.write(f"Waiting: {why}\n")
             time.sleep(_LOOK_EVERY_S)

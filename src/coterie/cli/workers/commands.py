@@ -19,7 +19,8 @@ from coterie.nouns.errors import WorldError
 _console = Console(highlight=False, emoji=False)
 _UNREACHABLE = "UNREACHABLE"
 _STYLES = {"STABLE": "green", _UNREACHABLE: "red", "UNJOINED": "red"}
-_SETTLE_S = 60.0
+SETTLE_S = 60.0
+"""How long a group may take to be well before the next worker restarts."""
 _IN_BETWEEN = ("starting", "stopping")
 _BEGUN = ("running", "failed", "taken")
 
@@ -255,7 +256,7 @@ def _well(group: Group, seen: Sequence[ShownMember] = ()) -> ShownGroup:
             _console.print(f"Waiting until the group is well: {escape(trouble)}.")
         return trouble
 
-    if trouble := group.wait(wrong, within_s=_SETTLE_S):
+    if trouble := group.wait(wrong, within_s=SETTLE_S):
         raise WorldError(f"The group is not well: {trouble}")
     assert well is not None, "it was looked at"
     return well

@@ -19,14 +19,13 @@ from coterie.assignors.members import Policy
 from coterie.cli.collector import collect_seldom
 from coterie.cli.workers import relaunch
 from coterie.config.worker import WorkerSettings
-from coterie.herder.seams import TaskRuntime
+from coterie.herder.seams import Membership, TaskRuntime
 from coterie.herder.session_keys import SessionKeySettings
 from coterie.herder.state import HerderSettings
 from coterie.kafka.admission import check_admission
 from coterie.kafka.coordinator import KafkaCoordinator
 from coterie.kafka.topics import TopicLog, Topics
 from coterie.member.classic.machine import step
-from coterie.member.classic.messages import Request, Response
 from coterie.member.classic.state import Member, MemberSettings
 from coterie.nouns.errors import WorldError
 from coterie.nouns.ids import InstanceId
@@ -51,6 +50,10 @@ RuntimeOf: TypeAlias = Callable[[WorkerSettings, str, Path], TaskRuntime]
 """Makes the runtime of a worker with these settings and this name; the folder is its own for as long as it runs."""
 
 
+MembershipOf: TypeAlias = Callable[[WorkerSettings, MemberSettings, str, PlaceHandover | None], Membership]
+"""Makes the membership of a worker with these settings and this client id, in the place of a former life if any."""
+
+
 def spark_runtime(settings: WorkerSettings, name: str, scratch: Path) -> TaskRuntime:
     return SparkTaskRuntime(
         SparkConfig(
@@ -60,6 +63,22 @@ def spark_runtime(settings: WorkerSettings, name: str, scratch: Path) -> TaskRun
             settings=settings.spark,
         )
     )
+
+
+def kafka_coordinator(settings: WorkerSettings, client_id: str) -> KafkaCoordinator:
+    return KafkaCoordinator(
+        settings.bootstrap_servers,
+        client_id=client_id,
+        request_timeout_ms=settings.session_timeout_ms // 3,
+        rebalance_timeout_ms=settings.rebalance_timeout_ms,
+        security=settings.security,
+    )
+
+
+def classic_membership(
+    settings: WorkerSettings, member: MemberSettings, client_id: str, place: PlaceHandover | None
+) -> Membership:
+    return GroupMembership(step, Member(member, place), kafka_coordinator(settings, client_id))
 
 
 def run_worker(
@@ -108,17 +127,6 @@ def check_listener(settings: WorkerSettings, *, running: WorkerSettings) -> None
     bind(host, 0 if port == running.listener.port else port).close()  # 0: its own port is free once it has ended
 
 
-async def serve_worker(
-    settings: WorkerSettings,
-    listener: socket.socket,
-    runtime_of: RuntimeOf = spark_runtime,
-    *,
-    made: Callable[[Worker], None],
-) -> int:
-    """Run one worker of perhaps several in this process; ``made`` is handed it before it begins, and can end it."""
-    return (await serve_life(settings, listener, runtime_of, made=made)).code
-
-
 def member_settings(settings: WorkerSettings, listener: socket.socket) -> MemberSettings:
     return MemberSettings(
         group_id=settings.group_id,
@@ -141,10 +149,14 @@ async def serve_life(
     runtime_of: RuntimeOf = spark_runtime,
     *,
     made: Callable[[Worker], None],
+    membership_of: MembershipOf = classic_membership,
     place: PlaceHandover | None = None,
     check_settings: Callable[[], object] = lambda: None,
 ) -> Ended:
-    """Run one life of a worker, in the ``place`` of a former one if there was such a one."""
+    """Run one life of a worker, in the ``place`` of its former life if there is one.
+
+    ``made`` gets the worker before the worker begins. Several lives of different workers can run in one process.
+    """
     port = listener.getsockname()[1]
     name, member = settings.name(bound_port=port), member_settings(settings, listener)
     client_id = settings.client_id or name
@@ -180,7 +192,7 @@ async def serve_life(
                 ),
                 config_log=config_log,
                 status_log=status_log,
-                membership=_membership(settings, member, client_id, place),
+                membership=membership_of(settings, member, client_id, place),
                 runtime=runtime,
                 leader_client=HttpLeaderClient(client),
                 place=place,
@@ -193,23 +205,10 @@ async def serve_life(
     return ended
 
 
-def _membership(
-    settings: WorkerSettings, member: MemberSettings, client_id: str, place: PlaceHandover | None
-) -> GroupMembership[Member, Request, Response]:
-    coordinator = KafkaCoordinator(
-        settings.bootstrap_servers,
-        client_id=client_id,
-        request_timeout_ms=settings.session_timeout_ms // 3,
-        rebalance_timeout_ms=settings.rebalance_timeout_ms,
-        security=settings.security,
-    )
-    return GroupMembership(step, Member(member, place), coordinator)
-
-
 async def _leave(settings: WorkerSettings, member: MemberSettings, place: PlaceHandover | None, reason: str) -> None:
     """Give up ``place``, in which nobody is going to go on."""
     if place is not None:
-        membership = _membership(settings, member, settings.client_id or "coterie", place)
+        membership = classic_membership(settings, member, settings.client_id or "coterie", place)
         await asyncio.gather(membership.run(), membership.leave(reason))
 
 
