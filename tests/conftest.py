@@ -13,7 +13,7 @@ from hypothesis import settings
 
 from coterie.wire.connect import ConnectProtocol
 from tests.kafka.embedded_broker import EmbeddedBroker
-from tests.kafka.real_kafka import NotToBeHad, RealKafka, fetch, fetch_plugins
+from tests.kafka.real_kafka import FETCH_TIMEOUT_S, NotToBeHad, RealKafka, fetch, fetch_plugins, is_fetched
 from tests.kafka.tools import Tools
 
 # Python's development mode is for the tests; what they start runs as it does elsewhere.
@@ -28,7 +28,12 @@ settings.load_profile("tests")
 @pytest.hookimpl(tryfirst=True)  # xdist reads the groups in the same hook
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Where tests run side by side, one process has all that need Spark, and one all that need a real Kafka."""
+    jars_are_here = is_fetched()
     for item in items:
+        if not jars_are_here and item.get_closest_marker("kafka"):
+            # The first of these tests waits for the fetch. A session's fixture that fails by a test's time limit fails
+            # all of them.
+            item.add_marker(pytest.mark.timeout(2 * FETCH_TIMEOUT_S), append=False)
         for group, markers in (("spark", ("spark", "processes")), ("kafka", ("kafka", "interop"))):
             if any(item.get_closest_marker(marker) for marker in markers):
                 item.add_marker(pytest.mark.xdist_group(group))

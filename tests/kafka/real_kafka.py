@@ -63,6 +63,9 @@ group.min.session.timeout.ms=1000
 """
 
 
+_JARS, _PLUGIN_JARS = f"kafka-{VERSION}-with-tools", f"connect-plugins-{VERSION}"
+
+
 class NotToBeHad(Exception):
     """Real Kafka cannot run here; the message is one sentence that says why."""
 
@@ -72,7 +75,7 @@ def fetch(say: Callable[[str], None]) -> Path:
 
     :raises NotToBeHad: when there is no Java, or the jars cannot be fetched.
     """
-    return _fetched(f"kafka-{VERSION}-with-tools", MODULES, say)
+    return _fetched(_JARS, MODULES, say)
 
 
 def fetch_plugins(say: Callable[[str], None]) -> Path:
@@ -80,12 +83,21 @@ def fetch_plugins(say: Callable[[str], None]) -> Path:
 
     :raises NotToBeHad: as :func:`fetch`.
     """
-    return _fetched(f"connect-plugins-{VERSION}", PLUGINS, say, transitive=False)
+    return _fetched(_PLUGIN_JARS, PLUGINS, say, transitive=False)
+
+
+def is_fetched() -> bool:
+    """Whether :func:`fetch` and :func:`fetch_plugins` return at once."""
+    return all((_cache() / name).is_dir() for name in (_JARS, _PLUGIN_JARS))
+
+
+def _cache() -> Path:
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "coterie"
 
 
 def _fetched(name: str, modules: Modules, say: Callable[[str], None], *, transitive: bool = True) -> Path:
     java = java_path()
-    folder = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "coterie"
+    folder = _cache()
     jars = folder / name
     folder.mkdir(parents=True, exist_ok=True)
     with (folder / f"{jars.name}.lock").open("w") as lock:
