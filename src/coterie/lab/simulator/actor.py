@@ -1,7 +1,7 @@
-"""What simulated clients and producers are as processes: they live, stand still, go on, and die."""
+"""A simulated process of a worker, a client or a producer: it lives, is paused and resumed, and is killed."""
 
-from collections.abc import Callable, MutableMapping
-from typing import Self
+from collections.abc import Callable, Mapping
+from typing import Self, TypeVar
 
 from coterie.lab.simulator.records import RecordKind, Value
 from coterie.lab.simulator.world import World
@@ -10,8 +10,8 @@ from coterie.lab.simulator.world import World
 class Actor:
     """One process. Another one of the same home may follow it, or come while it lives."""
 
-    def __init__(self, world: World, name: str, home: str, living: MutableMapping[str, Self]) -> None:
-        """``living`` is where it is to be found, by its name, until it dies."""
+    def __init__(self, world: World, name: str, home: str, living: dict[str, Self]) -> None:
+        """``living`` holds the process under its name until the process dies."""
         self.world = world
         self.name = name
         self.home = home
@@ -36,14 +36,27 @@ class Actor:
         self.world.record(RecordKind.RESUMED, self.name)
         missed, self._missed = self._missed, []
         for happens in missed:
-            happens()
+            self.soon(happens)
 
-    def _later(self, ms: int, happens: Callable[[], None]) -> None:
-        self.world.after(ms, lambda: self._awake(happens))
+    def after(self, ms: int, happens: Callable[[], None]) -> None:
+        self.world.after(ms, lambda: self.soon(happens))
 
-    def _awake(self, happens: Callable[[], None]) -> None:
-        """Now; when it goes on, if it stands still; never, if it is dead."""
+    def soon(self, happens: Callable[[], None]) -> None:
+        """Call ``happens`` now; when the process is resumed, if it is paused; never, if it is dead."""
         if self.paused:
-            self._missed.append(lambda: self._awake(happens))
+            self._missed.append(happens)
         elif self.alive:
             happens()
+
+
+ActorT = TypeVar("ActorT", bound=Actor)
+
+
+def by_name(living: Mapping[str, ActorT]) -> list[ActorT]:
+    """The processes of ``living``, sorted by their names."""
+    return [living[name] for name in sorted(living)]
+
+
+def youngest(living: dict[str, ActorT], home: str) -> ActorT | None:
+    """The process of ``home`` in ``living`` that started last."""
+    return next((process for process in reversed(living.values()) if process.home == home), None)

@@ -2,38 +2,23 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import Generic, Protocol, TypeVar
+from typing import Generic
 
+from coterie.lab.simulator.actor import ActorT, by_name
 from coterie.lab.simulator.records import RecordKind
 from coterie.lab.simulator.storm import Storm
 from coterie.lab.simulator.world import World
 
 
-class Struck(Protocol):
-    """A process; the next one of its home may follow it."""
-
-    home: str
-    alive: bool
-    paused: bool
-
-    def pause(self) -> None: ...
-
-    def resume(self) -> None: ...
-
-    def kill(self, how: RecordKind) -> None: ...
-
-
-ProcessT = TypeVar("ProcessT", bound=Struck)
-
-
-class Faults(Generic[ProcessT]):
+class Faults(Generic[ActorT]):
     """What the weathers of all plays have in common."""
 
-    def __init__(self, world: World, storm: Storm, living: Mapping[str, ProcessT], homes: Sequence[str]) -> None:
+    def __init__(self, world: World, storm: Storm, homes: Sequence[str]) -> None:
         self._world = world
         self._rng = world.rng
         self._storm = storm
-        self._living = living
+        self.living: dict[str, ActorT] = {}
+        """The living processes by their names, in the order in which they started."""
         self._homes = homes
         self._gone_for_good: set[str] = set()
         self._over = False
@@ -55,9 +40,9 @@ class Faults(Generic[ProcessT]):
 
     # -- processes ----------------------------------------------------------------------------------------------------
 
-    def _someone(self) -> ProcessT | None:
-        alive = sorted(self._living)
-        return self._living[self._rng.choice(alive)] if alive else None
+    def _someone(self) -> ActorT | None:
+        processes = by_name(self.living)
+        return self._rng.choice(processes) if processes else None
 
     def _come_back(self, home: str) -> None:
         """Called when a process ends that another is to follow."""
@@ -68,7 +53,7 @@ class Faults(Generic[ProcessT]):
             process.pause()
             self._world.after(self._rng.choice((300, 2_000, 5_000, 8_000, 20_000)), partial(self._resume, process))
 
-    def _resume(self, process: ProcessT) -> None:
+    def _resume(self, process: ActorT) -> None:
         if process.alive and process.paused:
             process.resume()
 

@@ -46,9 +46,16 @@ class Client(Actor):
     """One process. A client that starts again is another one, with the same name and perhaps the same instance id."""
 
     def __init__(
-        self, play: Play, name: str, *, home: str, instance_id: InstanceId | None, protocols: tuple[str, ...]
+        self,
+        play: Play,
+        living: "dict[str, Client]",
+        name: str,
+        *,
+        home: str,
+        instance_id: InstanceId | None,
+        protocols: tuple[str, ...],
     ) -> None:
-        super().__init__(play.world, name, home, play.clients)
+        super().__init__(play.world, name, home, living)
         self.play = play
         self.instance_id = instance_id
         self.protocols = protocols
@@ -139,8 +146,8 @@ class Client(Actor):
         self.owned = list(assigned(response.assignment))
         self.is_settled = True
         self._stint += 1
-        self._later(HEARTBEAT_INTERVAL_MS, partial(self._beat, self._stint))
-        self._later(COMMIT_INTERVAL_MS, partial(self._commit, self._stint))
+        self.after(HEARTBEAT_INTERVAL_MS, partial(self._beat, self._stint))
+        self.after(COMMIT_INTERVAL_MS, partial(self._commit, self._stint))
         partitions = tuple(self.owned)
         self._ask("fetch", lambda reply_to: OffsetFetch(reply_to=reply_to, partitions=partitions), lambda _: None)
 
@@ -156,9 +163,7 @@ class Client(Actor):
                 pass
         self.is_settled = False
         self._stint += 1
-        self._later(
-            3_000 if self.turned_away else self.play.world.rng.randint(50, 300), self._join_if_idle(self._stint)
-        )
+        self.after(3_000 if self.turned_away else self.play.world.rng.randint(50, 300), self._join_if_idle(self._stint))
 
     def _join_if_idle(self, stint: int) -> Callable[[], None]:
         return lambda: self._join() if stint == self._stint else None
@@ -170,7 +175,7 @@ class Client(Actor):
             return
         request = partial(Heartbeat, member_id=self.member_id, generation=self.generation, instance_id=self.instance_id)
         self._ask("heartbeat", lambda reply_to: request(reply_to=reply_to), partial(self._on_beaten, stint))
-        self._later(HEARTBEAT_INTERVAL_MS, partial(self._beat, stint))
+        self.after(HEARTBEAT_INTERVAL_MS, partial(self._beat, stint))
 
     def _on_beaten(self, stint: int, response: Response) -> None:
         assert isinstance(response, HeartbeatResponse)
@@ -194,7 +199,7 @@ class Client(Actor):
             offsets=offsets,
         )
         self._ask("commit", lambda reply_to: request(reply_to=reply_to), partial(self._on_committed, stint))
-        self._later(COMMIT_INTERVAL_MS, partial(self._commit, stint))
+        self.after(COMMIT_INTERVAL_MS, partial(self._commit, stint))
 
     def _on_committed(self, stint: int, response: Response) -> None:
         assert isinstance(response, OffsetCommitResponse)
@@ -234,9 +239,9 @@ class Client(Actor):
         self.play.network.call(
             self.home,
             lambda call: self.play.coordinator.serve(call, request),
-            answered=lambda response: self._awake(lambda: heard(lambda: hear(response))),
-            failed=lambda _: self._awake(lambda: heard(failed)),
+            answered=lambda response: self.soon(lambda: heard(lambda: hear(response))),
+            failed=lambda _: self.soon(lambda: heard(failed)),
             late_max_ms=late_max_ms,
         )
         if kind == "round":
-            self._later(_GIVEN_UP_MS, lambda: heard(failed))
+            self.after(_GIVEN_UP_MS, lambda: heard(failed))

@@ -1,7 +1,6 @@
 """What the clients of one play share: settings, the broker, the network, and the bytes that they exchange."""
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
 
 from coterie.groups.classic.messages import JoinedMember
 from coterie.groups.classic.offset_messages import NewOffset, TopicId, TopicPartition
@@ -11,9 +10,6 @@ from coterie.lab.simulator.network import Network
 from coterie.lab.simulator.world import World
 from coterie.nouns.ids import GroupId, MemberId
 from coterie.wire.primitives import Writer
-
-if TYPE_CHECKING:
-    from coterie.lab.simulator.clients.client import Client
 
 GROUP = GroupId("readers")
 SESSION_TIMEOUT_MS = 6_000
@@ -42,8 +38,6 @@ class Play:
         self.network = network
         self.coordinator = coordinator
         self.protocol_type = protocol_type
-        self.clients: dict[str, Client] = {}
-        """The living process of each client that has one, by its name."""
         self._offset = 0
 
     def next_offset(self, partition: TopicPartition, metadata: str = "") -> NewOffset:

@@ -1,7 +1,10 @@
 """One seed of the clients' play: weather, then calm, then all that live must share everything in one generation."""
 
+from collections.abc import Collection
+
 from coterie.groups.classic.state import Group, Limits
 from coterie.groups.classic.subscriptions import CONSUMER
+from coterie.lab.simulator.clients.client import Client
 from coterie.lab.simulator.clients.play import (
     GROUP,
     HEARTBEAT_INTERVAL_MS,
@@ -51,22 +54,22 @@ def simulate_clients(seed: int, *, weather_ms: int = WEATHER_MS, story_lines: in
         weather.end()
         world.run_until(world.now_ms + LATEST_MS)
         weather.come_back()
-        settle(play)
+        settle(play, weather.living.values())
 
     return told_by(seed, world, story, generations=lambda: coordinator.group.generation, story_lines=story_lines)
 
 
-def settle(play: Play) -> None:
+def settle(play: Play, clients: Collection[Client]) -> None:
     world = play.world
     until_ms = world.now_ms + SETTLE_MS
-    while (missing := unsettled(play)) is not None:
+    while (missing := unsettled(play, clients)) is not None:
         if world.now_ms >= until_ms:
             raise Violation(Invariant.SETTLES, f"{SETTLE_MS} ms after the last fault {missing}")
         world.run_until(world.now_ms + HEARTBEAT_INTERVAL_MS)
     generation = play.coordinator.group.generation
     world.record(RecordKind.SETTLED, generation)
     world.run_until(world.now_ms + QUIET_MS)
-    missing = unsettled(play)
+    missing = unsettled(play, clients)
     if missing is not None or play.coordinator.group.generation != generation:
         raise Violation(
             Invariant.QUIET,
@@ -75,13 +78,13 @@ def settle(play: Play) -> None:
     play.coordinator.crash()
 
 
-def unsettled(play: Play) -> str | None:
+def unsettled(play: Play, clients: Collection[Client]) -> str | None:
     """What is still missing; None when everything alive has settled."""
     group: Group = play.coordinator.group
     if not play.coordinator.is_stable:
         return f"the group is {group.phase}"
-    inside = [client for client in play.clients.values() if not client.turned_away]
-    if len(inside) < len(play.clients) and len(group.members) < group.limits.group_size_max:
+    inside = [client for client in clients if not client.turned_away]
+    if len(inside) < len(clients) and len(group.members) < group.limits.group_size_max:
         return "somebody is turned away, and there is room"
     if {client.member_id for client in inside} != group.members.keys():
         return f"members are {sorted(group.members)}, clients are {sorted(client.name for client in inside)}"

@@ -45,7 +45,7 @@ class ClientsWeather(Faults[Client]):
         self._copies: Iterator[int] = count(2)
         self._deserted_until_ms = 0
         storm = Storm(play.world, play.network, play.coordinator, (*self._names, OPERATOR))
-        super().__init__(play.world, storm, play.clients, self._names)
+        super().__init__(play.world, storm, self._names)
         self._plan(
             {
                 self._pause: 4,
@@ -76,7 +76,7 @@ class ClientsWeather(Faults[Client]):
         self._over = True
         self._deserted_until_ms = 0
         self._storm.heal()
-        for client in list(self._play.clients.values()):
+        for client in list(self.living.values()):
             self._resume(client)
         self.come_back()
         self._storm.crash_coordinator()
@@ -92,12 +92,12 @@ class ClientsWeather(Faults[Client]):
         wait_ms = self._deserted_until_ms - self._world.now_ms
         if wait_ms > 0:
             self._world.after(wait_ms, partial(self._start, name))
-        elif name not in self._gone_for_good and not any(client.home == name for client in self._play.clients.values()):
+        elif name not in self._gone_for_good and not any(client.home == name for client in self.living.values()):
             self._start_process(name, name)
 
     def _start_process(self, name: str, home: str) -> None:
         instance_id = InstanceId(f"place-{home}") if home in self._static else None
-        Client(self._play, name, home=home, instance_id=instance_id, protocols=self._protocols[home])
+        Client(self._play, self.living, name, home=home, instance_id=instance_id, protocols=self._protocols[home])
 
     def _come_back(self, home: str) -> None:
         self._world.after(self._rng.choice((200, 1_000, 4_000, 9_000, 20_000)), partial(self._start, home))
@@ -120,8 +120,8 @@ class ClientsWeather(Faults[Client]):
     def _desert(self) -> None:
         """Nobody is there for so long that offsets grow too old."""
         self._deserted_until_ms = self._world.now_ms + self._rng.choice((10_000, 60_000))
-        for name in sorted(self._play.clients):
-            self._play.clients[name].kill(RecordKind.ALL_KILLED)
+        for name in sorted(self.living):
+            self.living[name].kill(RecordKind.ALL_KILLED)
         for name in self._names:
             self._start(name)
 

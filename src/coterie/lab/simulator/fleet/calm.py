@@ -4,18 +4,19 @@ from collections.abc import Callable, Sequence
 from functools import partial
 
 from coterie.herder.connectors import RETRY_MAX_MS
-from coterie.lab.simulator.fleet.cluster import (
+from coterie.lab.simulator.actor import by_name
+from coterie.lab.simulator.fleet.cluster import Cluster
+from coterie.lab.simulator.fleet.process import Process
+from coterie.lab.simulator.fleet.rounds import told, union
+from coterie.lab.simulator.fleet.settings import (
     DELAY_MAX_MS,
     HEARTBEAT_INTERVAL_MS,
     REBALANCE_TIMEOUT_MS,
     ROUND_INTERVAL_MS,
     SESSION_TIMEOUT_MS,
-    Cluster,
 )
-from coterie.lab.simulator.fleet.rounds import told, union
 from coterie.lab.simulator.fleet.users import BURST
 from coterie.lab.simulator.fleet.weather import Weather
-from coterie.lab.simulator.fleet.worker import Process
 from coterie.lab.simulator.invariants import Invariant, Violation
 from coterie.lab.simulator.records import RecordKind
 from coterie.nouns.jobs import Jobs
@@ -33,13 +34,14 @@ STRANGER_MS = 5_000
 
 
 class Calm:
-    def __init__(self, cluster: Cluster) -> None:
+    def __init__(self, cluster: Cluster, weather: Weather) -> None:
         self._cluster = cluster
+        self._weather = weather
         self._world = cluster.world
 
     @property
     def _processes(self) -> Sequence[Process]:
-        return [self._cluster.processes[name] for name in sorted(self._cluster.processes)]
+        return by_name(self._weather.living)
 
     @property
     def _protocol(self) -> str | None:
@@ -77,11 +79,11 @@ class Calm:
             raise Violation(Invariant.QUIET, f"settled in generation {before[0]}, then {unsettled}")
         self._check_key()
 
-    def refuse_strangers(self, weather: Weather) -> None:
+    def refuse_strangers(self) -> None:
         """:raises Violation: SIGNED, when a leader takes what one of them sends."""
         if self._signs:
             self._world.record(RecordKind.FORGED)
-            weather.operators.forge_all()
+            self._weather.operators.forge_all()
             self._world.run_until(self._world.now_ms + STRANGER_MS)
 
     def _traces(self) -> tuple[int, int]:
@@ -106,7 +108,7 @@ class Calm:
         if not self._cluster.coordinator.is_stable:
             return f"the group is {group.phase}"
         if {process.member.member_id for process in processes} != group.members.keys():
-            return f"members are {sorted(group.members)}, workers are {sorted(self._cluster.processes)}"
+            return f"members are {sorted(group.members)}, workers are {[process.name for process in processes]}"
         placeable = self._placeable(log.jobs_at(log.end))
         if owned != placeable:
             return f"nobody has {told(placeable - owned)}, too much is {told(owned - placeable)}"
@@ -192,9 +194,9 @@ class Calm:
 
     # -- a change in calm weather -------------------------------------------------------------------------------------
 
-    def change_something(self, weather: Weather) -> None:
+    def change_something(self) -> None:
         """:raises Violation: FEW_ROUNDS, ONLY_WHAT_MUST_MOVE, or what must hold when all has settled again."""
-        changes: list[Callable[[Weather], tuple[int, bool]]] = [
+        changes: list[Callable[[], tuple[int, bool]]] = [
             self._burst,
             self._lag,
             self._delete,
@@ -209,7 +211,7 @@ class Calm:
         self._cluster.network.late_share = 0
         # Whoever drains and had to stay, for nobody could take what it has, may find somebody now, and then it goes.
         leavings = sum(process.drains for process in self._processes)
-        rounds, may_stop = self._world.rng.choice(changes)(weather)
+        rounds, may_stop = self._world.rng.choice(changes)()
         rounds += leavings
         self.settle()
         rounds += watch.overtaken > overtaken
@@ -220,38 +222,38 @@ class Calm:
         if stopped and not may_stop and self._protocol != ConnectProtocol.EAGER.wire_name:
             raise Violation(Invariant.ONLY_WHAT_MUST_MOVE, f"{stopped} tasks stop, none has to")
 
-    def _burst(self, weather: Weather) -> tuple[int, bool]:
+    def _burst(self) -> tuple[int, bool]:
         self._world.record(RecordKind.CHANGE, "burst")
         for number, name in enumerate(BURST):
             if name not in self._cluster.config_log.names():
-                self._world.after(20 * number, partial(weather.users.put, name, self._world.rng.randint(1, 2)))
+                self._world.after(20 * number, partial(self._weather.users.put, name, self._world.rng.randint(1, 2)))
         return 4, False
 
-    def _lag(self, weather: Weather) -> tuple[int, bool]:
+    def _lag(self) -> tuple[int, bool]:
         self._world.record(RecordKind.CHANGE, "lag")
-        weather.lag_leader()
-        weather.users.put("late", self._world.rng.randint(1, 2))
+        self._weather.lag_leader()
+        self._weather.users.put("late", self._world.rng.randint(1, 2))
         return 5, False
 
-    def _delete(self, weather: Weather) -> tuple[int, bool]:
+    def _delete(self) -> tuple[int, bool]:
         self._world.record(RecordKind.CHANGE, "delete")
-        weather.users.delete_connector()
+        self._weather.users.delete_connector()
         return 2, True
 
-    def _join(self, weather: Weather) -> tuple[int, bool]:
+    def _join(self) -> tuple[int, bool]:
         self._world.record(RecordKind.CHANGE, "join")
         # What nobody could take may have another config than its tasks are of: whoever takes it changes them.
         is_stale = bool(self._cluster.config_log.unpublished())
-        weather.join_one_more()
+        self._weather.join_one_more()
         return 4 if is_stale else 2, True
 
-    def _drain(self, weather: Weather) -> tuple[int, bool]:
+    def _drain(self) -> tuple[int, bool]:
         self._world.record(RecordKind.CHANGE, "drain")
-        weather.operators.drain()
+        self._weather.operators.drain()
         return 3, True
 
-    def _die(self, weather: Weather) -> tuple[int, bool]:
+    def _die(self) -> tuple[int, bool]:
         """Its session ends, then what it had is waited for, then dealt out; perhaps some of the rest hands over."""
         self._world.record(RecordKind.CHANGE, "die")
-        weather.bury()
+        self._weather.bury()
         return 4, True

@@ -7,8 +7,9 @@ from functools import partial
 from coterie.herder.requests import Answer, Done, DrainWorker, PutTaskConfigs, RestartWorker, UncordonWorker
 from coterie.herder.rounds.spoken import are_requests_signed
 from coterie.herder.session_keys import Signature, Signing
+from coterie.lab.simulator.actor import by_name
 from coterie.lab.simulator.fleet.cluster import Cluster
-from coterie.lab.simulator.fleet.worker import Process
+from coterie.lab.simulator.fleet.worker import WorkerProcess
 from coterie.lab.simulator.records import RecordKind
 from coterie.nouns.jobs import ConnectorName
 
@@ -16,8 +17,9 @@ FORGED_BODY = b"task configs"
 
 
 class Operators:
-    def __init__(self, cluster: Cluster) -> None:
+    def __init__(self, cluster: Cluster, living: dict[str, WorkerProcess]) -> None:
         self._cluster = cluster
+        self._living = living
         self._world = cluster.world
         self._rng = cluster.world.rng
 
@@ -27,7 +29,7 @@ class Operators:
         if len(stay) > 1:
             self.drain_one(self._rng.choice(stay))
 
-    def drain_one(self, process: Process) -> None:
+    def drain_one(self, process: WorkerProcess) -> None:
         def answered(answer: Answer) -> None:
             process.drains = isinstance(answer, Done)
             self._world.record(RecordKind.REQUESTED, process.name, "drain", process.drains)
@@ -73,7 +75,7 @@ class Operators:
             for signature in self._forgeries(leader):
                 self._put_forged(leader, name, signature)
 
-    def _leader(self) -> Process | None:
+    def _leader(self) -> WorkerProcess | None:
         """One that judges signatures, and at once: where nothing is signed anybody may write anything."""
         for process in self._working():
             if (
@@ -84,7 +86,7 @@ class Operators:
                 return process
         return None
 
-    def _forgeries(self, leader: Process) -> Sequence[Signature | None]:
+    def _forgeries(self, leader: WorkerProcess) -> Sequence[Signature | None]:
         """None; then, of whoever has overheard the workers or guesses, one of another body or by another key."""
         key = leader.herder.config.session_key
         if key is None:
@@ -96,10 +98,9 @@ class Operators:
             replace(signing, key=self._rng.randbytes(32)).signature(FORGED_BODY),
         )
 
-    def _put_forged(self, leader: Process, name: ConnectorName, signature: Signature | None) -> None:
+    def _put_forged(self, leader: WorkerProcess, name: ConnectorName, signature: Signature | None) -> None:
         request = PutTaskConfigs(connector=name, configs=[{"forged": ""}], signature=signature)
         leader.rest.ask(request, partial(self._cluster.watch.on_forged, leader))
 
-    def _working(self) -> list[Process]:
-        processes = (self._cluster.processes[name] for name in sorted(self._cluster.processes))
-        return [process for process in processes if not (process.paused or process.ending)]
+    def _working(self) -> list[WorkerProcess]:
+        return [process for process in by_name(self._living) if not (process.paused or process.ending)]

@@ -1,23 +1,32 @@
 """What a worker is asked over HTTP: by users, and by the owner of a connector that has task configs for the leader."""
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import Self
 
 from coterie.herder import messages as herder
 from coterie.herder.requests import Answer, Done, Problem, PutTaskConfigs, Refused, Request, RequestId
-from coterie.lab.simulator.fleet.cluster import REQUEST_TIMEOUT_MS
+from coterie.lab.simulator.fleet.cluster import Cluster
+from coterie.lab.simulator.fleet.process import Process
+from coterie.lab.simulator.fleet.settings import REQUEST_TIMEOUT_MS
 from coterie.lab.simulator.network import Call
-
-if TYPE_CHECKING:
-    from coterie.lab.simulator.fleet.worker import Process
+from coterie.nouns.ids import WorkerUrl
 
 
 class Rest:
     """One process's endpoints, and its way to those of the leader."""
 
-    def __init__(self, process: "Process") -> None:
+    def __init__(
+        self,
+        process: Process,
+        cluster: Cluster,
+        tell: Callable[[herder.Event], None],
+        at: Callable[[WorkerUrl], Self | None],
+    ) -> None:
+        """``tell`` gives the process's herder an event; ``at`` finds the endpoints of a living worker."""
         self._process = process
-        self._cluster = process.cluster
+        self._cluster = cluster
+        self._tell = tell
+        self._at = at
         self._asked: dict[RequestId, Callable[[Answer], None]] = {}
         self._requests = 0
 
@@ -27,7 +36,7 @@ class Rest:
         self._requests += 1
         self._asked[id_] = answered
         fresh = self._cluster.fresh_incarnation()
-        self._process.tell(herder.RequestArrived(id=id_, request=request, fresh_incarnation=fresh))
+        self._tell(herder.RequestArrived(id=id_, request=request, fresh_incarnation=fresh))
 
     def answer(self, reply: herder.Reply) -> None:
         self._asked.pop(reply.id)(reply.answer)
@@ -40,9 +49,9 @@ class Rest:
             done = herder.TaskConfigsPublished(
                 connector=chore.connector, written_at=chore.written_at, refusal=refusal, forbidden=forbidden
             )
-            process.soon(lambda: process.tell(done))
+            process.soon(lambda: self._tell(done))
 
-        leader = self._cluster.by_url(chore.leader_url)
+        leader = self._at(chore.leader_url)
         if leader is None:
             process.after(50, lambda: published("connection refused"))
             return
@@ -51,7 +60,7 @@ class Rest:
             body = repr(chore.configs).encode()
             signature = chore.signing.signature(body) if chore.signing is not None else None
             request = PutTaskConfigs(connector=chore.connector, configs=chore.configs, signature=signature)
-            leader.soon(lambda: leader.rest.ask(request, call.answer))
+            leader._process.soon(lambda: leader.ask(request, call.answer))
 
         def answered(answer: object) -> None:
             assert isinstance(answer, Done | Refused)
@@ -68,7 +77,7 @@ class Rest:
                 then()
 
         self._cluster.network.call(
-            leader.home,
+            leader._process.home,
             serve,
             answered=lambda answer: once(lambda: answered(answer)),
             failed=lambda reason: once(lambda: published(reason)),

@@ -5,8 +5,9 @@ from coterie.groups.classic.state import Limits
 from coterie.herder.session_keys import SessionKeySettings
 from coterie.lab.simulator.coordinator import SimCoordinator
 from coterie.lab.simulator.fleet.calm import QUIET_MS, SETTLE_MS, Calm
-from coterie.lab.simulator.fleet.cluster import DELAY_MAX_MS, GROUP, ROUND_INTERVAL_MS, SESSION_TIMEOUT_MS, Cluster
+from coterie.lab.simulator.fleet.cluster import Cluster
 from coterie.lab.simulator.fleet.config_log import ConfigLog
+from coterie.lab.simulator.fleet.settings import DELAY_MAX_MS, GROUP, ROUND_INTERVAL_MS, SESSION_TIMEOUT_MS
 from coterie.lab.simulator.fleet.watch import Watch
 from coterie.lab.simulator.fleet.weather import Weather
 from coterie.lab.simulator.network import Network
@@ -32,19 +33,19 @@ def simulate(seed: int, *, weather_ms: int = WEATHER_MS, story_lines: int = 15) 
     network = Network(world)
     coordinator = SimCoordinator(world, watch, group_id=GROUP, limits=LIMITS)
     cluster = Cluster(world, watch, network, coordinator, config_log, policy, session_keys)
-    watch.processes = cluster.processes
 
     def story() -> None:
         weather = Weather(cluster)
+        watch.processes = weather.living
         weather.begin()
         _look_every_second(world, watch)
         world.run_until(weather_ms)
         weather.end()
-        calm = Calm(cluster)
+        calm = Calm(cluster, weather)
         calm.settle()
         calm.stay_quiet()
-        calm.refuse_strangers(weather)
-        calm.change_something(weather)
+        calm.refuse_strangers()
+        calm.change_something()
         coordinator.crash()
 
     return told_by(seed, world, story, generations=lambda: coordinator.group.generation, story_lines=story_lines)

@@ -3,8 +3,10 @@
 from functools import partial
 
 from coterie.herder.requests import Answer, DeleteConnector, Problem, PutConnector, Refused, SetTargetState, Write
+from coterie.lab.simulator.actor import by_name, youngest
 from coterie.lab.simulator.fleet.cluster import Cluster
-from coterie.lab.simulator.fleet.worker import Process
+from coterie.lab.simulator.fleet.settings import home_of
+from coterie.lab.simulator.fleet.worker import WorkerProcess
 from coterie.lab.simulator.records import RecordKind, Value
 from coterie.nouns.jobs import ConnectorName
 from coterie.nouns.states import TargetState
@@ -15,8 +17,9 @@ BURST = tuple(f"burst-{number}" for number in range(6))
 
 
 class Users:
-    def __init__(self, cluster: Cluster) -> None:
+    def __init__(self, cluster: Cluster, living: dict[str, WorkerProcess]) -> None:
         self._cluster = cluster
+        self._living = living
         self._world = cluster.world
         self._rng = cluster.world.rng
         self._configs = 0
@@ -56,11 +59,10 @@ class Users:
     # -- how they ask -------------------------------------------------------------------------------------------------
 
     def _ask(self, request: Write) -> None:
-        names = sorted(self._cluster.processes)
-        if names:
-            self._send(self._cluster.processes[self._rng.choice(names)], request, forwards=2)
+        if processes := by_name(self._living):
+            self._send(self._rng.choice(processes), request, forwards=2)
 
-    def _send(self, process: Process, request: Write, *, forwards: int) -> None:
+    def _send(self, process: WorkerProcess, request: Write, *, forwards: int) -> None:
         log = self._cluster.config_log
         asked_at = log.end
 
@@ -68,7 +70,7 @@ class Users:
             if not isinstance(answer, Refused):
                 self._cluster.watch.on_told(request, process, asked_at)
             elif answer.problem is Problem.NOT_LEADER and answer.leader_url is not None and forwards:
-                leader = self._cluster.by_url(answer.leader_url)
+                leader = youngest(self._living, home_of(answer.leader_url))
                 if leader is not None:
                     self._send(leader, request, forwards=forwards - 1)
             else:

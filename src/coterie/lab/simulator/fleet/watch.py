@@ -3,7 +3,6 @@
 from collections.abc import Iterable, Mapping
 from collections.abc import Set as AbstractSet
 from json import loads
-from typing import TYPE_CHECKING
 
 from coterie.assignors.members import Policy
 from coterie.groups.classic.messages import (
@@ -19,9 +18,11 @@ from coterie.groups.classic.state import Group
 from coterie.groups.effects import TimerFired
 from coterie.herder.requests import Answer, DeleteConnector, Done, PutConnector, SetTargetState, Write
 from coterie.herder.seams import TaskStart
+from coterie.lab.simulator.actor import by_name
 from coterie.lab.simulator.coordinator import Step
 from coterie.lab.simulator.durable import Line
 from coterie.lab.simulator.fleet.config_log import ConfigLog
+from coterie.lab.simulator.fleet.process import Process
 from coterie.lab.simulator.fleet.rounds import Dealt, Part, check_round, told, union
 from coterie.lab.simulator.fleet.waits import Waits
 from coterie.lab.simulator.invariants import Invariant, Violation
@@ -33,9 +34,6 @@ from coterie.nouns.membership import AssignmentWanted, Computed
 from coterie.wire.connect import AssignmentError, ConnectProtocol, RoundToken
 from coterie.wire.connect_bytes import decode_assignment, decode_metadata
 from coterie.wire.errors import ErrorCode
-
-if TYPE_CHECKING:
-    from coterie.lab.simulator.fleet.worker import Process
 
 
 class Watch:
@@ -159,14 +157,13 @@ class Watch:
         self._fenced -= group.members.keys()  # of whose successors the log has kept nothing
 
     def _on_expired(self, gone: AbstractSet[MemberId]) -> None:
-        for name in sorted(self.processes):
-            process = self.processes[name]
+        for process in by_name(self.processes):
             if process.member.member_id in gone and self._should_have_stopped(process):
                 self._still_runs(process, "is removed")
 
     # -- workers ----------------------------------------------------------------------------------------------------
 
-    def on_dealt(self, process: "Process", wanted: AssignmentWanted, computed: Computed) -> None:
+    def on_dealt(self, process: Process, wanted: AssignmentWanted, computed: Computed) -> None:
         """The leader ``process`` has computed a round, of which perhaps nobody will ever hear."""
         token = RoundToken.of(wanted.token)
         if computed.has_config_mismatch:
@@ -186,21 +183,21 @@ class Watch:
         )
         self._waits.on_dealt(process.number, dealt, received=process.received, now_ms=self._world.now_ms)
 
-    def on_join(self, process: "Process") -> None:
+    def on_join(self, process: Process) -> None:
         if process.protocol is ConnectProtocol.EAGER and process.active:
             runs = sorted(map(str, process.active))
             raise Violation(Invariant.EAGER_STOPS_FIRST, f"{process.name} joins and still runs {runs}")
 
-    def on_forged(self, process: "Process", answer: Answer) -> None:
+    def on_forged(self, process: Process, answer: Answer) -> None:
         """A leader has answered somebody who is no worker."""
         if isinstance(answer, Done) and process.protocol is not None and process.protocol >= ConnectProtocol.SESSIONED:
             raise Violation(Invariant.SIGNED, f"{process.name} takes task configs that no worker has signed")
 
-    def on_exit(self, process: "Process", code: int) -> None:
+    def on_exit(self, process: Process, code: int) -> None:
         if process.drains and not process.ending and (code or process.given or process.active):
             raise Violation(Invariant.DRAINED, f"{process.name} ends with {code}, and has {told(process.given)} still")
 
-    def on_stop(self, process: "Process", start: TaskStart | None) -> None:
+    def on_stop(self, process: Process, start: TaskStart | None) -> None:
         """A stop is ordered of a task that was started so; None if its runtime closed before the start was heard of."""
         if start is None:
             return
@@ -213,7 +210,7 @@ class Watch:
                 Invariant.STOPPED_FOR_A_REASON, f"{process.name} stops {task}, which is its own and as configured"
             )
 
-    def on_told(self, request: Write, process: "Process", since: int) -> None:
+    def on_told(self, request: Write, process: Process, since: int) -> None:
         """A user hears that ``request``, made when the log ended at ``since``, is done."""
         holds: Mapping[str, object] | None
         match request:
@@ -231,48 +228,43 @@ class Watch:
                 return
         raise Violation(Invariant.TOLD_IS_WRITTEN, f"{process.name} says that it has written {key}, and has not")
 
-    def on_start(self, process: "Process", task: ConnectorTaskId) -> None:
+    def on_start(self, process: Process, task: ConnectorTaskId) -> None:
         if process.member.member_id in self._fenced:
             return  # It has not heard of that yet.
-        for name in sorted(self.processes):
-            other = self.processes[name]
+        for other in by_name(self.processes):
             if other is not process and task in other.active and self._is_effective(other):
-                raise Violation(Invariant.ONE_OWNER, f"{process.name} starts {task}, which {name} runs")
+                raise Violation(Invariant.ONE_OWNER, f"{process.name} starts {task}, which {other.name} runs")
 
-    def on_resumed(self, process: "Process") -> None:
+    def on_resumed(self, process: Process) -> None:
         """It is about to go on: as one that counts itself in, if its pause was that short."""
         if self._may_be_counted_in(process):
-            for name in sorted(self.processes):
-                other = self.processes[name]
-                both = process.active.keys() & other.active.keys()
+            for other in by_name(self.processes):
+                both = sorted(map(str, process.active.keys() & other.active.keys()))
                 if both and other is not process and self._is_effective(other):
-                    raise Violation(
-                        Invariant.ONE_OWNER, f"{process.name} goes on with {sorted(map(str, both))}, {name} runs it"
-                    )
+                    raise Violation(Invariant.ONE_OWNER, f"{process.name} goes on with {both}, {other.name} runs it")
 
     def on_second(self) -> None:
         """Looked at every second: whoever has heard nothing for a session has stopped by itself."""
-        for name in sorted(self.processes):
-            process = self.processes[name]
+        for process in by_name(self.processes):
             unheard = self._world.now_ms >= process.answered_sent_ms + self._session_timeout_ms
             if unheard and self._should_have_stopped(process):
                 self._still_runs(process, f"has heard nothing for {self._session_timeout_ms} ms")
 
-    def _should_have_stopped(self, process: "Process") -> bool:
+    def _should_have_stopped(self, process: Process) -> bool:
         """A process that was paused could not stop meanwhile; it begins when it goes on, in whatever order it hears."""
         patience_ms = process.herder.settings.stop_grace_ms + 300
         return not process.paused and process.resumed_at_ms + patience_ms < self._world.now_ms
 
-    def _still_runs(self, process: "Process", what: str) -> None:
+    def _still_runs(self, process: Process, what: str) -> None:
         if process.active:
             runs = sorted(map(str, process.active))
             raise Violation(Invariant.STOPPED_WHEN_EXPIRED, f"{process.member.member_id} {what} and still runs {runs}")
 
-    def _is_effective(self, process: "Process") -> bool:
+    def _is_effective(self, process: Process) -> bool:
         """It runs, and the coordinator may still count it in. Otherwise the checkpoint fences what it does."""
         return not process.paused and self._may_be_counted_in(process)
 
-    def _may_be_counted_in(self, process: "Process") -> bool:
+    def _may_be_counted_in(self, process: Process) -> bool:
         is_fenced = process.member.member_id in self._fenced
         return not is_fenced and self._world.now_ms < process.answered_sent_ms + self._session_timeout_ms
 

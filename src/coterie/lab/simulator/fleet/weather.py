@@ -4,11 +4,13 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
+from coterie.lab.simulator.actor import by_name, youngest
 from coterie.lab.simulator.faults import Faults
-from coterie.lab.simulator.fleet.cluster import Cluster, Home
+from coterie.lab.simulator.fleet.cluster import Cluster
 from coterie.lab.simulator.fleet.operators import Operators
+from coterie.lab.simulator.fleet.settings import Home
 from coterie.lab.simulator.fleet.users import CONNECTORS, Users
-from coterie.lab.simulator.fleet.worker import Process
+from coterie.lab.simulator.fleet.worker import WorkerProcess
 from coterie.lab.simulator.network import Way
 from coterie.lab.simulator.records import RecordKind
 from coterie.lab.simulator.storm import Storm
@@ -20,14 +22,14 @@ from coterie.wire.connect import ConnectProtocol
 NAMES = ("w1", "w2", "w3", "w4", "w5", "w6")
 
 
-class Weather(Faults[Process]):
+class Weather(Faults[WorkerProcess]):
     def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster
         self._workers = NAMES[: cluster.world.rng.randint(2, len(NAMES))]
         storm = Storm(cluster.world, cluster.network, cluster.coordinator, self._workers)
-        super().__init__(cluster.world, storm, cluster.processes, self._workers)
-        self.users = Users(cluster)
-        self.operators = Operators(cluster)
+        super().__init__(cluster.world, storm, self._workers)
+        self.users = Users(cluster, self.living)
+        self.operators = Operators(cluster, self.living)
         cluster.on_failed = self._come_back
         cluster.on_drained = self._on_drained
         cluster.go_on = self._go_on
@@ -102,11 +104,11 @@ class Weather(Faults[Process]):
         self._storm.heal()
         self._cluster.reading_ms.clear()
         self._yet_to_join.clear()
-        for name in sorted(self._cluster.processes):
-            self._resume(self._cluster.processes[name])
+        for process in by_name(self.living):
+            self._resume(process)
         for name in self._workers:
-            process = self._cluster.at(name)
-            if (process is None or process.ending) and name not in self._gone_for_good:
+            former = youngest(self.living, name)
+            if (former is None or former.ending) and name not in self._gone_for_good:
                 # A group that its coordinator has just read from its log is known to speak what it spoke last, and
                 # nothing older (as in Kafka): whoever speaks less is refused until there has been a round.
                 home = self._cluster.homes[name]
@@ -123,19 +125,18 @@ class Weather(Faults[Process]):
 
     def lag_leader(self) -> None:
         """For so long that its group has to do without it once."""
-        for name in sorted(self._cluster.processes):
-            process = self._cluster.processes[name]
+        for process in by_name(self.living):
             if process.herder.place.is_leader:
                 self._let_read_late(process.home, 5_000, lasts_ms=5_000)
 
     # -- faults ------------------------------------------------------------------------------------------------------
 
-    def _resume(self, process: Process) -> None:
+    def _resume(self, process: WorkerProcess) -> None:
         if not (process.alive and process.paused):
             return
         self._cluster.watch.on_resumed(process)
         super()._resume(process)
-        if self._cluster.at(process.home) is not process and process.setup.instance_id is None:
+        if youngest(self.living, process.home) is not process and process.setup.instance_id is None:
             # It was replaced while it stood still; whoever did that ends it as soon as it is to be reached again.
             self._world.after(self._rng.randint(1, 3_000), partial(self._end, process))
 
@@ -175,7 +176,7 @@ class Weather(Faults[Process]):
 
         self._world.after(self._rng.choice((8_000, 20_000)), heal)
 
-    def _end(self, process: Process) -> None:
+    def _end(self, process: WorkerProcess) -> None:
         if process.alive:
             process.kill(RecordKind.REPLACED)
             self._start(process.home)  # if that one has gone by now
@@ -183,14 +184,14 @@ class Weather(Faults[Process]):
     def _replace(self) -> None:
         """Its host is not to be reached, so the worker starts on another one; a static one may have a twin anyway."""
         process = self._someone()
-        if process is None or self._cluster.at(process.home) is not process:
+        if process is None or youngest(self.living, process.home) is not process:
             return
         if process.setup.instance_id is None or self._rng.random() < 0.7:
             if process.paused:
                 return
             process.pause()
             self._world.after(self._rng.choice((2_000, 8_000, 20_000)), partial(self._resume, process))
-        Process(self._cluster, process.home)
+        WorkerProcess(self._cluster, self.living, process.home)
 
     def _kill_some(self) -> None:
         for _ in range(self._rng.randint(2, 3)):
@@ -198,8 +199,7 @@ class Weather(Faults[Process]):
 
     def _kill_leader(self) -> None:
         """While jobs wait for somebody, if they do."""
-        for name in sorted(self._cluster.processes):
-            process = self._cluster.processes[name]
+        for process in by_name(self.living):
             if process.herder.place.is_leader:
                 process.kill(RecordKind.LEADER_KILLED)
                 self._come_back(process.home)
@@ -245,7 +245,7 @@ class Weather(Faults[Process]):
         if self._over:
             return
         self._cluster.homes[name] = replace(self._cluster.homes[name], **settings)
-        process = self._cluster.at(name)
+        process = youngest(self.living, name)
         if process is not None and not process.paused:
             process.shut_down()
             self._world.after(self._rng.choice((500, 3_000)), lambda: self._start(name))
@@ -257,9 +257,9 @@ class Weather(Faults[Process]):
         else:
             self._come_back(home)
 
-    def _go_on(self, process: Process, place: PlaceHandover | None) -> None:
-        if self._cluster.at(process.home) is None:
-            Process(self._cluster, process.home, place)
+    def _go_on(self, home: str, place: PlaceHandover | None) -> None:
+        if youngest(self.living, home) is None:
+            WorkerProcess(self._cluster, self.living, home, place)
 
     def _come_back(self, home: str) -> None:
         in_ms = self._rng.choice((1_000, 4_000, 9_000, 30_000))
@@ -269,9 +269,9 @@ class Weather(Faults[Process]):
     def _start(self, name: str) -> None:
         if name in self._gone_for_good or name in self._yet_to_join:
             return
-        process = self._cluster.at(name)
+        process = youngest(self.living, name)
         if process is None:
-            Process(self._cluster, name)
+            WorkerProcess(self._cluster, self.living, name)
         elif process.ending:
             # Its former process has not ended yet.
             self._world.after(500, lambda: self._start(name))

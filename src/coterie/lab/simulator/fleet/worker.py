@@ -4,17 +4,21 @@ A worker is a name; its processes come and go. What a paused process is told wai
 what a dead one is told is lost.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from json import loads
 
 from coterie.engine.log import NewLine
 from coterie.herder import machine as herder_machine
 from coterie.herder import messages as herder
 from coterie.herder.requests import Refused
-from coterie.herder.seams import TaskStart
 from coterie.herder.state import Herder, HerderSettings
 from coterie.herder.timers import Timer
-from coterie.lab.simulator.fleet.cluster import (
+from coterie.lab.simulator.actor import by_name, youngest
+from coterie.lab.simulator.fleet.cluster import Cluster
+from coterie.lab.simulator.fleet.config_client import ConfigClient
+from coterie.lab.simulator.fleet.process import Process
+from coterie.lab.simulator.fleet.rest import Rest
+from coterie.lab.simulator.fleet.settings import (
     GROUP,
     HEARTBEAT_INTERVAL_MS,
     LATE_MAX_MS,
@@ -22,10 +26,9 @@ from coterie.lab.simulator.fleet.cluster import (
     REQUEST_TIMEOUT_MS,
     SESSION_TIMEOUT_MS,
     STOP_GRACE_MS,
-    Cluster,
+    home_of,
+    url_of,
 )
-from coterie.lab.simulator.fleet.reader import Reader
-from coterie.lab.simulator.fleet.rest import Rest
 from coterie.lab.simulator.invariants import MachineCheck
 from coterie.lab.simulator.records import RecordKind, Value, name_of, texts
 from coterie.lab.simulator.world import Alarms
@@ -59,23 +62,16 @@ from coterie.wire.connect import AssignmentError, ConnectProtocol, RoundResult, 
 from coterie.wire.errors import ErrorCode
 
 
-class Process:
+class WorkerProcess(Process):
     """One life of a worker."""
 
-    def __init__(self, cluster: Cluster, home: str, place: PlaceHandover | None = None) -> None:
+    def __init__(
+        self, cluster: Cluster, living: "dict[str, WorkerProcess]", home: str, place: PlaceHandover | None = None
+    ) -> None:
         """``place`` is what the process had that this one follows without a break."""
-        self.cluster = cluster
-        self.world = cluster.world
-        self.home = home
-        self.name = home
-        while self.name in cluster.processes:
-            self.name += "'"
-        self.setup = cluster.homes[home]
-        """How it is set."""
-        self.number = cluster.births
-        cluster.births += 1
-        url = WorkerUrl(f"http://{home}/")
-        self.herder = Herder(
+        setup = cluster.homes[home]
+        url = url_of(home)
+        herder_state = Herder(
             HerderSettings(
                 worker_id=WorkerId(home),
                 url=url,
@@ -83,57 +79,46 @@ class Process:
                 connector_type=lambda _: "source",
                 session_timeout_ms=SESSION_TIMEOUT_MS,
                 stop_grace_ms=STOP_GRACE_MS,
-                instance_id=self.setup.instance_id,
+                instance_id=setup.instance_id,
                 policy=cluster.policy,
                 session_keys=cluster.session_keys,
                 request_timeout_ms=REQUEST_TIMEOUT_MS,
             ),
             place,
         )
-        self.member = Member(
+        member = Member(
             MemberSettings(
                 group_id=GROUP,
                 url=url,
-                instance_id=self.setup.instance_id,
-                protocols=self.setup.protocol.offered,
-                claims=self.setup.claims,
+                instance_id=setup.instance_id,
+                protocols=setup.protocol.offered,
+                claims=setup.claims,
                 session_timeout_ms=SESSION_TIMEOUT_MS,
                 rebalance_timeout_ms=REBALANCE_TIMEOUT_MS,
                 heartbeat_interval_ms=HEARTBEAT_INTERVAL_MS,
             ),
             place,
         )
-        self.rest = Rest(self)
-        self.reader = Reader(self)
+        super().__init__(
+            cluster.world,
+            living,
+            home,
+            number=cluster.births,
+            setup=setup,
+            herder=herder_state,
+            member=member,
+            place=place,
+        )
+        cluster.births += 1
+        self.cluster = cluster
+        self.rest = Rest(self, cluster, self.tell, self._rest_at)
+        self.config_client = ConfigClient(self, cluster, self.tell, self._wake_readers)
         self.herder_alarms = Alarms[Timer](
             self.world, lambda timer: self.soon(lambda: self.tell(herder.TimerFired(timer=timer)))
         )
         self.member_alarms = Alarms[events.Timer](
             self.world, lambda timer: self.soon(lambda: self.feed_member(events.TimerFired(timer=timer)))
         )
-        self.active: dict[ConnectorTaskId, TaskStart] = {}
-        """Tasks of which something runs: from the order to start until the stop has returned."""
-        self.alive = True
-        self.paused = False
-        self.ending = False
-        """It is to end or to begin anew, or the group will not have it."""
-        self.drains = False
-        """It is to go for good, when it has handed over what it has."""
-        self.resumed_at_ms = 0
-        self.answered_sent_ms = self.world.now_ms
-        """When the last request was sent that the coordinator answered as one to a member."""
-        self.given = place.jobs if place is not None else NO_JOBS
-        """What its assignments add up to, since it was last lost to its group."""
-        self.received: Generation | None = place.generation if place is not None else None
-        """The last generation whose assignment it has heard of, since then."""
-        self.protocol = ConnectProtocol.named(place.protocol) if place is not None else None
-        """What the group spoke in it."""
-        self.voted = self.protocol.wire_name if self.protocol is not None else ""
-        """What the group was to speak from the last join on, whether its assignment was heard of or not."""
-        self.wanted: AssignmentWanted | None = None
-        """The last round that it was to deal out."""
-        self._waiting: list[Callable[[], None]] = []
-        cluster.processes[self.name] = self
         self.world.record(
             RecordKind.STARTS if place is None else RecordKind.CONTINUES,
             self.name,
@@ -143,7 +128,7 @@ class Process:
         )
         if place is not None:
             self.member_alarms.set("heartbeat", self.world.now_ms)
-        self.reader.read()
+        self.config_client.read()
         self.after(
             self.world.rng.randint(50, 1_500), lambda: self.tell(herder.RuntimeOpened(wall_ms=self.world.now_ms))
         )
@@ -153,47 +138,33 @@ class Process:
 
     # -- life and death ----------------------------------------------------------------------------------------------
 
-    def soon(self, happens: Callable[[], None]) -> None:
-        """Now, if the process runs; when it goes on, if it is paused; never, if it is dead."""
-        if not self.alive:
-            return
-        if self.paused:
-            self._waiting.append(happens)
-        else:
-            happens()
-
-    def after(self, ms: int, happens: Callable[[], None]) -> None:
-        self.world.after(ms, lambda: self.soon(happens))
-
-    def pause(self) -> None:
-        self._record(RecordKind.PAUSED)
-        self.paused = True
-
     def resume(self) -> None:
-        if not (self.alive and self.paused):
-            return
-        self._record(RecordKind.RESUMED)
-        self.paused = False
         self.resumed_at_ms = self.world.now_ms
-        waiting, self._waiting = self._waiting, []
         # What lay in sockets and in timers comes in any order.
-        self.world.rng.shuffle(waiting)
-        for happens in waiting:
-            self.soon(happens)
+        self.world.rng.shuffle(self._missed)
+        super().resume()
 
     def kill(self, how: RecordKind, *values: Value) -> None:
-        self._record(how, *values)
-        self.alive = False
+        super().kill(how, *values)
         self.active.clear()
         self.herder_alarms.off()
         self.member_alarms.off()
-        if self.cluster.processes.get(self.name) is self:
-            del self.cluster.processes[self.name]
 
     def shut_down(self) -> None:
         self.ending = True
         self._record(RecordKind.SHUT_DOWN)
         self.soon(lambda: self.tell(herder.ShutdownOrdered(reason="SIGTERM")))
+
+    # -- other workers ------------------------------------------------------------------------------------------------
+
+    def _rest_at(self, url: WorkerUrl) -> Rest | None:
+        process = youngest(self._living, home_of(url))
+        return process.rest if process is not None else None
+
+    def _wake_readers(self) -> None:
+        """There is something new in the config log: every process reads it, each after its own delay."""
+        for process in by_name(self._living):
+            process.config_client.soon()
 
     # -- the herder --------------------------------------------------------------------------------------------------
 
@@ -242,7 +213,7 @@ class Process:
         self.kill(RecordKind.EXITS, end.code, end.restarts)
         self.world.say(f"{self.name} exits: {end.reason}")
         if end.restarts:
-            self.world.after(self.world.rng.randint(1, 1_500), lambda: self.cluster.go_on(self, end.place))
+            self.world.after(self.world.rng.randint(1, 1_500), lambda: self.cluster.go_on(self.home, end.place))
         elif self.drains and not end.code:
             self.cluster.on_drained(self.home)
         elif end.code:
@@ -278,9 +249,9 @@ class Process:
                     lambda: self.tell(herder.SessionKeyMade(key=key, wall_ms=self.world.now_ms)),
                 )
             case herder.FindConfigEnd():
-                self.reader.find_end(chore)
+                self.config_client.find_end(chore)
             case herder.AppendConfig():
-                self.reader.append(chore)
+                self.config_client.append(chore)
             case herder.AppendStatuses(lines=lines):
                 self._record(RecordKind.STATUSES, *map(_status, lines))
                 self.after(rng.randint(1, 50), lambda: self.tell(herder.StatusesAppended()))

@@ -4,16 +4,11 @@ disk takes its time, fails now and then, and forgets what it has not acknowledge
 As in production whatever gathered while the disk was busy is one transaction of the store: durable together, or not.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 
-from coterie.broker.storage.log import Partition, Topic
 from coterie.broker.storage.store import Store
 from coterie.broker.storage.transaction_store import (
-    Aborted,
-    open_offsets,
-    read_aborted,
     read_transaction,
     read_transactions,
     write_transaction,
@@ -28,21 +23,19 @@ from coterie.groups.transaction_messages import (
     Reply,
     SetTimer,
     TimeoutPassed,
-    TopicPartition,
     TransactionState,
     TransactionWritten,
 )
 from coterie.groups.transactions import deadline_ms
 from coterie.lab.simulator.invariants import MachineCheck
 from coterie.lab.simulator.network import Call
+from coterie.lab.simulator.producers.ledger import Ledger
 from coterie.lab.simulator.producers.watch import ProducersWatch, Step
 from coterie.lab.simulator.records import RecordKind, Value, name_of
 from coterie.lab.simulator.world import Alarms, World
 from coterie.nouns.errors import CoterieError, WorldError
 from coterie.wire.errors import ErrorCode, KafkaRefusal
 
-TOPIC = "ledger"
-PARTITIONS = 3
 _RETRY_DELAY_MS = 1_000
 """How soon a transaction is tried again that could not be aborted."""
 
@@ -76,22 +69,16 @@ class Disk:
 
 
 class SimBroker:
-    """One life after the other of the same log. Close it, once."""
+    """One life after the other of the same log."""
 
-    def __init__(self, world: World, watch: ProducersWatch) -> None:
+    def __init__(self, world: World, watch: ProducersWatch, store: Store, ledger: Ledger) -> None:
         self._world = world
         self._watch = watch
-        self._store = Store(Path(":memory:"))
-        self._store.free_bytes_min = 0
-        self._store.begin()
-        self._store.create_topic(TOPIC, PARTITIONS, {})
-        self._store.commit()
+        self._store = store
+        self.ledger = ledger
         self.disk = Disk()
         self.up = False
         self.start()
-
-    def close(self) -> None:
-        self._store.close()
 
     def age(self, transactional_id: str, *, epochs_left: int) -> None:
         """Give the id a producer that has used up nearly all of its epochs."""
@@ -117,18 +104,14 @@ class SimBroker:
         self._writing: list[_Write] = []
         self._calls: dict[Call, None] = {}
         self._alarms = Alarms[str](self._world, self._time_out)
-        (stored,) = self._store.topics()
-        self.partitions = Topic(stored).partitions
-        found = open_offsets(self._store.database)
-        for partition in self.partitions:
-            partition.open_offset = found.get(partition.id)
+        self.ledger.load()
         for transactional_id, written in read_transactions(self._store.database):
             due_ms = deadline_ms(written)
             if due_ms is not None:
                 self._alarms.set(transactional_id, due_ms)
         self.up = True
-        self._world.record(RecordKind.BROKER_UP, *(partition.end_offset for partition in self.partitions))
-        self._watch.on_loaded(self)
+        self._world.record(RecordKind.BROKER_UP, *(partition.end_offset for partition in self.ledger.partitions))
+        self._watch.on_loaded()
 
     def crash(self) -> None:
         self._world.record(RecordKind.BROKER_CRASHES)
@@ -190,21 +173,6 @@ class SimBroker:
             ),
         )
 
-    def of(self, number: int) -> TopicPartition:
-        return TopicPartition(TOPIC, number)
-
-    def read(self, partition: Partition, offset: int, end_offset: int, *, batches_max: int = -1) -> list[bytes]:
-        """The batches from ``offset`` on that begin before ``end_offset``, as a fetch gives them."""
-        rows = self._store.database.execute(
-            "SELECT data FROM batches WHERE partition = ? AND last_offset >= ? AND last_offset < ?"
-            " ORDER BY last_offset LIMIT ?",
-            (partition.id, offset, end_offset, batches_max),
-        )
-        return [data for (data,) in rows]
-
-    def aborted(self, partition: Partition, offset: int, end_offset: int) -> Sequence[Aborted]:
-        return read_aborted(self._store.database, partition.id, offset, end_offset)
-
     def open_transactions(self) -> list[str]:
         """Transactional ids whose transaction has not ended."""
         return [
@@ -264,7 +232,7 @@ class SimBroker:
             self._writing = []
             for write, outcome in outcomes:
                 self._tell(write, outcome)
-            self._watch.on_told(self)
+            self._watch.on_told()
             if self._waiting:
                 self._begin()
 
@@ -277,7 +245,7 @@ class SimBroker:
         for step, (_, outcome) in zip(steps, outcomes, strict=True):
             values = _values(step, outcome)
             self._world.record(RecordKind.STEP, step.transactional_id, name_of(step.what), step.by, *values)
-        self._watch.on_durable(self, steps)
+        self._watch.on_durable(steps)
         return outcomes
 
     def _fail(self, writes: list[_Write]) -> list[tuple[_Write, Written | CoterieError]]:
@@ -309,7 +277,7 @@ class SimBroker:
     def _tell(self, write: _Write, outcome: Written | CoterieError) -> None:
         if isinstance(outcome, Written):
             for grown in outcome.grown:
-                partition = self.partitions[grown.of.partition]
+                partition = self.ledger.partitions[grown.of.partition]
                 partition.open_offset = grown.open_offset
                 partition.grew(grown.end_offset)
             for effect in outcome.effects:

@@ -1,17 +1,12 @@
 """What the producers of one play share: settings, the broker, the network; and what one transaction is to hold."""
 
 from enum import Enum
-from typing import TYPE_CHECKING
 
 from coterie.broker.transactions.writes import BatchAdmission
-from coterie.groups.transaction_messages import TopicPartition
 from coterie.lab.simulator.network import Network
 from coterie.lab.simulator.producers.broker import SimBroker
 from coterie.lab.simulator.producers.watch import ProducersWatch
 from coterie.lab.simulator.world import World
-
-if TYPE_CHECKING:
-    from coterie.lab.simulator.producers.producer import Producer
 
 LATE_MAX_MS = 8_000
 DELIVERY_TIMEOUT_MS = 1_500
@@ -46,10 +41,5 @@ class Play:
         self.watch = watch
         self.timeout_ms = timeout_ms
         """Of every transaction."""
-        self.producers: dict[str, Producer] = {}
-        """The living processes, by name."""
         self.is_ending = False
         """Every producer commits one last transaction."""
-
-    def partition(self, number: int) -> TopicPartition:
-        return self.broker.of(number)

@@ -17,8 +17,9 @@ from coterie.groups.transaction_messages import (
 )
 from coterie.lab.simulator.actor import Actor
 from coterie.lab.simulator.network import Call
-from coterie.lab.simulator.producers.broker import PARTITIONS, Produced
+from coterie.lab.simulator.producers.broker import Produced
 from coterie.lab.simulator.producers.bundle import Bundle
+from coterie.lab.simulator.producers.ledger import PARTITIONS, topic_partition
 from coterie.lab.simulator.producers.play import DELIVERY_TIMEOUT_MS, IN_FLIGHT_MAX, LATE_MAX_MS, Play, Style
 from coterie.lab.simulator.records import RecordKind
 from coterie.wire.batches import TRANSACTIONAL, NewRecord, check_produced, encode_batch
@@ -39,8 +40,10 @@ class _Batch:
 class Producer(Actor):
     """One process. A producer that starts again is another one, with the same transactional id."""
 
-    def __init__(self, play: Play, name: str, transactional_id: str, style: Style) -> None:
-        super().__init__(play.world, name, transactional_id, play.producers)
+    def __init__(
+        self, play: Play, living: "dict[str, Producer]", name: str, transactional_id: str, style: Style
+    ) -> None:
+        super().__init__(play.world, name, transactional_id, living)
         self.play = play
         self.transactional_id = transactional_id
         self.style = style
@@ -82,7 +85,7 @@ class Producer(Actor):
 
     def _rest(self) -> None:
         is_last = self.play.is_ending
-        self._later(self._rng.randint(0, 600), lambda: self._begin(is_last=is_last))
+        self.after(self._rng.randint(0, 600), lambda: self._begin(is_last=is_last))
 
     def _begin(self, *, is_last: bool) -> None:
         self._count += 1
@@ -110,7 +113,7 @@ class Producer(Actor):
         # its first batch the first; this network may not.
         is_known = self.style is Style.V12 or number in self._known
         if self._span(number) == (IN_FLIGHT_MAX if is_known else 1):
-            self._soon(50, self._go_on)
+            self._within_transaction(50, self._go_on)
         elif self.style is not Style.V12 and number not in self._added:
             self._add(number)
         else:
@@ -118,7 +121,7 @@ class Producer(Actor):
             self._send(self._numbered(number))
             is_patient = not self._is_last and self.play.world.chance(0.02)
             pause_ms = self._rng.randint(1_000, 2 * self.play.timeout_ms) if is_patient else self._rng.randint(0, 60)
-            self._soon(pause_ms, self._go_on)
+            self._within_transaction(pause_ms, self._go_on)
 
     def _span(self, number: int) -> int:
         """How many batches there are in a partition from the first unanswered one on: the broker remembers so many."""
@@ -127,7 +130,7 @@ class Producer(Actor):
 
     def _add(self, number: int) -> None:
         """Before KIP-890 a partition is added before its first batch."""
-        request = AddPartitions(producer=self._identity, partitions=frozenset((self.play.partition(number),)))
+        request = AddPartitions(producer=self._identity, partitions=frozenset((topic_partition(number),)))
 
         def answered(_: Reply) -> None:
             self._under_way -= 1
@@ -158,8 +161,8 @@ class Producer(Actor):
         earlier = self._batches[: self._batches.index(batch)]
         had_earlier = any(other.partition == batch.partition and not other.is_written for other in earlier)
         new = NewBatch(
-            to=self.play.partition(batch.partition),
-            partition_id=self.play.broker.partitions[batch.partition].id,
+            to=topic_partition(batch.partition),
+            partition_id=self.play.broker.ledger.partitions[batch.partition].id,
             data=batch.data,
             head=check_produced(batch.data),
             transactional_id=self.transactional_id,
@@ -180,8 +183,8 @@ class Producer(Actor):
         self.play.network.call(
             self.transactional_id,
             lambda call: self.play.broker.produce(call, self.name, new),
-            answered=lambda answer: self._awake(lambda: answered(answer)),
-            failed=lambda why: self._awake(lambda: failed(why)),
+            answered=lambda answer: self.soon(lambda: answered(answer)),
+            failed=lambda why: self.soon(lambda: failed(why)),
             late_max_ms=LATE_MAX_MS,
         )
 
@@ -208,19 +211,21 @@ class Producer(Actor):
         if self.play.world.now_ms - batch.made_at_ms > DELIVERY_TIMEOUT_MS:
             self.play.world.record(RecordKind.BATCH_GIVEN_UP, self.name, batch.partition)
             self._is_aborting = True
-        self._soon(self._rng.randint(10, 200), lambda: self._end_if_idle() if self._is_aborting else self._send(batch))
+        self._within_transaction(
+            self._rng.randint(10, 200), lambda: self._end_if_idle() if self._is_aborting else self._send(batch)
+        )
 
     # -- its end ------------------------------------------------------------------------------------------------------
 
-    def _soon(self, ms: int, happens: Callable[[], None]) -> None:
-        """``happens`` belongs to the transaction."""
+    def _within_transaction(self, ms: int, happens: Callable[[], None]) -> None:
+        """Call ``happens`` after ``ms``; the transaction does not end before."""
 
         def later() -> None:
             self._under_way -= 1
             happens()
 
         self._under_way += 1
-        self._later(ms, later)
+        self.after(ms, later)
 
     def _end_if_idle(self) -> None:
         if self._under_way:
@@ -254,7 +259,7 @@ class Producer(Actor):
                 self.is_done = True
                 self.play.world.record(RecordKind.DONE, self.name)
             elif needs_epoch:
-                self._later(self._rng.choice((0, 2_000)), lambda: self._init(producer))
+                self.after(self._rng.choice((0, 2_000)), lambda: self._init(producer))
             else:
                 self._become(reply.producer)
                 self._rest()
@@ -274,7 +279,7 @@ class Producer(Actor):
                 self.play.broker.ask(call, self.name, self.transactional_id, make)
 
         def again() -> None:
-            self._later(self._rng.randint(20, 300), lambda: self._ask(make, answered))
+            self.after(self._rng.randint(20, 300), lambda: self._ask(make, answered))
 
         def heard(answer: object) -> None:
             assert isinstance(answer, Reply)
@@ -289,7 +294,7 @@ class Producer(Actor):
         self.play.network.call(
             self.transactional_id,
             serve,
-            answered=lambda answer: self._awake(partial(heard, answer)),
-            failed=lambda _: self._awake(again),
+            answered=lambda answer: self.soon(partial(heard, answer)),
+            failed=lambda _: self.soon(again),
             late_max_ms=LATE_MAX_MS if takes_late else 0,
         )

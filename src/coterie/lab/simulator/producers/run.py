@@ -1,10 +1,14 @@
 """One seed of the producers' play: weather, then calm, then every transaction must end and be read."""
 
+from collections.abc import Collection
+
 from coterie.lab.simulator.invariants import Invariant, Violation
 from coterie.lab.simulator.network import Network
 from coterie.lab.simulator.outcome import Outcome, told_by
-from coterie.lab.simulator.producers.broker import PARTITIONS, SimBroker
+from coterie.lab.simulator.producers.broker import SimBroker
+from coterie.lab.simulator.producers.ledger import Ledger, create_store
 from coterie.lab.simulator.producers.play import Play
+from coterie.lab.simulator.producers.producer import Producer
 from coterie.lab.simulator.producers.watch import ProducersWatch
 from coterie.lab.simulator.producers.weather import ProducersWeather
 from coterie.lab.simulator.records import RecordKind
@@ -22,8 +26,10 @@ def simulate_producers(seed: int, *, weather_ms: int = WEATHER_MS, story_lines: 
     What a generation is to groups is a transaction here."""
     world = World(seed)
     timeout_ms = world.rng.choice((2_000, 6_000, 15_000))
-    watch = ProducersWatch(world, partitions=PARTITIONS, timeout_ms=timeout_ms)
-    broker = SimBroker(world, watch)
+    store = create_store()
+    ledger = Ledger(store)
+    watch = ProducersWatch(world, ledger, timeout_ms=timeout_ms)
+    broker = SimBroker(world, watch, store, ledger)
     play = Play(world, Network(world), broker, watch, timeout_ms=timeout_ms)
 
     def story() -> None:
@@ -33,17 +39,17 @@ def simulate_producers(seed: int, *, weather_ms: int = WEATHER_MS, story_lines: 
         weather.end()
         world.run_until(world.now_ms + LATEST_MS)
         weather.come_back()
-        settle(play)
+        settle(play, weather.living.values())
 
     try:
         return told_by(seed, world, story, generations=lambda: watch.ended, story_lines=story_lines)
     finally:
-        broker.close()
+        store.close()
 
 
-def settle(play: Play) -> None:
+def settle(play: Play, producers: Collection[Producer]) -> None:
     until_ms = play.world.now_ms + SETTLE_MS
-    while (missing := unsettled(play)) is not None:
+    while (missing := unsettled(play, producers)) is not None:
         if play.world.now_ms >= until_ms:
             raise Violation(Invariant.ENDS, f"{SETTLE_MS} ms after the last fault {missing}")
         play.world.run_until(play.world.now_ms + 1_000)
@@ -51,15 +57,15 @@ def settle(play: Play) -> None:
     play.broker.crash()
     play.broker.start()
     play.watch.rewind()
-    if (missing := unsettled(play)) is not None:
+    if (missing := unsettled(play, producers)) is not None:
         raise Violation(Invariant.NOTHING_LOST, f"after the last crash {missing}")
 
 
-def unsettled(play: Play) -> str | None:
+def unsettled(play: Play, producers: Collection[Producer]) -> str | None:
     """What is still missing; None when everything has ended."""
     if still_open := play.broker.open_transactions():
         return f"the transactions of {still_open} are open"
-    for producer in play.producers.values():
+    for producer in producers:
         if not producer.is_done:
             return f"{producer.name} has not committed its last transaction"
-    return play.watch.unread(play.broker)
+    return play.watch.unread()

@@ -3,7 +3,7 @@ the broker keeps about them."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from coterie.broker.transactions.writes import NewBatch
 from coterie.groups.transaction_messages import (
@@ -17,12 +17,10 @@ from coterie.groups.transaction_messages import (
 )
 from coterie.lab.simulator.invariants import Invariant, Violation
 from coterie.lab.simulator.producers.bundle import Bundle, Entry, read_entry, sieve
+from coterie.lab.simulator.producers.ledger import PARTITIONS, Ledger
 from coterie.lab.simulator.records import RecordKind, name_of
 from coterie.lab.simulator.world import World
 from coterie.wire.errors import ErrorCode
-
-if TYPE_CHECKING:
-    from coterie.lab.simulator.producers.broker import SimBroker
 
 
 class Step(NamedTuple):
@@ -56,10 +54,11 @@ class _Followed:
 class ProducersWatch:
     """Looks at everything, and raises a `Violation`."""
 
-    def __init__(self, world: World, *, partitions: int, timeout_ms: int) -> None:
+    def __init__(self, world: World, ledger: Ledger, *, timeout_ms: int) -> None:
         self._world = world
+        self._ledger = ledger
         self._timeout_ms = timeout_ms
-        self._logs = [_Followed() for _ in range(partitions)]
+        self._logs = [_Followed() for _ in range(PARTITIONS)]
         self._bundles: dict[bytes, Bundle] = {}
         self._written: dict[bytes, tuple[int, int]] = {}
         """Partition and offset of each label."""
@@ -121,20 +120,20 @@ class ProducersWatch:
 
     # -- what the broker does -----------------------------------------------------------------------------------------
 
-    def on_durable(self, broker: "SimBroker", steps: Sequence[Step]) -> None:
+    def on_durable(self, steps: Sequence[Step]) -> None:
         """One transaction of the store has come to rest."""
         for step in steps:
             self._on_step(step)
-        ended = [bundle for number in range(len(self._logs)) for bundle in self._follow(broker, number)]
+        ended = [bundle for number in range(len(self._logs)) for bundle in self._follow(number)]
         for bundle in ended:
             for number, log in enumerate(self._logs):
                 if any(self._bundle(entry) is bundle for entries in log.open.values() for entry in entries):
                     raise Violation(Invariant.ALL_OR_NOTHING, f"{bundle.name} has ended, and is open in {number}")
         self._over.update(ended)
 
-    def on_told(self, broker: "SimBroker") -> None:
+    def on_told(self) -> None:
         """Partitions have heard what they have become."""
-        for partition, log in zip(broker.partitions, self._logs, strict=True):
+        for partition, log in zip(self._ledger.partitions, self._logs, strict=True):
             undecided = log.open_offset
             if undecided is not None and partition.stable_offset > undecided:
                 raise Violation(
@@ -142,26 +141,26 @@ class ProducersWatch:
                     f"{partition.number} is stable up to {partition.stable_offset}, open is {undecided}",
                 )
 
-    def on_loaded(self, broker: "SimBroker") -> None:
+    def on_loaded(self) -> None:
         """A life begins: the log holds what it held."""
-        for partition, log in zip(broker.partitions, self._logs, strict=True):
-            found = [read_entry(data) for data in broker.read(partition, 0, log.offset)]
+        for partition, log in zip(self._ledger.partitions, self._logs, strict=True):
+            found = [read_entry(data) for data in self._ledger.read(partition, 0, log.offset)]
             if found != log.entries:
                 raise Violation(Invariant.NOTHING_LOST, f"{partition.number} holds another log after a crash")
-        self.on_told(broker)
+        self.on_told()
 
-    def on_read(self, broker: "SimBroker", number: int, *, batches_max: int = -1) -> None:
+    def on_read(self, number: int, *, batches_max: int = -1) -> None:
         """A consumer of committed records fetches on."""
-        log, partition = self._logs[number], broker.partitions[number]
+        log, partition = self._logs[number], self._ledger.partitions[number]
         offset = log.read_offset
         entries = [
             read_entry(data)
-            for data in broker.read(partition, offset, partition.stable_offset, batches_max=batches_max)
+            for data in self._ledger.read(partition, offset, partition.stable_offset, batches_max=batches_max)
         ]
         if not entries:
             return
         end_offset = entries[-1].last_offset + 1
-        seen = sieve(entries, [one[:2] for one in broker.aborted(partition, offset, end_offset)])
+        seen = sieve(entries, [one[:2] for one in self._ledger.aborted(partition, offset, end_offset)])
         expected = [entry.label for entry in entries if entry.label in self._committed]
         if seen != expected:
             raise Violation(Invariant.COMMITTED_ONLY, f"{number} from {offset} shows {seen}, committed is {expected}")
@@ -172,10 +171,10 @@ class ProducersWatch:
         for log in self._logs:
             log.read_offset = 0
 
-    def unread(self, broker: "SimBroker") -> str | None:
+    def unread(self) -> str | None:
         """What keeps the reader from the end of its logs."""
         for number, log in enumerate(self._logs):
-            self.on_read(broker, number)
+            self.on_read(number)
             if log.read_offset != log.offset:
                 return f"{number} is read up to {log.read_offset} and ends at {log.offset}"
         return None
@@ -214,10 +213,10 @@ class ProducersWatch:
             case _:
                 return f"by {step.what}"
 
-    def _follow(self, broker: "SimBroker", number: int) -> list[Bundle]:
+    def _follow(self, number: int) -> list[Bundle]:
         """Read what is new; returns the transactions that have ended in it."""
-        log, partition, ended = self._logs[number], broker.partitions[number], list[Bundle]()
-        for entry in map(read_entry, broker.read(partition, log.offset, 2**63 - 1)):
+        log, partition, ended = self._logs[number], self._ledger.partitions[number], list[Bundle]()
+        for entry in map(read_entry, self._ledger.read(partition, log.offset, 2**63 - 1)):
             if entry.base_offset != log.offset:
                 raise Violation(Invariant.NOTHING_LOST, f"{number} goes on at {entry.base_offset} after {log.offset}")
             log.entries.append(entry)

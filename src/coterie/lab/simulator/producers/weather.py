@@ -3,6 +3,7 @@
 from functools import partial
 
 from coterie.lab.simulator.faults import Faults
+from coterie.lab.simulator.producers.ledger import PARTITIONS
 from coterie.lab.simulator.producers.play import Play, Style
 from coterie.lab.simulator.producers.producer import Producer
 from coterie.lab.simulator.records import RecordKind
@@ -22,7 +23,7 @@ class ProducersWeather(Faults[Producer]):
                 play.broker.age(name, epochs_left=rng.randint(0, 6))
         self._processes = 0
         storm = Storm(play.world, play.network, play.broker, self._ids)
-        super().__init__(play.world, storm, play.producers, self._ids)
+        super().__init__(play.world, storm, self._ids)
         self._plan(
             {
                 self._pause: 4,
@@ -49,7 +50,7 @@ class ProducersWeather(Faults[Producer]):
         self._play.is_ending = True
         self._storm.heal()
         self._play.broker.disk.failing = False
-        for producer in list(self._play.producers.values()):
+        for producer in list(self.living.values()):
             if self._world.chance(0.3):
                 self._gone_for_good.add(producer.transactional_id)
                 producer.kill(RecordKind.BURIED)
@@ -66,15 +67,14 @@ class ProducersWeather(Faults[Producer]):
     def _read(self) -> None:
         """A consumer of committed records goes on, in small fetches and in large ones."""
         if self._play.broker.up:
-            for partition in self._play.broker.partitions:
-                limit = self._rng.choice((1, 3, -1))
-                self._play.watch.on_read(self._play.broker, partition.number, batches_max=limit)
+            for number in range(PARTITIONS):
+                self._play.watch.on_read(number, batches_max=self._rng.choice((1, 3, -1)))
         self._world.after(self._rng.randint(100, 1_000), self._read)
 
     # -- producers ----------------------------------------------------------------------------------------------------
 
     def _start(self, transactional_id: str) -> None:
-        is_there = any(one.transactional_id == transactional_id for one in self._play.producers.values())
+        is_there = any(one.transactional_id == transactional_id for one in self.living.values())
         if transactional_id not in self._gone_for_good and not is_there:
             self._start_process(transactional_id)
         if not self._over:
@@ -83,7 +83,8 @@ class ProducersWeather(Faults[Producer]):
 
     def _start_process(self, transactional_id: str) -> None:
         self._processes += 1
-        Producer(self._play, f"{transactional_id}-{self._processes}", transactional_id, self._styles[transactional_id])
+        name, style = f"{transactional_id}-{self._processes}", self._styles[transactional_id]
+        Producer(self._play, self.living, name, transactional_id, style)
 
     def _start_a_copy(self) -> None:
         """Somebody starts a process that runs already: the newer one is to win."""

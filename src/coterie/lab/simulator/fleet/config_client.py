@@ -1,27 +1,34 @@
 """A worker's way to the config log: it follows it, asks for its end, and appends to it."""
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
 
 from coterie.engine.log import NewLine
 from coterie.herder import messages as herder
+from coterie.lab.simulator.fleet.cluster import Cluster
+from coterie.lab.simulator.fleet.process import Process
 from coterie.lab.simulator.network import Call
 from coterie.lab.simulator.records import RecordKind, weight
 from coterie.nouns.ids import ConfigOffset
 
-if TYPE_CHECKING:
-    from coterie.lab.simulator.fleet.worker import Process
 
-
-class Reader:
-    def __init__(self, process: "Process") -> None:
+class ConfigClient:
+    def __init__(
+        self,
+        process: Process,
+        cluster: Cluster,
+        tell: Callable[[herder.Event], None],
+        wake_readers: Callable[[], None],
+    ) -> None:
+        """``tell`` gives the process's herder an event; ``wake_readers`` has every worker read the log."""
         self._process = process
-        self._cluster = process.cluster
+        self._cluster = cluster
+        self._tell = tell
+        self._wake_readers = wake_readers
 
     def read(self) -> None:
         lines = self._cluster.config_log.lines[max(self._process.herder.config.offset, 0) :]
         if lines:
-            self._process.tell(herder.ConfigLinesRead(lines=lines))
+            self._tell(herder.ConfigLinesRead(lines=lines))
 
     def soon(self) -> None:
         """Following the log is a long poll that tries again until it is answered."""
@@ -39,7 +46,7 @@ class Reader:
         )
 
     def find_end(self, chore: herder.FindConfigEnd) -> None:
-        tell = self._process.tell
+        tell = self._tell
         self._ask(
             lambda: self._cluster.config_log.end,
             lambda end: tell(herder.ConfigEndFound(purpose=chore.purpose, end=end)),
@@ -47,7 +54,7 @@ class Reader:
         )
 
     def append(self, chore: herder.AppendConfig) -> None:
-        tell = self._process.tell
+        tell = self._tell
         self._ask(
             lambda: self._append(chore.lines),
             lambda end: tell(herder.ConfigAppended(purpose=chore.purpose, end=end)),
@@ -71,7 +78,7 @@ class Reader:
             before = self._cluster.config_log.end
             call.answer(serve())
             if self._cluster.config_log.end > before:
-                self._cluster.read_config()
+                self._wake_readers()
 
         def heard(end: object) -> None:
             assert isinstance(end, int)
