@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from coterie.lab.scenario.notation import parse_jobs, show_jobs
-from coterie.lab.scenario.stage import MAX_DELAY_MS, Stage
+from coterie.lab.scenario.stage import MAX_DELAY_MS, WorkersStage
 from coterie.lab.scenario.transcript import Block, parse, play, render
 from coterie.nouns.jobs import NO_JOBS
 from coterie.wire.connect import ConnectProtocol
@@ -164,7 +164,7 @@ def test_a_script_that_means_nothing_is_refused() -> None:
 
 
 def test_a_worker_that_is_lost_asks_for_no_round_of_the_life_before() -> None:
-    stage = Stage()
+    stage = WorkersStage()
     stage.configure(parse_jobs("AC0"))
     stage.start("W1")
     worker = stage.workers["W1"]

@@ -11,19 +11,13 @@ rebalance, and a farewell, which a static member (KIP-345) does not say. The tra
     > count                   how many there were
 """
 
-from collections import deque
-from collections.abc import Callable
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
-from functools import partial
-from itertools import count
 
-from coterie.engine.timers import Timers
 from coterie.groups.classic import messages as said
-from coterie.groups.classic.machine import step
-from coterie.groups.classic.state import Group, Limits, check_whole
-from coterie.groups.effects import CancelTimer, Reply, SetTimer, TimerFired
+from coterie.lab.scenario.group import GroupStage
 from coterie.lab.scenario.transcript import Block
-from coterie.nouns.ids import Generation, GroupId, InstanceId, MemberId, ReplyTo
+from coterie.nouns.ids import Generation, GroupId, InstanceId, MemberId
 from coterie.wire.errors import ErrorCode
 
 HEARTBEAT_INTERVAL_MS = 3_000
@@ -111,22 +105,15 @@ class Consumer:
         )
 
 
-class Consumers:
+class Consumers(GroupStage):
     """One group of consumers, and what they say."""
 
     def __init__(self) -> None:
-        self.now_ms = 0
+        super().__init__(GroupId("article"))
         self.partitions: tuple[str, ...] = ()
         self.consumers: dict[str, Consumer] = {}
-        self.lines: list[str] = []
         self.rebalances = 0
         self.stopped = 0
-        self._group = Group(GroupId("article"), Limits(initial_rebalance_delay_ms=0))
-        self._timers = Timers[said.TimerKey]()
-        self._numbers = map(ReplyTo, count(1))
-        self._waiting: dict[ReplyTo, Callable[[said.Response], None]] = {}
-        self._queue: deque[Callable[[], None]] = deque()
-        self._lives: dict[str, int] = {}
 
     def play(self, blocks: list[Block]) -> list[Block]:
         """The same script with the answers that the machines give now.
@@ -155,16 +142,15 @@ class Consumers:
             case ["count", "from", "here"]:
                 self.rebalances = self.stopped = 0
             case ["count"]:
-                self.lines.append(f"rebalances: {self.rebalances}, partitions stopped: {self.stopped}")
+                self.say(f"rebalances: {self.rebalances}, partitions stopped: {self.stopped}")
             case _:
                 raise ValueError(f"unknown command: {block.command}")
         return replace(block, answers=tuple(self.lines))
 
     def start(self, name: str, instance_id: InstanceId | None) -> None:
-        self._lives[name] = self._lives.get(name, 0) + 1
-        self.consumers[name] = Consumer(self, name, instance_id, self._lives[name])
+        self.consumers[name] = Consumer(self, name, instance_id, self._next_life(name))
         self.consumers[name].join()
-        self._settle()
+        self.settle()
 
     def stop(self, name: str) -> None:
         consumer = self.consumers.pop(name)
@@ -172,21 +158,9 @@ class Consumers:
         if consumer.instance_id is None:
             leaving = (said.LeavingMember(member_id=consumer.member_id),)
             self.ask(lambda reply_to: said.LeaveGroup(reply_to=reply_to, members=leaving), lambda _: None)
-        self._settle()
-
-    def wait(self, ms: int) -> None:
-        until_ms = self.now_ms + ms
-        while (at_ms := self._next_at_ms()) is not None and at_ms <= until_ms:
-            self.now_ms = max(self.now_ms, at_ms)
-            self._settle()
-        self.now_ms = until_ms
+        self.settle()
 
     # -- what consumers do --------------------------------------------------------------------------------------------
-
-    def ask(self, make: Callable[[ReplyTo], said.Request], answered: Callable[[said.Response], None]) -> None:
-        reply_to = next(self._numbers)
-        self._waiting[reply_to] = answered
-        self._queue.append(lambda: self._coordinate(make(reply_to)))
 
     def dealt(self, members: list[MemberId]) -> tuple[tuple[MemberId, bytes], ...]:
         """The range assignor over one topic: neighbours together, who is first by name has one more."""
@@ -200,59 +174,31 @@ class Consumers:
 
     def tell_stopped(self, name: str, partitions: tuple[str, ...]) -> None:
         self.stopped += len(partitions)
-        self.lines.append(f"{name} stops [{', '.join(partitions)}]")
+        self.say(f"{name} stops [{', '.join(partitions)}]")
 
     def tell_assigned(self, name: str, partitions: tuple[str, ...]) -> None:
-        self.lines.append(f"{name} reads [{', '.join(partitions)}]")
+        self.say(f"{name} reads [{', '.join(partitions)}]")
 
-    # -- the coordinator's side ---------------------------------------------------------------------------------------
+    # -- as the group goes on -----------------------------------------------------------------------------------------
 
-    def _coordinate(self, event: said.Event) -> None:
-        was = self._group.phase
-        generation = self._group.generation
-        output = step(self._group, event, now_ms=self.now_ms)
-        check_whole(self._group)
-        begins = was is not said.Phase.PREPARING_REBALANCE and self._group.phase is said.Phase.PREPARING_REBALANCE
+    def _tell_step(self, was: said.Phase, generation: Generation, records: Sequence[said.Record]) -> None:
+        begins = was is not said.Phase.PREPARING_REBALANCE and self.group.phase is said.Phase.PREPARING_REBALANCE
         # With nobody to wait for, the join phase is over in the step that opens it.
-        if begins or (was is not said.Phase.PREPARING_REBALANCE and self._group.generation != generation):
+        if begins or (was is not said.Phase.PREPARING_REBALANCE and self.group.generation != generation):
             self.rebalances += 1
-            self.lines.append("Rebalance is triggered")
-        if self._group.generation != generation:
-            self._tell_generation(self._group.generation)
-        for effect in output.effects:
-            match effect:
-                case Reply(to=to, response=response):
-                    self._queue.append(partial(self._waiting.pop(to), response))
-                case SetTimer(key=key, at_ms=at_ms):
-                    self._timers.set(key, at_ms)
-                case CancelTimer(key=key):
-                    self._timers.cancel(key)
+            self.say("Rebalance is triggered")
+        if self.group.generation != generation:
+            # A static member reads its id only in the answer that is just being given.
+            leads = [name for name, one in self.consumers.items() if one.fresh_member_id == self.group.leader]
+            number = self.group.generation
+            self.say(f"Generation {number}, led by {leads[0]}" if leads else f"Generation {number}: nobody")
 
-    def _tell_generation(self, generation: Generation) -> None:
-        # A static member reads its id only in the answer that is just being given.
-        leads = [name for name, one in self.consumers.items() if one.fresh_member_id == self._group.leader]
-        self.lines.append(
-            f"Generation {generation}, led by {leads[0]}" if leads else f"Generation {generation}: nobody"
-        )
+    def _fire_due(self) -> bool:
+        for _, consumer in sorted(self.consumers.items()):
+            if consumer.next_heartbeat_at_ms is not None and consumer.next_heartbeat_at_ms <= self.now_ms:
+                consumer.beat()
+                return True
+        return False
 
-    def _settle(self) -> None:
-        while True:
-            if self._queue:
-                self._queue.popleft()()
-            elif (key := self._timers.pop_due(self.now_ms)) is not None:
-                self._coordinate(TimerFired(key=key))
-            elif (due := self._due()) is not None:
-                due.beat()
-            else:
-                return
-
-    def _due(self) -> Consumer | None:
-        return next((one for _, one in sorted(self.consumers.items()) if _is_due(one, self.now_ms)), None)
-
-    def _next_at_ms(self) -> int | None:
-        deadlines = [self._timers.next_at_ms(), *(one.next_heartbeat_at_ms for one in self.consumers.values())]
-        return min((at_ms for at_ms in deadlines if at_ms is not None), default=None)
-
-
-def _is_due(consumer: Consumer, now_ms: int) -> bool:
-    return consumer.next_heartbeat_at_ms is not None and consumer.next_heartbeat_at_ms <= now_ms
+    def _deadlines(self) -> Iterable[int | None]:
+        return (one.next_heartbeat_at_ms for one in self.consumers.values())

@@ -25,7 +25,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
 from coterie.lab.scenario.notation import parse_jobs
-from coterie.lab.scenario.stage import Stage
+from coterie.lab.scenario.stage import WorkersStage
 from coterie.wire.connect import ConnectProtocol
 
 
@@ -89,11 +89,11 @@ def play(
 
     :raises ValueError: when a command means nothing.
     """
-    stage = Stage(protocol)
+    stage = WorkersStage(protocol)
     return [_played(stage, block, read) for block in blocks]
 
 
-def _played(stage: Stage, block: Block, read: Callable[[str], str]) -> Block:
+def _played(stage: WorkersStage, block: Block, read: Callable[[str], str]) -> Block:
     if block.command is None:
         return block
     stage.lines.clear()
@@ -101,7 +101,7 @@ def _played(stage: Stage, block: Block, read: Callable[[str], str]) -> Block:
     return replace(block, answers=tuple(stage.lines))
 
 
-def _perform(stage: Stage, command: str, read: Callable[[str], str]) -> None:
+def _perform(stage: WorkersStage, command: str, read: Callable[[str], str]) -> None:
     match command.split():
         case ["play", name]:
             for block in parse(read(name)):
@@ -120,21 +120,24 @@ def _perform(stage: Stage, command: str, read: Callable[[str], str]) -> None:
             raise ValueError("an empty command")
 
 
-def _set(stage: Stage, command: str) -> None:
+def _set(stage: WorkersStage, command: str) -> None:
     """What is configured, and how the leader goes about it."""
+    fleet = stage.fleet
     match command.split():
         case ["config", *jobs]:
             stage.configure(parse_jobs(" ".join(jobs)))
         case ["at", "most", moves, "moves", "a", "round,", "every", seconds, "s"]:
             interval_ms = int(seconds) * 1000
-            stage.policy = replace(stage.policy, moves_per_round_max=int(moves), round_interval_ms=interval_ms)
+            stage.fleet.policy = replace(
+                stage.fleet.policy, moves_per_round_max=int(moves), round_interval_ms=interval_ms
+            )
         case ["a", "delay", "of", seconds, "s"]:
-            stage.policy = replace(stage.policy, max_delay_ms=int(seconds) * 1000)
+            fleet.policy = replace(fleet.policy, max_delay_ms=int(seconds) * 1000)
         case _:
             raise ValueError(f"unknown setting: {command}")
 
 
-def _act(stage: Stage, worker: str, act: list[str]) -> None:
+def _act(stage: WorkersStage, worker: str, act: list[str]) -> None:
     match act:
         case ["joins"]:
             stage.start(worker)
@@ -160,7 +163,7 @@ def _protocol(setting: str) -> ConnectProtocol:
     return ConnectProtocol.named(setting)
 
 
-def _wait(stage: Stage, how_long: list[str]) -> None:
+def _wait(stage: WorkersStage, how_long: list[str]) -> None:
     match how_long:
         case ["until", "the", "delay", "is", "over"]:
             ends_at_ms = stage.delay_ends_at_ms

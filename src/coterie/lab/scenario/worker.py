@@ -1,48 +1,85 @@
 """One worker on the stage: a real member, and the little of a herder that a scenario needs."""
 
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TypeAlias
 
 from coterie.assignors import eager
-from coterie.assignors.cooperative import assign
+from coterie.assignors.cooperative import Round, assign
+from coterie.assignors.members import Policy
 from coterie.assignors.memory import Memory
 from coterie.engine.timers import Timers
+from coterie.groups.classic import messages as said
 from coterie.herder.place import kept_of
 from coterie.herder.rounds.following import has_yet_to_deal
 from coterie.herder.rounds.leading import computed_of, dealt_anew, have_all_stopped, left_ms, view_of
+from coterie.lab.scenario.group import GroupStage
+from coterie.lab.scenario.notation import show_jobs
+from coterie.lab.translation import as_asked, as_heard
 from coterie.member.classic import machine as member_machine
-from coterie.member.classic.messages import Response
+from coterie.member.classic.messages import JoinRequest, Request, Response
 from coterie.member.classic.state import Member, MemberSettings
 from coterie.member.events import (
+    Answered,
     CancelTimer,
     Event,
     Installed,
     Left,
     RejoinWanted,
+    RequestId,
     Send,
     SetTimer,
     Subscribed,
     Timer,
     TimerFired,
 )
-from coterie.nouns.ids import ConfigOffset, Generation, GroupId, WorkerUrl
+from coterie.nouns.ids import ConfigOffset, Generation, GroupId, MemberId, WorkerUrl
 from coterie.nouns.jobs import NO_JOBS, Jobs
 from coterie.nouns.membership import Assigned, AssignmentWanted, Lost, MembershipRefused, MustReleaseAll
 from coterie.wire.connect import ConnectProtocol, RoundResult, RoundToken
-
-if TYPE_CHECKING:
-    from coterie.lab.scenario.stage import Stage
+from coterie.wire.connect_bytes import decode_metadata
 
 GROUP = GroupId("fleet")
 RELEASED = "what was revoked has been released"
 
 
-class Worker:
+ComputedRound: TypeAlias = Round | Mapping[MemberId, Jobs]
+"""What a leader has computed: a cooperative round, or the jobs of each member of an eager group."""
+
+
+@dataclass(slots=True, kw_only=True)
+class FleetConfig:
+    """What every leader goes by: the jobs that the config topic contains, and the policy."""
+
+    configured: Jobs
+    policy: Policy
+
+
+class ScenarioWorker:
     """It runs what it is given, and stops at once."""
 
-    def __init__(self, stage: "Stage", name: str, protocol: ConnectProtocol, claims: Jobs | None) -> None:
+    def __init__(
+        self,
+        stage: GroupStage,
+        fleet: FleetConfig,
+        name: str,
+        protocol: ConnectProtocol,
+        claims: Jobs | None,
+        *,
+        fresh_member_id: MemberId,
+        tell_round: Callable[[str, ConnectProtocol, ComputedRound], None],
+        left: Callable[[], object],
+    ) -> None:
+        """``tell_round`` is called with this worker's name, what the group speaks, and what this worker has computed as
+        the leader; ``left`` when the worker has left its group.
+        """
         self.stage = stage
+        self.fleet = fleet
         self.name = name
+        self.fresh_member_id = fresh_member_id
+        self.tell_round = tell_round
+        self.left = left
         self.draining = False
         self.member = Member(
             MemberSettings(
@@ -72,7 +109,7 @@ class Worker:
         for effect in member_machine.step(self.member, event, now_ms=self.stage.now_ms).effects:
             match effect:
                 case Send(id=id_, request=request):
-                    self.stage.ask(self, id_, request)
+                    self.ask(id_, request)
                 case SetTimer(timer=timer, at_ms=at_ms):
                     self.timers.set(timer, at_ms)
                 case CancelTimer(timer=timer):
@@ -86,11 +123,28 @@ class Worker:
                 case Lost():
                     self.stage.soon(self.lose)
                 case Left():
-                    self.stage.workers.pop(self.name, None)
+                    self.left()
                 case MembershipRefused(reason=reason):
                     raise AssertionError(f"the stage is set wrong: {reason}")
                 case _:
                     pass  # what is said to the process's log and to the herder's clock
+
+    def ask(self, id_: RequestId, request: Request) -> None:
+        def make(reply_to: said.ReplyTo) -> said.Request:
+            if isinstance(request, JoinRequest) and request.member_id:
+                self._tell_join(request)
+            return as_asked(self.name, reply_to, request, fresh_member_id=lambda _: self.fresh_member_id)
+
+        self.stage.ask(make, lambda response: self.feed(Answered(id=id_, response=as_heard(response))))
+
+    def _tell_join(self, request: JoinRequest) -> None:
+        allocation = decode_metadata(request.protocols[0][1])[1].allocation
+        verb = "rejoins" if request.reason == RELEASED else "joins"
+        group = self.stage.group
+        if request.member_id not in group.members and group.phase is said.Phase.PREPARING_REBALANCE:
+            verb += " while rebalance is still active"
+        runs = show_jobs(allocation.assigned if allocation else NO_JOBS)
+        self.stage.say(f"{self.name} {verb} with assignment: {runs}")
 
     def subscribe(self) -> None:
         self.feed(Subscribed(config_offset=ConfigOffset(1), owned=self.owned, draining=self.draining))
@@ -103,34 +157,33 @@ class Worker:
 
     def compute(self, wanted: AssignmentWanted) -> None:
         token = RoundToken.of(wanted.token)
-        self.stage.tell_vote(token.protocol)
         if token.protocol is ConnectProtocol.EAGER:
             self.deal_anew(wanted)
         else:
-            self.deal_on(wanted, token.generation)
+            self.deal_on(wanted, token)
 
     def deal_anew(self, wanted: AssignmentWanted) -> None:
         all_stopped = have_all_stopped(wanted, heard=self.completed, protocol=self.spoken)
         self.memory, self.moves_at_ms = Memory(), None
-        self.dealt_for = self.stage.configured if all_stopped else NO_JOBS
+        self.dealt_for = self.fleet.configured if all_stopped else NO_JOBS
         dealt = eager.assign(self.dealt_for, wanted.members)
-        self.stage.tell_eager_round(self, dealt)
+        self.tell_round(self.name, ConnectProtocol.EAGER, dealt)
         self.feed(Installed(token=wanted.token, computed=dealt_anew(wanted, dealt, config_offset=ConfigOffset(1))))
 
-    def deal_on(self, wanted: AssignmentWanted, generation: Generation) -> None:
+    def deal_on(self, wanted: AssignmentWanted, token: RoundToken) -> None:
         outcome = assign(
             self.memory,
-            configured=self.stage.configured,
+            configured=self.fleet.configured,
             members={other: view_of(report) for other, report in wanted.members.items()},
-            generation=generation,
+            generation=token.generation,
             last_completed_generation=self.completed,
             now_ms=self.stage.now_ms,
-            policy=self.stage.policy,
+            policy=self.fleet.policy,
             known_delay_ms=left_ms(self.deferred_until_ms, self.stage.now_ms),
         )
         self.memory, self.dealt_for = outcome.memory, None
         self.moves_at_ms = self.stage.now_ms + outcome.moves_in_ms if outcome.moves_in_ms else None
-        self.stage.tell_round(self, outcome)
+        self.tell_round(self.name, token.protocol, outcome)
         self.feed(Installed(token=wanted.token, computed=computed_of(outcome, config_offset=ConfigOffset(1))))
 
     def take(self, delivered: Assigned) -> None:
@@ -146,7 +199,7 @@ class Worker:
         if delivered.revoked:
             self.stage.say(f"{self.name} stops revoked resources")
             self.feed(RejoinWanted(reason=RELEASED))
-        if has_yet_to_deal(self.dealt_for, configured=self.stage.configured):
+        if has_yet_to_deal(self.dealt_for, configured=self.fleet.configured):
             self.feed(RejoinWanted(reason="now all stop"))
 
     def lose(self) -> None:
