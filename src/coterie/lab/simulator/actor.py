@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping
 from typing import Self, TypeVar
 
-from coterie.lab.simulator.records import RecordKind, Value
+from coterie.lab.simulator.records import RecordKind, RecordValue
 from coterie.lab.simulator.world import World
 
 
@@ -21,7 +21,7 @@ class Actor:
         self._missed: list[Callable[[], None]] = []
         living[name] = self
 
-    def kill(self, how: RecordKind, *values: Value) -> None:
+    def kill(self, how: RecordKind, *values: RecordValue) -> None:
         self.alive = False
         if self._living.get(self.name) is self:
             del self._living[self.name]

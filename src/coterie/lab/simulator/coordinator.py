@@ -28,10 +28,10 @@ from coterie.groups.classic.messages import (
 from coterie.groups.classic.offset_messages import OffsetCommitResponse, OffsetDeleteResponse, OffsetFetchResponse
 from coterie.groups.classic.state import Group, Limits, Phase, check_whole
 from coterie.groups.effects import CancelTimer, Reply, SetTimer, TimerFired
-from coterie.lab.simulator.durable import DurableGroup, Line, folded
+from coterie.lab.simulator.durable import DurableGroup, EncodedRecord, folded
 from coterie.lab.simulator.invariants import MachineCheck
 from coterie.lab.simulator.network import Call
-from coterie.lab.simulator.records import RecordKind, Value, name_of, weight
+from coterie.lab.simulator.records import RecordKind, RecordValue, name_of, weight
 from coterie.lab.simulator.world import Alarms, World
 from coterie.nouns.ids import Generation, GroupId, InstanceId, MemberId
 from coterie.wire.errors import ErrorCode
@@ -57,7 +57,7 @@ class Before:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Step:
+class CoordinatorStep:
     """One step of the machine, for whoever watches."""
 
     event: Event
@@ -72,13 +72,13 @@ class Step:
 class CoordinatorWatch(Protocol):
     """Looks at everything, and raises a `Violation`."""
 
-    def on_step(self, taken: Step) -> None: ...
+    def on_step(self, taken: CoordinatorStep) -> None: ...
 
     def on_reply(self, request: Request, response: Response) -> None:
         """An answer leaves; the log holds what it shows."""
         ...
 
-    def on_crash(self, group: Group, lines: Iterable[Line]) -> None:
+    def on_crash(self, group: Group, lines: Iterable[EncodedRecord]) -> None:
         """A life ends. ``lines`` are all that it has written, durable or not."""
         ...
 
@@ -92,13 +92,13 @@ class Disk:
 
     def __init__(self, world: World) -> None:
         self._world = world
-        self.lines: list[Line] = []
+        self.lines: list[EncodedRecord] = []
         self.slow = False
-        self._writing: list[Line] = []
-        self._waiting: list[Line] = []
+        self._writing: list[EncodedRecord] = []
+        self._waiting: list[EncodedRecord] = []
         self._life = 0
 
-    def append(self, lines: Sequence[Line], acknowledged: Callable[[int], None]) -> None:
+    def append(self, lines: Sequence[EncodedRecord], acknowledged: Callable[[int], None]) -> None:
         self._waiting += lines
         if not self._writing:
             self._write(acknowledged)
@@ -153,7 +153,7 @@ class SimCoordinator:
         self.group = folded(self._group_id, self._limits, self.disk.lines)
         self._now = Before.of(self.group)
         self._durable = DurableGroup(self._group_id, self._limits, self.disk.lines)
-        self._lines: list[Line] = list(self.disk.lines)
+        self._lines: list[EncodedRecord] = list(self.disk.lines)
         self.up = True
         self._watch.on_loaded(self.group)
         self._world.record(RecordKind.COORDINATOR_UP, len(self.disk.lines), self.group.generation)
@@ -197,7 +197,9 @@ class SimCoordinator:
                 self._now = Before.of(group)
         if isinstance(event, TimerFired):
             self._world.record(RecordKind.TIMER_FIRED, name_of(event.key), _member_of(event.key))
-        self._watch.on_step(Step(event=event, before=before, output=output, group=group, asked=self._requests))
+        self._watch.on_step(
+            CoordinatorStep(event=event, before=before, output=output, group=group, asked=self._requests)
+        )
         if group.phase is not before.phase:
             self._world.record(RecordKind.PHASE, before.phase, group.phase, group.generation)
         lines = [encode_line(self._group_id, record) for record in output.records]
@@ -251,7 +253,7 @@ def _member_of(timer: TimerKey) -> MemberId | None:
             return None
 
 
-def _values(response: Response) -> tuple[Value, ...]:
+def _values(response: Response) -> tuple[RecordValue, ...]:
     """What ``response`` holds beside its error."""
     match response:
         case JoinGroupResponse(generation=generation, protocol=protocol, leader=leader, member_id=member_id):

@@ -19,14 +19,14 @@ from coterie.lab.simulator.invariants import Invariant, Violation
 from coterie.nouns.ids import GroupId
 from coterie.wire.errors import ErrorCode
 
-Line: TypeAlias = tuple[bytes, bytes | None]
+EncodedRecord: TypeAlias = tuple[bytes, bytes | None]
 """Key and value of one record, as the log holds it."""
 
 
 class DurableGroup:
     """The group as the log tells of it, read as far as the answers that leave have come."""
 
-    def __init__(self, group_id: GroupId, limits: Limits, lines: Sequence[Line]) -> None:
+    def __init__(self, group_id: GroupId, limits: Limits, lines: Sequence[EncodedRecord]) -> None:
         """``lines`` are the log's own, and grow with it."""
         self._lines = lines
         self._read = len(lines)
@@ -71,7 +71,7 @@ def holds(group: Group, request: Request, response: Response) -> bool:
             return True
 
 
-def folded(group_id: GroupId, limits: Limits, lines: Iterable[Line]) -> Group:
+def folded(group_id: GroupId, limits: Limits, lines: Iterable[EncodedRecord]) -> Group:
     """The group that ``lines`` alone tell of."""
     group = Group(group_id, limits)
     for line in lines:
@@ -79,7 +79,7 @@ def folded(group_id: GroupId, limits: Limits, lines: Iterable[Line]) -> Group:
     return group
 
 
-def replay(group: Group, line: Line) -> None:
+def replay(group: Group, line: EncodedRecord) -> None:
     decoded = _decoded(*line)
     assert decoded is not None, "all lines are of groups"
     apply(group, decoded[1])

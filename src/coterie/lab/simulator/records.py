@@ -16,7 +16,7 @@ from coterie.groups.classic import offset_messages as offsets
 from coterie.member.classic import messages as member
 from coterie.nouns.jobs import Jobs
 
-Value: TypeAlias = str | int | None
+RecordValue: TypeAlias = str | int | None
 """Ids, numbers, jobs in their order, names of errors: never a class's name, a ``repr`` or a sentence."""
 
 

@@ -6,12 +6,12 @@ from coterie.groups.classic.machine import step
 from coterie.groups.classic.messages import GroupLoaded, Heartbeat, HeartbeatResponse, ReplyTo, SessionTimer
 from coterie.groups.classic.state import Group, Phase
 from coterie.groups.effects import Reply
-from coterie.lab.simulator.durable import Line, folded
+from coterie.lab.simulator.durable import EncodedRecord, folded
 from coterie.lab.simulator.invariants import Invariant, Violation
 from coterie.wire.errors import ErrorCode
 
 
-def check_replay(group: Group, lines: Iterable[Line]) -> None:
+def check_replay(group: Group, lines: Iterable[EncodedRecord]) -> None:
     """``lines`` are all that ``group`` has written. Of a stable group a replay knows everybody, too.
 
     :raises Violation: REPLAY_IS_LIVE.

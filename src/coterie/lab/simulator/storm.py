@@ -8,17 +8,17 @@ from coterie.lab.simulator.records import RecordKind
 from coterie.lab.simulator.world import World
 
 
-class StruckDisk(Protocol):
+class FaultyDisk(Protocol):
     slow: bool
 
 
-class Struck(Protocol):
-    """Whoever it is that may crash, together with its disk."""
+class FaultyServer(Protocol):
+    """A coordinator or a broker: it crashes and starts again, and its disk is slow at times."""
 
     up: bool
 
     @property
-    def disk(self) -> StruckDisk: ...
+    def disk(self) -> FaultyDisk: ...
 
     def crash(self) -> None: ...
 
@@ -28,7 +28,7 @@ class Struck(Protocol):
 class Storm:
     """The faults that every play has; ``names`` are those of the links."""
 
-    def __init__(self, world: World, network: Network, coordinator: Struck, names: Sequence[str]) -> None:
+    def __init__(self, world: World, network: Network, coordinator: FaultyServer, names: Sequence[str]) -> None:
         self._world = world
         self._rng = world.rng
         self._network = network

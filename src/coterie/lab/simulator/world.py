@@ -8,7 +8,7 @@ from typing import Generic, TypeVar
 
 from coterie.engine.timers import Timers
 from coterie.engine.trace import Trace
-from coterie.lab.simulator.records import RecordKind, Value
+from coterie.lab.simulator.records import RecordKind, RecordValue
 
 KeyT = TypeVar("KeyT", bound=Hashable)
 
@@ -39,7 +39,7 @@ class World:
             happens()
         self.now_ms = until_ms
 
-    def record(self, kind: RecordKind, *values: Value) -> None:
+    def record(self, kind: RecordKind, *values: RecordValue) -> None:
         """What has happened: the digest is made of it, and the story shows it."""
         line = " ".join((kind, *map(str, values)))
         self._trace.add(self.now_ms, line)

@@ -28,7 +28,7 @@ from coterie.lab.simulator.clients.play import (
     LATE_MAX_MS,
     REBALANCE_TIMEOUT_MS,
     SESSION_TIMEOUT_MS,
-    Play,
+    ClientsPlay,
     assign,
     assigned,
 )
@@ -36,7 +36,7 @@ from coterie.lab.simulator.records import RecordKind
 from coterie.nouns.ids import InstanceId
 from coterie.wire.errors import ErrorCode
 
-_Kind: TypeAlias = Literal["round", "heartbeat", "commit", "fetch", "farewell"]
+_RequestKind: TypeAlias = Literal["round", "heartbeat", "commit", "fetch", "farewell"]
 
 _GIVEN_UP_MS = REBALANCE_TIMEOUT_MS + 5_000
 """After this long a client asks again; only a join or a sync may take nearly so long."""
@@ -47,7 +47,7 @@ class Client(Actor):
 
     def __init__(
         self,
-        play: Play,
+        play: ClientsPlay,
         living: "dict[str, Client]",
         name: str,
         *,
@@ -66,7 +66,7 @@ class Client(Actor):
         """It has the assignment of its generation, and knows of no rebalance."""
         self.turned_away = False
         """The group had no room for it."""
-        self._asked: dict[_Kind, object] = {}
+        self._asked: dict[_RequestKind, object] = {}
         self._stint = 0
         """Counts the assignments, so that a heartbeat of a former one is the last of its kind."""
         play.world.record(RecordKind.STARTS, name, instance_id, *protocols)
@@ -211,7 +211,7 @@ class Client(Actor):
 
     def _ask(
         self,
-        kind: _Kind,
+        kind: _RequestKind,
         request: Callable[[ReplyTo], Request],
         answered: Callable[[Response], None],
         *,

@@ -30,7 +30,7 @@ TOPIC_ID = TopicId(b"whatever it is..")
 LEADER_EPOCH = 7
 
 
-class Play:
+class ClientsPlay:
     """Everything that happens in one seed happens to this."""
 
     def __init__(self, world: World, network: Network, coordinator: SimCoordinator, *, protocol_type: str) -> None:

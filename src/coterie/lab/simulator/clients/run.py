@@ -13,7 +13,7 @@ from coterie.lab.simulator.clients.play import (
     PARTITIONS,
     REBALANCE_TIMEOUT_MS,
     SESSION_TIMEOUT_MS,
-    Play,
+    ClientsPlay,
 )
 from coterie.lab.simulator.clients.watch import ClientsWatch
 from coterie.lab.simulator.clients.weather import ClientsWeather
@@ -45,7 +45,7 @@ def simulate_clients(seed: int, *, weather_ms: int = WEATHER_MS, story_lines: in
     watch = ClientsWatch(world, group_size_max=group_size_max)
     network = Network(world)
     coordinator = SimCoordinator(world, watch, group_id=GROUP, limits=limits)
-    play = Play(world, network, coordinator, protocol_type=world.rng.choice((CONSUMER, "a third type")))
+    play = ClientsPlay(world, network, coordinator, protocol_type=world.rng.choice((CONSUMER, "a third type")))
 
     def story() -> None:
         weather = ClientsWeather(play)
@@ -59,7 +59,7 @@ def simulate_clients(seed: int, *, weather_ms: int = WEATHER_MS, story_lines: in
     return told_by(seed, world, story, generations=lambda: coordinator.group.generation, story_lines=story_lines)
 
 
-def settle(play: Play, clients: Collection[Client]) -> None:
+def settle(play: ClientsPlay, clients: Collection[Client]) -> None:
     world = play.world
     until_ms = world.now_ms + SETTLE_MS
     while (missing := unsettled(play, clients)) is not None:
@@ -78,7 +78,7 @@ def settle(play: Play, clients: Collection[Client]) -> None:
     play.coordinator.crash()
 
 
-def unsettled(play: Play, clients: Collection[Client]) -> str | None:
+def unsettled(play: ClientsPlay, clients: Collection[Client]) -> str | None:
     """What is still missing; None when everything alive has settled."""
     group: Group = play.coordinator.group
     if not play.coordinator.is_stable:

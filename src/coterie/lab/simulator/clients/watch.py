@@ -33,26 +33,24 @@ from coterie.groups.classic.state import Group, Phase
 from coterie.groups.classic.subscriptions import CONSUMER
 from coterie.groups.effects import Reply, TimerFired
 from coterie.lab.simulator.clients.play import OFFSETS_RETENTION_MS, READ_TOPIC, SESSION_TIMEOUT_MS
-from coterie.lab.simulator.coordinator import Step
-from coterie.lab.simulator.durable import Line
+from coterie.lab.simulator.coordinator import CoordinatorStep
+from coterie.lab.simulator.durable import EncodedRecord
+from coterie.lab.simulator.identities import MemberIdentity
 from coterie.lab.simulator.invariants import Invariant, Violation
 from coterie.lab.simulator.replay import check_replay
 from coterie.lab.simulator.world import World
 from coterie.nouns.ids import Generation, InstanceId, MemberId
 from coterie.wire.errors import ErrorCode
 
-Place = InstanceId | MemberId
-"""What a member is at heart: its instance id, or for want of one its member id."""
-
 
 @dataclass(slots=True)
 class _Told:
     """What clients have heard of one life of the group, from its first generation to its deletion."""
 
-    generations: dict[Generation, frozenset[Place]] = field(default_factory=dict)
+    generations: dict[Generation, frozenset[MemberIdentity]] = field(default_factory=dict)
     """Each generation's places, as its leader was told."""
     highest: Generation = Generation(0)
-    led: dict[Generation, Mapping[Place, bytes]] = field(default_factory=dict)
+    led: dict[Generation, Mapping[MemberIdentity, bytes]] = field(default_factory=dict)
     """What the leader of each generation has assigned."""
 
 
@@ -63,7 +61,7 @@ class ClientsWatch:
         self._world = world
         self._group_size_max = group_size_max
         self._told = _Told()
-        self._places: dict[MemberId, Place] = {}
+        self._places: dict[MemberId, MemberIdentity] = {}
         self._current: dict[InstanceId, MemberId] = {}
         self._retired: set[MemberId] = set()
         """Member ids of static members that were followed by another of their instance id, who knows it."""
@@ -84,7 +82,7 @@ class ClientsWatch:
 
     # -- a step -----------------------------------------------------------------------------------------------------
 
-    def on_step(self, taken: Step) -> None:
+    def on_step(self, taken: CoordinatorStep) -> None:
         if isinstance(taken.event, SyncGroup) and taken.event.assignments and taken.output.records:
             self._told.led[taken.event.generation] = {
                 self._places[member_id]: assignment for member_id, assignment in taken.event.assignments
@@ -97,7 +95,7 @@ class ClientsWatch:
             if isinstance(effect, Reply):
                 self._on_decided(taken, effect)
 
-    def _on_record(self, taken: Step, record: Record) -> None:
+    def _on_record(self, taken: CoordinatorStep, record: Record) -> None:
         match record:
             case GenerationWritten(members=members):
                 self._emptied_at_ms = None if members else self._world.now_ms
@@ -122,7 +120,7 @@ class ClientsWatch:
                 self._commits.pop(partition, None)
                 self._acknowledged.pop(partition, None)
 
-    def _why_kept(self, taken: Step, partition: TopicPartition) -> str | None:
+    def _why_kept(self, taken: CoordinatorStep, partition: TopicPartition) -> str | None:
         event, phase = taken.event, taken.before.phase
         is_read = partition.topic == READ_TOPIC and phase is not Phase.EMPTY
         match event:
@@ -145,7 +143,7 @@ class ClientsWatch:
             case _:
                 return f"by {type(event).__name__}"
 
-    def _patient(self, taken: Step, member_id: MemberId) -> None:
+    def _patient(self, taken: CoordinatorStep, member_id: MemberId) -> None:
         if member_id in taken.group.members or member_id not in taken.before.members:
             return
         silent_ms = self._world.now_ms - self._heard_at_ms.get(member_id, 0)
@@ -154,7 +152,7 @@ class ClientsWatch:
 
     # -- an answer, as it is decided --------------------------------------------------------------------------------
 
-    def _on_decided(self, taken: Step, reply: Reply[Response]) -> None:
+    def _on_decided(self, taken: CoordinatorStep, reply: Reply[Response]) -> None:
         request, response = taken.asked[reply.to], reply.response
         self._told_when_decided[reply.to] = self._told
         if response.error is not ErrorCode.none:
@@ -188,7 +186,7 @@ class ClientsWatch:
                 Invariant.ONE_PER_INSTANCE, f"{member_id} is answered, and {self._places[member_id]} is another"
             )
 
-    def _static_stays_quiet(self, taken: Step, request: JoinGroup) -> None:
+    def _static_stays_quiet(self, taken: CoordinatorStep, request: JoinGroup) -> None:
         before = taken.before
         is_back = not request.member_id and request.instance_id in before.static_members
         assert request.instance_id is not None
@@ -259,7 +257,7 @@ class ClientsWatch:
 
     # -- lives ------------------------------------------------------------------------------------------------------
 
-    def on_crash(self, group: Group, lines: Iterable[Line]) -> None:
+    def on_crash(self, group: Group, lines: Iterable[EncodedRecord]) -> None:
         check_replay(group, lines)
 
     def on_loaded(self, group: Group) -> None:

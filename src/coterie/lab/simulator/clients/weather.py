@@ -21,10 +21,10 @@ from coterie.lab.simulator.clients.play import (
     OWN_RETENTION_MS,
     PARTITIONS,
     READ_TOPIC,
-    Play,
+    ClientsPlay,
 )
 from coterie.lab.simulator.faults import Faults
-from coterie.lab.simulator.records import RecordKind, Value
+from coterie.lab.simulator.records import RecordKind, RecordValue
 from coterie.lab.simulator.storm import Storm
 from coterie.nouns.ids import Generation, InstanceId, MemberId
 
@@ -36,7 +36,7 @@ spoke, so whoever offers nothing of that would be refused until all others have 
 
 
 class ClientsWeather(Faults[Client]):
-    def __init__(self, play: Play) -> None:
+    def __init__(self, play: ClientsPlay) -> None:
         self._play = play
         rng = play.world.rng
         self._names = NAMES[: rng.randint(1, len(NAMES))]
@@ -127,7 +127,7 @@ class ClientsWeather(Faults[Client]):
 
     # -- operators ----------------------------------------------------------------------------------------------------
 
-    def _ask(self, what: tuple[Value, ...], request: Callable[[ReplyTo], Request]) -> None:
+    def _ask(self, what: tuple[RecordValue, ...], request: Callable[[ReplyTo], Request]) -> None:
         self._world.record(RecordKind.REQUESTED, OPERATOR, *what)
         self._play.network.call(
             OPERATOR,

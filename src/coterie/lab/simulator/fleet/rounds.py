@@ -8,8 +8,9 @@ from itertools import combinations, islice, product
 
 from coterie.assignors.members import Policy
 from coterie.lab.simulator.fleet.fewest import fewest_stops
+from coterie.lab.simulator.identities import MemberIdentity
 from coterie.lab.simulator.invariants import Invariant, Violation
-from coterie.nouns.ids import Generation, InstanceId, MemberId
+from coterie.nouns.ids import Generation, MemberId
 from coterie.nouns.jobs import NO_JOBS, ConnectorName, ConnectorTaskId, Job, Jobs
 from coterie.nouns.membership import MemberAssignment, MemberReport
 from coterie.wire.connect import ConnectProtocol, WorkerAssignment, WorkerMetadata
@@ -22,7 +23,7 @@ TRIES_MAX = 64
 class Part:
     """One member's part in a round: what it said, and what it is told."""
 
-    place: MemberId | InstanceId
+    place: MemberIdentity
     """A static member's instance id; of any other its member id."""
     runs: Jobs
     claims: Jobs | None
@@ -35,7 +36,7 @@ class Part:
         return (self.runs - self.revoked) | self.assigned
 
     @classmethod
-    def of(cls, place: MemberId | InstanceId, said: WorkerMetadata, told: WorkerAssignment) -> "Part":
+    def of(cls, place: MemberIdentity, said: WorkerMetadata, told: WorkerAssignment) -> "Part":
         claims = None
         if said.static_connectors is not None or said.static_tasks is not None:
             claims = Jobs(said.static_connectors or frozenset(), said.static_tasks or frozenset())
@@ -49,7 +50,7 @@ class Part:
         )
 
     @classmethod
-    def reported(cls, place: MemberId | InstanceId, report: MemberReport, told: MemberAssignment) -> "Part":
+    def reported(cls, place: MemberIdentity, report: MemberReport, told: MemberAssignment) -> "Part":
         """As its leader sees it."""
         return cls(
             place=place,
@@ -62,7 +63,7 @@ class Part:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Dealt:
+class CheckedRound:
     """One round without an error, all of it."""
 
     generation: Generation
@@ -105,114 +106,119 @@ class Dealt:
         return jobs - self.claimed if part.claims is None else jobs & part.claims
 
 
-def check_round(dealt: Dealt, policy: Policy) -> None:
+def check_round(checked: CheckedRound, policy: Policy) -> None:
     """:raises Violation: of the first thing that is wrong."""
-    _check_releases(dealt)
-    for (one, its), (other, others) in combinations(sorted(dealt.parts.items()), 2):
+    _check_releases(checked)
+    for (one, its), (other, others) in combinations(sorted(checked.parts.items()), 2):
         if both := its.ends & others.ends:
-            raise _broken(Invariant.DISJOINT, dealt, f"{one}, {other} both end with {told(both)}")
-    ends = union([part.ends for part in dealt.parts.values()])
-    if surplus := ends - dealt.configured:
-        raise _broken(Invariant.ACCOUNTED, dealt, f"keeps the deleted {told(surplus)}")
-    if dealt.protocol is ConnectProtocol.EAGER:
-        _check_eager(dealt, ends)
+            raise _broken(Invariant.DISJOINT, checked, f"{one}, {other} both end with {told(both)}")
+    ends = union([part.ends for part in checked.parts.values()])
+    if surplus := ends - checked.configured:
+        raise _broken(Invariant.ACCOUNTED, checked, f"keeps the deleted {told(surplus)}")
+    if checked.protocol is ConnectProtocol.EAGER:
+        _check_eager(checked, ends)
         return
-    if dealt.missing and dealt.delay_ms == 0:
-        raise _broken(Invariant.ACCOUNTED, dealt, f"forgets {told(dealt.missing)}")
-    for member, part in sorted(dealt.parts.items()):
-        _check_claims(dealt, policy, member, part)
-        _check_share(dealt, member, part)
-    _check_stops(dealt, policy)
+    if checked.missing and checked.delay_ms == 0:
+        raise _broken(Invariant.ACCOUNTED, checked, f"forgets {told(checked.missing)}")
+    for member, part in sorted(checked.parts.items()):
+        _check_claims(checked, policy, member, part)
+        _check_share(checked, member, part)
+    _check_stops(checked, policy)
 
 
-def _check_releases(dealt: Dealt) -> None:
-    for member, part in sorted(dealt.parts.items()):
-        for other, its in sorted(dealt.parts.items()):
+def _check_releases(checked: CheckedRound) -> None:
+    for member, part in sorted(checked.parts.items()):
+        for other, its in sorted(checked.parts.items()):
             if member != other and (both := part.assigned & its.runs):
-                raise _broken(Invariant.RELEASED_FIRST, dealt, f"gives {member} {told(both)}, which {other} runs")
+                raise _broken(Invariant.RELEASED_FIRST, checked, f"gives {member} {told(both)}, which {other} runs")
 
 
-def _check_eager(dealt: Dealt, ends: Jobs) -> None:
+def _check_eager(checked: CheckedRound, ends: Jobs) -> None:
     """All at once; or, where some may still run what they had before, nothing at all (K415, downgrades)."""
-    if ends and (missing := dealt.configured - ends):
-        raise _broken(Invariant.ACCOUNTED, dealt, f"forgets {told(missing)}")
+    if ends and (missing := checked.configured - ends):
+        raise _broken(Invariant.ACCOUNTED, checked, f"forgets {told(missing)}")
 
 
-def _check_claims(dealt: Dealt, policy: Policy, member: MemberId, part: Part) -> None:
-    if wrong := part.assigned - dealt.may_run(part, part.assigned):
+def _check_claims(checked: CheckedRound, policy: Policy, member: MemberId, part: Part) -> None:
+    if wrong := part.assigned - checked.may_run(part, part.assigned):
         which = Invariant.DRAINED if part.draining else Invariant.CLAIMED_ONLY
-        raise _broken(which, dealt, f"gives {member} {told(wrong)}, which is not for it")
-    strays = (part.runs & dealt.configured) - part.revoked - dealt.may_run(part, part.runs)
+        raise _broken(which, checked, f"gives {member} {told(wrong)}, which is not for it")
+    strays = (part.runs & checked.configured) - part.revoked - checked.may_run(part, part.runs)
     if part.draining:
-        strays &= dealt.placeable
-    if strays and part.draining and policy.moves_per_round_max is None and not _waits(dealt):
-        raise _broken(Invariant.DRAINED, dealt, f"leaves {told(strays)} with {member}, which is draining")
+        strays &= checked.placeable
+    if strays and part.draining and policy.moves_per_round_max is None and not _waits(checked):
+        raise _broken(Invariant.DRAINED, checked, f"leaves {told(strays)} with {member}, which is draining")
     if strays and not part.draining:
-        raise _broken(Invariant.CLAIMED_ONLY, dealt, f"leaves {told(strays)} with {member}, for which it is not")
+        raise _broken(Invariant.CLAIMED_ONLY, checked, f"leaves {told(strays)} with {member}, for which it is not")
 
 
-def _check_share(dealt: Dealt, member: MemberId, part: Part) -> None:
+def _check_share(checked: CheckedRound, member: MemberId, part: Part) -> None:
     """Nobody is given more than its share; but a static member what was its own, and a claimant what it claims."""
     if part.claims is not None or part.draining or part.place != member:
         return
-    wildcard, ends = dealt.configured - dealt.claimed, part.ends - dealt.claimed
+    wildcard, ends = checked.configured - checked.claimed, part.ends - checked.claimed
     for kind, new, has, all_ in (
         ("connectors", part.assigned.connectors, ends.connectors, wildcard.connectors),
         ("tasks", part.assigned.tasks, ends.tasks, wildcard.tasks),
     ):
-        share = -(-len(all_) // len(dealt.wildcard))
+        share = -(-len(all_) // len(checked.wildcard))
         if new and len(has) > share:
-            raise _broken(Invariant.FAIR_SHARE, dealt, f"gives {member} {kind} up to {len(has)}, its share is {share}")
+            raise _broken(
+                Invariant.FAIR_SHARE, checked, f"gives {member} {kind} up to {len(has)}, its share is {share}"
+            )
 
 
-def _check_stops(dealt: Dealt, policy: Policy) -> None:
+def _check_stops(checked: CheckedRound, policy: Policy) -> None:
     """What runs nowhere any more after this round, though it is configured, had to move; and is as little as can be."""
     runners: dict[Job, list[Part]] = {}
-    for part in dealt.parts.values():
-        for job in part.runs & dealt.configured:
+    for part in checked.parts.values():
+        for job in part.runs & checked.configured:
             runners.setdefault(job, []).append(part)
     stopped = {job: parts for job, parts in runners.items() if all(job in part.revoked for part in parts)}
     must_go = {
-        job for job, parts in stopped.items() if all(job not in dealt.may_run(part, part.runs) for part in parts)
+        job for job, parts in stopped.items() if all(job not in checked.may_run(part, part.runs) for part in parts)
     }
     free = {job: parts for job, parts in stopped.items() if job not in must_go}
-    if away := [job for job in free if job in dealt.claimed]:
-        raise _broken(Invariant.ONLY_WHAT_MUST_MOVE, dealt, f"takes {told(Jobs.of(away))} from who claims it")
-    if free and _waits(dealt):
-        raise _broken(Invariant.ONLY_WHAT_MUST_MOVE, dealt, f"stops {told(Jobs.of(free))} while others wait")
+    if away := [job for job in free if job in checked.claimed]:
+        raise _broken(Invariant.ONLY_WHAT_MUST_MOVE, checked, f"takes {told(Jobs.of(away))} from who claims it")
+    if free and _waits(checked):
+        raise _broken(Invariant.ONLY_WHAT_MUST_MOVE, checked, f"stops {told(Jobs.of(free))} while others wait")
     drained = [job for job in must_go if all(part.draining for part in stopped[job])]
     if policy.moves_per_round_max is not None and len(free) + len(drained) > policy.moves_per_round_max:
         raise _broken(
-            Invariant.MOVES_PER_ROUND, dealt, f"stops {len(free) + len(drained)}, not {policy.moves_per_round_max}"
+            Invariant.MOVES_PER_ROUND, checked, f"stops {len(free) + len(drained)}, not {policy.moves_per_round_max}"
         )
     if free:
-        fewest = max(_fewest(dealt, runners, free, counted) for counted in _ways(dealt, free))
+        fewest = max(_fewest(checked, runners, free, counted) for counted in _ways(checked, free))
         if len(free) > fewest:
-            raise _broken(Invariant.ONLY_WHAT_MUST_MOVE, dealt, f"stops {told(Jobs.of(free))}, {fewest} would do")
+            raise _broken(Invariant.ONLY_WHAT_MUST_MOVE, checked, f"stops {told(Jobs.of(free))}, {fewest} would do")
 
 
-def _ways(dealt: Dealt, free: Mapping[Job, Sequence[Part]]) -> Sequence[Mapping[Job, Part]]:
+def _ways(checked: CheckedRound, free: Mapping[Job, Sequence[Part]]) -> Sequence[Mapping[Job, Part]]:
     """With whom each of ``free`` may have been counted: a job that ran twice with either of both."""
-    of_each = [[part for part in parts if job in dealt.may_run(part, part.runs)] for job, parts in free.items()]
+    of_each = [[part for part in parts if job in checked.may_run(part, part.runs)] for job, parts in free.items()]
     return [dict(zip(free, way, strict=True)) for way in islice(product(*of_each), TRIES_MAX)]
 
 
 def _fewest(
-    dealt: Dealt, runners: Mapping[Job, Sequence[Part]], free: Mapping[Job, object], counted: Mapping[Job, Part]
+    checked: CheckedRound,
+    runners: Mapping[Job, Sequence[Part]],
+    free: Mapping[Job, object],
+    counted: Mapping[Job, Part],
 ) -> int:
-    connectors, tasks = Counter[MemberId | InstanceId](), Counter[MemberId | InstanceId]()
+    connectors, tasks = Counter[MemberIdentity](), Counter[MemberIdentity]()
     has: dict[Job, Part] = {}
     for job, parts in runners.items():
         stays = next((part for part in parts if job not in part.revoked), None)
         if stays is not None or job in counted:
             has[job] = stays or counted[job]
-    has.update({job: part for part in dealt.parts.values() for job in part.assigned})
+    has.update({job: part for part in checked.parts.values() for job in part.assigned})
     for job, part in has.items():
-        if job not in dealt.claimed:
+        if job not in checked.claimed:
             (tasks if isinstance(job, ConnectorTaskId) else connectors)[part.place] += 1
-    wildcard = dealt.configured - dealt.claimed
+    wildcard = checked.configured - checked.claimed
     return fewest_stops(
-        [(connectors[part.place], tasks[part.place]) for part in dealt.wildcard],
+        [(connectors[part.place], tasks[part.place]) for part in checked.wildcard],
         connectors=len(wildcard.connectors),
         tasks=len(wildcard.tasks),
     )
@@ -221,13 +227,13 @@ def _fewest(
 # -- small hands ------------------------------------------------------------------------------------------------------
 
 
-def _waits(dealt: Dealt) -> bool:
+def _waits(checked: CheckedRound) -> bool:
     """Jobs wait for somebody who has left."""
-    return bool(dealt.missing) and dealt.delay_ms > 0
+    return bool(checked.missing) and checked.delay_ms > 0
 
 
-def _broken(invariant: Invariant, dealt: Dealt, what: str) -> Violation:
-    return Violation(invariant, f"generation {dealt.generation} {what}")
+def _broken(invariant: Invariant, checked: CheckedRound, what: str) -> Violation:
+    return Violation(invariant, f"generation {checked.generation} {what}")
 
 
 def told(jobs: Jobs) -> str:

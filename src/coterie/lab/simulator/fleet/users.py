@@ -7,7 +7,7 @@ from coterie.lab.simulator.actor import by_name, youngest
 from coterie.lab.simulator.fleet.cluster import Cluster
 from coterie.lab.simulator.fleet.settings import home_of
 from coterie.lab.simulator.fleet.worker import WorkerProcess
-from coterie.lab.simulator.records import RecordKind, Value
+from coterie.lab.simulator.records import RecordKind, RecordValue
 from coterie.nouns.jobs import ConnectorName
 from coterie.nouns.states import TargetState
 
@@ -16,7 +16,7 @@ BURST = tuple(f"burst-{number}" for number in range(6))
 """Connectors that come and go together."""
 
 
-class Users:
+class ConnectorUsers:
     def __init__(self, cluster: Cluster, living: dict[str, WorkerProcess]) -> None:
         self._cluster = cluster
         self._living = living
@@ -80,7 +80,7 @@ class Users:
         process.after(self._rng.randint(0, 10), lambda: process.rest.ask(request, answered))
 
 
-def _values(request: Write) -> tuple[Value, ...]:
+def _values(request: Write) -> tuple[RecordValue, ...]:
     match request:
         case PutConnector(connector=name, config=config, initial_state=state):
             return "put", name, config["tasks.max"], config["of"], state

@@ -3,26 +3,27 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from coterie.lab.simulator.fleet.rounds import Dealt, told
+from coterie.lab.simulator.fleet.rounds import CheckedRound, told
+from coterie.lab.simulator.identities import MemberIdentity
 from coterie.lab.simulator.invariants import Invariant, Violation
-from coterie.nouns.ids import Generation, InstanceId, MemberId
+from coterie.nouns.ids import Generation
 from coterie.nouns.jobs import Job, Jobs
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wait:
     until_ms: int
-    place: MemberId | InstanceId
+    place: MemberIdentity
     """Who has left."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Remembered:
-    """The last round that a leader dealt."""
+    """The last round that a leader computed."""
 
     generation: Generation
-    ends: Mapping[MemberId | InstanceId, Jobs]
-    draining: frozenset[MemberId | InstanceId]
+    ends: Mapping[MemberIdentity, Jobs]
+    draining: frozenset[MemberIdentity]
     waits: Mapping[Job, Wait]
 
 
@@ -35,7 +36,7 @@ class Waits:
         self._missing_since_ms: dict[Job, int] = {}
         self._latest = Generation(-1)
 
-    def on_dealt(self, leader: int, dealt: Dealt, *, received: Generation | None, now_ms: int) -> None:
+    def on_dealt(self, leader: int, checked: CheckedRound, *, received: Generation | None, now_ms: int) -> None:
         """One process, the ``leader``, has computed a round; ``received`` is the last that it heard of in its place.
 
         :raises Violation: LOST_WAITS, DELAY_ENDS.
@@ -43,32 +44,32 @@ class Waits:
         before = self._by_leader.get(leader)
         waits: Mapping[Job, Wait] = {}
         if before is not None and before.generation == received:
-            waits = self._awaited(before, dealt, now_ms)
-            for member, part in sorted(dealt.parts.items()):
+            waits = self._awaited(before, checked, now_ms)
+            for member, part in sorted(checked.parts.items()):
                 early = [job for job in part.assigned if job in waits and waits[job].place != part.place]
                 if early:
                     first = waits[early[0]]
                     raise Violation(
                         Invariant.LOST_WAITS,
-                        f"generation {dealt.generation} gives {member} {told(Jobs.of(early))}, which wait(s) for"
+                        f"generation {checked.generation} gives {member} {told(Jobs.of(early))}, which wait(s) for"
                         f" {first.place} for {first.until_ms - now_ms} ms more",
                     )
         self._by_leader[leader] = Remembered(
-            generation=dealt.generation,
-            ends={part.place: part.ends for part in dealt.parts.values()},
-            draining=frozenset(part.place for part in dealt.parts.values() if part.draining),
+            generation=checked.generation,
+            ends={part.place: part.ends for part in checked.parts.values()},
+            draining=frozenset(part.place for part in checked.parts.values() if part.draining),
             waits=waits,
         )
-        if dealt.generation > self._latest:
-            self._latest = dealt.generation
-            self._on_missing(dealt, now_ms)
+        if checked.generation > self._latest:
+            self._latest = checked.generation
+            self._on_missing(checked, now_ms)
 
     def on_dealt_anew(self, leader: int) -> None:
         """An eager round: all who are in it stop everything, and nobody waits for who has left."""
         self._by_leader.pop(leader, None)
 
-    def _awaited(self, before: Remembered, dealt: Dealt, now_ms: int) -> Mapping[Job, Wait]:
-        present = {part.place for part in dealt.parts.values()}
+    def _awaited(self, before: Remembered, checked: CheckedRound, now_ms: int) -> Mapping[Job, Wait]:
+        present = {part.place for part in checked.parts.values()}
         if not self._max_delay_ms:
             return {}
         waits = dict(before.waits)
@@ -80,18 +81,18 @@ class Waits:
             for job, wait in waits.items()
             if wait.until_ms > now_ms
             and wait.place not in present
-            and job in dealt.configured
-            and job not in dealt.running
+            and job in checked.configured
+            and job not in checked.running
         }
 
-    def _on_missing(self, dealt: Dealt, now_ms: int) -> None:
-        missing = set(dealt.missing)
+    def _on_missing(self, checked: CheckedRound, now_ms: int) -> None:
+        missing = set(checked.missing)
         self._missing_since_ms = {
-            job: self._missing_since_ms.get(job, now_ms) for job in sorted(missing, key=str) if job in dealt.placeable
+            job: self._missing_since_ms.get(job, now_ms) for job in sorted(missing, key=str) if job in checked.placeable
         }
         for job, since_ms in self._missing_since_ms.items():
             if now_ms - since_ms >= self._max_delay_ms + self._slack_ms:
                 raise Violation(
                     Invariant.DELAY_ENDS,
-                    f"generation {dealt.generation} lets {job} wait, which nobody has had for {now_ms - since_ms} ms",
+                    f"generation {checked.generation} lets {job} wait, which nobody has had for {now_ms - since_ms} ms",
                 )

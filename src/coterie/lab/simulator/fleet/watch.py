@@ -19,16 +19,17 @@ from coterie.groups.effects import TimerFired
 from coterie.herder.requests import Answer, DeleteConnector, Done, PutConnector, SetTargetState, Write
 from coterie.herder.seams import TaskStart
 from coterie.lab.simulator.actor import by_name
-from coterie.lab.simulator.coordinator import Step
-from coterie.lab.simulator.durable import Line
+from coterie.lab.simulator.coordinator import CoordinatorStep
+from coterie.lab.simulator.durable import EncodedRecord
 from coterie.lab.simulator.fleet.config_log import ConfigLog
 from coterie.lab.simulator.fleet.process import Process
-from coterie.lab.simulator.fleet.rounds import Dealt, Part, check_round, told, union
+from coterie.lab.simulator.fleet.rounds import CheckedRound, Part, check_round, told, union
 from coterie.lab.simulator.fleet.waits import Waits
+from coterie.lab.simulator.identities import MemberIdentity
 from coterie.lab.simulator.invariants import Invariant, Violation
 from coterie.lab.simulator.replay import check_replay
 from coterie.lab.simulator.world import World
-from coterie.nouns.ids import Generation, InstanceId, MemberId
+from coterie.nouns.ids import Generation, MemberId
 from coterie.nouns.jobs import NO_JOBS, ConnectorTaskId
 from coterie.nouns.membership import AssignmentWanted, Computed
 from coterie.wire.connect import AssignmentError, ConnectProtocol, RoundToken
@@ -50,9 +51,9 @@ class Watch:
         self.overtaken = 0
         """How many assignments were not told so far, for the next round had begun by then."""
         self.processes: Mapping[str, Process] = {}
-        self._told: dict[Generation, tuple[MemberId | InstanceId, str | None]] = {}
-        self._memberships: dict[Generation, frozenset[MemberId | InstanceId]] = {}
-        self._places: dict[MemberId, MemberId | InstanceId] = {}
+        self._told: dict[Generation, tuple[MemberIdentity, str | None]] = {}
+        self._memberships: dict[Generation, frozenset[MemberIdentity]] = {}
+        self._places: dict[MemberId, MemberIdentity] = {}
         """A static member's instance id, which it keeps; of any other its member id."""
         self._fenced: set[MemberId] = set()
         """Static members whose place another process has taken. They hear of it with their next heartbeat (KIP-345), or
@@ -63,7 +64,7 @@ class Watch:
 
     # -- the coordinator --------------------------------------------------------------------------------------------
 
-    def on_step(self, taken: Step) -> None:
+    def on_step(self, taken: CoordinatorStep) -> None:
         if isinstance(taken.event, Heartbeat):
             return  # It changes nothing that is watched here.
         if isinstance(taken.event, SyncGroup):
@@ -79,7 +80,7 @@ class Watch:
         if isinstance(taken.event, TimerFired) and isinstance(taken.event.key, SessionTimer):
             self._on_expired(taken.before.members - taken.group.members.keys())
 
-    def _on_sync(self, request: SyncGroup, taken: Step) -> None:
+    def _on_sync(self, request: SyncGroup, taken: CoordinatorStep) -> None:
         """A leader's sync was taken: it was the one that writes."""
         if not taken.output.records or not request.assignments:
             return
@@ -114,7 +115,7 @@ class Watch:
             parts[member_id] = Part.of(self._places[member_id], decode_metadata(member.subscription)[1], assignment)
             configured = self._config_log.jobs_at(assignment.config_offset)
             delay_ms = assignment.delay_ms
-        dealt = Dealt(
+        checked = CheckedRound(
             generation=record.generation,
             protocol=protocol,
             parts=parts,
@@ -122,12 +123,12 @@ class Watch:
             delay_ms=delay_ms,
             handed_back=self._handed_back,
         )
-        check_round(dealt, self._policy)
+        check_round(checked, self._policy)
         if protocol is ConnectProtocol.EAGER:
             self._handed_back = NO_JOBS  # a leader remembers nothing of it
             return
         drained = [part.revoked for part in parts.values() if part.draining]
-        self._handed_back = (self._handed_back - dealt.running) | union(drained)
+        self._handed_back = (self._handed_back - checked.running) | union(drained)
 
     def on_reply(self, request: Request, response: Response) -> None:
         if response.error is ErrorCode.none and isinstance(response, JoinGroupResponse):
@@ -148,7 +149,7 @@ class Watch:
             if self._memberships.setdefault(response.generation, members) != members:
                 raise Violation(Invariant.GENERATION_RISES, f"generation {response.generation} has two memberships")
 
-    def on_crash(self, group: Group, lines: Iterable[Line]) -> None:
+    def on_crash(self, group: Group, lines: Iterable[EncodedRecord]) -> None:
         check_replay(group, lines)
 
     def on_loaded(self, group: Group) -> None:
@@ -171,7 +172,7 @@ class Watch:
         if token.protocol is ConnectProtocol.EAGER:
             self._waits.on_dealt_anew(process.number)
             return
-        dealt = Dealt(
+        checked = CheckedRound(
             generation=token.generation,
             protocol=token.protocol,
             parts={
@@ -181,7 +182,7 @@ class Watch:
             configured=self._config_log.jobs_at(computed.config_offset),
             delay_ms=computed.delay_ms,
         )
-        self._waits.on_dealt(process.number, dealt, received=process.received, now_ms=self._world.now_ms)
+        self._waits.on_dealt(process.number, checked, received=process.received, now_ms=self._world.now_ms)
 
     def on_join(self, process: Process) -> None:
         if process.protocol is ConnectProtocol.EAGER and process.active:

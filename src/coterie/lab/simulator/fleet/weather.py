@@ -9,7 +9,7 @@ from coterie.lab.simulator.faults import Faults
 from coterie.lab.simulator.fleet.cluster import Cluster
 from coterie.lab.simulator.fleet.operators import Operators
 from coterie.lab.simulator.fleet.settings import Home
-from coterie.lab.simulator.fleet.users import CONNECTORS, Users
+from coterie.lab.simulator.fleet.users import CONNECTORS, ConnectorUsers
 from coterie.lab.simulator.fleet.worker import WorkerProcess
 from coterie.lab.simulator.network import Way
 from coterie.lab.simulator.records import RecordKind
@@ -28,7 +28,7 @@ class Weather(Faults[WorkerProcess]):
         self._workers = NAMES[: cluster.world.rng.randint(2, len(NAMES))]
         storm = Storm(cluster.world, cluster.network, cluster.coordinator, self._workers)
         super().__init__(cluster.world, storm, self._workers)
-        self.users = Users(cluster, self.living)
+        self.users = ConnectorUsers(cluster, self.living)
         self.operators = Operators(cluster, self.living)
         cluster.on_failed = self._come_back
         cluster.on_drained = self._on_drained

@@ -30,7 +30,7 @@ from coterie.lab.simulator.fleet.settings import (
     url_of,
 )
 from coterie.lab.simulator.invariants import MachineCheck
-from coterie.lab.simulator.records import RecordKind, Value, name_of, texts
+from coterie.lab.simulator.records import RecordKind, RecordValue, name_of, texts
 from coterie.lab.simulator.world import Alarms
 from coterie.lab.translation import as_asked, as_heard
 from coterie.member import events
@@ -133,7 +133,7 @@ class WorkerProcess(Process):
             self.world.rng.randint(50, 1_500), lambda: self.tell(herder.RuntimeOpened(wall_ms=self.world.now_ms))
         )
 
-    def _record(self, kind: RecordKind, *values: Value) -> None:
+    def _record(self, kind: RecordKind, *values: RecordValue) -> None:
         self.world.record(kind, self.name, *values)
 
     # -- life and death ----------------------------------------------------------------------------------------------
@@ -144,7 +144,7 @@ class WorkerProcess(Process):
         self.world.rng.shuffle(self._missed)
         super().resume()
 
-    def kill(self, how: RecordKind, *values: Value) -> None:
+    def kill(self, how: RecordKind, *values: RecordValue) -> None:
         super().kill(how, *values)
         self.active.clear()
         self.herder_alarms.off()
@@ -370,7 +370,7 @@ class WorkerProcess(Process):
         self.feed_member(events.Answered(id=id_, response=response))
 
 
-def _dealt(computed: Computed) -> Iterator[Value]:
+def _dealt(computed: Computed) -> Iterator[RecordValue]:
     error = AssignmentError.CONFIG_MISMATCH if computed.has_config_mismatch else AssignmentError.NO_ERROR
     for member_id, told in sorted(computed.assignments.items()):
         yield member_id
@@ -379,7 +379,7 @@ def _dealt(computed: Computed) -> Iterator[Value]:
 
 def _values(
     error: AssignmentError, config_offset: ConfigOffset, told: MemberAssignment, delay_ms: int
-) -> tuple[Value, ...]:
+) -> tuple[RecordValue, ...]:
     return (error.name, config_offset, texts(told.assigned), texts(told.revoked), delay_ms)
 
 

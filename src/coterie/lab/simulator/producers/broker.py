@@ -30,8 +30,8 @@ from coterie.groups.transactions import deadline_ms
 from coterie.lab.simulator.invariants import MachineCheck
 from coterie.lab.simulator.network import Call
 from coterie.lab.simulator.producers.ledger import Ledger
-from coterie.lab.simulator.producers.watch import ProducersWatch, Step
-from coterie.lab.simulator.records import RecordKind, Value, name_of
+from coterie.lab.simulator.producers.watch import DurableWrite, ProducersWatch
+from coterie.lab.simulator.records import RecordKind, RecordValue, name_of
 from coterie.lab.simulator.world import Alarms, World
 from coterie.nouns.errors import CoterieError, WorldError
 from coterie.wire.errors import ErrorCode, KafkaRefusal
@@ -60,7 +60,7 @@ class _Write:
     now_ms: int
 
 
-class Disk:
+class DiskFaults:
     """What it is like at the moment."""
 
     def __init__(self) -> None:
@@ -76,7 +76,7 @@ class SimBroker:
         self._watch = watch
         self._store = store
         self.ledger = ledger
-        self.disk = Disk()
+        self.disk = DiskFaults()
         self.up = False
         self.start()
 
@@ -256,8 +256,8 @@ class SimBroker:
         self._world.record(RecordKind.ROLLED_BACK, len(writes))
         return [(write, WorldError("the disk fails")) for write in writes]
 
-    def _run(self, writes: list[_Write]) -> tuple[list[Step], list[tuple[_Write, Written | CoterieError]]]:
-        steps: list[Step] = []
+    def _run(self, writes: list[_Write]) -> tuple[list[DurableWrite], list[tuple[_Write, Written | CoterieError]]]:
+        steps: list[DurableWrite] = []
         outcomes: list[tuple[_Write, Written | CoterieError]] = []
         for write in writes:
             before = read_transaction(self._store.database, write.transactional_id)
@@ -270,7 +270,7 @@ class SimBroker:
                     assert self._store.changes == changes, "refuse before the first write"
                     outcome = refused
             after = read_transaction(self._store.database, write.transactional_id)
-            steps.append(Step(write.transactional_id, write.what, write.by, before, after, write.now_ms))
+            steps.append(DurableWrite(write.transactional_id, write.what, write.by, before, after, write.now_ms))
             outcomes.append((write, outcome))
         return steps, outcomes
 
@@ -291,7 +291,7 @@ class SimBroker:
         write.told(outcome)
 
 
-def _values(step: Step, outcome: Written | CoterieError) -> tuple[Value, ...]:
+def _values(step: DurableWrite, outcome: Written | CoterieError) -> tuple[RecordValue, ...]:
     match outcome:
         case Written():
             ends = (f"{grown.of.partition}:{grown.end_offset}" for grown in outcome.grown)

@@ -29,7 +29,7 @@ class Style(Enum):
         return self is Style.V12
 
 
-class Play:
+class ProducersPlay:
     """Everything that happens in one seed happens to this."""
 
     def __init__(

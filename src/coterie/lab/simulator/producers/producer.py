@@ -20,7 +20,7 @@ from coterie.lab.simulator.network import Call
 from coterie.lab.simulator.producers.broker import Produced
 from coterie.lab.simulator.producers.bundle import Bundle
 from coterie.lab.simulator.producers.ledger import PARTITIONS, topic_partition
-from coterie.lab.simulator.producers.play import DELIVERY_TIMEOUT_MS, IN_FLIGHT_MAX, LATE_MAX_MS, Play, Style
+from coterie.lab.simulator.producers.play import DELIVERY_TIMEOUT_MS, IN_FLIGHT_MAX, LATE_MAX_MS, ProducersPlay, Style
 from coterie.lab.simulator.records import RecordKind
 from coterie.wire.batches import TRANSACTIONAL, NewRecord, check_produced, encode_batch
 from coterie.wire.errors import ErrorCode
@@ -37,11 +37,11 @@ class _Batch:
     is_written: bool = False
 
 
-class Producer(Actor):
+class ProducerProcess(Actor):
     """One process. A producer that starts again is another one, with the same transactional id."""
 
     def __init__(
-        self, play: Play, living: "dict[str, Producer]", name: str, transactional_id: str, style: Style
+        self, play: ProducersPlay, living: "dict[str, ProducerProcess]", name: str, transactional_id: str, style: Style
     ) -> None:
         super().__init__(play.world, name, transactional_id, living)
         self.play = play

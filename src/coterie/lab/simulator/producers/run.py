@@ -7,8 +7,8 @@ from coterie.lab.simulator.network import Network
 from coterie.lab.simulator.outcome import Outcome, told_by
 from coterie.lab.simulator.producers.broker import SimBroker
 from coterie.lab.simulator.producers.ledger import Ledger, create_store
-from coterie.lab.simulator.producers.play import Play
-from coterie.lab.simulator.producers.producer import Producer
+from coterie.lab.simulator.producers.play import ProducersPlay
+from coterie.lab.simulator.producers.producer import ProducerProcess
 from coterie.lab.simulator.producers.watch import ProducersWatch
 from coterie.lab.simulator.producers.weather import ProducersWeather
 from coterie.lab.simulator.records import RecordKind
@@ -30,7 +30,7 @@ def simulate_producers(seed: int, *, weather_ms: int = WEATHER_MS, story_lines: 
     ledger = Ledger(store)
     watch = ProducersWatch(world, ledger, timeout_ms=timeout_ms)
     broker = SimBroker(world, watch, store, ledger)
-    play = Play(world, Network(world), broker, watch, timeout_ms=timeout_ms)
+    play = ProducersPlay(world, Network(world), broker, watch, timeout_ms=timeout_ms)
 
     def story() -> None:
         weather = ProducersWeather(play)
@@ -47,7 +47,7 @@ def simulate_producers(seed: int, *, weather_ms: int = WEATHER_MS, story_lines: 
         store.close()
 
 
-def settle(play: Play, producers: Collection[Producer]) -> None:
+def settle(play: ProducersPlay, producers: Collection[ProducerProcess]) -> None:
     until_ms = play.world.now_ms + SETTLE_MS
     while (missing := unsettled(play, producers)) is not None:
         if play.world.now_ms >= until_ms:
@@ -61,7 +61,7 @@ def settle(play: Play, producers: Collection[Producer]) -> None:
         raise Violation(Invariant.NOTHING_LOST, f"after the last crash {missing}")
 
 
-def unsettled(play: Play, producers: Collection[Producer]) -> str | None:
+def unsettled(play: ProducersPlay, producers: Collection[ProducerProcess]) -> str | None:
     """What is still missing; None when everything has ended."""
     if still_open := play.broker.open_transactions():
         return f"the transactions of {still_open} are open"

@@ -23,7 +23,7 @@ from coterie.lab.simulator.world import World
 from coterie.wire.errors import ErrorCode
 
 
-class Step(NamedTuple):
+class DurableWrite(NamedTuple):
     """One write of the broker, now durable: what it was asked ``by`` whom, and the transactional id around it."""
 
     transactional_id: str
@@ -120,7 +120,7 @@ class ProducersWatch:
 
     # -- what the broker does -----------------------------------------------------------------------------------------
 
-    def on_durable(self, steps: Sequence[Step]) -> None:
+    def on_durable(self, steps: Sequence[DurableWrite]) -> None:
         """One transaction of the store has come to rest."""
         for step in steps:
             self._on_step(step)
@@ -181,7 +181,7 @@ class ProducersWatch:
 
     # -- small hands --------------------------------------------------------------------------------------------------
 
-    def _on_step(self, step: Step) -> None:
+    def _on_step(self, step: DurableWrite) -> None:
         started = self._started.setdefault(step.transactional_id, set())
         if isinstance(step.what, InitProducerId) and step.after != step.before and step.what.expected is None:
             # It may be its own successor: what it had asked before may come in late.
@@ -201,7 +201,7 @@ class ProducersWatch:
         elif is_open and not was_open:
             self._begun[step.transactional_id] = (step.by, step.now_ms)
 
-    def _why_open(self, step: Step, by: str, since_ms: int) -> str | None:
+    def _why_open(self, step: DurableWrite, by: str, since_ms: int) -> str | None:
         match step.what:
             case TimeoutPassed():
                 age_ms = step.now_ms - since_ms

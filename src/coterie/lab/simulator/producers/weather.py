@@ -4,16 +4,16 @@ from functools import partial
 
 from coterie.lab.simulator.faults import Faults
 from coterie.lab.simulator.producers.ledger import PARTITIONS
-from coterie.lab.simulator.producers.play import Play, Style
-from coterie.lab.simulator.producers.producer import Producer
+from coterie.lab.simulator.producers.play import ProducersPlay, Style
+from coterie.lab.simulator.producers.producer import ProducerProcess
 from coterie.lab.simulator.records import RecordKind
 from coterie.lab.simulator.storm import Storm
 
 IDS = ("orders", "payments", "audit")
 
 
-class ProducersWeather(Faults[Producer]):
-    def __init__(self, play: Play) -> None:
+class ProducersWeather(Faults[ProducerProcess]):
+    def __init__(self, play: ProducersPlay) -> None:
         self._play = play
         rng = play.world.rng
         self._ids = IDS[: rng.randint(1, len(IDS))]
@@ -84,7 +84,7 @@ class ProducersWeather(Faults[Producer]):
     def _start_process(self, transactional_id: str) -> None:
         self._processes += 1
         name, style = f"{transactional_id}-{self._processes}", self._styles[transactional_id]
-        Producer(self._play, self.living, name, transactional_id, style)
+        ProducerProcess(self._play, self.living, name, transactional_id, style)
 
     def _start_a_copy(self) -> None:
         """Somebody starts a process that runs already: the newer one is to win."""
