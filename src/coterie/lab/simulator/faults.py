@@ -1,5 +1,6 @@
 """Faults that strike at random until they are to stop: those of the storm, and what happens to processes anywhere."""
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Generic
@@ -9,8 +10,12 @@ from coterie.lab.simulator.records import RecordKind
 from coterie.lab.simulator.storm import Storm
 from coterie.lab.simulator.world import World
 
+LATEST_MS = 20_000
+"""So long after the faults have stopped every message has arrived that was sent before: through clogged links, or late
+because its connection had broken."""
 
-class Faults(Generic[ActorT]):
+
+class Faults(ABC, Generic[ActorT]):
     """What the weathers of all plays have in common."""
 
     def __init__(self, world: World, storm: Storm, homes: Sequence[str]) -> None:
@@ -29,6 +34,23 @@ class Faults(Generic[ActorT]):
         self._faults = [fault for fault, weight in faults.items() for _ in range(weight)]
         # Some seeds are wild, some are nearly calm, so that one fault is also seen alone.
         self._pause_between_ms = self._rng.choice(pauses_ms)
+
+    def run(self, weather_ms: int) -> None:
+        """Let the world run with faults until ``weather_ms``."""
+        self.begin()
+        self._world.run_until(weather_ms)
+        self._world.record(RecordKind.FAULTS_END)
+        self._over = True
+        self._storm.heal()
+        self.end()
+
+    @abstractmethod
+    def begin(self) -> None:
+        """Start processes and faults."""
+
+    @abstractmethod
+    def end(self) -> None:
+        """The faults have stopped; links and the coordinator's disk are healthy. End what else a fault has begun."""
 
     def _next(self) -> None:
         self._world.after(1 + int(self._rng.expovariate(1 / self._pause_between_ms)), self._strike)

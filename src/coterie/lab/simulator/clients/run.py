@@ -18,6 +18,7 @@ from coterie.lab.simulator.clients.play import (
 from coterie.lab.simulator.clients.watch import ClientsWatch
 from coterie.lab.simulator.clients.weather import ClientsWeather
 from coterie.lab.simulator.coordinator import SimCoordinator
+from coterie.lab.simulator.faults import LATEST_MS
 from coterie.lab.simulator.invariants import Invariant, Violation
 from coterie.lab.simulator.network import Network
 from coterie.lab.simulator.outcome import Outcome, told_by
@@ -25,8 +26,6 @@ from coterie.lab.simulator.records import RecordKind
 from coterie.lab.simulator.world import World
 
 WEATHER_MS = 120_000
-LATEST_MS = 20_000
-"""By then whatever was on its way when the faults stopped has arrived, through clogged links and as a stranger's."""
 SETTLE_MS = 3 * SESSION_TIMEOUT_MS + 3 * REBALANCE_TIMEOUT_MS
 """Silent members go, copies fence each other, and three rounds wait for their slowest member."""
 QUIET_MS = 2 * SESSION_TIMEOUT_MS
@@ -49,9 +48,7 @@ def simulate_clients(seed: int, *, weather_ms: int = WEATHER_MS, story_lines: in
 
     def story() -> None:
         weather = ClientsWeather(play)
-        weather.begin()
-        world.run_until(weather_ms)
-        weather.end()
+        weather.run(weather_ms)
         world.run_until(world.now_ms + LATEST_MS)
         weather.come_back()
         settle(play, weather.living.values())

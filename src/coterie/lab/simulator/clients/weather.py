@@ -71,11 +71,8 @@ class ClientsWeather(Faults[Client]):
         self._next()
 
     def end(self) -> None:
-        """The faults stop, whoever was to come back is back, and the coordinator dies once more."""
-        self._world.record(RecordKind.FAULTS_END)
-        self._over = True
+        """All clients that have not gone for good start again, and the coordinator crashes once more."""
         self._deserted_until_ms = 0
-        self._storm.heal()
         for client in list(self.living.values()):
             self._resume(client)
         self.come_back()

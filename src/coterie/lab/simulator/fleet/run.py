@@ -37,10 +37,7 @@ def simulate(seed: int, *, weather_ms: int = WEATHER_MS, story_lines: int = 15) 
     def story() -> None:
         weather = Weather(cluster)
         watch.processes = weather.living
-        weather.begin()
-        _look_every_second(world, watch)
-        world.run_until(weather_ms)
-        weather.end()
+        weather.run(weather_ms)
         calm = Calm(cluster, weather)
         calm.settle()
         calm.stay_quiet()
@@ -49,8 +46,3 @@ def simulate(seed: int, *, weather_ms: int = WEATHER_MS, story_lines: int = 15) 
         coordinator.crash()
 
     return told_by(seed, world, story, generations=lambda: coordinator.group.generation, story_lines=story_lines)
-
-
-def _look_every_second(world: World, watch: Watch) -> None:
-    watch.on_second()
-    world.after(1_000, lambda: _look_every_second(world, watch))

@@ -96,12 +96,14 @@ class Weather(Faults[WorkerProcess]):
         for number, connector in enumerate(CONNECTORS[: self._rng.randint(1, len(CONNECTORS))]):
             self._world.after(6_000 + 50 * number, partial(self.users.put, connector, self._rng.randint(1, 6)))
         self._next()
+        self._look()
+
+    def _look(self) -> None:
+        self._cluster.watch.on_second()
+        self._world.after(1_000, self._look)
 
     def end(self) -> None:
-        """The faults stop: everything heals, whoever was to come back is back, and the coordinator dies once more."""
-        self._world.record(RecordKind.FAULTS_END)
-        self._over = True
-        self._storm.heal()
+        """All workers that have not gone for good start again, and the coordinator crashes once more."""
         self._cluster.reading_ms.clear()
         self._yet_to_join.clear()
         for process in by_name(self.living):

@@ -2,6 +2,7 @@
 
 from collections.abc import Collection
 
+from coterie.lab.simulator.faults import LATEST_MS
 from coterie.lab.simulator.invariants import Invariant, Violation
 from coterie.lab.simulator.network import Network
 from coterie.lab.simulator.outcome import Outcome, told_by
@@ -15,8 +16,6 @@ from coterie.lab.simulator.records import RecordKind
 from coterie.lab.simulator.world import World
 
 WEATHER_MS = 45_000
-LATEST_MS = 20_000
-"""By then whatever was on its way when the faults stopped has arrived, through clogged links and as a stranger's."""
 SETTLE_MS = 30_000
 """Copies fence each other, the last timeout passes, and everybody commits once more."""
 
@@ -34,9 +33,7 @@ def simulate_producers(seed: int, *, weather_ms: int = WEATHER_MS, story_lines: 
 
     def story() -> None:
         weather = ProducersWeather(play)
-        weather.begin()
-        world.run_until(weather_ms)
-        weather.end()
+        weather.run(weather_ms)
         world.run_until(world.now_ms + LATEST_MS)
         weather.come_back()
         settle(play, weather.living.values())

@@ -44,11 +44,8 @@ class ProducersWeather(Faults[ProducerProcess]):
         self._read()
 
     def end(self) -> None:
-        """The faults stop, the broker may die once more, and some producers die for good, wherever they are."""
-        self._world.record(RecordKind.FAULTS_END)
-        self._over = True
+        """The broker may crash once more, and some producers are killed for good, wherever they are."""
         self._play.is_ending = True
-        self._storm.heal()
         self._play.broker.disk.failing = False
         for producer in list(self.living.values()):
             if self._world.chance(0.3):
