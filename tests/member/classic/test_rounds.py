@@ -44,6 +44,14 @@ def said(request: JoinRequest) -> WorkerMetadata:
     return decode_metadata(request.protocols[0][1])[1]
 
 
+def owned_in(request: JoinRequest | None) -> Jobs:
+    """The jobs that a join reports as owned."""
+    assert request is not None
+    allocation = said(request).allocation
+    assert allocation is not None
+    return allocation.assigned
+
+
 # -- joining and syncing ----------------------------------------------------------------------------------------------
 
 
@@ -291,6 +299,27 @@ def test_what_was_just_assigned_has_to_be_stopped_too_though_the_herder_said_som
     assert worker.sent(JoinRequest) is None
     worker.subscribe(NO_JOBS)
     assert worker.sent(JoinRequest) is not None
+
+
+def test_a_join_reports_two_assignments_that_the_herder_has_not_taken_yet(worker: Worker) -> None:
+    first, second = (Jobs(frozenset({ConnectorName(name)})) for name in "ab")
+    worker.settle(NO_JOBS)
+    worker.feed(RejoinWanted(reason="the set of jobs has changed"))
+    worker.answer(JoinRequest, joined(2))
+    worker.answer(SyncRequest, synced(first))
+    worker.feed(RejoinWanted(reason="the set of jobs has changed"))
+    worker.answer(JoinRequest, joined(3))
+    worker.answer(SyncRequest, synced(second))
+    worker.subscribe(NO_JOBS)  # The herder sent it before it took either assignment.
+    worker.feed(RejoinWanted(reason="the set of jobs has changed"))
+    assert owned_in(worker.sent(JoinRequest)) == first | second
+    worker.answer(JoinRequest, joined(4))
+    worker.answer(SyncRequest, synced(NO_JOBS))
+    worker.subscribe(first)
+    worker.subscribe(first | second)
+    worker.subscribe(second)  # Both were taken, and the herder has released the first since.
+    worker.feed(RejoinWanted(reason="what was revoked has been released"))
+    assert owned_in(worker.sent(JoinRequest)) == second
 
 
 def test_after_an_eager_round_the_work_goes_on_through_the_next_but_one(worker: Worker) -> None:

@@ -358,7 +358,9 @@ def on_assignment(turn: Turn, assignment: WorkerAssignment) -> None:
         turn.order(SetTimer(timer="held", at_ms=member.round.hold_join_until_ms))
     expect_a_round(turn)
     # Owned before the herder has taken the assignment: if the place is lost now, all of these must stop first.
-    member.assigned_unconfirmed = assignment.assigned - member.owned
+    # An earlier assignment may be waiting for the herder, too: a subscription from before both must not hide its jobs.
+    unconfirmed = member.assigned_unconfirmed - assignment.revoked
+    member.assigned_unconfirmed = unconfirmed | (assignment.assigned - member.owned)
     member.subscription = replace(member.subscription, owned=member.owned | assignment.assigned)
     announce(turn, place.protocol)
     turn.order(assigned_to(place.member_id, assignment, generation=place.generation, protocol=place.protocol))
