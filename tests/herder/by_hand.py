@@ -91,9 +91,7 @@ class ByHand:
 
     def __init__(self, place: PlaceHandover | None = None) -> None:
         url = WorkerUrl("http://here:8083/")
-        settings = HerderSettings(
-            worker_id=WorkerId("here:8083"), url=url, version="1", connector_type=lambda _: "source", name="here"
-        )
+        settings = HerderSettings(worker_id=WorkerId("here:8083"), url=url, version="1", name="here")
         self.herder = Herder(settings, place)
         self.now_ms = 1_000
         self.orders: list[Effect] = []

@@ -181,7 +181,6 @@ class Fleet:
                 worker_id=WorkerId(f"127.0.0.1:{8083 + number}"),
                 url=url,
                 version="1",
-                connector_type=runtime.connector_type,
                 session_timeout_ms=SESSION_MS,
                 rebalance_timeout_ms=REBALANCE_TIMEOUT_MS,
                 policy=Policy(max_delay_ms=self.delay_ms),

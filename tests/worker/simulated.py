@@ -496,7 +496,6 @@ class Cluster:
             worker_id=WorkerId(host),
             url=url,
             version="0.1.0",
-            connector_type=runtime.connector_type,
             policy=Policy(max_delay_ms=self._delay_max_ms),
             rebalance_window_ms=WINDOW_MS,
             session_keys=self.session_keys,

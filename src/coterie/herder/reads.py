@@ -117,7 +117,6 @@ def describe(
         connector=name,
         config=shown,
         tasks=herder.config.tasks(name),
-        type=herder.settings.connector_type(shown),
         created=created,
     )
 
@@ -139,7 +138,7 @@ def _status(herder: Herder, name: ConnectorName) -> ConnectorStatus | None:
         connector=name,
         status=status,
         tasks=tuple((task, status) for task, status in told if status is not None),
-        type=herder.settings.connector_type(connector.config),
+        config=connector.config,
     )
 
 

@@ -162,8 +162,6 @@ class ConnectorInfo:
     config: Mapping[str, str] = field(repr=False)
     """Exactly what was put: nothing added, hidden or resolved."""
     tasks: tuple[ConnectorTaskId, ...]
-    type: str
-    """``source``, ``sink`` or ``unknown``."""
     created: bool = False
 
 
@@ -173,7 +171,8 @@ class ConnectorStatus:
     status: Status
     tasks: tuple[tuple[ConnectorTaskId, Status], ...]
     """Those that have a status, by number."""
-    type: str
+    config: Mapping[str, str] = field(repr=False)
+    """Of the connector; a status is shown with the connector's type."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -6,7 +6,7 @@ knows it when the line comes back. All else is *gone after a restart*, and is me
 owns nothing.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import TypeAlias
@@ -34,8 +34,6 @@ class HerderSettings:
     url: WorkerUrl
     version: str
     """Told with every status (KIP-891); all plug-ins are of this version."""
-    connector_type: Callable[[Mapping[str, str]], str]
-    """``source``, ``sink`` or ``unknown``, by a connector's config."""
     name: str | None = None
     """``worker.name``"""
     instance_id: InstanceId | None = None

@@ -126,12 +126,12 @@ class Api:
         connectors = await self._read(ListConnectors(), ConnectorList)
         expansions = frozenset(request.query_params.getlist("expand"))
         if expansions & {"info", "status"}:
-            return JSONResponse(views.expanded(connectors, expansions))
+            return JSONResponse(views.expanded(connectors, expansions, self._worker.connector_type))
         return JSONResponse([info.connector for info, _ in connectors.connectors])
 
     async def describe_connector(self, request: Request) -> Response:
         info = await self._read(DescribeConnector(connector=_name(request)), ConnectorInfo)
-        return JSONResponse(views.info(info))
+        return JSONResponse(views.info(info, self._worker.connector_type))
 
     async def describe_config(self, request: Request) -> Response:
         info = await self._read(DescribeConnector(connector=_name(request)), ConnectorInfo)
@@ -139,7 +139,7 @@ class Api:
 
     async def describe_status(self, request: Request) -> Response:
         status = await self._read(DescribeStatus(connector=_name(request)), ConnectorStatus)
-        return JSONResponse(views.status(status))
+        return JSONResponse(views.status(status, self._worker.connector_type))
 
     async def describe_tasks(self, request: Request) -> Response:
         configs = await self._read(DescribeTasks(connector=_name(request)), TaskConfigs)
@@ -158,13 +158,21 @@ class Api:
         asked = PutConnector(
             connector=ConnectorName(new.name), config=config, replace=False, initial_state=new.initial_state
         )
-        return await self._write(request, body, asked, _written)
+        return await self._write(request, body, asked, self._written)
 
     async def put_config(self, request: Request) -> Response:
         body = await bodies.read(request)
         name = _name(request)
         asked = PutConnector(connector=name, config=bodies.named(bodies.config(body), name), replace=True)
-        return await self._write(request, body, asked, _written)
+        return await self._write(request, body, asked, self._written)
+
+    def _written(self, answer: Answer) -> Response:
+        assert isinstance(answer, ConnectorInfo)
+        shown = views.info(answer, self._worker.connector_type)
+        if not answer.created:
+            return JSONResponse(shown)
+        location = f"/connectors/{quote(answer.connector, safe='')}"
+        return JSONResponse(shown, status_code=201, headers={"Location": location})
 
     async def delete_connector(self, request: Request) -> Response:
         return await self._write(request, b"", DeleteConnector(connector=_name(request)), _done(204))
@@ -231,14 +239,6 @@ def _task(request: Request) -> ConnectorTaskId:
     if not (number.isascii() and number.isdigit()):
         raise HTTPException(404)  # As Connect's router says it of a path whose number is none.
     return ConnectorTaskId(_name(request), int(number))
-
-
-def _written(answer: Answer) -> Response:
-    assert isinstance(answer, ConnectorInfo)
-    if not answer.created:
-        return JSONResponse(views.info(answer))
-    location = f"/connectors/{quote(answer.connector, safe='')}"
-    return JSONResponse(views.info(answer), status_code=201, headers={"Location": location})
 
 
 def _done(status: int) -> Callable[[Answer], Response]:

@@ -1,6 +1,7 @@
 """The herder's answers as JSON, field by field as Connect shows them."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from typing import TypeAlias
 
 from coterie.herder.requests import (
     ConnectorInfo,
@@ -15,27 +16,29 @@ from coterie.herder.status_records import Status
 from coterie.nouns.jobs import ConnectorTaskId, Jobs
 
 Json = dict[str, object]
+TypeOf: TypeAlias = Callable[[Mapping[str, str]], str]
+"""``source``, ``sink`` or ``unknown``, by a connector's config."""
 
 
-def info(connector: ConnectorInfo) -> Json:
+def info(connector: ConnectorInfo, type_of: TypeOf) -> Json:
     return {
         "name": connector.connector,
         "config": dict(connector.config),
         "tasks": [_task_id(task) for task in connector.tasks],
-        "type": connector.type,
+        "type": type_of(connector.config),
     }
 
 
-def status(connector: ConnectorStatus) -> Json:
+def status(connector: ConnectorStatus, type_of: TypeOf) -> Json:
     return {
         "name": connector.connector,
         "connector": _status(connector.status),
         "tasks": [{"id": task.task, **_status(status)} for task, status in connector.tasks],
-        "type": connector.type,
+        "type": type_of(connector.config),
     }
 
 
-def expanded(connectors: ConnectorList, expansions: frozenset[str]) -> Json:
+def expanded(connectors: ConnectorList, expansions: frozenset[str], type_of: TypeOf) -> Json:
     """``?expand=info&expand=status``. A connector that has no status yet is left out when statuses are asked for,
     as in Connect: clients decode every entry whole."""
     shown: Json = {}
@@ -44,9 +47,9 @@ def expanded(connectors: ConnectorList, expansions: frozenset[str]) -> Json:
         if "status" in expansions:
             if its_status is None:
                 continue
-            entry["status"] = status(its_status)
+            entry["status"] = status(its_status, type_of)
         if "info" in expansions:
-            entry["info"] = info(connector)
+            entry["info"] = info(connector, type_of)
         shown[connector.connector] = entry
     return shown
 

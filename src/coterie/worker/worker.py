@@ -13,7 +13,7 @@ import asyncio
 import logging
 import time
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum, auto
 
@@ -163,6 +163,10 @@ class Worker:
             return Refused(problem=Problem.BUSY, message="The worker has too much to do; ask again")
         finally:
             self._replies.pop(id_, None)
+
+    def connector_type(self, config: Mapping[str, str]) -> str:
+        """``source``, ``sink`` or ``unknown``, by a connector's config."""
+        return self._runtime.connector_type(config)
 
     def order_shutdown(self, reason: str) -> None:
         """Stop all tasks, leave the group, end: what SIGTERM means. Safe to call again.

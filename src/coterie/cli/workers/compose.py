@@ -169,7 +169,6 @@ async def serve_life(
                     worker_id=settings.worker_id(bound_port=port),
                     url=member.url,
                     version=__version__,
-                    connector_type=runtime.connector_type,
                     name=settings.worker_name,
                     instance_id=member.instance_id,
                     session_timeout_ms=settings.session_timeout_ms,

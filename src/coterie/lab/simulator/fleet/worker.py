@@ -76,7 +76,6 @@ class WorkerProcess(Process):
                 worker_id=WorkerId(home),
                 url=url,
                 version="0",
-                connector_type=lambda _: "source",
                 session_timeout_ms=SESSION_TIMEOUT_MS,
                 stop_grace_ms=STOP_GRACE_MS,
                 instance_id=setup.instance_id,
