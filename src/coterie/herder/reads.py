@@ -4,8 +4,6 @@ A read never fails because of a rebalance: it waits until the config log is read
 that takes too long, or the log cannot be reached, what is known is the answer.
 """
 
-from collections.abc import Mapping
-
 from coterie.herder.messages import CancelTimer, FindConfigEnd, ForRead, Reply, RequestArrived, SetTimer
 from coterie.herder.requests import (
     Answer,
@@ -105,20 +103,11 @@ def answer(herder: Herder, request: Read) -> Answer:
             return _worker_view(herder)
 
 
-def describe(
-    herder: Herder, name: ConnectorName, *, config: Mapping[str, str] | None = None, created: bool = False
-) -> ConnectorInfo | Refused:
-    """``config``, when given, is shown in place of what is configured: the answer to a write shows what it wrote."""
+def describe(herder: Herder, name: ConnectorName) -> ConnectorInfo | Refused:
     connector = herder.config.connector(name)
-    shown = config if config is not None else connector.config if connector is not None else None
-    if shown is None:
+    if connector is None:
         return _not_found(f"Connector {name} not found")
-    return ConnectorInfo(
-        connector=name,
-        config=shown,
-        tasks=herder.config.tasks(name),
-        created=created,
-    )
+    return ConnectorInfo(connector=name, config=connector.config, tasks=herder.config.tasks(name))
 
 
 def _list(herder: Herder) -> ConnectorList:

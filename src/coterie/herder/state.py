@@ -6,7 +6,6 @@ knows it when the line comes back. All else is *gone after a restart*, and is me
 owns nothing.
 """
 
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import TypeAlias
@@ -21,7 +20,8 @@ from coterie.herder.rounds.state import Lead, Rounds
 from coterie.herder.session_keys import Rotation, SessionKeySettings
 from coterie.herder.status_records import StatusState
 from coterie.herder.work import Work
-from coterie.nouns.ids import ConfigOffset, Incarnation, InstanceId, MemberId, WorkerId, WorkerUrl
+from coterie.herder.write_kinds import WriteKind
+from coterie.nouns.ids import ConfigOffset, InstanceId, MemberId, WorkerId, WorkerUrl
 from coterie.nouns.jobs import NO_JOBS, Jobs
 from coterie.nouns.membership import MemberState, PlaceHandover, ProvedUntil
 
@@ -78,16 +78,12 @@ class Stage(IntEnum):
 class WriteTurn:
     """A write on its way to the config log."""
 
-    def __init__(self, id_: WriteId, request: Write, fresh_incarnation: Incarnation) -> None:
+    def __init__(self, id_: WriteId, kind: WriteKind) -> None:
         self.id = id_
-        self.request = request
-        self.fresh_incarnation = fresh_incarnation
+        self.kind = kind
         self.stage = Stage.ARRIVED
         self.end = UNREAD
         """How far the log has to be read before the next stage."""
-        self.checkpointed: Sequence[Mapping[str, str]] = ()
-        """The task configs that the new config was validated against."""
-        self.created = False
         self.is_answered = False
         """It timed out after it had begun: nobody waits any more, but others wait behind it."""
 

@@ -8,8 +8,7 @@ whoever asks next sees them. Validation is outside the line: a plug-in that bloc
 
 from collections.abc import Mapping, Sequence
 
-from coterie.engine.log import NewLine
-from coterie.herder import config_records, signing
+from coterie.herder import signing
 from coterie.herder.messages import (
     AppendConfig,
     CancelTimer,
@@ -21,26 +20,21 @@ from coterie.herder.messages import (
     SetTimer,
     ValidateConfig,
 )
-from coterie.herder.reads import describe
 from coterie.herder.requests import (
     Answer,
-    DeleteConnector,
-    Done,
     OwnWrite,
     Problem,
-    PutConnector,
     PutTaskConfigs,
     Refused,
     RequestId,
-    SetTargetState,
     Write,
     WriteId,
 )
 from coterie.herder.state import Herder, Stage, Turn, WriteTurn
 from coterie.herder.timers import LookDue, RequestDue
-from coterie.nouns.ids import ConfigOffset, Incarnation
+from coterie.herder.write_kinds import ConnectorWrite, TaskConfigsWrite, kind_of
+from coterie.nouns.ids import ConfigOffset
 from coterie.nouns.jobs import ConnectorName
-from coterie.nouns.states import TargetState
 
 LOOK_AGAIN_MS = 500
 """How long to wait before asking once more for the end of a log that cannot be reached."""
@@ -48,7 +42,7 @@ LOOK_AGAIN_MS = 500
 
 def on_request(turn: Turn, event: RequestArrived, request: Write) -> None:
     herder = turn.herder
-    herder.requests.writes[event.id] = WriteTurn(event.id, request, event.fresh_incarnation)
+    herder.requests.writes[event.id] = WriteTurn(event.id, kind_of(request, event.fresh_incarnation))
     turn.order(SetTimer(timer=RequestDue(id=event.id), at_ms=turn.now_ms + herder.settings.request_timeout_ms))
 
 
@@ -57,7 +51,7 @@ def own_write(turn: Turn, request: PutTaskConfigs) -> None:
     requests = turn.herder.requests
     requests.own_writes += 1
     id_ = OwnWrite(number=requests.own_writes)
-    requests.writes[id_] = WriteTurn(id_, request, Incarnation(""))
+    requests.writes[id_] = WriteTurn(id_, TaskConfigsWrite(request))
 
 
 def advance(turn: Turn) -> None:
@@ -72,7 +66,7 @@ def advance(turn: Turn) -> None:
 
 def _begin(turn: Turn, write: WriteTurn) -> None:
     herder = turn.herder
-    if _needs_leader(write.request):
+    if write.kind.needs_leader:
         if (refusal := _signature_refusal(herder, write)) is not None:
             _answer(turn, write, refusal)
             return
@@ -81,20 +75,20 @@ def _begin(turn: Turn, write: WriteTurn) -> None:
         if not herder.place.is_leader:
             _answer(turn, write, not_leader(herder))
             return
-    if isinstance(write.request, PutConnector):
+    if isinstance(kind := write.kind, ConnectorWrite):
         assert not isinstance(write.id, OwnWrite), "a leader creates no connector of itself"
         write.stage = Stage.VALIDATING
-        write.checkpointed = _checkpointed(herder, write.request.connector)
-        turn.order(ValidateConfig(id=write.id, config=write.request.config, checkpointed=write.checkpointed))
+        checkpointed = kind.begin_validation(herder.config)
+        turn.order(ValidateConfig(id=write.id, config=kind.request.config, checkpointed=checkpointed))
     else:
         write.stage = Stage.VALID
 
 
 def _signature_refusal(herder: Herder, write: WriteTurn) -> Refused | None:
     """Only what workers ask of each other is signed, not what users ask, nor what a leader asks of itself."""
-    if not isinstance(write.request, PutTaskConfigs) or isinstance(write.id, OwnWrite):
+    if not isinstance(write.kind, TaskConfigsWrite) or isinstance(write.id, OwnWrite):
         return None
-    return signing.refusal(herder, write.request.signature)
+    return signing.refusal(herder, write.kind.request.signature)
 
 
 def _head(herder: Herder) -> WriteTurn | None:
@@ -113,89 +107,28 @@ def _advance_head(turn: Turn, write: WriteTurn) -> bool:
         case Stage.CATCHING_UP if turn.herder.has_read(write.end):
             return _append(turn, write)
         case Stage.WRITTEN if turn.herder.has_read(write.end):
-            _answer(turn, write, _result(turn, write))
+            _answer(turn, write, write.kind.answer(turn.herder.config))
             return True
         case _:
             return False
 
 
 def _append(turn: Turn, write: WriteTurn) -> bool:
-    herder = turn.herder
-    if _needs_leader(write.request) and not herder.place.is_leader:
+    herder, kind = turn.herder, write.kind
+    if kind.needs_leader and not herder.place.is_leader:
         if not herder.place.is_settled:
             return False
         _answer(turn, write, not_leader(herder))
         return True
-    refusal = _refusal(herder, write.request)
-    if refusal is not None:
+    if (refusal := kind.refusal(herder.config)) is not None:
         _answer(turn, write, refusal)
         return True
-    if isinstance(write.request, PutConnector) and write.checkpointed != _checkpointed(herder, write.request.connector):
-        # Its tasks were committed since it was validated, and may have checkpoints now.
+    if isinstance(kind, ConnectorWrite) and not kind.is_validated(herder.config):
         _begin(turn, write)
         return True
     write.stage = Stage.APPENDING
-    turn.order(AppendConfig(purpose=ForWrite(id=write.id), lines=_lines(herder, write)))
+    turn.order(AppendConfig(purpose=ForWrite(id=write.id), lines=kind.lines(herder.config)))
     return False
-
-
-# -- what it is checked against, and what is written ----------------------------------------------------------------
-
-
-def _refusal(herder: Herder, request: Write) -> Refused | None:
-    known = herder.config.connector(request.connector)
-    match request:
-        case PutConnector(connector=name, replace=False) if known is not None:
-            return Refused(problem=Problem.ALREADY_EXISTS, message=f"Connector {name} already exists")
-        case PutConnector():
-            return None
-        case SetTargetState(connector=name) if known is None:
-            return Refused(problem=Problem.NOT_FOUND, message=f"Unknown connector {name}")
-        case DeleteConnector(connector=name) | PutTaskConfigs(connector=name) if known is None:
-            return Refused(problem=Problem.NOT_FOUND, message=f"Connector {name} not found")
-        case PutTaskConfigs(connector=name, configs=configs):
-            if configs and herder.config.target_state(name) is TargetState.STOPPED:
-                message = f"Cannot submit non-empty set of task configs for stopped connector {name}"
-                return Refused(problem=Problem.BAD_REQUEST, message=message)
-            return None
-        case SetTargetState() | DeleteConnector():
-            return None
-
-
-def _checkpointed(herder: Herder, name: ConnectorName) -> Sequence[Mapping[str, str]]:
-    known = herder.config.connector(name)
-    return () if known is None else known.checkpointed
-
-
-def _lines(herder: Herder, write: WriteTurn) -> tuple[NewLine, ...]:
-    match write.request:
-        case PutConnector(connector=name, config=config, initial_state=initial_state):
-            known = herder.config.connector(name)
-            write.created = known is None
-            line = config_records.connector_line(
-                name, config, known.incarnation if known is not None else write.fresh_incarnation
-            )
-            # The target state comes first, so that no reader ever sees the connector without it (KIP-980).
-            first = () if initial_state is None else (config_records.target_state_line(name, initial_state),)
-            return (*first, line)
-        case DeleteConnector(connector=name):
-            return config_records.deletion_lines(name)
-        case SetTargetState(connector=name, target_state=TargetState.STOPPED):
-            # No tasks from here on, then the state: as Connect writes it (KIP-875).
-            none = config_records.task_config_lines(name, ())
-            return (*none, config_records.target_state_line(name, TargetState.STOPPED))
-        case SetTargetState(connector=name, target_state=target_state):
-            return (config_records.target_state_line(name, target_state),)
-        case PutTaskConfigs(connector=name, configs=configs):
-            return config_records.task_config_lines(name, configs)
-
-
-def _result(turn: Turn, write: WriteTurn) -> Answer:
-    match write.request:
-        case PutConnector(connector=name, config=config):
-            return describe(turn.herder, name, config=config, created=write.created)
-        case DeleteConnector() | SetTargetState() | PutTaskConfigs():
-            return Done()
 
 
 # -- what happens to writes -------------------------------------------------------------------------------------------
@@ -205,7 +138,7 @@ def on_validated(turn: Turn, event: ConfigValidated) -> None:
     write = turn.herder.requests.writes.get(event.id)
     if write is None:
         return
-    errors = {**_name_errors(write.request.connector), **event.errors}
+    errors = {**_name_errors(write.kind.request.connector), **event.errors}
     if errors:
         _answer(turn, write, Refused(problem=Problem.BAD_REQUEST, message=invalid_config_message(errors)))
     else:
@@ -249,7 +182,7 @@ def on_due(turn: Turn, id_: RequestId) -> None:
     write = turn.herder.requests.writes.get(id_)
     if write is None or write.is_answered:
         return
-    refusal = Refused(problem=Problem.TIMED_OUT, message=f"Request timed out. {_stage_summary(turn.herder, write)}")
+    refusal = Refused(problem=Problem.TIMED_OUT, message=f"Request timed out. {_stage_summary(write)}")
     if write.stage < Stage.APPENDING:
         _answer(turn, write, refusal)
     else:
@@ -274,7 +207,7 @@ def not_leader(herder: Herder) -> Refused:
 def _answer(turn: Turn, write: WriteTurn, answer: Answer) -> None:
     del turn.herder.requests.writes[write.id]
     if isinstance(write.id, OwnWrite):
-        turn.own_answers.append((write.request, answer))
+        turn.own_answers.append((write.kind.request, answer))
     elif not write.is_answered:
         turn.order(CancelTimer(timer=RequestDue(id=write.id)))
         turn.order(Reply(id=write.id, answer=answer))
@@ -284,11 +217,6 @@ def _answer(turn: Turn, write: WriteTurn, answer: Answer) -> None:
 
 _NAME_SIZE_MAX = 255
 """File systems' own, for a connector's folder; and of one beyond 32,767 no member could tell its group."""
-
-
-def _needs_leader(request: Write) -> bool:
-    # Connect lets any worker pause and resume; stopping also writes task configs, which only a leader may.
-    return not (isinstance(request, SetTargetState) and request.target_state is not TargetState.STOPPED)
 
 
 def _name_errors(name: ConnectorName) -> dict[str, list[str]]:
@@ -304,8 +232,8 @@ def _name_errors(name: ConnectorName) -> dict[str, list[str]]:
     return {}
 
 
-def _stage_summary(herder: Herder, write: WriteTurn) -> str:
-    name: ConnectorName = write.request.connector
+def _stage_summary(write: WriteTurn) -> str:
+    name: ConnectorName = write.kind.request.connector
     match write.stage:
         case Stage.ARRIVED:
             doing = "ensuring membership in the cluster"

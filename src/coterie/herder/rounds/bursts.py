@@ -68,7 +68,7 @@ def _is_all_of_one(herder: Herder, more: Jobs, fewer: Jobs) -> bool:
         and not more.connectors
         and len(connectors) == 1
         and all(_has_failed(herder, name) for name in herder.config.unsplit())
-        and all(write.request.connector in connectors for write in herder.requests.writes.values())
+        and all(write.kind.request.connector in connectors for write in herder.requests.writes.values())
     )
 
 

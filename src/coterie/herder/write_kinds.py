@@ -1,0 +1,158 @@
+"""The kinds of writes to the config log: what each is checked against, which lines it appends, what it is answered.
+
+Each is given the log as far as it was read when the write's turn came.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import TypeAlias
+
+from coterie.engine.log import NewLine
+from coterie.herder import config_records
+from coterie.herder.config_state import ConfigState
+from coterie.herder.requests import (
+    Answer,
+    ConnectorInfo,
+    DeleteConnector,
+    Done,
+    Problem,
+    PutConnector,
+    PutTaskConfigs,
+    Refused,
+    SetTargetState,
+    Write,
+)
+from coterie.nouns.ids import Incarnation
+from coterie.nouns.states import TargetState
+
+
+class ConnectorWrite:
+    """Creates a connector, or gives it another config."""
+
+    needs_leader = True
+
+    def __init__(self, request: PutConnector, fresh_incarnation: Incarnation) -> None:
+        self.request = request
+        self._checkpointed: Sequence[Mapping[str, str]] = ()
+        """The task configs that the new config is validated against."""
+        self._fresh_incarnation = fresh_incarnation
+        self._created = False
+
+    def begin_validation(self, config: ConfigState) -> Sequence[Mapping[str, str]]:
+        """The configs of the tasks that may have checkpoints: the new config is validated against them."""
+        self._checkpointed = self._checkpointed_in(config)
+        return self._checkpointed
+
+    def is_validated(self, config: ConfigState) -> bool:
+        """False when tasks were committed since the validation began, which may have checkpoints now."""
+        return self._checkpointed == self._checkpointed_in(config)
+
+    def refusal(self, config: ConfigState) -> Refused | None:
+        name = self.request.connector
+        if self.request.replace or config.connector(name) is None:
+            return None
+        return Refused(problem=Problem.ALREADY_EXISTS, message=f"Connector {name} already exists")
+
+    def lines(self, config: ConfigState) -> tuple[NewLine, ...]:
+        name, initial_state = self.request.connector, self.request.initial_state
+        known = config.connector(name)
+        self._created = known is None
+        incarnation = self._fresh_incarnation if known is None else known.incarnation
+        line = config_records.connector_line(name, self.request.config, incarnation)
+        # The target state comes first, so that no reader ever sees the connector without it (KIP-980).
+        first = () if initial_state is None else (config_records.target_state_line(name, initial_state),)
+        return (*first, line)
+
+    def answer(self, config: ConfigState) -> Answer:
+        name = self.request.connector
+        return ConnectorInfo(
+            connector=name, config=self.request.config, tasks=config.tasks(name), created=self._created
+        )
+
+    def _checkpointed_in(self, config: ConfigState) -> Sequence[Mapping[str, str]]:
+        known = config.connector(self.request.connector)
+        return () if known is None else known.checkpointed
+
+
+class DeletionWrite:
+    needs_leader = True
+
+    def __init__(self, request: DeleteConnector) -> None:
+        self.request = request
+
+    def refusal(self, config: ConfigState) -> Refused | None:
+        name = self.request.connector
+        return None if config.connector(name) is not None else _not_found(f"Connector {name} not found")
+
+    def lines(self, config: ConfigState) -> tuple[NewLine, ...]:
+        return config_records.deletion_lines(self.request.connector)
+
+    def answer(self, config: ConfigState) -> Answer:
+        return Done()
+
+
+class TargetStateWrite:
+    """Pauses, resumes or stops a connector."""
+
+    def __init__(self, request: SetTargetState) -> None:
+        self.request = request
+
+    @property
+    def needs_leader(self) -> bool:
+        # Connect lets any worker pause and resume; stopping also writes task configs, which only a leader may.
+        return self.request.target_state is TargetState.STOPPED
+
+    def refusal(self, config: ConfigState) -> Refused | None:
+        name = self.request.connector
+        return None if config.connector(name) is not None else _not_found(f"Unknown connector {name}")
+
+    def lines(self, config: ConfigState) -> tuple[NewLine, ...]:
+        name, target_state = self.request.connector, self.request.target_state
+        # No tasks from here on, then the state: as Connect writes a stop (KIP-875).
+        none = config_records.task_config_lines(name, ()) if target_state is TargetState.STOPPED else ()
+        return (*none, config_records.target_state_line(name, target_state))
+
+    def answer(self, config: ConfigState) -> Answer:
+        return Done()
+
+
+class TaskConfigsWrite:
+    """A connector's owner has split it."""
+
+    needs_leader = True
+
+    def __init__(self, request: PutTaskConfigs) -> None:
+        self.request = request
+
+    def refusal(self, config: ConfigState) -> Refused | None:
+        name = self.request.connector
+        if config.connector(name) is None:
+            return _not_found(f"Connector {name} not found")
+        if self.request.configs and config.target_state(name) is TargetState.STOPPED:
+            message = f"Cannot submit non-empty set of task configs for stopped connector {name}"
+            return Refused(problem=Problem.BAD_REQUEST, message=message)
+        return None
+
+    def lines(self, config: ConfigState) -> tuple[NewLine, ...]:
+        return config_records.task_config_lines(self.request.connector, self.request.configs)
+
+    def answer(self, config: ConfigState) -> Answer:
+        return Done()
+
+
+WriteKind: TypeAlias = ConnectorWrite | DeletionWrite | TargetStateWrite | TaskConfigsWrite
+
+
+def kind_of(request: Write, fresh_incarnation: Incarnation) -> WriteKind:
+    match request:
+        case PutConnector():
+            return ConnectorWrite(request, fresh_incarnation)
+        case DeleteConnector():
+            return DeletionWrite(request)
+        case SetTargetState():
+            return TargetStateWrite(request)
+        case PutTaskConfigs():
+            return TaskConfigsWrite(request)
+
+
+def _not_found(message: str) -> Refused:
+    return Refused(problem=Problem.NOT_FOUND, message=message)
