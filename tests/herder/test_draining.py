@@ -1,6 +1,5 @@
 """A worker that is to go for good, and one that is called back."""
 
-from coterie.herder import config_records
 from coterie.herder.messages import Exit, GroupLeft, LeaveGroup, Rejoin, Say, ShutdownOrdered, StopTask, Subscribe
 from coterie.herder.requests import (
     DescribeWorker,
@@ -12,30 +11,11 @@ from coterie.herder.requests import (
     UncordonWorker,
     WorkerView,
 )
-from coterie.nouns.ids import Incarnation
-from coterie.nouns.jobs import NO_JOBS, ConnectorName, ConnectorTaskId, Jobs
+from coterie.nouns.jobs import NO_JOBS
 from coterie.nouns.membership import Lost
 from coterie.wire.connect import ConnectProtocol
+from tests.herder.builders import BOTH_TASKS, FIRST, STATIC, working
 from tests.herder.by_hand import ROUND, ByHand
-
-ORDERS = ConnectorName("orders")
-TASKS = Jobs(tasks=frozenset({ConnectorTaskId(ORDERS, 0), ConnectorTaskId(ORDERS, 1)}))
-FIRST = Jobs(tasks=frozenset({ConnectorTaskId(ORDERS, 0)}))
-STATIC = ConnectProtocol.STATIC
-
-
-def working(protocol: ConnectProtocol = STATIC) -> ByHand:
-    """A worker that runs both tasks of a connector."""
-    hand = ByHand()
-    hand.begin()
-    hand.write(
-        config_records.connector_line(ORDERS, {"a": "b"}, Incarnation("first")),
-        *config_records.task_config_lines(ORDERS, ({"share": "0"}, {"share": "1"})),
-    )
-    hand.assign(assigned=TASKS, protocol=protocol)
-    hand.obey()
-    hand.orders.clear()
-    return hand
 
 
 def told(hand: ByHand) -> Subscribe:
@@ -46,7 +26,7 @@ def test_a_drain_says_so_in_the_next_join_and_asks_for_it_while_the_work_goes_on
     hand = working()
     assert hand.answer(hand.ask(DrainWorker(worker="here:8083"))) == Done()
     said = told(hand)
-    assert (said.draining, said.owned) == (True, TASKS)
+    assert (said.draining, said.owned) == (True, BOTH_TASKS)
     assert [rejoin.reason for rejoin in hand.take(Rejoin)] == ["this worker drains"]
     assert not hand.take(StopTask)
     hand.ask(DrainWorker(worker="here:8083"))
@@ -61,7 +41,7 @@ def test_what_is_revoked_stops_and_when_nothing_is_left_the_worker_leaves_for_go
     hand.obey()
     hand.tell(ROUND)
     assert not hand.take(LeaveGroup), "the second task is still here"
-    hand.assign(revoked=TASKS - FIRST, protocol=STATIC)
+    hand.assign(revoked=BOTH_TASKS - FIRST, protocol=STATIC)
     hand.obey()
     assert told(hand).owned == NO_JOBS
     assert not hand.take(LeaveGroup), "not before the next round has given its jobs to others"
@@ -77,7 +57,7 @@ def test_a_drain_that_is_called_back_is_said_in_the_next_join_and_the_worker_sta
     hand = working()
     hand.ask(DrainWorker(worker="here:8083"))
     hand.tell(ROUND)
-    hand.assign(revoked=TASKS, protocol=STATIC)
+    hand.assign(revoked=BOTH_TASKS, protocol=STATIC)
     hand.obey()
     hand.take(Rejoin)
     assert hand.answer(hand.ask(UncordonWorker(worker="here:8083"))) == Done()

@@ -50,19 +50,8 @@ from coterie.nouns.jobs import NO_JOBS, ConnectorName, ConnectorTaskId, Jobs
 from coterie.nouns.membership import Lost, MemberReport, MembershipRefused
 from coterie.nouns.states import TargetState
 from coterie.wire.connect import ConnectProtocol
+from tests.herder.builders import BORN, CONFIG, DEALT, LIFE, ORDERS, SHARES, TASKS, only
 from tests.herder.by_hand import ME, OTHER, ROUND, WALL_MS, ByHand, Doable, proved, wanted
-
-ORDERS = ConnectorName("orders")
-TASKS = [ConnectorTaskId(ORDERS, number) for number in range(2)]
-LIFE = Incarnation("life-0")
-CONFIG = {"connector.class": "X", "tasks.max": "2", "name": "orders"}
-BORN = config_records.connector_line(ORDERS, CONFIG, LIFE)
-SHARES = [{"share": "0/2"}, {"share": "1/2"}]
-DEALT = config_records.task_config_lines(ORDERS, SHARES)
-
-
-def only(*jobs: ConnectorName | ConnectorTaskId) -> Jobs:
-    return Jobs.of(jobs)
 
 
 def test_nothing_is_said_to_the_group_before_the_runtime_is_open() -> None:

@@ -8,8 +8,8 @@ from coterie.assignors.members import MemberView
 from coterie.herder.group_view import Dealt
 from coterie.herder.requests import Answer, Done, Problem, Refused, UncordonWorker
 from coterie.nouns.ids import InstanceId, MemberId, WorkerId, WorkerUrl
+from tests.herder.builders import STATIC, working
 from tests.herder.by_hand import ME, OTHER
-from tests.herder.test_draining import STATIC, working
 from tests.herder.test_group_view import ANNA, dealt
 
 

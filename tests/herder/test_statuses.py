@@ -15,9 +15,8 @@ from coterie.nouns.jobs import NO_JOBS, Job, Jobs
 from coterie.nouns.membership import Computed
 from coterie.nouns.states import State
 from coterie.wire.connect import ConnectProtocol
+from tests.herder.builders import ORDERS, TASKS, deal, lead, only, ready
 from tests.herder.by_hand import ME, OTHER, ByHand
-from tests.herder.test_machine import ORDERS, TASKS, only
-from tests.herder.test_protocols import deal, lead, ready
 
 STATIC = ConnectProtocol.STATIC
 THIRD = MemberId("third")

@@ -15,8 +15,8 @@ from coterie.herder.work import Running
 from coterie.nouns.jobs import ConnectorTaskId
 from coterie.nouns.membership import Lost, ProvedUntil
 from coterie.nouns.states import State
+from tests.herder.builders import BORN, DEALT, TASKS, only
 from tests.herder.by_hand import SESSION_TIMEOUT_MS, ByHand, proved
-from tests.herder.test_machine import BORN, DEALT, TASKS, only
 
 
 def working() -> ByHand:

@@ -1,4 +1,4 @@
-"""One worker and its place: rounds that fail, delays that end, logs that cannot be read, and what asks for a round."""
+"""Rounds as a member sees them: those that fail, delays, moves in portions, and what asks for the next one."""
 
 from dataclasses import replace
 
@@ -7,62 +7,33 @@ import pytest
 from coterie.assignors.members import Policy
 from coterie.engine.log import NewLine
 from coterie.herder import config_records
-from coterie.herder.messages import (
-    Abandon,
-    Event,
-    Install,
-    Rejoin,
-    Say,
-    SetTimer,
-    StartTask,
-    StopTask,
-    Subscribe,
-    TimerFired,
-)
-from coterie.nouns.ids import ConfigOffset, MemberId, WorkerUrl
+from coterie.herder.messages import Event, Rejoin, SetTimer, StopTask, TimerFired
+from coterie.nouns.ids import MemberId
 from coterie.nouns.jobs import NO_JOBS, ConnectorName, ConnectorTaskId, Jobs
-from coterie.nouns.membership import Computed, Lost, MemberReport
+from coterie.nouns.membership import Lost
 from coterie.nouns.states import TargetState
 from coterie.wire.connect import AssignmentError, ConnectProtocol
-from tests.herder.by_hand import ME, OTHER, ROUND, ByHand, wanted
-from tests.herder.test_machine import BORN, CONFIG, DEALT, LIFE, ORDERS, SHARES, TASKS, only
+from tests.herder.builders import (
+    ALL_JOBS,
+    BORN,
+    COMPATIBLE,
+    CONFIG,
+    LIFE,
+    ORDERS,
+    SESSIONED,
+    SHARES,
+    STATIC,
+    TASKS,
+    only,
+    ready,
+    round_of,
+)
+from tests.herder.by_hand import ME, OTHER, ROUND, ByHand
 
 STOCK = ConnectorName("stock")
 STOCK_TASK = ConnectorTaskId(STOCK, 0)
 THIRD = MemberId("third")
-EVERYTHING = only(ORDERS, *TASKS)
-COOPERATIVE = pytest.mark.parametrize(
-    "protocol", [ConnectProtocol.COMPATIBLE, ConnectProtocol.SESSIONED, ConnectProtocol.STATIC]
-)
-
-
-def ready(*more: NewLine) -> ByHand:
-    herder = ByHand()
-    herder.begin()
-    herder.write(BORN, *DEALT, *more)
-    return herder
-
-
-def round_of(
-    herder: ByHand, owned: dict[MemberId, Jobs], protocol: ConnectProtocol = ConnectProtocol.STATIC
-) -> Computed:
-    """What this leader answers when ``owned`` is what members say that they run."""
-    herder.tell(ROUND)
-    members = {
-        member: MemberReport(
-            url=WorkerUrl(f"http://{member}/"), config_offset=ConfigOffset(len(herder.config)), owned=jobs
-        )
-        for member, jobs in owned.items()
-    }
-    herder.tell(wanted(members, generation=herder.generation + 1, protocol=protocol))
-    installed = herder.take(Install)
-    if not installed:
-        herder.now_ms += herder.herder.settings.sync_timeout_ms
-        herder.tell(TimerFired(timer="assign"))
-        installed = herder.take(Install)
-    computed = installed[0].computed
-    herder.take_computed(computed, protocol)
-    return computed
+COOPERATIVE = pytest.mark.parametrize("protocol", [COMPATIBLE, SESSIONED, STATIC])
 
 
 # -- rounds that fail -------------------------------------------------------------------------------------------------
@@ -109,152 +80,6 @@ def test_a_round_that_failed_makes_the_leader_forget_nothing(protocol: ConnectPr
     assert after.delay_ms == 300_000
 
 
-# -- a log that cannot be read ----------------------------------------------------------------------------------------
-
-
-def cut_off(herder: ByHand, *, error: AssignmentError = AssignmentError.NO_ERROR) -> None:
-    """The group knows one line more than this worker, which does not get to it."""
-    herder.config.append(BORN)
-    herder.tell(ROUND)
-    herder.assign(assigned=only(TASKS[1]) if error is AssignmentError.NO_ERROR else NO_JOBS, error=error)
-
-
-@pytest.mark.parametrize("error", list(AssignmentError))
-def test_a_worker_that_does_not_get_to_read_gives_its_place_up_and_comes_back_when_it_has_read(
-    error: AssignmentError,
-) -> None:
-    herder = ready()
-    herder.assign(assigned=only(TASKS[0]))
-    herder.obey()
-    cut_off(herder, error=error)
-    assert not herder.take(StartTask)
-    (timer,) = [order for order in herder.take(SetTimer) if order.timer == "behind"]
-    assert timer.at_ms == herder.now_ms + 60_000
-    herder.now_ms = timer.at_ms
-    herder.tell(TimerFired(timer="behind"))
-    herder.obey()  # Where nothing was dealt out it looks whether there is so much to read.
-    (abandoned,) = herder.take(Abandon)
-    assert "the config log is read to 4 of 5" in abandoned.reason
-    herder.take(Subscribe)
-    herder.tell(Lost(reason=abandoned.reason))
-    (stop,) = herder.take(StopTask)
-    assert stop.task == TASKS[0], "nothing goes on that the group does not see"
-    herder.do(stop)
-    assert not herder.herder.owned
-    assert not herder.take(Subscribe), "it would only lag again"
-    herder.config.pop()
-    herder.write(BORN)
-    assert [order.owned for order in herder.take(Subscribe)] == [NO_JOBS]
-
-
-def test_rounds_that_come_while_it_lags_give_it_no_more_time() -> None:
-    herder = ready()
-    cut_off(herder)
-    (timer,) = [order for order in herder.take(SetTimer) if order.timer == "behind"]
-    herder.now_ms += 50_000
-    cut_off(herder)
-    assert not [order for order in herder.take(SetTimer) if order.timer == "behind"]
-    herder.now_ms = timer.at_ms
-    herder.tell(TimerFired(timer="behind"))
-    assert herder.take(Abandon)
-
-
-def test_who_has_read_in_the_meantime_stays() -> None:
-    herder = ready()
-    cut_off(herder)
-    herder.config.pop()
-    herder.write(BORN)
-    herder.now_ms += 60_000
-    herder.tell(TimerFired(timer="behind"))
-    assert not herder.take(Abandon)
-
-
-# -- another config topic ---------------------------------------------------------------------------------------------
-
-
-def round_with(herder: ByHand, offsets: dict[MemberId, int], protocol: ConnectProtocol) -> None:
-    """This leader is to deal out to members that say how many configs they have read; it is at work itself."""
-    herder.tell(ROUND)
-    members = {
-        member: MemberReport(
-            url=WorkerUrl(f"http://{member}:8083/"),
-            name=f"{member}-by-name",
-            config_offset=ConfigOffset(offset),
-            owned=EVERYTHING if member == ME else NO_JOBS,
-        )
-        for member, offset in offsets.items()
-    }
-    herder.tell(wanted(members, generation=herder.generation + 1, protocol=protocol))
-    herder.obey()
-
-
-def test_a_leader_that_has_read_more_than_all_others_goes_on_and_says_how_far_to_read() -> None:
-    herder = ready()
-    herder.assign(leader=ME, protocol=ConnectProtocol.STATIC)
-    end = len(herder.config)
-    round_with(herder, {ME: end, OTHER: 1, THIRD: -1}, ConnectProtocol.STATIC)
-    computed = herder.computed()
-    assert (computed.has_config_mismatch, computed.config_offset) == (False, end)
-    assert computed.assignments[ME].revoked, (
-        "it gives the others their share; they start that when they have read so far"
-    )
-
-
-@pytest.mark.parametrize("protocol", list(ConnectProtocol))
-def test_whoever_has_read_more_configs_than_there_are_is_told_of_by_name_and_given_nothing(
-    protocol: ConnectProtocol,
-) -> None:
-    herder = ready()
-    herder.assign(assigned=EVERYTHING, leader=ME, protocol=protocol)
-    herder.obey()
-    round_with(herder, {ME: 4, OTHER: 4, THIRD: 999}, protocol)
-    dealt, end = herder.computed(), len(herder.config)
-    assert (dealt.has_config_mismatch, dealt.config_offset) == (False, end)
-    assert (dealt.assignments[THIRD].assigned, dealt.assignments[THIRD].revoked) == (NO_JOBS, NO_JOBS)
-    given = [job for one in (dealt.assignments[ME], dealt.assignments[OTHER]) for job in [*one.assigned, *one.revoked]]
-    assert given, "the others have their round"
-    warned = [order.text for order in herder.take(Say) if order.warns]
-    assert len(warned) == 1
-    assert f"third-by-name (third:8083) has read 999 lines of configs, and the config topic has {end}:" in warned[0]
-    assert "config.storage.topic" in warned[0]
-
-
-def test_a_leader_that_most_members_are_ahead_of_reads_another_topic_and_steps_aside() -> None:
-    herder = ready()
-    round_with(herder, {ME: 4, OTHER: 999, THIRD: 999}, ConnectProtocol.STATIC)
-    assert not herder.take(Install), "it knows nothing of the others' configs"
-    (abandoned,) = herder.take(Abandon)
-    assert "most members have read more of the configs, up to 999" in abandoned.reason
-    assert [order.text for order in herder.take(Say) if order.warns]
-    herder.take(Subscribe)
-    herder.tell(Lost(reason=abandoned.reason))
-    herder.obey()
-    assert not herder.take(Subscribe), "it would be no other than before"
-
-
-@pytest.mark.parametrize("is_lost", [False, True])
-def test_who_has_read_all_that_there_is_keeps_its_place_whatever_a_member_says(is_lost: bool) -> None:
-    """An older leader, or Kafka Connect's, takes a member at its word: nobody is given anything, up to 999."""
-    herder = ready()
-    herder.assign(assigned=only(TASKS[0]))
-    herder.obey()
-    herder.tell(ROUND)
-    herder.assign(
-        error=AssignmentError.CONFIG_MISMATCH, config_offset=ConfigOffset(999), protocol=ConnectProtocol.STATIC
-    )
-    if is_lost:
-        herder.tell(Lost(reason="a partition"))
-        herder.obey()
-    herder.take(Subscribe)
-    herder.now_ms += 60_000
-    herder.tell(TimerFired(timer="behind"))
-    herder.obey()
-    assert not herder.take(Abandon)
-    assert [order.text for order in herder.take(Say) if order.warns]
-    assert [order.owned for order in herder.take(Subscribe)] == ([NO_JOBS] if is_lost else [])
-    assert herder.herder.place.assigned == (NO_JOBS if is_lost else only(TASKS[0]))
-
-
 # -- delays -----------------------------------------------------------------------------------------------------------
 
 
@@ -297,7 +122,7 @@ def test_a_delay_that_is_told_again_does_not_begin_anew() -> None:
     herder.generation -= 1
     herder.assign(assigned=only(TASKS[0]), leader=OTHER, delay_ms=60_000)
     dealt = round_of(herder, {ME: only(TASKS[0])})
-    assert dealt.assignments[ME].assigned == EVERYTHING - only(TASKS[0])
+    assert dealt.assignments[ME].assigned == ALL_JOBS - only(TASKS[0])
     assert dealt.delay_ms == 0
 
 
@@ -319,7 +144,7 @@ def test_a_new_leader_keeps_what_is_left_of_the_delay_that_it_was_told_of(protoc
     herder.tell(TimerFired(timer="delay over"))
     assert len(herder.take(Rejoin)) == 1
     dealt = round_of(herder, {ME: only(TASKS[0]), THIRD: NO_JOBS, OTHER: NO_JOBS}, protocol)
-    assert Jobs.of(job for one in dealt.assignments.values() for job in one.assigned) == EVERYTHING - only(TASKS[0])
+    assert Jobs.of(job for one in dealt.assignments.values() for job in one.assigned) == ALL_JOBS - only(TASKS[0])
     assert dealt.delay_ms == 0
 
 
@@ -328,7 +153,7 @@ def test_a_new_leader_that_was_told_of_no_delay_deals_out_at_once(protocol: Conn
     herder = ready()
     herder.assign(assigned=only(TASKS[0]), leader=OTHER, protocol=protocol)
     dealt = round_of(herder, {ME: only(TASKS[0]), THIRD: NO_JOBS}, protocol)
-    assert Jobs.of(job for one in dealt.assignments.values() for job in one.assigned) == EVERYTHING - only(TASKS[0])
+    assert Jobs.of(job for one in dealt.assignments.values() for job in one.assigned) == ALL_JOBS - only(TASKS[0])
 
 
 # -- moves in portions (design III) -----------------------------------------------------------------------------------

@@ -7,7 +7,6 @@ import pytest
 
 from coterie.herder.messages import (
     AppendStatuses,
-    Install,
     Rejoin,
     StartTask,
     StatusesAppended,
@@ -16,60 +15,13 @@ from coterie.herder.messages import (
 )
 from coterie.herder.seams import TaskProgressed
 from coterie.nouns.ids import ConfigOffset, MemberId, WorkerUrl
-from coterie.nouns.jobs import NO_JOBS, Jobs
-from coterie.nouns.membership import Computed, Lost, MemberReport, MustReleaseAll
+from coterie.nouns.jobs import NO_JOBS
+from coterie.nouns.membership import Lost, MemberReport, MustReleaseAll
 from coterie.wire.connect import ConnectProtocol
+from tests.herder.builders import ALL_JOBS, COMPATIBLE, EAGER, SESSIONED, STATIC, TASKS, deal, given, lead, only, ready
 from tests.herder.by_hand import ME, OTHER, ROUND, ByHand, wanted
-from tests.herder.test_machine import BORN, DEALT, ORDERS, TASKS, only
 
-EAGER, COMPATIBLE, SESSIONED, STATIC = ConnectProtocol
-ALL_JOBS = only(ORDERS, *TASKS)
 COOPERATIVE = pytest.mark.parametrize("protocol", [COMPATIBLE, SESSIONED, STATIC])
-
-
-def ready() -> ByHand:
-    """One that has read of a connector and its two tasks."""
-    herder = ByHand()
-    herder.begin()
-    herder.write(BORN, *DEALT)
-    return herder
-
-
-def deal(
-    herder: ByHand,
-    generation: int,
-    protocol: ConnectProtocol,
-    owned: dict[MemberId, Jobs],
-    claims: dict[MemberId, Jobs] | None = None,
-) -> Computed:
-    """What this leader gives, and takes from, members that report of themselves what ``protocol`` has a place for."""
-    herder.tell(ROUND)
-    members = {
-        member: MemberReport(
-            url=WorkerUrl(f"http://{member}/"),
-            config_offset=ConfigOffset(len(herder.config)),
-            owned=NO_JOBS if protocol is EAGER else jobs,
-            claims=(claims or {}).get(member),
-        )
-        for member, jobs in owned.items()
-    }
-    event = wanted(members, generation=generation, protocol=protocol)
-    herder.tell(event)
-    (installed,) = herder.take(Install)
-    assert installed.token == event.token
-    return installed.computed
-
-
-def lead(herder: ByHand, protocol: ConnectProtocol, owned: dict[MemberId, Jobs]) -> Computed:
-    """A whole round that this herder leads, but for its delay; its number follows the last one's."""
-    dealt = deal(herder, herder.generation + 1, protocol, owned)
-    mine = dealt.assignments[ME]
-    herder.assign(assigned=mine.assigned, revoked=mine.revoked, leader=ME, protocol=protocol)
-    return dealt
-
-
-def given(dealt: Computed) -> Jobs:
-    return Jobs.of(job for one in dealt.assignments.values() for job in one.assigned)
 
 
 # -- a group that speaks eager ----------------------------------------------------------------------------------------

@@ -17,9 +17,8 @@ from coterie.herder.requests import Done, DrainWorker, Problem, Refused, Restart
 from coterie.nouns.jobs import NO_JOBS
 from coterie.nouns.membership import Lost, MemberState, PlaceHandover
 from coterie.nouns.states import State
+from tests.herder.builders import BOTH_TASKS, FIRST, STATIC, deal, given, working
 from tests.herder.by_hand import ME, OTHER, ROUND, ByHand, proved
-from tests.herder.test_draining import FIRST, STATIC, TASKS, working
-from tests.herder.test_protocols import deal, given
 
 
 def restarted(hand: ByHand) -> Exit:
@@ -42,8 +41,8 @@ def next_life(place: PlaceHandover | None, former: ByHand) -> ByHand:
 def test_a_restart_stops_all_tasks_and_keeps_all_jobs() -> None:
     hand = working()
     hand.ask(RestartWorker(worker="here:8083"))
-    assert {stop.task for stop in hand.take(StopTask)} == TASKS.tasks
-    assert all(said.owned == TASKS for said in hand.take(Subscribe)), "to the group it still has them"
+    assert {stop.task for stop in hand.take(StopTask)} == BOTH_TASKS.tasks
+    assert all(said.owned == BOTH_TASKS for said in hand.take(Subscribe)), "to the group it still has them"
     assert not hand.take(CloseRuntime), "they have not stopped"
 
 
@@ -52,10 +51,10 @@ def test_it_ends_in_its_place_and_without_a_farewell() -> None:
     end = restarted(hand)
     assert (end.code, end.restarts) == (0, True)
     assert end.place is not None
-    assert (end.place.jobs, end.place.member_id, end.place.generation) == (TASKS, ME, 1)
+    assert (end.place.jobs, end.place.member_id, end.place.generation) == (BOTH_TASKS, ME, 1)
     assert not end.place.owes_round, "a follower needs none"
     assert not hand.take(LeaveGroup)
-    shown = {str(task): hand.herder.statuses.get(task) for task in TASKS.tasks}
+    shown = {str(task): hand.herder.statuses.get(task) for task in BOTH_TASKS.tasks}
     assert {status.state for status in shown.values() if status is not None} == {State.RESTARTING}
 
 
@@ -129,7 +128,7 @@ def test_a_round_that_comes_meanwhile_changes_the_place() -> None:
     hand.tell(RuntimeClosed())
     (end,) = hand.take(Exit)
     assert end.place is not None
-    assert end.place.jobs == TASKS - FIRST
+    assert end.place.jobs == BOTH_TASKS - FIRST
 
 
 def test_it_does_not_wait_for_ever_for_what_does_not_stop() -> None:
@@ -175,14 +174,14 @@ def test_the_next_life_has_the_same_jobs_and_starts_them_when_its_place_is_prove
     hand = working()
     again = next_life(restarted(hand).place, hand)
     assert (again.herder.owned, again.herder.place.state, again.herder.place.is_settled) == (
-        TASKS,
+        BOTH_TASKS,
         MemberState.STABLE,
         True,
     )
     again.begin()
     assert not again.take(StartTask), "others may have been given them"
     again.tell(proved(sent_at_ms=again.now_ms))
-    assert {start.start.task for start in again.take(StartTask)} == TASKS.tasks
+    assert {start.start.task for start in again.take(StartTask)} == BOTH_TASKS.tasks
 
 
 def test_a_place_that_is_proved_before_the_runtime_is_open_waits_for_it() -> None:
@@ -191,7 +190,7 @@ def test_a_place_that_is_proved_before_the_runtime_is_open_waits_for_it() -> Non
     again.tell(proved(sent_at_ms=again.now_ms))
     assert not again.take(StartTask)
     again.begin()
-    assert {start.start.task for start in again.take(StartTask)} == TASKS.tasks
+    assert {start.start.task for start in again.take(StartTask)} == BOTH_TASKS.tasks
 
 
 def test_a_place_that_was_lost_meanwhile_starts_nothing() -> None:
