@@ -136,13 +136,11 @@ class Calm:
         if not self._speaks_static:
             return self._processes
         return [
-            process
-            for process in self._processes
-            if process.setup.claims is None and not process.herder.life.is_draining
+            process for process in self._processes if process.claims is None and not process.herder.life.is_draining
         ]
 
     def _claimed(self) -> Jobs:
-        claims = [process.setup.claims for process in self._processes if not process.herder.life.is_draining]
+        claims = [process.claims for process in self._processes if not process.herder.life.is_draining]
         return union([of_one for of_one in claims if of_one is not None]) if self._speaks_static else Jobs()
 
     def _placeable(self, configured: Jobs) -> Jobs:
@@ -157,7 +155,7 @@ class Calm:
         for process in self._processes:
             if not self._speaks_static or process.herder.life.is_draining:
                 continue
-            wrong = process.given & claimed if process.setup.claims is None else process.given - process.setup.claims
+            wrong = process.given & claimed if process.claims is None else process.given - process.claims
             if wrong:
                 raise Violation(Invariant.CLAIMED_ONLY, f"{process.name} has {told(wrong)}, which is not for it")
 
@@ -196,13 +194,18 @@ class Calm:
 
     def change_something(self) -> None:
         """:raises Violation: FEW_ROUNDS, ONLY_WHAT_MUST_MOVE, or what must hold when all has settled again."""
-        changes: list[Callable[[], tuple[int, bool]]] = [
-            self._burst,
-            self._lag,
-            self._delete,
-            self._join,
-            self._drain,
-            self._die,
+        weather = self._weather
+        # What nobody could take may have another config than its tasks are of: whoever takes it changes them.
+        is_stale = bool(self._cluster.config_log.unpublished())
+        # What happens, the rounds that it takes, and whether tasks may stop for it.
+        changes: list[tuple[str, Callable[[], None], int, bool]] = [
+            ("burst", self._burst, 4, False),
+            ("lag", self._lag, 5, False),
+            ("delete", weather.users.delete_connector, 2, True),
+            ("join", weather.join_one_more, 4 if is_stale else 2, True),
+            ("drain", weather.operators.drain, 3, True),
+            # A session ends; a delay passes; what the worker ran is assigned; perhaps others hand over.
+            ("die", weather.bury, 4, True),
         ]
         watch = self._cluster.watch
         generation, stops, overtaken = self._cluster.coordinator.group.generation, watch.stops, watch.overtaken
@@ -211,7 +214,9 @@ class Calm:
         self._cluster.network.late_share = 0
         # Whoever drains and had to stay, for nobody could take what it has, may find somebody now, and then it goes.
         leavings = sum(process.drains for process in self._processes)
-        rounds, may_stop = self._world.rng.choice(changes)()
+        name, change, rounds, may_stop = self._world.rng.choice(changes)
+        self._world.record(RecordKind.CHANGE, name)
+        change()
         rounds += leavings
         self.settle()
         rounds += watch.overtaken > overtaken
@@ -222,38 +227,11 @@ class Calm:
         if stopped and not may_stop and self._protocol != ConnectProtocol.EAGER.wire_name:
             raise Violation(Invariant.ONLY_WHAT_MUST_MOVE, f"{stopped} tasks stop, none has to")
 
-    def _burst(self) -> tuple[int, bool]:
-        self._world.record(RecordKind.CHANGE, "burst")
+    def _burst(self) -> None:
         for number, name in enumerate(BURST):
             if name not in self._cluster.config_log.names():
                 self._world.after(20 * number, partial(self._weather.users.put, name, self._world.rng.randint(1, 2)))
-        return 4, False
 
-    def _lag(self) -> tuple[int, bool]:
-        self._world.record(RecordKind.CHANGE, "lag")
+    def _lag(self) -> None:
         self._weather.lag_leader()
         self._weather.users.put("late", self._world.rng.randint(1, 2))
-        return 5, False
-
-    def _delete(self) -> tuple[int, bool]:
-        self._world.record(RecordKind.CHANGE, "delete")
-        self._weather.users.delete_connector()
-        return 2, True
-
-    def _join(self) -> tuple[int, bool]:
-        self._world.record(RecordKind.CHANGE, "join")
-        # What nobody could take may have another config than its tasks are of: whoever takes it changes them.
-        is_stale = bool(self._cluster.config_log.unpublished())
-        self._weather.join_one_more()
-        return 4 if is_stale else 2, True
-
-    def _drain(self) -> tuple[int, bool]:
-        self._world.record(RecordKind.CHANGE, "drain")
-        self._weather.operators.drain()
-        return 3, True
-
-    def _die(self) -> tuple[int, bool]:
-        """Its session ends, then what it had is waited for, then dealt out; perhaps some of the rest hands over."""
-        self._world.record(RecordKind.CHANGE, "die")
-        self._weather.bury()
-        return 4, True

@@ -36,7 +36,6 @@ class Cluster:
         """By the worker's name."""
         self.reading_ms: dict[str, int] = {}
         """Workers that read the config log late, and how late."""
-        self.births = 0
         self.on_failed: Callable[[str], None] = lambda home: None
         """What happens when a worker has ended with another code than 0."""
         self.on_drained: Callable[[str], None] = lambda home: None

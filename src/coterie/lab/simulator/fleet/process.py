@@ -5,11 +5,10 @@ from typing import Self
 from coterie.herder.seams import TaskStart
 from coterie.herder.state import Herder
 from coterie.lab.simulator.actor import Actor
-from coterie.lab.simulator.fleet.settings import Home
 from coterie.lab.simulator.world import World
 from coterie.member.classic.state import Member
-from coterie.nouns.ids import Generation
-from coterie.nouns.jobs import NO_JOBS, ConnectorTaskId
+from coterie.nouns.ids import Generation, InstanceId
+from coterie.nouns.jobs import NO_JOBS, ConnectorTaskId, Jobs
 from coterie.nouns.membership import AssignmentWanted, PlaceHandover
 from coterie.wire.connect import ConnectProtocol
 
@@ -22,9 +21,6 @@ class Process(Actor):
         world: World,
         living: dict[str, Self],
         home: str,
-        *,
-        number: int,
-        setup: Home,
         herder: Herder,
         member: Member,
         place: PlaceHandover | None,
@@ -34,9 +30,6 @@ class Process(Actor):
         while name in living:
             name += "'"
         super().__init__(world, name, home, living)
-        self.number = number
-        """Differs from that of every other process of the seed."""
-        self.setup = setup
         self.herder = herder
         self.member = member
         self.active: dict[ConnectorTaskId, TaskStart] = {}
@@ -58,3 +51,11 @@ class Process(Actor):
         """What the group was to speak from the last join on, whether its assignment was heard of or not."""
         self.wanted: AssignmentWanted | None = None
         """The last round that it was to deal out."""
+
+    @property
+    def instance_id(self) -> InstanceId | None:
+        return self.member.settings.instance_id
+
+    @property
+    def claims(self) -> Jobs | None:
+        return self.member.settings.claims

@@ -106,102 +106,100 @@ class CheckedRound:
         return jobs - self.claimed if part.claims is None else jobs & part.claims
 
 
-def check_round(checked: CheckedRound, policy: Policy) -> None:
+def check_round(round_: CheckedRound, policy: Policy) -> None:
     """:raises Violation: of the first thing that is wrong."""
-    _check_releases(checked)
-    for (one, its), (other, others) in combinations(sorted(checked.parts.items()), 2):
+    _check_releases(round_)
+    for (one, its), (other, others) in combinations(sorted(round_.parts.items()), 2):
         if both := its.ends & others.ends:
-            raise _broken(Invariant.DISJOINT, checked, f"{one}, {other} both end with {told(both)}")
-    ends = union([part.ends for part in checked.parts.values()])
-    if surplus := ends - checked.configured:
-        raise _broken(Invariant.ACCOUNTED, checked, f"keeps the deleted {told(surplus)}")
-    if checked.protocol is ConnectProtocol.EAGER:
-        _check_eager(checked, ends)
+            raise _broken(Invariant.DISJOINT, round_, f"{one}, {other} both end with {told(both)}")
+    ends = union([part.ends for part in round_.parts.values()])
+    if surplus := ends - round_.configured:
+        raise _broken(Invariant.ACCOUNTED, round_, f"keeps the deleted {told(surplus)}")
+    if round_.protocol is ConnectProtocol.EAGER:
+        _check_eager(round_, ends)
         return
-    if checked.missing and checked.delay_ms == 0:
-        raise _broken(Invariant.ACCOUNTED, checked, f"forgets {told(checked.missing)}")
-    for member, part in sorted(checked.parts.items()):
-        _check_claims(checked, policy, member, part)
-        _check_share(checked, member, part)
-    _check_stops(checked, policy)
+    if round_.missing and round_.delay_ms == 0:
+        raise _broken(Invariant.ACCOUNTED, round_, f"forgets {told(round_.missing)}")
+    for member, part in sorted(round_.parts.items()):
+        _check_claims(round_, policy, member, part)
+        _check_share(round_, member, part)
+    _check_stops(round_, policy)
 
 
-def _check_releases(checked: CheckedRound) -> None:
-    for member, part in sorted(checked.parts.items()):
-        for other, its in sorted(checked.parts.items()):
+def _check_releases(round_: CheckedRound) -> None:
+    for member, part in sorted(round_.parts.items()):
+        for other, its in sorted(round_.parts.items()):
             if member != other and (both := part.assigned & its.runs):
-                raise _broken(Invariant.RELEASED_FIRST, checked, f"gives {member} {told(both)}, which {other} runs")
+                raise _broken(Invariant.RELEASED_FIRST, round_, f"gives {member} {told(both)}, which {other} runs")
 
 
-def _check_eager(checked: CheckedRound, ends: Jobs) -> None:
+def _check_eager(round_: CheckedRound, ends: Jobs) -> None:
     """All at once; or, where some may still run what they had before, nothing at all (K415, downgrades)."""
-    if ends and (missing := checked.configured - ends):
-        raise _broken(Invariant.ACCOUNTED, checked, f"forgets {told(missing)}")
+    if ends and (missing := round_.configured - ends):
+        raise _broken(Invariant.ACCOUNTED, round_, f"forgets {told(missing)}")
 
 
-def _check_claims(checked: CheckedRound, policy: Policy, member: MemberId, part: Part) -> None:
-    if wrong := part.assigned - checked.may_run(part, part.assigned):
+def _check_claims(round_: CheckedRound, policy: Policy, member: MemberId, part: Part) -> None:
+    if wrong := part.assigned - round_.may_run(part, part.assigned):
         which = Invariant.DRAINED if part.draining else Invariant.CLAIMED_ONLY
-        raise _broken(which, checked, f"gives {member} {told(wrong)}, which is not for it")
-    strays = (part.runs & checked.configured) - part.revoked - checked.may_run(part, part.runs)
+        raise _broken(which, round_, f"gives {member} {told(wrong)}, which is not for it")
+    strays = (part.runs & round_.configured) - part.revoked - round_.may_run(part, part.runs)
     if part.draining:
-        strays &= checked.placeable
-    if strays and part.draining and policy.moves_per_round_max is None and not _waits(checked):
-        raise _broken(Invariant.DRAINED, checked, f"leaves {told(strays)} with {member}, which is draining")
+        strays &= round_.placeable
+    if strays and part.draining and policy.moves_per_round_max is None and not _waits(round_):
+        raise _broken(Invariant.DRAINED, round_, f"leaves {told(strays)} with {member}, which is draining")
     if strays and not part.draining:
-        raise _broken(Invariant.CLAIMED_ONLY, checked, f"leaves {told(strays)} with {member}, for which it is not")
+        raise _broken(Invariant.CLAIMED_ONLY, round_, f"leaves {told(strays)} with {member}, for which it is not")
 
 
-def _check_share(checked: CheckedRound, member: MemberId, part: Part) -> None:
+def _check_share(round_: CheckedRound, member: MemberId, part: Part) -> None:
     """Nobody is given more than its share; but a static member what was its own, and a claimant what it claims."""
     if part.claims is not None or part.draining or part.place != member:
         return
-    wildcard, ends = checked.configured - checked.claimed, part.ends - checked.claimed
+    wildcard, ends = round_.configured - round_.claimed, part.ends - round_.claimed
     for kind, new, has, all_ in (
         ("connectors", part.assigned.connectors, ends.connectors, wildcard.connectors),
         ("tasks", part.assigned.tasks, ends.tasks, wildcard.tasks),
     ):
-        share = -(-len(all_) // len(checked.wildcard))
+        share = -(-len(all_) // len(round_.wildcard))
         if new and len(has) > share:
-            raise _broken(
-                Invariant.FAIR_SHARE, checked, f"gives {member} {kind} up to {len(has)}, its share is {share}"
-            )
+            raise _broken(Invariant.FAIR_SHARE, round_, f"gives {member} {kind} up to {len(has)}, its share is {share}")
 
 
-def _check_stops(checked: CheckedRound, policy: Policy) -> None:
+def _check_stops(round_: CheckedRound, policy: Policy) -> None:
     """What runs nowhere any more after this round, though it is configured, had to move; and is as little as can be."""
     runners: dict[Job, list[Part]] = {}
-    for part in checked.parts.values():
-        for job in part.runs & checked.configured:
+    for part in round_.parts.values():
+        for job in part.runs & round_.configured:
             runners.setdefault(job, []).append(part)
     stopped = {job: parts for job, parts in runners.items() if all(job in part.revoked for part in parts)}
     must_go = {
-        job for job, parts in stopped.items() if all(job not in checked.may_run(part, part.runs) for part in parts)
+        job for job, parts in stopped.items() if all(job not in round_.may_run(part, part.runs) for part in parts)
     }
     free = {job: parts for job, parts in stopped.items() if job not in must_go}
-    if away := [job for job in free if job in checked.claimed]:
-        raise _broken(Invariant.ONLY_WHAT_MUST_MOVE, checked, f"takes {told(Jobs.of(away))} from who claims it")
-    if free and _waits(checked):
-        raise _broken(Invariant.ONLY_WHAT_MUST_MOVE, checked, f"stops {told(Jobs.of(free))} while others wait")
+    if away := [job for job in free if job in round_.claimed]:
+        raise _broken(Invariant.ONLY_WHAT_MUST_MOVE, round_, f"takes {told(Jobs.of(away))} from who claims it")
+    if free and _waits(round_):
+        raise _broken(Invariant.ONLY_WHAT_MUST_MOVE, round_, f"stops {told(Jobs.of(free))} while others wait")
     drained = [job for job in must_go if all(part.draining for part in stopped[job])]
     if policy.moves_per_round_max is not None and len(free) + len(drained) > policy.moves_per_round_max:
         raise _broken(
-            Invariant.MOVES_PER_ROUND, checked, f"stops {len(free) + len(drained)}, not {policy.moves_per_round_max}"
+            Invariant.MOVES_PER_ROUND, round_, f"stops {len(free) + len(drained)}, not {policy.moves_per_round_max}"
         )
     if free:
-        fewest = max(_fewest(checked, runners, free, counted) for counted in _ways(checked, free))
+        fewest = max(_fewest(round_, runners, free, counted) for counted in _ways(round_, free))
         if len(free) > fewest:
-            raise _broken(Invariant.ONLY_WHAT_MUST_MOVE, checked, f"stops {told(Jobs.of(free))}, {fewest} would do")
+            raise _broken(Invariant.ONLY_WHAT_MUST_MOVE, round_, f"stops {told(Jobs.of(free))}, {fewest} would do")
 
 
-def _ways(checked: CheckedRound, free: Mapping[Job, Sequence[Part]]) -> Sequence[Mapping[Job, Part]]:
+def _ways(round_: CheckedRound, free: Mapping[Job, Sequence[Part]]) -> Sequence[Mapping[Job, Part]]:
     """With whom each of ``free`` may have been counted: a job that ran twice with either of both."""
-    of_each = [[part for part in parts if job in checked.may_run(part, part.runs)] for job, parts in free.items()]
+    of_each = [[part for part in parts if job in round_.may_run(part, part.runs)] for job, parts in free.items()]
     return [dict(zip(free, way, strict=True)) for way in islice(product(*of_each), TRIES_MAX)]
 
 
 def _fewest(
-    checked: CheckedRound,
+    round_: CheckedRound,
     runners: Mapping[Job, Sequence[Part]],
     free: Mapping[Job, object],
     counted: Mapping[Job, Part],
@@ -212,13 +210,13 @@ def _fewest(
         stays = next((part for part in parts if job not in part.revoked), None)
         if stays is not None or job in counted:
             has[job] = stays or counted[job]
-    has.update({job: part for part in checked.parts.values() for job in part.assigned})
+    has.update({job: part for part in round_.parts.values() for job in part.assigned})
     for job, part in has.items():
-        if job not in checked.claimed:
+        if job not in round_.claimed:
             (tasks if isinstance(job, ConnectorTaskId) else connectors)[part.place] += 1
-    wildcard = checked.configured - checked.claimed
+    wildcard = round_.configured - round_.claimed
     return fewest_stops(
-        [(connectors[part.place], tasks[part.place]) for part in checked.wildcard],
+        [(connectors[part.place], tasks[part.place]) for part in round_.wildcard],
         connectors=len(wildcard.connectors),
         tasks=len(wildcard.tasks),
     )
@@ -227,13 +225,13 @@ def _fewest(
 # -- small hands ------------------------------------------------------------------------------------------------------
 
 
-def _waits(checked: CheckedRound) -> bool:
+def _waits(round_: CheckedRound) -> bool:
     """Jobs wait for somebody who has left."""
-    return bool(checked.missing) and checked.delay_ms > 0
+    return bool(round_.missing) and round_.delay_ms > 0
 
 
-def _broken(invariant: Invariant, checked: CheckedRound, what: str) -> Violation:
-    return Violation(invariant, f"generation {checked.generation} {what}")
+def _broken(invariant: Invariant, round_: CheckedRound, what: str) -> Violation:
+    return Violation(invariant, f"generation {round_.generation} {what}")
 
 
 def told(jobs: Jobs) -> str:

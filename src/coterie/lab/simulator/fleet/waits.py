@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from coterie.lab.simulator.fleet.process import Process
 from coterie.lab.simulator.fleet.rounds import CheckedRound, told
 from coterie.lab.simulator.identities import MemberIdentity
 from coterie.lab.simulator.invariants import Invariant, Violation
@@ -32,11 +33,11 @@ class Waits:
         """``slack_ms``: how much later than its leader a worker may learn how long jobs wait, and go by that."""
         self._max_delay_ms = max_delay_ms
         self._slack_ms = slack_ms
-        self._by_leader: dict[int, Remembered] = {}
+        self._by_leader: dict[Process, Remembered] = {}
         self._missing_since_ms: dict[Job, int] = {}
         self._latest = Generation(-1)
 
-    def on_dealt(self, leader: int, checked: CheckedRound, *, received: Generation | None, now_ms: int) -> None:
+    def on_dealt(self, leader: Process, round_: CheckedRound, *, received: Generation | None, now_ms: int) -> None:
         """One process, the ``leader``, has computed a round; ``received`` is the last that it heard of in its place.
 
         :raises Violation: LOST_WAITS, DELAY_ENDS.
@@ -44,32 +45,32 @@ class Waits:
         before = self._by_leader.get(leader)
         waits: Mapping[Job, Wait] = {}
         if before is not None and before.generation == received:
-            waits = self._awaited(before, checked, now_ms)
-            for member, part in sorted(checked.parts.items()):
+            waits = self._awaited(before, round_, now_ms)
+            for member, part in sorted(round_.parts.items()):
                 early = [job for job in part.assigned if job in waits and waits[job].place != part.place]
                 if early:
                     first = waits[early[0]]
                     raise Violation(
                         Invariant.LOST_WAITS,
-                        f"generation {checked.generation} gives {member} {told(Jobs.of(early))}, which wait(s) for"
+                        f"generation {round_.generation} gives {member} {told(Jobs.of(early))}, which wait(s) for"
                         f" {first.place} for {first.until_ms - now_ms} ms more",
                     )
         self._by_leader[leader] = Remembered(
-            generation=checked.generation,
-            ends={part.place: part.ends for part in checked.parts.values()},
-            draining=frozenset(part.place for part in checked.parts.values() if part.draining),
+            generation=round_.generation,
+            ends={part.place: part.ends for part in round_.parts.values()},
+            draining=frozenset(part.place for part in round_.parts.values() if part.draining),
             waits=waits,
         )
-        if checked.generation > self._latest:
-            self._latest = checked.generation
-            self._on_missing(checked, now_ms)
+        if round_.generation > self._latest:
+            self._latest = round_.generation
+            self._on_missing(round_, now_ms)
 
-    def on_dealt_anew(self, leader: int) -> None:
+    def on_dealt_anew(self, leader: Process) -> None:
         """An eager round: all who are in it stop everything, and nobody waits for who has left."""
         self._by_leader.pop(leader, None)
 
-    def _awaited(self, before: Remembered, checked: CheckedRound, now_ms: int) -> Mapping[Job, Wait]:
-        present = {part.place for part in checked.parts.values()}
+    def _awaited(self, before: Remembered, round_: CheckedRound, now_ms: int) -> Mapping[Job, Wait]:
+        present = {part.place for part in round_.parts.values()}
         if not self._max_delay_ms:
             return {}
         waits = dict(before.waits)
@@ -81,18 +82,18 @@ class Waits:
             for job, wait in waits.items()
             if wait.until_ms > now_ms
             and wait.place not in present
-            and job in checked.configured
-            and job not in checked.running
+            and job in round_.configured
+            and job not in round_.running
         }
 
-    def _on_missing(self, checked: CheckedRound, now_ms: int) -> None:
-        missing = set(checked.missing)
+    def _on_missing(self, round_: CheckedRound, now_ms: int) -> None:
+        missing = set(round_.missing)
         self._missing_since_ms = {
-            job: self._missing_since_ms.get(job, now_ms) for job in sorted(missing, key=str) if job in checked.placeable
+            job: self._missing_since_ms.get(job, now_ms) for job in sorted(missing, key=str) if job in round_.placeable
         }
         for job, since_ms in self._missing_since_ms.items():
             if now_ms - since_ms >= self._max_delay_ms + self._slack_ms:
                 raise Violation(
                     Invariant.DELAY_ENDS,
-                    f"generation {checked.generation} lets {job} wait, which nobody has had for {now_ms - since_ms} ms",
+                    f"generation {round_.generation} lets {job} wait, which nobody has had for {now_ms - since_ms} ms",
                 )

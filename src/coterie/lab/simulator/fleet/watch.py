@@ -115,7 +115,7 @@ class Watch:
             parts[member_id] = Part.of(self._places[member_id], decode_metadata(member.subscription)[1], assignment)
             configured = self._config_log.jobs_at(assignment.config_offset)
             delay_ms = assignment.delay_ms
-        checked = CheckedRound(
+        round_ = CheckedRound(
             generation=record.generation,
             protocol=protocol,
             parts=parts,
@@ -123,12 +123,12 @@ class Watch:
             delay_ms=delay_ms,
             handed_back=self._handed_back,
         )
-        check_round(checked, self._policy)
+        check_round(round_, self._policy)
         if protocol is ConnectProtocol.EAGER:
             self._handed_back = NO_JOBS  # a leader remembers nothing of it
             return
         drained = [part.revoked for part in parts.values() if part.draining]
-        self._handed_back = (self._handed_back - checked.running) | union(drained)
+        self._handed_back = (self._handed_back - round_.running) | union(drained)
 
     def on_reply(self, request: Request, response: Response) -> None:
         if response.error is ErrorCode.none and isinstance(response, JoinGroupResponse):
@@ -170,9 +170,9 @@ class Watch:
         if computed.has_config_mismatch:
             return
         if token.protocol is ConnectProtocol.EAGER:
-            self._waits.on_dealt_anew(process.number)
+            self._waits.on_dealt_anew(process)
             return
-        checked = CheckedRound(
+        round_ = CheckedRound(
             generation=token.generation,
             protocol=token.protocol,
             parts={
@@ -182,7 +182,7 @@ class Watch:
             configured=self._config_log.jobs_at(computed.config_offset),
             delay_ms=computed.delay_ms,
         )
-        self._waits.on_dealt(process.number, checked, received=process.received, now_ms=self._world.now_ms)
+        self._waits.on_dealt(process, round_, received=process.received, now_ms=self._world.now_ms)
 
     def on_join(self, process: Process) -> None:
         if process.protocol is ConnectProtocol.EAGER and process.active:

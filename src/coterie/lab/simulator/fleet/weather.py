@@ -138,7 +138,7 @@ class Weather(Faults[WorkerProcess]):
             return
         self._cluster.watch.on_resumed(process)
         super()._resume(process)
-        if youngest(self.living, process.home) is not process and process.setup.instance_id is None:
+        if youngest(self.living, process.home) is not process and process.instance_id is None:
             # It was replaced while it stood still; whoever did that ends it as soon as it is to be reached again.
             self._world.after(self._rng.randint(1, 3_000), partial(self._end, process))
 
@@ -188,7 +188,7 @@ class Weather(Faults[WorkerProcess]):
         process = self._someone()
         if process is None or youngest(self.living, process.home) is not process:
             return
-        if process.setup.instance_id is None or self._rng.random() < 0.7:
+        if process.instance_id is None or self._rng.random() < 0.7:
             if process.paused:
                 return
             process.pause()

@@ -98,17 +98,7 @@ class WorkerProcess(Process):
             ),
             place,
         )
-        super().__init__(
-            cluster.world,
-            living,
-            home,
-            number=cluster.births,
-            setup=setup,
-            herder=herder_state,
-            member=member,
-            place=place,
-        )
-        cluster.births += 1
+        super().__init__(cluster.world, living, home, herder_state, member, place)
         self.cluster = cluster
         self.rest = Rest(self, cluster, self.tell, self._rest_at)
         self.config_client = ConfigClient(self, cluster, self.tell, self._wake_readers)
@@ -121,9 +111,9 @@ class WorkerProcess(Process):
         self.world.record(
             RecordKind.STARTS if place is None else RecordKind.CONTINUES,
             self.name,
-            self.setup.protocol.setting,
-            self.setup.instance_id,
-            f"claims {texts(self.setup.claims)}" if self.setup.claims is not None else None,
+            setup.protocol.setting,
+            setup.instance_id,
+            f"claims {texts(setup.claims)}" if setup.claims is not None else None,
         )
         if place is not None:
             self.member_alarms.set("heartbeat", self.world.now_ms)
