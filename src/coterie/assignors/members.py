@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 
+from coterie.config import defaults
 from coterie.nouns.ids import InstanceId
 from coterie.nouns.jobs import NO_JOBS, Jobs
 
@@ -24,10 +25,10 @@ class MemberView:
 class Policy:
     """How patient the leader is; three of ARTICLE's designs are three of these."""
 
-    max_delay_ms: int = 300_000
+    max_delay_ms: int = defaults.SCHEDULED_REBALANCE_MAX_DELAY_MS
     """``scheduled.rebalance.max.delay.ms``: how long a departed member's jobs wait for it; 0 is design I."""
     moves_per_round_max: int | None = None
     """``rebalance.max.moves.per.round``: how many jobs may be revoked in one round for drains and for
     balance; None is design II."""
-    round_interval_ms: int = 0
+    round_interval_ms: int = defaults.REBALANCE_ROUND_INTERVAL_MS
     """``rebalance.round.interval.ms``: how long after such a round the next one follows (design III)."""

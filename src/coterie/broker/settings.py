@@ -4,6 +4,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
 
+from coterie.config import defaults
 from coterie.groups.classic.state import Limits
 from coterie.groups.transaction_messages import TransactionLimits
 
@@ -75,12 +76,12 @@ class BrokerSettings:
     """``message.max.bytes``."""
     fetch_size_max: int = 57_671_680
     """``fetch.max.bytes`` of the broker."""
-    frame_size_max: int = 104_857_600
+    frame_size_max: int = defaults.FRAME_SIZE_MAX
     """``socket.request.max.bytes``."""
-    connections_max: int = 2_000
+    connections_max: int = defaults.CONNECTIONS_MAX
     connections_per_address_max: int | None = None
     """``max.connections.per.ip``; by default only ``connections_max`` counts, as all of one machine come from one."""
-    in_flight_max: int = 32
+    in_flight_max: int = defaults.IN_FLIGHT_MAX
     """Requests of one connection that are taken before the oldest is answered; then its socket is not read."""
     in_flight_size_max: int = 104_857_600
     """Bytes of one connection's requests and answers that are not through yet; then its socket is not read."""

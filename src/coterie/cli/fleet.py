@@ -10,6 +10,7 @@ from pathlib import Path
 import httpx
 
 from coterie.cli.processes import Child, Children
+from coterie.config import defaults
 from coterie.nouns.errors import WorldError
 
 HOST = "127.0.0.1"
@@ -31,7 +32,7 @@ class Plan:
     rest_port: int
     settings: Mapping[str, str] = field(default_factory=lambda: {"scheduled.rebalance.max.delay.ms": "10000"})
     """Connect's delay of five minutes is for workers that something brings back; here nobody restarts a dead one."""
-    initial_delay_ms: int = 3_000
+    initial_delay_ms: int = defaults.INITIAL_REBALANCE_DELAY_MS
     """How long the group waits for more workers before its first round."""
 
     def rest_url(self, number: int) -> str:

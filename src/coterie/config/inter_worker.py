@@ -4,6 +4,7 @@ from typing import Annotated
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, field_validator
 
+from coterie.config import defaults
 from coterie.config.definition import as_list
 from coterie.nouns import macs
 
@@ -18,17 +19,17 @@ class InterWorkerSettings(BaseModel):
 
     model_config = ConfigDict(frozen=True, use_attribute_docstrings=True)
 
-    inter_worker_key_ttl_ms: Annotated[int, Field(ge=0, le=2**31 - 1)] = 3_600_000
+    inter_worker_key_ttl_ms: Annotated[int, Field(ge=0, le=2**31 - 1)] = defaults.INTER_WORKER_KEY_TTL_MS
     """How old the key may become with which workers sign what they ask of their leader; 0 is any age. The leader's
     counts."""
-    inter_worker_key_generation_algorithm: str = "HmacSHA256"
+    inter_worker_key_generation_algorithm: str = defaults.INTER_WORKER_ALGORITHM
     """For which MAC the leader makes the key."""
     inter_worker_key_size: Annotated[int, Field(ge=KEY_SIZE_MIN_BITS, le=KEY_SIZE_MAX_BITS)] | None = None
     """The key's bits; by default as many as Java gives a key of its algorithm."""
-    inter_worker_signature_algorithm: str = "HmacSHA256"
+    inter_worker_signature_algorithm: str = defaults.INTER_WORKER_ALGORITHM
     """The MAC that this worker signs with."""
     inter_worker_verification_algorithms: Annotated[tuple[str, ...], BeforeValidator(as_list), Field(min_length=1)] = (
-        "HmacSHA256",
+        defaults.INTER_WORKER_ALGORITHM,
     )
     """The MACs that this worker takes from others when it leads."""
 

@@ -8,6 +8,7 @@ from urllib.parse import urlsplit
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, field_validator
 
+from coterie.config import defaults
 from coterie.config.definition import as_list
 from coterie.config.inter_worker import InterWorkerSettings
 from coterie.config.security import KEYS as SECURITY_KEYS
@@ -66,27 +67,27 @@ class WorkerSettings(InterWorkerSettings):
     is to notice a restart, `session.timeout.ms` has to be longer than one takes (with Spark, some 20 s)."""
     client_id: str = ""
     """What the brokers' logs call this worker."""
-    heartbeat_interval_ms: Milliseconds = 3_000
-    session_timeout_ms: Milliseconds = 10_000
+    heartbeat_interval_ms: Milliseconds = defaults.HEARTBEAT_INTERVAL_MS
+    session_timeout_ms: Milliseconds = defaults.SESSION_TIMEOUT_MS
     """A worker unheard of for so long is dead to its group."""
-    rebalance_heartbeat_interval_ms: Milliseconds = 200
+    rebalance_heartbeat_interval_ms: Milliseconds = defaults.REBALANCE_HEARTBEAT_INTERVAL_MS
     """How often after a rebalance, when the next one may follow soon, until what was revoked has had the time to stop:
     all learn of that next one at once, and jobs that move are down so much less. Never less often than
     `heartbeat.interval.ms`. (Coterie's own key.)"""
-    rebalance_timeout_ms: Milliseconds = 60_000
+    rebalance_timeout_ms: Milliseconds = defaults.REBALANCE_TIMEOUT_MS
     """How long a round waits for a worker to rejoin."""
-    worker_sync_timeout_ms: Milliseconds = 3_000
+    worker_sync_timeout_ms: Milliseconds = defaults.WORKER_SYNC_TIMEOUT_MS
     """How long to wait for the config topic's end. A round whose leader has not read as far as its members by then
     gives nobody anything new, and another follows when it has; a GET answers what is known by then."""
-    config_rebalance_window_ms: MillisecondsOrZero = 300
+    config_rebalance_window_ms: MillisecondsOrZero = defaults.CONFIG_REBALANCE_WINDOW_MS
     """Connectors and tasks that come and go within so short a time make one rebalance; 0 makes one of each change.
     (Coterie's own key.)"""
-    scheduled_rebalance_max_delay_ms: MillisecondsOrZero = 300_000
+    scheduled_rebalance_max_delay_ms: MillisecondsOrZero = defaults.SCHEDULED_REBALANCE_MAX_DELAY_MS
     """How long a lost worker's jobs wait for it before others get them; 0 means not at all."""
     rebalance_max_moves_per_round: Annotated[int, Field(ge=1, le=INT_MAX)] | None = None
     """At most so many jobs are taken from workers at a time for balance or a drain; without it, all that have to move.
     (Coterie's own key.)"""
-    rebalance_round_interval_ms: MillisecondsOrZero = 0
+    rebalance_round_interval_ms: MillisecondsOrZero = defaults.REBALANCE_ROUND_INTERVAL_MS
     """How long after so many moves the next ones follow. (Coterie's own key.)"""
     connect_protocol: str = "static"
     """The newest protocol that this worker offers its group: eager, compatible, sessioned or static, each with all
@@ -122,7 +123,7 @@ class WorkerSettings(InterWorkerSettings):
 
     # -- the work ---------------------------------------------------------------------------------------------------
 
-    task_shutdown_graceful_timeout_ms: MillisecondsOrZero = 5_000
+    task_shutdown_graceful_timeout_ms: MillisecondsOrZero = defaults.TASK_SHUTDOWN_GRACEFUL_TIMEOUT_MS
     """For all tasks of this worker together: after it they are interrupted, and their last batch is replayed."""
     checkpoint_location: Name
     """A folder that all workers of the group reach by the same name. (Coterie's own key.)"""

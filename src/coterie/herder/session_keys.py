@@ -9,6 +9,7 @@ import hmac
 import re
 from dataclasses import dataclass, field
 
+from coterie.config import defaults
 from coterie.nouns import macs
 from coterie.nouns.ids import ConfigOffset
 
@@ -20,12 +21,12 @@ _BASE64 = re.compile(r"(?:[A-Za-z0-9+/]{4})*(?:[A-Za-z0-9+/]{2}(?:==)?|[A-Za-z0-
 class SessionKeySettings:
     """``inter.worker.…``: what keys a leader makes, and what this worker signs with and takes."""
 
-    ttl_ms: int = 3_600_000
+    ttl_ms: int = defaults.INTER_WORKER_KEY_TTL_MS
     """How old a key may become; 0 is any age."""
-    algorithm: str = "HmacSHA256"
-    size_bytes: int = 32
-    signature_algorithm: str = "HmacSHA256"
-    verification_algorithms: tuple[str, ...] = ("HmacSHA256",)
+    algorithm: str = defaults.INTER_WORKER_ALGORITHM
+    size_bytes: int = macs.key_size_bits(defaults.INTER_WORKER_ALGORITHM) // 8
+    signature_algorithm: str = defaults.INTER_WORKER_ALGORITHM
+    verification_algorithms: tuple[str, ...] = (defaults.INTER_WORKER_ALGORITHM,)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -11,6 +11,7 @@ from enum import IntEnum
 from typing import TypeAlias
 
 from coterie.assignors.members import Policy
+from coterie.config import defaults
 from coterie.engine.lease import Lease
 from coterie.engine.output import Output
 from coterie.herder.config_state import UNREAD, ConfigState
@@ -38,17 +39,17 @@ class HerderSettings:
     """``worker.name``"""
     instance_id: InstanceId | None = None
     """``group.instance.id``"""
-    session_timeout_ms: int = 10_000
-    rebalance_timeout_ms: int = 60_000
+    session_timeout_ms: int = defaults.SESSION_TIMEOUT_MS
+    rebalance_timeout_ms: int = defaults.REBALANCE_TIMEOUT_MS
     """A herder that has not taken up what it was told for so long is stuck."""
-    sync_timeout_ms: int = 3_000
+    sync_timeout_ms: int = defaults.WORKER_SYNC_TIMEOUT_MS
     """``worker.sync.timeout.ms``: how long to wait for the config log's end."""
-    stop_grace_ms: int = 5_000
+    stop_grace_ms: int = defaults.TASK_SHUTDOWN_GRACEFUL_TIMEOUT_MS
     """``task.shutdown.graceful.timeout.ms``"""
     policy: Policy = field(default_factory=Policy)
     """How patient this worker is when it leads."""
     session_keys: SessionKeySettings = field(default_factory=SessionKeySettings)
-    rebalance_window_ms: int = 300
+    rebalance_window_ms: int = defaults.CONFIG_REBALANCE_WINDOW_MS
     """``config.rebalance.window.ms``"""
     request_timeout_ms: int = 90_000
     """As in Connect, no setting."""

@@ -10,6 +10,7 @@ from coterie.cli.broker.users import users_app
 from coterie.cli.folders import folder
 from coterie.cli.signals import interrupt_on_signals
 from coterie.cli.stderr import log_to_stderr
+from coterie.config import defaults
 
 broker_app = typer.Typer(invoke_without_command=True)
 broker_app.add_typer(users_app, name="user")
@@ -82,22 +83,22 @@ def broker(
             min=0,
             help="How long an empty group waits for more members before its first round.",
         ),
-    ] = 3_000,
+    ] = defaults.INITIAL_REBALANCE_DELAY_MS,
     groups_max: Annotated[
         int, typer.Option("--groups-max", metavar="N", min=1, help="How many groups there may be; one more is refused.")
-    ] = 10_000,
+    ] = defaults.GROUPS_MAX,
     group_size_max: Annotated[
         int, typer.Option("--group-size-max", metavar="N", min=1, help="How many members one group may have.")
-    ] = 2**31 - 1,
+    ] = defaults.GROUP_SIZE_MAX,
     frame_size_max: Annotated[
         int,
         typer.Option(
             "--frame-size-max", metavar="BYTES", min=1_024, help="Largest request in bytes; a larger one is refused."
         ),
-    ] = 104_857_600,
+    ] = defaults.FRAME_SIZE_MAX,
     connections_max: Annotated[
         int, typer.Option("--connections-max", metavar="N", min=1, help="How many connections may be open.")
-    ] = 2_000,
+    ] = defaults.CONNECTIONS_MAX,
     connections_per_address_max: Annotated[
         int | None,
         typer.Option(
@@ -115,7 +116,7 @@ def broker(
             min=1,
             help="How many requests of one connection are taken before the first is answered.",
         ),
-    ] = 32,
+    ] = defaults.IN_FLIGHT_MAX,
 ) -> None:
     """Run the embedded broker: topics and classic groups, over Kafka's own protocol.
 

@@ -26,7 +26,7 @@ from coterie.kafka.admission import check_admission
 from coterie.kafka.coordinator import KafkaCoordinator
 from coterie.kafka.topics import TopicLog, Topics
 from coterie.member.classic.machine import step
-from coterie.member.classic.state import Member, MemberSettings
+from coterie.member.classic.state import QUIET_MARGIN_MS, Member, MemberSettings
 from coterie.nouns.errors import WorldError
 from coterie.nouns.ids import InstanceId
 from coterie.nouns.membership import PlaceHandover
@@ -40,10 +40,6 @@ from coterie.worker.membership import GroupMembership
 from coterie.worker.worker import Ended, Worker
 
 logger = logging.getLogger(__name__)
-
-
-QUIET_MARGIN_MS = 1_000
-"""How long after the last of what was revoked has stopped a round may still follow at once."""
 
 
 RuntimeOf: TypeAlias = Callable[[WorkerSettings, str, Path], TaskRuntime]

@@ -7,6 +7,7 @@ crash the members say it again.
 
 from dataclasses import dataclass
 
+from coterie.config import defaults
 from coterie.groups.classic.messages import (
     GenerationWritten,
     JoinPhaseTimer,
@@ -37,14 +38,14 @@ class Limits:
 
     session_timeout_min_ms: int = 6_000
     session_timeout_max_ms: int = 1_800_000
-    initial_rebalance_delay_ms: int = 3_000
+    initial_rebalance_delay_ms: int = defaults.INITIAL_REBALANCE_DELAY_MS
     new_member_join_timeout_ms: int = 300_000
     """Not a setting in Kafka either: how long a new member may wait for its first join phase to end."""
-    group_size_max: int = 2**31 - 1
+    group_size_max: int = defaults.GROUP_SIZE_MAX
     generation_size_max: int = 64 * 1024 * 1024
     """Bytes: of all that the members of a group offer, and again of all that they are assigned. Kafka has no limit for
     the first, and for both together that of a record, 1 MB by default."""
-    groups_max: int = 10_000
+    groups_max: int = defaults.GROUPS_MAX
     """In one broker; each costs some memory, and anybody may begin one. Kafka has no such limit."""
     pending_members_max: int = 20_000
     """Member ids that are handed out and not joined with, in one group; each lasts a session timeout at most."""

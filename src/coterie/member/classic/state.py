@@ -79,6 +79,7 @@ from dataclasses import dataclass
 from itertools import count
 from typing import Generic, TypeAlias, TypeVar
 
+from coterie.config import defaults
 from coterie.engine.lease import Lease
 from coterie.member.classic.messages import HeartbeatRequest, JoinRequest, LeaveRequest, Request, SyncRequest
 from coterie.member.events import RequestId
@@ -91,6 +92,8 @@ RequestT_co = TypeVar("RequestT_co", bound=Request, covariant=True)
 
 NO_GENERATION = Generation(-1)
 NO_MEMBER = MemberId("")
+QUIET_MARGIN_MS = 1_000
+"""How long after the last revoked job has stopped another round may still follow at once."""
 HOLD_MAX_MS = 2_000
 """How long a join waits for stops at most: with stops of 0.1 to 2 s waiting saves a round and stops no other job."""
 
@@ -108,12 +111,12 @@ class MemberSettings:
     """``worker.name``; None for the worker's ``host:port``."""
     claims: Jobs | None = None
     """``static.connectors`` and ``static.tasks``: the only jobs that this worker may run; None: any job (KIP-987)."""
-    session_timeout_ms: int = 10_000
-    rebalance_timeout_ms: int = 60_000
-    heartbeat_interval_ms: int = 3_000
-    rebalance_heartbeat_interval_ms: int = 200
+    session_timeout_ms: int = defaults.SESSION_TIMEOUT_MS
+    rebalance_timeout_ms: int = defaults.REBALANCE_TIMEOUT_MS
+    heartbeat_interval_ms: int = defaults.HEARTBEAT_INTERVAL_MS
+    rebalance_heartbeat_interval_ms: int = defaults.REBALANCE_HEARTBEAT_INTERVAL_MS
     """The interval while the next round is expected."""
-    quiet_ms: int = 6_000
+    quiet_ms: int = defaults.TASK_SHUTDOWN_GRACEFUL_TIMEOUT_MS + QUIET_MARGIN_MS
     """How long after an assignment the next round is expected: longer than stopping what was revoked may take."""
     retry_backoff_ms: int = 100
     retry_backoff_max_ms: int = 1_000
