@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from coterie.lab.simulator.__main__ import PLAYS, main, read_digests, seeds
+from coterie.lab.simulator.actor import Actor, by_name, youngest
 from coterie.lab.simulator.clients.run import simulate_clients
 from coterie.lab.simulator.coordinator import Disk
 from coterie.lab.simulator.fleet.run import simulate
@@ -211,6 +212,32 @@ def test_a_deadline_that_is_moved_fires_once_and_one_that_is_switched_off_never(
     alarms.off()
     world.run_until(100)
     assert fired == [(20, "a")]
+
+
+def test_a_paused_process_does_what_it_has_missed_when_it_is_resumed_and_a_killed_one_never() -> None:
+    world, living, happened = World(0), dict[str, Actor](), list[str]()
+    paused, killed = (Actor(world, name, name, living) for name in ("paused", "killed"))
+    for process in (paused, killed):
+        process.after(10, partial(happened.append, process.name))
+    paused.pause()
+    killed.kill(RecordKind.KILLED)
+    world.run_until(20)
+    assert happened == []
+    paused.resume()
+    assert happened == ["paused"]
+
+
+def test_the_youngest_process_of_a_home_is_found_until_it_dies() -> None:
+    world, living = World(0), dict[str, Actor]()
+    for name, home in (("b", "1"), ("a", "1"), ("c", "2")):
+        Actor(world, name, home, living)
+    assert [process.name for process in by_name(living)] == ["a", "b", "c"]
+    for expected in ("a", "b"):
+        process = youngest(living, "1")
+        assert process is not None
+        assert process.name == expected
+        process.kill(RecordKind.KILLED)
+    assert youngest(living, "1") is None
 
 
 @pytest.mark.parametrize("seed", range(20))

@@ -58,7 +58,6 @@ class WorkersStage(GroupStage):
             claims,
             fresh_member_id=MemberId(name + "'" * (self._next_life(name) - 1)),
             tell_round=self._tell_round,
-            left=lambda: self.workers.pop(name, None),
         )
         self.workers[name].subscribe()
         self.settle()
@@ -69,6 +68,7 @@ class WorkersStage(GroupStage):
         self.say(f"{name}, which is the leader, leaves" if is_leader else f"{name} leaves")
         self.workers[name].feed(LeaveWanted(reason="shutdown"))
         self.settle()
+        del self.workers[name]
 
     def kill(self, name: str) -> None:
         """Let a worker vanish without a word: the coordinator finds out when its session is over."""

@@ -25,7 +25,6 @@ from coterie.member.events import (
     CancelTimer,
     Event,
     Installed,
-    Left,
     RejoinWanted,
     RequestId,
     Send,
@@ -69,17 +68,13 @@ class ScenarioWorker:
         *,
         fresh_member_id: MemberId,
         tell_round: Callable[[str, ConnectProtocol, ComputedRound], None],
-        left: Callable[[], object],
     ) -> None:
-        """``tell_round`` is called with this worker's name, what the group speaks, and what this worker has computed as
-        the leader; ``left`` when the worker has left its group.
-        """
+        """``tell_round`` gets this worker's name, what the group speaks, and what the worker computed as leader."""
         self.stage = stage
         self.fleet = fleet
         self.name = name
         self.fresh_member_id = fresh_member_id
         self.tell_round = tell_round
-        self.left = left
         self.draining = False
         self.member = Member(
             MemberSettings(
@@ -122,8 +117,6 @@ class ScenarioWorker:
                     self.stage.soon(self.release)
                 case Lost():
                     self.stage.soon(self.lose)
-                case Left():
-                    self.left()
                 case MembershipRefused(reason=reason):
                     raise AssertionError(f"the stage is set wrong: {reason}")
                 case _:

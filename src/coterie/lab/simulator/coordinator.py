@@ -1,6 +1,6 @@
 """The broker of the simulation: the real `groups` machine with the real outbox, and a disk that may forget its tail."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 from zlib import crc32
@@ -32,6 +32,7 @@ from coterie.lab.simulator.durable import DurableGroup, EncodedRecord, folded
 from coterie.lab.simulator.invariants import MachineCheck
 from coterie.lab.simulator.network import Call
 from coterie.lab.simulator.records import RecordKind, RecordValue, name_of, weight
+from coterie.lab.simulator.replay import check_replay
 from coterie.lab.simulator.world import Alarms, World
 from coterie.nouns.ids import Generation, GroupId, InstanceId, MemberId
 from coterie.wire.errors import ErrorCode
@@ -76,10 +77,6 @@ class CoordinatorWatch(Protocol):
 
     def on_reply(self, request: Request, response: Response) -> None:
         """An answer leaves; the log holds what it shows."""
-        ...
-
-    def on_crash(self, group: Group, lines: Iterable[EncodedRecord]) -> None:
-        """A life ends. ``lines`` are all that it has written, durable or not."""
         ...
 
     def on_loaded(self, group: Group) -> None:
@@ -160,7 +157,7 @@ class SimCoordinator:
         self.feed(GroupLoaded())
 
     def crash(self) -> None:
-        self._watch.on_crash(self.group, self._lines)
+        check_replay(self.group, self._lines)
         self._world.record(RecordKind.COORDINATOR_CRASHES, self.group.phase, self.group.generation)
         self.up = False
         self._alarms.off()

@@ -1,6 +1,6 @@
 """What must hold for any group of any clients, at every step of its coordinator."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from coterie.groups.classic.messages import (
@@ -34,10 +34,8 @@ from coterie.groups.classic.subscriptions import CONSUMER
 from coterie.groups.effects import Reply, TimerFired
 from coterie.lab.simulator.clients.play import OFFSETS_RETENTION_MS, READ_TOPIC, SESSION_TIMEOUT_MS
 from coterie.lab.simulator.coordinator import CoordinatorStep
-from coterie.lab.simulator.durable import EncodedRecord
 from coterie.lab.simulator.identities import MemberIdentity
 from coterie.lab.simulator.invariants import Invariant, Violation
-from coterie.lab.simulator.replay import check_replay
 from coterie.lab.simulator.world import World
 from coterie.nouns.ids import Generation, InstanceId, MemberId
 from coterie.wire.errors import ErrorCode
@@ -256,9 +254,6 @@ class ClientsWatch:
             self._current[request.instance_id] = member_id
 
     # -- lives ------------------------------------------------------------------------------------------------------
-
-    def on_crash(self, group: Group, lines: Iterable[EncodedRecord]) -> None:
-        check_replay(group, lines)
 
     def on_loaded(self, group: Group) -> None:
         if group.written is not None and group.generation < self._told.highest:

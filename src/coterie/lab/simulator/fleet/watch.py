@@ -1,6 +1,6 @@
 """What must hold for a fleet of workers and their group, at every moment whatever the weather."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from collections.abc import Set as AbstractSet
 from json import loads
 
@@ -20,14 +20,12 @@ from coterie.herder.requests import Answer, DeleteConnector, Done, PutConnector,
 from coterie.herder.seams import TaskStart
 from coterie.lab.simulator.actor import by_name
 from coterie.lab.simulator.coordinator import CoordinatorStep
-from coterie.lab.simulator.durable import EncodedRecord
 from coterie.lab.simulator.fleet.config_log import ConfigLog
 from coterie.lab.simulator.fleet.process import Process
 from coterie.lab.simulator.fleet.rounds import CheckedRound, Part, check_round, told, union
 from coterie.lab.simulator.fleet.waits import Waits
 from coterie.lab.simulator.identities import MemberIdentity
 from coterie.lab.simulator.invariants import Invariant, Violation
-from coterie.lab.simulator.replay import check_replay
 from coterie.lab.simulator.world import World
 from coterie.nouns.ids import Generation, MemberId
 from coterie.nouns.jobs import NO_JOBS, ConnectorTaskId
@@ -148,9 +146,6 @@ class Watch:
             members = frozenset(self._places[one.member_id] for one in response.members)
             if self._memberships.setdefault(response.generation, members) != members:
                 raise Violation(Invariant.GENERATION_RISES, f"generation {response.generation} has two memberships")
-
-    def on_crash(self, group: Group, lines: Iterable[EncodedRecord]) -> None:
-        check_replay(group, lines)
 
     def on_loaded(self, group: Group) -> None:
         if group.generation < max(self._told, default=Generation(0)):
