@@ -4,6 +4,8 @@ import os
 import subprocess
 import sys
 
+ENVIRONMENT = {"COLUMNS": "100", "NO_COLOR": "1", "TERM": "dumb"}
+
 
 def coterie(*arguments: str, check: int | None = 0) -> "subprocess.CompletedProcess[str]":
     run = subprocess.run(
@@ -12,7 +14,7 @@ def coterie(*arguments: str, check: int | None = 0) -> "subprocess.CompletedProc
         text=True,
         timeout=60,
         check=False,
-        env={**os.environ, "COLUMNS": "100", "NO_COLOR": "1", "TERM": "dumb"},
+        env={**os.environ, **ENVIRONMENT},
     )
     assert check is None or run.returncode == check, run.stderr
     return run

@@ -1,19 +1,27 @@
 """`coterie plan`, as somebody types it: of a group that was saved to a file."""
 
 import json
+import sys
 from dataclasses import replace
 from pathlib import Path
+from subprocess import CompletedProcess
+from typing import Protocol
 
 import pytest
 
+from coterie.__main__ import main
 from coterie.assignors.members import Policy
 from coterie.cli.plan.preview import read_group
 from coterie.herder.requests import DeferredJobs
 from coterie.lab.scenario.notation import parse_jobs
 from coterie.nouns.errors import WorldError
 from coterie.nouns.ids import InstanceId
-from tests.cli.command import coterie
+from tests.cli.command import ENVIRONMENT, coterie
 from tests.cli.group import as_json, member, view
+
+
+class Plan(Protocol):
+    def __call__(self, file: Path, *options: str, check: int = 0) -> "CompletedProcess[str]": ...
 
 
 @pytest.fixture
@@ -21,6 +29,25 @@ def file(tmp_path: Path) -> Path:
     path = tmp_path / "group.json"
     path.write_text(as_json(view()))
     return path
+
+
+@pytest.fixture
+def plan(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Plan:
+    """`coterie plan --file` with further options, in this process: a process for each run takes half a second."""
+
+    for name, value in ENVIRONMENT.items():
+        monkeypatch.setenv(name, value)
+
+    def run(file: Path, *options: str, check: int = 0) -> "CompletedProcess[str]":
+        arguments = ["coterie", "plan", "--file", str(file), *options]
+        monkeypatch.setattr(sys, "argv", arguments)
+        with pytest.raises(SystemExit) as ended:
+            main()
+        out, err = capsys.readouterr()
+        assert ended.value.code == check, err
+        return CompletedProcess(arguments, check, out, err)
+
+    return run
 
 
 def test_what_rest_tells_of_a_group_is_all_that_a_plan_needs() -> None:
@@ -37,14 +64,14 @@ def test_what_rest_tells_of_a_group_is_all_that_a_plan_needs() -> None:
 
 
 @pytest.mark.parametrize("called", ["two", "two:8083", "place-of-two"])
-def test_it_tells_where_the_jobs_of_a_worker_that_leaves_would_go_and_when(file: Path, called: str) -> None:
-    told = coterie("plan", "--file", str(file), "--remove", called).stdout
+def test_it_tells_where_the_jobs_of_a_worker_that_leaves_would_go_and_when(plan: Plan, file: Path, called: str) -> None:
+    told = plan(file, "--remove", called).stdout
     assert [line.split()[:3] for line in told.splitlines()[1:3]] == [["B", "two", "three"], ["A-1", "two", "three"]]
     assert "0 of 5 jobs would be stopped, 2 wait for a worker that has left; 2 rounds, with 300 s of waiting." in told
 
 
-def test_json_has_the_same_for_programs(file: Path) -> None:
-    told = json.loads(coterie("plan", "--file", str(file), "--drain", "one", "--add", "four", "--json").stdout)
+def test_json_has_the_same_for_programs(plan: Plan, file: Path) -> None:
+    told = json.loads(plan(file, "--drain", "one", "--add", "four", "--json").stdout)
     assert {(move["connector"], move["task"]) for move in told["moves"] if move["why"] == "drain"} == {
         ("A", None),
         ("A", 0),
@@ -54,8 +81,8 @@ def test_json_has_the_same_for_programs(file: Path) -> None:
     assert told["unassigned"] == []
 
 
-def test_claims_are_given_as_the_settings_give_them(file: Path) -> None:
-    told = coterie("plan", "--file", str(file), "--claim-tasks", "one=B-0", "--claim-connectors", "one=").stdout
+def test_claims_are_given_as_the_settings_give_them(plan: Plan, file: Path) -> None:
+    told = plan(file, "--claim-tasks", "one=B-0", "--claim-connectors", "one=").stdout
     assert any(line.split()[:3] == ["B-0", "three", "one"] for line in told.splitlines())
     assert "static assignments" in told
 
@@ -93,8 +120,10 @@ def test_without_a_change_nothing_would_move(file: Path) -> None:
         (("--remove", "one", "--claim-tasks", "id-of-one="), "one cannot be removed and go on at the same time"),
     ],
 )
-def test_what_makes_no_sense_is_one_clear_line(file: Path, options: tuple[str, ...], complaint: str) -> None:
-    assert coterie("plan", "--file", str(file), *options, check=1).stderr == f"coterie: {complaint}\n"
+def test_what_makes_no_sense_is_one_clear_line(
+    plan: Plan, file: Path, options: tuple[str, ...], complaint: str
+) -> None:
+    assert plan(file, *options, check=1).stderr == f"coterie: {complaint}\n"
 
 
 @pytest.mark.parametrize(
@@ -105,43 +134,45 @@ def test_what_makes_no_sense_is_one_clear_line(file: Path, options: tuple[str, .
         (("--create", "C=0"), "0 of 5 jobs would be stopped; 1 round."),
     ],
 )
-def test_what_stops_is_counted_of_what_there_is_now(file: Path, options: tuple[str, ...], sums_up: str) -> None:
-    assert sums_up in coterie("plan", "--file", str(file), *options).stdout.splitlines()
+def test_what_stops_is_counted_of_what_there_is_now(
+    plan: Plan, file: Path, options: tuple[str, ...], sums_up: str
+) -> None:
+    assert sums_up in plan(file, *options).stdout.splitlines()
 
 
-def test_one_job_that_waits_is_told_of_in_the_singular(tmp_path: Path) -> None:
+def test_one_job_that_waits_is_told_of_in_the_singular(plan: Plan, tmp_path: Path) -> None:
     path = tmp_path / "group.json"
     path.write_text(as_json(view(configured=parse_jobs("AC0"), members=(member("one", ""), member("two", "AC0")))))
-    told = coterie("plan", "--file", str(path), "--remove", "two").stdout
+    told = plan(path, "--remove", "two").stdout
     assert "0 of 1 job would be stopped, 1 waits for a worker that has left; 2 rounds, with 300 s of waiting." in told
 
 
-def test_two_workers_of_one_name_are_told_apart_by_their_addresses(tmp_path: Path) -> None:
+def test_two_workers_of_one_name_are_told_apart_by_their_addresses(plan: Plan, tmp_path: Path) -> None:
     path = tmp_path / "group.json"
     twins = (member("one", "AC0 AT0"), replace(member("two", "AT1 BC0 BT0"), name="one"))
     path.write_text(as_json(view(members=twins)))
-    refused = coterie("plan", "--file", str(path), "--drain", "one", check=1).stderr
+    refused = plan(path, "--drain", "one", check=1).stderr
     assert refused == "coterie: 2 workers are called one; name one of one:8083, two:8083\n"
-    told = json.loads(coterie("plan", "--file", str(path), "--drain", "two:8083", "--json").stdout)
+    told = json.loads(plan(path, "--drain", "two:8083", "--json").stdout)
     assert {name: len(jobs["tasks"]) for name, jobs in told["after"].items()} == {"one:8083": 3, "two:8083": 0}
 
 
-def test_a_drain_that_would_wait_says_why(file: Path) -> None:
+def test_a_drain_that_would_wait_says_why(plan: Plan, file: Path) -> None:
     everybody = ("--drain", "one", "--drain", "two", "--drain", "three")
-    told = coterie("plan", "--file", str(file), *everybody).stdout
+    told = plan(file, *everybody).stdout
     assert [line for line in told.splitlines() if "would wait" in line] == [
         f"The drain of {name} would wait: every worker is draining." for name in ("one", "three", "two")
     ]
-    assert "would wait" not in coterie("plan", "--file", str(file), *everybody[:4]).stdout
+    assert "would wait" not in plan(file, *everybody[:4]).stdout
 
 
-def test_a_claim_of_what_is_not_there_is_planned_with_a_warning(file: Path) -> None:
-    told = coterie("plan", "--file", str(file), "--claim-tasks", "two=A-1,A-7", "--claim-connectors", "two=D,B")
+def test_a_claim_of_what_is_not_there_is_planned_with_a_warning(plan: Plan, file: Path) -> None:
+    told = plan(file, "--claim-tasks", "two=A-1,A-7", "--claim-connectors", "two=D,B")
     assert told.stderr.splitlines() == [
         "two would claim D, but there is no connector D today",
         "two would claim A-7, but there is no task A-7 today",
     ]
-    told = coterie("plan", "--file", str(file), "--claim-tasks", "two=D-0", "--create", "D=1")
+    told = plan(file, "--claim-tasks", "two=D-0", "--create", "D=1")
     assert told.stderr == "", "it is there then"
 
 
@@ -158,9 +189,9 @@ def test_a_file_that_holds_no_group_is_named(text: str, complaint: str) -> None:
         read_group(text, source="group.json")
 
 
-def test_an_older_protocol_knows_neither_drains_nor_claims_and_eager_keeps_nothing(tmp_path: Path) -> None:
+def test_an_older_protocol_knows_neither_drains_nor_claims_and_eager_keeps_nothing(plan: Plan, tmp_path: Path) -> None:
     path = tmp_path / "group.json"
     path.write_text(as_json(view(protocol="sessioned")))
-    assert "which knows neither drains" in coterie("plan", "--file", str(path), "--drain", "one", check=1).stderr
+    assert "which knows neither drains" in plan(path, "--drain", "one", check=1).stderr
     path.write_text(as_json(view(protocol="eager")))
-    assert "every job is stopped" in coterie("plan", "--file", str(path), check=1).stderr
+    assert "every job is stopped" in plan(path, check=1).stderr
