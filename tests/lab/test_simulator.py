@@ -22,6 +22,8 @@ from coterie.lab.simulator.outcome import Outcome
 from coterie.lab.simulator.producers.run import simulate_producers
 from coterie.lab.simulator.records import NAMES, RecordKind
 from coterie.lab.simulator.world import Alarms, World
+from tests.lab import plays
+from tests.lab.plays import in_one_process
 
 KEPT = {play: read_digests(Path(__file__).parent / "digests" / f"{play}.txt") for play in PLAYS}
 COMPARED_MAX = 10
@@ -33,9 +35,10 @@ def assert_digest(play: str, outcome: Outcome) -> None:
     assert outcome.seed > COMPARED_MAX or outcome.digest == KEPT[play][outcome.seed], "the play went another way"
 
 
-@pytest.mark.parametrize("seed", range(1, 41))
+@in_one_process
+@pytest.mark.parametrize("seed", plays.SEEDS)
 def test_all_invariants_hold(seed: int) -> None:
-    outcome = simulate(seed)
+    outcome = plays.fleet(seed)
     assert outcome.violation is None, f"{outcome.violation}\n{outcome.story}"
     assert outcome.generations > 1, "a seed in which nothing happens says nothing"
     assert_digest("fleet", outcome)
@@ -57,9 +60,11 @@ def test_workers_meet_all_that_their_play_is_about() -> None:
         assert sight in stories, sight
 
 
-@pytest.mark.parametrize("seed", range(1, 201))
+@pytest.mark.parametrize(
+    "seed", [pytest.param(seed, marks=in_one_process) if seed in plays.SEEDS else seed for seed in range(1, 201)]
+)
 def test_all_invariants_hold_for_ordinary_clients(seed: int) -> None:
-    outcome = simulate_clients(seed)
+    outcome = plays.clients(seed) if seed in plays.SEEDS else simulate_clients(seed)
     assert outcome.violation is None, f"{outcome.violation}\n{outcome.story}"
     assert_digest("clients", outcome)
 

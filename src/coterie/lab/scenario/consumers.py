@@ -17,6 +17,7 @@ from dataclasses import replace
 from coterie.groups.classic import messages as said
 from coterie.lab.scenario.group import GroupStage
 from coterie.lab.scenario.transcript import Block
+from coterie.lab.steps import STEPS, Steps
 from coterie.nouns.ids import Generation, GroupId, InstanceId, MemberId
 from coterie.wire.errors import ErrorCode
 
@@ -108,8 +109,8 @@ class Consumer:
 class Consumers(GroupStage):
     """One group of consumers, and what they say."""
 
-    def __init__(self) -> None:
-        super().__init__(GroupId("article"))
+    def __init__(self, *, steps: Steps = STEPS) -> None:
+        super().__init__(GroupId("article"), steps)
         self.partitions: tuple[str, ...] = ()
         self.consumers: dict[str, Consumer] = {}
         self.rebalances = 0

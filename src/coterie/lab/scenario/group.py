@@ -8,15 +8,16 @@ from functools import partial
 from itertools import count
 
 from coterie.engine.timers import Timers
-from coterie.groups.classic.machine import step
 from coterie.groups.classic.messages import Event, Phase, Record, ReplyTo, Request, Response, TimerKey
 from coterie.groups.classic.state import Group, Limits, check_whole
 from coterie.groups.effects import CancelTimer, Reply, SetTimer, TimerFired
+from coterie.lab.steps import Steps
 from coterie.nouns.ids import Generation, GroupId
 
 
 class GroupStage(ABC):
-    def __init__(self, group_id: GroupId) -> None:
+    def __init__(self, group_id: GroupId, steps: Steps) -> None:
+        self.steps = steps
         self.now_ms = 0
         self.lines: list[str] = []
         self.group = Group(group_id, Limits(initial_rebalance_delay_ms=0))  # K415: "start rebalancing immediately"
@@ -74,7 +75,7 @@ class GroupStage(ABC):
 
     def _coordinate(self, event: Event) -> None:
         was, generation = self.group.phase, self.group.generation
-        output = step(self.group, event, now_ms=self.now_ms)
+        output = self.steps.group(self.group, event, now_ms=self.now_ms)
         check_whole(self.group)
         self._tell_step(was, generation, output.records)
         for effect in output.effects:

@@ -13,6 +13,7 @@ from coterie.groups.classic.messages import GenerationWritten, Phase, Record
 from coterie.lab.scenario.group import GroupStage
 from coterie.lab.scenario.notation import show_jobs, show_share
 from coterie.lab.scenario.worker import GROUP, ComputedRound, FleetConfig, ScenarioWorker
+from coterie.lab.steps import STEPS, Steps
 from coterie.member.events import LeaveWanted, RejoinWanted
 from coterie.nouns.ids import Generation, MemberId
 from coterie.nouns.jobs import NO_JOBS, Jobs
@@ -28,8 +29,8 @@ MOVES = (Why.CLAIM, Why.DRAIN, Why.BALANCE)
 class WorkersStage(GroupStage):
     """One group, its workers, and what they say."""
 
-    def __init__(self, protocol: ConnectProtocol = ConnectProtocol.STATIC) -> None:
-        super().__init__(GROUP)
+    def __init__(self, protocol: ConnectProtocol = ConnectProtocol.STATIC, *, steps: Steps = STEPS) -> None:
+        super().__init__(GROUP, steps)
         self.protocol = protocol
         """What workers speak unless a script says otherwise."""
         self.fleet = FleetConfig(configured=NO_JOBS, policy=Policy(max_delay_ms=MAX_DELAY_MS))

@@ -26,6 +26,7 @@ from dataclasses import dataclass, field, replace
 
 from coterie.lab.scenario.notation import parse_jobs
 from coterie.lab.scenario.stage import WorkersStage
+from coterie.lab.steps import STEPS, Steps
 from coterie.wire.connect import ConnectProtocol
 
 
@@ -81,7 +82,11 @@ def render(blocks: list[Block]) -> str:
 
 
 def play(
-    blocks: list[Block], read: Callable[[str], str], protocol: ConnectProtocol = ConnectProtocol.STATIC
+    blocks: list[Block],
+    read: Callable[[str], str],
+    protocol: ConnectProtocol = ConnectProtocol.STATIC,
+    *,
+    steps: Steps = STEPS,
 ) -> list[Block]:
     """The same script with the answers that the machines give now; ``read`` gives the text of another transcript.
 
@@ -89,7 +94,7 @@ def play(
 
     :raises ValueError: when a command means nothing.
     """
-    stage = WorkersStage(protocol)
+    stage = WorkersStage(protocol, steps=steps)
     return [_played(stage, block, read) for block in blocks]
 
 

@@ -17,7 +17,6 @@ from coterie.herder.rounds.leading import computed_of, dealt_anew, have_all_stop
 from coterie.lab.scenario.group import GroupStage
 from coterie.lab.scenario.notation import show_jobs
 from coterie.lab.translation import as_asked, as_heard
-from coterie.member.classic import machine as member_machine
 from coterie.member.classic.messages import JoinRequest, Request, Response
 from coterie.member.classic.state import Member, MemberSettings
 from coterie.member.events import (
@@ -101,7 +100,7 @@ class ScenarioWorker:
         """What it dealt out in the last round if that was an eager one, and it led."""
 
     def feed(self, event: Event[Response]) -> None:
-        for effect in member_machine.step(self.member, event, now_ms=self.stage.now_ms).effects:
+        for effect in self.stage.steps.member(self.member, event, now_ms=self.stage.now_ms).effects:
             match effect:
                 case Send(id=id_, request=request):
                     self.ask(id_, request)

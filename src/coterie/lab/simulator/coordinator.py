@@ -7,7 +7,6 @@ from zlib import crc32
 
 from coterie.engine.output import Outbox, Output
 from coterie.groups.classic.lines import encode_line
-from coterie.groups.classic.machine import step
 from coterie.groups.classic.messages import (
     Effect,
     Event,
@@ -34,6 +33,7 @@ from coterie.lab.simulator.network import Call
 from coterie.lab.simulator.records import RecordKind, RecordValue, name_of, weight
 from coterie.lab.simulator.replay import check_replay
 from coterie.lab.simulator.world import Alarms, World
+from coterie.lab.steps import Steps
 from coterie.nouns.ids import Generation, GroupId, InstanceId, MemberId
 from coterie.wire.errors import ErrorCode
 
@@ -126,8 +126,11 @@ class Disk:
 class SimCoordinator:
     """One life after the other of the same group's coordinator."""
 
-    def __init__(self, world: World, watch: CoordinatorWatch, *, group_id: GroupId, limits: Limits) -> None:
+    def __init__(
+        self, world: World, watch: CoordinatorWatch, *, group_id: GroupId, limits: Limits, steps: Steps
+    ) -> None:
         self._world = world
+        self._steps = steps
         self._watch = watch
         self._group_id = group_id
         self._limits = limits
@@ -188,7 +191,7 @@ class SimCoordinator:
     def feed(self, event: Event) -> None:
         group, before = self.group, self._now
         with MachineCheck("groups"):
-            output = step(group, event, now_ms=self._world.now_ms)
+            output = self._steps.group(group, event, now_ms=self._world.now_ms)
             if not isinstance(event, Heartbeat):  # Those are nine of ten steps, and change one deadline, or nothing.
                 check_whole(group)
                 self._now = Before.of(group)

@@ -1,6 +1,6 @@
 """A worker's membership in a classic group: JoinGroup, SyncGroup, heartbeats, and what follows when no answer arrives.
 
-Theory of operation; the states and their transitions stand in `member.classic.state`. A round is one join, answered
+Theory of operation; the states and their transitions stand in docs/states.md. A round is one join, answered
 when all members have joined, and one sync, answered when the leader has sent the assignments; between the two the
 leader's herder computes them. Jobs run on through all of it (K415): only an assignment revokes. But where the group's
 last vote was for eager, its leader does not learn which jobs a member runs, so there everything stops first, and the

@@ -3,76 +3,7 @@
 Three facts vary by themselves, so each is a union of its own. The place and its proof go on through a join, as do the
 heartbeats; a member that was refused keeps its place until it leaves; a loss ends both the place and the round.
 
-``Member.place``: what the coordinator knows of this member. Every row that leads from ``InGroup`` to ``WasIn`` is a
-*loss*. In the other places an AbandonWanted (until ``ReleasesAll``) and a FENCED_INSTANCE_ID are losses, too.
-
-    ==================  =======================================================  =============================
-    state               event                                                    next state
-    ==================  =======================================================  =============================
-    NeverIn             JoinGroup answered MEMBER_ID_REQUIRED                    NeverIn, with the assigned id
-    WasIn               JoinGroup answered MEMBER_ID_REQUIRED                    WasIn, with the assigned id
-    NeverIn             JoinGroup answered UNKNOWN_MEMBER_ID; AbandonWanted [1]  NeverIn, without an id
-    WasIn               JoinGroup answered UNKNOWN_MEMBER_ID; AbandonWanted [1]  WasIn, without an id
-    NeverIn, WasIn      JoinGroup accepted                                       InGroup
-    InGroup             JoinGroup accepted                                       InGroup, in that generation
-    InGroup             JoinGroup failed or timed out                            InGroup, may_have_missed_vote
-    InGroup             JoinGroup refused because it offered no eager            InGroup, protocol eager
-    InGroup             SyncGroup answered with an assignment                    InGroup, with that assignment
-    InGroup             heartbeat, JoinGroup or SyncGroup answered [2]           InGroup, proved for longer
-    InGroup             no such answer for two thirds of the session             WasIn, with its id
-    InGroup             SyncGroup answered without an assignment                 WasIn, with its id
-    InGroup             FENCED_INSTANCE_ID; a heartbeat refused (`refusals`)     WasIn, with its id
-    InGroup             any answer UNKNOWN_MEMBER_ID                             WasIn, without an id
-    InGroup             AbandonWanted [1]                                        WasIn, without an id
-    (a former process)  its handed-on place                                      InGroup
-    ==================  =======================================================  =============================
-
-    [1] A static member keeps its id. Once ``ending`` is set, AbandonWanted has no effect.
-    [2] Without an error; a heartbeat also with REBALANCE_IN_PROGRESS.
-
-``Member.round``: how far this member is in the group's present round. ``WaitsToJoin`` without a back-off goes on by its
-own rows in the same step.
-
-    ====================  ==============================================================  ============================
-    state                 event                                                           next state
-    ====================  ==============================================================  ============================
-    NotSubscribed         Subscribed                                                      WaitsToJoin
-    WaitsToJoin [3]       its back-off is over, or it has none                            Joins, AsksWhetherKnown [4]
-    WaitsToJoin, Settled  the same, but the group speaks eager and jobs are owned         ReleasesAll
-    AsksWhetherKnown      an answer that tells whether the group has the instance id      WaitsToJoin
-    Joins                 accepted, this member leads                                     Computes
-    Joins                 accepted, another member leads or none has to (KIP-814)         Syncs
-    Joins                 accepted with a protocol that was not offered                   WaitsToJoin, with a back-off
-    Joins                 MEMBER_ID_REQUIRED; refused because it offered no eager         WaitsToJoin
-    Computes              Installed, of this generation                                   Syncs
-    Computes              heartbeat: REBALANCE_IN_PROGRESS or ILLEGAL_GENERATION [5]      WaitsToJoin
-    Syncs                 answered with an assignment                                     Settled
-    Syncs                 REBALANCE_IN_PROGRESS or ILLEGAL_GENERATION                     WaitsToJoin
-    Syncs                 answered with an assignment that cannot be decoded              WaitsToJoin, with a back-off
-    Syncs                 answered without an assignment                                  ReleasesAll with a back-off
-    (any that asks)       failed, timed out, or any other error                           WaitsToJoin, with a back-off
-    (any that asks)       an error that no retry mends (`refusals`)                       WaitsToJoin; ending: Refused
-    Settled               a rejoin is wanted; revoked jobs are released, or hold_ms over  Joins
-    ReleasesAll [3]       no job is owned, and its back-off is over or it has none        Joins, AsksWhetherKnown [4]
-    NotSubscribed         a loss                                                          NotSubscribed
-    (any other)           a loss                                                          ReleasesAll
-    (a former process)    its handed-on place                                             Settled
-    ====================  ==============================================================  ============================
-
-    [3] While ``ending`` is None: a member that was refused stays as it is.
-    [4] AsksWhetherKnown: a static member without an id, unless ``former_life`` has the answer already.
-    [5] To a heartbeat of this generation. In ``Settled`` the same answer is a reason to rejoin.
-
-``Member.ending``: None until the member ends.
-
-    =============  ============================================================  ==========
-    state          event                                                         next state
-    =============  ============================================================  ==========
-    None           an error that no retry mends (`refusals`)                     Refused
-    None, Refused  LeaveWanted; the coordinator must be told                     Leaving
-    None, Refused  LeaveWanted; without an id, or static and not for good        HasLeft
-    Leaving        LeaveGroup answered, failed, or waited for LEAVE_PATIENCE_MS  HasLeft
-    =============  ============================================================  ==========
+Their states, events and transitions stand as tables in docs/states.md.
 """
 
 from dataclasses import dataclass

@@ -24,6 +24,7 @@ from coterie.lab.simulator.network import Network
 from coterie.lab.simulator.outcome import Outcome, told_by
 from coterie.lab.simulator.records import RecordKind
 from coterie.lab.simulator.world import World
+from coterie.lab.steps import STEPS, Steps
 
 WEATHER_MS = 120_000
 SETTLE_MS = 3 * SESSION_TIMEOUT_MS + 3 * REBALANCE_TIMEOUT_MS
@@ -31,7 +32,9 @@ SETTLE_MS = 3 * SESSION_TIMEOUT_MS + 3 * REBALANCE_TIMEOUT_MS
 QUIET_MS = 2 * SESSION_TIMEOUT_MS
 
 
-def simulate_clients(seed: int, *, weather_ms: int = WEATHER_MS, story_lines: int = 15) -> Outcome:
+def simulate_clients(
+    seed: int, *, weather_ms: int = WEATHER_MS, story_lines: int = 15, steps: Steps = STEPS
+) -> Outcome:
     """Play one seed. Whatever it raises is a crash, of a machine or of the simulator, and tells its story in a note."""
     world = World(seed)
     group_size_max = world.rng.choice((2, 100, 100, 100))
@@ -43,7 +46,7 @@ def simulate_clients(seed: int, *, weather_ms: int = WEATHER_MS, story_lines: in
     )
     watch = ClientsWatch(world, group_size_max=group_size_max)
     network = Network(world)
-    coordinator = SimCoordinator(world, watch, group_id=GROUP, limits=limits)
+    coordinator = SimCoordinator(world, watch, group_id=GROUP, limits=limits, steps=steps)
     play = ClientsPlay(world, network, coordinator, protocol_type=world.rng.choice((CONSUMER, "a third type")))
 
     def story() -> None:

@@ -10,6 +10,7 @@ from coterie.lab.simulator.fleet.settings import Home
 from coterie.lab.simulator.fleet.watch import Watch
 from coterie.lab.simulator.network import Network
 from coterie.lab.simulator.world import World
+from coterie.lab.steps import Steps
 from coterie.nouns.ids import Incarnation
 from coterie.nouns.membership import PlaceHandover
 
@@ -24,6 +25,7 @@ class Cluster:
         config_log: ConfigLog,
         policy: Policy,
         session_keys: SessionKeySettings,
+        steps: Steps,
     ) -> None:
         self.world = world
         self.watch = watch
@@ -32,6 +34,7 @@ class Cluster:
         self.config_log = config_log
         self.policy = policy
         self.session_keys = session_keys
+        self.steps = steps
         self.homes: dict[str, Home] = {}
         """By the worker's name."""
         self.reading_ms: dict[str, int] = {}

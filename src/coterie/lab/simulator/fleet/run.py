@@ -13,13 +13,14 @@ from coterie.lab.simulator.fleet.weather import Weather
 from coterie.lab.simulator.network import Network
 from coterie.lab.simulator.outcome import Outcome, told_by
 from coterie.lab.simulator.world import World
+from coterie.lab.steps import STEPS, Steps
 
 WEATHER_MS = 8 * 60_000
 LIMITS = Limits(initial_rebalance_delay_ms=1_000, offsets_retention_check_ms=WEATHER_MS + 3 * SETTLE_MS + QUIET_MS)
 """Nobody commits offsets here: a group that is empty for a while stays, until the seed is over."""
 
 
-def simulate(seed: int, *, weather_ms: int = WEATHER_MS, story_lines: int = 15) -> Outcome:
+def simulate(seed: int, *, weather_ms: int = WEATHER_MS, story_lines: int = 15, steps: Steps = STEPS) -> Outcome:
     """Play one seed. Whatever it raises is a crash, of a machine or of the simulator, and tells its story in a note."""
     world = World(seed)
     policy = Policy(
@@ -31,8 +32,8 @@ def simulate(seed: int, *, weather_ms: int = WEATHER_MS, story_lines: int = 15) 
     config_log = ConfigLog()
     watch = Watch(world, config_log, policy, session_timeout_ms=SESSION_TIMEOUT_MS)
     network = Network(world)
-    coordinator = SimCoordinator(world, watch, group_id=GROUP, limits=LIMITS)
-    cluster = Cluster(world, watch, network, coordinator, config_log, policy, session_keys)
+    coordinator = SimCoordinator(world, watch, group_id=GROUP, limits=LIMITS, steps=steps)
+    cluster = Cluster(world, watch, network, coordinator, config_log, policy, session_keys, steps)
 
     def story() -> None:
         weather = Weather(cluster)

@@ -8,7 +8,6 @@ from collections.abc import Iterator
 from json import loads
 
 from coterie.engine.log import NewLine
-from coterie.herder import machine as herder_machine
 from coterie.herder import messages as herder
 from coterie.herder.requests import Refused
 from coterie.herder.state import Herder, HerderSettings
@@ -34,7 +33,6 @@ from coterie.lab.simulator.records import RecordKind, RecordValue, name_of, text
 from coterie.lab.simulator.world import Alarms
 from coterie.lab.translation import as_asked, as_heard
 from coterie.member import events
-from coterie.member.classic import machine
 from coterie.member.classic.messages import (
     HeartbeatRequest,
     HeartbeatResponse,
@@ -159,7 +157,7 @@ class WorkerProcess(Process):
 
     def tell(self, event: herder.Event) -> None:
         with MachineCheck("herder"):
-            output = herder_machine.step(self.herder, event, now_ms=self.world.now_ms)
+            output = self.cluster.steps.herder(self.herder, event, now_ms=self.world.now_ms)
         for effect in output.effects:
             if self.alive:
                 self._perform(effect)
@@ -260,7 +258,7 @@ class WorkerProcess(Process):
 
     def feed_member(self, event: events.Event[Response]) -> None:
         with MachineCheck("member"):
-            output = machine.step(self.member, event, now_ms=self.world.now_ms)
+            output = self.cluster.steps.member(self.member, event, now_ms=self.world.now_ms)
         for effect in output.effects:
             if self.alive:
                 self._perform_member(effect)

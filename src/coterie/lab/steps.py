@@ -1,0 +1,33 @@
+"""The machines' own steps, in one place: an observer overrides them to see each machine before and after its step."""
+
+from coterie.engine.output import Output
+from coterie.groups.classic import machine as group_machine
+from coterie.groups.classic import messages as group_messages
+from coterie.groups.classic.state import Group
+from coterie.herder import machine as herder_machine
+from coterie.herder import messages as herder_messages
+from coterie.herder.state import Herder, HerderOutput
+from coterie.member import events
+from coterie.member.classic import machine as member_machine
+from coterie.member.classic.messages import Request, Response
+from coterie.member.classic.state import Member
+
+
+class Steps:
+    """What the simulator and the scenarios call for every event of a machine."""
+
+    def group(
+        self, group: Group, event: group_messages.Event, *, now_ms: int
+    ) -> Output[group_messages.Record, group_messages.Effect]:
+        return group_machine.step(group, event, now_ms=now_ms)
+
+    def member(
+        self, member: Member, event: events.Event[Response], *, now_ms: int
+    ) -> Output[None, events.Effect[Request]]:
+        return member_machine.step(member, event, now_ms=now_ms)
+
+    def herder(self, herder: Herder, event: herder_messages.Event, *, now_ms: int) -> HerderOutput:
+        return herder_machine.step(herder, event, now_ms=now_ms)
+
+
+STEPS = Steps()

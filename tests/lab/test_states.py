@@ -1,0 +1,64 @@
+"""docs/states.md has every transition that the machines take."""
+
+from collections import defaultdict
+from pathlib import Path
+
+import pytest
+
+from coterie.lab.scenario.consumers import Consumers
+from coterie.lab.scenario.transcript import parse, play
+from tests.lab import plays
+from tests.lab.plays import OBSERVED, in_one_process
+from tests.lab.transitions import Machine, Observed, Table, Transition, read_tables
+
+SCENARIOS = Path(__file__).parent.parent / "scenarios"
+PAGE = Path(__file__).parents[2] / "docs" / "states.md"
+
+
+def play_transcripts(observed: Observed) -> None:
+    for folder in (SCENARIOS, SCENARIOS / "workers"):
+        for path in sorted(folder.glob("*.txt")):
+            observed.play = path.name
+            play(parse(path.read_text()), lambda name: path.with_name(name).read_text(), steps=observed)  # noqa: B023
+    for path in sorted((SCENARIOS / "article").glob("*.txt")):
+        observed.play = path.name
+        Consumers(steps=observed).play(parse(path.read_text()))
+
+
+def never_taken(tables: dict[Machine, Table], taken: set[Transition]) -> str:
+    """One line for each machine and state."""
+    rows = defaultdict(list)
+    for row in sorted(row for table in tables.values() for row in table.rows - taken):
+        rows[f"{row.machine}, {row.state}"].append(f"{row.event} → {row.next_state}")
+    return "\n".join(f"{where}: {'; '.join(missed)}" for where, missed in rows.items())
+
+
+@in_one_process
+def test_the_tables_have_every_transition_that_the_machines_take() -> None:
+    """The producers' play has none of these machines."""
+    play_transcripts(OBSERVED)
+    for seed in plays.SEEDS:
+        plays.fleet(seed)
+        plays.clients(seed)
+    tables, taken = read_tables(PAGE.read_text()), OBSERVED.first_play
+    assert {one.machine for one in taken} == set(Machine)
+    missing = [f"{one}, first in {taken[one]}" for one in sorted(taken) if not tables[one.machine].allows(one)]
+    print(f"\nRows of docs/states.md that no play takes:\n{never_taken(tables, set(taken))}")  # noqa: T201 -- with -s
+    assert not missing, "docs/states.md lacks:\n" + "\n".join(missing)
+
+
+def test_a_table_allows_its_rows_and_other_events_that_change_nothing() -> None:
+    table = Table.read(Machine.RUN, "| `A`, `B` | `x` | `B`, `C` | why |\n| `A` | any other | unchanged | |\n")
+    allowed = {
+        (state, event, next_state)
+        for state in "ABC"
+        for event in "xy"
+        for next_state in "ABC"
+        if table.allows(Transition(Machine.RUN, state, event, next_state))
+    }
+    assert allowed == {("A", "x", "B"), ("A", "x", "C"), ("B", "x", "B"), ("B", "x", "C"), ("A", "y", "A")}
+
+
+def test_a_transition_stands_in_one_line_of_a_table() -> None:
+    with pytest.raises(AssertionError, match="two lines have"):
+        Table.read(Machine.RUN, "| `A`, `B` | `x` | `B` | |\n| `B` | `x` | unchanged | |\n")

@@ -1,0 +1,211 @@
+"""Which transitions the machines take in a play, and which ones the tables of docs/states.md have."""
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from enum import StrEnum
+from itertools import product
+from typing import NamedTuple, Self
+
+from coterie.engine.output import Output
+from coterie.groups.classic import messages as group_messages
+from coterie.groups.classic.state import Group
+from coterie.groups.effects import TimerFired as GroupTimerFired
+from coterie.herder import messages as herder_messages
+from coterie.herder.state import Herder, HerderOutput
+from coterie.lab.steps import Steps
+from coterie.member import events
+from coterie.member.classic.messages import (
+    HeartbeatRequest,
+    HeartbeatResponse,
+    JoinRequest,
+    JoinResponse,
+    LeaveRequest,
+    LeaveResponse,
+    Request,
+    Response,
+    SyncRequest,
+    SyncResponse,
+)
+from coterie.member.classic.state import AsksWhetherKnown, HasLeft, InFlight, InGroup, Joins, Leaving, Member, Syncs
+from coterie.nouns.jobs import ConnectorTaskId
+from coterie.nouns.membership import Assigned, MemberStateChanged, ProvedUntil
+from coterie.wire.connect import AssignmentError, RoundResult
+
+UNCHANGED = "unchanged"
+OTHER = "any other"
+API_NAMES = {
+    HeartbeatRequest: "Heartbeat",
+    HeartbeatResponse: "Heartbeat",
+    JoinRequest: "JoinGroup",
+    JoinResponse: "JoinGroup",
+    LeaveRequest: "LeaveGroup",
+    LeaveResponse: "LeaveGroup",
+    SyncRequest: "SyncGroup",
+    SyncResponse: "SyncGroup",
+}
+
+
+class Machine(StrEnum):
+    """The heading of the machine's table."""
+
+    GROUP = "A group"
+    MEMBER_PLACE = "A member's place"
+    MEMBER_ROUND = "A member's round"
+    MEMBER_ENDING = "A member's ending"
+    HERDER_PLACE = "A herder's place"
+    HERDER_COURSE = "A herder's course"
+    RUN = "A task run"
+
+
+class Transition(NamedTuple):
+    machine: Machine
+    state: str
+    event: str
+    next_state: str
+
+    def __str__(self) -> str:
+        return f"{self.machine}: {self.state} | {self.event} | {self.next_state}"
+
+
+# -- the tables -------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """All that one machine may do."""
+
+    rows: frozenset[Transition]
+    """Of a line with several states, events or next states: each combination."""
+    other_events: frozenset[str]
+    """States with the line `OTHER`: an event that no row of the state has leaves the state unchanged."""
+
+    @classmethod
+    def read(cls, machine: Machine, text: str) -> Self:
+        rows, other_events = set[Transition](), set[str]()
+        for line in re.findall(r"^\| `.*", text, flags=re.MULTILINE):
+            states, told, next_states, _ = (cell.strip() for cell in line.strip("|").split("|"))
+            if told == OTHER:
+                assert next_states == UNCHANGED, f"{machine}: {OTHER!r} leaves {states} unchanged"
+                other_events |= set(_names(states))
+                continue
+            for state, event in product(_names(states), _names(told)):
+                nexts = {*_names(next_states), *([state] if UNCHANGED in next_states else [])}
+                found = {Transition(machine, state, event, one) for one in nexts}
+                assert found, f"{machine}: no next state in {line}"
+                assert not found & rows, f"two lines have {sorted(map(str, found & rows))}"
+                rows |= found
+        return cls(frozenset(rows), frozenset(other_events))
+
+    def allows(self, taken: Transition) -> bool:
+        if taken in self.rows:
+            return True
+        is_listed = any(row.state == taken.state and row.event == taken.event for row in self.rows)
+        return taken.state == taken.next_state and taken.state in self.other_events and not is_listed
+
+
+def _names(cell: str) -> list[str]:
+    return re.findall(r"`([^`]+)`", cell)
+
+
+def read_tables(text: str) -> dict[Machine, Table]:
+    sections = dict(part.split("\n", 1) for part in re.split(r"^##+ ", text, flags=re.MULTILINE)[1:])
+    return {machine: Table.read(machine, sections[machine]) for machine in Machine}
+
+
+# -- what is taken ----------------------------------------------------------------------------------------------------
+
+
+class Observed(Steps):
+    """Keeps each transition that a machine takes, with the play in which it was first taken."""
+
+    def __init__(self) -> None:
+        self.play = ""
+        self.first_play: dict[Transition, str] = {}
+
+    def group(
+        self, group: Group, event: group_messages.Event, *, now_ms: int
+    ) -> Output[group_messages.Record, group_messages.Effect]:
+        before = group.phase
+        output = super().group(group, event, now_ms=now_ms)
+        name = _name(event.key) if isinstance(event, GroupTimerFired) else _name(event)
+        self._take(Machine.GROUP, before.name, name, group.phase.name)
+        return output
+
+    def member(
+        self, member: Member, event: events.Event[Response], *, now_ms: int
+    ) -> Output[None, events.Effect[Request]]:
+        name = _name_for_member(member, event)
+        place, round_, ending = _name(member.place), _name(member.round), _name(member.ending)
+        has_ended = isinstance(member.ending, Leaving | HasLeft)
+        before = member.place, member.round
+        output = super().member(member, event, now_ms=now_ms)
+        self._take(Machine.MEMBER_ENDING, ending, name, _name(member.ending))
+        if has_ended:
+            assert (member.place, member.round) == before, "a member that leaves changes nothing else"
+            return output
+        self._take(Machine.MEMBER_PLACE, place, name, _name(member.place))
+        self._take(Machine.MEMBER_ROUND, round_, name, _name(member.round))
+        return output
+
+    def herder(self, herder: Herder, event: herder_messages.Event, *, now_ms: int) -> HerderOutput:
+        standing, course = _name(herder.place.standing), _name(herder.life.course)
+        runs = {task: _name(run.state) for task, run in herder.work.runs.items()}
+        output = super().herder(herder, event, now_ms=now_ms)
+        name = _name_for_herder(event)
+        self._take(Machine.HERDER_PLACE, standing, name, _name(herder.place.standing))
+        self._take(Machine.HERDER_COURSE, course, name, _name(herder.life.course))
+        runs_now = {task: _name(run.state) for task, run in herder.work.runs.items()}
+        for task in sorted(runs.keys() | runs_now.keys()):
+            self._take(Machine.RUN, runs.get(task, "None"), _name_for_run(task, event), runs_now.get(task, "None"))
+        return output
+
+    def _take(self, machine: Machine, state: str, event: str, next_state: str) -> None:
+        self.first_play.setdefault(Transition(machine, state, event, next_state), self.play)
+
+
+def _name(value: object) -> str:
+    return "None" if value is None else type(value).__name__
+
+
+def _name_for_member(member: Member, event: events.Event[Response]) -> str:
+    match event:
+        case events.Answered(id=id_, response=response):
+            if id_ not in {asked.id for asked in _in_flight(member)}:
+                return "Answered late"
+            return f"{API_NAMES[type(response)]} answered {response.error.name.upper()}"
+        case events.Failed(id=id_):
+            asked = next((asked for asked in _in_flight(member) if asked.id == id_), None)
+            return "Failed late" if asked is None else f"{API_NAMES[type(asked.request)]} failed"
+        case events.TimerFired(timer=timer):
+            return f"timer {timer}"
+        case _:
+            return _name(event)
+
+
+def _in_flight(member: Member) -> Iterator[InFlight[Request]]:
+    if isinstance(member.round, AsksWhetherKnown | Joins | Syncs):
+        yield member.round.asked
+    if isinstance(member.place, InGroup) and member.place.heartbeat is not None:
+        yield member.place.heartbeat
+    if isinstance(member.ending, Leaving):
+        yield member.ending.asked
+
+
+def _name_for_herder(event: herder_messages.Event) -> str:
+    match event:
+        case MemberStateChanged(state=state):
+            return f"MemberStateChanged {state}"
+        case Assigned(token=token) if RoundResult.of(token).error is not AssignmentError.NO_ERROR:
+            return f"Assigned {RoundResult.of(token).error.name}"
+        case herder_messages.TimerFired(timer=timer):
+            return f"timer {timer}" if isinstance(timer, str) else _name(timer)
+        case herder_messages.RequestArrived(request=request):
+            return _name(request)
+        case _:
+            return _name(event)
+
+
+def _name_for_run(task: ConnectorTaskId, event: herder_messages.Event) -> str:
+    """Any event that is not about this task: after most of them the herder compares what runs with what should run."""
+    return _name(event) if isinstance(event, ProvedUntil) or getattr(event, "task", None) == task else "comparison"
