@@ -34,6 +34,7 @@ def never_taken(tables: dict[Machine, Table], taken: set[Transition]) -> str:
 
 
 @in_one_process
+@pytest.mark.timeout(600)  # 80 seeds, where no test before has played them
 def test_the_tables_have_every_transition_that_the_machines_take() -> None:
     """The producers' play has none of these machines."""
     play_transcripts(OBSERVED)
