@@ -12,6 +12,7 @@ from coterie.groups.classic import messages as group_messages
 from coterie.groups.classic.state import Group
 from coterie.groups.effects import TimerFired as GroupTimerFired
 from coterie.herder import messages as herder_messages
+from coterie.herder.seams import TaskDied
 from coterie.herder.state import Herder, HerderOutput
 from coterie.lab.steps import Steps
 from coterie.member import events
@@ -208,4 +209,10 @@ def _name_for_herder(event: herder_messages.Event) -> str:
 
 def _name_for_run(task: ConnectorTaskId, event: herder_messages.Event) -> str:
     """Any event that is not about this task: after most of them the herder compares what runs with what should run."""
-    return _name(event) if isinstance(event, ProvedUntil) or getattr(event, "task", None) == task else "comparison"
+    match event:
+        case TaskDied(is_held=False) if event.task == task:
+            return "TaskDied not held"
+        case ProvedUntil():
+            return _name(event)
+        case _:
+            return _name(event) if getattr(event, "task", None) == task else "comparison"
