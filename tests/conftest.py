@@ -87,9 +87,9 @@ def real_kafka(kafka_jars: Path, tmp_path_factory: pytest.TempPathFactory) -> It
 
 
 @pytest.fixture(scope="session")
-def tools(kafka_jars: Path) -> Tools:
+def tools(kafka_jars: Path, tmp_path_factory: pytest.TempPathFactory) -> Tools:
     """Kafka's own command-line tools."""
-    return Tools(kafka_jars)
+    return Tools(kafka_jars, tmp_path_factory.mktemp("tools") / "classes.jsa")
 
 
 @contextmanager
