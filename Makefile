@@ -34,7 +34,7 @@ demo: .venv/run.stamp  ## broker, three workers, real data, one worker killed in
 sim: .venv/dev.stamp  ## the simulator; SEEDS="1 2 3" or SEEDS=1-40, PLAY=fleet, clients or producers
 	$(BIN)/python -m coterie.lab.simulator --jobs 2 $(if $(PLAY),--play $(PLAY)) $(if $(SEEDS),--seeds "$(SEEDS)")
 
-digests: .venv/dev.stamp  ## the seeds of tests/lab/digests, compared; WRITE=yes writes those of 1-2000 anew
+digests: .venv/dev.stamp  ## compare the simulator's digests with tests/lab/digests; WRITE=yes writes those of seeds 1-2000
 	for play in fleet clients producers; do \
 		$(BIN)/python -m coterie.lab.simulator --jobs 2 --quiet --play $$play \
 			$(if $(WRITE),--seeds 1-2000 --write,--compare) tests/lab/digests/$$play.txt || exit 1; \

@@ -6,7 +6,9 @@
     │   ├── KafkaRefusal     in `wire.errors`: with Kafka's error code
     │   └── ProblemRefusal   in `rest.problems`, with its siblings: with the status of HTTP
     ├── WireError        a peer's bytes are malformed; answered or the connection closed
-    └── WorldError       the world failed: disk full, broker gone, query died; becomes an event
+    ├── WorldError       the world failed: disk full, broker gone, query died; becomes an event
+    ├── FencedError      (in `spark.fence`) a task was stopped or taken over: its effect must not happen
+    └── NoExchangeError  (in `spark.checkpoint`) the file system cannot exchange two names; the fallback is used
 
 Our own bugs are `AssertionError` and whatever else escapes: they stop one machine, which is loaded again from its log.
 """

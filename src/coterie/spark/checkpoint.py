@@ -30,7 +30,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import quote
 
-from coterie.nouns.errors import WorldError
+from coterie.nouns.errors import CoterieError, WorldError
 from coterie.nouns.ids import Incarnation
 from coterie.nouns.jobs import ConnectorTaskId
 
@@ -60,7 +60,7 @@ class Held:
     """The batch that was planned and not committed when the checkpoint was taken: the first one to run now."""
 
 
-class NoExchangeError(Exception):
+class NoExchangeError(CoterieError):
     """This file system cannot exchange two names."""
 
 

@@ -4,8 +4,10 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from coterie.nouns.errors import CoterieError
 
-class FencedError(Exception):
+
+class FencedError(CoterieError):
     """The run was stopped here, or another owner has taken over in the sink: its batch must not be shown."""
 
 
