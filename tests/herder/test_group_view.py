@@ -2,47 +2,11 @@
 
 from dataclasses import replace
 
-from coterie.assignors.claims import Places
 from coterie.assignors.members import MemberView, Policy
 from coterie.assignors.memory import Waiting
-from coterie.herder.group_view import Dealt, called, deal, view, worker_id_in
-from coterie.nouns.ids import ConfigOffset, Generation, InstanceId, MemberId, WorkerUrl
-from coterie.nouns.jobs import NO_JOBS, ConnectorName, ConnectorTaskId, Job, Jobs
-from coterie.nouns.membership import AssignmentWanted, MemberAssignment, MemberReport
-
-ORDERS = ConnectorName("orders")
-FIRST = Jobs(tasks=frozenset({ConnectorTaskId(ORDERS, 0)}))
-SECOND = Jobs(tasks=frozenset({ConnectorTaskId(ORDERS, 1)}))
-BOTH = FIRST | SECOND
-ANNA, BERT = MemberId("anna-1"), MemberId("bert-1")
-
-
-def dealt(
-    views: dict[MemberId, MemberView],
-    *,
-    assigned: dict[MemberId, Jobs] | None = None,
-    former: Dealt | None = None,
-    unassigned: dict[Job, str] | None = None,
-) -> Dealt:
-    """A round in which members are called by their ids up to the dash."""
-    reports = {
-        member: MemberReport(
-            url=WorkerUrl(f"http://{member}:8083/"), name=member.partition("-")[0], config_offset=ConfigOffset(3)
-        )
-        for member in views
-    }
-    assignments = {member: MemberAssignment(assigned=(assigned or {}).get(member, NO_JOBS)) for member in views}
-    return deal(
-        former,
-        AssignmentWanted(token=None, member_id=min(views), members=reports),
-        views,
-        assignments,
-        generation=Generation(1),
-        protocol="static",
-        places=Places.of(views, BOTH),
-        configured=BOTH,
-        unassigned=unassigned or {},
-    )
+from coterie.herder.group_view import called, view, worker_id_in
+from coterie.nouns.ids import InstanceId, WorkerUrl
+from tests.herder.shown_round import ANNA, BERT, BOTH, FIRST, SECOND, dealt
 
 
 def test_jobs_that_wait_are_told_of_with_who_had_them_and_what_is_left() -> None:

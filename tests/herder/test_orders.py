@@ -10,7 +10,7 @@ from coterie.herder.requests import Answer, Done, Problem, Refused, UncordonWork
 from coterie.nouns.ids import InstanceId, MemberId, WorkerId, WorkerUrl
 from tests.herder.builders import STATIC, working
 from tests.herder.by_hand import ME, OTHER
-from tests.herder.test_group_view import ANNA, dealt
+from tests.herder.shown_round import ANNA, dealt
 
 
 def known(*members: tuple[MemberId, str, str, str | None]) -> Dealt:
