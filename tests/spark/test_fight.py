@@ -18,13 +18,13 @@ import pytest
 from coterie.spark.checkpoint import batch_in_flight, is_taken
 from tests.spark.conftest import SCHEMA, rows_of, write_file
 
-pytestmark = [pytest.mark.spark, pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
 
 ROUNDS = 10
 FIRST_FILES = 30
 FILES_A_ROUND = 8
 ROWS = 400
-DEADLINE_S = 90
+DEADLINE_S = 180
 
 
 class Holder:
