@@ -146,7 +146,7 @@ def _assigned_partitions(asked: Any) -> int:
 
 
 def _seen_configs(asking: Asking, answer: Values) -> Values:
-    """Since v5 a new topic's configs are told (KIP-525), to whoever may describe them."""
+    """Since v5 the answer holds a new topic's configs (KIP-525), if the peer may describe them."""
     hidden = {
         "topic_config_error_code": int(ErrorCode.topic_authorization_failed),
         "num_partitions": -1,

@@ -1,4 +1,4 @@
-"""DeleteGroups: ends groups that nobody is in, with their offsets · leaves nothing out; a group that is named
+"""DeleteGroups: deletes groups without members, with their offsets · leaves nothing out; a group that is named
 twice is answered once, as by Kafka."""
 
 from coterie.broker.apis.api import Api

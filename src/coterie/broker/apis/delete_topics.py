@@ -74,7 +74,7 @@ async def _delete(node: Node, asked: _Asked, topic: Topic | None, often: Counter
 
 
 def _deletion(asking: Asking, asked: Any) -> ErrorCode | None:
-    """That a topic is not there, whoever may describe it is told."""
+    """Only a peer that may describe a topic learns that the topic does not exist."""
     name = asked if isinstance(asked, str) else asked.name
     if name is not None and name not in asking.node.log.topics:
         return asking.refusal(Operation.DESCRIBE, TOPIC, name)

@@ -50,7 +50,7 @@ class Asking:
         return self.authorizer.may_anywhere(self.request.principal, operation, type_, self.request.peer_host)
 
     def topic(self, operation: Operation, asked: Any, name_field: str = "name") -> ErrorCode | None:
-        """Of a topic by name or by id; an id that is nobody's is not refused: its API says so."""
+        """The refusal for a topic by name or by id; None for an id without a topic, which the API itself answers."""
         name = getattr(asked, name_field, None)
         if name is None:
             topic = topic_of(self.node, asked, name_field) if getattr(asked, "topic_id", None) else None
@@ -106,7 +106,7 @@ def in_transaction(field: str = "transactional_id") -> Callable[[Asking], ErrorC
 
 
 def on_topic(operation: Operation, first: Callable[[Asking], ErrorCode | None] | None = None) -> Needs:
-    """``operation`` on the topic, after what the whole request needs where that is told topic by topic."""
+    """``operation`` on the topic, after ``first`` of the whole request, where an API answers that for each topic."""
 
     def needs(asking: Asking, asked: Any) -> ErrorCode | None:
         error = first(asking) if first is not None else None

@@ -116,7 +116,7 @@ def _fetched_group(asking: Asking) -> ErrorCode | None:
 
 
 def _seen_offsets(asking: Asking, answer: Values) -> Values:
-    """Offsets of topics that the peer may describe; of the others those asked for by name are told as refused."""
+    """Offsets of topics that the peer may describe. Another topic is answered as refused if the request names it."""
     body = asking.request.body
     if not hasattr(body, "groups"):
         has_code = asking.request.header.api_version >= _ERROR_OF_GROUP_SINCE

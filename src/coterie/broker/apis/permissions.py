@@ -56,7 +56,7 @@ async def answered(
         values = await told if isinstance(told, Awaitable) else told
     if values is None or asking.request.told("acks", None) == 0:
         if refused:
-            raise WireError(f"a request that nobody awaits an answer to was refused: {refused}")
+            raise WireError(f"a request without an answer was refused: {refused}")
         return values
     return _merged(permission, asking, values, refused, is_left=not _is_empty(permission, body))
 
