@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from benchmarks.brokers import say
-from coterie.assignors.cooperative import Round, assign
+from coterie.assignors.cooperative import RoundOutcome, assign
 from coterie.assignors.members import MemberView, Policy
 from coterie.assignors.memory import Memory, union
 from coterie.assignors.target import Load, balance, fewest_moves_bound
@@ -176,7 +176,7 @@ class Group:
         ]
         return loads, self.configured - union(owned)
 
-    def _round(self, members: Mapping[MemberId, MemberView]) -> Round:
+    def _round(self, members: Mapping[MemberId, MemberView]) -> RoundOutcome:
         generation = Generation(self.memory.generation + 1 if self.memory.generation > 0 else 1)
         return assign(
             self.memory,

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 
-from coterie.assignors.cooperative import Round, assign
+from coterie.assignors.cooperative import RoundOutcome, assign
 from coterie.assignors.members import MemberView, Policy
 from coterie.assignors.memory import Memory
 from coterie.lab.scenario.notation import parse_jobs
@@ -28,10 +28,10 @@ class Leader:
         """Of the static workers (K987)."""
         self.draining: set[MemberId] = set()
 
-    def round(self, now_ms: int = 0, *, delivered: bool = True, **members: str) -> Round:
+    def round(self, now_ms: int = 0, *, delivered: bool = True, **members: str) -> RoundOutcome:
         return self.play({MemberId(member): parse_jobs(jobs) for member, jobs in members.items()}, now_ms, delivered)
 
-    def play(self, members: Mapping[MemberId, Jobs], now_ms: int = 0, delivered: bool = True) -> Round:
+    def play(self, members: Mapping[MemberId, Jobs], now_ms: int = 0, delivered: bool = True) -> RoundOutcome:
         self.generation += 1
         outcome = assign(
             self.memory,

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 
 import pytest
 
-from coterie.assignors.cooperative import Round
+from coterie.assignors.cooperative import RoundOutcome
 from coterie.assignors.moves import Why
 from coterie.lab.scenario.notation import parse_jobs
 from coterie.nouns.ids import InstanceId, MemberId
@@ -16,11 +16,11 @@ TEN = "AC0 AT0 AT1 AT2 BC0 BT0 BT1 CC0 CT0 CT1"
 B0 = ConnectorTaskId(ConnectorName("B"), 0)
 
 
-def runs(outcome: Round) -> dict[MemberId, Jobs]:
+def runs(outcome: RoundOutcome) -> dict[MemberId, Jobs]:
     return {member: one.whole for member, one in outcome.assignments.items()}
 
 
-def why(outcome: Round, member: MemberId) -> Mapping[Why, Jobs]:
+def why(outcome: RoundOutcome, member: MemberId) -> Mapping[Why, Jobs]:
     return outcome.assignments[member].why
 
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from coterie.assignors.cooperative import Round, assign
+from coterie.assignors.cooperative import RoundOutcome, assign
 from coterie.assignors.members import MemberView, Policy
 from coterie.assignors.memory import Memory
 from coterie.lab.scenario.notation import parse_jobs
@@ -25,11 +25,11 @@ def settled_three() -> Leader:
     return leader
 
 
-def assigned(outcome: Round, member: MemberId) -> Jobs:
+def assigned(outcome: RoundOutcome, member: MemberId) -> Jobs:
     return outcome.assignments[member].assigned
 
 
-def revoked(outcome: Round, member: MemberId) -> Jobs:
+def revoked(outcome: RoundOutcome, member: MemberId) -> Jobs:
     return outcome.assignments[member].revoked
 
 
@@ -380,12 +380,14 @@ TIMES = st.integers(0, 500)
 
 def play_two(
     configured: Jobs, before: Mapping[MemberId, Jobs], members: Mapping[MemberId, Jobs], time_ms: int
-) -> Round:
+) -> RoundOutcome:
     first = play(Memory(), configured, before, 1, 0)
     return play(first.memory, configured, members, 2, time_ms)
 
 
-def play(memory: Memory, configured: Jobs, members: Mapping[MemberId, Jobs], generation: int, now_ms: int) -> Round:
+def play(
+    memory: Memory, configured: Jobs, members: Mapping[MemberId, Jobs], generation: int, now_ms: int
+) -> RoundOutcome:
     return assign(
         memory,
         configured=configured,

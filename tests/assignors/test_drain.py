@@ -1,6 +1,6 @@
 """Rounds with members that are draining: their jobs move away while they still run them."""
 
-from coterie.assignors.cooperative import Round
+from coterie.assignors.cooperative import RoundOutcome
 from coterie.assignors.memory import union
 from coterie.assignors.moves import Why
 from coterie.lab.scenario.notation import parse_jobs
@@ -18,7 +18,7 @@ def draining(*members: MemberId, configured: str = SIX) -> Leader:
     return leader
 
 
-def revoked(outcome: Round) -> dict[MemberId, Jobs]:
+def revoked(outcome: RoundOutcome) -> dict[MemberId, Jobs]:
     return {member: one.revoked for member, one in outcome.assignments.items() if one.revoked}
 
 

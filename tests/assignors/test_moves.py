@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from coterie.assignors.cooperative import Round
+from coterie.assignors.cooperative import RoundOutcome
 from coterie.assignors.members import Policy
 from coterie.assignors.moves import Why
 from coterie.assignors.target import fewest_moves_bound
@@ -24,7 +24,7 @@ def paced(moves: int, interval_ms: int = 0, max_delay_ms: int = 300) -> Policy:
     return Policy(max_delay_ms=max_delay_ms, moves_per_round_max=moves, round_interval_ms=interval_ms)
 
 
-def stopped(outcome: Round) -> int:
+def stopped(outcome: RoundOutcome) -> int:
     return sum(len(one.revoked) for one in outcome.assignments.values())
 
 

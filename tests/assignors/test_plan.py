@@ -10,13 +10,13 @@ from coterie.assignors.members import MemberView, Policy
 from coterie.assignors.memory import Waiting
 from coterie.assignors.moves import Why
 from coterie.assignors.plan import (
-    Change,
-    Claims,
     Created,
     Deleted,
-    Drains,
-    Joins,
-    Leaves,
+    GroupChange,
+    MemberClaims,
+    MemberDrains,
+    MemberJoins,
+    MemberLeaves,
     Picture,
     Plan,
     Reason,
@@ -38,7 +38,7 @@ THREE = Picture(
 )
 
 
-def told(picture: Picture, *changes: Change) -> tuple[Plan, list[tuple[str, str | None, str | None, str]]]:
+def told(picture: Picture, *changes: GroupChange) -> tuple[Plan, list[tuple[str, str | None, str | None, str]]]:
     """The plan, and its moves in few words."""
     found = plan(picture, changes)
     return found, [(str(move.job), move.came_from, move.goes_to, str(move.why)) for move in found.moves]
@@ -53,13 +53,13 @@ def test_a_group_that_nothing_happens_to_moves_nothing() -> None:
 def test_what_a_leader_had_waits_for_nobody_unless_a_delay_runs() -> None:
     """Whoever leads next does not know who had it."""
     led = replace(THREE, leader=W1)
-    assert {move.waits_ms for move in plan(led, [Leaves(member=W2)]).moves} == {300_000}
-    found = plan(led, [Leaves(member=W1)])
+    assert {move.waits_ms for move in plan(led, [MemberLeaves(member=W2)]).moves} == {300_000}
+    found = plan(led, [MemberLeaves(member=W1)])
     assert {(move.job, move.waits_ms) for move in found.moves} == {(job, 0) for job in parse_jobs("AC0 AT1")}
     assert (found.rounds, found.lasts_ms) == (1, 0)
     others = {member: led.members[member] for member in (W1, W2)}
     waiting = Waiting(jobs=parse_jobs("BT1"), deadline_ms=20_000)
-    found = plan(replace(led, members=others, waiting=(waiting,)), [Leaves(member=W1)])
+    found = plan(replace(led, members=others, waiting=(waiting,)), [MemberLeaves(member=W1)])
     assert {(move.job, move.waits_ms) for move in found.moves} == {(job, 20_000) for job in parse_jobs("AC0 AT1 BT1")}
 
 
@@ -67,14 +67,14 @@ def test_a_joiner_gets_its_share_and_nothing_else_is_stopped() -> None:
     picture = Picture(
         configured=parse_jobs("AC0 AT1 AT2 AT3"), members={W1: MemberView(owned=parse_jobs("AC0 AT1 AT2 AT3"))}
     )
-    found, moves = told(picture, Joins(member=W2))
+    found, moves = told(picture, MemberJoins(member=W2))
     assert [(one[1:]) for one in moves] == [(W1, W2, "balance")] * 2
     assert found.stopped == 2
     assert {(move.stops_in, move.starts_in, move.waits_ms) for move in found.moves} == {(1, 2, 0)}
 
 
 def test_what_a_worker_ran_waits_for_it_before_others_get_it() -> None:
-    found, moves = told(THREE, Leaves(member=W2))
+    found, moves = told(THREE, MemberLeaves(member=W2))
     assert [one[0] for one in moves] == ["B", "A-2"]
     assert {one[1] for one in moves} == {W2}
     assert {move.why for move in found.moves} == {Reason.LOST}
@@ -90,16 +90,16 @@ def test_what_waits_already_waits_no_longer() -> None:
 
 
 def test_a_drained_worker_gives_all_it_has_and_waits_for_nobody() -> None:
-    found, moves = told(THREE, Drains(member=W2))
+    found, moves = told(THREE, MemberDrains(member=W2))
     assert [one[0] for one in moves if one[3] == "drain"] == ["B", "A-2"]
     assert found.after[W2] == NO_JOBS
     assert found.lasts_ms == 0
 
 
 def test_a_claim_brings_a_job_to_its_claimant_and_what_nobody_claims_has_nobody() -> None:
-    found, moves = told(THREE, Claims(member=W3, jobs=parse_jobs("AT1")))
+    found, moves = told(THREE, MemberClaims(member=W3, jobs=parse_jobs("AT1")))
     assert ("A-1", W1, W3, "claim") in moves
-    found, _ = told(THREE, *(Claims(member=member, jobs=NO_JOBS) for member in (W1, W2, W3)))
+    found, _ = told(THREE, *(MemberClaims(member=member, jobs=NO_JOBS) for member in (W1, W2, W3)))
     assert Jobs.of(found.unassigned) == THREE.configured
     assert {move.goes_to for move in found.moves} == {None}
 
@@ -116,7 +116,7 @@ def test_connectors_come_change_and_go() -> None:
 
 def test_when_the_last_worker_leaves_nobody_has_anything() -> None:
     alone = Picture(configured=parse_jobs("AC0"), members={W1: MemberView(owned=parse_jobs("AC0"))})
-    found, moves = told(alone, Leaves(member=W1))
+    found, moves = told(alone, MemberLeaves(member=W1))
     assert moves == [("A", W1, None, "lost")]
     assert found.unassigned == {ConnectorName("A"): "the group has no workers"}
 
@@ -125,7 +125,7 @@ def test_few_moves_a_round_take_as_many_rounds() -> None:
     jobs = parse_jobs(" ".join(f"AT{number}" for number in range(10)))
     policy = Policy(moves_per_round_max=2, round_interval_ms=1_000)
     picture = Picture(configured=jobs, members={W1: MemberView(owned=jobs)}, policy=policy)
-    found, _ = told(picture, Joins(member=W2))
+    found, _ = told(picture, MemberJoins(member=W2))
     assert found.stopped == 5
     assert found.lasts_ms == 2_000
     assert max(move.starts_in or 0 for move in found.moves) == found.rounds
@@ -134,13 +134,13 @@ def test_few_moves_a_round_take_as_many_rounds() -> None:
 CHANGES = st.lists(
     st.sampled_from(
         [
-            Joins(member=W4),
-            Joins(member=MemberId("W5"), claims=parse_jobs("AT1 ZT9")),
-            Drains(member=W1),
-            Claims(member=W3, jobs=parse_jobs("BC0")),
+            MemberJoins(member=W4),
+            MemberJoins(member=MemberId("W5"), claims=parse_jobs("AT1 ZT9")),
+            MemberDrains(member=W1),
+            MemberClaims(member=W3, jobs=parse_jobs("BC0")),
             Created(connector=ConnectorName("C"), tasks=5),
             Deleted(connector=ConnectorName("A")),
-            Leaves(member=W2),
+            MemberLeaves(member=W2),
         ]
     ),
     unique=True,
@@ -150,7 +150,7 @@ CHANGES = st.lists(
 
 @settings(max_examples=60)
 @given(CHANGES, st.sampled_from([None, 1, 3]))
-def test_every_plan_ends_and_accounts_for_every_job(changes: list[Change], at_most: int | None) -> None:
+def test_every_plan_ends_and_accounts_for_every_job(changes: list[GroupChange], at_most: int | None) -> None:
     picture = Picture(
         configured=THREE.configured,
         members=THREE.members,

@@ -8,7 +8,7 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from coterie.assignors.cooperative import Round, assign
+from coterie.assignors.cooperative import RoundOutcome, assign
 from coterie.assignors.members import MemberView, Policy
 from coterie.assignors.memory import Memory
 from coterie.assignors.moves import Why
@@ -55,7 +55,7 @@ class Histories(RuleBasedStateMachine):
         self.lives = 1
         self.handed_back = self.drained = NO_JOBS
         """What was given back for a drain and did not run since; and what is being given back so."""
-        self.last: Round | None = None
+        self.last: RoundOutcome | None = None
         self.compute()
 
     # -- what happens -------------------------------------------------------------------------------------------------
@@ -228,7 +228,7 @@ class Histories(RuleBasedStateMachine):
     def any(self, data: st.DataObject) -> MemberId:
         return data.draw(st.sampled_from(sorted(self.members)))
 
-    def computed(self, memory: Memory, members: Mapping[MemberId, MemberView]) -> Round:
+    def computed(self, memory: Memory, members: Mapping[MemberId, MemberView]) -> RoundOutcome:
         return assign(
             memory,
             configured=self.configured,

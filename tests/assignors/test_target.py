@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from coterie.assignors import exchange, spread
-from coterie.assignors.target import Change, Load, balance, fewest_moves_bound
+from coterie.assignors.target import Load, LoadChange, balance, fewest_moves_bound
 from coterie.nouns.jobs import ConnectorName
 from tests.assignors.oracle import optimum
 
@@ -23,7 +23,7 @@ GROUPS = st.tuples(LOADS, st.integers(0, 5), COUNTS)
 Group = tuple[Sequence[Load], int, Mapping[ConnectorName, int]]
 
 
-def applied(loads: Sequence[Load], changes: Sequence[Change]) -> list[Load]:
+def applied(loads: Sequence[Load], changes: Sequence[LoadChange]) -> list[Load]:
     after = []
     for load, change in zip(loads, changes, strict=True):
         tasks = Counter(load.tasks)
@@ -33,7 +33,7 @@ def applied(loads: Sequence[Load], changes: Sequence[Change]) -> list[Load]:
     return after
 
 
-def moves_of(changes: Sequence[Change]) -> int:
+def moves_of(changes: Sequence[LoadChange]) -> int:
     given_away = [max(0, -change.connectors) for change in changes]
     given_away += [max(0, -count) for change in changes for count in change.tasks.values()]
     return sum(given_away)

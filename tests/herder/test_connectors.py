@@ -14,7 +14,7 @@ from coterie.herder.messages import (
     TaskConfigsPublished,
     ValidateConfig,
 )
-from coterie.herder.requests import Problem, PutConnector, Refused, RequestId
+from coterie.herder.requests import Problem, PutConnector, RequestId, RequestRefused
 from coterie.nouns.ids import ConfigOffset, Incarnation
 from coterie.nouns.jobs import NO_JOBS, ConnectorName, ConnectorTaskId, Jobs
 from coterie.nouns.states import TargetState
@@ -94,7 +94,7 @@ def test_a_new_config_is_judged_beside_the_tasks_that_may_have_checkpoints() -> 
     assert list(asked.checkpointed) == SHARES
     herder.tell(ConfigValidated(id=id_, errors={"tasks.max": ["no"]}))
     answer = herder.answer(id_)
-    assert isinstance(answer, Refused)
+    assert isinstance(answer, RequestRefused)
     assert (answer.problem, "no" in answer.message) == (Problem.BAD_REQUEST, True)
     assert not herder.take(AppendConfig)
 
@@ -113,7 +113,7 @@ def test_tasks_that_are_committed_meanwhile_have_the_config_judged_again() -> No
     (asked,) = herder.take(ValidateConfig)
     assert list(asked.checkpointed) == SHARES
     herder.tell(ConfigValidated(id=id_, errors={"tasks.max": ["no"]}))
-    assert isinstance(herder.answer(id_), Refused)
+    assert isinstance(herder.answer(id_), RequestRefused)
 
 
 def test_a_config_that_came_unjudged_is_split_beside_the_tasks_that_may_have_checkpoints() -> None:

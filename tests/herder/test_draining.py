@@ -1,12 +1,12 @@
 """A worker that is to go for good, and one that is called back."""
 
-from coterie.herder.messages import Exit, GroupLeft, LeaveGroup, Rejoin, Say, ShutdownOrdered, StopTask, Subscribe
+from coterie.herder.messages import Exit, GroupLeft, Leave, Rejoin, Say, ShutdownOrdered, StopTask, Subscribe
 from coterie.herder.requests import (
     DescribeWorker,
     Done,
     DrainWorker,
     Problem,
-    Refused,
+    RequestRefused,
     RestartWorker,
     UncordonWorker,
     WorkerView,
@@ -40,15 +40,15 @@ def test_what_is_revoked_stops_and_when_nothing_is_left_the_worker_leaves_for_go
     hand.assign(revoked=FIRST, protocol=STATIC)
     hand.obey()
     hand.tell(ROUND)
-    assert not hand.take(LeaveGroup), "the second task is still here"
+    assert not hand.take(Leave), "the second task is still here"
     hand.assign(revoked=BOTH_TASKS - FIRST, protocol=STATIC)
     hand.obey()
     assert told(hand).owned == NO_JOBS
-    assert not hand.take(LeaveGroup), "not before the next round has given its jobs to others"
+    assert not hand.take(Leave), "not before the next round has given its jobs to others"
     hand.tell(ROUND)
     hand.assign(protocol=STATIC)
     hand.obey()
-    assert [leave.for_good for leave in hand.take(LeaveGroup)] == [True]
+    assert [leave.for_good for leave in hand.take(Leave)] == [True]
     hand.tell(GroupLeft())
     assert [end.code for end in hand.take(Exit)] == [0]
 
@@ -66,7 +66,7 @@ def test_a_drain_that_is_called_back_is_said_in_the_next_join_and_the_worker_sta
     hand.tell(ROUND)
     hand.assign(assigned=FIRST, protocol=STATIC)
     hand.obey()
-    assert not hand.take(LeaveGroup)
+    assert not hand.take(Leave)
 
 
 def test_a_wish_that_comes_during_a_round_is_said_in_the_round_after_it() -> None:
@@ -84,11 +84,11 @@ def test_a_drain_outlives_the_membership() -> None:
     hand.tell(Lost(reason="the session is over"))
     hand.obey()
     assert told(hand).draining, "it joins again as one that drains"
-    assert not hand.take(LeaveGroup), "not before it is known that the group gives it nothing"
+    assert not hand.take(Leave), "not before it is known that the group gives it nothing"
     hand.tell(ROUND)
     hand.assign(protocol=STATIC)
     hand.obey()
-    assert len(hand.take(LeaveGroup)) == 1
+    assert len(hand.take(Leave)) == 1
 
 
 def test_sigterm_ends_a_drain_as_it_ends_any_work() -> None:
@@ -96,7 +96,7 @@ def test_sigterm_ends_a_drain_as_it_ends_any_work() -> None:
     hand.ask(DrainWorker(worker="here:8083"))
     hand.tell(ShutdownOrdered(reason="SIGTERM"))
     hand.obey()
-    assert [leave.for_good for leave in hand.take(LeaveGroup)] == [False], "it comes back: its place waits for it"
+    assert [leave.for_good for leave in hand.take(Leave)] == [False], "it comes back: its place waits for it"
 
 
 def test_in_a_group_that_has_no_word_for_it_a_drain_is_refused() -> None:
@@ -104,7 +104,7 @@ def test_in_a_group_that_has_no_word_for_it_a_drain_is_refused() -> None:
         if protocol < STATIC:
             hand = working(protocol)
             answer = hand.answer(hand.ask(DrainWorker(worker="here:8083")))
-            assert isinstance(answer, Refused)
+            assert isinstance(answer, RequestRefused)
             assert answer.problem is Problem.NOT_POSSIBLE
             assert f"speaks {protocol.setting}" in answer.message
             assert not hand.herder.life.is_draining
@@ -129,7 +129,7 @@ def test_whoever_has_no_place_has_nobody_to_hand_its_jobs_to() -> None:
     hand = ByHand()
     hand.begin()
     answer = hand.answer(hand.ask(DrainWorker(worker="here:8083")))
-    assert isinstance(answer, Refused)
+    assert isinstance(answer, RequestRefused)
     assert answer.problem is Problem.NO_LEADER
 
 
@@ -137,12 +137,12 @@ def test_a_worker_that_drains_is_not_restarted() -> None:
     hand = working()
     hand.ask(DrainWorker(worker="here:8083"))
     answer = hand.answer(hand.ask(RestartWorker(worker="here:8083")))
-    assert isinstance(answer, Refused)
+    assert isinstance(answer, RequestRefused)
     assert answer.problem is Problem.NOT_POSSIBLE
 
 
 def test_who_is_not_meant_names_the_leader() -> None:
     hand = working()
     answer = hand.answer(hand.ask(DrainWorker(worker="there")))
-    assert isinstance(answer, Refused)
+    assert isinstance(answer, RequestRefused)
     assert (answer.problem, answer.leader_url) == (Problem.NOT_LEADER, "http://leader:8083/")

@@ -3,7 +3,7 @@
 from coterie.herder.messages import (
     CloseRuntime,
     Exit,
-    LeaveGroup,
+    Leave,
     Rejoin,
     RuntimeClosed,
     SetTimer,
@@ -13,7 +13,7 @@ from coterie.herder.messages import (
     Subscribe,
     TimerFired,
 )
-from coterie.herder.requests import Done, DrainWorker, Problem, Refused, RestartWorker
+from coterie.herder.requests import Done, DrainWorker, Problem, RequestRefused, RestartWorker
 from coterie.nouns.jobs import NO_JOBS
 from coterie.nouns.membership import Lost, MemberState, PlaceHandover
 from coterie.nouns.states import State
@@ -53,7 +53,7 @@ def test_it_ends_in_its_place_and_without_a_farewell() -> None:
     assert end.place is not None
     assert (end.place.jobs, end.place.member_id, end.place.generation) == (BOTH_TASKS, ME, 1)
     assert not end.place.owes_round, "a follower needs none"
-    assert not hand.take(LeaveGroup)
+    assert not hand.take(Leave)
     shown = {str(task): hand.herder.statuses.get(task) for task in BOTH_TASKS.tasks}
     assert {status.state for status in shown.values() if status is not None} == {State.RESTARTING}
 
@@ -61,7 +61,7 @@ def test_it_ends_in_its_place_and_without_a_farewell() -> None:
 def test_whoever_could_not_start_again_says_so_and_stops_nothing() -> None:
     hand = working()
     answer = hand.answer(hand.ask(RestartWorker(worker="here:8083", obstacle="worker.properties cannot be read")))
-    assert answer == Refused(
+    assert answer == RequestRefused(
         problem=Problem.NOT_POSSIBLE,
         message="here would not start again, so it goes on as it is. worker.properties cannot be read",
     )
@@ -156,14 +156,14 @@ def test_sigterm_ends_a_worker_that_restarts() -> None:
     hand.obey()
     hand.tell(RuntimeClosed())
     assert not hand.take(Exit), "it leaves first"
-    assert len(hand.take(LeaveGroup)) == 1
+    assert len(hand.take(Leave)) == 1
 
 
 def test_a_worker_that_restarts_takes_no_orders() -> None:
     hand = working()
     hand.ask(RestartWorker(worker="here:8083"))
     answer = hand.answer(hand.ask(DrainWorker(worker="here:8083")))
-    assert isinstance(answer, Refused)
+    assert isinstance(answer, RequestRefused)
     assert answer.problem is Problem.SHUTTING_DOWN
 
 

@@ -15,7 +15,7 @@ from coterie.herder.messages import (
     FindConfigEnd,
     GroupLeft,
     Install,
-    LeaveGroup,
+    Leave,
     PublishTaskConfigs,
     Rejoin,
     RestartTask,
@@ -37,9 +37,9 @@ from coterie.herder.requests import (
     Problem,
     PutConnector,
     PutTaskConfigs,
-    Refused,
     Request,
     RequestId,
+    RequestRefused,
     SetTargetState,
 )
 from coterie.herder.seams import TaskDied, TaskEvent, TaskHalted, TaskProgressed, TaskStart
@@ -255,11 +255,11 @@ def test_a_shut_down_stops_writes_leaves_and_exits() -> None:
     waiting = herder.ask(DeleteConnector(connector=ORDERS))
     herder.tell(ShutdownOrdered(reason="SIGTERM"))
     refused = herder.answer(waiting)
-    assert isinstance(refused, Refused)
+    assert isinstance(refused, RequestRefused)
     assert refused.problem is Problem.SHUTTING_DOWN
-    assert not herder.take(LeaveGroup), "its tasks still run"
+    assert not herder.take(Leave), "its tasks still run"
     herder.obey()
-    assert herder.take(LeaveGroup) == [LeaveGroup(reason="SIGTERM")]
+    assert herder.take(Leave) == [Leave(reason="SIGTERM")]
     herder.tell(GroupLeft())
     assert herder.take(Exit) == [Exit(code=0, reason="SIGTERM")]
 
@@ -268,7 +268,7 @@ def test_a_worker_that_its_group_refuses_says_so_and_exits_with_an_error() -> No
     herder = ByHand()
     herder.begin()
     herder.tell(MembershipRefused(reason="set session.timeout.ms"))
-    assert herder.take(LeaveGroup) == [LeaveGroup(reason="set session.timeout.ms")]
+    assert herder.take(Leave) == [Leave(reason="set session.timeout.ms")]
     herder.tell(GroupLeft())
     assert herder.take(Exit) == [Exit(code=1, reason="set session.timeout.ms")]
 
@@ -280,9 +280,9 @@ def test_a_worker_that_is_refused_later_stops_its_tasks_before_it_leaves() -> No
     herder.assign(assigned=only(*TASKS))
     herder.obey()
     herder.tell(MembershipRefused(reason="not authorized"))
-    assert not herder.take(LeaveGroup), "its tasks still run"
+    assert not herder.take(Leave), "its tasks still run"
     herder.obey()
-    assert herder.take(LeaveGroup)
+    assert herder.take(Leave)
 
 
 def test_a_task_that_does_not_stop_does_not_hold_up_the_end() -> None:
@@ -296,7 +296,7 @@ def test_a_task_that_does_not_stop_does_not_hold_up_the_end() -> None:
     (timer,) = [order for order in herder.take(SetTimer) if order.timer == "shutdown"]
     herder.now_ms = timer.at_ms
     herder.tell(TimerFired(timer="shutdown"))
-    assert herder.take(LeaveGroup)
+    assert herder.take(Leave)
 
 
 def test_a_request_that_waits_too_long_is_given_up_unless_it_has_begun() -> None:
@@ -307,7 +307,7 @@ def test_a_request_that_waits_too_long_is_given_up_unless_it_has_begun() -> None
     herder.now_ms += 90_000
     herder.tell(TimerFired(timer=RequestDue(id=early)))
     timed_out = herder.answer(early)
-    assert isinstance(timed_out, Refused)
+    assert isinstance(timed_out, RequestRefused)
     assert timed_out.message == ("Request timed out. The worker is currently ensuring membership in the cluster")
     herder.assign(leader=ME)
     herder.obey()
@@ -319,7 +319,7 @@ def test_a_request_that_waits_too_long_is_given_up_unless_it_has_begun() -> None
     (append,) = herder.take(AppendConfig)
     herder.tell(TimerFired(timer=RequestDue(id=begun)))
     herder.do(append)
-    assert isinstance(herder.answer(begun), Refused)
+    assert isinstance(herder.answer(begun), RequestRefused)
     assert herder.herder.config.connector(ORDERS) is None
 
 
@@ -333,7 +333,7 @@ def test_a_read_waits_for_what_was_written_before_it_and_not_for_ever() -> None:
     assert herder.answer(read) is None
     herder.now_ms += 3_000
     herder.tell(TimerFired(timer=RequestDue(id=read)))
-    assert isinstance(herder.answer(read), Refused)
+    assert isinstance(herder.answer(read), RequestRefused)
 
 
 def test_statuses_that_could_not_be_written_are_written_later_unless_newer_ones_are_known() -> None:

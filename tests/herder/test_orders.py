@@ -6,7 +6,7 @@ import pytest
 
 from coterie.assignors.members import MemberView
 from coterie.herder.group_view import Dealt
-from coterie.herder.requests import Answer, Done, Problem, Refused, UncordonWorker
+from coterie.herder.requests import Answer, Done, Problem, RequestRefused, UncordonWorker
 from coterie.nouns.ids import InstanceId, MemberId, WorkerId, WorkerUrl
 from tests.herder.builders import STATIC, working
 from tests.herder.by_hand import ME, OTHER
@@ -43,14 +43,14 @@ def ordered(worker: str, *members: tuple[MemberId, str, str, str | None]) -> Ans
 def test_a_follower_obeys_only_its_address_and_leaves_names_to_the_leader() -> None:
     hand = working()
     answer = hand.answer(hand.ask(UncordonWorker(worker="here")))
-    assert isinstance(answer, Refused)
+    assert isinstance(answer, RequestRefused)
     assert answer.problem is Problem.NOT_LEADER
     assert hand.answer(hand.ask(UncordonWorker(worker="here:8083"))) == Done()
 
 
 def test_a_name_that_the_leader_shares_with_another_is_refused() -> None:
     answer = ordered("a", (ME, "a", "here:8083", None), (OTHER, "a", "there:8083", None))
-    assert isinstance(answer, Refused)
+    assert isinstance(answer, RequestRefused)
     assert (answer.problem, answer.message) == (
         Problem.BAD_REQUEST,
         "2 workers are called a; name one of here:8083, there:8083",
@@ -59,7 +59,7 @@ def test_a_name_that_the_leader_shares_with_another_is_refused() -> None:
 
 def test_the_name_of_another_goes_before_the_leaders_own_instance_id() -> None:
     answer = ordered("lead", (ME, "a", "here:8083", "lead"), (OTHER, "lead", "there:8083", None))
-    assert isinstance(answer, Refused)
+    assert isinstance(answer, RequestRefused)
     assert (answer.problem, answer.leader_url) == (Problem.NOT_THIS_WORKER, "http://there:8083/")
 
 

@@ -21,7 +21,7 @@ from coterie.herder.messages import (
     TaskConfigsPublished,
     TimerFired,
 )
-from coterie.herder.requests import Done, Problem, PutTaskConfigs, Refused
+from coterie.herder.requests import Done, Problem, PutTaskConfigs, RequestRefused
 from coterie.herder.session_keys import SessionKey, SessionKeySettings, Signature, Signing
 from coterie.herder.timers import RetryDue
 from coterie.nouns.ids import ConfigOffset, Incarnation
@@ -299,8 +299,8 @@ def signed(letter: bytes, algorithm: str = "HmacSHA256", body: bytes = BODY) -> 
     return Signing(key=letter * 32, algorithm=algorithm).signature(body)
 
 
-UNSIGNED = Refused(problem=Problem.BAD_REQUEST, message="Internal request missing required signature")
-FORBIDDEN = Refused(problem=Problem.FORBIDDEN, message="Internal request contained invalid signature.")
+UNSIGNED = RequestRefused(problem=Problem.BAD_REQUEST, message="Internal request missing required signature")
+FORBIDDEN = RequestRefused(problem=Problem.FORBIDDEN, message="Internal request contained invalid signature.")
 
 
 @pytest.mark.parametrize("protocol", SIGNING)
@@ -311,7 +311,7 @@ def test_a_leader_takes_what_is_signed_with_its_key_and_nothing_else(protocol: C
     assert answer(herder, replace(signed(b"k"), body=b"[]")) == FORBIDDEN
     assert answer(herder, signed(b"x"), ConnectorName("nope")) == FORBIDDEN, "before it is said what there is"
     unknown = answer(herder, signed(b"k"), ConnectorName("nope"))
-    assert isinstance(unknown, Refused)
+    assert isinstance(unknown, RequestRefused)
     assert unknown.problem is Problem.NOT_FOUND
     assert answer(herder, signed(b"k")) == Done()
     assert herder.herder.config.tasks(ORDERS)
@@ -321,7 +321,7 @@ def test_an_algorithm_that_is_not_in_the_list_is_told_with_the_list_before_the_k
     herder = a_leader(verification_algorithms=("HmacSHA256", "HmacSHA512"))
     for algorithm in ("HmacMD5", "hmacsha256"):
         refused = answer(herder, signed(b"k", algorithm))
-        assert isinstance(refused, Refused)
+        assert isinstance(refused, RequestRefused)
         assert refused.problem is Problem.BAD_REQUEST
         assert f"does not support the '{algorithm}' key signing algorithm" in refused.message
         assert "currently configured to use: [HmacSHA256, HmacSHA512]." in refused.message
@@ -332,7 +332,7 @@ def test_a_leader_that_has_read_no_key_says_that_it_is_starting() -> None:
     herder.take(MakeSessionKey)
     id_ = herder.ask(PutTaskConfigs(connector=ORDERS, configs=CONFIGS, signature=signed(b"k")))
     refused = herder.answer(id_)
-    assert isinstance(refused, Refused)
+    assert isinstance(refused, RequestRefused)
     assert refused.problem is Problem.STARTING
     assert refused.message.endswith("has not been able to read a session key from the config topic yet")
 
@@ -349,7 +349,7 @@ def test_a_follower_checks_too_and_then_says_who_leads() -> None:
     herder.assign(protocol=ConnectProtocol.SESSIONED)
     assert answer(herder, None) == UNSIGNED
     told = answer(herder, signed(b"k"))
-    assert isinstance(told, Refused)
+    assert isinstance(told, RequestRefused)
     assert (told.problem, told.leader_url) == (Problem.NOT_LEADER, "http://leader:8083/")
 
 

@@ -175,9 +175,9 @@ def _name_for_member(member: Member, event: events.Event[Response]) -> str:
             if id_ not in {asked.id for asked in _in_flight(member)}:
                 return "Answered late"
             return f"{API_NAMES[type(response)]} answered {response.error.name.upper()}"
-        case events.Failed(id=id_):
+        case events.Unanswered(id=id_):
             asked = next((asked for asked in _in_flight(member) if asked.id == id_), None)
-            return "Failed late" if asked is None else f"{API_NAMES[type(asked.request)]} failed"
+            return "Unanswered late" if asked is None else f"{API_NAMES[type(asked.request)]} failed"
         case events.TimerFired(timer=timer):
             return f"timer {timer}"
         case _:

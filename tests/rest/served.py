@@ -8,7 +8,7 @@ from coterie.herder.seams import LeaderClient
 from coterie.rest.app import create_app
 from coterie.rest.leader import HttpLeaderClient, open_client
 from coterie.rest.server import bind, serve_while
-from coterie.worker.worker import Ended, Worker
+from coterie.worker.worker import Worker, WorkerEnded
 from tests.worker.simulated import Cluster, Running, SimulatedRuntime, until
 
 JSON = {"Content-Type": "application/json"}
@@ -29,7 +29,7 @@ class ServedCluster(Cluster):
         listener = bind("127.0.0.1", 0)
         port: int = listener.getsockname()[1]
 
-        async def run(worker: Worker) -> Ended:
+        async def run(worker: Worker) -> WorkerEnded:
             app = create_app(worker, self.client, cluster_id="simulated")
             return await serve_while(app, listener, worker.run())
 

@@ -32,7 +32,7 @@ from coterie.nouns.membership import Lost, MembershipEvent, PlaceHandover
 from coterie.rest.leader import open_client
 from coterie.rest.server import bind
 from coterie.worker.membership import GroupMembership
-from coterie.worker.worker import Ended, Worker
+from coterie.worker.worker import Worker, WorkerEnded
 
 SESSION_MS = 6_000
 
@@ -122,7 +122,7 @@ class Composed:
     runtime: TaskRuntime
     client: httpx.AsyncClient
     worker: Worker | None = None
-    run: "asyncio.Task[Ended] | None" = None
+    run: "asyncio.Task[WorkerEnded] | None" = None
     heard: list[Heard] = field(default_factory=list)
     events: list[MembershipEvent] = field(default_factory=list)
 

@@ -8,7 +8,6 @@ from coterie.member.events import (
     Answered,
     Effect,
     Event,
-    Failed,
     LeaveWanted,
     Left,
     RejoinWanted,
@@ -17,6 +16,7 @@ from coterie.member.events import (
     SetTimer,
     Subscribed,
     TimerFired,
+    Unanswered,
 )
 from coterie.nouns.ids import ConfigOffset, MemberId, WorkerUrl
 from coterie.nouns.jobs import NO_JOBS
@@ -36,7 +36,7 @@ def step(counter: Counter, event: Event[int], *, now_ms: int) -> Output[None, Ef
             return Output(effects=(Send(id=RequestId(counter.sent), request=counter.sent),))
         case Answered(id=id_, response=count) if id_ == counter.sent:
             return Output(effects=(assigned(count),))
-        case Failed(id=id_) if id_ == counter.sent:
+        case Unanswered(id=id_) if id_ == counter.sent:
             return Output(effects=(SetTimer(timer="retry", at_ms=now_ms + 1),))
         case LeaveWanted():
             return Output(effects=(Left(),))

@@ -19,7 +19,7 @@ from coterie.nouns.ids import GroupId, InstanceId, WorkerId, WorkerUrl
 from coterie.nouns.jobs import ConnectorName, Jobs
 from coterie.wire.connect import ConnectProtocol
 from coterie.worker.membership import GroupMembership
-from coterie.worker.worker import Ended, Worker
+from coterie.worker.worker import Worker, WorkerEnded
 from tests.worker.simulated import Floor, LocalLeaderClient, SimulatedRuntime, until
 
 SESSION_MS, REBALANCE_TIMEOUT_MS, DELAY_MS = 6_000, 10_000, 1_500
@@ -99,7 +99,7 @@ class Remote:
 
     worker: Worker
     runtime: SimulatedRuntime
-    run: asyncio.Task[Ended]
+    run: asyncio.Task[WorkerEnded]
 
 
 class Fleet:
@@ -114,7 +114,7 @@ class Fleet:
         self.floor = Floor()
         self.delay_ms = DELAY_MS
         self.workers: list[Remote] = []
-        self._runs: list[tuple[Worker, asyncio.Task[Ended]]] = []
+        self._runs: list[tuple[Worker, asyncio.Task[WorkerEnded]]] = []
         self.group_id = GroupId(f"fleet-{uuid.uuid4().hex[:8]}")
         self._stack = stack
         self._by_url: dict[WorkerUrl, Worker] = {}
@@ -154,7 +154,7 @@ class Fleet:
         protocol: ConnectProtocol | None = None,
         claims: Jobs | None = None,
         kind: type[Worker] = Worker,
-    ) -> tuple[Worker, asyncio.Task[Ended]]:
+    ) -> tuple[Worker, asyncio.Task[WorkerEnded]]:
         number = len(self._runs) if number is None else number
         coordinator = KafkaCoordinator(
             [self.bootstrap if port is None else f"127.0.0.1:{port}"],

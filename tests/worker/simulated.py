@@ -21,7 +21,7 @@ from coterie.herder.requests import (
     Problem,
     PutConnector,
     PutTaskConfigs,
-    Refused,
+    RequestRefused,
     WorkerView,
 )
 from coterie.herder.seams import (
@@ -51,7 +51,7 @@ from coterie.nouns.membership import (
 )
 from coterie.wire.connect import ConnectProtocol, RoundToken, WorkerAssignment, WorkerMetadata
 from coterie.wire.connect_bytes import decode_assignment, decode_metadata, encode_assignment, encode_metadata
-from coterie.worker.worker import Ended, Worker
+from coterie.worker.worker import Worker, WorkerEnded
 
 SESSION_TIMEOUT_MS = 10_000
 WINDOW_MS = 20
@@ -434,7 +434,7 @@ class LocalLeaderClient:
         signature = signing.signature(b"as sent") if signing is not None else None
         request = PutTaskConfigs(connector=connector, configs=configs, signature=signature)
         answer = await self._workers[leader_url].ask(request)
-        if isinstance(answer, Refused):
+        if isinstance(answer, RequestRefused):
             refused = SignatureRefusedError if answer.problem is Problem.FORBIDDEN else WorldError
             raise refused(answer.message)
 
@@ -446,7 +446,7 @@ class Running:
     worker: Worker
     runtime: SimulatedRuntime
     membership: SimulatedMembership
-    run: asyncio.Task[Ended]
+    run: asyncio.Task[WorkerEnded]
 
 
 class Cluster:
@@ -483,7 +483,7 @@ class Cluster:
         wait: bool = True,
         port: int = 0,
         protocol: ConnectProtocol | None = None,
-        run: Callable[[Worker], Coroutine[object, object, Ended]] = Worker.run,
+        run: Callable[[Worker], Coroutine[object, object, WorkerEnded]] = Worker.run,
     ) -> Running:
         """A worker that does ``run``; returned when it has its first assignment, unless not to ``wait``."""
         number = len(self.workers) + 1

@@ -12,7 +12,7 @@ from coterie.herder.requests import (
     Done,
     Problem,
     PutConnector,
-    Refused,
+    RequestRefused,
     SetTargetState,
     WorkerView,
 )
@@ -20,7 +20,7 @@ from coterie.herder.seams import RuntimeDied
 from coterie.nouns.jobs import ConnectorName, ConnectorTaskId
 from coterie.nouns.states import TargetState
 from coterie.worker.inbox import now_ms
-from coterie.worker.worker import Phase
+from coterie.worker.worker import WorkerPhase
 from tests.worker.simulated import Cluster, Running, SimulatedRuntime, until
 
 ORDERS, STOCK = ConnectorName("orders"), ConnectorName("stock")
@@ -54,7 +54,7 @@ async def test_a_connector_is_born_runs_and_dies(cluster: Cluster) -> None:
 
     assert await one.worker.ask(DeleteConnector(connector=ORDERS)) == Done()
     gone = await one.worker.ask(DescribeConnector(connector=ORDERS))
-    assert isinstance(gone, Refused)
+    assert isinstance(gone, RequestRefused)
     assert gone.problem is Problem.NOT_FOUND
     await until(lambda: not cluster.running_tasks())
     await until(lambda: not any(cluster.status_log.latest().values()))
@@ -298,19 +298,19 @@ async def test_a_worker_joins_only_when_its_runtime_is_open(cluster: Cluster) ->
     one = await cluster.start(runtime=runtime, wait=False)
     await until(lambda: one.worker.stage == "starting the task runtime")
     answer = await one.worker.ask(DescribeConnector(connector=ORDERS))
-    assert isinstance(answer, Refused)
+    assert isinstance(answer, RequestRefused)
     assert answer.problem is Problem.STARTING
     assert cluster.group.rounds == 0
     runtime.opens.set()
     await cluster.settle()
-    assert one.worker.phase is Phase.RUNNING
+    assert one.worker.phase is WorkerPhase.RUNNING
 
 
 async def test_a_write_that_the_log_refuses_says_so_and_the_next_one_succeeds(cluster: Cluster) -> None:
     await cluster.start()
     cluster.config_log.broken = True
     refused = await cluster.create("orders")
-    assert isinstance(refused, Refused)
+    assert isinstance(refused, RequestRefused)
     assert refused.problem is Problem.LOG_FAILED
     cluster.config_log.broken = False
     assert isinstance(await cluster.create("orders"), ConnectorInfo)

@@ -41,7 +41,7 @@ AGAIN_MS = 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Round:
+class RoundOutcome:
     """The leader's answer to one rebalance."""
 
     memory: Memory
@@ -79,7 +79,7 @@ def assign(
     now_ms: int,
     policy: Policy,
     known_delay_ms: int = 0,
-) -> Round:
+) -> RoundOutcome:
     """Compute the round of ``generation``.
 
     :param last_completed_generation: the last one whose assignment this worker received; -1 when there is none in its
@@ -142,7 +142,7 @@ def assign(
     moves_left = count(aim.drains) + (0 if waiting else count(aim.balance)) - moves_now
     # (Whoever gives something back joins again by itself, unless it is deleted: nobody waits for that.)
     asks_for_moves = moves_left and not any(why.keys() - {Why.DELETED} for why in taken.values())
-    return Round(
+    return RoundOutcome(
         memory=Memory(
             generation=generation,
             members=assignments,

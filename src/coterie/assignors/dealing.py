@@ -4,7 +4,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from operator import attrgetter
 
-from coterie.assignors.target import NO_CHANGE, Change, Load, balance
+from coterie.assignors.target import NO_CHANGE, Load, LoadChange, balance
 from coterie.nouns.ids import MemberId
 from coterie.nouns.jobs import NO_JOBS, ConnectorName, ConnectorTaskId, Jobs
 
@@ -47,7 +47,7 @@ def toward_balance(
     return given, released
 
 
-def _surplus(owned: Jobs, change: Change, moved: Jobs) -> Jobs:
+def _surplus(owned: Jobs, change: LoadChange, moved: Jobs) -> Jobs:
     """As many as ``change`` takes away: those that have moved before, then the last ones by name and number."""
     gives = {connector: -count for connector, count in change.tasks.items() if count < 0}
     if not gives and change.connectors >= 0:

@@ -12,7 +12,7 @@ from typing import TypeAlias
 from coterie.assignors.shares import Shares
 from coterie.nouns.jobs import ConnectorName
 
-Held: TypeAlias = Sequence[Mapping[ConnectorName, int]]
+HeldTasks: TypeAlias = Sequence[Mapping[ConnectorName, int]]
 """Of each worker, its tasks by connector."""
 Deltas: TypeAlias = Sequence[dict[ConnectorName, int]]
 """Of each worker, by connector: tasks gained (above zero) or given away (below); nothing is at zero."""
@@ -21,7 +21,7 @@ NOTHING = -(1 << 60)
 """Below every price."""
 
 
-def exchange(held: Held, free: Mapping[ConnectorName, int], shares: Shares) -> Deltas:
+def exchange(held: HeldTasks, free: Mapping[ConnectorName, int], shares: Shares) -> Deltas:
     """Bring every worker to its share, and settle in ``shares`` who has a task's extra.
 
     :param free: the tasks that nobody runs.
@@ -57,7 +57,7 @@ def exchange(held: Held, free: Mapping[ConnectorName, int], shares: Shares) -> D
 
 
 def _give(
-    held: Held,
+    held: HeldTasks,
     deltas: Deltas,
     levels: "_Levels",
     due: dict[int, int],
@@ -114,7 +114,7 @@ def _give(
 class _Levels:
     """Where the next task of each connector would come to lie, were the takers filled evenly."""
 
-    def __init__(self, names: Iterable[ConnectorName], takers: Held) -> None:
+    def __init__(self, names: Iterable[ConnectorName], takers: HeldTasks) -> None:
         self.level = dict.fromkeys(names, 0)
         self._at = dict.fromkeys(self.level, len(takers))
         """How many takers are at the level."""
@@ -154,7 +154,7 @@ class _Taking:
 
     def __init__(
         self,
-        held: Held,
+        held: HeldTasks,
         deltas: Deltas,
         with_task: list[bool],
         room: Mapping[int, int],

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import TypeAlias
 
-from coterie.assignors.cooperative import Round, assign
+from coterie.assignors.cooperative import RoundOutcome, assign
 from coterie.assignors.members import MemberView, Policy
 from coterie.assignors.memory import MemberRound, Memory, Waiting, union
 from coterie.assignors.moves import Why
@@ -34,23 +34,23 @@ class Picture:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Joins:
+class MemberJoins:
     member: MemberId
     claims: Jobs | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Leaves:
+class MemberLeaves:
     member: MemberId
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Drains:
+class MemberDrains:
     member: MemberId
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Claims:
+class MemberClaims:
     """From now on ``member`` takes only ``jobs``; None makes it a wildcard worker."""
 
     member: MemberId
@@ -69,20 +69,20 @@ class Deleted:
     connector: ConnectorName
 
 
-Change: TypeAlias = Joins | Leaves | Drains | Claims | Created | Deleted
+GroupChange: TypeAlias = MemberJoins | MemberLeaves | MemberDrains | MemberClaims | Created | Deleted
 
 
-def changed(picture: Picture, change: Change) -> Picture:
+def changed(picture: Picture, change: GroupChange) -> Picture:
     """``picture`` after ``change``, before anything has moved. A member that left is missing, what it ran is not."""
     members, configured = picture.members, picture.configured
     match change:
-        case Joins(member=member, claims=claims):
+        case MemberJoins(member=member, claims=claims):
             return replace(picture, members={**members, member: MemberView(claims=claims)})
-        case Leaves(member=member):
+        case MemberLeaves(member=member):
             return replace(picture, members={other: view for other, view in members.items() if other != member})
-        case Drains(member=member):
+        case MemberDrains(member=member):
             return replace(picture, members={**members, member: replace(members[member], draining=True)})
-        case Claims(member=member, jobs=jobs):
+        case MemberClaims(member=member, jobs=jobs):
             return replace(picture, members={**members, member: replace(members[member], claims=jobs)})
         case Created(connector=connector, tasks=tasks):
             created: list[Job] = [connector, *(ConnectorTaskId(connector, number) for number in range(tasks))]
@@ -140,7 +140,7 @@ class Plan:
         return sum(move.stops_in is not None for move in self.moves)
 
 
-def plan(picture: Picture, changes: Sequence[Change]) -> Plan:
+def plan(picture: Picture, changes: Sequence[GroupChange]) -> Plan:
     """What comes of ``changes``, all at once."""
     target = picture
     for change in changes:
@@ -225,7 +225,7 @@ class _Track:
         )
 
 
-def _follow(tracks: dict[Job, _Track], outcome: Round, *, number: int, now_ms: int) -> None:
+def _follow(tracks: dict[Job, _Track], outcome: RoundOutcome, *, number: int, now_ms: int) -> None:
     for member, one in outcome.assignments.items():
         for why, jobs in one.why.items():
             for job in jobs:

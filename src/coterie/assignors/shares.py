@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from itertools import product
 from typing import TypeAlias
 
-State: TypeAlias = tuple[bool, bool]
+Extras: TypeAlias = tuple[bool, bool]
 """Whether a worker has a connector's extra, and whether it has a task's."""
 
 _Kind: TypeAlias = tuple[bool, bool]
@@ -38,7 +38,7 @@ class Shares:
     with_connector: list[bool]
     with_task: list[bool]
     """True is settled where nothing else is lawful; for the others whoever deals decides."""
-    lawful: Sequence[frozenset[State]]
+    lawful: Sequence[frozenset[Extras]]
     """Of each worker, the states that cost no stop more than others."""
 
     def may(self, worker: int, *, connector: bool, task: bool) -> bool:
@@ -81,13 +81,13 @@ def divide(connectors: Sequence[int], tasks: Sequence[int], *, all_connectors: i
     )
 
 
-def _lawful(kinds: Counter[_Kind], connectors_extras: int, tasks_extras: int) -> dict[_Kind, frozenset[State]]:
+def _lawful(kinds: Counter[_Kind], connectors_extras: int, tasks_extras: int) -> dict[_Kind, frozenset[Extras]]:
     if connectors_extras + tasks_extras <= kinds.total():
         states = [(False, False), (True, False), (False, True)]
     else:
         states = [(True, False), (False, True), (True, True)]
 
-    def gain(kind: _Kind, state: State, prices: tuple[int, int]) -> int:
+    def gain(kind: _Kind, state: Extras, prices: tuple[int, int]) -> int:
         return (kind[0] - prices[0]) * state[0] + (kind[1] - prices[1]) * state[1]
 
     def total(prices: tuple[int, int]) -> int:

@@ -23,7 +23,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from itertools import count, pairwise
 from typing import TypeAlias
 
-from coterie.assignors.exchange import Deltas, Held
+from coterie.assignors.exchange import Deltas, HeldTasks
 from coterie.assignors.shares import Shares
 from coterie.nouns.jobs import ConnectorName
 
@@ -37,7 +37,7 @@ _Node: TypeAlias = ConnectorName | int
 """A connector, a worker, or one of the two that hand extras around."""
 
 
-def spread(held: Held, deltas: Deltas, shares: Shares) -> None:
+def spread(held: HeldTasks, deltas: Deltas, shares: Shares) -> None:
     """Change ``deltas``, and the extras in ``shares``, to those of a best spread that needs no stop more."""
     exchanged = _Exchanged(held, deltas, shares)
     crowded = list(exchanged.crowded())
@@ -57,7 +57,7 @@ def spread(held: Held, deltas: Deltas, shares: Shares) -> None:
 class _Exchanged:
     """What everybody has after the exchange, and what of it may still change."""
 
-    def __init__(self, held: Held, deltas: Deltas, shares: Shares) -> None:
+    def __init__(self, held: HeldTasks, deltas: Deltas, shares: Shares) -> None:
         self.held = held
         self.deltas = deltas
         self._shares = shares

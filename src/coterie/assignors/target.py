@@ -38,17 +38,17 @@ class Load(NamedTuple):
         return sum(self.tasks.values())
 
 
-class Change(NamedTuple):
+class LoadChange(NamedTuple):
     """What one worker gains (above zero) or gives away (below)."""
 
     connectors: int = 0
     tasks: Mapping[ConnectorName, int] = MappingProxyType({})
 
 
-NO_CHANGE = Change()
+NO_CHANGE = LoadChange()
 
 
-def balance(loads: Sequence[Load], *, connectors: int, tasks: Mapping[ConnectorName, int]) -> Sequence[Change]:
+def balance(loads: Sequence[Load], *, connectors: int, tasks: Mapping[ConnectorName, int]) -> Sequence[LoadChange]:
     """The change of every worker, in the order of ``loads``, which is also the order that settles ties.
 
     ``connectors`` and ``tasks`` (by connector) are what nobody runs.
@@ -67,7 +67,9 @@ def balance(loads: Sequence[Load], *, connectors: int, tasks: Mapping[ConnectorN
     else:
         deltas = _dealt_in_turn(tasks, shares)
     more = [shares.connectors_floor + extra - host for host, extra in zip(hosting, shares.with_connector, strict=True)]
-    return [Change(count, delta) if count or delta else NO_CHANGE for count, delta in zip(more, deltas, strict=True)]
+    return [
+        LoadChange(count, delta) if count or delta else NO_CHANGE for count, delta in zip(more, deltas, strict=True)
+    ]
 
 
 def _dealt_in_turn(tasks: Mapping[ConnectorName, int], shares: Shares) -> Deltas:

@@ -18,7 +18,7 @@ from coterie.herder.messages import (
     SplitFailed,
     TaskConfigsPublished,
 )
-from coterie.herder.requests import Answer, PutTaskConfigs, Refused
+from coterie.herder.requests import Answer, PutTaskConfigs, RequestRefused
 from coterie.herder.state import Turn
 from coterie.herder.timers import RetryDue
 from coterie.herder.work import (
@@ -186,7 +186,7 @@ def on_own_answer(turn: Turn, request: PutTaskConfigs, answer: Answer) -> None:
     if not isinstance(split.state, SplitUp) or request.configs is not split.state.configs:
         split.publishing = None
         return  # Superseded while it was under way.
-    refusal = answer.message if isinstance(answer, Refused) else None
+    refusal = answer.message if isinstance(answer, RequestRefused) else None
     written_at = split.state.written_at
     on_published(turn, TaskConfigsPublished(connector=request.connector, written_at=written_at, refusal=refusal))
 

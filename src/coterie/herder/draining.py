@@ -10,7 +10,7 @@ The wish outlives the membership: who loses its place while it drains joins agai
 
 from coterie.herder import ending
 from coterie.herder.messages import Say
-from coterie.herder.requests import Answer, Done, Problem, Refused
+from coterie.herder.requests import Answer, Done, Problem, RequestRefused
 from coterie.herder.rounds import asking, spoken
 from coterie.herder.rounds.state import AfterRelease, ForNews
 from coterie.herder.state import Turn
@@ -19,16 +19,18 @@ from coterie.herder.state import Turn
 def drain(turn: Turn) -> Answer:
     herder = turn.herder
     if herder.life.is_restarting:
-        return Refused(problem=Problem.SHUTTING_DOWN, message="This worker is restarting; drain it when it is back")
+        return RequestRefused(
+            problem=Problem.SHUTTING_DOWN, message="This worker is restarting; drain it when it is back"
+        )
     if not herder.place.member_id:
         message = "This worker has no place in its group at the moment, so nobody could take its jobs; ask again"
-        return Refused(problem=Problem.NO_LEADER, message=message)
+        return RequestRefused(problem=Problem.NO_LEADER, message=message)
     if (why := spoken.why_drain_waits(herder)) is not None:
         message = (
             f"{why[0].upper()}{why[1:]}. Until then stop this worker (SIGTERM): its jobs move when it has been gone "
             "for scheduled.rebalance.max.delay.ms"
         )
-        return Refused(problem=Problem.NOT_POSSIBLE, message=message)
+        return RequestRefused(problem=Problem.NOT_POSSIBLE, message=message)
     _turn_to(turn, draining=True, reason="this worker drains")
     return Done()
 

@@ -1,6 +1,6 @@
 """How the life of a worker's process ends: it leaves its group, or begins anew in the same place.
 
-*Leaving*: everything here stops, the last statuses are written, the worker leaves the group, the process exits.
+*Shutting down*: everything here stops, the last statuses are written, the worker leaves the group, the process exits.
 
 *Relaunching*, for a new version or for other settings: tasks stop at the ends of their batches and the runtime closes,
 while heartbeats go on. Then the process executes itself and goes on as the very member that it was: it owns what it
@@ -13,11 +13,11 @@ move.
 from dataclasses import replace
 
 from coterie.herder import place, reads, statuses, writes
-from coterie.herder.messages import CloseRuntime, Exit, LeaveGroup, Say, SetTimer
-from coterie.herder.requests import Answer, Done, Problem, Refused
+from coterie.herder.messages import CloseRuntime, Exit, Leave, Say, SetTimer
+from coterie.herder.requests import Answer, Done, Problem, RequestRefused
 from coterie.herder.rounds import asking, spoken
 from coterie.herder.rounds.state import AfterRelease
-from coterie.herder.state import Herder, Leaving, Relaunching, Turn, Working
+from coterie.herder.state import Herder, Relaunching, ShuttingDown, Turn, Working
 from coterie.nouns.ids import Generation
 from coterie.nouns.membership import PlaceHandover
 from coterie.nouns.states import State
@@ -33,7 +33,7 @@ def leave(turn: Turn, reason: str, *, code: int, grace_ms: int, for_good: bool =
     if life.is_leaving:
         return
     turn.order(Say(text=f"This worker is leaving: {reason}"))
-    life.course = Leaving(code=code, reason=reason, for_good=for_good)
+    life.course = ShuttingDown(code=code, reason=reason, for_good=for_good)
     place.drop_jobs(turn)
     _refuse_all(turn, "Worker is shutting down")
     turn.order(SetTimer(timer="shutdown", at_ms=turn.now_ms + grace_ms + FAREWELL_MS))
@@ -43,11 +43,11 @@ def restart(turn: Turn, obstacle: str | None) -> Answer:
     herder = turn.herder
     if herder.life.is_draining:
         message = "This worker drains: it ends when it is done. To keep it, call it back first (uncordon)"
-        return Refused(problem=Problem.NOT_POSSIBLE, message=message)
+        return RequestRefused(problem=Problem.NOT_POSSIBLE, message=message)
     if not herder.life.is_restarting:
         if obstacle is not None:
             message = f"{herder.settings.shown_name} would not start again, so it goes on as it is. {obstacle}"
-            return Refused(problem=Problem.NOT_POSSIBLE, message=message)
+            return RequestRefused(problem=Problem.NOT_POSSIBLE, message=message)
         turn.order(Say(text="By order of an operator this worker restarts"))
         herder.life.course = Relaunching()
         _refuse_all(turn, "Worker is restarting")
@@ -62,7 +62,7 @@ def advance(turn: Turn) -> None:
     """Go when all has stopped and the statuses are written; a restart waits for a round that is under way, too."""
     herder, work = turn.herder, turn.herder.work
     match herder.life.course:
-        case Leaving() if not work.runs and work.is_all_written:
+        case ShuttingDown() if not work.runs and work.is_all_written:
             _go(turn)
         case Relaunching() if herder.place.is_settled and work.is_all_written and not work.active_tasks:
             _go(turn)
@@ -84,7 +84,7 @@ def on_restart_due(turn: Turn) -> None:
 
 def on_left(turn: Turn) -> None:
     course = turn.herder.life.course
-    assert isinstance(course, Leaving)
+    assert isinstance(course, ShuttingDown)
     turn.order(Exit(code=course.code, reason=course.reason))
 
 
@@ -96,13 +96,13 @@ def on_closed(turn: Turn) -> None:
 def _go(turn: Turn) -> None:
     life = turn.herder.life
     match life.course:
-        case Leaving(is_said=False) as leaving:
-            life.course = replace(leaving, is_said=True)
-            turn.order(LeaveGroup(reason=leaving.reason, for_good=leaving.for_good))
+        case ShuttingDown(is_said=False) as course:
+            life.course = replace(course, is_said=True)
+            turn.order(Leave(reason=course.reason, for_good=course.for_good))
         case Relaunching(is_closing=False):
             life.course = Relaunching(is_closing=True)
             turn.order(CloseRuntime())
-        case Working() | Leaving() | Relaunching():
+        case Working() | ShuttingDown() | Relaunching():
             pass
 
 

@@ -60,13 +60,13 @@ from coterie.herder.messages import (
 )
 from coterie.herder.requests import (
     DeleteConnector,
-    DescribeGroup,
     DescribeWorker,
+    DescribeWorkerGroup,
     DrainWorker,
     Problem,
     PutConnector,
     PutTaskConfigs,
-    Refused,
+    RequestRefused,
     RestartWorker,
     SetTargetState,
     UncordonWorker,
@@ -276,15 +276,15 @@ def _on_end_found(turn: Turn, purpose: EndPurpose, end: ConfigOffset | None) -> 
 
 def _on_arrival(turn: Turn, event: RequestArrived) -> None:
     leaves, restarts = turn.herder.life.is_leaving, turn.herder.life.is_restarting
-    if leaves or (restarts and not isinstance(event.request, DescribeWorker | DescribeGroup)):
+    if leaves or (restarts and not isinstance(event.request, DescribeWorker | DescribeWorkerGroup)):
         doing = "shutting down" if leaves else "restarting"
-        refusal = Refused(problem=Problem.SHUTTING_DOWN, message=f"Worker is {doing}")
+        refusal = RequestRefused(problem=Problem.SHUTTING_DOWN, message=f"Worker is {doing}")
         turn.order(Reply(id=event.id, answer=refusal))
         return
     match event.request:
         case PutConnector() | DeleteConnector() | SetTargetState() | PutTaskConfigs() as request:
             writes.on_request(turn, event, request)
-        case DescribeGroup():
+        case DescribeWorkerGroup():
             orders.on_describe(turn, event)
         case DrainWorker() | UncordonWorker() | RestartWorker() as order:
             orders.on_order(turn, event, order)

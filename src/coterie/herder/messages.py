@@ -372,7 +372,7 @@ class AppendStatuses:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LeaveGroup:
+class Leave:
     """→ GroupLeft"""
 
     reason: str
@@ -396,7 +396,7 @@ Chore: TypeAlias = (
     | FindConfigEnd
     | AppendConfig
     | AppendStatuses
-    | LeaveGroup
+    | Leave
     | CloseRuntime
 )
 Effect: TypeAlias = Reply | SetTimer | CancelTimer | Say | Subscribe | Rejoin | Abandon | Install | Exit | Chore

@@ -10,7 +10,7 @@ from coterie.herder.requests import (
     Answer,
     DrainWorker,
     Problem,
-    Refused,
+    RequestRefused,
     RestartWorker,
     UncordonWorker,
     WorkerOrder,
@@ -52,7 +52,7 @@ def _obey(turn: Turn, order: WorkerOrder) -> Answer:
             return ending.restart(turn, obstacle)
 
 
-def _elsewhere(herder: Herder, worker: str) -> Refused | None:
+def _elsewhere(herder: Herder, worker: str) -> RequestRefused | None:
     """Who is meant, if it is another; None when it is this worker.
 
     The leader says what a name means. Everybody else knows but its own address, by which the leader hands an order on.
@@ -67,13 +67,15 @@ def _elsewhere(herder: Herder, worker: str) -> Refused | None:
     match list(found.values()):
         case []:
             known = "; ".join(", ".join(dict.fromkeys(names_of(info))) for info in herder.lead.dealt.members)
-            return Refused(problem=Problem.NOT_FOUND, message=f"No worker is called {worker}. There are: {known}")
+            return RequestRefused(
+                problem=Problem.NOT_FOUND, message=f"No worker is called {worker}. There are: {known}"
+            )
         case [info]:
             if info.url == herder.settings.url:
                 return None
             message = f"{worker} is another worker, at {info.url}"
-            return Refused(problem=Problem.NOT_THIS_WORKER, message=message, leader_url=info.url)
+            return RequestRefused(problem=Problem.NOT_THIS_WORKER, message=message, leader_url=info.url)
         case several:
             which = ", ".join(info.worker_id for info in several)
             message = f"{len(several)} workers are called {worker}; name one of {which}"
-            return Refused(problem=Problem.BAD_REQUEST, message=message)
+            return RequestRefused(problem=Problem.BAD_REQUEST, message=message)

@@ -7,7 +7,7 @@ is assigned anything. So it gives its place up until it has read so far (KAFKA-9
 from dataclasses import replace
 
 from coterie.herder.messages import Abandon, FindConfigEnd, ForPlace, Say, SetTimer, Subscribe
-from coterie.herder.state import InRound, LostPlace, RoundFailed, Settled, Turn
+from coterie.herder.state import InRound, LostPlace, RoundCompleted, RoundFailed, Turn
 from coterie.nouns.ids import ConfigOffset, MemberId, WorkerUrl
 from coterie.nouns.jobs import NO_JOBS, Jobs
 from coterie.nouns.membership import Assigned, MemberState, ProvedUntil
@@ -40,7 +40,7 @@ def release_without_statuses(turn: Turn) -> None:
 def take(turn: Turn, event: Assigned, *, has_failed: bool) -> None:
     """A round has ended; if it ``has_failed``, what this worker has stays as it was."""
     herder, place = turn.herder, turn.herder.place
-    place.standing = RoundFailed() if has_failed else Settled()
+    place.standing = RoundFailed() if has_failed else RoundCompleted()
     place.member_id, place.epoch = event.member_id, event.epoch
     place.leader, place.leader_url = event.leader, event.leader_url
     was_behind = not herder.has_read(place.group_offset)

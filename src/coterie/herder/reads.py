@@ -18,8 +18,8 @@ from coterie.herder.requests import (
     ListConnectors,
     Problem,
     Read,
-    Refused,
     RequestId,
+    RequestRefused,
     TaskConfigs,
     TaskStatus,
     TaskView,
@@ -68,7 +68,7 @@ def advance(turn: Turn) -> None:
 def refuse_all(turn: Turn, problem: Problem, message: str) -> None:
     for id_ in list(turn.herder.requests.reads):
         del turn.herder.requests.reads[id_]
-        turn.order(Reply(id=id_, answer=Refused(problem=problem, message=message)))
+        turn.order(Reply(id=id_, answer=RequestRefused(problem=problem, message=message)))
 
 
 def _answer(turn: Turn, id_: RequestId, wait: ReadWait) -> None:
@@ -103,7 +103,7 @@ def answer(herder: Herder, request: Read) -> Answer:
             return _worker_view(herder)
 
 
-def describe(herder: Herder, name: ConnectorName) -> ConnectorInfo | Refused:
+def describe(herder: Herder, name: ConnectorName) -> ConnectorInfo | RequestRefused:
     connector = herder.config.connector(name)
     if connector is None:
         return _not_found(f"Connector {name} not found")
@@ -179,5 +179,5 @@ def _phase(state: RunState) -> str:
             return "stopped"
 
 
-def _not_found(message: str) -> Refused:
-    return Refused(problem=Problem.NOT_FOUND, message=message)
+def _not_found(message: str) -> RequestRefused:
+    return RequestRefused(problem=Problem.NOT_FOUND, message=message)

@@ -119,7 +119,7 @@ Write: TypeAlias = PutConnector | DeleteConnector | SetTargetState | PutTaskConf
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class DescribeGroup:
+class DescribeWorkerGroup:
     """What the leader knows of its group; answered with :class:`GroupView`, at once, or with who leads."""
 
 
@@ -151,7 +151,7 @@ class RestartWorker:
 
 
 WorkerOrder: TypeAlias = DrainWorker | UncordonWorker | RestartWorker
-Request: TypeAlias = Read | Write | DescribeGroup | WorkerOrder
+Request: TypeAlias = Read | Write | DescribeWorkerGroup | WorkerOrder
 
 # -- answers ----------------------------------------------------------------------------------------------------------
 
@@ -307,7 +307,7 @@ class Problem(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Refused:
+class RequestRefused:
     problem: Problem
     message: str = field(repr=False)
     leader_url: WorkerUrl | None = None
@@ -315,5 +315,13 @@ class Refused:
 
 
 Answer: TypeAlias = (
-    ConnectorInfo | ConnectorStatus | ConnectorList | TaskConfigs | TaskStatus | WorkerView | GroupView | Done | Refused
+    ConnectorInfo
+    | ConnectorStatus
+    | ConnectorList
+    | TaskConfigs
+    | TaskStatus
+    | WorkerView
+    | GroupView
+    | Done
+    | RequestRefused
 )

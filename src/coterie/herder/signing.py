@@ -15,7 +15,7 @@ from coterie.herder.messages import (
     SessionKeyMade,
     SetTimer,
 )
-from coterie.herder.requests import Problem, Refused
+from coterie.herder.requests import Problem, RequestRefused
 from coterie.herder.rounds.spoken import are_requests_signed
 from coterie.herder.session_keys import SessionKey, Signature, Signing
 from coterie.herder.state import Herder, Turn
@@ -39,12 +39,12 @@ def signing(herder: Herder) -> Signing | None:
     return Signing(key=known.key, algorithm=herder.settings.session_keys.signature_algorithm)
 
 
-def refusal(herder: Herder, signature: Signature | None) -> Refused | None:
+def refusal(herder: Herder, signature: Signature | None) -> RequestRefused | None:
     """Why a request that came with ``signature`` is not taken, in Connect's order and words; None when it is."""
     if not are_requests_signed(herder):
         return None
     if signature is None:
-        return Refused(problem=Problem.BAD_REQUEST, message="Internal request missing required signature")
+        return RequestRefused(problem=Problem.BAD_REQUEST, message="Internal request missing required signature")
     taken = herder.settings.session_keys.verification_algorithms
     if signature.algorithm not in taken:
         message = (
@@ -52,14 +52,14 @@ def refusal(herder: Herder, signature: Signature | None) -> Refused | None:
             f"This worker is currently configured to use: [{', '.join(taken)}]. Check that all workers' configuration "
             "files permit the same set of signature algorithms, and correct any misconfigured worker and restart it."
         )
-        return Refused(problem=Problem.BAD_REQUEST, message=message)
+        return RequestRefused(problem=Problem.BAD_REQUEST, message=message)
     if herder.config.session_key is None:
         message = (
             "This worker is still starting up and has not been able to read a session key from the config topic yet"
         )
-        return Refused(problem=Problem.STARTING, message=message)
+        return RequestRefused(problem=Problem.STARTING, message=message)
     if not signature.is_valid(herder.config.session_key):
-        return Refused(problem=Problem.FORBIDDEN, message="Internal request contained invalid signature.")
+        return RequestRefused(problem=Problem.FORBIDDEN, message="Internal request contained invalid signature.")
     return None
 
 

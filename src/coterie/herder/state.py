@@ -125,7 +125,7 @@ class Relaunching:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Leaving:
+class ShuttingDown:
     """Everything stops, and then this worker leaves its group and the process ends."""
 
     code: int
@@ -136,7 +136,7 @@ class Leaving:
     """LeaveGroup is under way, or done."""
 
 
-Course: TypeAlias = Working | Relaunching | Leaving
+Course: TypeAlias = Working | Relaunching | ShuttingDown
 
 
 class Life:
@@ -156,7 +156,7 @@ class Life:
 
     @property
     def is_leaving(self) -> bool:
-        return isinstance(self.course, Leaving)
+        return isinstance(self.course, ShuttingDown)
 
 
 # -- the place in the group; `place` assigns all of it ----------------------------------------------------------------
@@ -184,7 +184,7 @@ class RoundFailed:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Settled:
+class RoundCompleted:
     """The last round ended with an assignment."""
 
 
@@ -193,7 +193,7 @@ class LostPlace:
     """The place is lost: everything here stops, and then this worker joins anew."""
 
 
-Standing: TypeAlias = NeverJoined | InRound | RoundFailed | Settled | LostPlace
+Standing: TypeAlias = NeverJoined | InRound | RoundFailed | RoundCompleted | LostPlace
 
 
 class Place:
@@ -224,14 +224,14 @@ class Place:
         self.subscribed: tuple[ConfigOffset, Jobs, bool] | None = None
         """What the membership was told last: config offset, owned jobs, whether this worker drains."""
         if handover is not None:
-            self.standing = Settled()
+            self.standing = RoundCompleted()
             self.member_id, self.epoch = handover.member_id, handover.generation
             self.leader, self.leader_url = handover.leader, handover.leader_url
             self.assigned, self.assignment_offset = handover.jobs, handover.config_offset
 
     @property
     def is_settled(self) -> bool:
-        return isinstance(self.standing, Settled)
+        return isinstance(self.standing, RoundCompleted)
 
     @property
     def is_lost(self) -> bool:

@@ -17,7 +17,7 @@ from coterie.herder.requests import (
     Problem,
     PutConnector,
     PutTaskConfigs,
-    Refused,
+    RequestRefused,
     SetTargetState,
     Write,
 )
@@ -46,11 +46,11 @@ class ConnectorWrite:
         """False when tasks were committed since the validation began, which may have checkpoints now."""
         return self._checkpointed == self._checkpointed_in(config)
 
-    def refusal(self, config: ConfigState) -> Refused | None:
+    def refusal(self, config: ConfigState) -> RequestRefused | None:
         name = self.request.connector
         if self.request.replace or config.connector(name) is None:
             return None
-        return Refused(problem=Problem.ALREADY_EXISTS, message=f"Connector {name} already exists")
+        return RequestRefused(problem=Problem.ALREADY_EXISTS, message=f"Connector {name} already exists")
 
     def lines(self, config: ConfigState) -> tuple[NewLine, ...]:
         name, initial_state = self.request.connector, self.request.initial_state
@@ -79,7 +79,7 @@ class DeletionWrite:
     def __init__(self, request: DeleteConnector) -> None:
         self.request = request
 
-    def refusal(self, config: ConfigState) -> Refused | None:
+    def refusal(self, config: ConfigState) -> RequestRefused | None:
         name = self.request.connector
         return None if config.connector(name) is not None else _not_found(f"Connector {name} not found")
 
@@ -101,7 +101,7 @@ class TargetStateWrite:
         # Connect lets any worker pause and resume; stopping also writes task configs, which only a leader may.
         return self.request.target_state is TargetState.STOPPED
 
-    def refusal(self, config: ConfigState) -> Refused | None:
+    def refusal(self, config: ConfigState) -> RequestRefused | None:
         name = self.request.connector
         return None if config.connector(name) is not None else _not_found(f"Unknown connector {name}")
 
@@ -123,13 +123,13 @@ class TaskConfigsWrite:
     def __init__(self, request: PutTaskConfigs) -> None:
         self.request = request
 
-    def refusal(self, config: ConfigState) -> Refused | None:
+    def refusal(self, config: ConfigState) -> RequestRefused | None:
         name = self.request.connector
         if config.connector(name) is None:
             return _not_found(f"Connector {name} not found")
         if self.request.configs and config.target_state(name) is TargetState.STOPPED:
             message = f"Cannot submit non-empty set of task configs for stopped connector {name}"
-            return Refused(problem=Problem.BAD_REQUEST, message=message)
+            return RequestRefused(problem=Problem.BAD_REQUEST, message=message)
         return None
 
     def lines(self, config: ConfigState) -> tuple[NewLine, ...]:
@@ -154,5 +154,5 @@ def kind_of(request: Write, fresh_incarnation: Incarnation) -> WriteKind:
             return TaskConfigsWrite(request)
 
 
-def _not_found(message: str) -> Refused:
-    return Refused(problem=Problem.NOT_FOUND, message=message)
+def _not_found(message: str) -> RequestRefused:
+    return RequestRefused(problem=Problem.NOT_FOUND, message=message)

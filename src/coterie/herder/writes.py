@@ -25,8 +25,8 @@ from coterie.herder.requests import (
     OwnWrite,
     Problem,
     PutTaskConfigs,
-    Refused,
     RequestId,
+    RequestRefused,
     Write,
     WriteId,
 )
@@ -84,7 +84,7 @@ def _begin(turn: Turn, write: WriteTurn) -> None:
         write.stage = Stage.VALID
 
 
-def _signature_refusal(herder: Herder, write: WriteTurn) -> Refused | None:
+def _signature_refusal(herder: Herder, write: WriteTurn) -> RequestRefused | None:
     """Only what workers ask of each other is signed, not what users ask, nor what a leader asks of itself."""
     if not isinstance(write.kind, TaskConfigsWrite) or isinstance(write.id, OwnWrite):
         return None
@@ -140,7 +140,7 @@ def on_validated(turn: Turn, event: ConfigValidated) -> None:
         return
     errors = {**_name_errors(write.kind.request.connector), **event.errors}
     if errors:
-        _answer(turn, write, Refused(problem=Problem.BAD_REQUEST, message=invalid_config_message(errors)))
+        _answer(turn, write, RequestRefused(problem=Problem.BAD_REQUEST, message=invalid_config_message(errors)))
     else:
         write.stage = Stage.VALID
 
@@ -174,7 +174,7 @@ def on_append_failed(turn: Turn, id_: WriteId, reason: str) -> None:
     write = turn.herder.requests.writes.get(id_)
     if write is not None:
         message = f"Failed to write to the config topic: {reason}"
-        _answer(turn, write, Refused(problem=Problem.LOG_FAILED, message=message))
+        _answer(turn, write, RequestRefused(problem=Problem.LOG_FAILED, message=message))
 
 
 def on_due(turn: Turn, id_: RequestId) -> None:
@@ -182,7 +182,7 @@ def on_due(turn: Turn, id_: RequestId) -> None:
     write = turn.herder.requests.writes.get(id_)
     if write is None or write.is_answered:
         return
-    refusal = Refused(problem=Problem.TIMED_OUT, message=f"Request timed out. {_stage_summary(write)}")
+    refusal = RequestRefused(problem=Problem.TIMED_OUT, message=f"Request timed out. {_stage_summary(write)}")
     if write.stage < Stage.APPENDING:
         _answer(turn, write, refusal)
     else:
@@ -192,16 +192,16 @@ def on_due(turn: Turn, id_: RequestId) -> None:
 
 def refuse_all(turn: Turn, problem: Problem, message: str) -> None:
     for write in list(turn.herder.requests.writes.values()):
-        _answer(turn, write, Refused(problem=problem, message=message))
+        _answer(turn, write, RequestRefused(problem=problem, message=message))
 
 
-def not_leader(herder: Herder) -> Refused:
+def not_leader(herder: Herder) -> RequestRefused:
     """What this worker says to what only the leader can do."""
     if herder.place.leader_url and herder.place.leader != herder.place.member_id:
         message = "Cannot complete request because this worker is not the leader"
-        return Refused(problem=Problem.NOT_LEADER, message=message, leader_url=herder.place.leader_url)
+        return RequestRefused(problem=Problem.NOT_LEADER, message=message, leader_url=herder.place.leader_url)
     message = "Cannot complete request momentarily due to no known leader URL, likely because a rebalance was underway."
-    return Refused(problem=Problem.NO_LEADER, message=message)
+    return RequestRefused(problem=Problem.NO_LEADER, message=message)
 
 
 def _answer(turn: Turn, write: WriteTurn, answer: Answer) -> None:

@@ -66,7 +66,7 @@ class Answered(Generic[ResponseT_co]):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Failed:
+class Unanswered:
     """No answer arrives; the coordinator may have received the request or not."""
 
     id: RequestId
@@ -80,16 +80,16 @@ class TimerFired:
     timer: Timer
 
 
-Ordered: TypeAlias = Subscribed | RejoinWanted | Installed | AbandonWanted | LeaveWanted
+HerderOrder: TypeAlias = Subscribed | RejoinWanted | Installed | AbandonWanted | LeaveWanted
 """What the herder asks for."""
-Event: TypeAlias = Ordered | Answered[ResponseT] | Failed | TimerFired
+Event: TypeAlias = HerderOrder | Answered[ResponseT] | Unanswered | TimerFired
 
 # -- effects: orders to the driver of the member ----------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Send(Generic[RequestT_co]):
-    """Ask the coordinator → Answered | Failed. A heartbeat must not wait behind a join that the broker parks."""
+    """Ask the coordinator → Answered | Unanswered. A heartbeat must not wait behind a join that the broker parks."""
 
     id: RequestId
     request: RequestT_co

@@ -29,7 +29,7 @@ from coterie.herder.requests import (
     Problem,
     PutConnector,
     PutTaskConfigs,
-    Refused,
+    RequestRefused,
     SetTargetState,
     TaskConfigs,
     TaskStatus,
@@ -43,7 +43,7 @@ from coterie.nouns.states import TargetState
 from coterie.rest import bodies, mutations, problems, signatures, views
 from coterie.rest.group import GroupApi
 from coterie.rest.leader import forward
-from coterie.worker.worker import Phase, Worker
+from coterie.worker.worker import Worker, WorkerPhase
 
 CONNECT_VERSION = "4.3.1"
 """The Kafka Connect whose API this is: clients switch features on by it."""
@@ -108,7 +108,7 @@ class Api:
 
     async def health(self, _: Request) -> Response:
         """KIP-1017; a worker is healthy when its herder still takes steps."""
-        if self._worker.phase is Phase.STARTING:
+        if self._worker.phase is WorkerPhase.STARTING:
             return _health(503, "starting", f"Worker is still starting up. {self._worker.stage}")
         try:
             async with asyncio.timeout(HEALTH_TIMEOUT_S):
@@ -201,7 +201,7 @@ class Api:
 
     async def _read(self, asked: HerderRequest, kind: type[AnswerT]) -> AnswerT:
         answer = await self._worker.ask(asked)
-        if isinstance(answer, Refused):
+        if isinstance(answer, RequestRefused):
             raise problems.ProblemRefusal(answer)
         assert isinstance(answer, kind), f"{asked} was answered with {answer}"
         return answer
@@ -212,9 +212,9 @@ class Api:
         """Have it done here, or by the leader."""
         answer = await self._worker.ask(asked)
         match answer:
-            case Refused(problem=Problem.NOT_LEADER):
+            case RequestRefused(problem=Problem.NOT_LEADER):
                 return await forward(self._client, request, body, answer)
-            case Refused():
+            case RequestRefused():
                 raise problems.ProblemRefusal(answer)
             case _:
                 return show(answer)

@@ -17,14 +17,14 @@ from starlette.responses import JSONResponse, Response
 from coterie import __version__
 from coterie.herder.group_view import worker_id_in
 from coterie.herder.requests import (
-    DescribeGroup,
     DescribeWorker,
+    DescribeWorkerGroup,
     Done,
     DrainWorker,
     GroupView,
     MemberInfo,
     Problem,
-    Refused,
+    RequestRefused,
     RestartWorker,
     UncordonWorker,
     WorkerOrder,
@@ -68,11 +68,11 @@ class GroupApi:
         return JSONResponse(self._own_word(await self._view()))
 
     async def describe_group(self, request: Request) -> Response:
-        answer = await self._worker.ask(DescribeGroup())
+        answer = await self._worker.ask(DescribeWorkerGroup())
         match answer:
-            case Refused(problem=Problem.NOT_LEADER):
+            case RequestRefused(problem=Problem.NOT_LEADER):
                 return await self._hand_on(request, answer)
-            case Refused():
+            case RequestRefused():
                 raise problems.ProblemRefusal(answer)
             case _:
                 assert isinstance(answer, GroupView)
@@ -95,13 +95,13 @@ class GroupApi:
     async def _order(self, request: Request, order: WorkerOrder) -> Response:
         answer = await self._worker.ask(order)
         match answer:
-            case Refused(problem=Problem.NOT_THIS_WORKER, leader_url=url):
+            case RequestRefused(problem=Problem.NOT_THIS_WORKER, leader_url=url):
                 assert url is not None, "the leader knows where it is"
                 what = request.url.path.rpartition("/")[2]
                 return await self._hand_on(request, answer, f"/coterie/workers/{quote(worker_id_in(url))}/{what}")
-            case Refused(problem=Problem.NOT_LEADER):
+            case RequestRefused(problem=Problem.NOT_LEADER):
                 return await self._hand_on(request, answer)
-            case Refused():
+            case RequestRefused():
                 raise problems.ProblemRefusal(answer)
             case _:
                 assert isinstance(answer, Done)
@@ -113,7 +113,7 @@ class GroupApi:
                 }
                 return JSONResponse(ordered, status_code=202)
 
-    async def _hand_on(self, request: Request, refused: Refused, path: str | None = None) -> Response:
+    async def _hand_on(self, request: Request, refused: RequestRefused, path: str | None = None) -> Response:
         """:raises ProblemRefusal: when who is asked cannot be reached, or is Connect's own, which has none of this."""
         try:
             response = await forward(self._client, request, b"", refused, path=path)
@@ -137,12 +137,12 @@ class GroupApi:
                 f"{len(view.assigned)} of its jobs (GET /coterie/worker). Who was the last to say something of a job "
                 "stands in GET /connectors?expand=status. Restarts take the worker itself, under its own host:port"
             )
-        raise problems.ProblemRefusal(Refused(problem=Problem.NOT_POSSIBLE, message=message))
+        raise problems.ProblemRefusal(RequestRefused(problem=Problem.NOT_POSSIBLE, message=message))
 
     async def _view(self) -> WorkerView:
         """:raises ProblemRefusal: when this worker ends."""
         answer = await self._worker.ask(DescribeWorker())
-        if isinstance(answer, Refused):
+        if isinstance(answer, RequestRefused):
             raise problems.ProblemRefusal(answer)
         assert isinstance(answer, WorkerView)
         return answer

@@ -8,7 +8,7 @@ import httpx
 from starlette.requests import Request
 from starlette.responses import Response
 
-from coterie.herder.requests import Refused
+from coterie.herder.requests import RequestRefused
 from coterie.herder.seams import SignatureRefusedError
 from coterie.herder.session_keys import Signing
 from coterie.nouns.errors import WorldError
@@ -68,7 +68,7 @@ class HttpLeaderClient:
 
 
 async def forward(
-    client: httpx.AsyncClient, request: Request, body: bytes, refused: Refused, *, path: str | None = None
+    client: httpx.AsyncClient, request: Request, body: bytes, refused: RequestRefused, *, path: str | None = None
 ) -> Response:
     """Let the leader answer ``request``, under ``path`` if that is not what it was asked under.
 

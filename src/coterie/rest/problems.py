@@ -7,7 +7,7 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import JSONResponse
 
-from coterie.herder.requests import Problem, Refused
+from coterie.herder.requests import Problem, RequestRefused
 from coterie.nouns.errors import Refusal, WorldError
 
 STATUS: Mapping[Problem, int] = {
@@ -30,7 +30,7 @@ STATUS: Mapping[Problem, int] = {
 class ProblemRefusal(Refusal):
     """The herder refused; carries what it said."""
 
-    def __init__(self, refused: Refused) -> None:
+    def __init__(self, refused: RequestRefused) -> None:
         self.refused = refused
         super().__init__(refused.message)
 

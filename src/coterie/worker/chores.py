@@ -23,7 +23,7 @@ from coterie.herder.messages import (
     ConnectorSplit,
     FindConfigEnd,
     GroupLeft,
-    LeaveGroup,
+    Leave,
     MakeSessionKey,
     PublishTaskConfigs,
     RestartTask,
@@ -86,7 +86,7 @@ class Chores:
                 return await self._append_config(chore)
             case AppendStatuses():
                 return await self._append_statuses(chore)
-            case LeaveGroup(reason=reason, for_good=for_good):
+            case Leave(reason=reason, for_good=for_good):
                 await self._membership.leave(reason, for_good=for_good)
                 return GroupLeft()
             case CloseRuntime():

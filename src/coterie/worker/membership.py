@@ -2,7 +2,7 @@
 
 inbox ──► step ──► perform: timers, the herder's events      at once
   ▲                   └──► Send: a chore that asks the coordinator
-  └────── Answered | Failed ◄──┘
+  └────── Answered | Unanswered ◄──┘
 """
 
 import asyncio
@@ -17,7 +17,6 @@ from coterie.member.events import (
     CancelTimer,
     Effect,
     Event,
-    Failed,
     Installed,
     LeaveWanted,
     Left,
@@ -28,6 +27,7 @@ from coterie.member.events import (
     Subscribed,
     Timer,
     TimerFired,
+    Unanswered,
 )
 from coterie.member.seams import Coordinator, Step
 from coterie.nouns.errors import WorldError
@@ -154,11 +154,11 @@ class GroupMembership(Generic[MemberT, RequestT, ResponseT]):
         asking.add_done_callback(self._asking.discard)
 
     async def _ask(self, send: Send[RequestT]) -> None:
-        result: Answered[ResponseT] | Failed
+        result: Answered[ResponseT] | Unanswered
         try:
             result = Answered(id=send.id, response=await self._coordinator.ask(send.request))
         except WorldError as error:
-            result = Failed(id=send.id, reason=str(error))
+            result = Unanswered(id=send.id, reason=str(error))
         await self._inbox.put(result)
 
     async def _tell(self, event: MembershipEvent) -> None:

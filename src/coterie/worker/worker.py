@@ -40,7 +40,7 @@ from coterie.herder.messages import (
     Subscribe,
     TimerFired,
 )
-from coterie.herder.requests import Answer, Problem, Refused, Request, RequestId
+from coterie.herder.requests import Answer, Problem, Request, RequestId, RequestRefused
 from coterie.herder.seams import LeaderClient, Membership, TaskRuntime
 from coterie.herder.state import Herder, HerderSettings
 from coterie.herder.timers import Timer
@@ -59,14 +59,14 @@ SIGN_EVERY_MS = 1_000
 logger = logging.getLogger(__name__)
 
 
-class Phase(StrEnum):
+class WorkerPhase(StrEnum):
     STARTING = auto()
     RUNNING = auto()
     ENDED = auto()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Ended:
+class WorkerEnded:
     """How a worker ended: the process's exit code, and why; or that it is to begin anew."""
 
     code: int
@@ -104,7 +104,7 @@ class Worker:
         self.life = uuid.uuid4().hex[:12]
         """Tells this life of the process from others, for whoever waits for the next one."""
         self.stall = StallMeter()
-        self.phase = Phase.STARTING
+        self.phase = WorkerPhase.STARTING
         self.stage = "awaiting startup"
         """What it is doing while it starts, in Connect's words where it has some."""
         self.ordered: str | None = None
@@ -129,7 +129,7 @@ class Worker:
         self._requests = 0
         self._shutdown: ShutdownOrdered | None = None
         """An order that found the inbox full."""
-        self._ended: Ended | None = None
+        self._ended: WorkerEnded | None = None
 
     # -- for others of this process -----------------------------------------------------------------------------------
 
@@ -150,17 +150,17 @@ class Worker:
         id_ = RequestId(self._requests)
         self._requests += 1
         event = RequestArrived(id=id_, request=request, fresh_incarnation=Incarnation(uuid.uuid4().hex[:12]))
-        if self.phase is Phase.STARTING:
-            return Refused(problem=Problem.STARTING, message=f"Worker is still starting up. {self.stage}")
-        if self.phase is Phase.ENDED:
-            return Refused(problem=Problem.SHUTTING_DOWN, message="Worker is shutting down")
+        if self.phase is WorkerPhase.STARTING:
+            return RequestRefused(problem=Problem.STARTING, message=f"Worker is still starting up. {self.stage}")
+        if self.phase is WorkerPhase.ENDED:
+            return RequestRefused(problem=Problem.SHUTTING_DOWN, message="Worker is shutting down")
         future: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
         self._replies[id_] = future
         try:
             self._inbox.put_nowait(event)
             return await future
         except asyncio.QueueFull:
-            return Refused(problem=Problem.BUSY, message="The worker has too much to do; ask again")
+            return RequestRefused(problem=Problem.BUSY, message="The worker has too much to do; ask again")
         finally:
             self._replies.pop(id_, None)
 
@@ -183,7 +183,7 @@ class Worker:
             # The loop has much to do, so it comes by; and then this goes before all of that.
             self._shutdown = self._shutdown or order
 
-    async def run(self) -> Ended:
+    async def run(self) -> WorkerEnded:
         """Start, work, end. Returns why; whatever was begun here has ended then.
 
         :raises ExceptionGroup: for a bug of ours, after its story has been logged.
@@ -200,10 +200,10 @@ class Worker:
         except* _Exited:
             pass
         finally:
-            self.phase = Phase.ENDED
+            self.phase = WorkerPhase.ENDED
             for future in self._replies.values():
                 if not future.done():
-                    future.set_result(Refused(problem=Problem.SHUTTING_DOWN, message="Worker is shutting down"))
+                    future.set_result(RequestRefused(problem=Problem.SHUTTING_DOWN, message="Worker is shutting down"))
             await self._runtime.close()
             logger.info("The event loop's longest stall was %.0f ms", self.stall.longest_ms)
         assert self._ended is not None
@@ -233,13 +233,13 @@ class Worker:
         try:
             await self._runtime.open()
         except (ConfigError, WorldError) as error:
-            self._end(Ended(code=1, reason=str(error)))
+            self._end(WorkerEnded(code=1, reason=str(error)))
         self.stage = "ensuring membership in the cluster"
         group.create_task(self._feed_task_events())
         if not self._goes_on:
             group.create_task(self._feed_membership_events())
         await self._inbox.put(RuntimeOpened(wall_ms=time.time_ns() // 1_000_000))
-        self.phase = Phase.RUNNING
+        self.phase = WorkerPhase.RUNNING
 
     async def _feed(self, log: Log, event_of: Callable[[Sequence[Line]], Event], read: asyncio.Event) -> None:
         try:
@@ -310,7 +310,7 @@ class Worker:
             return order
         return await self._inbox.next()
 
-    def _end(self, ended: Ended) -> None:
+    def _end(self, ended: WorkerEnded) -> None:
         self._ended = ended
         raise _Exited
 
@@ -337,7 +337,7 @@ class Worker:
             case Install(token=token, computed=computed):
                 self._membership.install(token, computed)
             case Exit(code=code, reason=reason, restarts=restarts, place=place):
-                self._end(Ended(code=code, reason=reason, restarts=restarts, place=place))
+                self._end(WorkerEnded(code=code, reason=reason, restarts=restarts, place=place))
             case _:
                 group.create_task(self._do(effect))
 

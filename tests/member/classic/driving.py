@@ -22,13 +22,13 @@ from coterie.member.events import (
     CancelTimer,
     Effect,
     Event,
-    Failed,
     Say,
     Send,
     SetTimer,
     Subscribed,
     Timer,
     TimerFired,
+    Unanswered,
 )
 from coterie.nouns.ids import ConfigOffset, Generation, GroupId, InstanceId, MemberId, WorkerUrl
 from coterie.nouns.jobs import NO_JOBS, ConnectorName, ConnectorTaskId, Jobs
@@ -146,7 +146,7 @@ class Worker:
         return send.request
 
     def fail(self, kind: type[RequestT]) -> None:
-        self.feed(Failed(id=self.take(kind).id, reason="the connection broke"))
+        self.feed(Unanswered(id=self.take(kind).id, reason="the connection broke"))
 
     def take(self, kind: type[RequestT]) -> Send[Request]:
         send = next(send for send in reversed(self.out) if isinstance(send.request, kind))

@@ -22,17 +22,17 @@ from coterie.member.classic.state import HasLeft, InGroup, Member, MemberSetting
 from coterie.member.events import (
     AbandonWanted,
     Answered,
-    Failed,
+    HerderOrder,
     Installed,
     LeaveWanted,
     Left,
-    Ordered,
     RejoinWanted,
     RequestId,
     Send,
     Subscribed,
     Timer,
     TimerFired,
+    Unanswered,
 )
 from coterie.nouns.ids import ConfigOffset, Generation, GroupId, InstanceId, MemberId, WorkerUrl
 from coterie.nouns.jobs import NO_JOBS
@@ -82,7 +82,7 @@ STRAY = st.one_of(
         token=st.builds(RoundToken, generation=GENERATIONS, protocol=st.just(ConnectProtocol.COMPATIBLE)),
         computed=st.just(Computed(config_offset=ConfigOffset(1), assignments={})),
     ),
-    st.builds(Failed, id=st.integers(1, 30).map(RequestId), reason=st.just("the connection broke")),
+    st.builds(Unanswered, id=st.integers(1, 30).map(RequestId), reason=st.just("the connection broke")),
     st.builds(TimerFired, timer=TIMERS),
     st.just(LeaveWanted(reason="shutdown")),
 )
@@ -118,7 +118,7 @@ def test_any_course_of_events_keeps_a_member_in_order(
         sent = len(worker.out)
         match turn:
             case ("event", event):
-                assert isinstance(event, Ordered | Failed | TimerFired)
+                assert isinstance(event, HerderOrder | Unanswered | TimerFired)
                 worker.feed(event)
             case ("pass", int(ms)):
                 worker.pass_time(ms)
@@ -153,7 +153,7 @@ def test_once_the_coordinator_answers_every_member_that_was_not_refused_gets_its
         match turn:
             case ("event", event):
                 if not isinstance(event, LeaveWanted):
-                    assert isinstance(event, Ordered | Failed | TimerFired)
+                    assert isinstance(event, HerderOrder | Unanswered | TimerFired)
                     worker.feed(event)
             case ("pass", int(ms)):
                 worker.pass_time(ms)

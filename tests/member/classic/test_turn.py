@@ -7,7 +7,7 @@ from coterie.member.classic.messages import (
     JoinResponse,
 )
 from coterie.member.classic.turn import TROUBLES_MAX
-from coterie.member.events import Failed, RejoinWanted
+from coterie.member.events import RejoinWanted, Unanswered
 from coterie.wire.errors import ErrorCode
 from tests.member.classic.driving import Worker
 
@@ -62,6 +62,6 @@ def test_of_troubles_without_end_only_the_last_are_kept(worker: Worker) -> None:
     worker.subscribe()
     for number in range(100):
         worker.pass_time(1_000)
-        worker.feed(Failed(id=worker.take(JoinRequest).id, reason=f"trouble {number}"))
+        worker.feed(Unanswered(id=worker.take(JoinRequest).id, reason=f"trouble {number}"))
     assert len(worker.said) == 100
     assert len(worker.member.troubles) == TROUBLES_MAX

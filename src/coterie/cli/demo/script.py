@@ -11,7 +11,7 @@ import httpx
 from coterie.cli.demo import checker, flights
 from coterie.cli.demo.display import Display
 from coterie.cli.demo.feed import FILES
-from coterie.cli.demo.kill import InFlight, assert_continued, kill_in_mid_batch
+from coterie.cli.demo.kill import CutOffBatch, assert_continued, kill_in_mid_batch
 from coterie.cli.demo.observe import ALL_TASKS, Checkpoints, Placement, Progress, is_leader, is_settled, placement
 from coterie.cli.demo.rebalances import Rebalances, listed
 from coterie.cli.fleet import HOST, Fleet, Plan, is_free
@@ -165,9 +165,9 @@ class Script:
         # 409: an earlier attempt, whose answer was lost, has made it.
         return response.status_code in (httpx.codes.CREATED, httpx.codes.CONFLICT)
 
-    def _kill(self) -> tuple[int, list[InFlight]]:
+    def _kill(self) -> tuple[int, list[CutOffBatch]]:
         """Kill the worker, not the leader, that owns most tasks; its number, and the batches cut off."""
-        cut: list[InFlight] = []
+        cut: list[CutOffBatch] = []
         while not cut:
             number = self._choose_victim()
             child, tasks = self._fleet.workers[number], self._tasks_of(number)
@@ -200,7 +200,7 @@ class Script:
         self._until(is_known, 60, "all tasks run and there is a worker to kill beside the leader")
         return max(owners, key=lambda number: (len(self._tasks_of(number)), -number))
 
-    def _await_survivors(self, cut: list[InFlight]) -> None:
+    def _await_survivors(self, cut: list[CutOffBatch]) -> None:
         self._until(
             lambda: assert_continued(cut, self._checkpoints) and self._lives_whole(),
             60,

@@ -18,13 +18,13 @@ from coterie.assignors.members import MemberView, Policy
 from coterie.assignors.memory import Waiting, union
 from coterie.assignors.moves import Why
 from coterie.assignors.plan import (
-    Change,
-    Claims,
     Created,
     Deleted,
-    Drains,
-    Joins,
-    Leaves,
+    GroupChange,
+    MemberClaims,
+    MemberDrains,
+    MemberJoins,
+    MemberLeaves,
     Move,
     Picture,
     Plan,
@@ -156,7 +156,7 @@ class Asked:
     delete: Sequence[str] = ()
 
 
-def changes_of(asked: Asked, known: Known) -> list[Change]:
+def changes_of(asked: Asked, known: Known) -> list[GroupChange]:
     """What ``asked`` means for the group, in an order in which all of it can be.
 
     :raises WorldError: when a worker or connector is not there, or something cannot be read.
@@ -191,12 +191,12 @@ def changes_of(asked: Asked, known: Known) -> list[Change]:
             "all workers have to offer connect.protocol=static"
         )
     return [
-        *(Joins(member=member) for member in joined.values()),
+        *(MemberJoins(member=member) for member in joined.values()),
         *(Created(connector=connector, tasks=tasks) for connector, tasks in created.items()),
         *(Deleted(connector=ConnectorName(name)) for name in asked.delete),
-        *(Claims(member=member, jobs=jobs) for member, jobs in sorted(claims.items())),
-        *(Drains(member=member) for member in drains),
-        *(Leaves(member=known.member(worker)) for worker in asked.remove),
+        *(MemberClaims(member=member, jobs=jobs) for member, jobs in sorted(claims.items())),
+        *(MemberDrains(member=member) for member in drains),
+        *(MemberLeaves(member=known.member(worker)) for worker in asked.remove),
     ]
 
 
@@ -256,10 +256,10 @@ def show(asked: Asked, *, url: str, file: Path | None, as_json: bool) -> None:
         console.print(f"The drain of {escape(names[member])} would wait: {escape(why)}.")
 
 
-def _warn_of_unknown(changes: Sequence[Change], target: Picture, names: Mapping[MemberId, str]) -> None:
+def _warn_of_unknown(changes: Sequence[GroupChange], target: Picture, names: Mapping[MemberId, str]) -> None:
     """A claim may go before what it claims; more often it is a slip."""
     for change in changes:
-        if isinstance(change, Claims) and change.jobs is not None:
+        if isinstance(change, MemberClaims) and change.jobs is not None:
             for job in change.jobs - target.configured:
                 what = "task" if isinstance(job, ConnectorTaskId) else "connector"
                 sys.stderr.write(f"{names[change.member]} would claim {job}, but there is no {what} {job} today\n")

@@ -37,7 +37,7 @@ from coterie.spark.runtime import SparkTaskRuntime
 from coterie.spark.settings import SparkConfig
 from coterie.wire.connect import ConnectProtocol
 from coterie.worker.membership import GroupMembership
-from coterie.worker.worker import Ended, Worker
+from coterie.worker.worker import Worker, WorkerEnded
 
 logger = logging.getLogger(__name__)
 
@@ -148,7 +148,7 @@ async def serve_life(
     membership_of: MembershipOf = classic_membership,
     place: PlaceHandover | None = None,
     check_settings: Callable[[], object] = lambda: None,
-) -> Ended:
+) -> WorkerEnded:
     """Run one life of a worker, in the ``place`` of its former life if there is one.
 
     ``made`` gets the worker before the worker begins. Several lives of different workers can run in one process.

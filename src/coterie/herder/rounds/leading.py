@@ -5,7 +5,7 @@ from dataclasses import replace
 
 from coterie.assignors import cooperative, eager
 from coterie.assignors.claims import Places
-from coterie.assignors.cooperative import Round
+from coterie.assignors.cooperative import RoundOutcome
 from coterie.assignors.members import MemberView
 from coterie.assignors.memory import Memory
 from coterie.herder import group_view, place
@@ -126,7 +126,7 @@ def _assign(turn: Turn, computing: Computing) -> None:
     turn.order(Install(token=wanted.token, computed=computed))
 
 
-def _deal_on(turn: Turn, generation: Generation, views: Mapping[MemberId, MemberView]) -> tuple[Computed, Round]:
+def _deal_on(turn: Turn, generation: Generation, views: Mapping[MemberId, MemberView]) -> tuple[Computed, RoundOutcome]:
     """A cooperative round: everybody keeps what it has, but for what this round takes and gives."""
     herder = turn.herder
     round_ = cooperative.assign(
@@ -150,7 +150,7 @@ def left_ms(deferred_until_ms: int | None, now_ms: int) -> int:
     return 0 if deferred_until_ms is None else max(deferred_until_ms - now_ms, 0)
 
 
-def computed_of(round_: Round, *, config_offset: ConfigOffset) -> Computed:
+def computed_of(round_: RoundOutcome, *, config_offset: ConfigOffset) -> Computed:
     """What a cooperative round is to its members."""
     assignments = {
         member: MemberAssignment(assigned=one.assigned, revoked=one.revoked)

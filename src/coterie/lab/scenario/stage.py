@@ -5,7 +5,7 @@ Everything that is said is a line in K415's own words and `notation`.
 
 from collections.abc import Iterable, Sequence
 
-from coterie.assignors.cooperative import Round, assign
+from coterie.assignors.cooperative import RoundOutcome, assign
 from coterie.assignors.members import MemberView, Policy
 from coterie.assignors.memory import Memory
 from coterie.assignors.moves import Why
@@ -108,14 +108,14 @@ class WorkersStage(GroupStage):
             self.say(f"The group speaks {protocol.setting}")
         self._spoken = protocol
         self.say(f"{leader} computes and sends assignments:")
-        if isinstance(computed, Round):
+        if isinstance(computed, RoundOutcome):
             self._tell_cooperative_round(computed)
         else:
             for member, jobs in sorted(computed.items()):
                 self.say(show_share(self._name_of(member), delay_ms=0, runs=jobs, gives=NO_JOBS))
             self._tell_stops(computed)
 
-    def _tell_cooperative_round(self, outcome: Round) -> None:
+    def _tell_cooperative_round(self, outcome: RoundOutcome) -> None:
         for member, one in sorted(outcome.assignments.items()):
             name = self._name_of(member)
             self.say(show_share(name, delay_ms=outcome.delay_ms, runs=one.whole, gives=one.revoked))
@@ -148,7 +148,7 @@ class WorkersStage(GroupStage):
             worker.stopped = NO_JOBS
         self._tell_moves(sum(map(len, ran.values())), cheapest)
 
-    def _tell_moves(self, made: int, cheapest: Round, later: str = "") -> None:
+    def _tell_moves(self, made: int, cheapest: RoundOutcome, later: str = "") -> None:
         self.say(f"  moves: {made}, optimum: {cheapest.optimum}, M*: {cheapest.bound}{later}")
 
     def _tell_step(self, was: Phase, generation: Generation, records: Sequence[Record]) -> None:

@@ -6,7 +6,7 @@ from functools import partial
 from typing import TypeAlias
 
 from coterie.assignors import eager
-from coterie.assignors.cooperative import Round, assign
+from coterie.assignors.cooperative import RoundOutcome, assign
 from coterie.assignors.members import Policy
 from coterie.assignors.memory import Memory
 from coterie.engine.timers import Timers
@@ -42,7 +42,7 @@ GROUP = GroupId("fleet")
 RELEASED = "what was revoked has been released"
 
 
-ComputedRound: TypeAlias = Round | Mapping[MemberId, Jobs]
+ComputedRound: TypeAlias = RoundOutcome | Mapping[MemberId, Jobs]
 """What a leader has computed: a cooperative round, or the jobs of each member of an eager group."""
 
 

@@ -58,8 +58,8 @@ from coterie.member.classic.rounds import (
     on_unanswered,
 )
 from coterie.member.classic.state import (
-    Asking,
     AsksWhetherKnown,
+    AwaitsAnswer,
     HasLeft,
     InFlight,
     InGroup,
@@ -79,7 +79,6 @@ from coterie.member.events import (
     CancelTimer,
     Effect,
     Event,
-    Failed,
     Installed,
     LeaveWanted,
     RejoinWanted,
@@ -89,6 +88,7 @@ from coterie.member.events import (
     Subscribed,
     Timer,
     TimerFired,
+    Unanswered,
 )
 
 
@@ -121,7 +121,7 @@ def on_event(turn: Turn, event: Event[Response]) -> None:
                 member.rejoin_reason = member.rejoin_reason or reason
         case Installed():
             on_installed(turn, event)
-        case Failed():
+        case Unanswered():
             on_failure(turn, event)
         case AbandonWanted(reason=reason):
             on_abandon(turn, reason)
@@ -148,7 +148,7 @@ def on_answer(turn: Turn, event: Answered[Response]) -> None:
             raise AssertionError(f"{asked} was answered by {type(response).__name__}")
 
 
-def on_failure(turn: Turn, event: Failed) -> None:
+def on_failure(turn: Turn, event: Unanswered) -> None:
     match take(turn, event.id):
         case None:
             pass
@@ -162,7 +162,7 @@ def on_failure(turn: Turn, event: Failed) -> None:
             on_unanswered(turn, asking)
 
 
-def take(turn: Turn, id_: RequestId) -> Asking | InFlight[HeartbeatRequest] | None:
+def take(turn: Turn, id_: RequestId) -> AwaitsAnswer | InFlight[HeartbeatRequest] | None:
     """The round or the heartbeat that waits for the answer to this request, which it does no longer; None for a
     request that was given up. The round is ``WaitsToJoin`` until the caller knows better."""
     member = turn.member

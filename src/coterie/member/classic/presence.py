@@ -20,7 +20,7 @@ from coterie.member.classic.state import (
     WasIn,
 )
 from coterie.member.classic.turn import Turn
-from coterie.member.events import Answered, CancelTimer, Event, Failed, Left, Say, SetTimer, Timer, TimerFired
+from coterie.member.events import Answered, CancelTimer, Event, Left, Say, SetTimer, Timer, TimerFired, Unanswered
 from coterie.nouns.membership import Lost, MembershipRefused, ProvedUntil
 from coterie.wire.errors import ErrorCode
 
@@ -204,7 +204,7 @@ def on_leave(turn: Turn, reason: str, *, for_good: bool = False) -> None:
 def on_event_while_leaving(turn: Turn, leaving: Leaving, event: Event[Response]) -> None:
     asked = leaving.asked
     match event:
-        case Answered(id=id_) | Failed(id=id_) if id_ == asked.id:
+        case Answered(id=id_) | Unanswered(id=id_) if id_ == asked.id:
             leave(turn)
         case TimerFired(timer="leave") if turn.now_ms >= asked.sent_at_ms + LEAVE_PATIENCE_MS:
             leave(turn)

@@ -26,8 +26,8 @@ from coterie.member.classic.reports import assigned_to, assignments_of, report_o
 from coterie.member.classic.state import (
     NO_GENERATION,
     NO_MEMBER,
-    Asking,
     AsksWhetherKnown,
+    AwaitsAnswer,
     Computes,
     InFlight,
     InGroup,
@@ -191,7 +191,7 @@ def ask(turn: Turn, request: RequestT) -> InFlight[RequestT]:
     return asked
 
 
-def on_unanswered(turn: Turn, asking: Asking) -> None:
+def on_unanswered(turn: Turn, asking: AwaitsAnswer) -> None:
     member = turn.member
     if isinstance(asking, Joins) and isinstance(member.place, InGroup):
         member.place = replace(member.place, may_have_missed_vote=True)

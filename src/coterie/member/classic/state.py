@@ -135,7 +135,7 @@ class InGroup:
     """The last heartbeat, while it is not answered."""
 
 
-Place: TypeAlias = NeverIn | WasIn | InGroup
+Presence: TypeAlias = NeverIn | WasIn | InGroup
 
 # -- round ------------------------------------------------------------------------------------------------------------
 
@@ -193,8 +193,8 @@ class Settled:
     """Until when the next join waits while a job that the assignment revoked is still owned."""
 
 
-Asking: TypeAlias = AsksWhetherKnown | Joins | Syncs
-Round: TypeAlias = NotSubscribed | WaitsToJoin | Asking | Computes | ReleasesAll | Settled
+AwaitsAnswer: TypeAlias = AsksWhetherKnown | Joins | Syncs
+Round: TypeAlias = NotSubscribed | WaitsToJoin | AwaitsAnswer | Computes | ReleasesAll | Settled
 
 
 # -- ending -----------------------------------------------------------------------------------------------------------
@@ -230,7 +230,7 @@ class Member:
         self.settings = settings
         self.request_ids = map(RequestId, count(1))
 
-        self.place: Place = NeverIn()
+        self.place: Presence = NeverIn()
         self.round: Round = NotSubscribed()
         self.ending: Ending | None = None
 

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from typing import Self
 
 from coterie.herder import messages as herder
-from coterie.herder.requests import Answer, Done, Problem, PutTaskConfigs, Refused, Request, RequestId
+from coterie.herder.requests import Answer, Done, Problem, PutTaskConfigs, Request, RequestId, RequestRefused
 from coterie.lab.simulator.fleet.cluster import Cluster
 from coterie.lab.simulator.fleet.process import Process
 from coterie.lab.simulator.fleet.settings import REQUEST_TIMEOUT_MS
@@ -63,8 +63,8 @@ class Rest:
             leader._process.soon(lambda: leader.ask(request, call.answer))
 
         def answered(answer: object) -> None:
-            assert isinstance(answer, Done | Refused)
-            if isinstance(answer, Refused):
+            assert isinstance(answer, Done | RequestRefused)
+            if isinstance(answer, RequestRefused):
                 published(answer.message, forbidden=answer.problem is Problem.FORBIDDEN)
             else:
                 published(None)

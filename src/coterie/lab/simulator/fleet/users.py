@@ -2,7 +2,15 @@
 
 from functools import partial
 
-from coterie.herder.requests import Answer, DeleteConnector, Problem, PutConnector, Refused, SetTargetState, Write
+from coterie.herder.requests import (
+    Answer,
+    DeleteConnector,
+    Problem,
+    PutConnector,
+    RequestRefused,
+    SetTargetState,
+    Write,
+)
 from coterie.lab.simulator.actor import by_name, youngest
 from coterie.lab.simulator.fleet.cluster import Cluster
 from coterie.lab.simulator.fleet.settings import home_of
@@ -67,7 +75,7 @@ class ConnectorUsers:
         asked_at = log.end
 
         def answered(answer: Answer) -> None:
-            if not isinstance(answer, Refused):
+            if not isinstance(answer, RequestRefused):
                 self._cluster.watch.on_told(request, process, asked_at)
             elif answer.problem is Problem.NOT_LEADER and answer.leader_url is not None and forwards:
                 leader = youngest(self._living, home_of(answer.leader_url))

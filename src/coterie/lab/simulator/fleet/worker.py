@@ -9,7 +9,7 @@ from json import loads
 
 from coterie.engine.log import NewLine
 from coterie.herder import messages as herder
-from coterie.herder.requests import Refused
+from coterie.herder.requests import RequestRefused
 from coterie.herder.state import Herder, HerderSettings
 from coterie.herder.timers import Timer
 from coterie.lab.simulator.actor import by_name, youngest
@@ -171,7 +171,7 @@ class WorkerProcess(Process):
             case herder.Say(text=text):
                 self.world.say(f"{self.name}: {text}")
             case herder.Reply(id=id_, answer=answer):
-                self._record(RecordKind.REPLIES, id_, answer.problem if isinstance(answer, Refused) else "done")
+                self._record(RecordKind.REPLIES, id_, answer.problem if isinstance(answer, RequestRefused) else "done")
                 self.rest.answer(effect)
             case herder.Subscribe(config_offset=config_offset, owned=owned, draining=draining):
                 self._record(RecordKind.SUBSCRIBES, config_offset, texts(owned), draining)
@@ -187,7 +187,7 @@ class WorkerProcess(Process):
                 if self.wanted is not None and self.wanted.token == token:
                     self.cluster.watch.on_dealt(self, self.wanted, computed)
                 self.feed_member(events.Installed(token=token, computed=computed))
-            case herder.LeaveGroup(reason=reason, for_good=for_good):
+            case herder.Leave(reason=reason, for_good=for_good):
                 self._record(RecordKind.LEAVES, for_good)
                 self.feed_member(events.LeaveWanted(reason=reason, for_good=for_good))
             case herder.Exit():
@@ -246,7 +246,7 @@ class WorkerProcess(Process):
                 self._record(RecordKind.CLOSES_RUNTIME)
                 self.active.clear()
                 self.after(rng.randint(1, 500), lambda: self.tell(herder.RuntimeClosed()))
-            case herder.LeaveGroup() | herder.RestartTask():
+            case herder.Leave() | herder.RestartTask():
                 raise AssertionError("leaving is the membership's business, and no query dies here")
 
     def _stopped(self, task: ConnectorTaskId) -> None:
@@ -323,7 +323,7 @@ class WorkerProcess(Process):
             self.soon(lambda: self._hear(send.id, as_heard(response), sent_at_ms))
 
         def failed(reason: str) -> None:
-            self.soon(lambda: self.feed_member(events.Failed(id=send.id, reason=reason)))
+            self.soon(lambda: self.feed_member(events.Unanswered(id=send.id, reason=reason)))
 
         coordinator = self.cluster.coordinator
         # A JoinGroup names no generation, so whoever gets one late believes it, as Kafka does: a broker must not take
