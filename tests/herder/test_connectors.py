@@ -2,23 +2,16 @@
 
 from coterie.herder import config_records
 from coterie.herder.messages import (
-    AppendConfig,
-    ConfigEndFound,
-    ConfigValidated,
     ConnectorSplit,
-    FindConfigEnd,
-    ForWrite,
     PublishTaskConfigs,
     SplitConnector,
     SplitFailed,
     TaskConfigsPublished,
-    ValidateConfig,
 )
-from coterie.herder.requests import Problem, PutConnector, RequestId, RequestRefused
-from coterie.nouns.ids import ConfigOffset, Incarnation
+from coterie.nouns.ids import Incarnation
 from coterie.nouns.jobs import NO_JOBS, ConnectorName, ConnectorTaskId, Jobs
 from coterie.nouns.states import TargetState
-from tests.herder.by_hand import ME, ByHand
+from tests.herder.by_hand import ByHand
 
 ORDERS = ConnectorName("orders")
 CONFIG = {"connector.class": "Any", "tasks.max": "2"}
@@ -78,42 +71,6 @@ def test_what_others_have_written_over_its_task_configs_is_written_anew_by_the_o
     herder.assign(assigned=NO_JOBS, revoked=Jobs(frozenset([ORDERS])))
     herder.write(*config_records.task_config_lines(ORDERS, [{"share": "of a former owner"}]))
     assert not herder.take(PublishTaskConfigs)
-
-
-def put(herder: ByHand, tasks_max: str) -> RequestId:
-    """Ask the leader for another config, which the runtime has not judged yet."""
-    herder.assign(leader=ME)
-    return herder.ask(PutConnector(connector=ORDERS, config={**CONFIG, "tasks.max": tasks_max}, replace=True))
-
-
-def test_a_new_config_is_judged_beside_the_tasks_that_may_have_checkpoints() -> None:
-    herder, _ = owner()
-    herder.write(*DEALT, *STOP)
-    id_ = put(herder, "3")
-    (asked,) = herder.take(ValidateConfig)
-    assert list(asked.checkpointed) == SHARES
-    herder.tell(ConfigValidated(id=id_, errors={"tasks.max": ["no"]}))
-    answer = herder.answer(id_)
-    assert isinstance(answer, RequestRefused)
-    assert (answer.problem, "no" in answer.message) == (Problem.BAD_REQUEST, True)
-    assert not herder.take(AppendConfig)
-
-
-def test_tasks_that_are_committed_meanwhile_have_the_config_judged_again() -> None:
-    herder, _ = owner()
-    herder.take(PublishTaskConfigs)
-    id_ = put(herder, "3")
-    (asked,) = herder.take(ValidateConfig)
-    assert not asked.checkpointed
-    herder.tell(ConfigValidated(id=id_, errors={}))
-    assert herder.take(FindConfigEnd)
-    herder.write(*DEALT)
-    herder.tell(ConfigEndFound(purpose=ForWrite(id=id_), end=ConfigOffset(len(herder.config))))
-    assert not [order for order in herder.take(AppendConfig) if order.purpose == ForWrite(id=id_)]
-    (asked,) = herder.take(ValidateConfig)
-    assert list(asked.checkpointed) == SHARES
-    herder.tell(ConfigValidated(id=id_, errors={"tasks.max": ["no"]}))
-    assert isinstance(herder.answer(id_), RequestRefused)
 
 
 def test_a_config_that_came_unjudged_is_split_beside_the_tasks_that_may_have_checkpoints() -> None:

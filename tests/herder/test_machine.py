@@ -7,12 +7,9 @@ from hypothesis import strategies as st
 
 from coterie.herder import config_records
 from coterie.herder.messages import (
-    AppendConfig,
     AppendStatuses,
-    ConfigEndFound,
     ConnectorSplit,
     Exit,
-    FindConfigEnd,
     GroupLeft,
     Install,
     Leave,
@@ -43,7 +40,7 @@ from coterie.herder.requests import (
     SetTargetState,
 )
 from coterie.herder.seams import TaskDied, TaskEvent, TaskHalted, TaskProgressed, TaskStart
-from coterie.herder.timers import RequestDue, RetryDue
+from coterie.herder.timers import RetryDue
 from coterie.herder.work import Failed, Running, Taken
 from coterie.nouns.ids import ConfigOffset, Incarnation, WorkerUrl
 from coterie.nouns.jobs import NO_JOBS, ConnectorName, ConnectorTaskId, Jobs
@@ -234,18 +231,6 @@ def test_a_lost_membership_stops_all_and_is_told_when_nothing_is_left() -> None:
     assert herder.take(Subscribe)[-1].owned == NO_JOBS
 
 
-def test_a_stop_that_is_ordered_late_in_the_lease_still_ends_within_the_session() -> None:
-    herder = ByHand()
-    herder.begin()
-    herder.write(BORN, *DEALT)
-    herder.assign(assigned=only(ORDERS, *TASKS))
-    herder.obey()
-    herder.tell(proved(sent_at_ms=herder.now_ms))
-    herder.now_ms += 6_500
-    herder.assign(revoked=only(*TASKS))
-    assert {stop.grace_ms for stop in herder.take(StopTask)} == {2_166}, "13/15 of the session, counted from the answer"
-
-
 def test_a_shut_down_stops_writes_leaves_and_exits() -> None:
     herder = ByHand()
     herder.begin()
@@ -297,43 +282,6 @@ def test_a_task_that_does_not_stop_does_not_hold_up_the_end() -> None:
     herder.now_ms = timer.at_ms
     herder.tell(TimerFired(timer="shutdown"))
     assert herder.take(Leave)
-
-
-def test_a_request_that_waits_too_long_is_given_up_unless_it_has_begun() -> None:
-    herder = ByHand()
-    herder.begin()
-    herder.write(BORN)
-    early = herder.ask(DeleteConnector(connector=ORDERS))
-    herder.now_ms += 90_000
-    herder.tell(TimerFired(timer=RequestDue(id=early)))
-    timed_out = herder.answer(early)
-    assert isinstance(timed_out, RequestRefused)
-    assert timed_out.message == ("Request timed out. The worker is currently ensuring membership in the cluster")
-    herder.assign(leader=ME)
-    herder.obey()
-    assert herder.herder.config.connector(ORDERS) is not None, "what was given up is not done later"
-
-    begun = herder.ask(DeleteConnector(connector=ORDERS))
-    for look in herder.take(FindConfigEnd):
-        herder.do(look)
-    (append,) = herder.take(AppendConfig)
-    herder.tell(TimerFired(timer=RequestDue(id=begun)))
-    herder.do(append)
-    assert isinstance(herder.answer(begun), RequestRefused)
-    assert herder.herder.config.connector(ORDERS) is None
-
-
-def test_a_read_waits_for_what_was_written_before_it_and_not_for_ever() -> None:
-    herder = ByHand()
-    herder.begin()
-    read = herder.ask(DescribeConnector(connector=ORDERS))
-    herder.write(BORN, read=False)
-    (look,) = herder.take(FindConfigEnd)
-    herder.tell(ConfigEndFound(purpose=look.purpose, end=ConfigOffset(1)))
-    assert herder.answer(read) is None
-    herder.now_ms += 3_000
-    herder.tell(TimerFired(timer=RequestDue(id=read)))
-    assert isinstance(herder.answer(read), RequestRefused)
 
 
 def test_statuses_that_could_not_be_written_are_written_later_unless_newer_ones_are_known() -> None:

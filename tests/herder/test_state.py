@@ -1,5 +1,4 @@
-"""Each field of a herder's state is assigned in one module: a value that two modules assign has no one who answers for
-it."""
+"""A herder's state: each field is assigned in one module, and what follows from the fields is derived."""
 
 import ast
 from collections import defaultdict
@@ -9,6 +8,12 @@ from pathlib import Path
 import pytest
 
 import coterie.herder
+from coterie.herder.messages import StopTask
+from coterie.herder.state import Herder, InRound, LostPlace, NeverJoined, RoundCompleted, RoundFailed, Standing
+from coterie.nouns.ids import MemberId
+from coterie.nouns.membership import MemberState
+from tests.herder.builders import BOTH_TASKS, working
+from tests.herder.by_hand import ByHand, proved
 
 HOME = Path(coterie.herder.__file__).parent
 PARTS = ("place", "rounds", "lead", "work", "requests", "life", "rotation", "run", "split", "write", "wait", "herder")
@@ -58,3 +63,36 @@ def test_each_field_is_assigned_in_one_module(writers: dict[tuple[str, str], set
 def test_fields_are_assigned_by_the_names_of_their_parts_alone(writers: dict[tuple[str, str], set[str]]) -> None:
     """Otherwise two names of one part could hide two writers."""
     assert {part for part, _ in writers} <= set(PARTS)
+
+
+def in_round(*, is_lost: bool = False) -> InRound:
+    return InRound(state=MemberState.COMPLETING_REBALANCE, is_lost=is_lost, must_release=False)
+
+
+@pytest.mark.parametrize(
+    ("standing", "member_id", "state", "is_lost", "is_leader"),
+    [
+        (NeverJoined(), "", MemberState.UNJOINED, False, False),
+        (in_round(), "me", MemberState.COMPLETING_REBALANCE, False, False),
+        (in_round(is_lost=True), "", MemberState.COMPLETING_REBALANCE, True, False),
+        (RoundFailed(), "me", MemberState.STABLE, False, False),
+        (RoundCompleted(), "me", MemberState.STABLE, False, True),
+        (LostPlace(), "", MemberState.UNJOINED, True, False),
+    ],
+    ids=lambda value: type(value).__name__,
+)
+def test_only_a_completed_round_makes_a_leader_and_a_loss_lasts_until_a_round_ends(
+    standing: Standing, member_id: str, state: MemberState, is_lost: bool, is_leader: bool
+) -> None:
+    place = Herder(ByHand().herder.settings).place
+    place.standing = standing
+    place.member_id = place.leader = MemberId(member_id)
+    assert (place.state, place.is_lost, place.is_leader) == (state, is_lost, is_leader)
+
+
+def test_a_stop_that_is_ordered_late_in_the_lease_still_ends_within_the_session() -> None:
+    herder = working()
+    herder.tell(proved(sent_at_ms=herder.now_ms))
+    herder.now_ms += 6_500
+    herder.assign(revoked=BOTH_TASKS)
+    assert {stop.grace_ms for stop in herder.take(StopTask)} == {2_166}, "13/15 of the session, counted from the answer"

@@ -1,0 +1,43 @@
+"""The vocabulary of a herder as a whole: it may be traced, and every chore is answered by an event."""
+
+import dataclasses
+import re
+from collections.abc import Iterator
+from types import ModuleType
+from typing import get_args, get_type_hints
+
+import pytest
+
+from coterie.engine import log
+from coterie.herder import messages, requests, seams, session_keys
+from coterie.herder.messages import Chore, ChoreResult
+
+SECRETS = re.compile(r"Mapping\[str, |bytes")
+"""Types that may hold a config, what is said of its values, or a key."""
+NAMES = {"trace", "message", "refusal", "obstacle"}
+"""What may quote a config."""
+PUBLIC = {"NewLine.key", "Line.key"}
+
+
+def secret_fields(module: ModuleType) -> Iterator[tuple[str, "dataclasses.Field[object]"]]:
+    for kind in vars(module).values():
+        if dataclasses.is_dataclass(kind) and isinstance(kind, type) and kind.__module__ == module.__name__:
+            hints = get_type_hints(kind)
+            for field in dataclasses.fields(kind):
+                name = f"{kind.__name__}.{field.name}"
+                if name not in PUBLIC and (field.name in NAMES or SECRETS.search(str(hints[field.name]))):
+                    yield name, field
+
+
+@pytest.mark.parametrize("module", [messages, requests, seams, session_keys, log], ids=lambda module: module.__name__)
+def test_no_config_and_no_key_is_shown(module: ModuleType) -> None:
+    fields = dict(secret_fields(module))
+    assert fields
+    assert [name for name, field in fields.items() if field.repr] == []
+
+
+def test_every_chore_names_the_events_that_end_it_and_every_such_event_ends_one() -> None:
+    results = {kind.__name__ for kind in get_args(ChoreResult)}
+    named = {kind: set(re.findall(r"\w+", (kind.__doc__ or "").partition("→")[2])) for kind in get_args(Chore)}
+    assert {kind.__name__: names for kind, names in named.items() if not names & results} == {}
+    assert set().union(*named.values()) & results == results
