@@ -22,10 +22,13 @@ from coterie.nouns.membership import (
     Assigned,
     AssignmentWanted,
     Computed,
+    Install,
     Lost,
     MemberAssignment,
     MembershipEvent,
     ProvedUntil,
+    Rejoin,
+    Subscribe,
 )
 from coterie.worker.inbox import now_ms
 from coterie.worker.membership import GroupMembership
@@ -82,8 +85,8 @@ class Worker:
     def want_a_round(self) -> None:
         """What this worker says of itself has changed, so its join begins a round, leader or not."""
         self._offset += 1
-        self.membership.subscribe(config_offset=ConfigOffset(self._offset), owned=NO_JOBS)
-        self.membership.rejoin("it has read on")
+        self.membership.order(Subscribe(config_offset=ConfigOffset(self._offset), owned=NO_JOBS))
+        self.membership.order(Rejoin(reason="it has read on"))
 
     def _compute(self, wanted: AssignmentWanted) -> None:
         assignments = {
@@ -91,7 +94,9 @@ class Worker:
             for member, report in wanted.members.items()
         }
         end = ConfigOffset(len(wanted.members))  # tells the test which round it is
-        self.membership.install(wanted.token, Computed(config_offset=end, assignments=assignments))
+        self.membership.order(
+            Install(token=wanted.token, computed=Computed(config_offset=end, assignments=assignments))
+        )
 
 
 @asynccontextmanager
@@ -114,7 +119,7 @@ async def worker(port: int, name: str, *, instance: str | None = None) -> AsyncI
     async with asyncio.TaskGroup() as tasks:
         running = tasks.create_task(membership.run())
         listening = tasks.create_task(one.run())
-        membership.subscribe(config_offset=ConfigOffset(0), owned=NO_JOBS)
+        membership.order(Subscribe(config_offset=ConfigOffset(0), owned=NO_JOBS))
         yield one
         running.cancel()
         listening.cancel()

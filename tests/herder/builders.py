@@ -2,10 +2,10 @@
 
 from coterie.engine.log import NewLine
 from coterie.herder import config_records
-from coterie.herder.messages import Install, TimerFired
+from coterie.herder.messages import TimerFired
 from coterie.nouns.ids import ConfigOffset, Incarnation, MemberId, WorkerUrl
 from coterie.nouns.jobs import NO_JOBS, ConnectorName, ConnectorTaskId, Jobs
-from coterie.nouns.membership import Computed, MemberReport
+from coterie.nouns.membership import Computed, Install, MemberReport
 from coterie.wire.connect import ConnectProtocol
 from tests.herder.by_hand import ME, ROUND, ByHand, wanted
 

@@ -1,6 +1,6 @@
 """A worker that is to go for good, and one that is called back."""
 
-from coterie.herder.messages import Exit, GroupLeft, Leave, Rejoin, Say, ShutdownOrdered, StopTask, Subscribe
+from coterie.herder.messages import Exit, GroupLeft, Say, ShutdownOrdered, StopTask
 from coterie.herder.requests import (
     DescribeWorker,
     Done,
@@ -12,7 +12,7 @@ from coterie.herder.requests import (
     WorkerView,
 )
 from coterie.nouns.jobs import NO_JOBS
-from coterie.nouns.membership import Lost
+from coterie.nouns.membership import Leave, Lost, Rejoin, Subscribe
 from coterie.wire.connect import ConnectProtocol
 from tests.herder.builders import BOTH_TASKS, FIRST, STATIC, working
 from tests.herder.by_hand import ROUND, ByHand

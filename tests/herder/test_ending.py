@@ -3,19 +3,16 @@
 from coterie.herder.messages import (
     CloseRuntime,
     Exit,
-    Leave,
-    Rejoin,
     RuntimeClosed,
     SetTimer,
     ShutdownOrdered,
     StartTask,
     StopTask,
-    Subscribe,
     TimerFired,
 )
 from coterie.herder.requests import Done, DrainWorker, Problem, RequestRefused, RestartWorker
 from coterie.nouns.jobs import NO_JOBS
-from coterie.nouns.membership import Lost, MemberState, PlaceHandover
+from coterie.nouns.membership import Leave, Lost, MemberState, PlaceHandover, Rejoin, Subscribe
 from coterie.nouns.states import State
 from tests.herder.builders import BOTH_TASKS, FIRST, STATIC, deal, given, working
 from tests.herder.by_hand import ME, OTHER, ROUND, ByHand, proved

@@ -11,10 +11,7 @@ from coterie.herder.messages import (
     ConnectorSplit,
     Exit,
     GroupLeft,
-    Install,
-    Leave,
     PublishTaskConfigs,
-    Rejoin,
     RestartTask,
     RuntimeOpened,
     SetTimer,
@@ -23,7 +20,6 @@ from coterie.herder.messages import (
     StartTask,
     StatusesAppended,
     StopTask,
-    Subscribe,
     TaskConfigsPublished,
     TaskStartFailed,
     TimerFired,
@@ -44,7 +40,7 @@ from coterie.herder.timers import RetryDue
 from coterie.herder.work import Failed, Running, Taken
 from coterie.nouns.ids import ConfigOffset, Incarnation, WorkerUrl
 from coterie.nouns.jobs import NO_JOBS, ConnectorName, ConnectorTaskId, Jobs
-from coterie.nouns.membership import Lost, MemberReport, MembershipRefused
+from coterie.nouns.membership import Install, Leave, Lost, MemberReport, MembershipRefused, Rejoin, Subscribe
 from coterie.nouns.states import TargetState
 from coterie.wire.connect import ConnectProtocol
 from tests.herder.builders import BORN, CONFIG, DEALT, LIFE, ORDERS, SHARES, TASKS, only

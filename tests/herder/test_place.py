@@ -2,10 +2,10 @@
 
 import pytest
 
-from coterie.herder.messages import Abandon, Install, Say, SetTimer, StartTask, StopTask, Subscribe, TimerFired
+from coterie.herder.messages import Say, SetTimer, StartTask, StopTask, TimerFired
 from coterie.nouns.ids import ConfigOffset, MemberId, WorkerUrl
 from coterie.nouns.jobs import NO_JOBS
-from coterie.nouns.membership import Lost, MemberReport
+from coterie.nouns.membership import Abandon, Install, Lost, MemberReport, Subscribe
 from coterie.wire.connect import AssignmentError, ConnectProtocol
 from tests.herder.builders import ALL_JOBS, BORN, TASKS, only, ready
 from tests.herder.by_hand import ME, OTHER, ROUND, ByHand, wanted

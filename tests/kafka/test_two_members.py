@@ -18,11 +18,14 @@ from coterie.nouns.membership import (
     Assigned,
     AssignmentWanted,
     Computed,
+    Install,
     Lost,
     MemberAssignment,
     MembershipEvent,
     MemberStateChanged,
     ProvedUntil,
+    Rejoin,
+    Subscribe,
 )
 from coterie.wire.connect import RoundResult
 from coterie.worker.inbox import now_ms
@@ -49,7 +52,7 @@ class Worker:
                 if isinstance(event, AssignmentWanted):
                     self._compute(event)
                 if isinstance(event, Assigned):
-                    self.membership.subscribe(config_offset=ConfigOffset(7), owned=event.jobs)
+                    self.membership.order(Subscribe(config_offset=ConfigOffset(7), owned=event.jobs))
                 if wanted(event):
                     return event
 
@@ -70,7 +73,7 @@ class Worker:
             },
             delay_ms=len(wanted.members),  # tells the test which round it is
         )
-        self.membership.install(wanted.token, computed)
+        self.membership.order(Install(token=wanted.token, computed=computed))
 
 
 @asynccontextmanager
@@ -90,7 +93,7 @@ async def worker(
     membership = GroupMembership(step, Member(settings), coordinator)
     async with asyncio.TaskGroup() as tasks:
         running = tasks.create_task(membership.run())
-        membership.subscribe(config_offset=ConfigOffset(7), owned=NO_JOBS)
+        membership.order(Subscribe(config_offset=ConfigOffset(7), owned=NO_JOBS))
         yield Worker(membership, settings.url)
         running.cancel()
 
@@ -129,7 +132,7 @@ async def test_two_workers_meet_and_the_one_left_learns_of_it(bootstrap: str, gr
 async def test_a_wish_to_rejoin_begins_a_round(bootstrap: str, group_id: GroupId) -> None:
     async with worker(bootstrap, group_id, "only") as only:
         before = await only.assigned_among(1)
-        only.membership.rejoin("there are other connectors")
+        only.membership.order(Rejoin(reason="there are other connectors"))
         after = await only.assigned_among(1)
         assert after.epoch > before.epoch
         assert after.member_id == before.member_id
@@ -162,6 +165,6 @@ async def test_a_broker_that_stays_away_ends_the_membership_within_the_session(
         assert isinstance(lost, Lost)
         assert "coordinator" in lost.reason
         # What it owned has stopped: it joins again as soon as there is somebody to ask.
-        only.membership.subscribe(config_offset=ConfigOffset(7), owned=NO_JOBS)
+        only.membership.order(Subscribe(config_offset=ConfigOffset(7), owned=NO_JOBS))
         await asyncio.to_thread(mortal_broker.start)
         await only.assigned_among(1)

@@ -4,11 +4,12 @@ from collections.abc import Mapping
 
 import httpx
 
+from coterie.herder.messages import Exit
 from coterie.herder.seams import LeaderClient
 from coterie.rest.app import create_app
 from coterie.rest.leader import HttpLeaderClient, open_client
 from coterie.rest.server import bind, serve_while
-from coterie.worker.worker import Worker, WorkerEnded
+from coterie.worker.worker import Worker
 from tests.worker.simulated import Cluster, Running, SimulatedRuntime, until
 
 JSON = {"Content-Type": "application/json"}
@@ -29,7 +30,7 @@ class ServedCluster(Cluster):
         listener = bind("127.0.0.1", 0)
         port: int = listener.getsockname()[1]
 
-        async def run(worker: Worker) -> WorkerEnded:
+        async def run(worker: Worker) -> Exit:
             app = create_app(worker, self.client, cluster_id="simulated")
             return await serve_while(app, listener, worker.run())
 

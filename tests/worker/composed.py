@@ -15,6 +15,7 @@ import httpx
 
 from coterie.cli.workers.compose import kafka_coordinator, serve_life
 from coterie.config.worker import WorkerSettings
+from coterie.herder.messages import Exit
 from coterie.herder.seams import Membership, TaskRuntime
 from coterie.member.classic.machine import step
 from coterie.member.classic.messages import (
@@ -32,7 +33,7 @@ from coterie.nouns.membership import Lost, MembershipEvent, PlaceHandover
 from coterie.rest.leader import open_client
 from coterie.rest.server import bind
 from coterie.worker.membership import GroupMembership
-from coterie.worker.worker import Worker, WorkerEnded
+from coterie.worker.worker import Worker
 
 SESSION_MS = 6_000
 
@@ -122,7 +123,7 @@ class Composed:
     runtime: TaskRuntime
     client: httpx.AsyncClient
     worker: Worker | None = None
-    run: "asyncio.Task[WorkerEnded] | None" = None
+    run: "asyncio.Task[Exit] | None" = None
     heard: list[Heard] = field(default_factory=list)
     events: list[MembershipEvent] = field(default_factory=list)
 

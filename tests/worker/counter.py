@@ -4,23 +4,10 @@ import asyncio
 from dataclasses import dataclass
 
 from coterie.engine.output import Output
-from coterie.member.events import (
-    Answered,
-    Effect,
-    Event,
-    LeaveWanted,
-    Left,
-    RejoinWanted,
-    RequestId,
-    Send,
-    SetTimer,
-    Subscribed,
-    TimerFired,
-    Unanswered,
-)
+from coterie.member.events import Answered, Effect, Event, Left, RequestId, Send, SetTimer, TimerFired, Unanswered
 from coterie.nouns.ids import ConfigOffset, MemberId, WorkerUrl
 from coterie.nouns.jobs import NO_JOBS
-from coterie.nouns.membership import Assigned
+from coterie.nouns.membership import Assigned, Leave, Rejoin, Subscribe
 
 
 @dataclass
@@ -31,14 +18,14 @@ class Counter:
 
 def step(counter: Counter, event: Event[int], *, now_ms: int) -> Output[None, Effect[int]]:
     match event:
-        case Subscribed() | RejoinWanted() | TimerFired(timer="retry"):
+        case Subscribe() | Rejoin() | TimerFired(timer="retry"):
             counter.sent += 1
             return Output(effects=(Send(id=RequestId(counter.sent), request=counter.sent),))
         case Answered(id=id_, response=count) if id_ == counter.sent:
             return Output(effects=(assigned(count),))
         case Unanswered(id=id_) if id_ == counter.sent:
             return Output(effects=(SetTimer(timer="retry", at_ms=now_ms + 1),))
-        case LeaveWanted():
+        case Leave():
             return Output(effects=(Left(),))
         case _:
             return Output()

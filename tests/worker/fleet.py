@@ -8,6 +8,7 @@ from contextlib import AsyncExitStack
 from dataclasses import dataclass
 
 from coterie.assignors.members import Policy
+from coterie.herder.messages import Exit
 from coterie.herder.requests import ConnectorInfo, ConnectorStatus, DescribeStatus, PutConnector
 from coterie.herder.seams import TaskRuntime
 from coterie.herder.state import HerderSettings
@@ -19,7 +20,7 @@ from coterie.nouns.ids import GroupId, InstanceId, WorkerId, WorkerUrl
 from coterie.nouns.jobs import ConnectorName, Jobs
 from coterie.wire.connect import ConnectProtocol
 from coterie.worker.membership import GroupMembership
-from coterie.worker.worker import Worker, WorkerEnded
+from coterie.worker.worker import Worker
 from tests.worker.simulated import Floor, LocalLeaderClient, SimulatedRuntime, until
 
 SESSION_MS, REBALANCE_TIMEOUT_MS, DELAY_MS = 6_000, 10_000, 1_500
@@ -99,7 +100,7 @@ class Remote:
 
     worker: Worker
     runtime: SimulatedRuntime
-    run: asyncio.Task[WorkerEnded]
+    run: asyncio.Task[Exit]
 
 
 class Fleet:
@@ -114,7 +115,7 @@ class Fleet:
         self.floor = Floor()
         self.delay_ms = DELAY_MS
         self.workers: list[Remote] = []
-        self._runs: list[tuple[Worker, asyncio.Task[WorkerEnded]]] = []
+        self._runs: list[tuple[Worker, asyncio.Task[Exit]]] = []
         self.group_id = GroupId(f"fleet-{uuid.uuid4().hex[:8]}")
         self._stack = stack
         self._by_url: dict[WorkerUrl, Worker] = {}
@@ -154,7 +155,7 @@ class Fleet:
         protocol: ConnectProtocol | None = None,
         claims: Jobs | None = None,
         kind: type[Worker] = Worker,
-    ) -> tuple[Worker, asyncio.Task[WorkerEnded]]:
+    ) -> tuple[Worker, asyncio.Task[Exit]]:
         number = len(self._runs) if number is None else number
         coordinator = KafkaCoordinator(
             [self.bootstrap if port is None else f"127.0.0.1:{port}"],

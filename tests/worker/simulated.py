@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from coterie.assignors.members import Policy
 from coterie.engine.lease import Lease
 from coterie.engine.log import Line, NewLine
+from coterie.herder.messages import Exit
 from coterie.herder.requests import (
     Answer,
     DescribeWorker,
@@ -40,18 +41,22 @@ from coterie.nouns.errors import WorldError
 from coterie.nouns.ids import ConfigOffset, Generation, MemberId, WorkerId, WorkerUrl
 from coterie.nouns.jobs import NO_JOBS, ConnectorName, ConnectorTaskId, Jobs
 from coterie.nouns.membership import (
+    Abandon,
     AssignmentWanted,
     Computed,
+    Install,
     Lost,
     MembershipEvent,
     MemberState,
     MemberStateChanged,
     MustReleaseAll,
     ProvedUntil,
+    Rejoin,
+    Subscribe,
 )
 from coterie.wire.connect import ConnectProtocol, RoundToken, WorkerAssignment, WorkerMetadata
 from coterie.wire.connect_bytes import decode_assignment, decode_metadata, encode_assignment, encode_metadata
-from coterie.worker.worker import Worker, WorkerEnded
+from coterie.worker.worker import Worker
 
 SESSION_TIMEOUT_MS = 10_000
 WINDOW_MS = 20
@@ -342,7 +347,19 @@ class SimulatedMembership:
         said = WorkerMetadata(url=self._url, config_offset=self._config_offset, allocation=allocation)
         return decode_metadata(encode_metadata(self._group.protocol, said))[1]
 
-    def subscribe(self, *, config_offset: ConfigOffset, owned: Jobs, draining: bool = False) -> None:
+    def order(self, order: Subscribe | Rejoin | Install | Abandon) -> None:
+        match order:
+            case Subscribe(config_offset=config_offset, owned=owned):
+                self._subscribe(config_offset, owned)
+            case Rejoin():
+                if self.id in self._group.members:
+                    self._group.begin_round()
+            case Install(token=token, computed=computed):
+                self._group.install(self.id, self._url, token, computed)
+            case Abandon(reason=reason):
+                self.lose(reason)
+
+    def _subscribe(self, config_offset: ConfigOffset, owned: Jobs) -> None:
         self._config_offset, self._owned = config_offset, owned
         if self._handed <= owned:
             self._handed = NO_JOBS
@@ -352,16 +369,6 @@ class SimulatedMembership:
         if not self._has_begun or (self._rejoins_without_work and not owned):
             self._has_begun, self._rejoins_without_work = True, False
             self.enter()
-
-    def rejoin(self, reason: str) -> None:
-        if self.id in self._group.members:
-            self._group.begin_round()
-
-    def install(self, token: object, computed: Computed) -> None:
-        self._group.install(self.id, self._url, token, computed)
-
-    def abandon(self, reason: str) -> None:
-        self.lose(reason)
 
     async def leave(self, reason: str, *, for_good: bool = False) -> None:
         self.left = True
@@ -446,7 +453,7 @@ class Running:
     worker: Worker
     runtime: SimulatedRuntime
     membership: SimulatedMembership
-    run: asyncio.Task[WorkerEnded]
+    run: asyncio.Task[Exit]
 
 
 class Cluster:
@@ -483,7 +490,7 @@ class Cluster:
         wait: bool = True,
         port: int = 0,
         protocol: ConnectProtocol | None = None,
-        run: Callable[[Worker], Coroutine[object, object, WorkerEnded]] = Worker.run,
+        run: Callable[[Worker], Coroutine[object, object, Exit]] = Worker.run,
     ) -> Running:
         """A worker that does ``run``; returned when it has its first assignment, unless not to ``wait``."""
         number = len(self.workers) + 1

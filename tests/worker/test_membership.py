@@ -29,10 +29,13 @@ from coterie.nouns.membership import (
     Assigned,
     AssignmentWanted,
     Computed,
+    Install,
     MemberAssignment,
     MembershipEvent,
     MembershipRefused,
     ProvedUntil,
+    Rejoin,
+    Subscribe,
 )
 from coterie.wire.errors import ErrorCode
 from coterie.worker.membership import GroupMembership
@@ -114,11 +117,11 @@ async def membership(coordinator: LonelyCoordinator) -> AsyncIterator[Lonely]:
 
 
 async def joined(membership: Lonely) -> None:
-    membership.subscribe(config_offset=ConfigOffset(3), owned=NO_JOBS)
+    membership.order(Subscribe(config_offset=ConfigOffset(3), owned=NO_JOBS))
     wanted = await until(membership, AssignmentWanted)
     assert isinstance(wanted, AssignmentWanted)
     computed = Computed(config_offset=ConfigOffset(3), assignments={ME: MemberAssignment()})
-    membership.install(wanted.token, computed)
+    membership.order(Install(token=wanted.token, computed=computed))
     await until(membership, Assigned)
 
 
@@ -170,7 +173,7 @@ async def test_leaving_gives_a_parked_join_up(membership: Lonely, coordinator: L
         await joined(membership)
         coordinator.silent_to = (JoinRequest,)
         joins = coordinator.asked_of(JoinRequest)
-        membership.rejoin("a wish")
+        membership.order(Rejoin(reason="a wish"))
         while coordinator.asked_of(JoinRequest) == joins:
             await membership.next_event()
         await membership.leave("done")
@@ -218,7 +221,7 @@ async def test_a_session_that_the_broker_does_not_accept_is_told_once_and_the_se
         membership = GroupMembership(step, Member(settings), coordinator)
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(membership.run())
-            membership.subscribe(config_offset=ConfigOffset(3), owned=NO_JOBS)
+            membership.order(Subscribe(config_offset=ConfigOffset(3), owned=NO_JOBS))
             refused = await until(membership, MembershipRefused)
             assert isinstance(refused, MembershipRefused)
             assert "session.timeout.ms=3000" in refused.reason
@@ -234,14 +237,14 @@ async def test_a_request_that_its_machine_gave_up_is_not_cancelled_and_its_late_
     membership = GroupMembership(counter.step, counter.Counter(), coordinator)
     async with asyncio.timeout(DEADLINE_S), asyncio.TaskGroup() as tasks:
         tasks.create_task(membership.run())
-        membership.subscribe(config_offset=ConfigOffset(0), owned=NO_JOBS)
+        membership.order(Subscribe(config_offset=ConfigOffset(0), owned=NO_JOBS))
         assert await coordinator.asked.get() == 1
-        membership.rejoin("the next request")
+        membership.order(Rejoin(reason="the next request"))
         assert await coordinator.asked.get() == 2
         coordinator.answers[1].set_result(1)
         coordinator.answers[2].set_result(2)
         assert await membership.next_event() == counter.assigned(2)
-        membership.rejoin("a request that is outstanding at the end")
+        membership.order(Rejoin(reason="a request that is outstanding at the end"))
         await coordinator.asked.get()
         await membership.leave("done")
     assert coordinator.closed
@@ -253,7 +256,7 @@ async def test_a_failure_is_reported_to_the_machine_and_its_timers_fire() -> Non
     membership = GroupMembership(counter.step, counter.Counter(), coordinator)
     async with asyncio.timeout(DEADLINE_S), asyncio.TaskGroup() as tasks:
         tasks.create_task(membership.run())
-        membership.subscribe(config_offset=ConfigOffset(0), owned=NO_JOBS)
+        membership.order(Subscribe(config_offset=ConfigOffset(0), owned=NO_JOBS))
         coordinator.answers[await coordinator.asked.get()].set_exception(WorldError("the connection broke"))
         coordinator.answers[await coordinator.asked.get()].set_result(2)
         assert await membership.next_event() == counter.assigned(2)

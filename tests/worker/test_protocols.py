@@ -39,20 +39,17 @@ async def fleet(tmp_path: Path) -> AsyncIterator[Fleet]:
         await fleet.stop()
 
 
-def speaks(remote: Remote) -> ConnectProtocol | None:
-    return remote.worker._herder.rounds.protocol
-
-
 async def until_all_run(remotes: list[Remote], protocol: ConnectProtocol, tasks: int = TASKS) -> None:
     """They speak ``protocol``, are in one generation, and run all tasks together, each its share."""
 
     async def is_so() -> bool:
-        views = [await remote.worker.ask(DescribeWorker()) for remote in remotes]
+        answers = [await remote.worker.ask(DescribeWorker()) for remote in remotes]
+        views = [answer for answer in answers if isinstance(answer, WorkerView) and answer.settled]
         running = [len(remote.runtime.running) for remote in remotes]
         return (
-            all(isinstance(view, WorkerView) and view.settled for view in views)
-            and len({view.generation for view in views if isinstance(view, WorkerView)}) == 1
-            and all(speaks(remote) is protocol for remote in remotes)
+            len(views) == len(remotes)
+            and {view.protocol for view in views} == {protocol.setting}
+            and len({view.generation for view in views}) == 1
             and sum(running) == tasks
             and max(running) - min(running) <= 1
         )

@@ -58,11 +58,11 @@ async def test_a_stall_shorter_than_the_lease_stops_nothing(fleet: Fleet) -> Non
     await until(lambda: one.worker.phase == "running", within_s=60)
     await fleet.create(ORDERS, 2)
     await fleet.until_running(one, ORDERS, 2)
-    proved = one.worker._herder.place.proved
-    await until(lambda: one.worker._herder.place.proved != proved)
+    lease_ends_ms = one.worker.lease_ends_ms
+    await until(lambda: one.worker.lease_ends_ms != lease_ends_ms)
     time.sleep(SESSION_MS / 3 / 1000)  # noqa: ASYNC251 - this is the stall
-    proved = one.worker._herder.place.proved
-    await until(lambda: one.worker._herder.place.proved != proved, within_s=60)
+    lease_ends_ms = one.worker.lease_ends_ms
+    await until(lambda: one.worker.lease_ends_ms != lease_ends_ms, within_s=60)
     assert set(fleet.starts().values()) == {1}
     assert not one.runtime.halted_at_s
 

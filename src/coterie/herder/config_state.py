@@ -1,7 +1,7 @@
 """The config topic as state: what is configured, as far as the log has been read."""
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from coterie.engine.log import Line
 from coterie.herder import config_records
@@ -90,16 +90,7 @@ class ConfigState:
         incarnation = written.incarnation or (known.incarnation if known else Incarnation(f"at-{offset}"))
         if known is None or known.incarnation != incarnation:
             known = Connector(config=written.config, incarnation=incarnation, written_at=offset)
-        self._connectors[name] = Connector(
-            config=written.config,
-            incarnation=incarnation,
-            written_at=offset,
-            task_configs=known.task_configs,
-            checkpointed=known.checkpointed,
-            inconsistent=known.inconsistent,
-            committed_at=known.committed_at,
-            applied_config=known.applied_config,
-        )
+        self._connectors[name] = replace(known, config=written.config, written_at=offset)
 
     def _on_commit(self, name: ConnectorName, tasks: int, offset: int) -> str | None:
         deferred = self._deferred.pop(name, {})
@@ -111,10 +102,8 @@ class ConfigState:
         configs = tuple(deferred[number] for number in range(tasks)) if complete else ()
         # Compaction leaves the configs of stopped tasks, and only the empty commit that stopped them.
         stopped = () if tasks else tuple(deferred[number] for number in sorted(deferred))
-        self._connectors[name] = Connector(
-            config=known.config,
-            incarnation=known.incarnation,
-            written_at=known.written_at,
+        self._connectors[name] = replace(
+            known,
             task_configs=configs,
             checkpointed=configs or stopped or known.checkpointed,
             inconsistent=not complete,

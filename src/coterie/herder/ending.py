@@ -13,13 +13,13 @@ move.
 from dataclasses import replace
 
 from coterie.herder import place, reads, statuses, writes
-from coterie.herder.messages import CloseRuntime, Exit, Leave, Say, SetTimer
+from coterie.herder.messages import CloseRuntime, Exit, Say, SetTimer
 from coterie.herder.requests import Answer, Done, Problem, RequestRefused
 from coterie.herder.rounds import asking, spoken
 from coterie.herder.rounds.state import AfterRelease
 from coterie.herder.state import Herder, Relaunching, ShuttingDown, Turn, Working
 from coterie.nouns.ids import Generation
-from coterie.nouns.membership import PlaceHandover
+from coterie.nouns.membership import Leave, PlaceHandover
 from coterie.nouns.states import State
 
 FAREWELL_MS = 1_000

@@ -13,8 +13,8 @@ from coterie.herder.seams import TaskEvent, TaskStart
 from coterie.herder.session_keys import Signing
 from coterie.herder.timers import Timer
 from coterie.nouns.ids import ConfigOffset, Incarnation, WorkerUrl
-from coterie.nouns.jobs import ConnectorName, ConnectorTaskId, Jobs
-from coterie.nouns.membership import Computed, MembershipEvent, PlaceHandover
+from coterie.nouns.jobs import ConnectorName, ConnectorTaskId
+from coterie.nouns.membership import Leave, MembershipEvent, MembershipOrder, PlaceHandover
 
 # -- what the config log is asked for ---------------------------------------------------------------------------------
 
@@ -250,33 +250,6 @@ class Say:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Subscribe:
-    config_offset: ConfigOffset
-    owned: Jobs
-    draining: bool = False
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Rejoin:
-    reason: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Abandon:
-    """Give the place in the group up for now → Lost."""
-
-    reason: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Install:
-    """What the leader computed for the round of ``token``."""
-
-    token: object
-    computed: Computed
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Exit:
     """The end: close everything and end the process with ``code``, or execute it anew."""
 
@@ -372,15 +345,6 @@ class AppendStatuses:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Leave:
-    """→ GroupLeft"""
-
-    reason: str
-    for_good: bool = False
-    """A static member says it, too: it is not coming back."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class CloseRuntime:
     """→ RuntimeClosed"""
 
@@ -399,4 +363,4 @@ Chore: TypeAlias = (
     | Leave
     | CloseRuntime
 )
-Effect: TypeAlias = Reply | SetTimer | CancelTimer | Say | Subscribe | Rejoin | Abandon | Install | Exit | Chore
+Effect: TypeAlias = Reply | SetTimer | CancelTimer | Say | MembershipOrder | Exit | Chore

@@ -14,6 +14,7 @@ from coterie.herder.requests import (
     RestartWorker,
     UncordonWorker,
     WorkerOrder,
+    not_found,
 )
 from coterie.herder.rounds.leading import left_ms
 from coterie.herder.state import Herder, Turn
@@ -67,9 +68,7 @@ def _elsewhere(herder: Herder, worker: str) -> RequestRefused | None:
     match list(found.values()):
         case []:
             known = "; ".join(", ".join(dict.fromkeys(names_of(info))) for info in herder.lead.dealt.members)
-            return RequestRefused(
-                problem=Problem.NOT_FOUND, message=f"No worker is called {worker}. There are: {known}"
-            )
+            return not_found(f"No worker is called {worker}. There are: {known}")
         case [info]:
             if info.url == herder.settings.url:
                 return None

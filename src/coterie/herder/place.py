@@ -6,11 +6,11 @@ is assigned anything. So it gives its place up until it has read so far (KAFKA-9
 
 from dataclasses import replace
 
-from coterie.herder.messages import Abandon, FindConfigEnd, ForPlace, Say, SetTimer, Subscribe
+from coterie.herder.messages import FindConfigEnd, ForPlace, Say, SetTimer
 from coterie.herder.state import InRound, LostPlace, RoundCompleted, RoundFailed, Turn
 from coterie.nouns.ids import ConfigOffset, MemberId, WorkerUrl
 from coterie.nouns.jobs import NO_JOBS, Jobs
-from coterie.nouns.membership import Assigned, MemberState, ProvedUntil
+from coterie.nouns.membership import Abandon, Assigned, MemberState, ProvedUntil, Subscribe
 
 
 def begin_round(turn: Turn, state: MemberState) -> None:

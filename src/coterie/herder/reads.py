@@ -24,6 +24,7 @@ from coterie.herder.requests import (
     TaskStatus,
     TaskView,
     WorkerView,
+    not_found,
 )
 from coterie.herder.rounds import spoken
 from coterie.herder.state import Herder, ReadWait, Turn
@@ -90,14 +91,14 @@ def answer(herder: Herder, request: Read) -> Answer:
         case DescribeTasks(connector=name):
             connector = herder.config.connector(name)
             if connector is None:
-                return _not_found(f"Connector {name} not found")
+                return not_found(f"Connector {name} not found")
             return TaskConfigs(tasks=tuple(zip(herder.config.tasks(name), connector.task_configs, strict=True)))
         case DescribeStatus(connector=name):
-            return _status(herder, name) or _not_found(f"No status found for connector {name}")
+            return _status(herder, name) or not_found(f"No status found for connector {name}")
         case DescribeTaskStatus(task=task):
             status = herder.statuses.get(task) if herder.config.task_config(task) is not None else None
             if status is None:
-                return _not_found(f"No status found for task {task}")
+                return not_found(f"No status found for task {task}")
             return TaskStatus(task=task, status=status)
         case DescribeWorker():
             return _worker_view(herder)
@@ -106,7 +107,7 @@ def answer(herder: Herder, request: Read) -> Answer:
 def describe(herder: Herder, name: ConnectorName) -> ConnectorInfo | RequestRefused:
     connector = herder.config.connector(name)
     if connector is None:
-        return _not_found(f"Connector {name} not found")
+        return not_found(f"Connector {name} not found")
     return ConnectorInfo(connector=name, config=connector.config, tasks=herder.config.tasks(name))
 
 
@@ -177,7 +178,3 @@ def _phase(state: RunState) -> str:
             return "running" if has_progressed else "started"
         case NotStarted():
             return "stopped"
-
-
-def _not_found(message: str) -> RequestRefused:
-    return RequestRefused(problem=Problem.NOT_FOUND, message=message)

@@ -314,6 +314,10 @@ class RequestRefused:
     """With NOT_LEADER and NOT_THIS_WORKER: who can do it."""
 
 
+def not_found(message: str) -> RequestRefused:
+    return RequestRefused(problem=Problem.NOT_FOUND, message=message)
+
+
 Answer: TypeAlias = (
     ConnectorInfo
     | ConnectorStatus

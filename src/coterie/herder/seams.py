@@ -6,9 +6,9 @@ from typing import Protocol, TypeAlias
 
 from coterie.herder.session_keys import Signing
 from coterie.nouns.errors import WorldError
-from coterie.nouns.ids import ConfigOffset, Incarnation, WorkerUrl
-from coterie.nouns.jobs import ConnectorName, ConnectorTaskId, Jobs
-from coterie.nouns.membership import Computed, MembershipEvent
+from coterie.nouns.ids import Incarnation, WorkerUrl
+from coterie.nouns.jobs import ConnectorName, ConnectorTaskId
+from coterie.nouns.membership import Abandon, Install, MembershipEvent, Rejoin, Subscribe
 
 # -- membership: classic | connect ------------------------------------------------------------------------------
 
@@ -20,20 +20,8 @@ class Membership(Protocol):
         """Take part until the worker has left; all other methods need it to run."""
         ...
 
-    def subscribe(self, *, config_offset: ConfigOffset, owned: Jobs, draining: bool = False) -> None:
-        """What the next join will say. Told again whenever it changes; never blocks."""
-        ...
-
-    def rejoin(self, reason: str) -> None:
-        """Ask for a round; the work goes on meanwhile."""
-        ...
-
-    def install(self, token: object, computed: Computed) -> None:
-        """The leader's answer to the ``AssignmentWanted`` of that ``token``; dropped when the group has moved on."""
-        ...
-
-    def abandon(self, reason: str) -> None:
-        """Give the place up for now, and say ``Lost``; it joins again when it hears that nothing is owned."""
+    def order(self, order: Subscribe | Rejoin | Install | Abandon) -> None:
+        """Never blocks."""
         ...
 
     async def leave(self, reason: str, *, for_good: bool = False) -> None:

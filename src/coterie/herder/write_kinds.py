@@ -20,6 +20,7 @@ from coterie.herder.requests import (
     RequestRefused,
     SetTargetState,
     Write,
+    not_found,
 )
 from coterie.nouns.ids import Incarnation
 from coterie.nouns.states import TargetState
@@ -81,7 +82,7 @@ class DeletionWrite:
 
     def refusal(self, config: ConfigState) -> RequestRefused | None:
         name = self.request.connector
-        return None if config.connector(name) is not None else _not_found(f"Connector {name} not found")
+        return None if config.connector(name) is not None else not_found(f"Connector {name} not found")
 
     def lines(self, config: ConfigState) -> tuple[NewLine, ...]:
         return config_records.deletion_lines(self.request.connector)
@@ -103,7 +104,7 @@ class TargetStateWrite:
 
     def refusal(self, config: ConfigState) -> RequestRefused | None:
         name = self.request.connector
-        return None if config.connector(name) is not None else _not_found(f"Unknown connector {name}")
+        return None if config.connector(name) is not None else not_found(f"Unknown connector {name}")
 
     def lines(self, config: ConfigState) -> tuple[NewLine, ...]:
         name, target_state = self.request.connector, self.request.target_state
@@ -126,7 +127,7 @@ class TaskConfigsWrite:
     def refusal(self, config: ConfigState) -> RequestRefused | None:
         name = self.request.connector
         if config.connector(name) is None:
-            return _not_found(f"Connector {name} not found")
+            return not_found(f"Connector {name} not found")
         if self.request.configs and config.target_state(name) is TargetState.STOPPED:
             message = f"Cannot submit non-empty set of task configs for stopped connector {name}"
             return RequestRefused(problem=Problem.BAD_REQUEST, message=message)
@@ -152,7 +153,3 @@ def kind_of(request: Write, fresh_incarnation: Incarnation) -> WriteKind:
             return TargetStateWrite(request)
         case PutTaskConfigs():
             return TaskConfigsWrite(request)
-
-
-def _not_found(message: str) -> RequestRefused:
-    return RequestRefused(problem=Problem.NOT_FOUND, message=message)

@@ -3,9 +3,7 @@
 from dataclasses import dataclass
 from typing import Generic, Literal, NewType, TypeAlias, TypeVar
 
-from coterie.nouns.ids import ConfigOffset
-from coterie.nouns.jobs import Jobs
-from coterie.nouns.membership import Computed, MembershipEvent
+from coterie.nouns.membership import MembershipEvent, MembershipOrder
 
 RequestT = TypeVar("RequestT")
 RequestT_co = TypeVar("RequestT_co", covariant=True)
@@ -20,43 +18,6 @@ Timer: TypeAlias = Literal["heartbeat", "lease", "answer", "retry", "held", "lea
 is overdue · ``retry``: a back-off ends · ``held``: send a held join · ``leave``: leave without an answer."""
 
 # -- events -----------------------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Subscribed:
-    """What the next join reports. The first one makes the member join; after a loss, one that owns no job does."""
-
-    config_offset: ConfigOffset
-    owned: Jobs
-    draining: bool = False
-    """This worker leaves for good: its jobs move away while it still runs them."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RejoinWanted:
-    reason: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Installed:
-    """The leader's answer to ``AssignmentWanted``."""
-
-    token: object
-    computed: Computed
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AbandonWanted:
-    """Give the place up until everything has stopped: the herder is stuck, or cannot start its jobs."""
-
-    reason: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LeaveWanted:
-    reason: str
-    for_good: bool = False
-    """A static member sends a LeaveGroup, too: the group must not wait for it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,9 +41,7 @@ class TimerFired:
     timer: Timer
 
 
-HerderOrder: TypeAlias = Subscribed | RejoinWanted | Installed | AbandonWanted | LeaveWanted
-"""What the herder asks for."""
-Event: TypeAlias = HerderOrder | Answered[ResponseT] | Unanswered | TimerFired
+Event: TypeAlias = MembershipOrder | Answered[ResponseT] | Unanswered | TimerFired
 
 # -- effects: orders to the driver of the member ----------------------------------------------------------------------
 

@@ -64,6 +64,54 @@ class Computed:
     """The leader's config log lags: no member's assignment changes in this round."""
 
 
+# -- orders of the herder to its member -------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Subscribe:
+    """What the next join reports, ordered again whenever it changes. The first order makes the member join; after a
+    loss, an order that owns no job does."""
+
+    config_offset: ConfigOffset
+    owned: Jobs
+    draining: bool = False
+    """This worker leaves for good: its jobs move away while it still runs them."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rejoin:
+    """Ask for a round; the work goes on meanwhile."""
+
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Install:
+    """The leader's answer to the :class:`AssignmentWanted` of ``token``; dropped when the group has moved on."""
+
+    token: object
+    computed: Computed
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Abandon:
+    """Give the place up until everything has stopped, because the herder is stuck or cannot start its jobs → Lost."""
+
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Leave:
+    """Leave the group; what was owned has stopped before → GroupLeft."""
+
+    reason: str
+    for_good: bool = False
+    """A static member sends a LeaveGroup, too: the group must not wait for it."""
+
+
+MembershipOrder: TypeAlias = Subscribe | Rejoin | Install | Abandon | Leave
+
+
 # -- events for the herder --------------------------------------------------------------------------------------------
 
 

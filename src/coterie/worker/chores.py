@@ -23,7 +23,6 @@ from coterie.herder.messages import (
     ConnectorSplit,
     FindConfigEnd,
     GroupLeft,
-    Leave,
     MakeSessionKey,
     PublishTaskConfigs,
     RestartTask,
@@ -43,6 +42,7 @@ from coterie.herder.messages import (
 from coterie.herder.seams import LeaderClient, Membership, SignatureRefusedError, TaskRuntime
 from coterie.nouns.errors import CoterieError, WorldError
 from coterie.nouns.ids import ConfigOffset
+from coterie.nouns.membership import Leave
 
 logger = logging.getLogger(__name__)
 

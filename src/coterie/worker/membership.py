@@ -12,28 +12,21 @@ from typing import Generic, TypeVar
 
 from coterie.engine.trace import Trace
 from coterie.member.events import (
-    AbandonWanted,
     Answered,
     CancelTimer,
     Effect,
     Event,
-    Installed,
-    LeaveWanted,
     Left,
-    RejoinWanted,
     Say,
     Send,
     SetTimer,
-    Subscribed,
     Timer,
     TimerFired,
     Unanswered,
 )
 from coterie.member.seams import Coordinator, Step
 from coterie.nouns.errors import WorldError
-from coterie.nouns.ids import ConfigOffset
-from coterie.nouns.jobs import Jobs
-from coterie.nouns.membership import Computed, MembershipEvent, ProvedUntil
+from coterie.nouns.membership import Leave, MembershipEvent, MembershipOrder, ProvedUntil
 from coterie.worker.inbox import Inbox, now_ms
 
 logger = logging.getLogger(__name__)
@@ -73,21 +66,12 @@ class GroupMembership(Generic[MemberT, RequestT, ResponseT]):
 
     # -- for the herder ----------------------------------------------------------------------------------------------
 
-    def subscribe(self, *, config_offset: ConfigOffset, owned: Jobs, draining: bool = False) -> None:
-        self._inbox.put_nowait(Subscribed(config_offset=config_offset, owned=owned, draining=draining))
-
-    def rejoin(self, reason: str) -> None:
-        self._inbox.put_nowait(RejoinWanted(reason=reason))
-
-    def install(self, token: object, computed: Computed) -> None:
-        self._inbox.put_nowait(Installed(token=token, computed=computed))
-
-    def abandon(self, reason: str) -> None:
-        self._inbox.put_nowait(AbandonWanted(reason=reason))
+    def order(self, order: MembershipOrder) -> None:
+        self._inbox.put_nowait(order)
 
     async def leave(self, reason: str, *, for_good: bool = False) -> None:
         if not self._ended.is_set():
-            self._inbox.put_nowait(LeaveWanted(reason=reason, for_good=for_good))
+            self.order(Leave(reason=reason, for_good=for_good))
         await self._ended.wait()
 
     async def next_event(self) -> MembershipEvent:

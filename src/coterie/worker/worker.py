@@ -14,22 +14,18 @@ import logging
 import time
 import uuid
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from enum import StrEnum, auto
 
 from coterie.engine.log import Line, Log
 from coterie.engine.trace import Trace
 from coterie.herder.machine import step
 from coterie.herder.messages import (
-    Abandon,
     CancelTimer,
     Chore,
     ConfigLinesRead,
     Effect,
     Event,
     Exit,
-    Install,
-    Rejoin,
     Reply,
     RequestArrived,
     RuntimeOpened,
@@ -37,7 +33,6 @@ from coterie.herder.messages import (
     SetTimer,
     ShutdownOrdered,
     StatusLinesRead,
-    Subscribe,
     TimerFired,
 )
 from coterie.herder.requests import Answer, Problem, Request, RequestId, RequestRefused
@@ -46,7 +41,7 @@ from coterie.herder.state import Herder, HerderSettings
 from coterie.herder.timers import Timer
 from coterie.nouns.errors import ConfigError, WorldError
 from coterie.nouns.ids import Incarnation
-from coterie.nouns.membership import PlaceHandover, ProvedUntil
+from coterie.nouns.membership import Abandon, Install, PlaceHandover, ProvedUntil, Rejoin, Subscribe
 from coterie.worker.chores import Chores
 from coterie.worker.inbox import Inbox, now_ms
 from coterie.worker.stall import StallMeter
@@ -63,17 +58,6 @@ class WorkerPhase(StrEnum):
     STARTING = auto()
     RUNNING = auto()
     ENDED = auto()
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WorkerEnded:
-    """How a worker ended: the process's exit code, and why; or that it is to begin anew."""
-
-    code: int
-    reason: str
-    restarts: bool = False
-    """The process is to execute itself anew, and to hand ``place`` on, if there is one."""
-    place: PlaceHandover | None = None
 
 
 class _Exited(Exception):
@@ -129,7 +113,7 @@ class Worker:
         self._requests = 0
         self._shutdown: ShutdownOrdered | None = None
         """An order that found the inbox full."""
-        self._ended: WorkerEnded | None = None
+        self._exit: Exit | None = None
 
     # -- for others of this process -----------------------------------------------------------------------------------
 
@@ -164,6 +148,12 @@ class Worker:
         finally:
             self._replies.pop(id_, None)
 
+    @property
+    def lease_ends_ms(self) -> int | None:
+        """Until when this worker's place is proved, on the monotonic clock; None when nothing may run. Safe on any
+        thread."""
+        return self._herder.place.lease_ends_ms
+
     def connector_type(self, config: Mapping[str, str]) -> str:
         """``source``, ``sink`` or ``unknown``, by a connector's config."""
         return self._runtime.connector_type(config)
@@ -183,13 +173,13 @@ class Worker:
             # The loop has much to do, so it comes by; and then this goes before all of that.
             self._shutdown = self._shutdown or order
 
-    async def run(self) -> WorkerEnded:
+    async def run(self) -> Exit:
         """Start, work, end. Returns why; whatever was begun here has ended then.
 
         :raises ExceptionGroup: for a bug of ours, after its story has been logged.
         """
         watchdog = Watchdog(
-            lease_ends_ms=lambda: self._herder.place.lease_ends_ms,
+            lease_ends_ms=lambda: self.lease_ends_ms,
             silent_ms=self.stall.silent_ms,
             silent_max_ms=self.settings.lease.silence_ms,
             stop_everything=self._runtime.stop_everything_now,
@@ -206,8 +196,8 @@ class Worker:
                     future.set_result(RequestRefused(problem=Problem.SHUTTING_DOWN, message="Worker is shutting down"))
             await self._runtime.close()
             logger.info("The event loop's longest stall was %.0f ms", self.stall.longest_ms)
-        assert self._ended is not None
-        return self._ended
+        assert self._exit is not None
+        return self._exit
 
     async def _take_part(self) -> None:
         async with asyncio.TaskGroup() as group:
@@ -233,7 +223,7 @@ class Worker:
         try:
             await self._runtime.open()
         except (ConfigError, WorldError) as error:
-            self._end(WorkerEnded(code=1, reason=str(error)))
+            self._end(Exit(code=1, reason=str(error)))
         self.stage = "ensuring membership in the cluster"
         group.create_task(self._feed_task_events())
         if not self._goes_on:
@@ -277,7 +267,7 @@ class Worker:
                 reason = f"the herder has not taken up what it was told within {patience}"
                 logger.critical("%s: all tasks are stopped, and the place in the group is given up", reason)
                 await asyncio.to_thread(self._runtime.stop_everything_now)
-                self._membership.abandon(reason)
+                self._membership.order(Abandon(reason=reason))
                 await sign
 
     async def _sign(self) -> None:
@@ -310,8 +300,8 @@ class Worker:
             return order
         return await self._inbox.next()
 
-    def _end(self, ended: WorkerEnded) -> None:
-        self._ended = ended
+    def _end(self, exit_: Exit) -> None:
+        self._exit = exit_
         raise _Exited
 
     # -- hands --------------------------------------------------------------------------------------------------------
@@ -328,16 +318,10 @@ class Worker:
                 self._inbox.timers.cancel(timer)
             case Say(text=text, is_error=is_error, warns=warns):
                 logger.log(logging.ERROR if is_error else logging.WARNING if warns else logging.INFO, "%s", text)
-            case Subscribe(config_offset=config_offset, owned=owned, draining=draining):
-                self._membership.subscribe(config_offset=config_offset, owned=owned, draining=draining)
-            case Rejoin(reason=reason):
-                self._membership.rejoin(reason)
-            case Abandon(reason=reason):
-                self._membership.abandon(reason)
-            case Install(token=token, computed=computed):
-                self._membership.install(token, computed)
-            case Exit(code=code, reason=reason, restarts=restarts, place=place):
-                self._end(WorkerEnded(code=code, reason=reason, restarts=restarts, place=place))
+            case Subscribe() | Rejoin() | Install() | Abandon():
+                self._membership.order(effect)
+            case Exit():
+                self._end(effect)
             case _:
                 group.create_task(self._do(effect))
 

@@ -1,9 +1,10 @@
 """Why a round is owed, and when it is asked for."""
 
-from coterie.herder.messages import Rejoin, ShutdownOrdered
+from coterie.herder.messages import ShutdownOrdered
 from coterie.herder.rounds import asking
 from coterie.herder.rounds.state import AfterReading, AfterRelease, ForNews
 from coterie.herder.state import Turn
+from coterie.nouns.membership import Rejoin
 from tests.herder.builders import working
 
 

@@ -4,12 +4,12 @@ import pytest
 
 from coterie.engine.log import Line
 from coterie.herder import config_records, status_records
-from coterie.herder.messages import ConfigLinesRead, Install, Rejoin, SetTimer, StatusLinesRead, TimerFired
+from coterie.herder.messages import ConfigLinesRead, SetTimer, StatusLinesRead, TimerFired
 from coterie.herder.requests import PutConnector
 from coterie.herder.status_records import Status
 from coterie.nouns.ids import Generation, Incarnation, MemberId, WorkerId, WorkerUrl
 from coterie.nouns.jobs import ConnectorName
-from coterie.nouns.membership import Lost, MemberReport
+from coterie.nouns.membership import Install, Lost, MemberReport, Rejoin
 from coterie.nouns.states import State, TargetState
 from tests.herder.by_hand import ME, OTHER, ROUND, ByHand, wanted
 

@@ -7,10 +7,10 @@ import pytest
 from coterie.assignors.members import Policy
 from coterie.engine.log import NewLine
 from coterie.herder import config_records
-from coterie.herder.messages import Event, Rejoin, SetTimer, StopTask, TimerFired
+from coterie.herder.messages import Event, SetTimer, StopTask, TimerFired
 from coterie.nouns.ids import MemberId
 from coterie.nouns.jobs import NO_JOBS, ConnectorName, ConnectorTaskId, Jobs
-from coterie.nouns.membership import Lost
+from coterie.nouns.membership import Lost, Rejoin
 from coterie.nouns.states import TargetState
 from coterie.wire.connect import AssignmentError, ConnectProtocol
 from tests.herder.builders import (

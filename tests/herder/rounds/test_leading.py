@@ -5,18 +5,11 @@ Scenes of K415's "Compatibility, Deprecation, and Migration Plan", with the lead
 
 import pytest
 
-from coterie.herder.messages import (
-    AppendStatuses,
-    Rejoin,
-    StartTask,
-    StatusesAppended,
-    StopTask,
-    Subscribe,
-)
+from coterie.herder.messages import AppendStatuses, StartTask, StatusesAppended, StopTask
 from coterie.herder.seams import TaskProgressed
 from coterie.nouns.ids import ConfigOffset, MemberId, WorkerUrl
 from coterie.nouns.jobs import NO_JOBS
-from coterie.nouns.membership import Lost, MemberReport, MustReleaseAll
+from coterie.nouns.membership import Lost, MemberReport, MustReleaseAll, Rejoin, Subscribe
 from coterie.wire.connect import ConnectProtocol
 from tests.herder.builders import ALL_JOBS, COMPATIBLE, EAGER, SESSIONED, STATIC, TASKS, deal, given, lead, only, ready
 from tests.herder.by_hand import ME, OTHER, ROUND, ByHand, wanted

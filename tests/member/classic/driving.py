@@ -25,14 +25,13 @@ from coterie.member.events import (
     Say,
     Send,
     SetTimer,
-    Subscribed,
     Timer,
     TimerFired,
     Unanswered,
 )
 from coterie.nouns.ids import ConfigOffset, Generation, GroupId, InstanceId, MemberId, WorkerUrl
 from coterie.nouns.jobs import NO_JOBS, ConnectorName, ConnectorTaskId, Jobs
-from coterie.nouns.membership import PlaceHandover
+from coterie.nouns.membership import PlaceHandover, Subscribe
 from coterie.wire.connect import ConnectProtocol, WorkerAssignment
 from coterie.wire.connect_bytes import encode_assignment
 from coterie.wire.errors import ErrorCode
@@ -113,7 +112,7 @@ class Worker:
         self.now_ms = end_ms
 
     def subscribe(self, owned: Jobs = NO_JOBS) -> None:
-        self.feed(Subscribed(config_offset=ConfigOffset(4), owned=owned))
+        self.feed(Subscribe(config_offset=ConfigOffset(4), owned=owned))
 
     def settle(
         self,

@@ -3,9 +3,10 @@
 from coterie.member.classic.messages import (
     SyncRequest,
 )
-from coterie.member.events import Answered, RejoinWanted
+from coterie.member.events import Answered
 from coterie.nouns.membership import (
     Lost,
+    Rejoin,
 )
 from tests.member.classic.driving import Worker, joined
 
@@ -21,7 +22,7 @@ def test_a_join_that_is_never_answered_is_given_up_and_its_late_answer_ignored(w
 
 def test_a_late_answer_to_a_join_of_a_former_life_means_nothing(worker: Worker) -> None:
     worker.settle()
-    worker.feed(RejoinWanted(reason="a wish"))
+    worker.feed(Rejoin(reason="a wish"))
     parked = worker.out[-1]
     worker.pass_time(6_000)
     assert worker.heard(Lost)

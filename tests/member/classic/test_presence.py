@@ -15,13 +15,16 @@ from coterie.member.classic.messages import (
     SyncRequest,
 )
 from coterie.member.classic.state import WasIn
-from coterie.member.events import AbandonWanted, Answered, LeaveWanted, Left, RejoinWanted, RequestId
+from coterie.member.events import Answered, Left, RequestId
 from coterie.nouns.ids import InstanceId
 from coterie.nouns.jobs import NO_JOBS
 from coterie.nouns.membership import (
+    Abandon,
+    Leave,
     Lost,
     MemberStateChanged,
     ProvedUntil,
+    Rejoin,
 )
 from coterie.wire.connect import WorkerMetadata
 from coterie.wire.connect_bytes import decode_metadata
@@ -53,7 +56,7 @@ def test_a_heartbeat_that_tells_of_a_rebalance_begins_a_round_and_stops_nothing(
 
 def test_heartbeats_go_on_while_a_join_is_parked_and_keep_the_lease(worker: Worker) -> None:
     worker.settle()
-    worker.feed(RejoinWanted(reason="a wish"))
+    worker.feed(Rejoin(reason="a wish"))
     for _ in range(30):
         worker.pass_time(1_000)
         worker.answer(HeartbeatRequest, HeartbeatResponse(error=ErrorCode.rebalance_in_progress))
@@ -66,7 +69,7 @@ def test_heartbeats_go_on_while_a_join_is_parked_and_keep_the_lease(worker: Work
 def test_a_heartbeat_of_the_generation_before_changes_nothing(worker: Worker) -> None:
     worker.settle()
     worker.pass_time(1_000)
-    worker.feed(RejoinWanted(reason="a wish"))
+    worker.feed(Rejoin(reason="a wish"))
     worker.answer(JoinRequest, joined(2))
     worker.answer(SyncRequest, synced())
     worker.answer(HeartbeatRequest, HeartbeatResponse(error=ErrorCode.illegal_generation))
@@ -144,7 +147,7 @@ def test_it_learns_of_the_round_of_whoever_gave_something_back_at_once(hurried: 
 def test_another_round_begins_the_quiet_time_anew(hurried: Worker) -> None:
     hurried.settle()
     beats_at_ms(hurried, QUIET_MS + INTERVAL_MS)
-    hurried.feed(RejoinWanted(reason="a wish"))
+    hurried.feed(Rejoin(reason="a wish"))
     hurried.answer(JoinRequest, joined(2))
     hurried.answer(SyncRequest, synced())
     assert beats_at_ms(hurried, 4 * OFTEN_MS) == [OFTEN_MS * n for n in (1, 2, 3, 4)]
@@ -197,7 +200,7 @@ def test_whatever_happens_the_interval_is_the_usual_one_again_when_all_is_quiet(
         if worker.sent(HeartbeatRequest) is not None:
             worker.answer(HeartbeatRequest, HeartbeatResponse(error=error))
         if wish:
-            worker.feed(RejoinWanted(reason="a wish"))
+            worker.feed(Rejoin(reason="a wish"))
         go_on(worker, number + 2)
     for _ in range(2 * QUIET_MS // OFTEN_MS):
         worker.pass_time(OFTEN_MS)
@@ -269,7 +272,7 @@ def test_work_that_was_just_handed_over_has_to_stop_too_before_a_lost_member_joi
 @pytest.mark.parametrize("answered", [True, False])
 def test_leaving_says_farewell_and_ends_even_if_nobody_answers(worker: Worker, answered: bool) -> None:
     worker.settle()
-    worker.feed(LeaveWanted(reason="shutdown"))
+    worker.feed(Leave(reason="shutdown"))
     request = worker.sent(LeaveRequest)
     assert request is not None
     assert request.member_id == "me"
@@ -278,8 +281,8 @@ def test_leaving_says_farewell_and_ends_even_if_nobody_answers(worker: Worker, a
     else:
         worker.pass_time(1_000)
     assert worker.heard(Left)
-    worker.feed(RejoinWanted(reason="a wish"))
-    worker.feed(LeaveWanted(reason="again"))
+    worker.feed(Rejoin(reason="a wish"))
+    worker.feed(Leave(reason="again"))
     worker.feed(Answered(id=RequestId(1), response=joined()))
     worker.pass_time(60_000)
     assert not worker.told
@@ -287,7 +290,7 @@ def test_leaving_says_farewell_and_ends_even_if_nobody_answers(worker: Worker, a
 
 def test_whoever_never_was_a_member_leaves_without_a_word(worker: Worker) -> None:
     worker.subscribe()
-    worker.feed(LeaveWanted(reason="shutdown"))
+    worker.feed(Leave(reason="shutdown"))
     assert worker.sent(LeaveRequest) is None
     assert worker.heard(Left)
 
@@ -295,7 +298,7 @@ def test_whoever_never_was_a_member_leaves_without_a_word(worker: Worker) -> Non
 # -- a place that is given up because the herder is stuck -------------------------------------------------------------
 
 
-STUCK = AbandonWanted(reason="the herder is stuck")
+STUCK = Abandon(reason="the herder is stuck")
 
 
 def test_a_place_that_is_given_up_is_left_at_once_and_taken_anew_when_all_has_stopped(worker: Worker) -> None:
@@ -340,6 +343,6 @@ def test_whoever_has_lost_its_place_or_is_leaving_has_none_to_give_up(worker: Wo
     worker.told.clear()
     worker.feed(STUCK)
     assert not worker.told
-    worker.feed(LeaveWanted(reason="shutdown"))
+    worker.feed(Leave(reason="shutdown"))
     worker.feed(STUCK)
     assert worker.heard(Left)

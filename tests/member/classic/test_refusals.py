@@ -11,11 +11,13 @@ from coterie.member.classic.messages import (
     SyncRequest,
     SyncResponse,
 )
-from coterie.member.events import LeaveWanted, Left, RejoinWanted
+from coterie.member.events import Left
 from coterie.nouns.membership import (
+    Leave,
     Lost,
     MembershipRefused,
     ProvedUntil,
+    Rejoin,
 )
 from coterie.wire.errors import ErrorCode
 from tests.member.classic.driving import SOME_WORK, Worker, joined, synced
@@ -41,23 +43,23 @@ def test_an_answer_that_a_wrong_setting_brought_about_is_told_once_and_nothing_m
     (refused,) = worker.heard(MembershipRefused)
     assert all(name in refused.reason for name in names), refused.reason
     worker.subscribe(SOME_WORK)
-    worker.feed(RejoinWanted(reason="a wish"))
+    worker.feed(Rejoin(reason="a wish"))
     worker.pass_time(60_000)
     assert not worker.out
-    worker.feed(LeaveWanted(reason=refused.reason))
+    worker.feed(Leave(reason=refused.reason))
     assert worker.heard(Left)
 
 
 def test_a_member_that_is_refused_later_keeps_its_place_until_it_leaves(worker: Worker) -> None:
     worker.settle()
-    worker.feed(RejoinWanted(reason="a wish"))
+    worker.feed(Rejoin(reason="a wish"))
     worker.answer(JoinRequest, JoinResponse(error=ErrorCode.group_authorization_failed))
     assert worker.heard(MembershipRefused)
     worker.pass_time(1_000)
     worker.answer(HeartbeatRequest, HeartbeatResponse(error=ErrorCode.rebalance_in_progress))
     assert worker.heard(ProvedUntil)
     assert worker.sent(JoinRequest) is None
-    worker.feed(LeaveWanted(reason="refused"))
+    worker.feed(Leave(reason="refused"))
     assert worker.sent(LeaveRequest) is not None
 
 
@@ -73,7 +75,7 @@ def test_a_sync_can_be_refused_too(worker: Worker) -> None:
 @pytest.mark.parametrize("error", [ErrorCode.inconsistent_group_protocol, ErrorCode.group_max_size_reached])
 def test_a_group_that_may_take_a_worker_back_later_is_asked_again(worker: Worker, error: ErrorCode) -> None:
     worker.settle()
-    worker.feed(RejoinWanted(reason="a wish"))
+    worker.feed(Rejoin(reason="a wish"))
     worker.answer(JoinRequest, JoinResponse(error=error))
     worker.pass_time(1_000)
     assert worker.sent(JoinRequest) is not None

@@ -13,18 +13,21 @@ from coterie.member.classic.messages import (
     SyncResponse,
 )
 from coterie.member.classic.state import Settled
-from coterie.member.events import Installed, LeaveWanted, Left, RejoinWanted
+from coterie.member.events import Left
 from coterie.nouns.ids import ConfigOffset, Generation, InstanceId, MemberId, WorkerUrl
 from coterie.nouns.jobs import NO_JOBS, ConnectorName, ConnectorTaskId, Jobs
 from coterie.nouns.membership import (
     Assigned,
     AssignmentWanted,
     Computed,
+    Install,
+    Leave,
     Lost,
     MemberAssignment,
     MemberState,
     MemberStateChanged,
     MustReleaseAll,
+    Rejoin,
 )
 from coterie.wire.connect import ConnectProtocol, RoundResult, RoundToken, WorkerAssignment, WorkerMetadata
 from coterie.wire.connect_bytes import decode_assignment, decode_metadata, encode_metadata
@@ -63,7 +66,7 @@ COORDINATOR_AWAY = [
 
 
 def test_nothing_is_asked_before_the_herder_has_said_what_it_runs(worker: Worker) -> None:
-    worker.feed(RejoinWanted(reason="impatience"))
+    worker.feed(Rejoin(reason="impatience"))
     worker.pass_time(60_000)
     assert not worker.out
 
@@ -104,9 +107,9 @@ def test_a_leader_syncs_what_its_herder_computed(worker: Worker) -> None:
         config_offset=worker.member.subscription.config_offset,
         assignments={MemberId("me"): MemberAssignment(assigned=SOME_WORK)},
     )
-    worker.feed(Installed(token=replace(wanted.token, generation=Generation(2)), computed=computed))
+    worker.feed(Install(token=replace(wanted.token, generation=Generation(2)), computed=computed))
     assert worker.sent(SyncRequest) is None, "an answer for another generation is dropped"
-    worker.feed(Installed(token=wanted.token, computed=computed))
+    worker.feed(Install(token=wanted.token, computed=computed))
     request = worker.sent(SyncRequest)
     assert request is not None
     ((member_id, sent),) = request.assignments
@@ -123,7 +126,7 @@ def test_a_leader_syncs_what_its_herder_computed(worker: Worker) -> None:
 
 def test_the_next_join_says_what_is_owned_and_the_work_goes_on(worker: Worker) -> None:
     worker.settle()
-    worker.feed(RejoinWanted(reason="the delay is over"))
+    worker.feed(Rejoin(reason="the delay is over"))
     request = worker.sent(JoinRequest)
     assert request is not None
     assert request.reason == "the delay is over"
@@ -135,10 +138,10 @@ def test_the_next_join_says_what_is_owned_and_the_work_goes_on(worker: Worker) -
 
 def test_a_wish_that_comes_during_a_round_is_granted_after_it(worker: Worker) -> None:
     worker.settle()
-    worker.feed(RejoinWanted(reason="first"))
+    worker.feed(Rejoin(reason="first"))
     assert sum(isinstance(send.request, JoinRequest) for send in worker.out) == 1
     worker.answer(JoinRequest, joined(2))
-    worker.feed(RejoinWanted(reason="second"))
+    worker.feed(Rejoin(reason="second"))
     worker.answer(SyncRequest, synced())
     again = worker.sent(JoinRequest)
     assert again is not None
@@ -151,10 +154,10 @@ def test_a_wish_while_the_join_is_out_is_granted_by_that_round_unless_there_is_m
 ) -> None:
     """A worker that joins as soon as it has released what was revoked asks for a round for that, too."""
     worker.settle()
-    worker.feed(RejoinWanted(reason="first"))
+    worker.feed(Rejoin(reason="first"))
     if says_more:
         worker.subscribe(NO_JOBS)
-    worker.feed(RejoinWanted(reason="second"))
+    worker.feed(Rejoin(reason="second"))
     worker.answer(JoinRequest, joined(2))
     worker.answer(SyncRequest, synced())
     assert (worker.sent(JoinRequest) is not None) is says_more
@@ -163,7 +166,7 @@ def test_a_wish_while_the_join_is_out_is_granted_by_that_round_unless_there_is_m
 @pytest.mark.parametrize("error", [ErrorCode.rebalance_in_progress, ErrorCode.illegal_generation])
 def test_a_sync_of_a_round_that_is_over_leads_to_the_next_join(worker: Worker, error: ErrorCode) -> None:
     worker.settle()
-    worker.feed(RejoinWanted(reason="a wish"))
+    worker.feed(Rejoin(reason="a wish"))
     worker.answer(JoinRequest, joined(2))
     worker.answer(SyncRequest, SyncResponse(error=error))
     assert worker.sent(JoinRequest) is not None
@@ -173,7 +176,7 @@ def test_a_sync_of_a_round_that_is_over_leads_to_the_next_join(worker: Worker, e
 @pytest.mark.parametrize("error", COORDINATOR_AWAY)
 def test_a_coordinator_that_is_away_is_asked_again_by_the_same_member(worker: Worker, error: ErrorCode) -> None:
     worker.settle()
-    worker.feed(RejoinWanted(reason="a wish"))
+    worker.feed(Rejoin(reason="a wish"))
     worker.answer(JoinRequest, JoinResponse(error=error))
     assert worker.sent(JoinRequest) is None, "not at once"
     worker.pass_time(1_000)
@@ -193,7 +196,7 @@ def test_the_herder_is_told_what_the_group_has_voted_for(worker: Worker, protoco
     computed = Computed(
         config_offset=ConfigOffset(4), assignments={MemberId("me"): MemberAssignment(assigned=SOME_WORK)}
     )
-    worker.feed(Installed(token=wanted.token, computed=computed))
+    worker.feed(Install(token=wanted.token, computed=computed))
     request = worker.sent(SyncRequest)
     assert request is not None
     assert request.protocol == protocol.wire_name
@@ -217,7 +220,7 @@ def test_the_herder_is_told_what_the_group_has_voted_for(worker: Worker, protoco
 def told_to_give_back(worker: Worker) -> None:
     """It is told to give SOME_WORK back, and then another member, which has given back its own, begins a round."""
     worker.settle()
-    worker.feed(RejoinWanted(reason="a wish"))
+    worker.feed(Rejoin(reason="a wish"))
     worker.answer(JoinRequest, joined(2))
     worker.answer(SyncRequest, synced(revoked=SOME_WORK))
     worker.pass_time(OFTEN_MS)
@@ -277,7 +280,7 @@ def test_a_worker_that_joined_at_work_stops_before_the_next_join_once_it_has_hea
     worker: Worker,
 ) -> None:
     worker.settle(protocol=STATIC)
-    worker.feed(RejoinWanted(reason="a wish"))
+    worker.feed(Rejoin(reason="a wish"))
     worker.answer(JoinRequest, joined(2, protocol=EAGER))
     worker.answer(SyncRequest, SyncResponse(error=ErrorCode.rebalance_in_progress))
     assert worker.sent(JoinRequest) is None
@@ -293,7 +296,7 @@ def test_what_was_just_assigned_has_to_be_stopped_too_though_the_herder_said_som
     worker.answer(JoinRequest, joined(protocol=EAGER))
     worker.answer(SyncRequest, synced(SOME_WORK, protocol=EAGER))
     worker.subscribe(NO_JOBS)  # The herder read a config line, and has not taken its assignment up yet.
-    worker.feed(RejoinWanted(reason="a wish"))
+    worker.feed(Rejoin(reason="a wish"))
     assert worker.sent(JoinRequest) is None
     worker.subscribe(SOME_WORK)
     assert worker.sent(JoinRequest) is None
@@ -304,37 +307,37 @@ def test_what_was_just_assigned_has_to_be_stopped_too_though_the_herder_said_som
 def test_a_join_reports_two_assignments_that_the_herder_has_not_taken_yet(worker: Worker) -> None:
     first, second = (Jobs(frozenset({ConnectorName(name)})) for name in "ab")
     worker.settle(NO_JOBS)
-    worker.feed(RejoinWanted(reason="the set of jobs has changed"))
+    worker.feed(Rejoin(reason="the set of jobs has changed"))
     worker.answer(JoinRequest, joined(2))
     worker.answer(SyncRequest, synced(first))
-    worker.feed(RejoinWanted(reason="the set of jobs has changed"))
+    worker.feed(Rejoin(reason="the set of jobs has changed"))
     worker.answer(JoinRequest, joined(3))
     worker.answer(SyncRequest, synced(second))
     worker.subscribe(NO_JOBS)  # The herder sent it before it took either assignment.
-    worker.feed(RejoinWanted(reason="the set of jobs has changed"))
+    worker.feed(Rejoin(reason="the set of jobs has changed"))
     assert owned_in(worker.sent(JoinRequest)) == first | second
     worker.answer(JoinRequest, joined(4))
     worker.answer(SyncRequest, synced(NO_JOBS))
     worker.subscribe(first)
     worker.subscribe(first | second)
     worker.subscribe(second)  # Both were taken, and the herder has released the first since.
-    worker.feed(RejoinWanted(reason="what was revoked has been released"))
+    worker.feed(Rejoin(reason="what was revoked has been released"))
     assert owned_in(worker.sent(JoinRequest)) == second
 
 
 def test_after_an_eager_round_the_work_goes_on_through_the_next_but_one(worker: Worker) -> None:
     worker.settle(protocol=EAGER)
-    worker.feed(RejoinWanted(reason="a wish"))
+    worker.feed(Rejoin(reason="a wish"))
     worker.subscribe(NO_JOBS)
     worker.settle(protocol=STATIC, generation=2)
-    worker.feed(RejoinWanted(reason="a wish"))
+    worker.feed(Rejoin(reason="a wish"))
     assert worker.sent(JoinRequest) is not None
     assert worker.heard(MemberStateChanged) == [MemberStateChanged(state=MemberState.PREPARING_REBALANCE)]
 
 
 def test_a_member_that_is_slow_to_stop_and_is_removed_stops_all_the_same_and_joins_as_a_new_one(worker: Worker) -> None:
     worker.settle(protocol=EAGER)
-    worker.feed(RejoinWanted(reason="a wish"))
+    worker.feed(Rejoin(reason="a wish"))
     worker.pass_time(1_000)
     worker.answer(HeartbeatRequest, HeartbeatResponse(error=ErrorCode.unknown_member_id))
     assert worker.heard(Lost)
@@ -346,8 +349,8 @@ def test_a_member_that_is_slow_to_stop_and_is_removed_stops_all_the_same_and_joi
 
 def test_a_member_can_leave_while_it_stops_for_an_eager_round(worker: Worker) -> None:
     worker.settle(protocol=EAGER)
-    worker.feed(RejoinWanted(reason="a wish"))
-    worker.feed(LeaveWanted(reason="SIGTERM"))
+    worker.feed(Rejoin(reason="a wish"))
+    worker.feed(Leave(reason="SIGTERM"))
     worker.subscribe(NO_JOBS)
     assert worker.sent(JoinRequest) is None
     worker.pass_time(1_000)
@@ -391,7 +394,7 @@ def test_a_member_that_is_left_out_stops_everything_and_asks_again_with_patience
     worker: Worker, protocol: ConnectProtocol
 ) -> None:
     worker.settle(protocol=protocol)
-    worker.feed(RejoinWanted(reason="a wish"))
+    worker.feed(Rejoin(reason="a wish"))
     worker.subscribe(NO_JOBS if protocol is EAGER else SOME_WORK)
     worker.answer(JoinRequest, joined(2, protocol=protocol))
     worker.answer(SyncRequest, SyncResponse(error=ErrorCode.none, assignment=b""))
@@ -409,7 +412,7 @@ def test_an_assignment_that_is_malformed_is_asked_for_again_and_the_work_goes_on
     worker: Worker, protocol: ConnectProtocol, nonsense: bytes
 ) -> None:
     worker.settle(protocol=protocol)
-    worker.feed(RejoinWanted(reason="a wish"))
+    worker.feed(Rejoin(reason="a wish"))
     worker.subscribe(NO_JOBS if protocol is EAGER else SOME_WORK)
     worker.answer(JoinRequest, joined(2, protocol=protocol))
     worker.answer(SyncRequest, SyncResponse(error=ErrorCode.none, assignment=nonsense))

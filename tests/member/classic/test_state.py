@@ -19,24 +19,22 @@ from coterie.member.classic.messages import (
     SyncResponse,
 )
 from coterie.member.classic.state import HasLeft, InGroup, Member, MemberSettings, ReleasesAll
-from coterie.member.events import (
-    AbandonWanted,
-    Answered,
-    HerderOrder,
-    Installed,
-    LeaveWanted,
-    Left,
-    RejoinWanted,
-    RequestId,
-    Send,
-    Subscribed,
-    Timer,
-    TimerFired,
-    Unanswered,
-)
+from coterie.member.events import Answered, Left, RequestId, Send, Timer, TimerFired, Unanswered
 from coterie.nouns.ids import ConfigOffset, Generation, GroupId, InstanceId, MemberId, WorkerUrl
 from coterie.nouns.jobs import NO_JOBS
-from coterie.nouns.membership import Assigned, Computed, Lost, MembershipRefused, ProvedUntil
+from coterie.nouns.membership import (
+    Abandon,
+    Assigned,
+    Computed,
+    Install,
+    Leave,
+    Lost,
+    MembershipOrder,
+    MembershipRefused,
+    ProvedUntil,
+    Rejoin,
+    Subscribe,
+)
 from coterie.wire.connect import ConnectProtocol, RoundToken
 from coterie.wire.errors import ErrorCode
 from tests.member.classic.driving import HANDED_ON, SOME_WORK, Worker, synced
@@ -74,17 +72,17 @@ SYNCS = st.one_of(
     st.sampled_from([synced(SOME_WORK), synced(), synced(revoked=SOME_WORK)]),
 )
 STRAY = st.one_of(
-    st.builds(Subscribed, config_offset=st.just(ConfigOffset(1)), owned=st.sampled_from([NO_JOBS, SOME_WORK])),
-    st.builds(RejoinWanted, reason=st.just("a wish")),
-    st.just(AbandonWanted(reason="the herder is stuck")),
+    st.builds(Subscribe, config_offset=st.just(ConfigOffset(1)), owned=st.sampled_from([NO_JOBS, SOME_WORK])),
+    st.builds(Rejoin, reason=st.just("a wish")),
+    st.just(Abandon(reason="the herder is stuck")),
     st.builds(
-        Installed,
+        Install,
         token=st.builds(RoundToken, generation=GENERATIONS, protocol=st.just(ConnectProtocol.COMPATIBLE)),
         computed=st.just(Computed(config_offset=ConfigOffset(1), assignments={})),
     ),
     st.builds(Unanswered, id=st.integers(1, 30).map(RequestId), reason=st.just("the connection broke")),
     st.builds(TimerFired, timer=TIMERS),
-    st.just(LeaveWanted(reason="shutdown")),
+    st.just(Leave(reason="shutdown")),
 )
 TURNS = st.one_of(
     st.tuples(st.just("event"), STRAY), st.tuples(st.just("pass"), st.integers(0, 4_000)), st.just("reply")
@@ -118,7 +116,7 @@ def test_any_course_of_events_keeps_a_member_in_order(
         sent = len(worker.out)
         match turn:
             case ("event", event):
-                assert isinstance(event, HerderOrder | Unanswered | TimerFired)
+                assert isinstance(event, MembershipOrder | Unanswered | TimerFired)
                 worker.feed(event)
             case ("pass", int(ms)):
                 worker.pass_time(ms)
@@ -152,8 +150,8 @@ def test_once_the_coordinator_answers_every_member_that_was_not_refused_gets_its
     for turn in turns:
         match turn:
             case ("event", event):
-                if not isinstance(event, LeaveWanted):
-                    assert isinstance(event, HerderOrder | Unanswered | TimerFired)
+                if not isinstance(event, Leave):
+                    assert isinstance(event, MembershipOrder | Unanswered | TimerFired)
                     worker.feed(event)
             case ("pass", int(ms)):
                 worker.pass_time(ms)
@@ -165,7 +163,7 @@ def test_once_the_coordinator_answers_every_member_that_was_not_refused_gets_its
         return  # it waits for its end
     worker.subscribe(SOME_WORK)  # A herder takes up all that it is told, also what it has to stop at once.
     worker.subscribe(NO_JOBS)
-    worker.feed(RejoinWanted(reason="let us see"))
+    worker.feed(Rejoin(reason="let us see"))
     for _ in range(400):
         while worker.out:
             send = worker.out.pop(0)
@@ -235,7 +233,7 @@ def test_a_place_that_the_group_gave_up_is_lost() -> None:
 
 def test_the_next_join_says_what_it_had() -> None:
     member = Member(SETTINGS, HANDED_ON)
-    output = step(member, RejoinWanted(reason="a new life"), now_ms=1_000)
+    output = step(member, Rejoin(reason="a new life"), now_ms=1_000)
     (join,) = [effect.request for effect in output.effects if isinstance(effect, Send)]
     assert isinstance(join, JoinRequest)
     assert join.member_id == HANDED_ON.member_id
@@ -245,7 +243,7 @@ def test_the_next_join_says_what_it_had() -> None:
 def test_whose_former_life_may_have_missed_a_vote_offers_no_eager_while_it_has_work() -> None:
     for unheard in (True, False):
         member = Member(SETTINGS, replace(HANDED_ON, unheard=unheard))
-        output = step(member, RejoinWanted(reason="a new life"), now_ms=1_000)
+        output = step(member, Rejoin(reason="a new life"), now_ms=1_000)
         (join,) = [effect.request for effect in output.effects if isinstance(effect, Send)]
         assert isinstance(join, JoinRequest)
         offered = [name for name, _ in join.protocols]

@@ -11,10 +11,10 @@ from coterie.member.classic.messages import (
     SyncRequest,
     SyncResponse,
 )
-from coterie.member.events import Installed, LeaveWanted, Left
+from coterie.member.events import Left
 from coterie.nouns.ids import ConfigOffset, Generation, InstanceId, MemberId, WorkerUrl
 from coterie.nouns.jobs import NO_JOBS
-from coterie.nouns.membership import Assigned, AssignmentWanted, Computed, Lost, MembershipRefused
+from coterie.nouns.membership import Assigned, AssignmentWanted, Computed, Install, Leave, Lost, MembershipRefused
 from coterie.wire.connect import ConnectProtocol, RoundResult, RoundToken, WorkerMetadata
 from coterie.wire.connect_bytes import encode_metadata
 from coterie.wire.errors import ErrorCode
@@ -58,7 +58,7 @@ def test_every_request_carries_the_instance_id(worker: Worker) -> None:
 
 def test_it_goes_without_a_word_and_at_once(worker: Worker) -> None:
     settle(worker)
-    worker.feed(LeaveWanted(reason="SIGTERM"))
+    worker.feed(Leave(reason="SIGTERM"))
     assert worker.heard(Left)
     assert worker.sent(LeaveRequest) is None
 
@@ -171,7 +171,7 @@ def test_a_leader_that_computes_its_first_round_knows_that_it_is_fresh(worker: W
     worker.answer(JoinRequest, joined(1, leader="me", members={"me": b""}))
     (wanted,) = worker.heard(AssignmentWanted)
     assert RoundToken.of(wanted.token).generation == 1
-    worker.feed(Installed(token=wanted.token, computed=Computed(config_offset=ConfigOffset(4), assignments={})))
+    worker.feed(Install(token=wanted.token, computed=Computed(config_offset=ConfigOffset(4), assignments={})))
     worker.answer(SyncRequest, synced(SOME_WORK, delay_ms=300))
     (received,) = worker.heard(Assigned)
     assert RoundResult.of(received.token).delay_ms == 300

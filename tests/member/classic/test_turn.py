@@ -7,7 +7,8 @@ from coterie.member.classic.messages import (
     JoinResponse,
 )
 from coterie.member.classic.turn import TROUBLES_MAX
-from coterie.member.events import RejoinWanted, Unanswered
+from coterie.member.events import Unanswered
+from coterie.nouns.membership import Rejoin
 from coterie.wire.errors import ErrorCode
 from tests.member.classic.driving import Worker
 
@@ -40,7 +41,7 @@ def test_another_trouble_is_told_of_at_once(worker: Worker) -> None:
 def test_two_troubles_in_turn_are_each_told_of_once(worker: Worker) -> None:
     worker.settle()
     worker.said.clear()
-    worker.feed(RejoinWanted(reason="a wish"))
+    worker.feed(Rejoin(reason="a wish"))
     while worker.now_ms < 4_000:
         worker.pass_time(100)
         for kind in (HeartbeatRequest, JoinRequest):

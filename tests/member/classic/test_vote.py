@@ -9,12 +9,12 @@ from coterie.member.classic.messages import (
     JoinResponse,
     SyncRequest,
 )
-from coterie.member.events import RejoinWanted
 from coterie.nouns.ids import InstanceId
 from coterie.nouns.jobs import NO_JOBS, ConnectorName, ConnectorTaskId, Jobs
 from coterie.nouns.membership import (
     Lost,
     MustReleaseAll,
+    Rejoin,
 )
 from coterie.wire.connect import ConnectProtocol
 from coterie.wire.connect_bytes import decode_metadata
@@ -66,7 +66,7 @@ def test_a_change_of_what_the_group_speaks_is_told_once() -> None:
     worker = Worker(claims=CLAIMS)
     for generation, protocol in enumerate([STATIC, STATIC, SESSIONED, SESSIONED, STATIC], start=1):
         worker.settle(NO_JOBS, protocol=protocol, generation=generation)
-        worker.feed(RejoinWanted(reason="a wish"))
+        worker.feed(Rejoin(reason="a wish"))
     assert worker.said == ["The group speaks static", "The group speaks static"]
     assert worker.warned == [
         "The group speaks sessioned, not static: a member's connect.protocol is that old; "
@@ -87,7 +87,7 @@ def names(worker: Worker) -> list[str]:
 def test_a_worker_at_work_that_may_have_missed_a_vote_offers_no_eager(worker: Worker, broken: bool) -> None:
     """The lost answer may have been of an eager round: then the leader takes this worker to have stopped by now."""
     worker.settle(protocol=STATIC)
-    worker.feed(RejoinWanted(reason="a wish"))
+    worker.feed(Rejoin(reason="a wish"))
     if broken:
         worker.fail(JoinRequest)
         worker.pass_time(1_000)
@@ -101,7 +101,7 @@ def test_a_worker_at_work_that_may_have_missed_a_vote_offers_no_eager(worker: Wo
 
 def test_a_group_that_cannot_do_without_eager_refuses_that_and_then_everything_stops_first(worker: Worker) -> None:
     worker.settle(protocol=STATIC)
-    worker.feed(RejoinWanted(reason="a wish"))
+    worker.feed(Rejoin(reason="a wish"))
     worker.fail(JoinRequest)
     worker.pass_time(1_000)
     worker.told.clear()
@@ -114,7 +114,7 @@ def test_a_group_that_cannot_do_without_eager_refuses_that_and_then_everything_s
 
 def test_any_other_group_takes_it_and_is_offered_eager_again_in_a_round_of_its_own(worker: Worker) -> None:
     worker.settle(protocol=STATIC)
-    worker.feed(RejoinWanted(reason="a wish"))
+    worker.feed(Rejoin(reason="a wish"))
     worker.fail(JoinRequest)
     worker.pass_time(1_000)
     worker.answer(JoinRequest, joined(3, protocol=STATIC))
@@ -128,7 +128,7 @@ def test_any_other_group_takes_it_and_is_offered_eager_again_in_a_round_of_its_o
 
 def test_a_worker_without_work_offers_everything_whatever_it_has_missed(worker: Worker) -> None:
     worker.settle(NO_JOBS, protocol=STATIC)
-    worker.feed(RejoinWanted(reason="a wish"))
+    worker.feed(Rejoin(reason="a wish"))
     worker.fail(JoinRequest)
     worker.pass_time(1_000)
     assert names(worker) == ["static", "sessioned", "compatible", "default"]
@@ -142,5 +142,5 @@ def test_a_static_member_that_was_away_for_a_whole_rebalance_timeout_may_have_mi
     worker.pass_time(1_000)
     worker.answer(HeartbeatRequest, HeartbeatResponse(error=ErrorCode.none))
     worker.now_ms += 2_500  # Paused; its session is longer.
-    worker.feed(RejoinWanted(reason="a wish"))
+    worker.feed(Rejoin(reason="a wish"))
     assert names(worker) == ["static", "sessioned", "compatible"]

@@ -19,6 +19,7 @@ from coterie.assignors.members import Policy
 from coterie.cli.collector import collect_seldom
 from coterie.cli.workers import relaunch
 from coterie.config.worker import WorkerSettings
+from coterie.herder.messages import Exit
 from coterie.herder.seams import Membership, TaskRuntime
 from coterie.herder.session_keys import SessionKeySettings
 from coterie.herder.state import HerderSettings
@@ -37,7 +38,7 @@ from coterie.spark.runtime import SparkTaskRuntime
 from coterie.spark.settings import SparkConfig
 from coterie.wire.connect import ConnectProtocol
 from coterie.worker.membership import GroupMembership
-from coterie.worker.worker import Worker, WorkerEnded
+from coterie.worker.worker import Worker
 
 logger = logging.getLogger(__name__)
 
@@ -148,7 +149,7 @@ async def serve_life(
     membership_of: MembershipOf = classic_membership,
     place: PlaceHandover | None = None,
     check_settings: Callable[[], object] = lambda: None,
-) -> WorkerEnded:
+) -> Exit:
     """Run one life of a worker, in the ``place`` of its former life if there is one.
 
     ``made`` gets the worker before the worker begins. Several lives of different workers can run in one process.

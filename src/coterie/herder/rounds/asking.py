@@ -1,8 +1,8 @@
 """When this worker asks its group for a round. Every wish goes through `ask_for_round`."""
 
-from coterie.herder.messages import Rejoin
 from coterie.herder.rounds.state import AfterReading, AfterRelease, ForNews, Owed
 from coterie.herder.state import Herder, Turn
+from coterie.nouns.membership import Rejoin
 
 
 def ask_for_round(turn: Turn, reason: str) -> None:

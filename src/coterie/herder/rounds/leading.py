@@ -9,13 +9,13 @@ from coterie.assignors.cooperative import RoundOutcome
 from coterie.assignors.members import MemberView
 from coterie.assignors.memory import Memory
 from coterie.herder import group_view, place
-from coterie.herder.messages import CancelTimer, FindConfigEnd, ForRound, Install, Say, SetTimer
+from coterie.herder.messages import CancelTimer, FindConfigEnd, ForRound, Say, SetTimer
 from coterie.herder.rounds import bursts
 from coterie.herder.rounds.state import Computing
 from coterie.herder.state import Turn
 from coterie.nouns.ids import ConfigOffset, Generation, MemberId
 from coterie.nouns.jobs import NO_JOBS, Job, Jobs
-from coterie.nouns.membership import AssignmentWanted, Computed, MemberAssignment, MemberReport
+from coterie.nouns.membership import AssignmentWanted, Computed, Install, MemberAssignment, MemberReport
 from coterie.wire.connect import ConnectProtocol, RoundToken
 
 FIRST_GENERATION = Generation(1)

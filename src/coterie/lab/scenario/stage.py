@@ -14,9 +14,9 @@ from coterie.lab.scenario.group import GroupStage
 from coterie.lab.scenario.notation import show_jobs, show_share
 from coterie.lab.scenario.worker import GROUP, ComputedRound, FleetConfig, ScenarioWorker
 from coterie.lab.steps import STEPS, Steps
-from coterie.member.events import LeaveWanted, RejoinWanted
 from coterie.nouns.ids import Generation, MemberId
 from coterie.nouns.jobs import NO_JOBS, Jobs
+from coterie.nouns.membership import Leave, Rejoin
 from coterie.wire.connect import ConnectProtocol
 
 MAX_DELAY_MS = 300_000
@@ -45,7 +45,7 @@ class WorkersStage(GroupStage):
         self.fleet.configured = jobs
         leader = self.group.leader
         if leader is not None:
-            self.workers[self._name_of(leader)].feed(RejoinWanted(reason="the set of jobs has changed"))
+            self.workers[self._name_of(leader)].feed(Rejoin(reason="the set of jobs has changed"))
             self.settle()
 
     def start(self, name: str, *, claims: Jobs | None = None, protocol: ConnectProtocol | None = None) -> None:
@@ -67,7 +67,7 @@ class WorkersStage(GroupStage):
         """Stop a worker as SIGTERM does: its jobs first, then it says farewell."""
         is_leader = self.group.leader is not None and self._name_of(self.group.leader) == name
         self.say(f"{name}, which is the leader, leaves" if is_leader else f"{name} leaves")
-        self.workers[name].feed(LeaveWanted(reason="shutdown"))
+        self.workers[name].feed(Leave(reason="shutdown"))
         self.settle()
         del self.workers[name]
 
@@ -82,11 +82,11 @@ class WorkersStage(GroupStage):
         worker = self.workers[name]
         worker.draining = True
         worker.subscribe()
-        worker.feed(RejoinWanted(reason="this worker drains"))
+        worker.feed(Rejoin(reason="this worker drains"))
         self.settle()
 
     def rejoin(self, name: str) -> None:
-        self.workers[name].feed(RejoinWanted(reason="a wish"))
+        self.workers[name].feed(Rejoin(reason="a wish"))
         self.settle()
 
     @property

@@ -19,22 +19,19 @@ from coterie.lab.scenario.notation import show_jobs
 from coterie.lab.translation import as_asked, as_heard
 from coterie.member.classic.messages import JoinRequest, Request, Response
 from coterie.member.classic.state import Member, MemberSettings
-from coterie.member.events import (
-    Answered,
-    CancelTimer,
-    Event,
-    Installed,
-    RejoinWanted,
-    RequestId,
-    Send,
-    SetTimer,
-    Subscribed,
-    Timer,
-    TimerFired,
-)
+from coterie.member.events import Answered, CancelTimer, Event, RequestId, Send, SetTimer, Timer, TimerFired
 from coterie.nouns.ids import ConfigOffset, Generation, GroupId, MemberId, WorkerUrl
 from coterie.nouns.jobs import NO_JOBS, Jobs
-from coterie.nouns.membership import Assigned, AssignmentWanted, Lost, MembershipRefused, MustReleaseAll
+from coterie.nouns.membership import (
+    Assigned,
+    AssignmentWanted,
+    Install,
+    Lost,
+    MembershipRefused,
+    MustReleaseAll,
+    Rejoin,
+    Subscribe,
+)
 from coterie.wire.connect import ConnectProtocol, RoundResult, RoundToken
 from coterie.wire.connect_bytes import decode_metadata
 
@@ -139,7 +136,7 @@ class ScenarioWorker:
         self.stage.say(f"{self.name} {verb} with assignment: {runs}")
 
     def subscribe(self) -> None:
-        self.feed(Subscribed(config_offset=ConfigOffset(1), owned=self.owned, draining=self.draining))
+        self.feed(Subscribe(config_offset=ConfigOffset(1), owned=self.owned, draining=self.draining))
 
     def release(self) -> None:
         """An eager group rebalances."""
@@ -160,7 +157,7 @@ class ScenarioWorker:
         self.dealt_for = self.fleet.configured if all_stopped else NO_JOBS
         dealt = eager.assign(self.dealt_for, wanted.members)
         self.tell_round(self.name, ConnectProtocol.EAGER, dealt)
-        self.feed(Installed(token=wanted.token, computed=dealt_anew(wanted, dealt, config_offset=ConfigOffset(1))))
+        self.feed(Install(token=wanted.token, computed=dealt_anew(wanted, dealt, config_offset=ConfigOffset(1))))
 
     def deal_on(self, wanted: AssignmentWanted, token: RoundToken) -> None:
         outcome = assign(
@@ -176,7 +173,7 @@ class ScenarioWorker:
         self.memory, self.dealt_for = outcome.memory, None
         self.moves_at_ms = self.stage.now_ms + outcome.moves_in_ms if outcome.moves_in_ms else None
         self.tell_round(self.name, token.protocol, outcome)
-        self.feed(Installed(token=wanted.token, computed=computed_of(outcome, config_offset=ConfigOffset(1))))
+        self.feed(Install(token=wanted.token, computed=computed_of(outcome, config_offset=ConfigOffset(1))))
 
     def take(self, delivered: Assigned) -> None:
         result = RoundResult.of(delivered.token)
@@ -190,9 +187,9 @@ class ScenarioWorker:
         self.subscribe()
         if delivered.revoked:
             self.stage.say(f"{self.name} stops revoked resources")
-            self.feed(RejoinWanted(reason=RELEASED))
+            self.feed(Rejoin(reason=RELEASED))
         if has_yet_to_deal(self.dealt_for, configured=self.fleet.configured):
-            self.feed(RejoinWanted(reason="now all stop"))
+            self.feed(Rejoin(reason="now all stop"))
 
     def lose(self) -> None:
         self.owned = self.stopped = NO_JOBS
@@ -208,11 +205,11 @@ class ScenarioWorker:
         now_ms = self.stage.now_ms
         if self.deferred_until_ms is not None and self.deferred_until_ms <= now_ms:
             self.deferred_until_ms = None
-            self.feed(RejoinWanted(reason="the scheduled rebalance delay is over"))
+            self.feed(Rejoin(reason="the scheduled rebalance delay is over"))
             return True
         if self.moves_at_ms is not None and self.moves_at_ms <= now_ms:
             self.moves_at_ms = None
-            self.feed(RejoinWanted(reason="moves are left to make"))
+            self.feed(Rejoin(reason="moves are left to make"))
             return True
         timer = self.timers.pop_due(now_ms)
         if timer is not None:

@@ -50,10 +50,10 @@ from coterie.member.classic.presence import (
 from coterie.member.classic.rounds import (
     is_reported,
     join_if_due,
-    on_installed,
+    on_install,
     on_joined,
     on_known,
-    on_subscribed,
+    on_subscribe,
     on_synced,
     on_unanswered,
 )
@@ -74,22 +74,18 @@ from coterie.member.classic.state import (
 )
 from coterie.member.classic.turn import Turn
 from coterie.member.events import (
-    AbandonWanted,
     Answered,
     CancelTimer,
     Effect,
     Event,
-    Installed,
-    LeaveWanted,
-    RejoinWanted,
     RequestId,
     Say,
     SetTimer,
-    Subscribed,
     Timer,
     TimerFired,
     Unanswered,
 )
+from coterie.nouns.membership import Abandon, Install, Leave, Rejoin, Subscribe
 
 
 def step(member: Member, event: Event[Response], *, now_ms: int) -> Output[None, Effect[Request]]:
@@ -114,18 +110,18 @@ def on_event(turn: Turn, event: Event[Response]) -> None:
             on_answer(turn, event)
         case TimerFired(timer=timer):
             on_timer(turn, timer)
-        case Subscribed():
-            on_subscribed(member, event)
-        case RejoinWanted(reason=reason):
+        case Subscribe():
+            on_subscribe(member, event)
+        case Rejoin(reason=reason):
             if not is_reported(member):
                 member.rejoin_reason = member.rejoin_reason or reason
-        case Installed():
-            on_installed(turn, event)
+        case Install():
+            on_install(turn, event)
         case Unanswered():
             on_failure(turn, event)
-        case AbandonWanted(reason=reason):
+        case Abandon(reason=reason):
             on_abandon(turn, reason)
-        case LeaveWanted(reason=reason, for_good=for_good):
+        case Leave(reason=reason, for_good=for_good):
             on_leave(turn, reason, for_good=for_good)
 
 

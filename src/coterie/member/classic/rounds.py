@@ -37,22 +37,23 @@ from coterie.member.classic.state import (
     Refused,
     ReleasesAll,
     Settled,
-    Subscription,
     Syncs,
     WaitsToJoin,
 )
 from coterie.member.classic.turn import RequestT, Turn
 from coterie.member.classic.vote import announce, spoken, what_to_offer
-from coterie.member.events import Installed, Say, SetTimer, Subscribed
+from coterie.member.events import Say, SetTimer
 from coterie.nouns.errors import WireError
 from coterie.nouns.ids import MemberId, WorkerUrl
 from coterie.nouns.jobs import NO_JOBS
 from coterie.nouns.membership import (
     AssignmentWanted,
+    Install,
     MembershipRefused,
     MemberState,
     MemberStateChanged,
     MustReleaseAll,
+    Subscribe,
 )
 from coterie.wire.connect import PROTOCOL_TYPE, ConnectProtocol, RoundToken, WorkerAssignment, WorkerMetadata
 from coterie.wire.connect_bytes import decode_assignment, decode_metadata, encode_assignment, encode_metadata
@@ -62,12 +63,10 @@ from coterie.wire.errors import ErrorCode
 # -- joining ----------------------------------------------------------------------------------------------------------
 
 
-def on_subscribed(member: Member, event: Subscribed) -> None:
+def on_subscribe(member: Member, event: Subscribe) -> None:
     if member.assigned_unconfirmed <= event.owned:
         member.assigned_unconfirmed = NO_JOBS
-    member.subscription = Subscription(
-        config_offset=event.config_offset, owned=event.owned | member.assigned_unconfirmed, draining=event.draining
-    )
+    member.subscription = replace(event, owned=event.owned | member.assigned_unconfirmed)
     if isinstance(member.round, NotSubscribed):
         member.round = WaitsToJoin()
 
@@ -285,7 +284,7 @@ def read_metadata(turn: Turn, other: MemberId, data: bytes) -> WorkerMetadata | 
 # -- syncing ----------------------------------------------------------------------------------------------------------
 
 
-def on_installed(turn: Turn, event: Installed) -> None:
+def on_install(turn: Turn, event: Install) -> None:
     member, token = turn.member, RoundToken.of(event.token)
     match member.round, member.place:
         case Computes(), InGroup(generation=generation) if token.generation == generation:

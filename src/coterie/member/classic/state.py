@@ -16,7 +16,7 @@ from coterie.member.classic.messages import HeartbeatRequest, JoinRequest, Leave
 from coterie.member.events import RequestId
 from coterie.nouns.ids import ConfigOffset, Generation, GroupId, InstanceId, MemberId, WorkerUrl
 from coterie.nouns.jobs import NO_JOBS, Jobs
-from coterie.nouns.membership import PlaceHandover
+from coterie.nouns.membership import PlaceHandover, Subscribe
 from coterie.wire.connect import ConnectProtocol, WorkerAssignment
 
 RequestT_co = TypeVar("RequestT_co", bound=Request, covariant=True)
@@ -85,16 +85,6 @@ class Trouble:
     said_at_ms: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Subscription:
-    """What the herder wants the next join to report."""
-
-    config_offset: ConfigOffset = ConfigOffset(-1)
-    owned: Jobs = NO_JOBS
-    draining: bool = False
-    """This worker leaves for good: its jobs move away while it still runs them."""
-
-
 # -- place ------------------------------------------------------------------------------------------------------------
 
 
@@ -161,7 +151,7 @@ class AsksWhetherKnown:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Joins:
     asked: InFlight[JoinRequest]
-    reported: Subscription
+    reported: Subscribe
     """What the join reports."""
     former_life: bool | None
     """``Member.former_life`` as it was before this join was sent."""
@@ -234,9 +224,10 @@ class Member:
         self.round: Round = NotSubscribed()
         self.ending: Ending | None = None
 
-        self.subscription = Subscription()
+        self.subscription = Subscribe(config_offset=ConfigOffset(-1), owned=NO_JOBS)
+        """What the next join reports: the last order of the herder, with ``assigned_unconfirmed``."""
         self.assigned_unconfirmed: Jobs = NO_JOBS
-        """Assigned, and not in a ``Subscribed`` of the herder yet: such an event may be older than the assignment, so
+        """Assigned, and not in a ``Subscribe`` of the herder yet: such an order may be older than the assignment, so
         these jobs are added to what it owns."""
         self.rejoin_reason: str | None = None
         """Why another round is wanted; None when none is. May be set in any round: the next join sends it."""
@@ -273,7 +264,7 @@ class Member:
                 return NO_JOBS
 
     def _go_on_in(self, place: PlaceHandover) -> None:
-        self.subscription = Subscription(config_offset=place.config_offset, owned=place.jobs)
+        self.subscription = Subscribe(config_offset=place.config_offset, owned=place.jobs)
         self.place = InGroup(
             member_id=place.member_id,
             generation=place.generation,

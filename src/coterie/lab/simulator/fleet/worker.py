@@ -45,9 +45,12 @@ from coterie.member.classic.state import Member, MemberSettings
 from coterie.nouns.ids import ConfigOffset, Generation, WorkerId, WorkerUrl
 from coterie.nouns.jobs import NO_JOBS, ConnectorTaskId
 from coterie.nouns.membership import (
+    Abandon,
     Assigned,
     AssignmentWanted,
     Computed,
+    Install,
+    Leave,
     Lost,
     MemberAssignment,
     MembershipRefused,
@@ -55,6 +58,8 @@ from coterie.nouns.membership import (
     MemberStateChanged,
     MustReleaseAll,
     PlaceHandover,
+    Rejoin,
+    Subscribe,
 )
 from coterie.wire.connect import AssignmentError, ConnectProtocol, RoundResult, RoundToken
 from coterie.wire.errors import ErrorCode
@@ -173,23 +178,23 @@ class WorkerProcess(Process):
             case herder.Reply(id=id_, answer=answer):
                 self._record(RecordKind.REPLIES, id_, answer.problem if isinstance(answer, RequestRefused) else "done")
                 self.rest.answer(effect)
-            case herder.Subscribe(config_offset=config_offset, owned=owned, draining=draining):
+            case Subscribe(config_offset=config_offset, owned=owned, draining=draining):
                 self._record(RecordKind.SUBSCRIBES, config_offset, texts(owned), draining)
-                self.feed_member(events.Subscribed(config_offset=config_offset, owned=owned, draining=draining))
-            case herder.Rejoin(reason=reason):
+                self.feed_member(effect)
+            case Rejoin():
                 self._record(RecordKind.REJOINS)
-                self.feed_member(events.RejoinWanted(reason=reason))
-            case herder.Abandon(reason=reason):
+                self.feed_member(effect)
+            case Abandon():
                 self._record(RecordKind.ABANDONS)
-                self.feed_member(events.AbandonWanted(reason=reason))
-            case herder.Install(token=token, computed=computed):
+                self.feed_member(effect)
+            case Install(token=token, computed=computed):
                 self._record(RecordKind.DEALS, RoundToken.of(token).generation, *_dealt(computed))
                 if self.wanted is not None and self.wanted.token == token:
                     self.cluster.watch.on_dealt(self, self.wanted, computed)
-                self.feed_member(events.Installed(token=token, computed=computed))
-            case herder.Leave(reason=reason, for_good=for_good):
+                self.feed_member(effect)
+            case Leave(for_good=for_good):
                 self._record(RecordKind.LEAVES, for_good)
-                self.feed_member(events.LeaveWanted(reason=reason, for_good=for_good))
+                self.feed_member(effect)
             case herder.Exit():
                 self._exit(effect)
             case chore:
@@ -246,7 +251,7 @@ class WorkerProcess(Process):
                 self._record(RecordKind.CLOSES_RUNTIME)
                 self.active.clear()
                 self.after(rng.randint(1, 500), lambda: self.tell(herder.RuntimeClosed()))
-            case herder.Leave() | herder.RestartTask():
+            case Leave() | herder.RestartTask():
                 raise AssertionError("leaving is the membership's business, and no query dies here")
 
     def _stopped(self, task: ConnectorTaskId) -> None:
