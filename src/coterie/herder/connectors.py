@@ -138,22 +138,16 @@ def _publish(turn: Turn, name: ConnectorName, split: Split, state: SplitUp, conn
 # -- what comes of it -------------------------------------------------------------------------------------------------
 
 
-def on_split(turn: Turn, event: ConnectorSplit) -> None:
+def on_split(turn: Turn, event: ConnectorSplit | SplitFailed) -> None:
     split = turn.herder.work.splits[event.connector]
-    split.state = (
-        SplitUp(written_at=event.written_at, configs=tuple(event.configs)) if _is_wanted(split, event) else Unsplit()
-    )
-
-
-def on_split_failed(turn: Turn, event: SplitFailed) -> None:
-    split = turn.herder.work.splits[event.connector]
-    split.state = (
-        Unsplittable(written_at=event.written_at, trace=event.trace) if _is_wanted(split, event) else Unsplit()
-    )
-
-
-def _is_wanted(split: Split, event: ConnectorSplit | SplitFailed) -> bool:
-    return isinstance(split.state, Splitting) and split.state.written_at == event.written_at
+    is_wanted = isinstance(split.state, Splitting) and split.state.written_at == event.written_at
+    match event:
+        case _ if not is_wanted:
+            split.state = Unsplit()
+        case ConnectorSplit(written_at=written_at, configs=configs):
+            split.state = SplitUp(written_at=written_at, configs=tuple(configs))
+        case SplitFailed(written_at=written_at, trace=trace):
+            split.state = Unsplittable(written_at=written_at, trace=trace)
 
 
 def on_published(turn: Turn, event: TaskConfigsPublished) -> None:
@@ -193,9 +187,7 @@ def on_own_answer(turn: Turn, request: PutTaskConfigs, answer: Answer) -> None:
 
 def on_retry(turn: Turn, timer: RetryDue) -> None:
     split = turn.herder.work.splits.get(timer.connector)
-    match split and split.state:
-        case SplitUp(publication=PublishedAgain(at_ms=at_ms)) as state if turn.now_ms >= at_ms:
-            assert split is not None
-            split.state = replace(state, publication=Unpublished())
-        case _:
-            pass
+    if split is None or not isinstance(state := split.state, SplitUp):
+        return
+    if isinstance(state.publication, PublishedAgain) and turn.now_ms >= state.publication.at_ms:
+        split.state = replace(state, publication=Unpublished())

@@ -230,10 +230,8 @@ def _on_task(turn: Turn, event: TaskDied | TaskHalted | TaskStarted | TaskStartF
 
 def _on_connector(turn: Turn, event: ConnectorSplit | SplitFailed | TaskConfigsPublished) -> None:
     match event:
-        case ConnectorSplit():
+        case ConnectorSplit() | SplitFailed():
             connectors.on_split(turn, event)
-        case SplitFailed():
-            connectors.on_split_failed(turn, event)
         case TaskConfigsPublished():
             connectors.on_published(turn, event)
 

@@ -81,14 +81,14 @@ def prove(turn: Turn, event: ProvedUntil) -> None:
 def advance(turn: Turn) -> None:
     """Tell the membership what has changed about this worker."""
     herder, place = turn.herder, turn.herder.place
-    now = (herder.config.offset, herder.owned, herder.life.is_draining)
+    now = Subscribe(config_offset=herder.config.offset, owned=herder.owned, draining=herder.life.is_draining)
     tells = place.must_release and not herder.work.is_all_written
     is_out = place.is_lost and not herder.has_read(place.group_offset)
     # Before the runtime is open a worker does not join; one that goes on in a place is in its group already.
     may_join = herder.life.is_open or bool(place.member_id)
     if may_join and now != place.subscribed and not tells and not is_out:
         place.subscribed = now
-        turn.order(Subscribe(config_offset=now[0], owned=now[1], draining=now[2]))
+        turn.order(now)
 
 
 # -- a config log that does not go as far as the group's --------------------------------------------------------------

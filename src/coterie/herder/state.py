@@ -24,7 +24,7 @@ from coterie.herder.work import Work
 from coterie.herder.write_kinds import WriteKind
 from coterie.nouns.ids import ConfigOffset, InstanceId, MemberId, WorkerId, WorkerUrl
 from coterie.nouns.jobs import NO_JOBS, Jobs
-from coterie.nouns.membership import MemberState, PlaceHandover, ProvedUntil
+from coterie.nouns.membership import MemberState, PlaceHandover, ProvedUntil, Subscribe
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -221,8 +221,8 @@ class Place:
         """Only a member reported ``group_offset``, in a round that failed: compare it with the log's end."""
         self.looks = 0
         """How often the log's end was asked for since; only the last answer counts."""
-        self.subscribed: tuple[ConfigOffset, Jobs, bool] | None = None
-        """What the membership was told last: config offset, owned jobs, whether this worker drains."""
+        self.subscribed: Subscribe | None = None
+        """The last order; None when it has to be ordered again."""
         if handover is not None:
             self.standing = RoundCompleted()
             self.member_id, self.epoch = handover.member_id, handover.generation

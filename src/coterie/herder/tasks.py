@@ -155,16 +155,15 @@ def on_progress(turn: Turn, event: TaskProgressed) -> None:
 
 
 def on_died(turn: Turn, event: TaskDied) -> None:
-    run = turn.herder.work.runs.get(event.task)
     if not event.is_held:
         _on_taken(turn, event.task, "taken by another worker")
         return
-    match run and run.state:
+    if (run := turn.herder.work.runs.get(event.task)) is None:
+        return
+    match run.state:
         case Running() as state:
-            assert run is not None
             run.state = _after_death(turn, event, state)
         case Starting(end=None) | Restarting(end=None) as state:
-            assert run is not None
             run.state = replace(state, end=_after_death(turn, event, state))
         case _:
             pass  # It was on its way out; that it is gone is told by the end of its stop.
