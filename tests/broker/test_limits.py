@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from coterie.broker.security.budget import Budget, Budgets, Share, SharedBudget
+from coterie.broker.security.budget import Budget, Budgets, RequestBudget, SharedBudget
 from coterie.broker.storage.reader import StoreReader
 from coterie.wire.batches import NewRecord, encode_batch
 from coterie.wire.errors import ErrorCode
@@ -61,8 +61,8 @@ async def test_whoever_gives_up_waiting_is_forgotten() -> None:
 async def test_the_answer_that_is_due_next_passes_those_that_go_out_behind_it() -> None:
     budget = Budget(100)
     due = [1]
-    first = Share(budget, SharedBudget("a", 1_000), 0, is_next=lambda: due == [0])
-    second = Share(budget, SharedBudget("a", 1_000), 0, is_next=lambda: due == [1])
+    first = RequestBudget(budget, SharedBudget("a", 1_000), 0, is_next=lambda: due == [0])
+    second = RequestBudget(budget, SharedBudget("a", 1_000), 0, is_next=lambda: due == [1])
     await second.reserve(90)
     waiting = asyncio.create_task(first.reserve(90))
     await asyncio.sleep(0)

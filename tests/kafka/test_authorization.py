@@ -19,7 +19,7 @@ from confluent_kafka.admin import (
 
 from coterie.broker.security.users import Users
 from coterie.config.security import KafkaSecurity
-from coterie.kafka.connection import Address, Api, Connection
+from coterie.kafka.connection import Address, ApiRange, BrokerConnection
 from coterie.wire.batches import NewRecord, encode_batch, encode_marker
 from coterie.wire.errors import ErrorCode
 from tests.broker.secured import PASSWORD, USER, secured_broker
@@ -113,9 +113,9 @@ class Asker:
 
     async def ask(self, api_key: int, version: int, values: dict[str, Any]) -> Any:
         async with asyncio.timeout(DEADLINE_S):
-            connection = await Connection.open(self._address, client_id="tests", security=self._security)
+            connection = await BrokerConnection.open(self._address, client_id="tests", security=self._security)
             try:
-                return await connection.ask(Api(f"API {api_key}", api_key, version, version), values)
+                return await connection.ask(ApiRange(f"API {api_key}", api_key, version, version), values)
             finally:
                 connection.close()
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from coterie.kafka.connection import API_VERSIONS, HEARTBEAT, Address, Connection
+from coterie.kafka.connection import API_VERSIONS, HEARTBEAT, Address, BrokerConnection
 from coterie.nouns.errors import WorldError
 from coterie.wire.errors import ErrorCode
 
@@ -54,13 +54,13 @@ def answered(body: bytes) -> Callable[[bytes], bytes]:
 async def test_whoever_is_no_broker_is_told_by_address(answer: Callable[[bytes], bytes]) -> None:
     async with asyncio.timeout(DEADLINE_S), peer(answer) as address:
         with pytest.raises(WorldError, match=str(address)):
-            await Connection.open(address, client_id="tests")
+            await BrokerConnection.open(address, client_id="tests")
 
 
 async def test_a_broker_too_old_is_told_with_the_versions_that_would_do() -> None:
     heartbeat_up_to_2 = answered(struct.pack(">hihhh", 0, 1, HEARTBEAT.key, 0, 2))
     async with asyncio.timeout(DEADLINE_S), peer(heartbeat_up_to_2) as address:
-        connection = await Connection.open(address, client_id="tests")
+        connection = await BrokerConnection.open(address, client_id="tests")
         with pytest.raises(WorldError, match=r"Heartbeat: 0 to 2; 3 to 4 would do: use a broker of Kafka 2\.4"):
             await connection.ask(HEARTBEAT, {})
         connection.close()
@@ -97,18 +97,18 @@ class Peer:
 
 
 @asynccontextmanager
-async def connected() -> AsyncIterator[tuple[Peer, Connection]]:
+async def connected() -> AsyncIterator[tuple[Peer, BrokerConnection]]:
     peer = Peer()
     async with asyncio.timeout(DEADLINE_S), await asyncio.start_server(peer.serve, "127.0.0.1", 0) as server:
         host, port = server.sockets[0].getsockname()[:2]
-        connection = await Connection.open(Address(host, port), client_id="tests")
+        connection = await BrokerConnection.open(Address(host, port), client_id="tests")
         yield peer, connection
         connection.close()
         peer.hang_up()
         await asyncio.sleep(0)
 
 
-def beat(connection: Connection, generation: int) -> "asyncio.Task[Any]":
+def beat(connection: BrokerConnection, generation: int) -> "asyncio.Task[Any]":
     values = {"group_id": "g", "generation_id": generation, "member_id": "m", "group_instance_id": None}
     return asyncio.ensure_future(connection.ask(HEARTBEAT, values))
 

@@ -15,7 +15,7 @@ import pytest
 from coterie.config.security import KafkaSecurity
 from coterie.engine.log import NewLine
 from coterie.kafka.admission import check_admission
-from coterie.kafka.connection import HEARTBEAT, Address, Connection, NotAdmittedError
+from coterie.kafka.connection import HEARTBEAT, Address, BrokerConnection, NotAdmittedError
 from coterie.kafka.coordinator import KafkaCoordinator
 from coterie.kafka.topics import Topics
 from coterie.member.classic.messages import HeartbeatRequest, JoinRequest
@@ -203,19 +203,19 @@ async def test_an_authority_that_is_not_trusted_is_said(secured: Secured, tmp_pa
     stranger = Authority(tmp_path, "a stranger")
     security = replace(secured.security, ca_location=str(stranger.certificate))
     with pytest.raises(NotAdmittedError, match=r"certificate not to be trusted: .*see ssl\.ca\.location"):
-        await Connection.open(Address.parse(secured.bootstrap), client_id="tests", security=security)
+        await BrokerConnection.open(Address.parse(secured.bootstrap), client_id="tests", security=security)
 
 
 @pytest.mark.parametrize("protocol", ["PLAINTEXT", "SASL_PLAINTEXT"])
 async def test_a_broker_that_wants_tls_is_said(secured: Secured, protocol: str) -> None:
     security = replace(secured.security, protocol=protocol)
     with pytest.raises(WorldError, match=r"security\.protocol"):
-        await Connection.open(Address.parse(secured.bootstrap), client_id="tests", security=security)
+        await BrokerConnection.open(Address.parse(secured.bootstrap), client_id="tests", security=security)
 
 
 async def test_a_broker_that_wants_a_password_is_said(secured: Secured) -> None:
     security = replace(secured.security, protocol="SSL")
-    connection = await Connection.open(Address.parse(secured.bootstrap), client_id="tests", security=security)
+    connection = await BrokerConnection.open(Address.parse(secured.bootstrap), client_id="tests", security=security)
     values = {"group_id": "g", "generation_id": 1, "member_id": "m", "group_instance_id": None}
     with pytest.raises(WorldError, match="broke"):
         await connection.ask(HEARTBEAT, values)
@@ -226,7 +226,7 @@ async def test_a_broker_without_tls_is_said(tmp_path: Path, authority: Authority
     with secured_broker(tmp_path, "SASL_PLAINTEXT") as broker:
         security = _security(authority, PASSWORD)
         with pytest.raises(WorldError, match="speaks TLS"):
-            await Connection.open(Address("localhost", broker.port), client_id="tests", security=security)
+            await BrokerConnection.open(Address("localhost", broker.port), client_id="tests", security=security)
 
 
 @pytest.mark.parametrize("is_ca", [True, False])
@@ -254,7 +254,7 @@ async def test_certificates_are_read_once_and_not_by_the_loop(
     security = replace(secured.security, ca_location=str(ca))
     await check_admission([secured.bootstrap], client_id="tests", security=security)
     for _ in range(2):
-        connection = await Connection.open(Address.parse(secured.bootstrap), client_id="tests", security=security)
+        connection = await BrokerConnection.open(Address.parse(secured.bootstrap), client_id="tests", security=security)
         connection.close()
     (reader,) = readers
     assert reader is not threading.current_thread()
@@ -265,8 +265,10 @@ async def test_only_the_host_that_a_certificate_names_is_trusted(authority: Auth
         security = KafkaSecurity(protocol="SSL", ca_location=str(authority.certificate))
         address = Address("localhost", broker.port)
         with pytest.raises(NotAdmittedError, match="Hostname mismatch"):
-            await Connection.open(address, client_id="tests", security=security)
-        connection = await Connection.open(address, client_id="tests", security=replace(security, checks_host=False))
+            await BrokerConnection.open(address, client_id="tests", security=security)
+        connection = await BrokerConnection.open(
+            address, client_id="tests", security=replace(security, checks_host=False)
+        )
         connection.close()
 
 

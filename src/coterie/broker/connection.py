@@ -9,10 +9,10 @@ from contextlib import contextmanager
 from functools import partial
 from typing import Any, NamedTuple, TypeAlias
 
-from coterie.broker.apis.api import Api
+from coterie.broker.apis.api import KafkaApi
 from coterie.broker.apis.table import APIS, supported_versions
-from coterie.broker.node import Node, Request
-from coterie.broker.security.budget import Budget, Share, SharedBudget
+from coterie.broker.node import ApiRequest, Node
+from coterie.broker.security.budget import Budget, RequestBudget, SharedBudget
 from coterie.broker.security.principals import ANONYMOUS, of_certificate
 from coterie.broker.security.sasl import TOKEN_SIZE_MAX, Conversation
 from coterie.broker.turns import ELEMENTS_AT_ONCE, is_long
@@ -31,11 +31,11 @@ _LOOK_S = 1.0
 """How soon it is noticed that a peer which is not read has gone."""
 
 
-class _Asked(NamedTuple):
+class _DecodedRequest(NamedTuple):
     """One request, read."""
 
     header: RequestHeader
-    api: Api | None
+    api: KafkaApi | None
     """None: it is not served here, in this version."""
     body: Any = None
     is_long: bool = False
@@ -125,7 +125,7 @@ class Connection:
         if line is not None:
             logger.warning("connection of %s closed: %s", self.peer, line)
 
-    async def _next_in(self, conversation: Conversation, frame: bytes, share: Share) -> bytes | None:
+    async def _next_in(self, conversation: Conversation, frame: bytes, share: RequestBudget) -> bytes | None:
         """The answer; None where a closed connection is all that is said."""
         if conversation.has_raw_tokens:
             try:
@@ -146,7 +146,7 @@ class Connection:
 
     async def _serve(self) -> None:
         name = str(self._principal) if self._principal != ANONYMOUS else f"{ANONYMOUS}@{self.peer_host}"
-        shares: set[Share] = set()
+        shares: set[RequestBudget] = set()
         self._shared = self._node.admission.budgets.join(name)
         try:
             with self._watched():
@@ -156,9 +156,9 @@ class Connection:
                 share.end()
             self._node.admission.budgets.leave(name)
 
-    async def _serve_within(self, shared: SharedBudget, shares: set[Share]) -> None:
+    async def _serve_within(self, shared: SharedBudget, shares: set[RequestBudget]) -> None:
         """``shares`` are those of the requests whose answers are not written yet."""
-        answers: asyncio.Queue[tuple[asyncio.Task[bytes | None], Share]] = asyncio.Queue()
+        answers: asyncio.Queue[tuple[asyncio.Task[bytes | None], RequestBudget]] = asyncio.Queue()
         async with asyncio.TaskGroup() as tasks:
             writing = tasks.create_task(self._write(answers, shares))
             parked: set[asyncio.Task[bytes | None]] = set()
@@ -218,11 +218,11 @@ class Connection:
                     shared.take_anyway(size)
                     return
 
-    def _share(self, size: int) -> Share:
+    def _share(self, size: int) -> RequestBudget:
         """Of the next request, whose ``size`` bytes are taken."""
         number = self._requests
         self._requests += 1
-        return Share(self._budget, self._shared, size, is_next=lambda: number == self._answers)
+        return RequestBudget(self._budget, self._shared, size, is_next=lambda: number == self._answers)
 
     # -- in ---------------------------------------------------------------------------------------------------------
 
@@ -271,7 +271,7 @@ class Connection:
     # -- out --------------------------------------------------------------------------------------------------------
 
     async def _write(
-        self, answers: "asyncio.Queue[tuple[asyncio.Task[bytes | None], Share]]", shares: set[Share]
+        self, answers: "asyncio.Queue[tuple[asyncio.Task[bytes | None], RequestBudget]]", shares: set[RequestBudget]
     ) -> None:
         while True:
             answer, share = await answers.get()
@@ -308,28 +308,32 @@ class Connection:
 
     # -- answers ------------------------------------------------------------------------------------------------------
 
-    async def _decoded(self, frame: bytes) -> _Asked:
+    async def _decoded(self, frame: bytes) -> _DecodedRequest:
         try:
             header = decode_header(frame)
             api = APIS.get(header.api_key)
             if api is None or header.api_version not in api.versions:
-                return _Asked(header, None)
-            return _Asked(header, api, decode_request(frame, elements_max=ELEMENTS_AT_ONCE)[1])
+                return _DecodedRequest(header, None)
+            return _DecodedRequest(header, api, decode_request(frame, elements_max=ELEMENTS_AT_ONCE)[1])
         except TooManyElementsError:
             _, body = await self._node.aside.run(decode_request, frame)
-            return _Asked(header, api, body, is_long=True)
+            return _DecodedRequest(header, api, body, is_long=True)
 
-    async def _answer(self, asked: _Asked, share: Share, conversation: Conversation | None = None) -> bytes | None:
+    async def _answer(
+        self, asked: _DecodedRequest, share: RequestBudget, conversation: Conversation | None = None
+    ) -> bytes | None:
         """The answer's frame; None where none is awaited."""
         answer = self._begin(asked, share, conversation)
         return answer if isinstance(answer, bytes) else await answer
 
-    def _begin(self, asked: _Asked, share: Share, conversation: Conversation | None = None) -> "_Answer":
+    def _begin(
+        self, asked: _DecodedRequest, share: RequestBudget, conversation: Conversation | None = None
+    ) -> "_Answer":
         """The answer's frame where that is there at once; otherwise what is left to do for it."""
         header, api = asked.header, asked.api
         if api is None:
             return _unsupported(header)
-        request = Request(
+        request = ApiRequest(
             header=header,
             body=asked.body,
             peer_host=self.peer_host,
@@ -340,7 +344,7 @@ class Connection:
         values = api.answer(self._node, request)
         return self._finished(header, api, values) if isinstance(values, Awaitable) else _encoded(header, api, values)
 
-    async def _finished(self, header: RequestHeader, api: Api, values: Awaitable[Values | None]) -> bytes | None:
+    async def _finished(self, header: RequestHeader, api: KafkaApi, values: Awaitable[Values | None]) -> bytes | None:
         told = await values
         if told is None:
             return None
@@ -350,13 +354,13 @@ class Connection:
 _Answer: TypeAlias = bytes | Coroutine[None, None, bytes | None]
 
 
-def _settle(shared: Budget, size: int, share: Share, answer: asyncio.Task[bytes | None]) -> None:
+def _settle(shared: Budget, size: int, share: RequestBudget, answer: asyncio.Task[bytes | None]) -> None:
     shared.give_back(size)
     is_answered = not answer.cancelled() and answer.exception() is None
     share.settle(len(answer.result() or b"") if is_answered else 0)
 
 
-def _encoded(header: RequestHeader, api: Api, values: Values) -> bytes:
+def _encoded(header: RequestHeader, api: KafkaApi, values: Values) -> bytes:
     return encode_response(header, build_response(api.key, header.api_version, values))
 
 

@@ -41,7 +41,7 @@ class Node:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Request:
+class ApiRequest:
     """One request of one connection; ``body`` is kio's entity of the asked version."""
 
     header: RequestHeader

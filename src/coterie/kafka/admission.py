@@ -5,7 +5,7 @@ import logging
 from collections.abc import Sequence
 
 from coterie.config.security import KafkaSecurity
-from coterie.kafka.connection import Address, Connection, NotAdmittedError
+from coterie.kafka.connection import Address, BrokerConnection, NotAdmittedError
 from coterie.kafka.security import tls_context
 from coterie.nouns.errors import WorldError
 
@@ -23,7 +23,7 @@ async def check_admission(
     for server in bootstrap_servers:
         try:
             async with asyncio.timeout(timeout_ms / 1000):
-                connection = await Connection.open(Address.parse(server), client_id=client_id, security=security)
+                connection = await BrokerConnection.open(Address.parse(server), client_id=client_id, security=security)
         except NotAdmittedError:
             raise
         except (WorldError, TimeoutError) as error:

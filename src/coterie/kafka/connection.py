@@ -36,7 +36,7 @@ class Address(NamedTuple):
         return cls(host.strip("[]"), int(port))
 
 
-class Api(NamedTuple):
+class ApiRange(NamedTuple):
     """An API and the versions of it that are spoken here: all that Kafka has had since 2.4."""
 
     name: str
@@ -45,15 +45,15 @@ class Api(NamedTuple):
     newest: int
 
 
-API_VERSIONS = Api("ApiVersions", 18, 0, 0)
+API_VERSIONS = ApiRange("ApiVersions", 18, 0, 0)
 """Version 0 alone: every broker answers it, so asking for the versions needs no version to be agreed."""
-FIND_COORDINATOR = Api("FindCoordinator", 10, 3, 6)
-JOIN_GROUP = Api("JoinGroup", 11, 5, 9)
-HEARTBEAT = Api("Heartbeat", 12, 3, 4)
-LEAVE_GROUP = Api("LeaveGroup", 13, 3, 5)
-SYNC_GROUP = Api("SyncGroup", 14, 3, 5)
-SASL_HANDSHAKE = Api("SaslHandshake", 17, 1, 1)
-SASL_AUTHENTICATE = Api("SaslAuthenticate", 36, 0, 2)
+FIND_COORDINATOR = ApiRange("FindCoordinator", 10, 3, 6)
+JOIN_GROUP = ApiRange("JoinGroup", 11, 5, 9)
+HEARTBEAT = ApiRange("Heartbeat", 12, 3, 4)
+LEAVE_GROUP = ApiRange("LeaveGroup", 13, 3, 5)
+SYNC_GROUP = ApiRange("SyncGroup", 14, 3, 5)
+SASL_HANDSHAKE = ApiRange("SaslHandshake", 17, 1, 1)
+SASL_AUTHENTICATE = ApiRange("SaslAuthenticate", 36, 0, 2)
 
 _LIFETIME_USED = 0.85
 """How much of a session's lifetime (KIP-368) is used before a new connection is made, as in Kafka's clients."""
@@ -63,7 +63,7 @@ class NotAdmittedError(WorldError):
     """The broker does not let this client in, or this client does not trust it: asking again changes nothing."""
 
 
-class Connection:
+class BrokerConnection:
     """Made by :meth:`open`. After a `WorldError` it must be closed."""
 
     def __init__(self, address: Address, client_id: str, transport: asyncio.Transport, answers: "_Answers") -> None:
@@ -120,7 +120,7 @@ class Connection:
             raise
         return connection
 
-    async def ask(self, api: Api, values: Values) -> Any:
+    async def ask(self, api: ApiRange, values: Values) -> Any:
         """Kio's response entity to the request of ``values``, in the newest version that both sides speak.
 
         :raises WorldError: when the connection broke, or the two have no version in common.
@@ -166,7 +166,7 @@ class Connection:
         if hasattr(answer, "session_lifetime") and (lifetime_ms := milliseconds(answer.session_lifetime)):
             self._ends_s = asyncio.get_running_loop().time() + lifetime_ms / 1000 * _LIFETIME_USED
 
-    async def _exchange(self, api: Api, version: int, values: Values) -> Any:
+    async def _exchange(self, api: ApiRange, version: int, values: Values) -> Any:
         self._correlation_id += 1
         header, frame = encode_request(
             build_request(api.key, version, values), correlation_id=self._correlation_id, client_id=self._client_id
@@ -187,7 +187,7 @@ class Connection:
             ) from error
 
 
-def _hint(api: Api) -> str:
+def _hint(api: ApiRange) -> str:
     """A broker that wants TLS closes, or answers with an alert, when it is spoken to without."""
     return "; see whether security.protocol is the broker's" if api is API_VERSIONS else ""
 

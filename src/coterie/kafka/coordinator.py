@@ -20,8 +20,8 @@ from coterie.kafka.connection import (
     LEAVE_GROUP,
     SYNC_GROUP,
     Address,
-    Api,
-    Connection,
+    ApiRange,
+    BrokerConnection,
 )
 from coterie.kafka.security import PLAINTEXT
 from coterie.member.classic.messages import (
@@ -132,9 +132,9 @@ class _Finder:
             self._servers.append(self._servers.pop(0))
         raise WorldError("; ".join(reasons))
 
-    async def open(self, server: Address) -> Connection:
+    async def open(self, server: Address) -> BrokerConnection:
         """:raises WorldError: when it cannot be reached, or lets us not in."""
-        return await Connection.open(server, client_id=self._client_id, security=self._security)
+        return await BrokerConnection.open(server, client_id=self._client_id, security=self._security)
 
     async def _ask(self, server: Address, group_id: GroupId) -> Address | ErrorCode:
         connection = await self.open(server)
@@ -158,11 +158,11 @@ class _Lane:
         self._open_timeout_s = open_timeout_s
         self._is_parked = is_parked
         self._opening = asyncio.Lock()
-        self._current: Connection | None = None
-        self._connections: set[Connection] = set()
+        self._current: BrokerConnection | None = None
+        self._connections: set[BrokerConnection] = set()
         """``_current``, and former ones with requests that are not answered yet."""
 
-    async def ask(self, api: Api, group_id: GroupId, values: Values, timeout_s: float) -> Any:
+    async def ask(self, api: ApiRange, group_id: GroupId, values: Values, timeout_s: float) -> Any:
         """Kio's response entity; or the error with which a broker said that there is no coordinator yet."""
         try:
             connection = await self._connected(group_id)
@@ -186,7 +186,7 @@ class _Lane:
         for connection in list(self._connections):
             self._drop(connection)
 
-    async def _connected(self, group_id: GroupId) -> Connection | ErrorCode:
+    async def _connected(self, group_id: GroupId) -> BrokerConnection | ErrorCode:
         async with self._opening:
             current = self._current
             if current is not None and not current.is_stale and not (self._is_parked and current.is_busy):
@@ -206,7 +206,7 @@ class _Lane:
             if connection is not self._current and not connection.is_busy:
                 self._drop(connection)
 
-    def _drop(self, connection: Connection) -> None:
+    def _drop(self, connection: BrokerConnection) -> None:
         connection.close()
         self._connections.discard(connection)
         if self._current is connection:

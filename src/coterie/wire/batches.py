@@ -100,7 +100,7 @@ class BatchHead:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Record:
+class BatchRecord:
     """One record of a batch. ``value`` None is a tombstone."""
 
     offset: int
@@ -258,12 +258,12 @@ def encode_marker(*, producer_id: int, producer_epoch: int, is_commit: bool, tim
     )
 
 
-def decode_records(data: bytes | memoryview) -> list[Record]:
+def decode_records(data: bytes | memoryview) -> list[BatchRecord]:
     """The records of the whole batches in ``data``, CRC checked.
 
     :raises WireError: when a batch is malformed, damaged, or compressed: we read only batches that we wrote.
     """
-    records: list[Record] = []
+    records: list[BatchRecord] = []
     for at, head in iter_heads(data):
         check_crc(data, at, head)
         if head.is_compressed:
@@ -291,7 +291,7 @@ def _write_record(writer: Writer, offset_delta: int, record: NewRecord) -> None:
     writer.raw(body.getvalue())
 
 
-def _read_records(data: bytes | memoryview, at: int, head: BatchHead) -> Iterator[Record]:
+def _read_records(data: bytes | memoryview, at: int, head: BatchHead) -> Iterator[BatchRecord]:
     reader = Reader(data, at + HEAD_SIZE, at + head.size_bytes)
     if head.record_count * _RECORD_SIZE_MIN > reader.left:
         raise WireError(f"a batch of {head.size_bytes} bytes tells {head.record_count} records")
@@ -300,7 +300,7 @@ def _read_records(data: bytes | memoryview, at: int, head: BatchHead) -> Iterato
         end = reader.at + size
         reader.int8()
         timestamp_delta = reader.varlong()
-        yield Record(
+        yield BatchRecord(
             timestamp_ms=(head.max_timestamp_ms if head.has_append_time else head.base_timestamp_ms + timestamp_delta),
             offset=head.base_offset + reader.varint(),
             key=reader.varint_bytes(),

@@ -1,14 +1,14 @@
 import pytest
 
-from coterie.broker.topics.config_changes import Change, altered
+from coterie.broker.topics.config_changes import ConfigChange, altered
 from coterie.broker.topics.configs import TOPIC
 from coterie.wire.errors import ErrorCode, KafkaRefusal
 
 SET, DELETE, APPEND, SUBTRACT = range(4)
 
 
-def change(name: str, operation: int, value: str | None = None) -> Change:
-    return Change(name=name, operation=operation, value=value)
+def change(name: str, operation: int, value: str | None = None) -> ConfigChange:
+    return ConfigChange(name=name, operation=operation, value=value)
 
 
 def test_each_change_is_made_and_the_rest_stays() -> None:
@@ -37,7 +37,7 @@ def test_lists_grow_and_shrink_from_their_default() -> None:
         ([change("no.such.config", SUBTRACT, "1")], ErrorCode.invalid_config),
     ],
 )
-def test_changes_without_sense_are_refused(changes: list[Change], error: ErrorCode) -> None:
+def test_changes_without_sense_are_refused(changes: list[ConfigChange], error: ErrorCode) -> None:
     with pytest.raises(KafkaRefusal) as refused:
         altered(TOPIC, {}, changes)
     assert refused.value.error is error

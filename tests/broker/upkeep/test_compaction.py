@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from coterie.broker.storage.transaction_store import Aborted
-from coterie.broker.upkeep.compaction import Batch, Compaction, Verdict
+from coterie.broker.upkeep.compaction import Compaction, SiftedBatch, SlicedBatch
 from coterie.wire.sifting import Slice
 
 DELAY_MS = 100
@@ -21,9 +21,9 @@ def batch(
     is_control: bool = False,
     is_readable: bool = True,
     horizon_ms: int | None = None,
-) -> Batch:
+) -> SlicedBatch:
     """Records are told as (key, is it a tombstone)."""
-    return Batch(
+    return SlicedBatch(
         base_offset=base_offset,
         last_offset=base_offset + max(1, len(records)) - 1,
         producer_id=producer_id,
@@ -40,13 +40,13 @@ def batch(
 
 
 def judged(
-    batches: Sequence[Batch],
+    batches: Sequence[SlicedBatch],
     *,
     now_ms: int = 0,
     keys_max: int = 100,
     aborted: Sequence[Aborted] = (),
     seen_from: int = 0,
-) -> list[Verdict]:
+) -> list[SiftedBatch]:
     compaction = Compaction(now_ms=now_ms, delete_retention_ms=DELAY_MS, keys_max=keys_max, aborted=aborted)
     for each in batches:
         if each.base_offset >= seen_from:
@@ -54,17 +54,17 @@ def judged(
     return [compaction.sift(each) for each in batches]
 
 
-def offsets(verdict: Verdict) -> list[int] | None:
-    return None if verdict.records is None else [record.offset for record in verdict.records]
+def offsets(sifted: SiftedBatch) -> list[int] | None:
+    return None if sifted.records is None else [record.offset for record in sifted.records]
 
 
 def test_a_record_goes_when_a_newer_one_of_its_key_stands_behind_it() -> None:
-    verdicts = judged([batch(0, ("a", False), ("b", False)), batch(2, ("a", False)), batch(3, ("c", False))])
-    assert [offsets(verdict) for verdict in verdicts] == [[1], None, None]
+    results = judged([batch(0, ("a", False), ("b", False)), batch(2, ("a", False)), batch(3, ("c", False))])
+    assert [offsets(sifted) for sifted in results] == [[1], None, None]
 
 
 def test_a_batch_with_nothing_left_is_removed() -> None:
-    assert [verdict.is_removed for verdict in judged([batch(0, ("a", False)), batch(1, ("a", False))])] == [True, False]
+    assert [sifted.is_removed for sifted in judged([batch(0, ("a", False)), batch(1, ("a", False))])] == [True, False]
 
 
 def test_a_record_without_a_key_goes_as_in_kafka() -> None:
@@ -75,19 +75,19 @@ def test_a_tombstone_stays_for_its_delay_after_the_pass_that_found_it() -> None:
     first = judged([batch(0, ("a", False)), batch(1, ("a", True))], now_ms=1_000)
     assert (offsets(first[1]), first[1].horizon_ms) == (None, 1_000 + DELAY_MS)
     kept = batch(1, ("a", True), horizon_ms=first[1].horizon_ms)
-    assert judged([kept], now_ms=1_099, seen_from=9) == [Verdict(records=None, horizon_ms=1_100)]
+    assert judged([kept], now_ms=1_099, seen_from=9) == [SiftedBatch(records=None, horizon_ms=1_100)]
     assert judged([kept], now_ms=1_100, seen_from=9)[0].is_removed
 
 
 def test_a_tombstone_behind_what_cannot_be_read_never_goes() -> None:
     unreadable = batch(0, is_readable=False)
     for horizon_ms in (None, 5):
-        verdicts = judged([unreadable, batch(1, ("a", True), horizon_ms=horizon_ms)], now_ms=10_000)
-        assert verdicts == [Verdict(records=None), Verdict(records=None)]
+        results = judged([unreadable, batch(1, ("a", True), horizon_ms=horizon_ms)], now_ms=10_000)
+        assert results == [SiftedBatch(records=None), SiftedBatch(records=None)]
 
 
 def test_what_can_no_longer_be_read_has_no_horizon_that_calls_for_passes() -> None:
-    assert judged([batch(0, is_readable=False, horizon_ms=5)], now_ms=10_000) == [Verdict(records=None)]
+    assert judged([batch(0, is_readable=False, horizon_ms=5)], now_ms=10_000) == [SiftedBatch(records=None)]
 
 
 def test_a_pass_ends_before_the_batch_whose_keys_have_no_room() -> None:
@@ -105,12 +105,12 @@ def test_an_aborted_transaction_leaves_nothing_but_its_marker_for_a_while() -> N
         batch(4, ("c", False), producer_id=7, is_transactional=True),
         batch(5, producer_id=7, is_transactional=True, is_control=True),
     ]
-    verdicts = judged(log, now_ms=50, aborted=aborted)
-    assert verdicts[0].records is None, "what an aborted transaction wrote replaces nothing"
-    assert verdicts[1].is_removed
-    assert verdicts[2] == Verdict(records=None, horizon_ms=50 + DELAY_MS)
-    assert verdicts[3].records is None
-    assert verdicts[4] == Verdict(records=None), "a marker stays as long as its transaction has records"
+    results = judged(log, now_ms=50, aborted=aborted)
+    assert results[0].records is None, "what an aborted transaction wrote replaces nothing"
+    assert results[1].is_removed
+    assert results[2] == SiftedBatch(records=None, horizon_ms=50 + DELAY_MS)
+    assert results[3].records is None
+    assert results[4] == SiftedBatch(records=None), "a marker stays as long as its transaction has records"
     assert judged([replace(log[2], horizon_ms=150)], now_ms=150)[0].is_removed
 
 
@@ -121,7 +121,7 @@ def test_an_aborted_transaction_leaves_nothing_but_its_marker_for_a_while() -> N
 class Log:
     """Batches as a compaction left them, and all records as they were written."""
 
-    batches: list[Batch]
+    batches: list[SlicedBatch]
     written: list[Slice]
     cleaned_offset: int = 0
     end_offset: int = 0
@@ -145,11 +145,11 @@ class Log:
             if not steps:
                 return
             steps -= 1
-            verdict = compaction.sift(each)
+            sifted = compaction.sift(each)
             at = self.batches.index(each)
-            kept = each.records if verdict.records is None else verdict.records
+            kept = each.records if sifted.records is None else sifted.records
             self.batches[at : at + 1] = (
-                [] if verdict.is_removed else [replace(each, records=kept, horizon_ms=verdict.horizon_ms)]
+                [] if sifted.is_removed else [replace(each, records=kept, horizon_ms=sifted.horizon_ms)]
             )
         self.cleaned_offset = settled
 

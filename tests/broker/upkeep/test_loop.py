@@ -25,7 +25,7 @@ from coterie.broker.upkeep.loop import keep_up
 from coterie.broker.upkeep.rows import Row, RowReader, remove_rows
 from coterie.groups.classic.offset_messages import CommittedOffset, OffsetRemoved, OffsetWritten
 from coterie.nouns.ids import GroupId, TopicPartition
-from coterie.wire.batches import NewRecord, Record, decode_records, encode_batch, read_head
+from coterie.wire.batches import BatchRecord, NewRecord, decode_records, encode_batch, read_head
 from tests.wire.fuzzing import batch_of
 
 DEADLINE_S = 60
@@ -51,8 +51,8 @@ class Stage:
         )
         return await self.log.append(partition, data, read_head(data))
 
-    async def records(self, partition: Partition, offset: int = 0) -> list[Record]:
-        found: list[Record] = []
+    async def records(self, partition: Partition, offset: int = 0) -> list[BatchRecord]:
+        found: list[BatchRecord] = []
         while data := await self.log.read(partition, offset, 10_000):
             found += [record for record in decode_records(data) if record.offset >= offset]
             offset = found[-1].offset + 1 if found else offset

@@ -4,9 +4,9 @@ own form in Kafka, served to whoever sends it) · all partitions of a transactio
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from coterie.broker.apis.api import Api
+from coterie.broker.apis.api import KafkaApi
 from coterie.broker.apis.needs import (
-    Asking,
+    AccessCheck,
     Operation,
     Permission,
     each_partition,
@@ -14,7 +14,7 @@ from coterie.broker.apis.needs import (
     in_transaction,
     on_topic,
 )
-from coterie.broker.node import Node, Request
+from coterie.broker.node import ApiRequest, Node
 from coterie.broker.topics.names import is_internal
 from coterie.groups.transaction_messages import AddPartitions, Event, Identity, Reply, TopicPartition, VerifyPartitions
 from coterie.nouns.errors import WorldError
@@ -28,7 +28,7 @@ _FENCED_SINCE = 2
 _ErrorOf = Callable[[TopicPartition], ErrorCode]
 
 
-async def handle(node: Node, request: Request) -> Values:
+async def handle(node: Node, request: ApiRequest) -> Values:
     body = request.body
     if request.header.api_version < _BATCHED_SINCE:
         error_of = await _added(
@@ -104,21 +104,21 @@ def _results(topics: Sequence[Any], error_of: _ErrorOf) -> list[Values]:
 # -- what it needs -----------------------------------------------------------------------------------------------------
 
 
-def _added_topic(asking: Asking, asked: Any) -> ErrorCode | None:
+def _added_topic(access: AccessCheck, asked: Any) -> ErrorCode | None:
     """All of the topics or none: with one refused, the others are not attempted."""
-    error = in_transaction("v3_and_below_transactional_id")(asking)
+    error = in_transaction("v3_and_below_transactional_id")(access)
     if error is not None:
         return error
     write = on_topic(Operation.WRITE)
-    if (error := write(asking, asked)) is not None:
+    if (error := write(access, asked)) is not None:
         return error
-    others = asking.request.body.v3_and_below_topics
-    return ErrorCode.operation_not_attempted if any(write(asking, other) for other in others) else None
+    others = access.request.body.v3_and_below_topics
+    return ErrorCode.operation_not_attempted if any(write(access, other) for other in others) else None
 
 
-def _added_by_a_broker(asking: Asking) -> ErrorCode | None:
+def _added_by_a_broker(access: AccessCheck) -> ErrorCode | None:
     """Since v4 for brokers only."""
-    return None if hasattr(asking.request.body, "v3_and_below_topics") else in_cluster(Operation.CLUSTER_ACTION)(asking)
+    return None if hasattr(access.request.body, "v3_and_below_topics") else in_cluster(Operation.CLUSTER_ACTION)(access)
 
 
 _NEEDS = Permission(
@@ -134,4 +134,4 @@ _NEEDS = Permission(
         )
     ],
 )
-API = Api(key=24, versions=range(6), handle=handle, needs=_NEEDS)
+API = KafkaApi(key=24, versions=range(6), handle=handle, needs=_NEEDS)

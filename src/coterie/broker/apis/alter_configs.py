@@ -4,16 +4,16 @@ brokers, loggers, client metrics: as in IncrementalAlterConfigs."""
 from collections.abc import Mapping
 from typing import Any
 
-from coterie.broker.apis.api import Api
+from coterie.broker.apis.api import KafkaApi
 from coterie.broker.apis.incremental_alter_configs import Alter, answered
 from coterie.broker.apis.needs import Operation, on_resources
-from coterie.broker.node import Node, Request
+from coterie.broker.node import ApiRequest, Node
 from coterie.broker.topics.config_changes import check_names, given
 from coterie.config.definition import Definition
 from coterie.wire.shapes import Values
 
 
-async def handle(node: Node, request: Request) -> Values:
+async def handle(node: Node, request: ApiRequest) -> Values:
     return await answered(node, request, _replacing)
 
 
@@ -26,4 +26,4 @@ def _replacing(asked: Any) -> Alter:
 
 
 _NEEDS = on_resources(Operation.ALTER_CONFIGS, answers="responses")
-API = Api(key=33, versions=range(3), handle=handle, needs=_NEEDS)
+API = KafkaApi(key=33, versions=range(3), handle=handle, needs=_NEEDS)

@@ -3,17 +3,17 @@
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
-from coterie.broker.apis.needs import Asking, Permission
+from coterie.broker.apis.needs import AccessCheck, Permission
 from coterie.broker.apis.permissions import answered
-from coterie.broker.node import Node, Request
+from coterie.broker.node import ApiRequest, Node
 from coterie.wire.shapes import Values
 
-Handler = Callable[[Node, Request], Values | Awaitable[Values | None]]
+Handler = Callable[[Node, ApiRequest], Values | Awaitable[Values | None]]
 """Returns, at once or later, values that hold for every version; None where the client awaits no answer."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Api:
+class KafkaApi:
     """One API of the broker. Without ``needs`` it cannot be declared, so that no API is open by omission."""
 
     key: int
@@ -23,9 +23,9 @@ class Api:
     advertised_min: int | None = None
     """Where it is not the first version that works."""
 
-    def answer(self, node: Node, request: Request) -> Values | Awaitable[Values | None]:
+    def answer(self, node: Node, request: ApiRequest) -> Values | Awaitable[Values | None]:
         """The answer to ``request``; where the broker has rules, as far as they allow it."""
         authorizer = node.admission.authorizer
         if authorizer is None:
             return self.handle(node, request)
-        return answered(self.needs, Asking(node, request, authorizer), self.handle)
+        return answered(self.needs, AccessCheck(node, request, authorizer), self.handle)

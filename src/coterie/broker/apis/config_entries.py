@@ -11,7 +11,7 @@ from coterie.config.definition import Key, Type
 from coterie.wire.shapes import Values
 
 
-class Source(IntEnum):
+class ConfigSource(IntEnum):
     """Where a value comes from, by Kafka's numbers."""
 
     TOPIC = 1
@@ -37,7 +37,7 @@ _TYPES = {
 def topic_entries(node: Node, configs: Mapping[str, str]) -> list[Values]:
     """All that a topic with these ``configs`` of its own is configured with."""
     return [
-        _entry(key, configs.get(key.name), Source.TOPIC, BROKER_NAMES.get(key.name), _broker_default(node, key))
+        _entry(key, configs.get(key.name), ConfigSource.TOPIC, BROKER_NAMES.get(key.name), _broker_default(node, key))
         for key in TOPIC.keys
     ]
 
@@ -45,7 +45,13 @@ def topic_entries(node: Node, configs: Mapping[str, str]) -> list[Values]:
 def group_entries(configs: Mapping[str, str]) -> list[Values]:
     """Likewise of a group."""
     return [
-        _entry(key, configs.get(key.name), Source.GROUP, broker_name(key.name), (key.default or "", Source.DEFAULT))
+        _entry(
+            key,
+            configs.get(key.name),
+            ConfigSource.GROUP,
+            broker_name(key.name),
+            (key.default or "", ConfigSource.DEFAULT),
+        )
         for key in GROUP.keys
     ]
 
@@ -56,19 +62,21 @@ def broker_entries(node: Node) -> list[Values]:
     for key, value in broker_values(node.settings, NODE_ID, f"{node.host}:{node.port}"):
         set_here = None if value == key.default else value
         synonym = None if key.default is None else key.name
-        entry = _entry(key, set_here, Source.STATIC_BROKER, synonym, (key.default or "", Source.DEFAULT))
+        entry = _entry(key, set_here, ConfigSource.STATIC_BROKER, synonym, (key.default or "", ConfigSource.DEFAULT))
         entries.append({**entry, "read_only": True})
     return entries
 
 
-def _broker_default(node: Node, key: Key) -> tuple[str, Source]:
+def _broker_default(node: Node, key: Key) -> tuple[str, ConfigSource]:
     default = key.default or ""
     if key.name == "max.message.bytes" and (set_here := str(batch_size_max({}, node.settings))) != default:
-        return set_here, Source.STATIC_BROKER
-    return default, Source.DEFAULT
+        return set_here, ConfigSource.STATIC_BROKER
+    return default, ConfigSource.DEFAULT
 
 
-def _entry(key: Key, own: str | None, source: Source, synonym: str | None, default: tuple[str, Source]) -> Values:
+def _entry(
+    key: Key, own: str | None, source: ConfigSource, synonym: str | None, default: tuple[str, ConfigSource]
+) -> Values:
     """``own`` is the value that was set, by ``source``; behind it stands the broker's, called ``synonym`` there."""
     synonyms = [] if own is None else [{"name": key.name, "value": own, "source": source}]
     if synonym is not None:

@@ -4,10 +4,10 @@ holds everything."""
 from collections import Counter
 from typing import Any
 
-from coterie.broker.apis.api import Api
+from coterie.broker.apis.api import KafkaApi
 from coterie.broker.apis.create_topics import assignment_error, check_room
 from coterie.broker.apis.needs import Operation, Permission, each_topic, on_topic
-from coterie.broker.node import Node, Request
+from coterie.broker.node import ApiRequest, Node
 from coterie.broker.outcome import outcome
 from coterie.broker.topics.names import is_internal
 from coterie.broker.turns import in_turns
@@ -15,7 +15,7 @@ from coterie.wire.errors import ErrorCode, KafkaRefusal
 from coterie.wire.shapes import Values
 
 
-async def handle(node: Node, request: Request) -> Values:
+async def handle(node: Node, request: ApiRequest) -> Values:
     often = Counter(asked.name for asked in request.body.topics)
     answers: list[Values] = []
     async for asked in in_turns({asked.name: asked for asked in request.body.topics}.values()):
@@ -57,4 +57,4 @@ async def _grow(node: Node, asked: Any, often: Counter[str], *, validate_only: b
 
 
 _NEEDS = Permission(each=[each_topic(on_topic(Operation.ALTER), answers="results")])
-API = Api(key=37, versions=range(4), handle=handle, needs=_NEEDS)
+API = KafkaApi(key=37, versions=range(4), handle=handle, needs=_NEEDS)

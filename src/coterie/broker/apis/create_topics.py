@@ -5,10 +5,10 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from coterie.broker.apis.api import Api
+from coterie.broker.apis.api import KafkaApi
 from coterie.broker.apis.config_entries import topic_entries
-from coterie.broker.apis.needs import TOPIC, UNAUTHORIZED, Asking, Each, Operation, Permission, creation
-from coterie.broker.node import NODE_ID, Node, Request
+from coterie.broker.apis.needs import TOPIC, UNAUTHORIZED, AccessCheck, Each, Operation, Permission, creation
+from coterie.broker.node import NODE_ID, ApiRequest, Node
 from coterie.broker.outcome import outcome
 from coterie.broker.storage.store import NoRoomError
 from coterie.broker.topics.configs import config_error
@@ -18,7 +18,7 @@ from coterie.wire.errors import ErrorCode, KafkaRefusal
 from coterie.wire.shapes import Values
 
 
-async def handle(node: Node, request: Request) -> Values:
+async def handle(node: Node, request: ApiRequest) -> Values:
     often = Counter(topic.name for topic in request.body.topics)
     # One after the other: each counts in the limit of the next. The last one's name decides nothing.
     asked = {topic.name: topic for topic in request.body.topics}.values()
@@ -145,7 +145,7 @@ def _assigned_partitions(asked: Any) -> int:
 # -- what it needs -----------------------------------------------------------------------------------------------------
 
 
-def _seen_configs(asking: Asking, answer: Values) -> Values:
+def _seen_configs(access: AccessCheck, answer: Values) -> Values:
     """Since v5 the answer holds a new topic's configs (KIP-525), if the peer may describe them."""
     hidden = {
         "topic_config_error_code": int(ErrorCode.topic_authorization_failed),
@@ -157,7 +157,7 @@ def _seen_configs(asking: Asking, answer: Values) -> Values:
         **answer,
         "topics": [
             topic
-            if topic["error_code"] is not ErrorCode.none or asking.may(Operation.DESCRIBE_CONFIGS, TOPIC, topic["name"])
+            if topic["error_code"] is not ErrorCode.none or access.may(Operation.DESCRIBE_CONFIGS, TOPIC, topic["name"])
             else {**topic, **hidden}
             for topic in answer.get("topics", ())
         ],
@@ -180,4 +180,4 @@ _NEEDS = Permission(
     ],
     rewritten=_seen_configs,
 )
-API = Api(key=19, versions=range(2, 8), handle=handle, needs=_NEEDS)
+API = KafkaApi(key=19, versions=range(2, 8), handle=handle, needs=_NEEDS)

@@ -1,16 +1,16 @@
 """DeleteGroups: deletes groups without members, with their offsets · leaves nothing out; a group that is named
 twice is answered once, as by Kafka."""
 
-from coterie.broker.apis.api import Api
+from coterie.broker.apis.api import KafkaApi
 from coterie.broker.apis.needs import Operation, on_groups
-from coterie.broker.node import Node, Request
+from coterie.broker.node import ApiRequest, Node
 from coterie.broker.turns import in_turns
 from coterie.groups.classic.offset_messages import DeleteGroup, DeleteGroupResponse
 from coterie.nouns.ids import GroupId
 from coterie.wire.shapes import Values
 
 
-async def handle(node: Node, request: Request) -> Values:
+async def handle(node: Node, request: ApiRequest) -> Values:
     results: list[Values] = []
     async for group_id in in_turns(dict.fromkeys(request.body.groups_names)):
         response = await node.groups.ask(GroupId(group_id), lambda reply_to: DeleteGroup(reply_to=reply_to))
@@ -20,4 +20,4 @@ async def handle(node: Node, request: Request) -> Values:
 
 
 _NEEDS = on_groups(Operation.DELETE, asked="groups_names", answers="results")
-API = Api(key=42, versions=range(3), handle=handle, needs=_NEEDS)
+API = KafkaApi(key=42, versions=range(3), handle=handle, needs=_NEEDS)

@@ -3,9 +3,9 @@ it, as in Kafka; waiting for replicas: there are none."""
 
 from typing import Any
 
-from coterie.broker.apis.api import Api
+from coterie.broker.apis.api import KafkaApi
 from coterie.broker.apis.needs import Operation, Permission, each_partition, on_topic
-from coterie.broker.node import Node, Request
+from coterie.broker.node import ApiRequest, Node
 from coterie.broker.outcome import outcome
 from coterie.broker.storage.log import Partition
 from coterie.broker.topics.configs import items_of
@@ -18,7 +18,7 @@ _END = -1
 """In place of an offset: all that is there."""
 
 
-async def handle(node: Node, request: Request) -> Values:
+async def handle(node: Node, request: ApiRequest) -> Values:
     return {
         "throttle_time": 0,
         "topics": [
@@ -56,4 +56,6 @@ async def _delete(node: Node, name: str, partition: Partition | None, offset: in
     await node.log.delete_records(partition, partition.end_offset if offset == _END else offset)
 
 
-API = Api(key=21, versions=range(3), handle=handle, needs=Permission(each=[each_partition(on_topic(Operation.DELETE))]))
+API = KafkaApi(
+    key=21, versions=range(3), handle=handle, needs=Permission(each=[each_partition(on_topic(Operation.DELETE))])
+)

@@ -5,9 +5,9 @@ from collections import Counter
 from typing import Any, TypeAlias
 from uuid import UUID
 
-from coterie.broker.apis.api import Api
-from coterie.broker.apis.needs import TOPIC, Asking, Operation, Permission, each_name, each_topic
-from coterie.broker.node import Node, Request
+from coterie.broker.apis.api import KafkaApi
+from coterie.broker.apis.needs import TOPIC, AccessCheck, Operation, Permission, each_name, each_topic
+from coterie.broker.node import ApiRequest, Node
 from coterie.broker.outcome import outcome
 from coterie.broker.storage.log import Topic
 from coterie.broker.topics.names import is_internal
@@ -16,13 +16,13 @@ from coterie.groups.classic.offset_messages import TopicDeleted
 from coterie.wire.errors import ErrorCode, KafkaRefusal
 from coterie.wire.shapes import Values
 
-_Asked: TypeAlias = "tuple[str | None, UUID | None]"
+_TopicKey: TypeAlias = "tuple[str | None, UUID | None]"
 """One topic by its name, or by its id."""
 
 
-async def handle(node: Node, request: Request) -> Values:
+async def handle(node: Node, request: ApiRequest) -> Values:
     # Before v6 there was a list of names.
-    asked: list[_Asked] = [(one.name, one.topic_id) for one in request.told("topics", ())]
+    asked: list[_TopicKey] = [(one.name, one.topic_id) for one in request.told("topics", ())]
     asked += [(name, None) for name in request.told("topic_names", ())]
     often = Counter(asked)
     answers: list[Values] = []
@@ -44,14 +44,14 @@ async def handle(node: Node, request: Request) -> Values:
     return {"throttle_time": 0, "responses": answers}
 
 
-def _found(node: Node, asked: _Asked) -> Topic | None:
+def _found(node: Node, asked: _TopicKey) -> Topic | None:
     name, topic_id = asked
     if name is not None:
         return node.log.topics.get(name)
     return None if topic_id is None else node.log.topics_by_id.get(topic_id)
 
 
-async def _delete(node: Node, asked: _Asked, topic: Topic | None, often: Counter[_Asked]) -> None:
+async def _delete(node: Node, asked: _TopicKey, topic: Topic | None, often: Counter[_TopicKey]) -> None:
     """:raises KafkaRefusal, WorldError: and it is still there."""
     name, topic_id = asked
     if name is None and topic_id is None:
@@ -73,12 +73,12 @@ async def _delete(node: Node, asked: _Asked, topic: Topic | None, often: Counter
 # -- what it needs -----------------------------------------------------------------------------------------------------
 
 
-def _deletion(asking: Asking, asked: Any) -> ErrorCode | None:
+def _deletion(access: AccessCheck, asked: Any) -> ErrorCode | None:
     """Only a peer that may describe a topic learns that the topic does not exist."""
     name = asked if isinstance(asked, str) else asked.name
-    if name is not None and name not in asking.node.log.topics:
-        return asking.refusal(Operation.DESCRIBE, TOPIC, name)
-    return asking.refusal(Operation.DELETE, TOPIC, name) if name else asking.topic(Operation.DELETE, asked)
+    if name is not None and name not in access.node.log.topics:
+        return access.refusal(Operation.DESCRIBE, TOPIC, name)
+    return access.refusal(Operation.DELETE, TOPIC, name) if name else access.topic(Operation.DELETE, asked)
 
 
 _NEEDS = Permission(
@@ -87,4 +87,4 @@ _NEEDS = Permission(
         each_name(_deletion, asked="topic_names", answers="responses", name="name"),
     ]
 )
-API = Api(key=20, versions=range(1, 7), handle=handle, needs=_NEEDS)
+API = KafkaApi(key=20, versions=range(1, 7), handle=handle, needs=_NEEDS)

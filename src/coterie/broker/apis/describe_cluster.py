@@ -1,17 +1,17 @@
 """DescribeCluster: this broker, the only one and the controller; who may do what on the cluster · fenced brokers
 (KIP-1073), controllers as endpoints (KIP-919): there are none."""
 
-from coterie.broker.apis.api import Api
+from coterie.broker.apis.api import KafkaApi
 from coterie.broker.apis.needs import NOTHING
 from coterie.broker.apis.operations import cluster_operations
-from coterie.broker.node import NODE_ID, Node, Request
+from coterie.broker.node import NODE_ID, ApiRequest, Node
 from coterie.wire.errors import ErrorCode
 from coterie.wire.shapes import Values
 
 _BROKER, _CONTROLLER = 1, 2
 
 
-async def handle(node: Node, request: Request) -> Values:
+async def handle(node: Node, request: ApiRequest) -> Values:
     wanted = request.told("endpoint_type", _BROKER)
     if wanted == _CONTROLLER:
         return _refusal(ErrorCode.mismatched_endpoint_type, "This is a broker; there is no other kind of node here.")
@@ -43,4 +43,4 @@ def _refusal(error: ErrorCode, sentence: str) -> Values:
     }
 
 
-API = Api(key=60, versions=range(3), handle=handle, needs=NOTHING)
+API = KafkaApi(key=60, versions=range(3), handle=handle, needs=NOTHING)

@@ -3,25 +3,25 @@ loggers and client metrics (KIP-714): this broker has none that can be asked for
 
 from typing import Any
 
-from coterie.broker.apis.api import Api
+from coterie.broker.apis.api import KafkaApi
 from coterie.broker.apis.config_entries import broker_entries, group_entries, topic_entries
 from coterie.broker.apis.needs import Operation, on_resources
 from coterie.broker.apis.resources import ConfigResourceType, broker_error
-from coterie.broker.node import Node, Request
+from coterie.broker.node import ApiRequest, Node
 from coterie.broker.topics.names import name_error
 from coterie.broker.turns import in_turns
 from coterie.wire.errors import ErrorCode, KafkaRefusal
 from coterie.wire.shapes import Values
 
 
-async def handle(node: Node, request: Request) -> Values:
+async def handle(node: Node, request: ApiRequest) -> Values:
     return {
         "throttle_time": 0,
         "results": [_described(node, request, asked) async for asked in in_turns(request.body.resources)],
     }
 
 
-def _described(node: Node, request: Request, asked: Any) -> Values:
+def _described(node: Node, request: ApiRequest, asked: Any) -> Values:
     error, sentence, configs = ErrorCode.none, "", list[Values]()
     try:
         entries = _entries(node, asked.resource_type, asked.resource_name)
@@ -64,7 +64,7 @@ def _entries(node: Node, type_: int, name: str) -> list[Values]:
             raise KafkaRefusal(ErrorCode.invalid_request, f"Resources of type {type_} have no configs here.")
 
 
-def _shown(request: Request, entry: Values) -> Values:
+def _shown(request: ApiRequest, entry: Values) -> Values:
     """What the client wants to see of it."""
     return {
         **entry,
@@ -74,4 +74,4 @@ def _shown(request: Request, entry: Values) -> Values:
 
 
 _NEEDS = on_resources(Operation.DESCRIBE_CONFIGS, answers="results")
-API = Api(key=32, versions=range(1, 5), handle=handle, needs=_NEEDS)
+API = KafkaApi(key=32, versions=range(1, 5), handle=handle, needs=_NEEDS)

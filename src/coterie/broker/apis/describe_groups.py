@@ -2,10 +2,10 @@
 
 from typing import Any
 
-from coterie.broker.apis.api import Api
+from coterie.broker.apis.api import KafkaApi
 from coterie.broker.apis.needs import Operation, on_groups
 from coterie.broker.apis.operations import group_operations
-from coterie.broker.node import Node, Request
+from coterie.broker.node import ApiRequest, Node
 from coterie.broker.turns import in_turns
 from coterie.groups.classic.messages import DescribeGroup, DescribeGroupResponse
 from coterie.nouns.ids import GroupId
@@ -16,14 +16,14 @@ _NOT_FOUND_SINCE = 6
 """Before, a group that is not there is told as one without error that is Dead (KIP-1043)."""
 
 
-async def handle(node: Node, request: Request) -> Values:
+async def handle(node: Node, request: ApiRequest) -> Values:
     return {
         "throttle_time": 0,
         "groups": [await _described(node, request, GroupId(one)) async for one in in_turns(request.body.groups)],
     }
 
 
-async def _described(node: Node, request: Request, group_id: GroupId) -> dict[str, Any]:
+async def _described(node: Node, request: ApiRequest, group_id: GroupId) -> dict[str, Any]:
     response = await node.groups.ask(group_id, lambda reply_to: DescribeGroup(reply_to=reply_to))
     assert isinstance(response, DescribeGroupResponse)
     error, message = response.error, None
@@ -60,4 +60,4 @@ def state_name(phase: str) -> str:
 
 
 _NEEDS = on_groups(Operation.DESCRIBE, asked="groups", answers="groups")
-API = Api(key=15, versions=range(7), handle=handle, needs=_NEEDS)
+API = KafkaApi(key=15, versions=range(7), handle=handle, needs=_NEEDS)

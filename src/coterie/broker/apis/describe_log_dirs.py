@@ -6,16 +6,16 @@ import shutil
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from coterie.broker.apis.api import Api
+from coterie.broker.apis.api import KafkaApi
 from coterie.broker.apis.needs import Operation, Permission, in_cluster
-from coterie.broker.node import Node, Request
+from coterie.broker.node import ApiRequest, Node
 from coterie.broker.storage.log import Partition, Topic
 from coterie.nouns.errors import WorldError
 from coterie.wire.errors import ErrorCode
 from coterie.wire.shapes import Values
 
 
-async def handle(node: Node, request: Request) -> Values:
+async def handle(node: Node, request: ApiRequest) -> Values:
     path = node.settings.data_path
     answer = {"throttle_time": 0, "error_code": ErrorCode.none}
     try:
@@ -37,7 +37,7 @@ async def handle(node: Node, request: Request) -> Values:
     return answer | {"results": [result]}
 
 
-def _wanted(node: Node, request: Request) -> Iterator[tuple[Topic, list[Partition]]]:
+def _wanted(node: Node, request: ApiRequest) -> Iterator[tuple[Topic, list[Partition]]]:
     """What is there of what is asked for; null asks for everything."""
     if request.body.topics is None:
         for topic in node.log.topics.values():
@@ -65,4 +65,4 @@ def _room(path: Path) -> tuple[int, int]:
     return usage.total, usage.free
 
 
-API = Api(key=35, versions=range(1, 5), handle=handle, needs=Permission(whole=in_cluster(Operation.DESCRIBE)))
+API = KafkaApi(key=35, versions=range(1, 5), handle=handle, needs=Permission(whole=in_cluster(Operation.DESCRIBE)))

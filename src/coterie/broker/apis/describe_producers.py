@@ -3,9 +3,9 @@
 
 from typing import Any
 
-from coterie.broker.apis.api import Api
+from coterie.broker.apis.api import KafkaApi
 from coterie.broker.apis.needs import Operation, Permission, each_partition, on_topic
-from coterie.broker.node import Node, Request
+from coterie.broker.node import ApiRequest, Node
 from coterie.broker.storage.transaction_store import ProducerRow
 from coterie.broker.topics.names import name_error
 from coterie.broker.turns import in_turns
@@ -14,7 +14,7 @@ from coterie.wire.errors import ErrorCode
 from coterie.wire.shapes import Values
 
 
-async def handle(node: Node, request: Request) -> Values:
+async def handle(node: Node, request: ApiRequest) -> Values:
     return {
         "throttle_time": 0,
         "topics": [
@@ -73,4 +73,4 @@ _NEEDS = Permission(
         )
     ]
 )
-API = Api(key=61, versions=range(1), handle=handle, needs=_NEEDS)
+API = KafkaApi(key=61, versions=range(1), handle=handle, needs=_NEEDS)

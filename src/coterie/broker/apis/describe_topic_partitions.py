@@ -3,11 +3,11 @@
 
 from typing import Any
 
-from coterie.broker.apis.api import Api
+from coterie.broker.apis.api import KafkaApi
 from coterie.broker.apis.metadata import described, missing
 from coterie.broker.apis.needs import Operation, Permission, each_topic, is_topic_shown, on_topic
 from coterie.broker.apis.operations import NOT_ASKED, topic_operations
-from coterie.broker.node import Node, Request
+from coterie.broker.node import ApiRequest, Node
 from coterie.broker.topics.names import name_error
 from coterie.broker.turns import in_turns
 from coterie.wire.errors import ErrorCode
@@ -17,7 +17,7 @@ _PARTITIONS_MAX = 2_000
 """``max.request.partition.size.limit``: of one answer."""
 
 
-async def handle(node: Node, request: Request) -> Values:
+async def handle(node: Node, request: ApiRequest) -> Values:
     body = request.body
     names = sorted({topic.name for topic in body.topics} or node.log.topics)
     first = 0
@@ -48,7 +48,7 @@ async def handle(node: Node, request: Request) -> Values:
     return {"throttle_time": 0, "topics": topics, "next_cursor": next_cursor}
 
 
-def _answer(node: Node, request: Request, name: str) -> dict[str, Any]:
+def _answer(node: Node, request: ApiRequest, name: str) -> dict[str, Any]:
     topic = node.log.topics.get(name)
     if topic is None:
         error = ErrorCode.invalid_topic_exception if name_error(name) else ErrorCode.unknown_topic_or_partition
@@ -79,4 +79,4 @@ _NEEDS = Permission(
     each=[each_topic(on_topic(Operation.DESCRIBE), answers="topics")],
     shown={"topics": is_topic_shown},
 )
-API = Api(key=75, versions=range(1), handle=handle, needs=_NEEDS)
+API = KafkaApi(key=75, versions=range(1), handle=handle, needs=_NEEDS)

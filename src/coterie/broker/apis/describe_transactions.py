@@ -3,9 +3,9 @@ states in which Kafka's markers are on their way are never told, as they take no
 
 from collections.abc import Iterable
 
-from coterie.broker.apis.api import Api
-from coterie.broker.apis.needs import TOPIC, TRANSACTIONAL_ID, Asking, Operation, Permission, each_name
-from coterie.broker.node import Node, Request
+from coterie.broker.apis.api import KafkaApi
+from coterie.broker.apis.needs import TOPIC, TRANSACTIONAL_ID, AccessCheck, Operation, Permission, each_name
+from coterie.broker.node import ApiRequest, Node
 from coterie.broker.turns import in_turns
 from coterie.groups.transaction_messages import TopicPartition, TransactionWritten
 from coterie.nouns.errors import WorldError
@@ -13,7 +13,7 @@ from coterie.wire.errors import ErrorCode
 from coterie.wire.shapes import Values
 
 
-async def handle(node: Node, request: Request) -> Values:
+async def handle(node: Node, request: ApiRequest) -> Values:
     return {
         "throttle_time": 0,
         "transaction_states": [await _described(node, name) async for name in in_turns(request.body.transactional_ids)],
@@ -68,14 +68,14 @@ def _unknown(transactional_id: str, error: ErrorCode) -> Values:
 # -- what it needs -----------------------------------------------------------------------------------------------------
 
 
-def _seen_transactions(asking: Asking, answer: Values) -> Values:
+def _seen_transactions(access: AccessCheck, answer: Values) -> Values:
     """Without the topics that the peer may not describe; nothing says that there are such."""
     return {
         **answer,
         "transaction_states": [
             {
                 **one,
-                "topics": [topic for topic in one["topics"] if asking.may(Operation.DESCRIBE, TOPIC, topic["topic"])],
+                "topics": [topic for topic in one["topics"] if access.may(Operation.DESCRIBE, TOPIC, topic["topic"])],
             }
             for one in answer.get("transaction_states", ())
         ],
@@ -85,7 +85,7 @@ def _seen_transactions(asking: Asking, answer: Values) -> Values:
 _NEEDS = Permission(
     each=[
         each_name(
-            lambda asking, name: asking.refusal(Operation.DESCRIBE, TRANSACTIONAL_ID, name),
+            lambda access, name: access.refusal(Operation.DESCRIBE, TRANSACTIONAL_ID, name),
             asked="transactional_ids",
             answers="transaction_states",
             name="transactional_id",
@@ -93,4 +93,4 @@ _NEEDS = Permission(
     ],
     rewritten=_seen_transactions,
 )
-API = Api(key=65, versions=range(1), handle=handle, needs=_NEEDS)
+API = KafkaApi(key=65, versions=range(1), handle=handle, needs=_NEEDS)

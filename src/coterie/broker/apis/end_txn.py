@@ -1,9 +1,9 @@
 """EndTxn: commits or aborts; the answer leaves when the markers in all partitions are durable, so what it ended
 is over for whoever asks next; v5 gives the producer its next epoch (KIP-890) · nothing is left out."""
 
-from coterie.broker.apis.api import Api
+from coterie.broker.apis.api import KafkaApi
 from coterie.broker.apis.needs import Permission, in_transaction
-from coterie.broker.node import Node, Request
+from coterie.broker.node import ApiRequest, Node
 from coterie.groups.transaction_messages import EndTransaction, Identity, Reply
 from coterie.nouns.errors import WorldError
 from coterie.wire.errors import ErrorCode
@@ -14,7 +14,7 @@ _FENCED_SINCE = 2
 _BUMPS_SINCE = 5
 
 
-async def handle(node: Node, request: Request) -> Values:
+async def handle(node: Node, request: ApiRequest) -> Values:
     reply = await _ended(node, request)
     error = reply.error
     if error is ErrorCode.producer_fenced and request.header.api_version < _FENCED_SINCE:
@@ -27,7 +27,7 @@ async def handle(node: Node, request: Request) -> Values:
     }
 
 
-async def _ended(node: Node, request: Request) -> Reply:
+async def _ended(node: Node, request: ApiRequest) -> Reply:
     body = request.body
     if not body.transactional_id:
         return Reply(error=ErrorCode.invalid_request)
@@ -45,4 +45,4 @@ async def _ended(node: Node, request: Request) -> Reply:
         return Reply(error=ErrorCode.kafka_storage_error)
 
 
-API = Api(key=26, versions=range(6), handle=handle, needs=Permission(whole=in_transaction()))
+API = KafkaApi(key=26, versions=range(6), handle=handle, needs=Permission(whole=in_transaction()))

@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from coterie.broker.apis.api import Api
+from coterie.broker.apis.api import KafkaApi
 from coterie.broker.apis.needs import Operation, Permission, each_partition, on_topic
-from coterie.broker.node import LEADER_EPOCH, Node, Request, topic_of
+from coterie.broker.node import LEADER_EPOCH, ApiRequest, Node, topic_of
 from coterie.broker.storage.log import Partition
 from coterie.broker.storage.reader import Counted
 from coterie.broker.storage.transaction_store import Aborted
@@ -46,7 +46,7 @@ class _Found:
     aborted: Sequence[Aborted] = ()
 
 
-async def handle(node: Node, request: Request) -> Values:
+async def handle(node: Node, request: ApiRequest) -> Values:
     if refusal := _session_refusal(request):
         return {"throttle_time": 0, "error_code": refusal, "session_id": _NO_SESSION, "responses": ()}
     wanted = [(topic, await _wanted(node, topic)) async for topic in in_turns(request.body.topics)]
@@ -71,11 +71,11 @@ async def handle(node: Node, request: Request) -> Values:
     }
 
 
-def reads_committed(request: Request) -> bool:
+def reads_committed(request: ApiRequest) -> bool:
     return bool(request.told("isolation_level", 0) == READ_COMMITTED)
 
 
-def _session_refusal(request: Request) -> ErrorCode | None:
+def _session_refusal(request: ApiRequest) -> ErrorCode | None:
     if request.told("session_id", _NO_SESSION) != _NO_SESSION:
         return ErrorCode.fetch_session_id_not_found
     if request.told("session_epoch", -1) not in _EPOCHS_WITHOUT_SESSION:
@@ -109,7 +109,7 @@ async def _wanted(node: Node, asked: Any) -> list[_Wanted]:
     return wanted
 
 
-async def _long_poll(node: Node, request: Request, wanted: list[_Wanted]) -> list[_Found]:
+async def _long_poll(node: Node, request: ApiRequest, wanted: list[_Wanted]) -> list[_Found]:
     """What each partition holds, once it is enough or the client has waited for as long as it wants to."""
     loop = asyncio.get_running_loop()
     deadline = loop.time() + max(0, milliseconds(request.body.max_wait)) / 1000
@@ -140,7 +140,7 @@ async def _long_poll(node: Node, request: Request, wanted: list[_Wanted]) -> lis
 class _Gathered:
     """What there is for a fetch. It is counted on from where that ended before, and read once it is enough."""
 
-    def __init__(self, node: Node, request: Request) -> None:
+    def __init__(self, node: Node, request: ApiRequest) -> None:
         self._node = node
         self._reserve = request.reserve
         self._reads_committed = reads_committed(request)
@@ -230,4 +230,4 @@ def _described(one: _Wanted, found: _Found, *, reads_committed: bool) -> Values:
 _NEEDS = Permission(
     each=[each_partition(on_topic(Operation.READ), answers="responses", number=("partition", "partition_index"))]
 )
-API = Api(key=1, versions=range(4, 19), handle=handle, needs=_NEEDS)
+API = KafkaApi(key=1, versions=range(4, 19), handle=handle, needs=_NEEDS)

@@ -1,9 +1,9 @@
 """FindCoordinator: this broker, for every group and every transactional id · share groups (KIP-932): there are
 none, so their coordinators are refused, as any key type that means nothing."""
 
-from coterie.broker.apis.api import Api
-from coterie.broker.apis.needs import GROUP, TRANSACTIONAL_ID, Asking, Operation, Permission, each_name
-from coterie.broker.node import Node, Request
+from coterie.broker.apis.api import KafkaApi
+from coterie.broker.apis.needs import GROUP, TRANSACTIONAL_ID, AccessCheck, Operation, Permission, each_name
+from coterie.broker.node import ApiRequest, Node
 from coterie.broker.turns import in_turns
 from coterie.wire.errors import ErrorCode
 from coterie.wire.shapes import Values
@@ -13,7 +13,7 @@ _MANY_SINCE = 4
 """KIP-699."""
 
 
-async def handle(node: Node, request: Request) -> Values:
+async def handle(node: Node, request: ApiRequest) -> Values:
     key_type = request.told("key_type", _GROUP)
     if request.header.api_version < _MANY_SINCE:
         return {"throttle_time": 0} | _answer(node, key_type, request.body.key)
@@ -37,19 +37,19 @@ def _answer(node: Node, key_type: int, key: str) -> dict[str, object]:
 # -- what it needs -----------------------------------------------------------------------------------------------------
 
 
-def _coordinator(asking: Asking, key: str) -> ErrorCode | None:
-    type_ = TRANSACTIONAL_ID if asking.request.told("key_type", 0) == _TRANSACTION else GROUP
-    return asking.refusal(Operation.DESCRIBE, type_, key)
+def _coordinator(access: AccessCheck, key: str) -> ErrorCode | None:
+    type_ = TRANSACTIONAL_ID if access.request.told("key_type", 0) == _TRANSACTION else GROUP
+    return access.refusal(Operation.DESCRIBE, type_, key)
 
 
-def _one_coordinator(asking: Asking) -> ErrorCode | None:
+def _one_coordinator(access: AccessCheck) -> ErrorCode | None:
     """Before v4 there was one key."""
-    key = asking.request.told("key", None)
-    return None if key is None else _coordinator(asking, key)
+    key = access.request.told("key", None)
+    return None if key is None else _coordinator(access, key)
 
 
 _NEEDS = Permission(
     whole=_one_coordinator,
     each=[each_name(_coordinator, asked="coordinator_keys", answers="coordinators", name="key")],
 )
-API = Api(key=10, versions=range(7), handle=handle, needs=_NEEDS)
+API = KafkaApi(key=10, versions=range(7), handle=handle, needs=_NEEDS)

@@ -2,16 +2,16 @@
 
 from collections.abc import Awaitable
 
-from coterie.broker.apis.api import Api
+from coterie.broker.apis.api import KafkaApi
 from coterie.broker.apis.needs import Operation, Permission, in_group
 from coterie.broker.apis.static_members import instance_id_of
-from coterie.broker.node import Node, Request
+from coterie.broker.node import ApiRequest, Node
 from coterie.groups.classic.messages import Heartbeat, HeartbeatResponse, Response
 from coterie.nouns.ids import Generation, GroupId, MemberId
 from coterie.wire.shapes import Values
 
 
-def handle(node: Node, request: Request) -> Values | Awaitable[Values]:
+def handle(node: Node, request: ApiRequest) -> Values | Awaitable[Values]:
     body = request.body
     answer = node.groups.ask_now(
         GroupId(body.group_id),
@@ -34,4 +34,4 @@ def _told(response: Response) -> Values:
     return {"throttle_time": 0, "error_code": response.error}
 
 
-API = Api(key=12, versions=range(5), handle=handle, needs=Permission(whole=in_group(Operation.READ)))
+API = KafkaApi(key=12, versions=range(5), handle=handle, needs=Permission(whole=in_group(Operation.READ)))

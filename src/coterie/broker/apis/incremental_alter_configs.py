@@ -5,13 +5,13 @@ from collections import Counter
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from coterie.broker.apis.api import Api
+from coterie.broker.apis.api import KafkaApi
 from coterie.broker.apis.needs import Operation, on_resources
 from coterie.broker.apis.resources import ConfigResourceType, broker_error
 from coterie.broker.groups.configs import GROUP, group_config_error
-from coterie.broker.node import Node, Request
+from coterie.broker.node import ApiRequest, Node
 from coterie.broker.outcome import outcome
-from coterie.broker.topics.config_changes import Change, altered
+from coterie.broker.topics.config_changes import ConfigChange, altered
 from coterie.broker.topics.configs import TOPIC, config_error
 from coterie.broker.topics.names import is_internal, name_error
 from coterie.broker.turns import in_turns
@@ -23,15 +23,17 @@ Alter = Callable[[Definition, Mapping[str, str]], dict[str, str]]
 """From a resource's own configs to its new ones; refuses with a `KafkaRefusal`."""
 
 
-async def handle(node: Node, request: Request) -> Values:
+async def handle(node: Node, request: ApiRequest) -> Values:
     def altering(asked: Any) -> Alter:
-        changes = [Change(name=one.name, operation=one.config_operation, value=one.value) for one in asked.configs]
+        changes = [
+            ConfigChange(name=one.name, operation=one.config_operation, value=one.value) for one in asked.configs
+        ]
         return lambda definition, own: altered(definition, own, changes)
 
     return await answered(node, request, altering)
 
 
-async def answered(node: Node, request: Request, altering: Callable[[Any], Alter]) -> Values:
+async def answered(node: Node, request: ApiRequest, altering: Callable[[Any], Alter]) -> Values:
     """The answer to a request whose resources are to be altered as ``altering`` says of each."""
     often = Counter((asked.resource_type, asked.resource_name) for asked in request.body.resources)
     answers: list[Values] = []
@@ -105,4 +107,4 @@ def _refuse(sentence: str | None) -> None:
 
 
 _NEEDS = on_resources(Operation.ALTER_CONFIGS, answers="responses")
-API = Api(key=44, versions=range(2), handle=handle, needs=_NEEDS)
+API = KafkaApi(key=44, versions=range(2), handle=handle, needs=_NEEDS)

@@ -2,9 +2,9 @@
 epoch of its producer, which fences whoever had the last one and aborts what it left open (Kafka has it ask again
 meanwhile, with CONCURRENT_TRANSACTIONS; here that takes no time) · two-phase commit (v6), not yet stable in Kafka."""
 
-from coterie.broker.apis.api import Api
-from coterie.broker.apis.needs import CLUSTER, TOPIC, TRANSACTIONAL_ID, Asking, Operation, Permission
-from coterie.broker.node import Node, Request
+from coterie.broker.apis.api import KafkaApi
+from coterie.broker.apis.needs import CLUSTER, TOPIC, TRANSACTIONAL_ID, AccessCheck, Operation, Permission
+from coterie.broker.node import ApiRequest, Node
 from coterie.groups.transaction_messages import NOBODY, Identity, InitProducerId
 from coterie.nouns.errors import WorldError
 from coterie.wire.batches import NO_PRODUCER_EPOCH, NO_PRODUCER_ID
@@ -15,7 +15,7 @@ _FENCED_SINCE = 4
 """Before this version a fenced producer is told INVALID_PRODUCER_EPOCH (KIP-588)."""
 
 
-async def handle(node: Node, request: Request) -> Values:
+async def handle(node: Node, request: ApiRequest) -> Values:
     transactional_id = request.body.transactional_id
     expected = Identity(request.told("producer_id", NO_PRODUCER_ID), request.told("producer_epoch", NO_PRODUCER_EPOCH))
     if transactional_id is None:
@@ -54,13 +54,13 @@ def _answer(error: ErrorCode, producer: Identity = NOBODY) -> Values:
 # -- what it needs -----------------------------------------------------------------------------------------------------
 
 
-def _producer(asking: Asking) -> ErrorCode | None:
-    transactional_id = asking.request.body.transactional_id
+def _producer(access: AccessCheck) -> ErrorCode | None:
+    transactional_id = access.request.body.transactional_id
     if transactional_id is not None:
-        return asking.refusal(Operation.WRITE, TRANSACTIONAL_ID, transactional_id)
-    if asking.may(Operation.IDEMPOTENT_WRITE, CLUSTER) or asking.may_anywhere(Operation.WRITE, TOPIC):
+        return access.refusal(Operation.WRITE, TRANSACTIONAL_ID, transactional_id)
+    if access.may(Operation.IDEMPOTENT_WRITE, CLUSTER) or access.may_anywhere(Operation.WRITE, TOPIC):
         return None
     return ErrorCode.cluster_authorization_failed
 
 
-API = Api(key=22, versions=range(6), handle=handle, needs=Permission(whole=_producer))
+API = KafkaApi(key=22, versions=range(6), handle=handle, needs=Permission(whole=_producer))

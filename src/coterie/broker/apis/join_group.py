@@ -2,11 +2,11 @@
 need not wait · the reason (v8, KIP-800) is read and not kept: Kafka logs it, and nothing more. Client and instance ids
 of more than 1,000 characters are refused: every member id has one in it, and is kept. (Kafka breaks at 32,731.)"""
 
-from coterie.broker.apis.api import Api
+from coterie.broker.apis.api import KafkaApi
 from coterie.broker.apis.needs import Operation, Permission, in_group
 from coterie.broker.apis.static_members import instance_id_of
 from coterie.broker.groups.classic import fresh_member_id
-from coterie.broker.node import Node, Request
+from coterie.broker.node import ApiRequest, Node
 from coterie.groups.classic.messages import JoinGroup, JoinGroupResponse, MemberProtocol
 from coterie.nouns.ids import GroupId, MemberId
 from coterie.wire.errors import ErrorCode
@@ -18,7 +18,7 @@ _SKIP_ASSIGNMENT_SINCE = 9
 _ID_LENGTH_MAX = 1_000
 
 
-async def handle(node: Node, request: Request) -> Values:
+async def handle(node: Node, request: ApiRequest) -> Values:
     body = request.body
     client_id = request.header.client_id or ""
     instance_id = instance_id_of(request)
@@ -47,7 +47,7 @@ async def handle(node: Node, request: Request) -> Values:
     return _answer(request, response)
 
 
-def _answer(request: Request, response: JoinGroupResponse) -> Values:
+def _answer(request: ApiRequest, response: JoinGroupResponse) -> Values:
     protocol = response.protocol
     if protocol is None and request.header.api_version < _NULLABLE_PROTOCOL_SINCE:
         protocol = ""
@@ -67,4 +67,4 @@ def _answer(request: Request, response: JoinGroupResponse) -> Values:
     }
 
 
-API = Api(key=11, versions=range(10), handle=handle, needs=Permission(whole=in_group(Operation.READ)))
+API = KafkaApi(key=11, versions=range(10), handle=handle, needs=Permission(whole=in_group(Operation.READ)))

@@ -1,9 +1,9 @@
 """LeaveGroup: removes one member, or several at once (v3 and later), by member id or by instance id (KIP-345) ·
 the reason (v5, KIP-800) is read and not kept: Kafka logs it, and nothing more."""
 
-from coterie.broker.apis.api import Api
+from coterie.broker.apis.api import KafkaApi
 from coterie.broker.apis.needs import Operation, Permission, in_group
-from coterie.broker.node import Node, Request
+from coterie.broker.node import ApiRequest, Node
 from coterie.groups.classic.messages import LeaveGroup, LeaveGroupResponse, LeavingMember
 from coterie.nouns.ids import GroupId, InstanceId, MemberId
 from coterie.wire.errors import ErrorCode
@@ -12,7 +12,7 @@ from coterie.wire.shapes import Values
 _MANY_SINCE = 3
 
 
-async def handle(node: Node, request: Request) -> Values:
+async def handle(node: Node, request: ApiRequest) -> Values:
     body = request.body
     is_one = request.header.api_version < _MANY_SINCE
     leaving = (
@@ -43,4 +43,4 @@ def _leaving(member_id: str, instance_id: str | None) -> LeavingMember:
     )
 
 
-API = Api(key=13, versions=range(6), handle=handle, needs=Permission(whole=in_group(Operation.READ)))
+API = KafkaApi(key=13, versions=range(6), handle=handle, needs=Permission(whole=in_group(Operation.READ)))

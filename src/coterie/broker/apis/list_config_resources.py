@@ -1,10 +1,10 @@
 """ListConfigResources: topics, this broker, and the groups that have configs of their own (KIP-1142) · client
 metrics, all that v0 is about: there are none."""
 
-from coterie.broker.apis.api import Api
+from coterie.broker.apis.api import KafkaApi
 from coterie.broker.apis.needs import Operation, Permission, in_cluster
 from coterie.broker.apis.resources import ConfigResourceType
-from coterie.broker.node import NODE_ID, Node, Request
+from coterie.broker.node import NODE_ID, ApiRequest, Node
 from coterie.broker.storage.log import GROUP_CONFIGS
 from coterie.wire.errors import ErrorCode
 from coterie.wire.shapes import Values
@@ -13,7 +13,7 @@ _LOGGER, _CLIENT_METRICS = 8, 16
 """Types that Kafka has, too: lawful to ask for, and there are none."""
 
 
-async def handle(node: Node, request: Request) -> Values:
+async def handle(node: Node, request: ApiRequest) -> Values:
     names = {
         ConfigResourceType.TOPIC: sorted(node.log.topics),
         ConfigResourceType.BROKER: [str(NODE_ID)],
@@ -36,4 +36,4 @@ def _answer(error: ErrorCode, names: dict[ConfigResourceType, list[str]]) -> Val
     }
 
 
-API = Api(key=74, versions=range(2), handle=handle, needs=Permission(whole=in_cluster(Operation.DESCRIBE_CONFIGS)))
+API = KafkaApi(key=74, versions=range(2), handle=handle, needs=Permission(whole=in_cluster(Operation.DESCRIBE_CONFIGS)))

@@ -1,10 +1,10 @@
 """ListGroups: all groups, or those in some states (v4, KIP-518) or of some types (v5, KIP-848) · names of states
 and types are taken in upper and lower case; one that means nothing matches no group, as in Kafka, and is no error."""
 
-from coterie.broker.apis.api import Api
+from coterie.broker.apis.api import KafkaApi
 from coterie.broker.apis.describe_groups import state_name
-from coterie.broker.apis.needs import CLUSTER, GROUP, Asking, Operation, Permission
-from coterie.broker.node import Node, Request
+from coterie.broker.apis.needs import CLUSTER, GROUP, AccessCheck, Operation, Permission
+from coterie.broker.node import ApiRequest, Node
 from coterie.broker.turns import in_turns
 from coterie.groups.classic.messages import DescribeGroup, DescribeGroupResponse
 from coterie.wire.errors import ErrorCode
@@ -13,7 +13,7 @@ from coterie.wire.shapes import Values
 _CLASSIC = "classic"
 
 
-async def handle(node: Node, request: Request) -> Values:
+async def handle(node: Node, request: ApiRequest) -> Values:
     states = {name.strip().lower() for name in request.told("states_filter", ())}
     types = {name.lower() for name in request.told("types_filter", ())}
     groups: list[Values] = []
@@ -39,8 +39,8 @@ async def handle(node: Node, request: Request) -> Values:
 # -- what it needs -----------------------------------------------------------------------------------------------------
 
 
-def _is_group_shown(asking: Asking, group: Values) -> bool:
-    return asking.may(Operation.DESCRIBE, CLUSTER) or asking.may(Operation.DESCRIBE, GROUP, group["group_id"])
+def _is_group_shown(access: AccessCheck, group: Values) -> bool:
+    return access.may(Operation.DESCRIBE, CLUSTER) or access.may(Operation.DESCRIBE, GROUP, group["group_id"])
 
 
-API = Api(key=16, versions=range(6), handle=handle, needs=Permission(shown={"groups": _is_group_shown}))
+API = KafkaApi(key=16, versions=range(6), handle=handle, needs=Permission(shown={"groups": _is_group_shown}))

@@ -5,10 +5,10 @@ import asyncio
 from collections.abc import Mapping
 from typing import Any
 
-from coterie.broker.apis.api import Api
+from coterie.broker.apis.api import KafkaApi
 from coterie.broker.apis.fetch import reads_committed
 from coterie.broker.apis.needs import Operation, Permission, each_partition, on_topic
-from coterie.broker.node import LEADER_EPOCH, Node, Request
+from coterie.broker.node import LEADER_EPOCH, ApiRequest, Node
 from coterie.broker.storage.log import Partition
 from coterie.broker.turns import in_turns
 from coterie.nouns.errors import WireError, WorldError
@@ -30,7 +30,7 @@ _NOWHERE = (-1, -1)
 """No timestamp, no offset."""
 
 
-async def handle(node: Node, request: Request) -> Values:
+async def handle(node: Node, request: ApiRequest) -> Values:
     return {
         "throttle_time": 0,
         "topics": [
@@ -45,7 +45,7 @@ async def handle(node: Node, request: Request) -> Values:
     }
 
 
-async def _answer(node: Node, request: Request, topic_name: str, asked: Any) -> Values:
+async def _answer(node: Node, request: ApiRequest, topic_name: str, asked: Any) -> Values:
     topic = node.log.topics.get(topic_name)
     partition = topic.partition(asked.partition_index) if topic else None
     error, (timestamp_ms, offset) = ErrorCode.none, _NOWHERE
@@ -105,4 +105,4 @@ def _first_since(batch: bytes, timestamp_ms: int) -> tuple[int, int]:
 
 
 _NEEDS = Permission(each=[each_partition(on_topic(Operation.DESCRIBE))])
-API = Api(key=2, versions=range(1, 12), handle=handle, needs=_NEEDS)
+API = KafkaApi(key=2, versions=range(1, 12), handle=handle, needs=_NEEDS)

@@ -5,9 +5,9 @@ pyarrow: its time grows with the text and no more, where Python's own could be k
 import asyncio
 from collections.abc import Sequence
 
-from coterie.broker.apis.api import Api
-from coterie.broker.apis.needs import TRANSACTIONAL_ID, Asking, Operation, Permission
-from coterie.broker.node import Node, Request
+from coterie.broker.apis.api import KafkaApi
+from coterie.broker.apis.needs import TRANSACTIONAL_ID, AccessCheck, Operation, Permission
+from coterie.broker.node import ApiRequest, Node
 from coterie.groups.transaction_messages import TransactionState, TransactionWritten
 from coterie.nouns.errors import WorldError
 from coterie.wire.errors import ErrorCode
@@ -19,7 +19,7 @@ _STATES = {"Dead", "PrepareAbort", "PrepareCommit", "PrepareEpochFence", *Transa
 _Named = tuple[str, TransactionWritten]
 
 
-async def handle(node: Node, request: Request) -> Values:
+async def handle(node: Node, request: ApiRequest) -> Values:
     asked = [*dict.fromkeys(request.body.state_filters)]
     known = [state for state in asked if state in _STATES]
     pattern = request.told("transactional_id_pattern", None)
@@ -65,7 +65,7 @@ def _matching(transactions: Sequence[_Named], pattern: str) -> list[_Named]:
     return [one for one, is_matched in zip(transactions, matched, strict=True) if is_matched]
 
 
-def _is_wanted(request: Request, written: TransactionWritten, now_ms: int) -> bool:
+def _is_wanted(request: ApiRequest, written: TransactionWritten, now_ms: int) -> bool:
     producer_ids = request.body.producer_id_filters
     longer_than_ms = request.told("duration_filter", -1)
     return (not producer_ids or written.producer.producer_id in producer_ids) and (
@@ -74,9 +74,9 @@ def _is_wanted(request: Request, written: TransactionWritten, now_ms: int) -> bo
     )
 
 
-def _is_shown(asking: Asking, transaction: Values) -> bool:
-    return asking.may(Operation.DESCRIBE, TRANSACTIONAL_ID, transaction["transactional_id"])
+def _is_shown(access: AccessCheck, transaction: Values) -> bool:
+    return access.may(Operation.DESCRIBE, TRANSACTIONAL_ID, transaction["transactional_id"])
 
 
 _NEEDS = Permission(shown={"transaction_states": _is_shown})
-API = Api(key=66, versions=range(3), handle=handle, needs=_NEEDS)
+API = KafkaApi(key=66, versions=range(3), handle=handle, needs=_NEEDS)

@@ -3,11 +3,11 @@ clients may and the settings allow it; what the client may do with each (KIP-430
 
 from typing import Any
 
-from coterie.broker.apis.api import Api
+from coterie.broker.apis.api import KafkaApi
 from coterie.broker.apis.create_topics import check_name, check_room
-from coterie.broker.apis.needs import Asking, Each, Operation, Permission, creation, is_topic_shown
+from coterie.broker.apis.needs import AccessCheck, Each, Operation, Permission, creation, is_topic_shown
 from coterie.broker.apis.operations import cluster_operations, topic_operations
-from coterie.broker.node import LEADER_EPOCH, NODE_ID, Node, Request
+from coterie.broker.node import LEADER_EPOCH, NODE_ID, ApiRequest, Node
 from coterie.broker.outcome import outcome
 from coterie.broker.storage.log import Topic
 from coterie.broker.topics.names import is_internal, name_error
@@ -18,7 +18,7 @@ from coterie.wire.shapes import Values
 _BY_ID_SINCE = 12
 
 
-async def handle(node: Node, request: Request) -> Values:
+async def handle(node: Node, request: ApiRequest) -> Values:
     asked = request.body.topics
     # In v0 an empty list asks for all; since v1 null does, and an empty list for none.
     if asked is None or (not asked and request.header.api_version == 0):
@@ -42,7 +42,7 @@ async def handle(node: Node, request: Request) -> Values:
     }
 
 
-async def _answer(node: Node, request: Request, asked: Any) -> dict[str, Any]:
+async def _answer(node: Node, request: ApiRequest, asked: Any) -> dict[str, Any]:
     topic_id = getattr(asked, "topic_id", None)
     if topic_id is not None and request.header.api_version >= _BY_ID_SINCE:
         topic = node.log.topics_by_id.get(topic_id)
@@ -98,14 +98,14 @@ def missing(name: str | None, error: ErrorCode) -> dict[str, Any]:
 # -- what it needs -----------------------------------------------------------------------------------------------------
 
 
-def _metadata_topic(asking: Asking, asked: Any) -> ErrorCode | None:
+def _metadata_topic(access: AccessCheck, asked: Any) -> ErrorCode | None:
     """To describe it; and to create it, where that is what would happen."""
-    error = asking.topic(Operation.DESCRIBE, asked)
-    if error is not None or asked.name is None or asked.name in asking.node.log.topics:
+    error = access.topic(Operation.DESCRIBE, asked)
+    if error is not None or asked.name is None or asked.name in access.node.log.topics:
         return error
-    settings = asking.node.settings
-    would_create = asking.request.told("allow_auto_topic_creation", True) and settings.auto_create_topics
-    return creation(asking, asked) if would_create else None
+    settings = access.node.settings
+    would_create = access.request.told("allow_auto_topic_creation", True) and settings.auto_create_topics
+    return creation(access, asked) if would_create else None
 
 
 _NEEDS = Permission(
@@ -125,4 +125,4 @@ _NEEDS = Permission(
     shown={"topics": is_topic_shown},
     is_asked_anyway=True,
 )
-API = Api(key=3, versions=range(14), handle=handle, needs=_NEEDS)
+API = KafkaApi(key=3, versions=range(14), handle=handle, needs=_NEEDS)

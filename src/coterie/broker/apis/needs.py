@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from coterie.broker.apis.resources import ConfigResourceType
-from coterie.broker.node import Node, Request, topic_of
+from coterie.broker.node import ApiRequest, Node, topic_of
 from coterie.broker.security.authorizer import THE_CLUSTER, Authorizer, ResourceType
 from coterie.broker.security.authorizer import Operation as Operation
 from coterie.wire.errors import ErrorCode
@@ -33,11 +33,11 @@ _CODES = {
 
 
 @dataclass(frozen=True, slots=True)
-class Asking:
+class AccessCheck:
     """One request, and who may say no to it."""
 
     node: Node
-    request: Request
+    request: ApiRequest
     authorizer: Authorizer
 
     def may(self, operation: Operation, type_: ResourceType, name: str = THE_CLUSTER) -> bool:
@@ -58,7 +58,7 @@ class Asking:
         return None if name is None else self.refusal(operation, TOPIC, name)
 
 
-Needs = Callable[[Asking, Any], ErrorCode | None]
+Needs = Callable[[AccessCheck, Any], ErrorCode | None]
 """With which code one of the things that are asked for is refused, if it is."""
 
 
@@ -76,12 +76,12 @@ class Each:
 class Permission:
     """Of one API. All that is empty needs nothing."""
 
-    whole: Callable[[Asking], ErrorCode | None] | None = None
+    whole: Callable[[AccessCheck], ErrorCode | None] | None = None
     """A refusal of the whole request, told in ``error_code`` at the top of the answer."""
     each: Sequence[Each] = ()
-    shown: Mapping[str, Callable[[Asking, Values], bool]] | None = None
+    shown: Mapping[str, Callable[[AccessCheck, Values], bool]] | None = None
     """By field of the answer, which of its things are for the peer's eyes."""
-    rewritten: Callable[[Asking, Values], Values] | None = None
+    rewritten: Callable[[AccessCheck, Values], Values] | None = None
     """What the peer sees of an answer that tells of things which were not asked for by name."""
     is_asked_anyway: bool = False
     """Also when nothing is left of what was asked for: the answer says more."""
@@ -93,32 +93,32 @@ NOTHING = Permission()
 # -- patterns that several APIs share ----------------------------------------------------------------------------------
 
 
-def in_group(operation: Operation) -> Callable[[Asking], ErrorCode | None]:
-    return lambda asking: asking.refusal(operation, GROUP, asking.request.body.group_id)
+def in_group(operation: Operation) -> Callable[[AccessCheck], ErrorCode | None]:
+    return lambda access: access.refusal(operation, GROUP, access.request.body.group_id)
 
 
-def in_cluster(operation: Operation) -> Callable[[Asking], ErrorCode | None]:
-    return lambda asking: asking.refusal(operation, CLUSTER)
+def in_cluster(operation: Operation) -> Callable[[AccessCheck], ErrorCode | None]:
+    return lambda access: access.refusal(operation, CLUSTER)
 
 
-def in_transaction(field: str = "transactional_id") -> Callable[[Asking], ErrorCode | None]:
-    return lambda asking: asking.refusal(Operation.WRITE, TRANSACTIONAL_ID, getattr(asking.request.body, field))
+def in_transaction(field: str = "transactional_id") -> Callable[[AccessCheck], ErrorCode | None]:
+    return lambda access: access.refusal(Operation.WRITE, TRANSACTIONAL_ID, getattr(access.request.body, field))
 
 
-def on_topic(operation: Operation, first: Callable[[Asking], ErrorCode | None] | None = None) -> Needs:
+def on_topic(operation: Operation, first: Callable[[AccessCheck], ErrorCode | None] | None = None) -> Needs:
     """``operation`` on the topic, after ``first`` of the whole request, where an API answers that for each topic."""
 
-    def needs(asking: Asking, asked: Any) -> ErrorCode | None:
-        error = first(asking) if first is not None else None
-        return error if error is not None else asking.topic(operation, asked, _name_field(asked))
+    def needs(access: AccessCheck, asked: Any) -> ErrorCode | None:
+        error = first(access) if first is not None else None
+        return error if error is not None else access.topic(operation, asked, _name_field(asked))
 
     return needs
 
 
-def creation(asking: Asking, asked: Any) -> ErrorCode | None:
-    if asking.may(Operation.CREATE, CLUSTER):
+def creation(access: AccessCheck, asked: Any) -> ErrorCode | None:
+    if access.may(Operation.CREATE, CLUSTER):
         return None
-    return asking.refusal(Operation.CREATE, TOPIC, asked.name)
+    return access.refusal(Operation.CREATE, TOPIC, asked.name)
 
 
 def each_partition(
@@ -165,18 +165,18 @@ def each_name(needs: Needs, *, asked: str, answers: str, name: str) -> Each:
 
 
 def on_groups(operation: Operation, *, asked: str, answers: str) -> Permission:
-    def needs(asking: Asking, group_id: str) -> ErrorCode | None:
-        return asking.refusal(operation, GROUP, group_id)
+    def needs(access: AccessCheck, group_id: str) -> ErrorCode | None:
+        return access.refusal(operation, GROUP, group_id)
 
     return Permission(each=[each_name(needs, asked=asked, answers=answers, name="group_id")])
 
 
 def on_resources(operation: Operation, *, answers: str) -> Permission:
-    def needs(asking: Asking, asked: Any) -> ErrorCode | None:
+    def needs(access: AccessCheck, asked: Any) -> ErrorCode | None:
         type_ = _RESOURCES.get(asked.resource_type)
         if type_ is None:
-            return asking.refusal(operation, CLUSTER)
-        return asking.refusal(operation, type_, asked.resource_name)
+            return access.refusal(operation, CLUSTER)
+        return access.refusal(operation, type_, asked.resource_name)
 
     def refused(asked: Any, error: ErrorCode) -> Values:
         return {
@@ -189,8 +189,8 @@ def on_resources(operation: Operation, *, answers: str) -> Permission:
     return Permission(each=[Each(asked="resources", answers=answers, needs=needs, refused=refused)])
 
 
-def is_topic_shown(asking: Asking, topic: Values) -> bool:
-    return topic["name"] is None or asking.may(Operation.DESCRIBE, TOPIC, topic["name"])
+def is_topic_shown(access: AccessCheck, topic: Values) -> bool:
+    return topic["name"] is None or access.may(Operation.DESCRIBE, TOPIC, topic["name"])
 
 
 def _name_field(asked: Any) -> str:

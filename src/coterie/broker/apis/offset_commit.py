@@ -3,9 +3,9 @@ waits until it is durable · epochs of members (KIP-848): classic groups have ge
 
 from typing import Any
 
-from coterie.broker.apis.api import Api
+from coterie.broker.apis.api import KafkaApi
 from coterie.broker.apis.needs import Operation, Permission, each_partition, in_group, on_topic
-from coterie.broker.node import Node, Request, topic_of
+from coterie.broker.node import ApiRequest, Node, topic_of
 from coterie.broker.storage.log import Topic
 from coterie.broker.turns import ELEMENTS_AT_ONCE, in_turns
 from coterie.groups.classic.offset_messages import (
@@ -23,7 +23,7 @@ _UNKNOWN_GROUP_SINCE = 9
 _BY_ID_SINCE = 10
 
 
-async def handle(node: Node, request: Request) -> Values:
+async def handle(node: Node, request: ApiRequest) -> Values:
     # What is not there is decided before the group is asked: topics may come and go while it answers.
     checked = [
         (
@@ -57,7 +57,7 @@ async def handle(node: Node, request: Request) -> Values:
     }
 
 
-async def _commit(node: Node, request: Request, new: tuple[NewOffset, ...]) -> tuple[ErrorCode, ...]:
+async def _commit(node: Node, request: ApiRequest, new: tuple[NewOffset, ...]) -> tuple[ErrorCode, ...]:
     """A code for each of the offsets."""
     body = request.body
     instance_id = request.told("group_instance_id", None)
@@ -79,7 +79,7 @@ async def _commit(node: Node, request: Request, new: tuple[NewOffset, ...]) -> t
     return response.errors if error is ErrorCode.none else (error,) * len(new)
 
 
-def _checked(request: Request, topic: Topic | None, partition: Any) -> NewOffset | ErrorCode:
+def _checked(request: ApiRequest, topic: Topic | None, partition: Any) -> NewOffset | ErrorCode:
     if topic is None and request.header.api_version >= _BY_ID_SINCE:
         return ErrorCode.unknown_topic_id
     if topic is None or topic.partition(partition.partition_index) is None:
@@ -93,7 +93,7 @@ def _checked(request: Request, topic: Topic | None, partition: Any) -> NewOffset
     )
 
 
-def _retention_ms(request: Request) -> int | None:
+def _retention_ms(request: ApiRequest) -> int | None:
     """Told by v2-4 only, and there -1 means the broker's."""
     told = request.told("retention_time", None)
     retention_ms = -1 if told is None else milliseconds(told)
@@ -101,4 +101,4 @@ def _retention_ms(request: Request) -> int | None:
 
 
 _NEEDS = Permission(each=[each_partition(on_topic(Operation.READ, in_group(Operation.READ)))])
-API = Api(key=8, versions=range(2, 11), handle=handle, needs=_NEEDS)
+API = KafkaApi(key=8, versions=range(2, 11), handle=handle, needs=_NEEDS)

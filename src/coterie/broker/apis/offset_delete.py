@@ -3,16 +3,16 @@ nothing."""
 
 from typing import Any
 
-from coterie.broker.apis.api import Api
+from coterie.broker.apis.api import KafkaApi
 from coterie.broker.apis.needs import Operation, Permission, each_partition, in_group, on_topic
-from coterie.broker.node import Node, Request, topic_of
+from coterie.broker.node import ApiRequest, Node, topic_of
 from coterie.groups.classic.offset_messages import OffsetDelete, OffsetDeleteResponse
 from coterie.nouns.ids import GroupId, TopicPartition
 from coterie.wire.errors import ErrorCode
 from coterie.wire.shapes import Values
 
 
-async def handle(node: Node, request: Request) -> Values:
+async def handle(node: Node, request: ApiRequest) -> Values:
     body = request.body
     # What is not there is decided before the group is asked: topics may come and go while it answers.
     checked = [(asked, [_is_there(node, asked, partition) for partition in asked.partitions]) for asked in body.topics]
@@ -54,4 +54,4 @@ def _is_there(node: Node, asked: Any, partition: Any) -> bool:
 
 
 _NEEDS = Permission(whole=in_group(Operation.DELETE), each=[each_partition(on_topic(Operation.READ))])
-API = Api(key=47, versions=range(1), handle=handle, needs=_NEEDS)
+API = KafkaApi(key=47, versions=range(1), handle=handle, needs=_NEEDS)

@@ -4,9 +4,9 @@ transactions have no offsets here, so every one is stable; epochs of members (KI
 from itertools import groupby
 from typing import Any
 
-from coterie.broker.apis.api import Api
-from coterie.broker.apis.needs import GROUP, TOPIC, Asking, Each, Operation, Permission
-from coterie.broker.node import Node, Request, topic_of
+from coterie.broker.apis.api import KafkaApi
+from coterie.broker.apis.needs import GROUP, TOPIC, AccessCheck, Each, Operation, Permission
+from coterie.broker.node import ApiRequest, Node, topic_of
 from coterie.broker.turns import in_turns
 from coterie.groups.classic.offset_messages import (
     NO_LEADER_EPOCH,
@@ -24,14 +24,14 @@ _MANY_SINCE = 8
 _NO_OFFSET = -1
 
 
-async def handle(node: Node, request: Request) -> Values:
+async def handle(node: Node, request: ApiRequest) -> Values:
     if request.header.api_version >= _MANY_SINCE:
         groups = [await _answer(node, request, asked) async for asked in in_turns(request.body.groups)]
         return {"throttle_time": 0, "groups": groups}
     return {"throttle_time": 0} | await _answer(node, request, request.body)
 
 
-async def _answer(node: Node, request: Request, asked: Any) -> dict[str, Any]:
+async def _answer(node: Node, request: ApiRequest, asked: Any) -> dict[str, Any]:
     named = None if asked.topics is None else _named(node, asked.topics)
     response = await node.groups.ask(
         GroupId(asked.group_id),
@@ -107,39 +107,39 @@ def _partition(number: int, committed: CommittedOffset | None, error: ErrorCode)
 # -- what it needs -----------------------------------------------------------------------------------------------------
 
 
-def _fetched_group(asking: Asking) -> ErrorCode | None:
+def _fetched_group(access: AccessCheck) -> ErrorCode | None:
     """From v2 to v7 there is one group, and a code for it; before, its partitions tell; after, there are several."""
-    group_id = asking.request.told("group_id", None)
-    if group_id is None or asking.request.header.api_version < _ERROR_OF_GROUP_SINCE:
+    group_id = access.request.told("group_id", None)
+    if group_id is None or access.request.header.api_version < _ERROR_OF_GROUP_SINCE:
         return None
-    return asking.refusal(Operation.DESCRIBE, GROUP, group_id)
+    return access.refusal(Operation.DESCRIBE, GROUP, group_id)
 
 
-def _seen_offsets(asking: Asking, answer: Values) -> Values:
+def _seen_offsets(access: AccessCheck, answer: Values) -> Values:
     """Offsets of topics that the peer may describe. Another topic is answered as refused if the request names it."""
-    body = asking.request.body
+    body = access.request.body
     if not hasattr(body, "groups"):
-        has_code = asking.request.header.api_version >= _ERROR_OF_GROUP_SINCE
-        refusal = None if has_code else asking.refusal(Operation.DESCRIBE, GROUP, body.group_id)
-        return {**answer, "topics": _seen_topics(asking, answer["topics"], body.topics is not None, refusal)}
+        has_code = access.request.header.api_version >= _ERROR_OF_GROUP_SINCE
+        refusal = None if has_code else access.refusal(Operation.DESCRIBE, GROUP, body.group_id)
+        return {**answer, "topics": _seen_topics(access, answer["topics"], body.topics is not None, refusal)}
     by_id = {group.group_id: group for group in body.groups}
     return {
         **answer,
         "groups": [
             {
                 **group,
-                "topics": _seen_topics(asking, group["topics"], by_id[group["group_id"]].topics is not None, None),
+                "topics": _seen_topics(access, group["topics"], by_id[group["group_id"]].topics is not None, None),
             }
             for group in answer.get("groups", ())
         ],
     }
 
 
-def _seen_topics(asking: Asking, topics: Any, are_named: bool, of_group: ErrorCode | None) -> list[Values]:
+def _seen_topics(access: AccessCheck, topics: Any, are_named: bool, of_group: ErrorCode | None) -> list[Values]:
     seen: list[Values] = []
     for topic in topics:
         name = topic["name"]
-        error = of_group or (None if name is None else asking.refusal(Operation.DESCRIBE, TOPIC, name))
+        error = of_group or (None if name is None else access.refusal(Operation.DESCRIBE, TOPIC, name))
         if error is None:
             seen.append(topic)
         elif are_named:
@@ -157,10 +157,10 @@ _NEEDS = Permission(
         Each(
             asked="groups",
             answers="groups",
-            needs=lambda asking, group: asking.refusal(Operation.DESCRIBE, GROUP, group.group_id),
+            needs=lambda access, group: access.refusal(Operation.DESCRIBE, GROUP, group.group_id),
             refused=lambda group, error: {"group_id": group.group_id, "error_code": error},
         )
     ],
     rewritten=_seen_offsets,
 )
-API = Api(key=9, versions=range(1, 11), handle=handle, needs=_NEEDS)
+API = KafkaApi(key=9, versions=range(1, 11), handle=handle, needs=_NEEDS)

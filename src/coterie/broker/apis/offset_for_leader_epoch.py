@@ -3,9 +3,9 @@ former leaders, followers: one broker leads everything, always in the same epoch
 
 from typing import Any
 
-from coterie.broker.apis.api import Api
+from coterie.broker.apis.api import KafkaApi
 from coterie.broker.apis.needs import Operation, Permission, each_partition, on_topic
-from coterie.broker.node import LEADER_EPOCH, Node, Request
+from coterie.broker.node import LEADER_EPOCH, ApiRequest, Node
 from coterie.broker.storage.log import Partition
 from coterie.broker.turns import in_turns
 from coterie.wire.errors import ErrorCode
@@ -16,7 +16,7 @@ _NOWHERE = (-1, -1)
 """No epoch, no offset."""
 
 
-async def handle(node: Node, request: Request) -> Values:
+async def handle(node: Node, request: ApiRequest) -> Values:
     return {
         "throttle_time": 0,
         "topics": [
@@ -55,4 +55,4 @@ def _end_of(partition: Partition, epoch: int) -> tuple[int, int]:
 
 
 _NEEDS = Permission(each=[each_partition(on_topic(Operation.DESCRIBE), number=("partition", "partition"))])
-API = Api(key=23, versions=range(2, 5), handle=handle, needs=_NEEDS)
+API = KafkaApi(key=23, versions=range(2, 5), handle=handle, needs=_NEEDS)

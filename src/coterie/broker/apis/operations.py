@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 
-from coterie.broker.node import Node, Request
+from coterie.broker.node import ApiRequest, Node
 from coterie.broker.security.authorizer import THE_CLUSTER, Operation, ResourceType
 
 NOT_ASKED = -(2**31)
@@ -51,22 +51,22 @@ _MEANT_FOR: Mapping[ResourceType, tuple[Operation, ...]] = {
 """What can be done with each at all."""
 
 
-def topic_operations(node: Node, request: Request, name: str | None, *, wanted: bool) -> int:
+def topic_operations(node: Node, request: ApiRequest, name: str | None, *, wanted: bool) -> int:
     """A bit for each operation by Kafka's numbers."""
     return _allowed(node, request, ResourceType.TOPIC, name or "") if wanted else NOT_ASKED
 
 
-def group_operations(node: Node, request: Request, group_id: str, *, wanted: bool) -> int:
+def group_operations(node: Node, request: ApiRequest, group_id: str, *, wanted: bool) -> int:
     """Likewise on a group."""
     return _allowed(node, request, ResourceType.GROUP, group_id) if wanted else NOT_ASKED
 
 
-def cluster_operations(node: Node, request: Request, *, wanted: bool) -> int:
+def cluster_operations(node: Node, request: ApiRequest, *, wanted: bool) -> int:
     """Likewise on the cluster."""
     return _allowed(node, request, ResourceType.CLUSTER, THE_CLUSTER) if wanted else NOT_ASKED
 
 
-def _allowed(node: Node, request: Request, type_: ResourceType, name: str) -> int:
+def _allowed(node: Node, request: ApiRequest, type_: ResourceType, name: str) -> int:
     authorizer = node.admission.authorizer
     return sum(
         1 << _NUMBERS[operation]

@@ -8,8 +8,8 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
-from coterie.broker.apis.needs import Asking, Permission
-from coterie.broker.node import Node, Request
+from coterie.broker.apis.needs import AccessCheck, Permission
+from coterie.broker.node import ApiRequest, Node
 from coterie.broker.turns import ELEMENTS_AT_ONCE, in_turns
 from coterie.nouns.errors import WireError
 from coterie.wire.blank import filled_response
@@ -17,17 +17,17 @@ from coterie.wire.errors import ErrorCode
 from coterie.wire.shapes import Values
 
 
-async def _sifted(permission: Permission, asking: Asking) -> tuple[Any, dict[str, list[Values]], ErrorCode | None]:
+async def _sifted(permission: Permission, access: AccessCheck) -> tuple[Any, dict[str, list[Values]], ErrorCode | None]:
     """What is left of the request's body, by field of the answer what is refused, and whether all of it is."""
-    body = asking.request.body
-    if permission.whole is not None and (error := permission.whole(asking)) is not None:
+    body = access.request.body
+    if permission.whole is not None and (error := permission.whole(access)) is not None:
         return body, {}, error
     refused: dict[str, list[Values]] = {}
     for each in permission.each:
         asked = getattr(body, each.asked, None)
         if not asked:
             continue
-        errors = [(one, each.needs(asking, one)) async for one in in_turns(asked, at_once=ELEMENTS_AT_ONCE)]
+        errors = [(one, each.needs(access, one)) async for one in in_turns(asked, at_once=ELEMENTS_AT_ONCE)]
         answers = [each.refused(one, error) for one, error in errors if error is not None]
         if answers:
             refused.setdefault(each.answers, []).extend(answers)
@@ -40,39 +40,39 @@ def _is_empty(permission: Permission, body: Any) -> bool:
 
 
 async def answered(
-    permission: Permission, asking: Asking, handle: Callable[[Node, Request], Values | Awaitable[Values | None]]
+    permission: Permission, access: AccessCheck, handle: Callable[[Node, ApiRequest], Values | Awaitable[Values | None]]
 ) -> Values | None:
     """The API's answer as far as the peer may have it.
 
     :raises WireError: when the client awaits no answer (a Produce with acks 0) and something of it is refused.
     """
-    header = asking.request.header
-    body, refused, error = await _sifted(permission, asking)
+    header = access.request.header
+    body, refused, error = await _sifted(permission, access)
     if error is not None:
         return filled_response(header.api_key, header.api_version, {"error_code": error})
     values: Values | None = {}
     if not refused or permission.is_asked_anyway or not _is_empty(permission, body):
-        told = handle(asking.node, replace(asking.request, body=body))
+        told = handle(access.node, replace(access.request, body=body))
         values = await told if isinstance(told, Awaitable) else told
-    if values is None or asking.request.told("acks", None) == 0:
+    if values is None or access.request.told("acks", None) == 0:
         if refused:
             raise WireError(f"a request without an answer was refused: {refused}")
         return values
-    return _merged(permission, asking, values, refused, is_left=not _is_empty(permission, body))
+    return _merged(permission, access, values, refused, is_left=not _is_empty(permission, body))
 
 
 def _merged(
-    permission: Permission, asking: Asking, values: Values, refused: Mapping[str, list[Values]], *, is_left: bool
+    permission: Permission, access: AccessCheck, values: Values, refused: Mapping[str, list[Values]], *, is_left: bool
 ) -> Values:
     merged = dict(values)
     for field, is_shown in (permission.shown or {}).items():
-        merged[field] = [one for one in merged.get(field, ()) if is_shown(asking, one)]
+        merged[field] = [one for one in merged.get(field, ()) if is_shown(access, one)]
     if permission.rewritten is not None:
-        merged = dict(permission.rewritten(asking, merged))
+        merged = dict(permission.rewritten(access, merged))
     for field, answers in refused.items():
         # Where nothing was left to ask for, to ask for nothing may have meant to ask for everything.
         merged[field] = [*(merged.get(field, ()) if is_left else ()), *answers]
     if not refused:
         return merged
-    header = asking.request.header
+    header = access.request.header
     return filled_response(header.api_key, header.api_version, merged)

@@ -6,10 +6,10 @@ import asyncio
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from coterie.broker.apis.api import Api
-from coterie.broker.apis.needs import TRANSACTIONAL_ID, Asking, Operation, Permission, each_partition, on_topic
+from coterie.broker.apis.api import KafkaApi
+from coterie.broker.apis.needs import TRANSACTIONAL_ID, AccessCheck, Operation, Permission, each_partition, on_topic
 from coterie.broker.clock import wall_ms
-from coterie.broker.node import Node, Request, topic_of
+from coterie.broker.node import ApiRequest, Node, topic_of
 from coterie.broker.storage.log import Partition, Topic
 from coterie.broker.storage.store import TopicGoneError
 from coterie.broker.topics.configs import batch_size_max, has_append_time, items_of, number_of
@@ -46,7 +46,7 @@ class _Queued(NamedTuple):
     append_time_ms: int
 
 
-async def handle(node: Node, request: Request) -> Values | None:
+async def handle(node: Node, request: ApiRequest) -> Values | None:
     acks = request.body.acks
     # Everything is queued before the first wait: the order of requests is the order in the log.
     queued = [
@@ -79,7 +79,7 @@ async def handle(node: Node, request: Request) -> Values | None:
     return {"throttle_time": 0, "responses": responses}
 
 
-def _queue(node: Node, request: Request, topic_data: Any, data: Any) -> _Queued | KafkaRefusal:
+def _queue(node: Node, request: ApiRequest, topic_data: Any, data: Any) -> _Queued | KafkaRefusal:
     if request.body.acks not in (-1, 0, 1):
         return KafkaRefusal(ErrorCode.invalid_required_acks)
     topic = topic_of(node, topic_data)
@@ -116,7 +116,7 @@ def _queue(node: Node, request: Request, topic_data: Any, data: Any) -> _Queued 
     return _Queued(written, partition, append_time_ms)
 
 
-def _refusal(node: Node, request: Request, topic: Topic, head: BatchHead, now_ms: int) -> KafkaRefusal | None:
+def _refusal(node: Node, request: ApiRequest, topic: Topic, head: BatchHead, now_ms: int) -> KafkaRefusal | None:
     """Why a sound batch may not be appended."""
     if is_internal(topic.name):
         return KafkaRefusal(ErrorCode.invalid_topic_exception, f"Only the broker writes to {topic.name}.")
@@ -132,7 +132,7 @@ def _refusal(node: Node, request: Request, topic: Topic, head: BatchHead, now_ms
     return _producer_refusal(request, head) or _timestamp_refusal(topic, head, now_ms)
 
 
-def _producer_refusal(request: Request, head: BatchHead) -> KafkaRefusal | None:
+def _producer_refusal(request: ApiRequest, head: BatchHead) -> KafkaRefusal | None:
     if head.is_control:
         return KafkaRefusal(ErrorCode.invalid_record, "Only the broker writes control batches.")
     if head.is_transactional and request.body.transactional_id is None:
@@ -218,14 +218,14 @@ def _answer(
 # -- what it needs -----------------------------------------------------------------------------------------------------
 
 
-def _produced(asking: Asking) -> ErrorCode | None:
+def _produced(access: AccessCheck) -> ErrorCode | None:
     """The transactional id counts where there is a batch of a transaction."""
-    body = asking.request.body
+    body = access.request.body
     if body.transactional_id is None or not any(
         _is_transactional(data.records) for topic in body.topic_data for data in topic.partition_data
     ):
         return None
-    return asking.refusal(Operation.WRITE, TRANSACTIONAL_ID, body.transactional_id)
+    return access.refusal(Operation.WRITE, TRANSACTIONAL_ID, body.transactional_id)
 
 
 def _is_transactional(batch: bytes | None) -> bool:
@@ -245,4 +245,4 @@ _NEEDS = Permission(
 )
 # Kafka 4 advertises v0-2 too and does not serve them: librdkafka before 2.11 compresses nothing for a broker that does
 # not advertise them (KAFKA-18659).
-API = Api(key=0, versions=range(3, 14), advertised_min=0, handle=handle, needs=_NEEDS)
+API = KafkaApi(key=0, versions=range(3, 14), advertised_min=0, handle=handle, needs=_NEEDS)

@@ -1,16 +1,16 @@
 """SaslAuthenticate: one token of the mechanism that was chosen · the session's lifetime is 0, it has no end
 (KIP-368)."""
 
-from coterie.broker.apis.api import Api
+from coterie.broker.apis.api import KafkaApi
 from coterie.broker.apis.needs import NOTHING
-from coterie.broker.node import Node, Request
+from coterie.broker.node import ApiRequest, Node
 from coterie.wire.errors import ErrorCode
 from coterie.wire.schemas import SASL_AUTHENTICATE
 from coterie.wire.scram import DeniedError
 from coterie.wire.shapes import Values
 
 
-async def handle(node: Node, request: Request) -> Values:
+async def handle(node: Node, request: ApiRequest) -> Values:
     if request.conversation is None:
         return _refused(ErrorCode.illegal_sasl_state, "SaslAuthenticate is for whoever is not authenticated yet.")
     try:
@@ -24,4 +24,4 @@ def _refused(error: ErrorCode, message: str) -> Values:
     return {"error_code": error, "error_message": message, "auth_bytes": b"", "session_lifetime": 0}
 
 
-API = Api(key=SASL_AUTHENTICATE, versions=range(3), handle=handle, needs=NOTHING)
+API = KafkaApi(key=SASL_AUTHENTICATE, versions=range(3), handle=handle, needs=NOTHING)

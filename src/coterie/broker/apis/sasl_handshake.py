@@ -1,16 +1,16 @@
 """SaslHandshake: chooses the mechanism (PLAIN, SCRAM-SHA-256, SCRAM-SHA-512); after v0 tokens are bare frames ·
 nobody authenticates twice on one connection: sessions have no end here, so KIP-368 asks nobody to."""
 
-from coterie.broker.apis.api import Api
+from coterie.broker.apis.api import KafkaApi
 from coterie.broker.apis.needs import NOTHING
-from coterie.broker.node import Node, Request
+from coterie.broker.node import ApiRequest, Node
 from coterie.broker.security.sasl import MECHANISMS
 from coterie.wire.errors import ErrorCode
 from coterie.wire.schemas import SASL_HANDSHAKE
 from coterie.wire.shapes import Values
 
 
-async def handle(node: Node, request: Request) -> Values:
+async def handle(node: Node, request: ApiRequest) -> Values:
     if request.conversation is None:
         return {"error_code": ErrorCode.illegal_sasl_state, "mechanisms": ()}
     is_offered = request.conversation.choose(request.body.mechanism, has_raw_tokens=request.header.api_version == 0)
@@ -18,4 +18,4 @@ async def handle(node: Node, request: Request) -> Values:
     return {"error_code": error, "mechanisms": MECHANISMS}
 
 
-API = Api(key=SASL_HANDSHAKE, versions=range(2), handle=handle, needs=NOTHING)
+API = KafkaApi(key=SASL_HANDSHAKE, versions=range(2), handle=handle, needs=NOTHING)

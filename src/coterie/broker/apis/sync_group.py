@@ -1,9 +1,9 @@
 """SyncGroup: takes the leader's assignments, gives each member its own · leaves nothing out."""
 
-from coterie.broker.apis.api import Api
+from coterie.broker.apis.api import KafkaApi
 from coterie.broker.apis.needs import Operation, Permission, in_group
 from coterie.broker.apis.static_members import instance_id_of
-from coterie.broker.node import Node, Request
+from coterie.broker.node import ApiRequest, Node
 from coterie.groups.classic.messages import SyncGroup, SyncGroupResponse
 from coterie.nouns.ids import Generation, GroupId, MemberId
 from coterie.wire.errors import ErrorCode
@@ -12,7 +12,7 @@ from coterie.wire.shapes import Values
 _PROTOCOL_SINCE = 5
 
 
-async def handle(node: Node, request: Request) -> Values:
+async def handle(node: Node, request: ApiRequest) -> Values:
     body = request.body
     if request.header.api_version >= _PROTOCOL_SINCE and (body.protocol_type is None or body.protocol_name is None):
         # They may be null on the wire, and must not be (KIP-559); Kafka asks this before anything else.
@@ -43,4 +43,4 @@ def _answer(response: SyncGroupResponse) -> Values:
     }
 
 
-API = Api(key=14, versions=range(6), handle=handle, needs=Permission(whole=in_group(Operation.READ)))
+API = KafkaApi(key=14, versions=range(6), handle=handle, needs=Permission(whole=in_group(Operation.READ)))

@@ -40,9 +40,9 @@ from coterie.broker.apis import (
     sasl_handshake,
     sync_group,
 )
-from coterie.broker.apis.api import Api
+from coterie.broker.apis.api import KafkaApi
 from coterie.broker.apis.needs import NOTHING
-from coterie.broker.node import Node, Request
+from coterie.broker.node import ApiRequest, Node
 from coterie.wire.errors import ErrorCode
 from coterie.wire.schemas import API_VERSIONS
 from coterie.wire.shapes import Values
@@ -53,17 +53,17 @@ _SOFTWARE = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9\-.]*[a-zA-Z0-9])?")
 
 # ApiVersions: what works here; a version from the future is answered in v0 with UNSUPPORTED_VERSION (KIP-511) ·
 # of the features (KIP-584) the one that clients ask for: with transaction.version 2 each transaction has its own epoch.
-async def api_versions(node: Node, request: Request) -> Values:
+async def api_versions(node: Node, request: ApiRequest) -> Values:
     names = [request.told(f"client_software_{what}", "unknown") for what in ("name", "version")]
     if not all(_SOFTWARE.fullmatch(name) for name in names):
         return {"error_code": ErrorCode.invalid_request, "api_keys": (), "throttle_time": 0}
     return supported_versions(ErrorCode.none)
 
 
-APIS: Mapping[int, Api] = {
+APIS: Mapping[int, KafkaApi] = {
     api.key: api
     for api in (
-        Api(key=API_VERSIONS, versions=range(5), handle=api_versions, needs=NOTHING),
+        KafkaApi(key=API_VERSIONS, versions=range(5), handle=api_versions, needs=NOTHING),
         add_partitions_to_txn.API, alter_configs.API, create_partitions.API, create_topics.API, delete_groups.API,
         delete_records.API, delete_topics.API, describe_cluster.API, describe_configs.API, describe_groups.API,
         describe_log_dirs.API, describe_producers.API, describe_topic_partitions.API, describe_transactions.API,

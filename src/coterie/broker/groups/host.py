@@ -93,7 +93,7 @@ class GroupMachine(Protocol[GroupT, AskedT, NewsT, RecordT, ResponseT, KeyT]):
 
 
 @dataclass(slots=True, kw_only=True)
-class Asked(Generic[RequestT, ResponseT]):
+class PendingRequest(Generic[RequestT, ResponseT]):
     """A request that has not been answered; ``answer`` where somebody waits for that."""
 
     request: RequestT
@@ -123,7 +123,7 @@ class GroupHost(Generic[GroupT, RequestT, NewsT, RecordT, ResponseT, KeyT]):
         self._timers: Timers[KeyT] = Timers()
         self._trace = Trace()
         self._numbers = count()
-        self._asked: dict[ReplyTo, Asked[RequestT, ResponseT]] = {}
+        self._asked: dict[ReplyTo, PendingRequest[RequestT, ResponseT]] = {}
         self._is_broken = False
         self._loaded = asyncio.Event()
         """Not set while the machine is loaded again."""
@@ -152,16 +152,16 @@ class GroupHost(Generic[GroupT, RequestT, NewsT, RecordT, ResponseT, KeyT]):
         asked = self.take(make)
         return asked.response if asked.response is not None else self.answer(asked)
 
-    def take(self, make: Callable[[ReplyTo], RequestT]) -> Asked[RequestT, ResponseT]:
+    def take(self, make: Callable[[ReplyTo], RequestT]) -> PendingRequest[RequestT, ResponseT]:
         """Step a request now; with it comes the answer, if that may leave already."""
         reply_to = ReplyTo(next(self._numbers))
         request = make(reply_to)
-        asked = self._asked[reply_to] = Asked(request=request)
+        asked = self._asked[reply_to] = PendingRequest(request=request)
         self._machine.on_asked(self._group, request)
         self._take(request)
         return asked
 
-    async def answer(self, asked: Asked[RequestT, ResponseT]) -> ResponseT:
+    async def answer(self, asked: PendingRequest[RequestT, ResponseT]) -> ResponseT:
         """The answer to what was taken, when it has come."""
         if asked.response is not None:
             return asked.response
@@ -328,7 +328,7 @@ class GroupHost(Generic[GroupT, RequestT, NewsT, RecordT, ResponseT, KeyT]):
                 append.exception()  # looked at; the reload has its own reason
 
 
-def _answer(asked: Asked[RequestT, ResponseT], response: ResponseT) -> None:
+def _answer(asked: PendingRequest[RequestT, ResponseT], response: ResponseT) -> None:
     asked.response = response
     if asked.answer is not None and not asked.answer.done():
         asked.answer.set_result(response)

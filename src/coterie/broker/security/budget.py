@@ -81,7 +81,7 @@ class SharedBudget(Budget):
         return not self._answers_taken or self.taken + size <= self._answers_size_max
 
 
-class Share:
+class RequestBudget:
     """What one request has of its connection's budget and of its principal's: its own bytes, and those that its answer
     is about to have."""
 

@@ -25,7 +25,7 @@ from coterie.broker.storage.reader import Counted, StoreReader
 from coterie.broker.storage.store import Store, StoredPartition, StoredTopic, connect_read_only
 from coterie.broker.storage.to_the_end import run_to_the_end
 from coterie.broker.storage.transaction_store import Aborted
-from coterie.broker.storage.writer import Writer
+from coterie.broker.storage.writer import LogWriter
 from coterie.nouns.errors import WorldError
 from coterie.wire.batches import BatchHead
 
@@ -107,7 +107,7 @@ class BrokerLog:
         self._kept = store.kept()
         self.altering = asyncio.Lock()
         """Held by whoever reads configs, changes them and writes them back."""
-        self._writer = Writer(store, loop)
+        self._writer = LogWriter(store, loop)
         self._read_errors: set[str] = set()
         self.sweep_wanted = asyncio.Event()
         """Set when there are rows that nobody can read any more; `upkeep/loop` removes them."""

@@ -29,7 +29,7 @@ class _Damage(NamedTuple):
     error: DamagedLogError
 
 
-class Writer:
+class LogWriter:
     """Runs writes in the order in which they are put, and tells their results on the event loop."""
 
     def __init__(self, store: Store, loop: asyncio.AbstractEventLoop) -> None:

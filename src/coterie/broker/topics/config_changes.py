@@ -18,7 +18,7 @@ class ConfigOperation(IntEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Change:
+class ConfigChange:
     """One key's; ``operation`` as it came, which may be no :class:`ConfigOperation`."""
 
     name: str
@@ -26,7 +26,7 @@ class Change:
     value: str | None
 
 
-def altered(definition: Definition, own: Mapping[str, str], changes: Sequence[Change]) -> dict[str, str]:
+def altered(definition: Definition, own: Mapping[str, str], changes: Sequence[ConfigChange]) -> dict[str, str]:
     """``own`` with the changes made; what is not of ``definition`` is not refused here.
 
     :raises KafkaRefusal: when the changes make no sense by themselves.

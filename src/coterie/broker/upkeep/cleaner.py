@@ -7,7 +7,7 @@ why that makes a kill harmless). A batch whose bytes are damaged, or packed in a
 from collections.abc import Callable
 
 from coterie.broker.topics.policies import TopicPolicy
-from coterie.broker.upkeep.compaction import KEY_COST_BYTES, Batch, Compaction
+from coterie.broker.upkeep.compaction import KEY_COST_BYTES, Compaction, SlicedBatch
 from coterie.broker.upkeep.rows import NewRow, Row, RowReader
 from coterie.nouns.errors import WireError
 from coterie.wire.batches import BatchHead, check_crc, read_head
@@ -63,18 +63,18 @@ class Pass:
         changes: list[NewRow] = []
         for row in rows:
             batch, head = self._batch(row)
-            verdict = self._compaction.sift(batch)
-            if verdict.is_removed:
+            outcome = self._compaction.sift(batch)
+            if outcome.is_removed:
                 changes.append(NewRow(id=row.id, data=b""))
-            elif verdict.records is not None:
+            elif outcome.records is not None:
                 assert head is not None
-                data = sifted(row.data, head, verdict.records)
-                changes.append(NewRow(id=row.id, data=data, horizon_ms=verdict.horizon_ms))
-            elif verdict.horizon_ms != row.horizon_ms:
-                changes.append(NewRow(id=row.id, data=None, horizon_ms=verdict.horizon_ms))
+                data = sifted(row.data, head, outcome.records)
+                changes.append(NewRow(id=row.id, data=data, horizon_ms=outcome.horizon_ms))
+            elif outcome.horizon_ms != row.horizon_ms:
+                changes.append(NewRow(id=row.id, data=None, horizon_ms=outcome.horizon_ms))
         return changes
 
-    def _batch(self, row: Row) -> tuple[Batch, BatchHead | None]:
+    def _batch(self, row: Row) -> tuple[SlicedBatch, BatchHead | None]:
         head: BatchHead | None = None
         records = None
         try:
@@ -84,7 +84,7 @@ class Pass:
             records = () if head.is_control else slices(row.data, head)
         except WireError as error:
             self._complain(f"the batch at offset {row.base_offset} cannot be read and stays as it is: {error}")
-        return Batch(
+        return SlicedBatch(
             base_offset=row.base_offset,
             last_offset=row.last_offset,
             producer_id=-1 if head is None else head.producer_id,

@@ -26,7 +26,7 @@ _RAW_KEY_SIZE_MAX = 31
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Batch:
+class SlicedBatch:
     """A batch as compaction sees it; ``records`` is None where they cannot be read. A control batch has none."""
 
     base_offset: int
@@ -39,7 +39,7 @@ class Batch:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Verdict:
+class SiftedBatch:
     """What becomes of a batch: ``records`` None leaves them as they are, none left removes it."""
 
     records: Sequence[Slice] | None
@@ -68,7 +68,7 @@ class Compaction:
         self._with_records: set[int] = set()
         """Producers with records left of the transaction whose marker the second walk has not met."""
 
-    def see(self, batch: Batch) -> bool:
+    def see(self, batch: SlicedBatch) -> bool:
         """Note the batch's keys; False when there is no room for them, and the pass ends before this batch."""
         records = batch.records or ()
         if self._newest and len(self._newest) + len(records) > self._keys_max:
@@ -79,21 +79,21 @@ class Compaction:
                     self._newest[_noted(record.key)] = record.offset
         return True
 
-    def sift(self, batch: Batch) -> Verdict:
+    def sift(self, batch: SlicedBatch) -> SiftedBatch:
         if batch.is_control:
             return self._sift_marker(batch)
         if self._is_aborted(batch):
-            return Verdict(records=())
+            return SiftedBatch(records=())
         if batch.records is None:
             self._has_met_unreadable = True
             self._note_transaction(batch)
             # Nothing in it ever goes, so no pass is due for it: a horizon that it had is dropped.
-            return Verdict(records=None)
+            return SiftedBatch(records=None)
         kept = [record for record in batch.records if self._is_kept(record, batch.horizon_ms)]
         if kept:
             self._note_transaction(batch)
         has_tombstones = any(record.is_tombstone for record in kept)
-        return Verdict(
+        return SiftedBatch(
             records=kept if len(kept) < len(batch.records) else None,
             horizon_ms=self._horizon(batch) if has_tombstones and not self._has_met_unreadable else None,
         )
@@ -103,20 +103,20 @@ class Compaction:
             return False
         return not record.is_tombstone or self._has_met_unreadable or not self._is_over(horizon_ms)
 
-    def _sift_marker(self, batch: Batch) -> Verdict:
+    def _sift_marker(self, batch: SlicedBatch) -> SiftedBatch:
         """A marker stays as long as its transaction has records, and then as long as a tombstone would."""
         if batch.producer_id in self._with_records:
             self._with_records.discard(batch.producer_id)
-            return Verdict(records=None)
+            return SiftedBatch(records=None)
         if self._is_over(batch.horizon_ms):
-            return Verdict(records=())
-        return Verdict(records=None, horizon_ms=self._horizon(batch))
+            return SiftedBatch(records=())
+        return SiftedBatch(records=None, horizon_ms=self._horizon(batch))
 
-    def _note_transaction(self, batch: Batch) -> None:
+    def _note_transaction(self, batch: SlicedBatch) -> None:
         if batch.is_transactional:
             self._with_records.add(batch.producer_id)
 
-    def _is_aborted(self, batch: Batch) -> bool:
+    def _is_aborted(self, batch: SlicedBatch) -> bool:
         if not batch.is_transactional or batch.producer_id not in self._aborted:
             return False
         # One producer's transactions on one partition follow each other.
@@ -127,7 +127,7 @@ class Compaction:
     def _is_over(self, horizon_ms: int | None) -> bool:
         return horizon_ms is not None and horizon_ms <= self._now_ms
 
-    def _horizon(self, batch: Batch) -> int:
+    def _horizon(self, batch: SlicedBatch) -> int:
         return self._horizon_ms if batch.horizon_ms is None else batch.horizon_ms
 
 
