@@ -96,7 +96,7 @@ async def test_a_start_tells_which_folder_it_is_and_what_is_in_it(
         await log.create_topic("t", 1, {})
         await log.create_topic("u", 1, {})
         data = encode_batch([NewRecord(key=None, value=b"x")] * 3, timestamp_ms=5)
-        await log.append(log.topics["t"].partitions[0], data, read_head(data))
+        await log.append(log.topics["t"].partitions[0], [(data, read_head(data))])
     monkeypatch.setattr("coterie.broker.server.FREE_BYTES_MIN", 2**62)
     async with running(settings):
         pass

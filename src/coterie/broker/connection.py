@@ -361,7 +361,8 @@ def _settle(shared: Budget, size: int, share: RequestBudget, answer: asyncio.Tas
 
 
 def _encoded(header: RequestHeader, api: KafkaApi, values: Values) -> bytes:
-    return encode_response(header, build_response(api.key, header.api_version, values))
+    # No request is ever throttled: this broker has no quotas.
+    return encode_response(header, build_response(api.key, header.api_version, {"throttle_time": 0, **values}))
 
 
 def _out_of_turn(header: RequestHeader) -> bytes:

@@ -12,6 +12,7 @@ from coterie.broker.settings import BrokerSettings
 from coterie.broker.storage.log import BrokerLog, Topic
 from coterie.broker.transactions.coordinator import Transactions
 from coterie.broker.turns import Aside
+from coterie.nouns.ids import InstanceId
 from coterie.wire.frames import RequestHeader
 
 NODE_ID = 1
@@ -53,6 +54,12 @@ class ApiRequest:
     """Who asks."""
     conversation: Conversation | None = None
     """While it is not known who asks."""
+
+    @property
+    def instance_id(self) -> InstanceId | None:
+        """The member's `group.instance.id`; None for a dynamic member, and for every one before KIP-345."""
+        instance_id = self.told("group_instance_id", None)
+        return None if instance_id is None else InstanceId(instance_id)
 
     def told(self, field: str, default: Any) -> Any:
         """A field that older versions lack."""

@@ -16,4 +16,4 @@ async def put(log: BrokerLog, topic: str, records: dict[str, str | None]) -> int
         ],
         timestamp_ms=5,
     )
-    return await log.append(log.topics[topic].partitions[0], data, read_head(data))
+    return await log.append(log.topics[topic].partitions[0], [(data, read_head(data))])

@@ -78,7 +78,7 @@ async def test_what_is_left_of_a_full_disk_is_kept_for_what_makes_room(
             with pytest.raises(WorldError, match="the disk is full"):
                 await put(log, "t", {"a": ""})
         marker = encode_marker(producer_id=1, producer_epoch=0, is_commit=True, timestamp_ms=5)
-        await log.append(partition, marker, read_head(marker))
+        await log.append(partition, [(marker, read_head(marker))])
         await log.delete_topic(gone)
         keeping = tasks.create_task(keep_up(log, tmp_path / "log", OFTEN, now_ms=lambda: 10**6))
         async with asyncio.timeout(DEADLINE_S):

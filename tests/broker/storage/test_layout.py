@@ -53,9 +53,9 @@ async def test_a_log_of_layout_1_is_taken_over_in_place(path: Path, tmp_path: Pa
         records = decode_records(await log.read(orders.partitions[2], 0, 10**7))
         assert [record.offset for record in records] == list(range(80))
         assert records[78].value == b"v2-39"
-        assert await log.next_number("next producer id") == 3
+        assert await log.write(lambda store: store.next_number("next producer id")) == 3
         batch = encode_batch([NewRecord(key=b"k", value=b"v")], timestamp_ms=1)
-        assert await log.append(orders.partitions[0], batch, read_head(batch)) == 80
+        assert await log.append(orders.partitions[0], [(batch, read_head(batch))]) == 80
         assert (await log.create_topic("new", 1, {})).partitions[0].id not in {
             partition.id for topic in ("orders", "configs", "empty") for partition in log.topics[topic].partitions
         }

@@ -19,7 +19,7 @@ def batch(*values: bytes, timestamp_ms: int = 1) -> bytes:
 
 
 def append(log: BrokerLog, data: bytes, topic: str = "t") -> "asyncio.Future[int]":
-    return log.append(log.topics[topic].partitions[0], data, read_head(data))
+    return log.append(log.topics[topic].partitions[0], [(data, read_head(data))])
 
 
 async def test_appends_have_offsets_in_the_order_of_the_calls(tmp_path: Path) -> None:
@@ -48,12 +48,15 @@ async def test_a_topic_that_exists_fails_alone(tmp_path: Path) -> None:
     async with open_log(tmp_path / "log", tmp_path / "lock") as log:
         await log.create_topic("t", 1, {})
         outcomes = await asyncio.gather(
-            log.create_topic("t", 1, {}), append(log, batch(b"x")), log.next_number("n"), return_exceptions=True
+            log.create_topic("t", 1, {}),
+            append(log, batch(b"x")),
+            log.write(lambda store: store.next_number("n")),
+            return_exceptions=True,
         )
         assert isinstance(outcomes[0], KafkaRefusal)
         assert outcomes[0].error is ErrorCode.topic_already_exists
         assert (outcomes[1], outcomes[2]) == (0, 0)
-        assert await log.next_number("n") == 1
+        assert await log.write(lambda store: store.next_number("n")) == 1
 
 
 async def test_who_refuses_after_having_written_takes_the_whole_transaction_along(tmp_path: Path) -> None:
@@ -65,7 +68,7 @@ async def test_who_refuses_after_having_written_takes_the_whole_transaction_alon
         await log.create_topic("t", 1, {})
         with pytest.raises(AssertionError, match="refuse before the first write"):
             await log.write(write_and_refuse)
-        assert await log.next_number("n") == 0
+        assert await log.write(lambda store: store.next_number("n")) == 0
         assert await append(log, batch(b"x")) == 0
 
 
@@ -175,9 +178,9 @@ async def test_the_cluster_and_its_numbers_outlive_a_restart(tmp_path: Path) -> 
     async with open_log(tmp_path / "log", tmp_path / "lock") as log:
         cluster_id = log.cluster_id
         topic = await log.create_topic("t", 3, {"cleanup.policy": "compact"})
-        assert [await log.next_number("producer") for _ in range(3)] == [0, 1, 2]
+        assert [await log.write(lambda store: store.next_number("producer")) for _ in range(3)] == [0, 1, 2]
     async with open_log(tmp_path / "log", tmp_path / "lock") as log:
         assert log.cluster_id == cluster_id
         assert log.topics["t"].topic_id == topic.topic_id
         assert (len(log.topics["t"].partitions), log.topics["t"].configs) == (3, {"cleanup.policy": "compact"})
-        assert await log.next_number("producer") == 3
+        assert await log.write(lambda store: store.next_number("producer")) == 3

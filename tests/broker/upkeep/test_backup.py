@@ -24,7 +24,7 @@ def copied(folder: Path, target: Path, *, force: bool = False) -> int:
 
 def append(log: BrokerLog, size: int) -> "asyncio.Future[int]":
     data = encode_batch([NewRecord(key=None, value=os.urandom(size))], timestamp_ms=5)
-    return log.append(log.topics["t"].partitions[0], data, read_head(data))
+    return log.append(log.topics["t"].partitions[0], [(data, read_head(data))])
 
 
 async def test_a_copy_made_under_load_has_all_that_was_acknowledged_before_it(tmp_path: Path) -> None:
@@ -188,7 +188,7 @@ async def test_a_damaged_log_does_not_take_the_place_of_a_good_copy(
         partition = (await log.create_topic("t", 1, {})).partitions[0]
         for _ in range(50):
             data = encode_batch([NewRecord(key=None, value=b"\x5a" * 5_000)], timestamp_ms=5)
-            await log.append(partition, data, read_head(data))
+            await log.append(partition, [(data, read_head(data))])
     copied(tmp_path / "data", tmp_path / "copy")
     good = (tmp_path / "copy" / "log").read_bytes()
     damage(tmp_path / "data" / "log")

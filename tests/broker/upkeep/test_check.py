@@ -34,7 +34,7 @@ async def write(folder: Path) -> None:
                 data = encode_batch(
                     [NewRecord(key=b"a", value=b"%d" % n), NewRecord(key=b"%d" % n, value=b"x" * 200)], timestamp_ms=5
                 )
-                await log.append(topic.partitions[0], data, read_head(data))
+                await log.append(topic.partitions[0], [(data, read_head(data))])
         await log.delete_records(plain.partitions[0], 7)
         await log.set_group_configs("g", {"consumer.session.timeout.ms": "9"})
         await log.delete_topic(gone)
@@ -89,7 +89,7 @@ def test_how_far_a_long_check_has_come_is_told(path: Path, monkeypatch: pytest.M
 async def test_a_log_in_use_is_checked_and_not_disturbed(path: Path, tmp_path: Path) -> None:
     async with open_log(path, tmp_path / "lock") as log:
         data = encode_batch([NewRecord(key=None, value=b"x")], timestamp_ms=5)
-        appends = [log.append(log.topics["p"].partitions[1], data, read_head(data)) for _ in range(100)]
+        appends = [log.append(log.topics["p"].partitions[1], [(data, read_head(data))]) for _ in range(100)]
         assert await asyncio.to_thread(findings, path) == []
         assert await asyncio.gather(*appends) == list(range(100))
         assert await asyncio.to_thread(findings, path) == []
@@ -181,7 +181,7 @@ def test_each_damage_has_its_line(
 async def test_a_groups_record_that_means_nothing_is_found(path: Path, tmp_path: Path) -> None:
     async with open_log(path, tmp_path / "lock") as log:
         data = encode_batch([NewRecord(key=b"\x00\x02\x7f", value=b"")], timestamp_ms=5)
-        await log.append(log.topics[CLASSIC_TOPIC.name].partitions[0], data, read_head(data))
+        await log.append(log.topics[CLASSIC_TOPIC.name].partitions[0], [(data, read_head(data))])
     (finding,) = findings(path)
     assert finding.startswith(f"{CLASSIC_TOPIC.name}-0: the batch at offset 0 is damaged: ")
 

@@ -49,7 +49,7 @@ class Stage:
             [NewRecord(key=key.encode(), value=None if value is None else value.encode()) for key, value in records],
             timestamp_ms=timestamp_ms or self.now_ms,
         )
-        return await self.log.append(partition, data, read_head(data))
+        return await self.log.append(partition, [(data, read_head(data))])
 
     async def records(self, partition: Partition, offset: int = 0) -> list[BatchRecord]:
         found: list[BatchRecord] = []
@@ -160,7 +160,7 @@ async def test_what_cannot_be_unpacked_is_kept_whole_and_said_once(
         for value in range(3):
             data = bytearray(encode_batch([NewRecord(key=b"a", value=b"%d" % value)], timestamp_ms=1))
             data[30] ^= 0xFF  # its CRC is wrong now, as on a disk that forgets
-            await stage.log.append(partition, bytes(data), read_head(bytes(data)))
+            await stage.log.append(partition, [(bytes(data), read_head(bytes(data)))])
         await stage.put(partition, ("a", "x"))
         await stage.put(partition, ("a", "y"))
         await stage.put(partition, ("a", None))
@@ -226,7 +226,7 @@ async def test_what_an_aborted_transaction_wrote_goes_and_its_marker_later(tmp_p
             data[21:23] = struct.pack(">h", attributes)
             data[43:53] = struct.pack(">qh", 77, 0)
             data = with_crc(data)
-            await stage.log.append(partition, bytes(data), read_head(bytes(data)))
+            await stage.log.append(partition, [(bytes(data), read_head(bytes(data)))])
         await stage.log.write(
             lambda store: store.database.execute(
                 "INSERT INTO aborted (partition, last_offset, first_offset, producer_id) VALUES (?, 2, 1, 77)",
@@ -309,7 +309,7 @@ async def test_a_hostile_batch_is_kept_whole_and_said_once(tmp_path: Path, caplo
         hostile = (await stage.log.create_topic("hostile", 1, COMPACT)).partitions[0]
         for deltas in (2**63 - 1, 0), (0, 2**40):
             data = batch_of((*deltas, b"a"), (0, 1, b"b"))
-            await stage.log.append(hostile, data, read_head(data))
+            await stage.log.append(hostile, [(data, read_head(data))])
         for value in "12":
             await stage.put(hostile, ("b", value))
         partition = await stage.topic(COMPACT)
@@ -531,7 +531,7 @@ async def test_records_in_the_middle_of_a_batch_can_be_deleted(tmp_path: Path) -
 async def fill(stage: Stage, partition: Partition, size_bytes: int) -> None:
     data = encode_batch([NewRecord(key=b"a", value=os.urandom(500_000))], timestamp_ms=stage.now_ms)
     head = read_head(data)
-    await asyncio.gather(*(stage.log.append(partition, data, head) for _ in range(size_bytes // 500_000)))
+    await asyncio.gather(*(stage.log.append(partition, [(data, head)]) for _ in range(size_bytes // 500_000)))
 
 
 async def test_a_steady_load_makes_the_file_no_larger(tmp_path: Path) -> None:
@@ -630,7 +630,7 @@ async def test_a_topic_grows_and_changes(tmp_path: Path) -> None:
         assert [partition.number for partition in topic.partitions] == [0, 1, 2]
         assert topic.configs == {"cleanup.policy": "compact"}
         data = encode_batch([NewRecord(key=None, value=b"")], timestamp_ms=1)
-        assert await log.append(topic.partitions[2], data, read_head(data)) == 0
+        assert await log.append(topic.partitions[2], [(data, read_head(data))]) == 0
         await log.set_group_configs("g", {"consumer.session.timeout.ms": "9"})
         await log.set_group_configs("h", {"consumer.session.timeout.ms": "9"})
         await log.set_group_configs("h", {})
@@ -638,8 +638,8 @@ async def test_a_topic_grows_and_changes(tmp_path: Path) -> None:
         topic = log.topics["t"]
         assert [partition.end_offset for partition in topic.partitions] == [0, 0, 1]
         assert topic.configs == {"cleanup.policy": "compact"}
-        assert log.group_configs("g") == {"consumer.session.timeout.ms": "9"}
-        assert log.group_configs("h") == {}
+        assert log.group_configs["g"] == {"consumer.session.timeout.ms": "9"}
+        assert "h" not in log.group_configs
 
 
 @pytest.fixture(autouse=True)

@@ -20,7 +20,7 @@ def written(data: Path) -> BrokerSettings:
         async with open_log(settings.log_path, settings.lock_path) as log:
             partition = (await log.create_topic("t", 1, {})).partitions[0]
             batch = encode_batch([NewRecord(key=None, value=b"x")], timestamp_ms=5)
-            await log.append(partition, batch, read_head(batch))
+            await log.append(partition, [(batch, read_head(batch))])
 
     asyncio.run(write())
     return settings

@@ -14,16 +14,15 @@ from coterie.broker.apis.needs import (
     in_transaction,
     on_topic,
 )
+from coterie.broker.apis.transactional import coordinator_reply
 from coterie.broker.node import ApiRequest, Node
 from coterie.broker.topics.names import is_internal
-from coterie.groups.transaction_messages import AddPartitions, Event, Identity, Reply, TopicPartition, VerifyPartitions
-from coterie.nouns.errors import WorldError
+from coterie.groups.transaction_messages import AddPartitions, Event, Identity, TopicPartition, VerifyPartitions
 from coterie.wire.errors import ErrorCode
 from coterie.wire.shapes import Values
 
 _BATCHED_SINCE = 4
 _FENCED_SINCE = 2
-"""Before this version a fenced producer is told INVALID_PRODUCER_EPOCH (KIP-588)."""
 
 _ErrorOf = Callable[[TopicPartition], ErrorCode]
 
@@ -36,11 +35,9 @@ async def handle(node: Node, request: ApiRequest) -> Values:
             body.v3_and_below_transactional_id,
             Identity(body.v3_and_below_producer_id, body.v3_and_below_producer_epoch),
             body.v3_and_below_topics,
+            knows_fenced=request.header.api_version >= _FENCED_SINCE,
         )
-        if request.header.api_version < _FENCED_SINCE:
-            error_of = _in_old_words(error_of)
         return {
-            "throttle_time": 0,
             "results_by_topic_v3_and_below": _results(body.v3_and_below_topics, error_of),
         }
     results: list[Values] = []
@@ -48,11 +45,17 @@ async def handle(node: Node, request: ApiRequest) -> Values:
         producer = Identity(asked.producer_id, asked.producer_epoch)
         error_of = await _added(node, asked.transactional_id, producer, asked.topics, only_verifies=asked.verify_only)
         results.append({"transactional_id": asked.transactional_id, "topic_results": _results(asked.topics, error_of)})
-    return {"throttle_time": 0, "error_code": ErrorCode.none, "results_by_transaction": results}
+    return {"error_code": ErrorCode.none, "results_by_transaction": results}
 
 
 async def _added(
-    node: Node, transactional_id: str, producer: Identity, topics: Sequence[Any], *, only_verifies: bool = False
+    node: Node,
+    transactional_id: str,
+    producer: Identity,
+    topics: Sequence[Any],
+    *,
+    only_verifies: bool = False,
+    knows_fenced: bool = True,
 ) -> _ErrorOf:
     """What became of each partition."""
     asked = frozenset(TopicPartition(topic.name, number) for topic in topics for number in topic.partitions)
@@ -64,28 +67,14 @@ async def _added(
     if not asked:
         return lambda _: ErrorCode.none
     event: Event = (VerifyPartitions if only_verifies else AddPartitions)(producer=producer, partitions=asked)
-    try:
-        reply = await node.transactions.ask(transactional_id, lambda _: event)
-    except WorldError:
-        reply = Reply(error=ErrorCode.kafka_storage_error)
+    reply = await coordinator_reply(node, transactional_id, lambda _: event, knows_fenced=knows_fenced)
     return lambda of: ErrorCode.transaction_abortable if of in reply.missing else reply.error
 
 
 def _topic_error(node: Node, of: TopicPartition) -> ErrorCode | None:
     if is_internal(of.topic):
         return ErrorCode.topic_authorization_failed
-    topic = node.log.topics.get(of.topic)
-    if topic is None or topic.partition(of.partition) is None:
-        return ErrorCode.unknown_topic_or_partition
-    return None
-
-
-def _in_old_words(error_of: _ErrorOf) -> _ErrorOf:
-    def told(of: TopicPartition) -> ErrorCode:
-        error = error_of(of)
-        return ErrorCode.invalid_producer_epoch if error is ErrorCode.producer_fenced else error
-
-    return told
+    return ErrorCode.unknown_topic_or_partition if node.log.partition(*of) is None else None
 
 
 def _results(topics: Sequence[Any], error_of: _ErrorOf) -> list[Values]:

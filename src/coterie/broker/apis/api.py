@@ -25,7 +25,7 @@ class KafkaApi:
 
     def answer(self, node: Node, request: ApiRequest) -> Values | Awaitable[Values | None]:
         """The answer to ``request``; where the broker has rules, as far as they allow it."""
-        authorizer = node.admission.authorizer
-        if authorizer is None:
+        rules = node.admission.rules
+        if rules is None:
             return self.handle(node, request)
-        return answered(self.needs, AccessCheck(node, request, authorizer), self.handle)
+        return answered(self.needs, AccessCheck(node, request, rules), self.handle)

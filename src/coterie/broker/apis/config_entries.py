@@ -36,24 +36,22 @@ _TYPES = {
 
 def topic_entries(node: Node, configs: Mapping[str, str]) -> list[Values]:
     """All that a topic with these ``configs`` of its own is configured with."""
+    batch_size = str(batch_size_max({}, node.settings))
     return [
-        _entry(key, configs.get(key.name), ConfigSource.TOPIC, BROKER_NAMES.get(key.name), _broker_default(node, key))
+        _entry(
+            key,
+            configs.get(key.name),
+            ConfigSource.TOPIC,
+            BROKER_NAMES.get(key.name),
+            set_on_broker=batch_size if key.name == "max.message.bytes" and batch_size != key.default else None,
+        )
         for key in TOPIC.keys
     ]
 
 
 def group_entries(configs: Mapping[str, str]) -> list[Values]:
     """Likewise of a group."""
-    return [
-        _entry(
-            key,
-            configs.get(key.name),
-            ConfigSource.GROUP,
-            broker_name(key.name),
-            (key.default or "", ConfigSource.DEFAULT),
-        )
-        for key in GROUP.keys
-    ]
+    return [_entry(key, configs.get(key.name), ConfigSource.GROUP, broker_name(key.name)) for key in GROUP.keys]
 
 
 def broker_entries(node: Node) -> list[Values]:
@@ -62,22 +60,18 @@ def broker_entries(node: Node) -> list[Values]:
     for key, value in broker_values(node.settings, NODE_ID, f"{node.host}:{node.port}"):
         set_here = None if value == key.default else value
         synonym = None if key.default is None else key.name
-        entry = _entry(key, set_here, ConfigSource.STATIC_BROKER, synonym, (key.default or "", ConfigSource.DEFAULT))
-        entries.append({**entry, "read_only": True})
+        entries.append({**_entry(key, set_here, ConfigSource.STATIC_BROKER, synonym), "read_only": True})
     return entries
 
 
-def _broker_default(node: Node, key: Key) -> tuple[str, ConfigSource]:
-    default = key.default or ""
-    if key.name == "max.message.bytes" and (set_here := str(batch_size_max({}, node.settings))) != default:
-        return set_here, ConfigSource.STATIC_BROKER
-    return default, ConfigSource.DEFAULT
-
-
 def _entry(
-    key: Key, own: str | None, source: ConfigSource, synonym: str | None, default: tuple[str, ConfigSource]
+    key: Key, own: str | None, source: ConfigSource, synonym: str | None, *, set_on_broker: str | None = None
 ) -> Values:
-    """``own`` is the value that was set, by ``source``; behind it stands the broker's, called ``synonym`` there."""
+    """``own`` is the value that was set, by ``source``; behind it stands the broker's, called ``synonym`` there: the
+    value that was set on the broker, or Kafka's default."""
+    default = key.default or "", ConfigSource.DEFAULT
+    if set_on_broker is not None:
+        default = set_on_broker, ConfigSource.STATIC_BROKER
     synonyms = [] if own is None else [{"name": key.name, "value": own, "source": source}]
     if synonym is not None:
         synonyms.append({"name": synonym, "value": default[0], "source": default[1]})

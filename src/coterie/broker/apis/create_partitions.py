@@ -21,7 +21,7 @@ async def handle(node: Node, request: ApiRequest) -> Values:
     async for asked in in_turns({asked.name: asked for asked in request.body.topics}.values()):
         error, sentence = await outcome(_grow(node, asked, often, validate_only=request.body.validate_only))
         answers.append({"name": asked.name, "error_code": error, "error_message": sentence})
-    return {"throttle_time": 0, "results": answers}
+    return {"results": answers}
 
 
 async def _grow(node: Node, asked: Any, often: Counter[str], *, validate_only: bool) -> None:

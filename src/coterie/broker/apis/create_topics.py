@@ -23,7 +23,6 @@ async def handle(node: Node, request: ApiRequest) -> Values:
     # One after the other: each counts in the limit of the next. The last one's name decides nothing.
     asked = {topic.name: topic for topic in request.body.topics}.values()
     return {
-        "throttle_time": 0,
         "topics": [
             await _answer(node, one, often, validate_only=request.body.validate_only) async for one in in_turns(asked)
         ],

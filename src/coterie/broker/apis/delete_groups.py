@@ -16,7 +16,7 @@ async def handle(node: Node, request: ApiRequest) -> Values:
         response = await node.groups.ask(GroupId(group_id), lambda reply_to: DeleteGroup(reply_to=reply_to))
         assert isinstance(response, DeleteGroupResponse)
         results.append({"group_id": group_id, "error_code": response.error})
-    return {"throttle_time": 0, "results": results}
+    return {"results": results}
 
 
 _NEEDS = on_groups(Operation.DELETE, asked="groups_names", answers="results")

@@ -1,16 +1,17 @@
 """DeleteRecords: raises a partition's start; what stands before it is not read again · compacted topics refuse
 it, as in Kafka; waiting for replicas: there are none."""
 
+from functools import partial
 from typing import Any
 
 from coterie.broker.apis.api import KafkaApi
 from coterie.broker.apis.needs import Operation, Permission, each_partition, on_topic
+from coterie.broker.apis.partition_answers import partition_answers
 from coterie.broker.node import ApiRequest, Node
 from coterie.broker.outcome import outcome
 from coterie.broker.storage.log import Partition
 from coterie.broker.topics.configs import items_of
 from coterie.broker.topics.names import is_internal
-from coterie.broker.turns import in_turns
 from coterie.wire.errors import ErrorCode, KafkaRefusal
 from coterie.wire.shapes import Values
 
@@ -19,26 +20,15 @@ _END = -1
 
 
 async def handle(node: Node, request: ApiRequest) -> Values:
-    return {
-        "throttle_time": 0,
-        "topics": [
-            {
-                "name": topic.name,
-                "partitions": [await _answer(node, topic.name, asked) async for asked in in_turns(topic.partitions)],
-            }
-            async for topic in in_turns(request.body.topics)
-        ],
-    }
+    return {"topics": await partition_answers(request.body.topics, partial(_answer, node))}
 
 
 async def _answer(node: Node, name: str, asked: Any) -> Values:
-    topic = node.log.topics.get(name)
-    partition = topic.partition(asked.partition_index) if topic else None
+    partition = node.log.partition(name, asked.partition_index)
     error, _ = await outcome(_delete(node, name, partition, asked.offset))
-    done = partition is not None and error is ErrorCode.none
     return {
         "partition_index": asked.partition_index,
-        "low_watermark": partition.start_offset if partition and done else -1,
+        "low_watermark": partition.start_offset if partition and error is ErrorCode.none else -1,
         "error_code": error,
     }
 

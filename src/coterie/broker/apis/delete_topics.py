@@ -41,7 +41,7 @@ async def handle(node: Node, request: ApiRequest) -> Values:
                 "error_message": sentence,
             }
         )
-    return {"throttle_time": 0, "responses": answers}
+    return {"responses": answers}
 
 
 def _found(node: Node, asked: _TopicKey) -> Topic | None:

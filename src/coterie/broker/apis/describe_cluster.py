@@ -2,8 +2,8 @@
 (KIP-1073), controllers as endpoints (KIP-919): there are none."""
 
 from coterie.broker.apis.api import KafkaApi
-from coterie.broker.apis.needs import NOTHING
-from coterie.broker.apis.operations import cluster_operations
+from coterie.broker.apis.needs import CLUSTER, NOTHING
+from coterie.broker.apis.operations import allowed_operations
 from coterie.broker.node import NODE_ID, ApiRequest, Node
 from coterie.wire.errors import ErrorCode
 from coterie.wire.shapes import Values
@@ -18,22 +18,20 @@ async def handle(node: Node, request: ApiRequest) -> Values:
     if wanted != _BROKER:
         return _refusal(ErrorCode.unsupported_endpoint_type, f"Unsupported endpoint type {wanted}")
     return {
-        "throttle_time": 0,
         "error_code": ErrorCode.none,
         "error_message": None,
         "endpoint_type": _BROKER,
         "cluster_id": node.log.cluster_id,
         "controller_id": NODE_ID,
         "brokers": [{"broker_id": NODE_ID, "host": node.host, "port": node.port, "rack": None, "is_fenced": False}],
-        "cluster_authorized_operations": cluster_operations(
-            node, request, wanted=request.body.include_cluster_authorized_operations
+        "cluster_authorized_operations": allowed_operations(
+            node, request, CLUSTER, wanted=request.body.include_cluster_authorized_operations
         ),
     }
 
 
 def _refusal(error: ErrorCode, sentence: str) -> Values:
     return {
-        "throttle_time": 0,
         "error_code": error,
         "error_message": sentence,
         "endpoint_type": _BROKER,

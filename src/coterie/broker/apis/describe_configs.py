@@ -16,7 +16,6 @@ from coterie.wire.shapes import Values
 
 async def handle(node: Node, request: ApiRequest) -> Values:
     return {
-        "throttle_time": 0,
         "results": [_described(node, request, asked) async for asked in in_turns(request.body.resources)],
     }
 
@@ -52,7 +51,7 @@ def _entries(node: Node, type_: int, name: str) -> list[Values]:
         case ConfigResourceType.GROUP:
             if not name:
                 raise KafkaRefusal(ErrorCode.invalid_request, "Group name must not be empty")
-            return group_entries(node.log.group_configs(name))
+            return group_entries(node.log.group_configs.get(name, {}))
         case ConfigResourceType.BROKER:
             if not name:
                 # What is set for all brokers of the cluster while they run: nothing can be.

@@ -3,8 +3,8 @@
 from typing import Any
 
 from coterie.broker.apis.api import KafkaApi
-from coterie.broker.apis.needs import Operation, on_groups
-from coterie.broker.apis.operations import group_operations
+from coterie.broker.apis.needs import GROUP, Operation, on_groups
+from coterie.broker.apis.operations import allowed_operations
 from coterie.broker.node import ApiRequest, Node
 from coterie.broker.turns import in_turns
 from coterie.groups.classic.messages import DescribeGroup, DescribeGroupResponse
@@ -18,7 +18,6 @@ _NOT_FOUND_SINCE = 6
 
 async def handle(node: Node, request: ApiRequest) -> Values:
     return {
-        "throttle_time": 0,
         "groups": [await _described(node, request, GroupId(one)) async for one in in_turns(request.body.groups)],
     }
 
@@ -50,7 +49,7 @@ async def _described(node: Node, request: ApiRequest, group_id: GroupId) -> dict
             }
             for member in response.members
         ],
-        "authorized_operations": group_operations(node, request, group_id, wanted=is_wanted),
+        "authorized_operations": allowed_operations(node, request, GROUP, group_id, wanted=is_wanted),
     }
 
 

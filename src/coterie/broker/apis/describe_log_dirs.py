@@ -17,7 +17,7 @@ from coterie.wire.shapes import Values
 
 async def handle(node: Node, request: ApiRequest) -> Values:
     path = node.settings.data_path
-    answer = {"throttle_time": 0, "error_code": ErrorCode.none}
+    answer = {"error_code": ErrorCode.none}
     try:
         sizes = await node.log.sizes()
         total, free = await asyncio.to_thread(_room, path)

@@ -1,14 +1,15 @@
 """DescribeProducers: who writes to a partition with numbered batches, and where its open transaction begins
 (KIP-664) · nothing is left out; the coordinator's epoch is always 0: there is only ever one coordinator."""
 
+from functools import partial
 from typing import Any
 
 from coterie.broker.apis.api import KafkaApi
 from coterie.broker.apis.needs import Operation, Permission, each_partition, on_topic
+from coterie.broker.apis.partition_answers import partition_answers
 from coterie.broker.node import ApiRequest, Node
 from coterie.broker.storage.transaction_store import ProducerRow
-from coterie.broker.topics.names import name_error
-from coterie.broker.turns import in_turns
+from coterie.broker.topics.names import unknown_topic_error
 from coterie.nouns.errors import WorldError
 from coterie.wire.errors import ErrorCode
 from coterie.wire.shapes import Values
@@ -16,26 +17,16 @@ from coterie.wire.shapes import Values
 
 async def handle(node: Node, request: ApiRequest) -> Values:
     return {
-        "throttle_time": 0,
-        "topics": [
-            {
-                "name": asked.name,
-                "partitions": [
-                    await _described(node, asked.name, number) async for number in in_turns(asked.partition_indexes)
-                ],
-            }
-            async for asked in in_turns(request.body.topics)
-        ],
+        "topics": await partition_answers(
+            request.body.topics, partial(_described, node), partitions="partition_indexes"
+        )
     }
 
 
 async def _described(node: Node, topic_name: str, number: int) -> Values:
-    topic = node.log.topics.get(topic_name)
-    partition = topic.partition(number) if topic else None
-    if topic is None and name_error(topic_name):
-        return _answer(number, ErrorCode.invalid_topic_exception)
+    partition = node.log.partition(topic_name, number)
     if partition is None:
-        return _answer(number, ErrorCode.unknown_topic_or_partition)
+        return _answer(number, unknown_topic_error(topic_name))
     try:
         producers = await node.transactions.producers(partition)
     except WorldError as failure:

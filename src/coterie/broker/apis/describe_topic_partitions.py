@@ -5,10 +5,10 @@ from typing import Any
 
 from coterie.broker.apis.api import KafkaApi
 from coterie.broker.apis.metadata import described, missing
-from coterie.broker.apis.needs import Operation, Permission, each_topic, is_topic_shown, on_topic
-from coterie.broker.apis.operations import NOT_ASKED, topic_operations
+from coterie.broker.apis.needs import TOPIC, Operation, Permission, each_topic, is_topic_shown, on_topic
+from coterie.broker.apis.operations import NOT_ASKED, allowed_operations
 from coterie.broker.node import ApiRequest, Node
-from coterie.broker.topics.names import name_error
+from coterie.broker.topics.names import unknown_topic_error
 from coterie.broker.turns import in_turns
 from coterie.wire.errors import ErrorCode
 from coterie.wire.shapes import Values
@@ -45,28 +45,26 @@ async def handle(node: Node, request: ApiRequest) -> Values:
             next_cursor = {"topic_name": name, "partition_index": first + len(shown)}
             break
         first = 0
-    return {"throttle_time": 0, "topics": topics, "next_cursor": next_cursor}
+    return {"topics": topics, "next_cursor": next_cursor}
 
 
 def _answer(node: Node, request: ApiRequest, name: str) -> dict[str, Any]:
     topic = node.log.topics.get(name)
     if topic is None:
-        error = ErrorCode.invalid_topic_exception if name_error(name) else ErrorCode.unknown_topic_or_partition
-        answer: dict[str, Any] = missing(name, error)
+        answer: dict[str, Any] = missing(name, unknown_topic_error(name))
     else:
         answer = described(topic)
         # Empty and not null: Kafka's own client trips over null.
         nobody: Values = {"eligible_leader_replicas": (), "last_known_elr": ()}
         answer["partitions"] = [{**partition, **nobody} for partition in answer["partitions"]]
     # Nobody can leave them out of the question.
-    answer["topic_authorized_operations"] = topic_operations(node, request, name, wanted=True)
+    answer["topic_authorized_operations"] = allowed_operations(node, request, TOPIC, name)
     return answer
 
 
 def _refusal(body: Any) -> Values:
     """A cursor that points nowhere."""
     return {
-        "throttle_time": 0,
         "topics": [
             missing(topic.name, ErrorCode.invalid_request) | {"topic_authorized_operations": NOT_ASKED}
             for topic in body.topics

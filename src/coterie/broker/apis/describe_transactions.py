@@ -15,7 +15,6 @@ from coterie.wire.shapes import Values
 
 async def handle(node: Node, request: ApiRequest) -> Values:
     return {
-        "throttle_time": 0,
         "transaction_states": [await _described(node, name) async for name in in_turns(request.body.transactional_ids)],
     }
 

@@ -48,13 +48,12 @@ class _Found:
 
 async def handle(node: Node, request: ApiRequest) -> Values:
     if refusal := _session_refusal(request):
-        return {"throttle_time": 0, "error_code": refusal, "session_id": _NO_SESSION, "responses": ()}
+        return {"error_code": refusal, "session_id": _NO_SESSION, "responses": ()}
     wanted = [(topic, await _wanted(node, topic)) async for topic in in_turns(request.body.topics)]
     every = [one for _, partitions in wanted for one in partitions]
     found = await _long_poll(node, request, every)
     answers = iter(found)
     return {
-        "throttle_time": 0,
         "error_code": ErrorCode.none,
         "session_id": _NO_SESSION,
         "responses": [

@@ -16,9 +16,9 @@ _MANY_SINCE = 4
 async def handle(node: Node, request: ApiRequest) -> Values:
     key_type = request.told("key_type", _GROUP)
     if request.header.api_version < _MANY_SINCE:
-        return {"throttle_time": 0} | _answer(node, key_type, request.body.key)
+        return _answer(node, key_type, request.body.key)
     keys = request.body.coordinator_keys
-    return {"throttle_time": 0, "coordinators": [_answer(node, key_type, key) async for key in in_turns(keys)]}
+    return {"coordinators": [_answer(node, key_type, key) async for key in in_turns(keys)]}
 
 
 def _answer(node: Node, key_type: int, key: str) -> dict[str, object]:

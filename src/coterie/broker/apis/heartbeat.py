@@ -4,7 +4,6 @@ from collections.abc import Awaitable
 
 from coterie.broker.apis.api import KafkaApi
 from coterie.broker.apis.needs import Operation, Permission, in_group
-from coterie.broker.apis.static_members import instance_id_of
 from coterie.broker.node import ApiRequest, Node
 from coterie.groups.classic.messages import Heartbeat, HeartbeatResponse, Response
 from coterie.nouns.ids import Generation, GroupId, MemberId
@@ -19,7 +18,7 @@ def handle(node: Node, request: ApiRequest) -> Values | Awaitable[Values]:
             reply_to=reply_to,
             member_id=MemberId(body.member_id),
             generation=Generation(body.generation_id),
-            instance_id=instance_id_of(request),
+            instance_id=request.instance_id,
         ),
     )
     return _told(answer) if isinstance(answer, HeartbeatResponse) else _told_later(answer)
@@ -31,7 +30,7 @@ async def _told_later(answer: Response | Awaitable[Response]) -> Values:
 
 
 def _told(response: Response) -> Values:
-    return {"throttle_time": 0, "error_code": response.error}
+    return {"error_code": response.error}
 
 
 API = KafkaApi(key=12, versions=range(5), handle=handle, needs=Permission(whole=in_group(Operation.READ)))

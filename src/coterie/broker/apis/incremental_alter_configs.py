@@ -49,7 +49,7 @@ async def answered(node: Node, request: ApiRequest, altering: Callable[[Any], Al
                 "resource_name": asked.resource_name,
             }
         )
-    return {"throttle_time": 0, "responses": answers}
+    return {"responses": answers}
 
 
 async def _alter(node: Node, asked: Any, alter: Alter, often: Counter[Any], *, validate_only: bool) -> None:
@@ -87,7 +87,7 @@ async def _alter_topic(node: Node, name: str, alter: Alter, *, validate_only: bo
 async def _alter_group(node: Node, name: str, alter: Alter, *, validate_only: bool) -> None:
     if not name:
         raise KafkaRefusal(ErrorCode.invalid_request, "Default group resources are not allowed.")
-    configs = alter(GROUP, node.log.group_configs(name))
+    configs = alter(GROUP, node.log.group_configs.get(name, {}))
     _refuse(group_config_error(configs))
     if not validate_only:
         await node.log.set_group_configs(name, configs)

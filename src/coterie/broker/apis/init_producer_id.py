@@ -4,6 +4,7 @@ meanwhile, with CONCURRENT_TRANSACTIONS; here that takes no time) · two-phase c
 
 from coterie.broker.apis.api import KafkaApi
 from coterie.broker.apis.needs import CLUSTER, TOPIC, TRANSACTIONAL_ID, AccessCheck, Operation, Permission
+from coterie.broker.apis.transactional import coordinator_reply
 from coterie.broker.node import ApiRequest, Node
 from coterie.groups.transaction_messages import NOBODY, Identity, InitProducerId
 from coterie.nouns.errors import WorldError
@@ -12,7 +13,6 @@ from coterie.wire.errors import ErrorCode
 from coterie.wire.shapes import Values, milliseconds
 
 _FENCED_SINCE = 4
-"""Before this version a fenced producer is told INVALID_PRODUCER_EPOCH (KIP-588)."""
 
 
 async def handle(node: Node, request: ApiRequest) -> Values:
@@ -25,26 +25,22 @@ async def handle(node: Node, request: ApiRequest) -> Values:
             return _answer(ErrorCode.kafka_storage_error)
     if not transactional_id or (expected.producer_id == NO_PRODUCER_ID) != (expected.epoch == NO_PRODUCER_EPOCH):
         return _answer(ErrorCode.invalid_request)
-    try:
-        reply = await node.transactions.ask(
-            transactional_id,
-            lambda fresh_producer_id: InitProducerId(
-                timeout_ms=milliseconds(request.body.transaction_timeout),
-                timeout_max_ms=node.settings.transactions.timeout_max_ms,
-                expected=None if expected == NOBODY else expected,
-                fresh_producer_id=fresh_producer_id,
-            ),
-        )
-    except WorldError:
-        return _answer(ErrorCode.kafka_storage_error)
-    if reply.error is ErrorCode.producer_fenced and request.header.api_version < _FENCED_SINCE:
-        return _answer(ErrorCode.invalid_producer_epoch)
+    reply = await coordinator_reply(
+        node,
+        transactional_id,
+        lambda fresh_producer_id: InitProducerId(
+            timeout_ms=milliseconds(request.body.transaction_timeout),
+            timeout_max_ms=node.settings.transactions.timeout_max_ms,
+            expected=None if expected == NOBODY else expected,
+            fresh_producer_id=fresh_producer_id,
+        ),
+        knows_fenced=request.header.api_version >= _FENCED_SINCE,
+    )
     return _answer(reply.error, reply.producer)
 
 
 def _answer(error: ErrorCode, producer: Identity = NOBODY) -> Values:
     return {
-        "throttle_time": 0,
         "error_code": error,
         "producer_id": producer.producer_id,
         "producer_epoch": producer.epoch,

@@ -4,7 +4,6 @@ of more than 1,000 characters are refused: every member id has one in it, and is
 
 from coterie.broker.apis.api import KafkaApi
 from coterie.broker.apis.needs import Operation, Permission, in_group
-from coterie.broker.apis.static_members import instance_id_of
 from coterie.broker.groups.classic import fresh_member_id
 from coterie.broker.node import ApiRequest, Node
 from coterie.groups.classic.messages import JoinGroup, JoinGroupResponse, MemberProtocol
@@ -21,7 +20,7 @@ _ID_LENGTH_MAX = 1_000
 async def handle(node: Node, request: ApiRequest) -> Values:
     body = request.body
     client_id = request.header.client_id or ""
-    instance_id = instance_id_of(request)
+    instance_id = request.instance_id
     if max(len(client_id), len(instance_id or "")) > _ID_LENGTH_MAX:
         return _answer(request, JoinGroupResponse(error=ErrorCode.invalid_request, member_id=body.member_id))
     session_timeout_ms = milliseconds(body.session_timeout)
@@ -52,7 +51,6 @@ def _answer(request: ApiRequest, response: JoinGroupResponse) -> Values:
     if protocol is None and request.header.api_version < _NULLABLE_PROTOCOL_SINCE:
         protocol = ""
     return {
-        "throttle_time": 0,
         "error_code": response.error,
         "generation_id": response.generation,
         "protocol_type": response.protocol_type,

@@ -28,7 +28,6 @@ async def handle(node: Node, request: ApiRequest) -> Values:
     if is_one and error is ErrorCode.none:
         error = response.members[0][1]
     return {
-        "throttle_time": 0,
         "error_code": error,
         "members": [
             {"member_id": member_id, "group_instance_id": asked.instance_id, "error_code": member_error}

@@ -5,7 +5,6 @@ from coterie.broker.apis.api import KafkaApi
 from coterie.broker.apis.needs import Operation, Permission, in_cluster
 from coterie.broker.apis.resources import ConfigResourceType
 from coterie.broker.node import NODE_ID, ApiRequest, Node
-from coterie.broker.storage.log import GROUP_CONFIGS
 from coterie.wire.errors import ErrorCode
 from coterie.wire.shapes import Values
 
@@ -17,18 +16,17 @@ async def handle(node: Node, request: ApiRequest) -> Values:
     names = {
         ConfigResourceType.TOPIC: sorted(node.log.topics),
         ConfigResourceType.BROKER: [str(NODE_ID)],
-        ConfigResourceType.GROUP: sorted(node.log.kept(GROUP_CONFIGS)),
+        ConfigResourceType.GROUP: sorted(node.log.group_configs),
     }
     # Before v1 there was no choice: client metrics.
     wanted = request.told("resource_types", (_CLIENT_METRICS,)) or tuple(names)
-    if unknown := {*wanted} - {*ConfigResourceType, _LOGGER, _CLIENT_METRICS}:
-        return _answer(ErrorCode.unsupported_version if unknown else ErrorCode.none, {})
+    if {*wanted} - {*ConfigResourceType, _LOGGER, _CLIENT_METRICS}:
+        return _answer(ErrorCode.unsupported_version, {})
     return _answer(ErrorCode.none, {type_: names for type_, names in names.items() if type_ in wanted})
 
 
 def _answer(error: ErrorCode, names: dict[ConfigResourceType, list[str]]) -> Values:
     return {
-        "throttle_time": 0,
         "error_code": error,
         "config_resources": [
             {"resource_type": type_, "resource_name": name} for type_, some in names.items() for name in some

@@ -33,7 +33,7 @@ async def handle(node: Node, request: ApiRequest) -> Values:
                     "group_type": _CLASSIC,
                 }
             )
-    return {"throttle_time": 0, "error_code": ErrorCode.none, "groups": groups}
+    return {"error_code": ErrorCode.none, "groups": groups}
 
 
 # -- what it needs -----------------------------------------------------------------------------------------------------

@@ -3,14 +3,15 @@ greatest timestamp (KIP-734), the first one since a timestamp · tiers (KIP-405)
 
 import asyncio
 from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
 from coterie.broker.apis.api import KafkaApi
 from coterie.broker.apis.fetch import reads_committed
 from coterie.broker.apis.needs import Operation, Permission, each_partition, on_topic
+from coterie.broker.apis.partition_answers import partition_answers
 from coterie.broker.node import LEADER_EPOCH, ApiRequest, Node
 from coterie.broker.storage.log import Partition
-from coterie.broker.turns import in_turns
 from coterie.nouns.errors import WireError, WorldError
 from coterie.wire.batches import read_head
 from coterie.wire.errors import ErrorCode
@@ -31,23 +32,11 @@ _NOWHERE = (-1, -1)
 
 
 async def handle(node: Node, request: ApiRequest) -> Values:
-    return {
-        "throttle_time": 0,
-        "topics": [
-            {
-                "name": asked.name,
-                "partitions": [
-                    await _answer(node, request, asked.name, one) async for one in in_turns(asked.partitions)
-                ],
-            }
-            async for asked in in_turns(request.body.topics)
-        ],
-    }
+    return {"topics": await partition_answers(request.body.topics, partial(_answer, node, request))}
 
 
 async def _answer(node: Node, request: ApiRequest, topic_name: str, asked: Any) -> Values:
-    topic = node.log.topics.get(topic_name)
-    partition = topic.partition(asked.partition_index) if topic else None
+    partition = node.log.partition(topic_name, asked.partition_index)
     error, (timestamp_ms, offset) = ErrorCode.none, _NOWHERE
     if partition is None:
         error = ErrorCode.unknown_topic_or_partition

@@ -34,7 +34,6 @@ async def handle(node: Node, request: ApiRequest) -> Values:
     except ValueError:
         return _failed(ErrorCode.invalid_regular_expression)
     return {
-        "throttle_time": 0,
         "error_code": ErrorCode.none,
         "unknown_state_filters": [state for state in asked if state not in _STATES],
         "transaction_states": [
@@ -50,7 +49,7 @@ async def handle(node: Node, request: ApiRequest) -> Values:
 
 
 def _failed(error: ErrorCode) -> Values:
-    return {"throttle_time": 0, "error_code": error, "transaction_states": ()}
+    return {"error_code": error, "transaction_states": ()}
 
 
 def _matching(transactions: Sequence[_Named], pattern: str) -> list[_Named]:

@@ -5,8 +5,8 @@ from typing import Any
 
 from coterie.broker.apis.api import KafkaApi
 from coterie.broker.apis.create_topics import check_name, check_room
-from coterie.broker.apis.needs import AccessCheck, Each, Operation, Permission, creation, is_topic_shown
-from coterie.broker.apis.operations import cluster_operations, topic_operations
+from coterie.broker.apis.needs import CLUSTER, TOPIC, AccessCheck, Each, Operation, Permission, creation, is_topic_shown
+from coterie.broker.apis.operations import allowed_operations
 from coterie.broker.node import LEADER_EPOCH, NODE_ID, ApiRequest, Node
 from coterie.broker.outcome import outcome
 from coterie.broker.storage.log import Topic
@@ -26,17 +26,18 @@ async def handle(node: Node, request: ApiRequest) -> Values:
     else:
         # Whoever asks twice is answered once.
         topics = [await _answer(node, request, one) async for one in in_turns(dict.fromkeys(asked))]
-    told = request.told("include_topic_authorized_operations", False)
+    wanted = request.told("include_topic_authorized_operations", False)
     async for topic in in_turns(topics):
-        topic["topic_authorized_operations"] = topic_operations(node, request, topic["name"], wanted=told)
+        topic["topic_authorized_operations"] = allowed_operations(
+            node, request, TOPIC, topic["name"] or "", wanted=wanted
+        )
     return {
-        "throttle_time": 0,
         "brokers": [node.address | {"rack": None}],
         "cluster_id": node.log.cluster_id,
         "controller_id": NODE_ID,
         "topics": topics,
-        "cluster_authorized_operations": cluster_operations(
-            node, request, wanted=request.told("include_cluster_authorized_operations", False)
+        "cluster_authorized_operations": allowed_operations(
+            node, request, CLUSTER, wanted=request.told("include_cluster_authorized_operations", False)
         ),
         "error_code": ErrorCode.none,
     }

@@ -9,7 +9,7 @@ from typing import Any
 
 from coterie.broker.apis.resources import ConfigResourceType
 from coterie.broker.node import ApiRequest, Node, topic_of
-from coterie.broker.security.authorizer import THE_CLUSTER, Authorizer, ResourceType
+from coterie.broker.security.authorizer import THE_CLUSTER, ResourceType, Rules
 from coterie.broker.security.authorizer import Operation as Operation
 from coterie.wire.errors import ErrorCode
 from coterie.wire.shapes import Values
@@ -34,20 +34,20 @@ _CODES = {
 
 @dataclass(frozen=True, slots=True)
 class AccessCheck:
-    """One request, and who may say no to it."""
+    """One request, and the rules that allow or refuse it."""
 
     node: Node
     request: ApiRequest
-    authorizer: Authorizer
+    rules: Rules
 
     def may(self, operation: Operation, type_: ResourceType, name: str = THE_CLUSTER) -> bool:
-        return self.authorizer.may(self.request.principal, operation, type_, name, self.request.peer_host)
+        return self.rules.may(self.request.principal, operation, type_, name, self.request.peer_host)
 
     def refusal(self, operation: Operation, type_: ResourceType, name: str = THE_CLUSTER) -> ErrorCode | None:
         return None if self.may(operation, type_, name) else _CODES[type_]
 
     def may_anywhere(self, operation: Operation, type_: ResourceType) -> bool:
-        return self.authorizer.may_anywhere(self.request.principal, operation, type_, self.request.peer_host)
+        return self.rules.may_anywhere(self.request.principal, operation, type_, self.request.peer_host)
 
     def topic(self, operation: Operation, asked: Any, name_field: str = "name") -> ErrorCode | None:
         """The refusal for a topic by name or by id; None for an id without a topic, which the API itself answers."""

@@ -15,7 +15,7 @@ from coterie.groups.classic.offset_messages import (
     OffsetCommitResponse,
     TopicId,
 )
-from coterie.nouns.ids import Generation, GroupId, InstanceId, MemberId, TopicPartition
+from coterie.nouns.ids import Generation, GroupId, MemberId, TopicPartition
 from coterie.wire.errors import ErrorCode
 from coterie.wire.shapes import Values, milliseconds
 
@@ -38,7 +38,6 @@ async def handle(node: Node, request: ApiRequest) -> Values:
     new = tuple(one for _, partitions in checked for one in partitions if isinstance(one, NewOffset))
     errors = iter(await _commit(node, request, new) if new else ())
     return {
-        "throttle_time": 0,
         "topics": [
             {
                 "name": getattr(asked, "name", None),
@@ -60,13 +59,12 @@ async def handle(node: Node, request: ApiRequest) -> Values:
 async def _commit(node: Node, request: ApiRequest, new: tuple[NewOffset, ...]) -> tuple[ErrorCode, ...]:
     """A code for each of the offsets."""
     body = request.body
-    instance_id = request.told("group_instance_id", None)
     response = await node.groups.ask(
         GroupId(body.group_id),
         lambda reply_to: OffsetCommit(
             reply_to=reply_to,
             member_id=MemberId(body.member_id),
-            instance_id=None if instance_id is None else InstanceId(instance_id),
+            instance_id=request.instance_id,
             generation=Generation(body.generation_id_or_member_epoch),
             retention_ms=_retention_ms(request),
             offsets=new,

@@ -1,11 +1,9 @@
 """OffsetDelete: forgets offsets of a group, unless a consumer of it reads their topic (KIP-496) · leaves out
 nothing."""
 
-from typing import Any
-
 from coterie.broker.apis.api import KafkaApi
 from coterie.broker.apis.needs import Operation, Permission, each_partition, in_group, on_topic
-from coterie.broker.node import ApiRequest, Node, topic_of
+from coterie.broker.node import ApiRequest, Node
 from coterie.groups.classic.offset_messages import OffsetDelete, OffsetDeleteResponse
 from coterie.nouns.ids import GroupId, TopicPartition
 from coterie.wire.errors import ErrorCode
@@ -15,7 +13,10 @@ from coterie.wire.shapes import Values
 async def handle(node: Node, request: ApiRequest) -> Values:
     body = request.body
     # What is not there is decided before the group is asked: topics may come and go while it answers.
-    checked = [(asked, [_is_there(node, asked, partition) for partition in asked.partitions]) for asked in body.topics]
+    checked = [
+        (asked, [node.log.partition(asked.name, one.partition_index) is not None for one in asked.partitions])
+        for asked in body.topics
+    ]
     there = tuple(
         TopicPartition(asked.name, partition.partition_index)
         for asked, found in checked
@@ -26,7 +27,7 @@ async def handle(node: Node, request: ApiRequest) -> Values:
         GroupId(body.group_id), lambda reply_to: OffsetDelete(reply_to=reply_to, partitions=there)
     )
     assert isinstance(response, OffsetDeleteResponse)
-    answer = {"error_code": response.error, "throttle_time": 0, "topics": ()}
+    answer = {"error_code": response.error, "topics": ()}
     if response.error is not ErrorCode.none:
         return answer
     errors = iter(response.errors)
@@ -46,11 +47,6 @@ async def handle(node: Node, request: ApiRequest) -> Values:
             if found
         ]
     }
-
-
-def _is_there(node: Node, asked: Any, partition: Any) -> bool:
-    topic = topic_of(node, asked)
-    return topic is not None and topic.partition(partition.partition_index) is not None
 
 
 _NEEDS = Permission(whole=in_group(Operation.DELETE), each=[each_partition(on_topic(Operation.READ))])

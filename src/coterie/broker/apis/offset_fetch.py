@@ -27,8 +27,8 @@ _NO_OFFSET = -1
 async def handle(node: Node, request: ApiRequest) -> Values:
     if request.header.api_version >= _MANY_SINCE:
         groups = [await _answer(node, request, asked) async for asked in in_turns(request.body.groups)]
-        return {"throttle_time": 0, "groups": groups}
-    return {"throttle_time": 0} | await _answer(node, request, request.body)
+        return {"groups": groups}
+    return await _answer(node, request, request.body)
 
 
 async def _answer(node: Node, request: ApiRequest, asked: Any) -> dict[str, Any]:

@@ -1,13 +1,14 @@
 """OffsetForLeaderEpoch: where a leader's time ended, for clients that look whether a log was cut off (KIP-320) ·
 former leaders, followers: one broker leads everything, always in the same epoch."""
 
+from functools import partial
 from typing import Any
 
 from coterie.broker.apis.api import KafkaApi
 from coterie.broker.apis.needs import Operation, Permission, each_partition, on_topic
+from coterie.broker.apis.partition_answers import partition_answers
 from coterie.broker.node import LEADER_EPOCH, ApiRequest, Node
 from coterie.broker.storage.log import Partition
-from coterie.broker.turns import in_turns
 from coterie.wire.errors import ErrorCode
 from coterie.wire.shapes import Values
 
@@ -17,21 +18,11 @@ _NOWHERE = (-1, -1)
 
 
 async def handle(node: Node, request: ApiRequest) -> Values:
-    return {
-        "throttle_time": 0,
-        "topics": [
-            {
-                "topic": topic.topic,
-                "partitions": [_answer(node, topic.topic, asked) async for asked in in_turns(topic.partitions)],
-            }
-            async for topic in in_turns(request.body.topics)
-        ],
-    }
+    return {"topics": await partition_answers(request.body.topics, partial(_answer, node), name="topic")}
 
 
-def _answer(node: Node, name: str, asked: Any) -> Values:
-    topic = node.log.topics.get(name)
-    partition = topic.partition(asked.partition) if topic else None
+async def _answer(node: Node, name: str, asked: Any) -> Values:
+    partition = node.log.partition(name, asked.partition)
     error, (epoch, end_offset) = ErrorCode.none, _NOWHERE
     if partition is None:
         error = ErrorCode.unknown_topic_or_partition

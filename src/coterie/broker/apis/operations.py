@@ -1,4 +1,4 @@
-"""Fields that tell a client what it may do with a topic, a group or the cluster (KIP-430): the authorizer says it."""
+"""Fields that tell a client what it may do with a topic, a group or the cluster (KIP-430): by the access rules."""
 
 from collections.abc import Mapping
 
@@ -51,25 +51,15 @@ _MEANT_FOR: Mapping[ResourceType, tuple[Operation, ...]] = {
 """What can be done with each at all."""
 
 
-def topic_operations(node: Node, request: ApiRequest, name: str | None, *, wanted: bool) -> int:
-    """A bit for each operation by Kafka's numbers."""
-    return _allowed(node, request, ResourceType.TOPIC, name or "") if wanted else NOT_ASKED
-
-
-def group_operations(node: Node, request: ApiRequest, group_id: str, *, wanted: bool) -> int:
-    """Likewise on a group."""
-    return _allowed(node, request, ResourceType.GROUP, group_id) if wanted else NOT_ASKED
-
-
-def cluster_operations(node: Node, request: ApiRequest, *, wanted: bool) -> int:
-    """Likewise on the cluster."""
-    return _allowed(node, request, ResourceType.CLUSTER, THE_CLUSTER) if wanted else NOT_ASKED
-
-
-def _allowed(node: Node, request: ApiRequest, type_: ResourceType, name: str) -> int:
-    authorizer = node.admission.authorizer
+def allowed_operations(
+    node: Node, request: ApiRequest, type_: ResourceType, name: str = THE_CLUSTER, *, wanted: bool = True
+) -> int:
+    """A bit for each operation by Kafka's numbers; `NOT_ASKED` where they are not ``wanted``."""
+    if not wanted:
+        return NOT_ASKED
+    rules = node.admission.rules
     return sum(
         1 << _NUMBERS[operation]
         for operation in _MEANT_FOR[type_]
-        if authorizer is None or authorizer.may(request.principal, operation, type_, name, request.peer_host)
+        if rules is None or rules.may(request.principal, operation, type_, name, request.peer_host)
     )

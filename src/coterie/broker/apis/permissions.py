@@ -1,4 +1,4 @@
-"""Where the authorizer is asked: around each API's handler, by the `Permission` that the API declares.
+"""Where the access rules are applied: around each API's handler, by the `Permission` that the API declares.
 
 What the peer may not have is taken out of the request before the API sees it, and put into the answer afterwards with
 the code that Kafka gives. When nothing is left to ask for, the API is not asked at all.

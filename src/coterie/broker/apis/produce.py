@@ -76,7 +76,7 @@ async def handle(node: Node, request: ApiRequest) -> Values | None:
             # Nobody awaits an answer, so a closed connection is the only way to say it; Kafka does so, too.
             raise WireError(f"a produce with acks 0 failed: {responses}")
         return None
-    return {"throttle_time": 0, "responses": responses}
+    return {"responses": responses}
 
 
 def _queue(node: Node, request: ApiRequest, topic_data: Any, data: Any) -> _Queued | KafkaRefusal:

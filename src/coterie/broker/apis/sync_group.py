@@ -2,7 +2,6 @@
 
 from coterie.broker.apis.api import KafkaApi
 from coterie.broker.apis.needs import Operation, Permission, in_group
-from coterie.broker.apis.static_members import instance_id_of
 from coterie.broker.node import ApiRequest, Node
 from coterie.groups.classic.messages import SyncGroup, SyncGroupResponse
 from coterie.nouns.ids import Generation, GroupId, MemberId
@@ -26,7 +25,7 @@ async def handle(node: Node, request: ApiRequest) -> Values:
             protocol_type=request.told("protocol_type", None),
             protocol=request.told("protocol_name", None),
             assignments=tuple((MemberId(one.member_id), one.assignment) for one in body.assignments),
-            instance_id=instance_id_of(request),
+            instance_id=request.instance_id,
         ),
     )
     assert isinstance(response, SyncGroupResponse)
@@ -35,7 +34,6 @@ async def handle(node: Node, request: ApiRequest) -> Values:
 
 def _answer(response: SyncGroupResponse) -> Values:
     return {
-        "throttle_time": 0,
         "error_code": response.error,
         "protocol_type": response.protocol_type,
         "protocol_name": response.protocol,

@@ -56,7 +56,7 @@ _SOFTWARE = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9\-.]*[a-zA-Z0-9])?")
 async def api_versions(node: Node, request: ApiRequest) -> Values:
     names = [request.told(f"client_software_{what}", "unknown") for what in ("name", "version")]
     if not all(_SOFTWARE.fullmatch(name) for name in names):
-        return {"error_code": ErrorCode.invalid_request, "api_keys": (), "throttle_time": 0}
+        return {"error_code": ErrorCode.invalid_request, "api_keys": ()}
     return supported_versions(ErrorCode.none)
 
 
@@ -88,7 +88,6 @@ def supported_versions(error: ErrorCode) -> Values:
             }
             for api in sorted(APIS.values(), key=lambda api: api.key)
         ],
-        "throttle_time": 0,
         "supported_features": [{"name": "transaction.version", "min_version": 1, "max_version": 2}],
         "finalized_features_epoch": 0,
         "finalized_features": [{"name": "transaction.version", "max_version_level": 2, "min_version_level": 2}],

@@ -51,7 +51,7 @@ class GroupLog(Generic[RecordT]):
         """The future is done once the records are durable, or fails with a `WorldError`."""
         lines = (self._topic.encode_line(group_id, record) for record in records)
         batches = [encode_batch(some, timestamp_ms=now_ms) for some in _cut(lines)]
-        return self._log.append_together(self._partition, [(batch, read_head(batch)) for batch in batches])
+        return self._log.append(self._partition, [(batch, read_head(batch)) for batch in batches])
 
     async def load_all(self) -> Mapping[GroupId, Sequence[RecordT]]:
         """Every group's records. Of each key only the last one counts, and is handed out.

@@ -3,7 +3,7 @@
 import ssl
 from collections.abc import Sequence
 
-from coterie.broker.security.authorizer import Authorizer, Rules, read_rules
+from coterie.broker.security.authorizer import Rules, read_rules
 from coterie.broker.security.budget import Budgets
 from coterie.broker.security.denials import Denials
 from coterie.broker.security.tls import server_context
@@ -38,7 +38,7 @@ class Admission:
         return self._tls.value if self._tls is not None else None
 
     @property
-    def authorizer(self) -> Authorizer | None:
+    def rules(self) -> Rules | None:
         """None: everybody who is in may do everything."""
         return self._rules.value if self._rules is not None else None
 

@@ -1,4 +1,4 @@
-"""The authorizer's seam, and the one child it has: rules of a file, one a line, that people can read.
+"""The access rules of a file, one a line, that people can read.
 
     # a # at the start of a line or after a space begins a comment; group:pay#1 holds none
     super User:admin
@@ -27,7 +27,6 @@ from enum import StrEnum
 from functools import lru_cache
 from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address, ip_network
 from pathlib import Path
-from typing import Protocol
 
 from coterie.broker.security.principals import Principal
 from coterie.nouns.errors import WorldError
@@ -58,16 +57,6 @@ class ResourceType(StrEnum):
 
 THE_CLUSTER = "kafka-cluster"
 """Its name, where one is asked for."""
-
-
-class Authorizer(Protocol):
-    """Says who may do what. Asked on the event loop: it answers at once."""
-
-    def may(self, who: Principal, operation: Operation, type_: ResourceType, name: str, host: str) -> bool:
-        """Whether ``who``, coming from ``host``, may do ``operation`` on the resource."""
-
-    def may_anywhere(self, who: Principal, operation: Operation, type_: ResourceType, host: str) -> bool:
-        """Whether there is any resource of the type on which it may."""
 
 
 _BROUGHT_BY: Mapping[Operation, frozenset[Operation]] = {
@@ -108,12 +97,13 @@ class Rule:
 
 @dataclass(frozen=True, slots=True)
 class Rules:
-    """Matches `Authorizer`."""
+    """Decides who may do what; called on the event loop."""
 
     rules: Sequence[Rule]
     super_users: frozenset[str]
 
     def may(self, who: Principal, operation: Operation, type_: ResourceType, name: str, host: str) -> bool:
+        """Whether ``who``, coming from ``host``, may do ``operation`` on the resource."""
         if str(who) in self.super_users:
             return True
         if any(not rule.allows and rule.covers(name) for rule in self._met(who, {operation}, type_, host)):
@@ -122,6 +112,7 @@ class Rules:
         return any(rule.allows and rule.covers(name) for rule in self._met(who, wanted, type_, host))
 
     def may_anywhere(self, who: Principal, operation: Operation, type_: ResourceType, host: str) -> bool:
+        """Whether there is any resource of the type on which ``who`` may do ``operation``."""
         # As in Kafka, an allowed name counts unless it is denied as well, or a denied prefix holds it.
         if str(who) in self.super_users:
             return True

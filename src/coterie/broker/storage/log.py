@@ -33,9 +33,6 @@ logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
-GROUP_CONFIGS = "group configs"
-"""The kind of what `BrokerLog.keep` remembers for IncrementalAlterConfigs on a group."""
-
 
 class Partition:
     """One partition: its ends, and who waits for it to grow."""
@@ -104,7 +101,8 @@ class BrokerLog:
         self.cluster_id = store.cluster_id
         self.topics = {stored.name: Topic(stored) for stored in store.topics()}
         self.topics_by_id: dict[UUID, Topic] = {topic.topic_id: topic for topic in self.topics.values()}
-        self._kept = store.kept()
+        self.group_configs = store.group_configs()
+        """By group id, what was set of a group; groups with nothing set are left out."""
         self.altering = asyncio.Lock()
         """Held by whoever reads configs, changes them and writes them back."""
         self._writer = LogWriter(store, loop)
@@ -115,6 +113,10 @@ class BrokerLog:
     @property
     def partition_count(self) -> int:
         return sum(len(topic.partitions) for topic in self.topics.values())
+
+    def partition(self, topic_name: str, number: int) -> Partition | None:
+        topic = self.topics.get(topic_name)
+        return None if topic is None else topic.partition(number)
 
     @property
     def has_room(self) -> bool:
@@ -131,19 +133,13 @@ class BrokerLog:
         durable, or the refusal, or a `WorldError`; before that ``when_durable`` is called on the loop."""
         return self._writer.put(write, when_durable)
 
-    def append(self, partition: Partition, data: bytes, head: BatchHead) -> "asyncio.Future[int]":
-        """Queue a batch that was checked. The future has its base offset once it is durable, or a `WorldError`
-        (`TopicGoneError` when the topic was deleted meanwhile).
+    def append(self, partition: Partition, batches: Sequence[tuple[bytes, BatchHead]]) -> "asyncio.Future[int]":
+        """Queue checked batches, at least one: all of them become durable, and readable, or none does. The future has
+        the first batch's base offset once they are durable, or a `WorldError` (`TopicGoneError` when the topic was
+        deleted meanwhile).
 
         Appends are written in the order of these calls.
         """
-        return self.append_together(partition, [(data, head)])
-
-    def append_together(
-        self, partition: Partition, batches: Sequence[tuple[bytes, BatchHead]]
-    ) -> "asyncio.Future[int]":
-        """Likewise for some batches in a row, at least one: all of them are durable, and readable, or none is. The
-        future has the first one's base offset."""
         records = sum(head.last_offset_delta + 1 for _, head in batches)
 
         def write(store: Store) -> int:
@@ -211,39 +207,18 @@ class BrokerLog:
 
         return await self.write(lambda store: store.raise_start(partition.id, offset), set_start)
 
-    async def next_number(self, name: str) -> int:
-        """:raises WorldError: when the log cannot be written."""
-        return await self.write(lambda store: store.next_number(name))
-
-    # -- small things -------------------------------------------------------------------------------------------------
-
-    def kept(self, kind: str) -> Mapping[str, Mapping[str, str]]:
-        """What `keep` remembers of one kind, by name."""
-        return self._kept.get(kind, {})
-
-    async def keep(self, kind: str, name: str, entries: Mapping[str, str] | None) -> None:
-        """Remember ``entries`` in the place of what was kept under that name; None forgets it.
-
-        :raises WorldError: when the log cannot be written.
-        """
-
-        def remember(_: None) -> None:
-            if entries is None:
-                self._kept.get(kind, {}).pop(name, None)
-            else:
-                self._kept.setdefault(kind, {})[name] = dict(entries)
-
-        await self.write(lambda store: store.keep(kind, name, entries), remember)
-
-    def group_configs(self, group_id: str) -> Mapping[str, str]:
-        return self.kept(GROUP_CONFIGS).get(group_id, {})
-
     async def set_group_configs(self, group_id: str, configs: Mapping[str, str]) -> None:
         """``configs`` take the place of all that the group had.
 
         :raises WorldError: when the log cannot be written.
         """
-        await self.keep(GROUP_CONFIGS, group_id, configs or None)
+
+        def set_configs(_: None) -> None:
+            self.group_configs.pop(group_id, None)
+            if configs:
+                self.group_configs[group_id] = dict(configs)
+
+        await self.write(lambda store: store.set_group_configs(group_id, configs), set_configs)
 
     # -- reading ----------------------------------------------------------------------------------------------------
 

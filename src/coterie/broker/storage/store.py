@@ -21,6 +21,10 @@ WHAT_TO_DO = "; `coterie broker check` names the places, and a backup has what w
 """About damage."""
 
 
+_GROUP_CONFIGS = "group configs"
+"""The kind of the rows of `kept` that hold the configs of groups."""
+
+
 class NoRoomError(KafkaRefusal):
     """There would be more partitions than there may be."""
 
@@ -259,12 +263,13 @@ class Store:
         self.database.execute("INSERT OR REPLACE INTO numbers (name, value) VALUES (?, ?)", (name, number + 1))
         return number
 
-    def keep(self, kind: str, name: str, entries: Mapping[str, str] | None) -> None:
-        """Remember ``entries`` in the place of what was kept under that name; None forgets it."""
-        if entries is None:
-            self.database.execute("DELETE FROM kept WHERE kind = ? AND name = ?", (kind, name))
+    def set_group_configs(self, group_id: str, configs: Mapping[str, str]) -> None:
+        """``configs`` replace what was set of the group."""
+        if configs:
+            row = (_GROUP_CONFIGS, group_id, _encoded(configs))
+            self.database.execute("INSERT OR REPLACE INTO kept VALUES (?, ?, ?)", row)
         else:
-            self.database.execute("INSERT OR REPLACE INTO kept VALUES (?, ?, ?)", (kind, name, _encoded(entries)))
+            self.database.execute("DELETE FROM kept WHERE kind = ? AND name = ?", (_GROUP_CONFIGS, group_id))
 
     # -- at the start -----------------------------------------------------------------------------------------------
 
@@ -291,12 +296,10 @@ class Store:
             ).fetchall()
         ]
 
-    def kept(self) -> dict[str, dict[str, Mapping[str, str]]]:
-        """Everything that `keep` remembers: entries by name, by kind."""
-        found: dict[str, dict[str, Mapping[str, str]]] = {}
-        for kind, name, entries in self.database.execute("SELECT kind, name, entries FROM kept"):
-            found.setdefault(kind, {})[name] = json.loads(entries)
-        return found
+    def group_configs(self) -> dict[str, Mapping[str, str]]:
+        """By group id, what was set of each group."""
+        rows = self.database.execute("SELECT name, entries FROM kept WHERE kind = ?", (_GROUP_CONFIGS,))
+        return {group_id: json.loads(configs) for group_id, configs in rows}
 
     def _read_ends(self) -> dict[int, int]:
         # Where no batch is left the log ends where it begins.

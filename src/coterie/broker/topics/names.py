@@ -3,6 +3,8 @@
 import re
 from collections.abc import Iterable
 
+from coterie.wire.errors import ErrorCode
+
 NAME_SIZE_MAX = 249
 INTERNAL = frozenset({"__consumer_offsets", "__transaction_state", "__share_group_state"})
 """Kafka's own. Clients may read them."""
@@ -23,6 +25,11 @@ def name_error(name: str) -> str | None:
             " '.', '_' and '-'"
         )
     return None
+
+
+def unknown_topic_error(name: str) -> ErrorCode:
+    """How Kafka refuses a topic that does not exist."""
+    return ErrorCode.invalid_topic_exception if name_error(name) else ErrorCode.unknown_topic_or_partition
 
 
 def collision(name: str, others: Iterable[str]) -> str | None:

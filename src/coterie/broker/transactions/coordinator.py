@@ -191,8 +191,7 @@ class Transactions:
     def _tell(self, transactional_id: str, written: Written) -> None:
         """A write is durable; called in the order of the writes."""
         for grown in written.grown:
-            topic = self._log.topics.get(grown.of.topic)
-            partition = topic.partition(grown.of.partition) if topic else None
+            partition = self._log.partition(*grown.of)
             if partition is not None and partition.id == grown.partition_id:
                 partition.open_offset = grown.open_offset
                 partition.grew(grown.end_offset)
