@@ -286,14 +286,12 @@ class Connection:
             self._room.release()
 
     async def _send(self, frame: bytes) -> None:
-        self._writer.write(framed(frame))
-        await self._await_reading()
-
-    async def _await_reading(self) -> None:
-        """Until the peer has read enough. One that reads nothing for too long keeps others' answers from being made.
+        """Returns when the peer has read enough of what was written. A peer that reads nothing for too long keeps the
+        answers of other connections from being made.
 
         :raises WireError: for such a peer.
         """
+        self._writer.write(framed(frame))
         transport, timeout_ms = self._writer.transport, self._node.settings.deaf_timeout_ms
         while left := transport.get_write_buffer_size():
             try:

@@ -62,11 +62,10 @@ class KafkaCoordinator:
     ) -> None:
         """``request_timeout_ms`` is for what is answered at once: a third of the session timeout lets a member try
         anew in time when a connection has silently died."""
-        self._finder = _Finder(bootstrap_servers, client_id, security)
-        self._request_timeout_s = request_timeout_ms / 1000
-        self._parked_timeout_s = (rebalance_timeout_ms + PARKED_GRACE_MS) / 1000
-        self._heartbeats = _Lane(self._finder, self._request_timeout_s, is_parked=False)
-        self._rounds = _Lane(self._finder, self._request_timeout_s, is_parked=True)
+        finder = _Finder(bootstrap_servers, client_id, security)
+        parked_timeout_ms = rebalance_timeout_ms + PARKED_GRACE_MS
+        self._heartbeats = _Lane(finder, request_timeout_ms, request_timeout_ms, is_parked=False)
+        self._rounds = _Lane(finder, request_timeout_ms, parked_timeout_ms, is_parked=True)
         self._closed = False
 
     async def ask(self, request: Request) -> Response:
@@ -80,22 +79,18 @@ class KafkaCoordinator:
             raise WorldError("the way to the group's coordinator is closed")
         match request:
             case HeartbeatRequest():
-                answer = await self._heartbeats.ask(
-                    HEARTBEAT, request.group_id, _heartbeat(request), self._request_timeout_s
-                )
+                answer = await self._heartbeats.ask(HEARTBEAT, request.group_id, _heartbeat(request))
                 return HeartbeatResponse(error=_error(answer))
             case JoinRequest():
-                answer = await self._rounds.ask(JOIN_GROUP, request.group_id, _join(request), self._parked_timeout_s)
+                answer = await self._rounds.ask(JOIN_GROUP, request.group_id, _join(request))
                 return _joined(answer)
             case SyncRequest():
-                answer = await self._rounds.ask(SYNC_GROUP, request.group_id, _sync(request), self._parked_timeout_s)
+                answer = await self._rounds.ask(SYNC_GROUP, request.group_id, _sync(request))
                 if isinstance(answer, ErrorCode):
                     return SyncResponse(error=answer)
                 return SyncResponse(error=answer.error_code, assignment=answer.assignment)
             case LeaveRequest():
-                answer = await self._heartbeats.ask(
-                    LEAVE_GROUP, request.group_id, _leave(request), self._request_timeout_s
-                )
+                answer = await self._heartbeats.ask(LEAVE_GROUP, request.group_id, _leave(request))
                 return LeaveResponse(error=_left(answer))
 
     async def close(self) -> None:
@@ -152,24 +147,25 @@ class _Finder:
 class _Lane:
     """Connections to the coordinator for one kind of requests, opened when needed; one of them takes new requests."""
 
-    def __init__(self, finder: _Finder, open_timeout_s: float, *, is_parked: bool) -> None:
+    def __init__(self, finder: _Finder, open_timeout_ms: int, answer_timeout_ms: int, *, is_parked: bool) -> None:
         """``is_parked``: the broker may park these requests, so each needs a connection that waits for no other."""
         self._finder = finder
-        self._open_timeout_s = open_timeout_s
+        self._open_timeout_s = open_timeout_ms / 1000
+        self._answer_timeout_s = answer_timeout_ms / 1000
         self._is_parked = is_parked
         self._opening = asyncio.Lock()
         self._current: BrokerConnection | None = None
         self._connections: set[BrokerConnection] = set()
         """``_current``, and former ones with requests that are not answered yet."""
 
-    async def ask(self, api: ApiRange, group_id: GroupId, values: Values, timeout_s: float) -> Any:
+    async def ask(self, api: ApiRange, group_id: GroupId, values: Values) -> Any:
         """Kio's response entity; or the error with which a broker said that there is no coordinator yet."""
         try:
             connection = await self._connected(group_id)
             if isinstance(connection, ErrorCode):
                 return connection
             try:
-                async with asyncio.timeout(timeout_s):
+                async with asyncio.timeout(self._answer_timeout_s):
                     answer = await connection.ask(api, values)
             except (TimeoutError, WorldError):
                 # What was sent after it on this connection will not be answered either.
@@ -254,17 +250,15 @@ def _joined(answer: Any) -> JoinResponse:
 
 def _sync(request: SyncRequest) -> Values:
     return {
-        "group_id": request.group_id,
-        "generation_id": request.generation,
-        "member_id": request.member_id,
-        "group_instance_id": request.instance_id,
+        **_heartbeat(request),
         "protocol_type": request.protocol_type,
         "protocol_name": request.protocol,
         "assignments": tuple({"member_id": id_, "assignment": bytes_} for id_, bytes_ in request.assignments),
     }
 
 
-def _heartbeat(request: HeartbeatRequest) -> Values:
+def _heartbeat(request: HeartbeatRequest | SyncRequest) -> Values:
+    """A member of a generation, as SyncGroup names it too."""
     return {
         "group_id": request.group_id,
         "generation_id": request.generation,

@@ -47,12 +47,8 @@ class Follower:
         self._consumer.assign([TopicPartition(topic, number, OFFSET_BEGINNING) for number in range(partitions)])
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix=f"coterie-follow-{topic}")
         self._closed = False
-        self._positions = dict.fromkeys(range(partitions), 0)
-
-    @property
-    def positions(self) -> Mapping[int, int]:
+        self.positions = dict.fromkeys(range(partitions), 0)
         """By partition, the offset up to which everything has been handed over."""
-        return self._positions
 
     async def next_lines(self) -> Sequence[Line]:
         """What came next, in order of offsets within a partition; empty when nothing came for a while.
@@ -89,17 +85,17 @@ class Follower:
             assert partition is not None
             assert offset is not None
             self._log.answered()
-            assert offset >= self._positions[partition], "librdkafka hands each offset over once, in order"
-            self._positions[partition] = offset + 1
+            assert offset >= self.positions[partition], "librdkafka hands each offset over once, in order"
+            self.positions[partition] = offset + 1
             value, key = message.value(), message.key()
             return Line(partition=partition, offset=offset, timestamp_ms=message.timestamp()[1], key=key, value=value)
         if error.code() == KafkaError._PARTITION_EOF:
             assert partition is not None
             assert offset is not None
-            self._positions[partition] = max(offset, self._positions[partition])
+            self.positions[partition] = max(offset, self.positions[partition])
         elif error.code() in (KafkaError._AUTO_OFFSET_RESET, KafkaError.OFFSET_OUT_OF_RANGE):
             raise WorldError(
-                f"topic {self._topic} no longer has the lines from offset {self._positions[partition or 0]} on that "
+                f"topic {self._topic} no longer has the lines from offset {self.positions[partition or 0]} on that "
                 "follow those already read (was it truncated, or made anew?); start this worker again to read it anew"
             )
         else:

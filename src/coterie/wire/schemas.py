@@ -4,6 +4,7 @@ A schema is kio's entity class of one version of one message. A lookup in kio's 
 which is a tenth of the work for a heartbeat, so every schema found is kept.
 """
 
+from collections.abc import Callable
 from functools import cache
 from types import NoneType
 from typing import Any, get_args
@@ -24,17 +25,18 @@ class UnknownApiError(WireError):
 @cache
 def request_schema(api_key: int, api_version: int) -> type[Any]:
     """:raises UnknownApiError: when there is no such API or version."""
-    try:
-        return load_request_schema(api_key, api_version)
-    except KioIndexError as error:
-        raise UnknownApiError(f"no API {api_key} of version {api_version}") from error
+    return _found(load_request_schema, api_key, api_version)
 
 
 @cache
 def response_schema(api_key: int, api_version: int) -> type[Any]:
     """:raises UnknownApiError: when there is no such API or version."""
+    return _found(load_response_schema, api_key, api_version)
+
+
+def _found(load: Callable[[int, int], type[Any]], api_key: int, api_version: int) -> type[Any]:
     try:
-        return load_response_schema(api_key, api_version)
+        return load(api_key, api_version)
     except KioIndexError as error:
         raise UnknownApiError(f"no API {api_key} of version {api_version}") from error
 

@@ -7,48 +7,19 @@ from coterie.broker.security.authorizer import THE_CLUSTER, Operation, ResourceT
 
 NOT_ASKED = -(2**31)
 
-_NUMBERS: Mapping[Operation, int] = {
-    Operation.READ: 3,
-    Operation.WRITE: 4,
-    Operation.CREATE: 5,
-    Operation.DELETE: 6,
-    Operation.ALTER: 7,
-    Operation.DESCRIBE: 8,
-    Operation.CLUSTER_ACTION: 9,
-    Operation.DESCRIBE_CONFIGS: 10,
-    Operation.ALTER_CONFIGS: 11,
-    Operation.IDEMPOTENT_WRITE: 12,
+_NUMBERS: Mapping[Operation, int] = {operation: number for number, operation in enumerate(Operation, start=2)}
+_NONE_OF_GROUPS = {
+    Operation.WRITE, Operation.CREATE, Operation.ALTER, Operation.CLUSTER_ACTION, Operation.IDEMPOTENT_WRITE
+}  # fmt: skip
+_MEANT_FOR: Mapping[ResourceType, frozenset[Operation]] = {
+    type_: frozenset(Operation) - {Operation.ALL} - others
+    for type_, others in (
+        (ResourceType.TOPIC, {Operation.CLUSTER_ACTION, Operation.IDEMPOTENT_WRITE}),
+        (ResourceType.GROUP, _NONE_OF_GROUPS),
+        (ResourceType.CLUSTER, {Operation.READ, Operation.WRITE, Operation.DELETE}),
+    )
 }
-"""Kafka's."""
-_MEANT_FOR: Mapping[ResourceType, tuple[Operation, ...]] = {
-    ResourceType.TOPIC: (
-        Operation.READ,
-        Operation.WRITE,
-        Operation.CREATE,
-        Operation.DELETE,
-        Operation.ALTER,
-        Operation.DESCRIBE,
-        Operation.DESCRIBE_CONFIGS,
-        Operation.ALTER_CONFIGS,
-    ),
-    ResourceType.GROUP: (
-        Operation.READ,
-        Operation.DELETE,
-        Operation.DESCRIBE,
-        Operation.DESCRIBE_CONFIGS,
-        Operation.ALTER_CONFIGS,
-    ),
-    ResourceType.CLUSTER: (
-        Operation.CREATE,
-        Operation.ALTER,
-        Operation.DESCRIBE,
-        Operation.CLUSTER_ACTION,
-        Operation.DESCRIBE_CONFIGS,
-        Operation.ALTER_CONFIGS,
-        Operation.IDEMPOTENT_WRITE,
-    ),
-}
-"""What can be done with each at all."""
+"""What can be done with each resource at all."""
 
 
 def allowed_operations(

@@ -169,16 +169,9 @@ async def _answered(index: int, outcome: _Queued | KafkaRefusal) -> dict[str, An
     start_offset = outcome.partition.start_offset
     try:
         written = await outcome.written
-    except KeylessError as refusal:
-        return _answer(
-            index,
-            refusal.error,
-            sentence=f"{len(refusal.records)} records have no key, and the topic is compacted.",
-            start_offset=start_offset,
-            keyless=refusal.records[:_KEYLESS_TOLD_MAX],
-        )
     except KafkaRefusal as refusal:
-        return _answer(index, refusal.error, start_offset=start_offset)
+        keyless = refusal.records[:_KEYLESS_TOLD_MAX] if isinstance(refusal, KeylessError) else ()
+        return _answer(index, refusal.error, sentence=refusal.sentence, start_offset=start_offset, keyless=keyless)
     except WireError as error:
         return _answer(index, ErrorCode.invalid_record, sentence=str(error), start_offset=start_offset)
     except TopicGoneError as gone:

@@ -33,7 +33,7 @@ from coterie.nouns.errors import WorldError
 
 
 class Operation(StrEnum):
-    """Kafka's; the value is the word of a rule."""
+    """Kafka's, in the order of Kafka's numbers, from 2; the value is the word of a rule."""
 
     ALL = "all"
     READ = "read"

@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from uuid import uuid4
 
+from coterie.broker.storage.folder import sync_folder
 from coterie.nouns.errors import WorldError
 
 logger = logging.getLogger(__name__)
@@ -101,11 +102,7 @@ def make(path: Path) -> None:
     finally:
         database.close()
     part.replace(path)
-    folder = os.open(path.parent, os.O_RDONLY)
-    try:
-        os.fsync(folder)
-    finally:
-        os.close(folder)
+    sync_folder(path.parent)
 
 
 def require_ours(database: sqlite3.Connection, path: Path) -> None:

@@ -6,25 +6,23 @@ may still be on their way out.
 """
 
 import asyncio
-import fcntl
 import logging
-import os
 import sqlite3
 import sys
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import asynccontextmanager, closing
+from contextlib import ExitStack, asynccontextmanager, closing
 from pathlib import Path
 from typing import TypeVar
 from uuid import UUID
 
-from coterie.broker.storage.folder import make_folder
+from coterie.broker.storage.folder import locked, make_folder
 from coterie.broker.storage.layout import make, require_ours
 from coterie.broker.storage.log_file import unopened
 from coterie.broker.storage.reader import Counted, StoreReader
 from coterie.broker.storage.store import Store, StoredPartition, StoredTopic, connect_read_only
 from coterie.broker.storage.to_the_end import run_to_the_end
-from coterie.broker.storage.transaction_store import Aborted
+from coterie.broker.storage.transaction_store import Aborted, read_aborted
 from coterie.broker.storage.writer import LogWriter
 from coterie.nouns.errors import WorldError
 from coterie.wire.batches import BatchHead
@@ -249,7 +247,7 @@ class BrokerLog:
 
         :raises WorldError: when the log cannot be read.
         """
-        return await self.look(lambda reader: reader.aborted(partition.id, offset, end_offset))
+        return await self.look(lambda reader: read_aborted(reader.database, partition.id, offset, end_offset))
 
     async def batch_since(self, partition: Partition, timestamp_ms: int) -> bytes | None:
         """The first batch with a record of ``timestamp_ms`` or later."""
@@ -317,25 +315,21 @@ async def open_log(path: Path, lock_path: Path) -> AsyncIterator[BrokerLog]:
 
     :raises WorldError: when the directory cannot be used, or another broker holds it.
     """
-    try:
-        make_folder(path.parent)
-        lock = os.open(lock_path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-    except OSError as error:
-        raise WorldError(f"the data directory {path.parent} cannot be used: {error.strerror}") from error
-    try:
+    lock = locked(
+        lock_path,
+        refusal=f"another broker uses the data directory {path.parent}; stop it, or choose another directory",
+    )
+    with ExitStack() as held:
         try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError as error:
-            raise WorldError(
-                f"another broker uses the data directory {path.parent}; stop it, or choose another directory"
-            ) from error
+            make_folder(path.parent)
+            held.enter_context(lock)
+        except OSError as error:
+            raise WorldError(f"the data directory {path.parent} cannot be used: {error.strerror}") from error
         log = await asyncio.to_thread(_open, path, asyncio.get_running_loop())
         try:
             yield log
         finally:
             await run_to_the_end(log.close)
-    finally:
-        os.close(lock)
 
 
 def _open(path: Path, loop: asyncio.AbstractEventLoop) -> BrokerLog:

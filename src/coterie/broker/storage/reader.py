@@ -4,7 +4,6 @@ from pathlib import Path
 from typing import NamedTuple
 
 from coterie.broker.storage.store import connect
-from coterie.broker.storage.transaction_store import Aborted, read_aborted
 
 
 class Counted(NamedTuple):
@@ -74,10 +73,6 @@ class StoreReader:
         """The bytes of each partition that has any; those that nobody can read any more count until they are swept."""
         # The index has all of it: no batch is touched.
         return dict(self.database.execute("SELECT partition, SUM(size_bytes) FROM batches GROUP BY partition"))
-
-    def aborted(self, partition_id: int, offset: int, end_offset: int) -> list[Aborted]:
-        """The aborted transactions with anything between the two offsets, in the order of their first records."""
-        return read_aborted(self.database, partition_id, offset, end_offset)
 
     def batch_since(self, partition_id: int, timestamp_ms: int, start_offset: int, end_offset: int) -> bytes | None:
         """The first batch with a record of ``timestamp_ms`` or later."""

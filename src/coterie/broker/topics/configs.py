@@ -34,106 +34,89 @@ def _no_tiers(value: str) -> str | None:
     return None if value.lower() == "false" else "this broker keeps no log in remote storage"
 
 
-def _key(name: str, type_: Type, default: str, documentation: str, check: Check | None = None) -> Key:
-    return Key(name=name, type=type_, default=default, documentation=documentation, check=check)
+def _key(
+    name: str, type_: Type, default: str, documentation: str, check: Check | None = None, broker: str | None = None
+) -> tuple[Key, str | None]:
+    return Key(name=name, type=type_, default=default, documentation=documentation, check=check), broker
 
 
-TOPIC = Definition((
+_TABLE = (
     _key("cleanup.policy", Type.LIST, "delete", "What becomes of old records: `delete` drops them by age and size,"
-         " `compact` keeps the last one of each key. Both, between commas, do both; none keeps everything.", _policies),
+         " `compact` keeps the last one of each key. Both, between commas, do both; none keeps everything.", _policies,
+         broker="log.cleanup.policy"),
     _key("compression.gzip.level", Type.INT, "-1", "How hard gzip tries where a broker compresses; this broker does"
-         " not.", _codec_level),
+         " not.", _codec_level, broker="compression.gzip.level"),
     _key("compression.lz4.level", Type.INT, "9", "How hard lz4 tries where a broker compresses; this broker does"
-         " not.", between(1, 17)),
+         " not.", between(1, 17), broker="compression.lz4.level"),
     _key("compression.type", Type.STRING, "producer", "How a broker compresses batches; this broker keeps them as the"
          " producer compressed them, whatever is said here.",
-         one_of(("uncompressed", "zstd", "lz4", "snappy", "gzip", "producer"))),
+         one_of(("uncompressed", "zstd", "lz4", "snappy", "gzip", "producer")), broker="compression.type"),
     _key("compression.zstd.level", Type.INT, "3", "How hard zstd tries where a broker compresses; this broker does"
          " not.",
-         between(-131072, 22)),
+         between(-131072, 22), broker="compression.zstd.level"),
     _key("delete.retention.ms", Type.LONG, "86400000", "How long a compacted topic keeps a tombstone, so that slow"
-         " readers see it.", at_least(0)),
+         " readers see it.", at_least(0), broker="log.cleaner.delete.retention.ms"),
     _key("file.delete.delay.ms", Type.LONG, "60000", "How long a file that is deleted stays on the disk; this broker"
-         " has no files of that kind.", at_least(0)),
+         " has no files of that kind.", at_least(0), broker="log.segment.delete.delay.ms"),
     _key("flush.messages", Type.LONG, _FOR_EVER, "After how many records the log is forced to the disk; this broker"
-         " does so before every answer.", at_least(1)),
+         " does so before every answer.", at_least(1), broker="log.flush.interval.messages"),
     _key("flush.ms", Type.LONG, _FOR_EVER, "After how long the log is forced to the disk; this broker does so before"
          " every answer.", at_least(0)),
     _key("follower.replication.throttled.replicas", Type.LIST, "", "Replicas whose followers are slowed down; there are"
          " none on one broker.", _replicas),
     _key("index.interval.bytes", Type.INT, "4096", "How dense the index of offsets is; this broker has every batch in"
-         " its index.", at_least(0)),
+         " its index.", at_least(0), broker="log.index.interval.bytes"),
     _key("leader.replication.throttled.replicas", Type.LIST, "", "Replicas whose leaders are slowed down; there are"
          " none on one broker.", _replicas),
     _key("local.retention.bytes", Type.LONG, "-2", "How much stays here of a topic with tiers; there are none.",
-         at_least(-2)),
+         at_least(-2), broker="log.local.retention.bytes"),
     _key("local.retention.ms", Type.LONG, "-2", "How long records stay here of a topic with tiers; there are none.",
-         at_least(-2)),
+         at_least(-2), broker="log.local.retention.ms"),
     _key("max.compaction.lag.ms", Type.LONG, _FOR_EVER, "After how long at most a record is open to compaction.",
-         at_least(1)),
-    _key("max.message.bytes", Type.INT, "1048588", "How large a batch may be, as it is sent.", at_least(0)),
+         at_least(1), broker="log.cleaner.max.compaction.lag.ms"),
+    _key("max.message.bytes", Type.INT, "1048588", "How large a batch may be, as it is sent.", at_least(0),
+         broker="message.max.bytes"),
     _key("message.timestamp.after.max.ms", Type.LONG, "3600000", "How far ahead of the broker's clock a record's own"
-         " time may be.", at_least(0)),
+         " time may be.", at_least(0), broker="log.message.timestamp.after.max.ms"),
     _key("message.timestamp.before.max.ms", Type.LONG, _FOR_EVER, "How far behind the broker's clock a record's own"
-         " time may be.", at_least(0)),
+         " time may be.", at_least(0), broker="log.message.timestamp.before.max.ms"),
     _key("message.timestamp.type", Type.STRING, "CreateTime", "Whose time a record has: its producer's, or that of its"
-         " arrival.", one_of(("CreateTime", "LogAppendTime"))),
+         " arrival.", one_of(("CreateTime", "LogAppendTime")), broker="log.message.timestamp.type"),
     _key("min.cleanable.dirty.ratio", Type.DOUBLE, "0.5", "Which share of the log has to be uncompacted before it is"
-         " worth compacting.", between(0, 1)),
-    _key("min.compaction.lag.ms", Type.LONG, "0", "For how long a record is safe from compaction.", at_least(0)),
+         " worth compacting.", between(0, 1), broker="log.cleaner.min.cleanable.ratio"),
+    _key("min.compaction.lag.ms", Type.LONG, "0", "For how long a record is safe from compaction.", at_least(0),
+         broker="log.cleaner.min.compaction.lag.ms"),
     _key("min.insync.replicas", Type.INT, "1", "How many replicas must have a record before `acks=all` is answered;"
-         " there is one.", at_least(1)),
+         " there is one.", at_least(1), broker="min.insync.replicas"),
     _key("preallocate", Type.BOOLEAN, "false", "Whether a segment's file is given its full size at once; this broker"
-         " has no such files."),
+         " has no such files.", broker="log.preallocate"),
     _key("remote.log.copy.disable", Type.BOOLEAN, "false", "Whether nothing more is copied to remote storage; there is"
          " none."),
     _key("remote.log.delete.on.disable", Type.BOOLEAN, "false", "Whether remote data goes when tiers are turned off;"
          " there is none."),
     _key("remote.storage.enable", Type.BOOLEAN, "false", "Whether the topic has tiers; here it cannot.", _no_tiers),
     _key("retention.bytes", Type.LONG, "-1", "How large a partition may become before its oldest records are dropped;"
-         " -1 for no limit."),
+         " -1 for no limit.", broker="log.retention.bytes"),
     _key("retention.ms", Type.LONG, "604800000", "How old a record may become before it is dropped; -1 for no limit.",
          at_least(-1)),
     _key("segment.bytes", Type.INT, "1073741824", "How large a segment becomes; this broker has no segments, and drops"
          " records batch by batch.",
-         at_least(1_048_576)),
+         at_least(1_048_576), broker="log.segment.bytes"),
     _key("segment.index.bytes", Type.INT, "10485760", "How large a segment's index is; this broker has one index for"
-         " all.", at_least(4)),
+         " all.", at_least(4), broker="log.index.size.max.bytes"),
     _key("segment.jitter.ms", Type.LONG, "0", "How much chance there is in the age at which a segment ends; this"
          " broker has no segments.",
          at_least(0)),
     _key("segment.ms", Type.LONG, "604800000", "After how long a segment ends though it is not full; this broker has no"
          " segments.", at_least(1)),
     _key("unclean.leader.election.enable", Type.BOOLEAN, "false", "Whether a replica that lags may become leader; there"
-         " is no other."),
-))  # fmt: skip
+         " is no other.", broker="unclean.leader.election.enable"),
+)  # fmt: skip
+"""Each key of a topic, with the name of the broker setting from which it takes its default."""
 
-BROKER_NAMES: Mapping[str, str] = {
-    "cleanup.policy": "log.cleanup.policy",
-    "compression.gzip.level": "compression.gzip.level",
-    "compression.lz4.level": "compression.lz4.level",
-    "compression.type": "compression.type",
-    "compression.zstd.level": "compression.zstd.level",
-    "delete.retention.ms": "log.cleaner.delete.retention.ms",
-    "file.delete.delay.ms": "log.segment.delete.delay.ms",
-    "flush.messages": "log.flush.interval.messages",
-    "index.interval.bytes": "log.index.interval.bytes",
-    "local.retention.bytes": "log.local.retention.bytes",
-    "local.retention.ms": "log.local.retention.ms",
-    "max.compaction.lag.ms": "log.cleaner.max.compaction.lag.ms",
-    "max.message.bytes": "message.max.bytes",
-    "message.timestamp.after.max.ms": "log.message.timestamp.after.max.ms",
-    "message.timestamp.before.max.ms": "log.message.timestamp.before.max.ms",
-    "message.timestamp.type": "log.message.timestamp.type",
-    "min.cleanable.dirty.ratio": "log.cleaner.min.cleanable.ratio",
-    "min.compaction.lag.ms": "log.cleaner.min.compaction.lag.ms",
-    "min.insync.replicas": "min.insync.replicas",
-    "preallocate": "log.preallocate",
-    "retention.bytes": "log.retention.bytes",
-    "segment.bytes": "log.segment.bytes",
-    "segment.index.bytes": "log.index.size.max.bytes",
-    "unclean.leader.election.enable": "unclean.leader.election.enable",
-}
+TOPIC = Definition(tuple(key for key, _ in _TABLE))
+
+BROKER_NAMES: Mapping[str, str] = {key.name: name for key, name in _TABLE if name is not None}
 """What the broker's own setting is called that a topic's key has its default from. The others have none in Kafka that
 is told: their broker settings have several units, or none were set."""
 

@@ -91,7 +91,8 @@ class KeylessError(KafkaRefusal):
     """Records without keys, by their numbers, for a topic that keeps the last one of each key."""
 
     def __init__(self, records: Sequence[int]) -> None:
-        super().__init__(ErrorCode.invalid_record)
+        sentence = f"{len(records)} records have no key, and the topic is compacted."
+        super().__init__(ErrorCode.invalid_record, sentence)
         self.records = records
 
 
@@ -107,7 +108,8 @@ def append(store: Store, batch: NewBatch, *, now_ms: int) -> Written:
         check_keys(batch)
     if not head.is_numbered:
         # Whoever has no producer id has no transaction, whatever its batch says of itself.
-        return _appended(store, batch)
+        base_offset = store.append(batch.partition_id, batch.data, head)
+        return Written(base_offset=base_offset, grown=(_grown(store, batch.to, batch.partition_id),))
     producer = read_producer(database, batch.partition_id, head.producer_id)
     records: Sequence[Record] = ()
     effects: Sequence[Effect] = ()
@@ -158,12 +160,8 @@ def _admit(database: sqlite3.Connection, batch: NewBatch, *, now_ms: int) -> tup
     partitions = frozenset((batch.to,))
     transactional_id = batch.transactional_id or ""
     transaction = Transaction(read_transaction(database, transactional_id))
-    event: Event
-    if batch.admission is BatchAdmission.BY_ITSELF:
-        event = AddPartitions(producer=producer, partitions=partitions)
-    else:
-        event = VerifyPartitions(producer=producer, partitions=partitions)
-    output = step(transaction, event, now_ms=now_ms)
+    event = AddPartitions if batch.admission is BatchAdmission.BY_ITSELF else VerifyPartitions
+    output = step(transaction, event(producer=producer, partitions=partitions), now_ms=now_ms)
     (reply,) = (effect for effect in output.effects if isinstance(effect, Reply))
     if reply.error is ErrorCode.producer_fenced:
         raise KafkaRefusal(ErrorCode.invalid_producer_epoch)
@@ -172,11 +170,6 @@ def _admit(database: sqlite3.Connection, batch: NewBatch, *, now_ms: int) -> tup
     if reply.missing:
         raise KafkaRefusal(batch.admission.value)
     return output.records, output.effects
-
-
-def _appended(store: Store, batch: NewBatch) -> Written:
-    base_offset = store.append(batch.partition_id, batch.data, batch.head)
-    return Written(base_offset=base_offset, grown=(_grown(store, batch.to, batch.partition_id),))
 
 
 def _write(store: Store, transactional_id: str, records: Sequence[Record], *, now_ms: int) -> Sequence[Grown]:

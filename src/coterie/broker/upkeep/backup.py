@@ -7,7 +7,6 @@ overwrites had in a write-ahead log of its own is written back into that log fir
 log or the copy, with all that it had.
 """
 
-import fcntl
 import os
 import sqlite3
 import time
@@ -15,7 +14,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from coterie.broker.storage.folder import make_folder
+from coterie.broker.storage.folder import locked, make_folder, sync_folder
 from coterie.broker.storage.log_file import is_damage, require_log, unread
 from coterie.broker.storage.store import connect_read_only
 from coterie.broker.upkeep.check import check
@@ -35,7 +34,8 @@ def back_up(source: Path, target: Path, target_lock: Path, *, force: bool, tell:
     _check_target(source, target, force=force)
     part = target.with_name(target.name + ".part")
     try:
-        with _made(target.parent, target_lock), _held(target_lock):
+        refusal = f"a broker uses the folder {target.parent}; a backup goes somewhere else"
+        with _made(target.parent, target_lock), locked(target_lock, refusal=refusal):
             try:
                 _copy(source, part, tell)
                 _check_copy(source, part, tell)
@@ -128,11 +128,7 @@ def _put_in_place(part: Path, target: Path) -> None:
     for suffix in ("-wal", "-shm"):
         target.with_name(target.name + suffix).unlink(missing_ok=True)
     part.replace(target)
-    folder = os.open(target.parent, os.O_RDONLY)
-    try:
-        os.fsync(folder)
-    finally:
-        os.close(folder)
+    sync_folder(target.parent)
 
 
 def _write_back(target: Path) -> None:
@@ -153,17 +149,3 @@ def _write_back(target: Path) -> None:
         old.close()
     if is_busy:
         raise WorldError(f"{target} is being read; overwrite it when that has ended")
-
-
-@contextmanager
-def _held(lock_path: Path) -> Iterator[None]:
-    """:raises WorldError: when a broker runs in the target's folder."""
-    lock = os.open(lock_path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-    try:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError as error:
-            raise WorldError(f"a broker uses the folder {lock_path.parent}; a backup goes somewhere else") from error
-        yield
-    finally:
-        os.close(lock)
