@@ -5,13 +5,14 @@ import socket
 import struct
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import pytest
 
+from coterie.broker.node import Node
 from coterie.broker.server import Broker, running
 from coterie.broker.settings import BrokerSettings
 from coterie.groups.classic.state import Limits
@@ -21,6 +22,8 @@ from tests.ports import free_port
 
 QUICK = Limits(initial_rebalance_delay_ms=50, session_timeout_min_ms=500)
 DEADLINE_S = 60
+
+T = TypeVar("T")
 
 
 def awaited(what: Callable[[], bool]) -> None:
@@ -48,6 +51,14 @@ class ThreadedBroker:
     @property
     def bootstrap(self) -> str:
         return f"127.0.0.1:{self.port}"
+
+    def run(self, call: Callable[[Node], Awaitable[T]]) -> T:
+        """What ``call`` gives, made and awaited on the broker's event loop."""
+
+        async def called() -> T:
+            return await call(self.broker.node)
+
+        return asyncio.run_coroutine_threadsafe(called(), self._loop).result(DEADLINE_S)
 
     def start(self) -> None:
         is_up = threading.Event()

@@ -4,6 +4,7 @@ import logging
 import socket
 import struct
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 from uuid import UUID
@@ -16,6 +17,7 @@ from coterie.wire.batches import NewRecord, encode_batch
 from coterie.wire.errors import ErrorCode
 from coterie.wire.frames import RequestHeader, decode_response, framed
 from tests.broker.conftest import Connect, RawClient, ThreadedBroker
+from tests.broker.full_disk import fill_disk, make_room
 
 API_VERSIONS, METADATA, PRODUCE, FETCH, HEARTBEAT = 18, 3, 0, 1, 12
 HOSTILE_JOIN = bytes.fromhex("000b0006 00000001 0001 61 0002 67 00001770 00001770 01 00 02 63ffffffff0f") + b"\0" * 64
@@ -208,11 +210,9 @@ def test_unknown_topics_have_their_codes_by_name_and_by_id(connect: Connect) -> 
 def test_a_full_disk_is_told_to_the_client_and_the_broker_stays(connect: Connect, broker: ThreadedBroker) -> None:
     client = connect()
     client.ask(METADATA, 4, topics=[{"name": "t"}], allow_auto_topic_creation=True)
-    database = broker.broker._node.log._store.database
-    (pages,) = database.execute("PRAGMA page_count").fetchone()
-    database.execute(f"PRAGMA max_page_count = {pages + 2}").fetchone()
+    broker.run(lambda node: node.log.write(partial(fill_disk, spare_pages=2)))
     refused = client.receive(produce(client, b"x" * 50_000)).responses[0].partition_responses[0]
     assert refused.error_code is ErrorCode.kafka_storage_error
     assert "full" in refused.error_message
-    database.execute("PRAGMA max_page_count = 1000000").fetchone()
+    broker.run(lambda node: node.log.write(make_room))
     assert client.receive(produce(client, b"v")).responses[0].partition_responses[0].base_offset == 0

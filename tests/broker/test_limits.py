@@ -11,7 +11,9 @@ from typing import Any
 
 import pytest
 
+from coterie.broker.node import Node
 from coterie.broker.security.budget import Budget, Budgets, RequestBudget, SharedBudget
+from coterie.broker.security.principals import ANONYMOUS
 from coterie.broker.storage.reader import StoreReader
 from coterie.wire.batches import NewRecord, encode_batch
 from coterie.wire.errors import ErrorCode
@@ -365,8 +367,12 @@ def test_others_are_answered_while_a_long_request_is(
         raw_client(broker.port) as other,
     ):
         greedy.send(api_key, version, **asked)
-        budgets = broker.broker._node.admission.budgets._budgets
-        awaited(lambda: any(shared.taken > 100_000 for shared, _ in list(budgets.values())))  # the whole frame is there
+
+        async def budget(node: Node) -> Budget:
+            return node.admission.budgets.join(f"{ANONYMOUS}@127.0.0.1")
+
+        shared = broker.run(budget)
+        awaited(lambda: shared.taken > 100_000)  # the whole frame is there
         heard = 0
         while not select.select([greedy.socket], [], [], 0)[0]:
             other.ask(HEARTBEAT, 4, group_id="g", generation_id=1, member_id="m", group_instance_id=None)

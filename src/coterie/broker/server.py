@@ -35,7 +35,8 @@ class Broker:
     """A broker that listens. Made by :func:`running`."""
 
     def __init__(self, node: Node, gaps: HeartbeatGaps) -> None:
-        self._node = node
+        self.node = node
+        """What the APIs work on; read and changed on the broker's event loop only."""
         self._gaps = gaps
         self.host = node.host
         self.port = node.port

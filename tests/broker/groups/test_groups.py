@@ -1,5 +1,6 @@
 """Groups over TCP: every version of the four APIs, restarts, and the coordinator's own failures."""
 
+import asyncio
 import logging
 from pathlib import Path
 from typing import Any
@@ -7,11 +8,13 @@ from typing import Any
 import pytest
 
 from coterie.broker.groups.classic import ClassicMachine
+from coterie.broker.node import Node
 from coterie.broker.settings import BrokerSettings
 from coterie.groups.classic import machine
 from coterie.groups.classic.state import Limits
 from coterie.wire.errors import ErrorCode
 from tests.broker.conftest import Connect, ThreadedBroker, raw_client
+from tests.broker.full_disk import fill_disk, make_room
 from tests.broker.groups.member import HEARTBEAT, JOIN, SYNC, Member
 
 FIND = 10
@@ -136,7 +139,7 @@ def test_of_what_strangers_send_a_group_keeps_next_to_nothing(connect: Connect, 
     for _ in range(5):
         assert stranger.sync(("w" * 10_000, b"w" * 1_000_000)).error_code is ErrorCode.unknown_member_id
         assert stranger.beat() is ErrorCode.unknown_member_id
-    (host,) = broker.broker._node.groups._hosts.values()
+    (host,) = broker.broker.node.groups._hosts.values()
     story = host._trace.story(last=1_000)
     assert story.count("SyncGroup") == story.count("Heartbeat") == 5
     assert len(story) < 5_000
@@ -146,7 +149,13 @@ def test_a_group_that_nobody_was_ever_in_is_not_remembered(connect: Connect, bro
     stranger = Member(connect())
     for _ in range(5):
         assert stranger.beat() is ErrorCode.unknown_member_id
-    assert broker.broker._node.groups._hosts == {}
+
+    async def tasks_of_groups(_: Node) -> list[str]:
+        return [name for task in asyncio.all_tasks() if (name := task.get_name()).startswith("group ")]
+
+    assert broker.run(tasks_of_groups) == []
+    Member(connect()).join()
+    assert broker.run(tasks_of_groups) == ["group g"]
 
 
 def test_the_largest_gap_between_signs_of_life_is_known(connect: Connect, broker: ThreadedBroker) -> None:
@@ -208,11 +217,9 @@ def test_stats_are_written_at_the_end(broker: ThreadedBroker) -> None:
 def test_a_group_whose_log_fails_is_loaded_again_and_goes_on(connect: Connect, broker: ThreadedBroker) -> None:
     member = Member(connect())
     member.join()
-    database = broker.broker._node.log._store.database
-    (pages,) = database.execute("PRAGMA page_count").fetchone()
-    database.execute(f"PRAGMA max_page_count = {pages}").fetchone()
+    broker.run(lambda node: node.log.write(fill_disk))
     assert member.sync((member.member_id, b"x" * 200_000)).error_code is ErrorCode.not_coordinator
-    database.execute("PRAGMA max_page_count = 1000000").fetchone()
+    broker.run(lambda node: node.log.write(make_room))
     # Nobody was assigned anything in that generation, so the group that was loaded asks for a new one.
     member.join()
     assert member.sync((member.member_id, b"work")).assignment == b"work"

@@ -11,6 +11,7 @@ import pytest
 
 from coterie.broker.groups.classic import CLASSIC_TOPIC
 from coterie.broker.groups.log import BATCH_BYTES_MAX, BATCH_RECORDS_MAX, GroupLog
+from coterie.broker.node import Node
 from coterie.broker.settings import BrokerSettings
 from coterie.broker.storage.log import open_log
 from coterie.broker.storage.store import Store
@@ -22,6 +23,7 @@ from coterie.wire.batches import NewRecord, decode_records, encode_batch, iter_h
 from coterie.wire.errors import ErrorCode
 from coterie.wire.sifting import slices
 from tests.broker.conftest import QUICK, RawClient, ThreadedBroker, raw_client
+from tests.broker.full_disk import fill_disk, make_room
 from tests.broker.groups.member import Member
 
 COMMIT, FETCH, CREATE, DELETE_TOPICS = 8, 9, 19, 20
@@ -121,21 +123,27 @@ async def test_whoever_waits_for_a_pass_that_fails_is_told_and_the_next_one_is_a
         lines = await GroupLog.open(log, CLASSIC_TOPIC)
         await lines.append(G, [written(1)], now_ms=1)
         reads = []
+        is_reading, may_go_on = asyncio.Event(), asyncio.Event()
 
         async def fail_once(*_: Any) -> bytes:
             reads.append(1)
             if len(reads) == 1:
+                is_reading.set()
+                await may_go_on.wait()
+            if len(reads) == 2:
                 raise failure
             return b""
 
         with monkeypatch.context() as patched:
             patched.setattr(log, "read", fail_once)
-            await lines._passing.acquire()
+            first = asyncio.create_task(lines.load(GroupId("first")))
+            await is_reading.wait()
             loads = [asyncio.create_task(lines.load(group_id)) for group_id in (G, H, G, GroupId("given up"))]
-            await asyncio.sleep(0)  # all of them wait for the lock
+            await asyncio.sleep(0)  # all of them wait for the end of the first pass
             loads[3].cancel()  # who has given up hears nothing, and nothing is said of that
-            lines._passing.release()
+            may_go_on.set()
             async with asyncio.timeout(60):
+                assert await first == ()
                 outcomes = await asyncio.gather(*loads, return_exceptions=True)
         assert outcomes[:3] == [failure] * 3
         assert isinstance(outcomes[3], asyncio.CancelledError)
@@ -151,20 +159,26 @@ async def test_who_gives_up_while_it_reads_for_all_leaves_that_to_the_next(
     async with open_log(tmp_path / "log", tmp_path / "lock") as log:
         lines = await GroupLog.open(log, CLASSIC_TOPIC)
         await lines.append(G, [written(1)], now_ms=1)
-        reading = asyncio.Event()
+        is_reading, may_go_on, reading = asyncio.Event(), asyncio.Event(), asyncio.Event()
 
         async def never(*_: Any) -> bytes:
+            if not is_reading.is_set():
+                is_reading.set()
+                await may_go_on.wait()
+                return b""
             reading.set()
             await asyncio.get_running_loop().create_future()
             return b""
 
         with monkeypatch.context() as patched:
             patched.setattr(log, "read", never)
-            await lines._passing.acquire()
+            first = asyncio.create_task(lines.load(GroupId("first")))
+            await is_reading.wait()
             loads = [asyncio.create_task(lines.load(group_id)) for group_id in (H, G, H)]
-            await asyncio.sleep(0)  # all of them wait for the lock
-            lines._passing.release()
+            await asyncio.sleep(0)  # all of them wait for the end of the first pass
+            may_go_on.set()
             async with asyncio.timeout(60):
+                assert await first == ()
                 await reading.wait()
             loads.append(asyncio.create_task(lines.load(G)))
             await asyncio.sleep(0)
@@ -238,14 +252,14 @@ def test_offsets_of_a_topic_whose_end_a_crash_cut_short_go_when_the_broker_is_ba
         create(client, "gone", "anew", "t")
         for topic in ("gone", "anew", "t"):
             commit(client, topic, 3)
-    log = broker.broker._node.log
 
-    async def end_topics() -> None:
+    async def end_topics(node: Node) -> None:
+        log = node.log
         await log.delete_topic(log.topics["gone"])
         await log.delete_topic(log.topics["anew"])
         await log.create_topic("anew", 1, {})
 
-    asyncio.run_coroutine_threadsafe(end_topics(), broker._loop).result(60)
+    broker.run(end_topics)
     back(broker)
     with raw_client(broker.port) as client:
         assert fetched(client) == {"t": 3}
@@ -257,16 +271,14 @@ def test_offsets_of_a_topic_whose_end_a_crash_cut_short_go_when_the_broker_is_ba
 def test_what_the_log_could_not_take_is_neither_acknowledged_nor_seen(broker: ThreadedBroker) -> None:
     with raw_client(broker.port) as client:
         create(client, "t")
-        database = broker.broker._node.log._store.database
-        (pages,) = database.execute("PRAGMA page_count").fetchone()
-        database.execute(f"PRAGMA max_page_count = {pages}").fetchone()
+        broker.run(lambda node: node.log.write(fill_disk))
         offset = 0
         while (error := commit(client, "t", offset + 1, metadata="x" * 4096)) is ErrorCode.none:
             offset += 1
         assert error is ErrorCode.not_coordinator
         # Whoever asks while the group is loaded again waits for that.
         assert fetched(client) == ({"t": offset} if offset else {})
-        database.execute("PRAGMA max_page_count = 1000000").fetchone()
+        broker.run(lambda node: node.log.write(make_room))
         assert commit(client, "t", 7) is ErrorCode.none
         assert fetched(client) == {"t": 7}
 
@@ -277,10 +289,9 @@ def test_old_offsets_go_by_themselves_and_leave_tombstones(broker: ThreadedBroke
         create(client, "t")
         commit(client, "t", 3)
         until(lambda: fetched(client) == {})
-        until(lambda: not broker.broker._node.groups.known())
-    log = broker.broker._node.log
-    (partition,) = log.topics["__consumer_offsets"].partitions
-    data = asyncio.run_coroutine_threadsafe(log.read(partition, 0, 10**6), broker._loop).result(60)
+        until(lambda: not broker.broker.node.groups.known())
+    (partition,) = broker.broker.node.log.topics["__consumer_offsets"].partitions
+    data = broker.run(lambda node: node.log.read(partition, 0, 10**6))
     assert [line.value is None for line in decode_records(data)] == [False, True, True]
 
 

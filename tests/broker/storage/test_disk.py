@@ -19,6 +19,7 @@ from coterie.nouns.errors import WorldError
 from coterie.wire.batches import NewRecord, decode_records, encode_batch, encode_marker, iter_heads, read_head
 from coterie.wire.errors import ErrorCode
 from tests.broker.conftest import RawClient, raw_client
+from tests.broker.full_disk import fill_disk, make_room
 from tests.broker.storage.kept_up import COMPACT, OFTEN, put
 
 DEADLINE_S = 60
@@ -73,7 +74,7 @@ async def test_what_is_left_of_a_full_disk_is_kept_for_what_makes_room(
         gone = await log.create_topic("gone", 1, {})
         for _ in range(9):
             await put(log, "t", {"a": "x" * 1_000})
-        log._store.free_bytes_min = 2**62
+        await log.write(lambda store: setattr(store, "free_bytes_min", 2**62))
         for _ in range(3):
             with pytest.raises(WorldError, match="the disk is full"):
                 await put(log, "t", {"a": ""})
@@ -84,7 +85,7 @@ async def test_what_is_left_of_a_full_disk_is_kept_for_what_makes_room(
         async with asyncio.timeout(DEADLINE_S):
             while not partition.start_offset:  # noqa: ASYNC110 - rows, not events
                 await asyncio.sleep(0.005)
-        log._store.free_bytes_min = 0
+        await log.write(lambda store: setattr(store, "free_bytes_min", 0))
         assert await put(log, "t", {"a": ""}) == 10
         keeping.cancel()
     said = [record.message for record in caplog.records]
@@ -98,12 +99,11 @@ async def test_upkeep_on_a_full_disk_waits_and_goes_on(tmp_path: Path, caplog: p
         await log.create_topic("t", 1, COMPACT)
         for n in range(50):
             await put(log, "t", {"a": str(n), f"k{n}": "x" * 2_000})
-        (pages,) = log._store.database.execute("PRAGMA page_count").fetchone()
-        await log.write(lambda store: store.database.execute(f"PRAGMA max_page_count = {pages}").fetchone())
+        await log.write(fill_disk)
         keeping = tasks.create_task(keep_up(log, tmp_path / "log", OFTEN, now_ms=lambda: 10**6))
         with pytest.raises(WorldError):
             await put(log, "t", {"a": "x" * 900_000})
-        await log.write(lambda store: store.database.execute("PRAGMA max_page_count = 1000000").fetchone())
+        await log.write(make_room)
         await put(log, "t", {"end": ""})
         async with asyncio.timeout(DEADLINE_S):
             while [key for key, _ in await records(log, "t")].count("a") > 1:  # noqa: ASYNC110 - rows, not events

@@ -3,6 +3,7 @@
 import asyncio
 import sqlite3
 import threading
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,7 @@ from coterie.broker.storage.store import DamagedLogError, Store
 from coterie.nouns.errors import WorldError
 from coterie.wire.batches import NewRecord, decode_records, encode_batch, read_head
 from coterie.wire.errors import ErrorCode, KafkaRefusal
+from tests.broker.full_disk import fill_disk, make_room
 
 
 def batch(*values: bytes, timestamp_ms: int = 1) -> bytes:
@@ -76,12 +78,11 @@ async def test_a_full_disk_fails_what_could_not_be_written_and_nothing_else(tmp_
     async with open_log(tmp_path / "log", tmp_path / "lock") as log:
         partition = (await log.create_topic("t", 1, {})).partitions[0]
         await append(log, batch(b"before"))
-        (pages,) = log._store.database.execute("PRAGMA page_count").fetchone()
-        log._store.database.execute(f"PRAGMA max_page_count = {pages + 2}").fetchone()
+        await log.write(partial(fill_disk, spare_pages=2))
         with pytest.raises(WorldError, match="full"):
             await append(log, batch(b"x" * 500_000))
         assert partition.end_offset == 1
-        log._store.database.execute("PRAGMA max_page_count = 1000000").fetchone()
+        await log.write(make_room)
         assert await append(log, batch(b"after")) == 1
         assert [record.value for record in decode_records(await log.read(partition, 0, 10**6))] == [b"before", b"after"]
 

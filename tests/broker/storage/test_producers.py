@@ -12,6 +12,7 @@ from coterie.groups.transaction_messages import Identity
 from coterie.nouns.errors import WorldError
 from coterie.wire.batches import BatchHead, NewRecord, check_produced, encode_batch
 from coterie.wire.errors import ErrorCode, KafkaRefusal
+from tests.broker.full_disk import fill_disk, make_room
 from tests.broker.transactions.transactional import Clock, bench
 
 ALICE = Identity(7, 0)
@@ -80,15 +81,10 @@ async def test_numbers_outlive_the_broker(tmp_path: Path) -> None:
 async def test_what_a_full_disk_refused_may_come_again(tmp_path: Path) -> None:
     async with bench(tmp_path) as life:
         await life.send([b"a"], ALICE, 0)
-        (pages,) = await life.log.write(lambda store: store.database.execute("PRAGMA page_count").fetchone())
-
-        def limit(pages_max: int) -> None:
-            life.log._store.database.execute(f"PRAGMA max_page_count = {pages_max}").fetchone()
-
-        limit(pages)
+        await life.log.write(fill_disk)
         with pytest.raises(WorldError):
             await life.send([b"b" * 100_000], ALICE, 1)
-        limit(1_000_000)
+        await life.log.write(make_room)
         with pytest.raises(KafkaRefusal, match="out_of_order"):
             await life.send([b"c"], ALICE, 2)
         assert (await life.send([b"b" * 100_000], ALICE, 1)).base_offset == 1

@@ -18,7 +18,7 @@ from coterie.broker.groups.classic import CLASSIC_TOPIC
 from coterie.broker.groups.log import GroupLog
 from coterie.broker.settings import Upkeep
 from coterie.broker.storage.log import BrokerLog, Partition, open_log
-from coterie.broker.storage.store import Store, TopicGoneError
+from coterie.broker.storage.store import Store, TopicGoneError, connect_read_only
 from coterie.broker.topics.policies import TopicPolicy, policy_of
 from coterie.broker.upkeep import loop
 from coterie.broker.upkeep.loop import keep_up
@@ -71,12 +71,9 @@ class Stage:
                 await asyncio.sleep(0.005)
 
     def rows(self, query: str = "SELECT COUNT(*) FROM batches") -> int:
-        reader = RowReader(self.path)
-        try:
-            (count,) = reader._database.execute(query).fetchone()
+        with closing(connect_read_only(self.path)) as database:
+            (count,) = database.execute(query).fetchone()
             return int(count)
-        finally:
-            reader.close()
 
 
 def last_offset(data: bytes) -> int:
@@ -191,7 +188,7 @@ async def test_a_partition_rests_when_what_waited_for_its_horizon_can_no_longer_
             )
         )
         statements: list[str] = []
-        stage.log._store.database.set_trace_callback(statements.append)
+        await stage.log.write(lambda store: store.database.set_trace_callback(statements.append))
         stage.now_ms += 1_000
         await until(lambda: stage.rows("SELECT COUNT(delete_horizon_ms) FROM batches") == 0)
         other = (await stage.log.create_topic("u", 1, COMPACT)).partitions[0]
@@ -388,7 +385,7 @@ async def test_damage_in_one_partition_stops_nobody_elses_upkeep_and_is_said_onc
         await stage.log.delete_records(sound, 601)
         await until(lambda: stage.rows(f"SELECT COUNT(*) FROM batches WHERE partition = {sound.id}") == 0)
         statements: list[str] = []
-        stage.log._store.database.set_trace_callback(statements.append)
+        await stage.log.write(lambda store: store.database.set_trace_callback(statements.append))
         for name in ("damaged", "gone"):
             await stage.log.delete_topic(stage.log.topics[name])
         await until(lambda: stage.rows(f"SELECT COUNT(*) FROM partitions WHERE id = {gone.id}") == 0)
