@@ -73,12 +73,13 @@ async def running(settings: BrokerSettings) -> AsyncIterator[Broker]:
             await groups.load()
             _tell_what_is_there(settings, log, groups)
             transactions = await Transactions.open(log, settings.transactions, now_ms=now_ms)
-            timing = tasks.create_task(transactions.run(), name="transactions")
-            keeping = tasks.create_task(
-                keep_up(log, settings.log_path, settings.upkeep, now_ms=wall_ms), name="upkeep of the log"
-            )
+            keeping = keep_up(log, settings.log_path, settings.upkeep, now_ms=wall_ms)
+            background = [
+                tasks.create_task(transactions.run(), name="transactions"),
+                tasks.create_task(keeping, name="upkeep of the log"),
+                *(tasks.create_task(watched.watch()) for watched in admission.watched),
+            ]
             connections = _Connections(settings, tasks)
-            watching = [tasks.create_task(watched.watch()) for watched in admission.watched]
             with _port_of(settings):
                 server = await _bound(settings, connections)
                 host, port = server.sockets[0].getsockname()[:2]
@@ -98,10 +99,8 @@ async def running(settings: BrokerSettings) -> AsyncIterator[Broker]:
             finally:
                 connections.close()
                 groups.close()
-                timing.cancel()
-                keeping.cancel()
-                for watcher in watching:
-                    watcher.cancel()
+                for task in background:
+                    task.cancel()
                 await _stop_listening(server)
                 await _tell_stats(settings, broker)
     except BaseExceptionGroup as failures:

@@ -7,14 +7,12 @@ peer is never believed: it is compared with what is left before anything is made
 import struct
 from collections.abc import Callable
 from typing import TypeVar
-from uuid import UUID
 
 from coterie.nouns.errors import WireError
 
 _INT8 = struct.Struct(">b")
 _INT16 = struct.Struct(">h")
 _INT32 = struct.Struct(">i")
-_UINT32 = struct.Struct(">I")
 _INT64 = struct.Struct(">q")
 
 STRING_SIZE_MAX = 2**15 - 1
@@ -50,17 +48,11 @@ class Reader:
     def int32(self) -> int:
         return int(_INT32.unpack_from(self._data, self._take(4))[0])
 
-    def uint32(self) -> int:
-        return int(_UINT32.unpack_from(self._data, self._take(4))[0])
-
     def int64(self) -> int:
         return int(_INT64.unpack_from(self._data, self._take(8))[0])
 
     def boolean(self) -> bool:
         return self.int8() != 0
-
-    def uuid(self) -> UUID:
-        return UUID(bytes=self.raw(16))
 
     def uvarint(self) -> int:
         """At most 5 bytes, as Kafka writes lengths and tags."""
@@ -96,16 +88,7 @@ class Reader:
         return self._array(self.int32(), element, element_size_min)
 
     def compact_string(self) -> str:
-        return _not_null(self.compact_nullable_string(), "string")
-
-    def compact_nullable_string(self) -> str | None:
-        return self._text(self.uvarint() - 1)
-
-    def compact_bytes(self) -> bytes:
-        return _not_null(self.compact_nullable_bytes(), "bytes")
-
-    def compact_nullable_bytes(self) -> bytes | None:
-        return self._bytes(self.uvarint() - 1)
+        return _not_null(self._text(self.uvarint() - 1), "string")
 
     def varint_bytes(self) -> bytes | None:
         """As keys, values and headers of records are written: zigzag length, -1 is null."""
@@ -196,17 +179,11 @@ class Writer:
     def int32(self, value: int) -> None:
         self._data += _INT32.pack(value)
 
-    def uint32(self, value: int) -> None:
-        self._data += _UINT32.pack(value)
-
     def int64(self, value: int) -> None:
         self._data += _INT64.pack(value)
 
     def boolean(self, value: bool) -> None:
         self.int8(int(value))
-
-    def uuid(self, value: UUID) -> None:
-        self._data += value.bytes
 
     def uvarint(self, value: int) -> None:
         assert value >= 0
@@ -245,20 +222,9 @@ class Writer:
         self.int32(count)
 
     def compact_string(self, value: str) -> None:
-        self.compact_bytes(value.encode())
-
-    def compact_nullable_string(self, value: str | None) -> None:
-        self.compact_nullable_bytes(None if value is None else value.encode())
-
-    def compact_bytes(self, value: bytes) -> None:
-        self.uvarint(len(value) + 1)
-        self._data += value
-
-    def compact_nullable_bytes(self, value: bytes | None) -> None:
-        if value is None:
-            self.uvarint(0)
-        else:
-            self.compact_bytes(value)
+        raw = value.encode()
+        self.uvarint(len(raw) + 1)
+        self._data += raw
 
     def varint_bytes(self, value: bytes | None) -> None:
         if value is None:

@@ -82,16 +82,12 @@ def _asked_for(named: list[tuple[str | None, Any]], response: OffsetFetchRespons
 def _everything(node: Node, response: OffsetFetchResponse) -> list[Values]:
     """A topic that has gone since has no id to be told by; its offsets are about to go, too."""
     answers: list[Values] = []
-    for name, partitions in groupby(response.offsets, key=_topic):
+    for name, partitions in groupby(response.offsets, key=lambda of: of.topic):
         topic = node.log.topics.get(name)
         if topic is not None:
             told = [_partition(of.partition, response.offsets[of], ErrorCode.none) for of in partitions]
             answers.append({"name": name, "topic_id": topic.topic_id, "partitions": told})
     return answers
-
-
-def _topic(partition: TopicPartition) -> str:
-    return partition.topic
 
 
 def _partition(number: int, committed: CommittedOffset | None, error: ErrorCode) -> Values:

@@ -17,11 +17,10 @@ from pathlib import Path
 from coterie.broker.storage.folder import locked, make_folder, sync_folder
 from coterie.broker.storage.log_file import is_damage, require_log, unread
 from coterie.broker.storage.store import connect_read_only
-from coterie.broker.upkeep.check import check
+from coterie.broker.upkeep.check import TELL_EVERY_S, check
 from coterie.nouns.errors import WorldError
 
 _STEP_PAGES = 1_024
-_TELL_EVERY_S = 2.0
 
 
 def back_up(source: Path, target: Path, target_lock: Path, *, force: bool, tell: Callable[[str], None]) -> int:
@@ -85,7 +84,7 @@ def _copy(source: Path, part: Path, tell: Callable[[str], None]) -> None:
 
     def on_step(_status: int, remaining: int, total: int) -> None:
         nonlocal told_at_s
-        if time.monotonic() - told_at_s >= _TELL_EVERY_S:
+        if time.monotonic() - told_at_s >= TELL_EVERY_S:
             told_at_s = time.monotonic()
             tell(f"{100 * (total - remaining) // max(1, total)} % are copied")
 
