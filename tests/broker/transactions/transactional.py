@@ -1,8 +1,8 @@
 """A broker's log and its transactions without the wire, and what a reader of committed records sees of them."""
 
 import shutil
-from collections.abc import AsyncIterator, Iterator, Sequence
-from contextlib import asynccontextmanager, contextmanager
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
 from pathlib import Path
 
 from coterie.broker.storage.log import BrokerLog, Partition, open_log
@@ -117,8 +117,8 @@ class Bench:
         return seen
 
 
-@contextmanager
-def killed_at_each_statement(life: Bench, folder: Path, into: Path) -> Iterator[list[Path]]:
+@asynccontextmanager
+async def killed_at_each_statement(life: Bench, folder: Path, into: Path) -> AsyncIterator[list[Path]]:
     """Copies of ``folder`` as kills would leave them: one before each statement that writes, and one after the last."""
     copies: list[Path] = []
 
@@ -126,10 +126,10 @@ def killed_at_each_statement(life: Bench, folder: Path, into: Path) -> Iterator[
         copies.append(into / f"killed-{len(copies)}")
         shutil.copytree(folder, copies[-1])
 
-    database = life.log._store.database
-    database.set_trace_callback(copy)
+    # The end of the first of these writes and the begin of the second are copied, too.
+    await life.log.write(lambda store: store.database.set_trace_callback(copy))
     yield copies
-    database.set_trace_callback(None)
+    await life.log.write(lambda store: store.database.set_trace_callback(None))
     copy("after the last")
 
 
