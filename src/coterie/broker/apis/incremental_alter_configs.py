@@ -3,6 +3,7 @@ their settings are given at the start; loggers and client metrics: there are non
 
 from collections import Counter
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
 from coterie.broker.apis.api import KafkaApi
@@ -21,25 +22,26 @@ from coterie.wire.shapes import Values
 
 Alter = Callable[[Definition, Mapping[str, str]], dict[str, str]]
 """From a resource's own configs to its new ones; refuses with a `KafkaRefusal`."""
+AlterAsked = Callable[[Any, Definition, Mapping[str, str]], dict[str, str]]
+"""Likewise; takes what the request asks of the resource."""
 
 
 async def handle(node: Node, request: ApiRequest) -> Values:
-    def altering(asked: Any) -> Alter:
-        changes = [
-            ConfigChange(name=one.name, operation=one.config_operation, value=one.value) for one in asked.configs
-        ]
-        return lambda definition, own: altered(definition, own, changes)
-
-    return await answered(node, request, altering)
+    return await answered(node, request, _changed)
 
 
-async def answered(node: Node, request: ApiRequest, altering: Callable[[Any], Alter]) -> Values:
-    """The answer to a request whose resources are to be altered as ``altering`` says of each."""
+def _changed(asked: Any, definition: Definition, own: Mapping[str, str]) -> dict[str, str]:
+    changes = [ConfigChange(name=one.name, operation=one.config_operation, value=one.value) for one in asked.configs]
+    return altered(definition, own, changes)
+
+
+async def answered(node: Node, request: ApiRequest, alter: AlterAsked) -> Values:
+    """The answer to a request whose resources are altered by ``alter``, one by one."""
     often = Counter((asked.resource_type, asked.resource_name) for asked in request.body.resources)
     answers: list[Values] = []
     async for asked in in_turns(request.body.resources):
         error, sentence = await outcome(
-            _alter(node, asked, altering(asked), often, validate_only=request.body.validate_only)
+            _alter(node, asked, partial(alter, asked), often, validate_only=request.body.validate_only)
         )
         answers.append(
             {

@@ -142,8 +142,7 @@ class GroupHost(Generic[GroupT, RequestT, NewsT, RecordT, ResponseT, KeyT]):
         """The machine's answer to the request that ``make`` makes, once it may leave."""
         if self._is_broken:
             await self._wait_loaded()
-        asked = self.take(make)
-        return asked.response if asked.response is not None else await self.answer(asked)
+        return await self.answer(self.take(make))
 
     def ask_now(self, make: Callable[[ReplyTo], RequestT]) -> ResponseT | Awaitable[ResponseT]:
         """The machine's answer where it may leave at once; otherwise what to await for it."""

@@ -105,7 +105,9 @@ def append(store: Store, batch: NewBatch, *, now_ms: int) -> Written:
     """:raises KafkaRefusal, TopicGoneError, WireError: before anything is written."""
     head, database = batch.head, store.database
     if batch.needs_keys:
-        check_keys(batch)
+        keyless = [number for number, record in enumerate(slices(batch.data, head)) if record.key is None]
+        if keyless:
+            raise KeylessError(keyless)
     if not head.is_numbered:
         # Whoever has no producer id has no transaction, whatever its batch says of itself.
         base_offset = store.append(batch.partition_id, batch.data, head)
@@ -139,13 +141,6 @@ def decide(store: Store, transactional_id: str, make: Callable[[int], Event], *,
         store.next_number(PRODUCER_IDS)
     grown = _write(store, transactional_id, output.records, now_ms=now_ms)
     return Written(grown=grown, effects=output.effects)
-
-
-def check_keys(batch: NewBatch) -> None:
-    """:raises KeylessError, WireError: when a record has no key, or the records cannot be read."""
-    keyless = [number for number, record in enumerate(slices(batch.data, batch.head)) if record.key is None]
-    if keyless:
-        raise KeylessError(keyless)
 
 
 # -- small hands ------------------------------------------------------------------------------------------------------
