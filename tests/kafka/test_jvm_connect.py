@@ -312,7 +312,7 @@ async def check_a_group_that_ours_leads(
             assert said.startswith(f"The worker at {jvm}/ is Connect's own")
     drain = partial(commands.drain, b.url, host(b.url))
     assert f"The group speaks {speaks.setting}, which has no word for a drain" in await refused(drain)
-    leaves = partial(preview.show, preview.Asked(remove=(host(jvm),)), url=b.url, file=None, as_json=False)
+    leaves = partial(preview.show, preview.PlanOptions(remove=(host(jvm),)), url=b.url, file=None, as_json=False)
     if speaks is ConnectProtocol.EAGER:
         assert "speaks eager" in await refused(leaves)
     else:
@@ -383,7 +383,7 @@ async def check_a_group_that_a_jvm_leads(mixed: Mixed, a: Composed, b: Composed,
         await mixed.asked("POST", f"{a.url}/coterie/workers/{host(b.url)}/restart", status=409),
         await refused(partial(commands.show_group, b.url, as_json=False)),
         await refused(partial(commands.drain, b.url, "a")),
-        await refused(partial(preview.show, preview.Asked(remove=("a",)), url=a.url, file=None, as_json=False)),
+        await refused(partial(preview.show, preview.PlanOptions(remove=("a",)), url=a.url, file=None, as_json=False)),
     ]
     assert all(part in text for part in known for text in told), told
     said = await mixed.asked("POST", f"{b.url}/coterie/workers/{host(b.url)}/drain", status=409)

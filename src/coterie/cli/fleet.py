@@ -24,13 +24,13 @@ _BROKER_GRACE_S = 5.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Plan:
+class FleetSettings:
     """Where a fleet lives and how its workers are set, beyond what all fleets share."""
 
     data: Path
     broker_port: int
     rest_port: int
-    settings: Mapping[str, str] = field(default_factory=lambda: {"scheduled.rebalance.max.delay.ms": "10000"})
+    worker_settings: Mapping[str, str] = field(default_factory=lambda: {"scheduled.rebalance.max.delay.ms": "10000"})
     """Connect's delay of five minutes is for workers that something brings back; here nobody restarts a dead one."""
     initial_delay_ms: int = defaults.INITIAL_REBALANCE_DELAY_MS
     """How long the group waits for more workers before its first round."""
@@ -42,8 +42,8 @@ class Plan:
 class Fleet:
     """The broker and the workers, by number. It restarts a dead broker, and never a dead worker."""
 
-    def __init__(self, plan: Plan, children: Children, say: Callable[[str], None]) -> None:
-        self.plan = plan
+    def __init__(self, settings: FleetSettings, children: Children, say: Callable[[str], None]) -> None:
+        self.settings = settings
         self.workers: dict[int, Child] = {}
         self.gone: list[str] = []
         """Names of workers that died without being asked to, in order."""
@@ -56,8 +56,8 @@ class Fleet:
 
     def check_ports(self, workers: int) -> None:
         """:raises WorldError: names the port that is taken, and the option that moves it."""
-        wanted = [(self.plan.broker_port, "the broker", "--broker-port")]
-        wanted += [(self.plan.rest_port + i, f"worker-{i}'s REST", "--rest-port") for i in range(workers)]
+        wanted = [(self.settings.broker_port, "the broker", "--broker-port")]
+        wanted += [(self.settings.rest_port + i, f"worker-{i}'s REST", "--rest-port") for i in range(workers)]
         for port, who, option in wanted:
             if port > 65535:
                 raise WorldError(f"There is no port {port} for {who}: choose a lower one with {option}.")
@@ -66,15 +66,16 @@ class Fleet:
 
     def check_data(self) -> None:
         """:raises WorldError: when another broker holds the data folder: it would see ours come and go in its log."""
-        lock = self.plan.data / "broker" / "lock"
+        lock = self.settings.data / "broker" / "lock"
         if not lock.exists():
             return
         with lock.open("rb") as file:
             try:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError as error:
+                data = self.settings.data
                 raise WorldError(
-                    f"Another cluster uses the data folder {self.plan.data}: stop it, or choose another with --data."
+                    f"Another cluster uses the data folder {data}: stop it, or choose another with --data."
                 ) from error
 
     def start_broker(self) -> None:
@@ -84,7 +85,7 @@ class Fleet:
         """
         self._broker = self._run_broker()
         deadline = time.monotonic() + _BROKER_READY_S
-        while not _answers(self.plan.broker_port):
+        while not _answers(self.settings.broker_port):
             self.tend()
             if time.monotonic() > deadline:
                 raise WorldError(f"The broker has not opened its port within {_BROKER_READY_S:.0f} s.{self._end_of()}")
@@ -95,14 +96,14 @@ class Fleet:
         name = f"worker-{number}"
         file = self._file(name)
         file.parent.mkdir(parents=True, exist_ok=True)
-        file.write_text("".join(f"{key}={_escaped(value)}\n" for key, value in self._settings(number, name).items()))
+        file.write_text("".join(f"{key}={_escaped(value)}\n" for key, value in self._properties(number, name).items()))
         self.workers[number] = self._run(name, "worker", "-c", str(file))
         return self.workers[number]
 
     def is_ready(self, number: int) -> bool:
         """Whether a worker has done all that comes before work."""
         try:
-            return httpx.get(f"{self.plan.rest_url(number)}/health", timeout=2, trust_env=False).is_success
+            return httpx.get(f"{self.settings.rest_url(number)}/health", timeout=2, trust_env=False).is_success
         except httpx.HTTPError:
             return False
 
@@ -155,43 +156,43 @@ class Fleet:
             raise WorldError("No worker is left.")
 
     def _run_broker(self) -> Child:
-        listen, data = f"{HOST}:{self.plan.broker_port}", str(self.plan.data / "broker")
-        delay_ms = str(self.plan.initial_delay_ms)
+        listen, data = f"{HOST}:{self.settings.broker_port}", str(self.settings.data / "broker")
+        delay_ms = str(self.settings.initial_delay_ms)
         return self._run("broker", "broker", "--listen", listen, "--data", data, "--initial-delay-ms", delay_ms)
 
     def _run(self, name: str, *arguments: str) -> Child:
         # Whatever a child that is killed leaves behind lies in the data folder, too.
-        temporary = self.plan.data / "tmp"
+        temporary = self.settings.data / "tmp"
         temporary.mkdir(parents=True, exist_ok=True)
         return self._children.start(name, ["-m", "coterie", *arguments], environment={"TMPDIR": str(temporary)})
 
     @property
     def _delay_s(self) -> float:
-        return int(self.plan.settings["scheduled.rebalance.max.delay.ms"]) / 1000
+        return int(self.settings.worker_settings["scheduled.rebalance.max.delay.ms"]) / 1000
 
     def _file(self, name: str) -> Path:
-        return self.plan.data / "workers" / f"{name}.properties"
+        return self.settings.data / "workers" / f"{name}.properties"
 
     def _end_of(self) -> str:
         assert self._broker is not None
         return f" The end of {self._broker.log}:\n{self._broker.tail()}"
 
-    def _settings(self, number: int, name: str) -> dict[str, str]:
+    def _properties(self, number: int, name: str) -> dict[str, str]:
         return {
-            "bootstrap.servers": f"{HOST}:{self.plan.broker_port}",
+            "bootstrap.servers": f"{HOST}:{self.settings.broker_port}",
             "group.id": GROUP,
             "worker.name": name,
             "client.id": name,
-            "listeners": self.plan.rest_url(number),
+            "listeners": self.settings.rest_url(number),
             "config.storage.topic": f"{GROUP}-configs",
             "config.storage.replication.factor": "1",
             "offset.storage.topic": f"{GROUP}-offsets",
             "offset.storage.replication.factor": "1",
             "status.storage.topic": f"{GROUP}-status",
             "status.storage.replication.factor": "1",
-            "log.jvm.file": str(self.plan.data / "logs" / f"{name}.jvm.log"),
-            "checkpoint.location": str(self.plan.data / "checkpoints"),
-            **self.plan.settings,
+            "log.jvm.file": str(self.settings.data / "logs" / f"{name}.jvm.log"),
+            "checkpoint.location": str(self.settings.data / "checkpoints"),
+            **self.settings.worker_settings,
         }
 
 

@@ -6,20 +6,22 @@ from typing import NoReturn
 
 import typer
 
-from coterie.cli.fleet import Fleet, Plan
+from coterie.cli.fleet import Fleet, FleetSettings
 from coterie.cli.processes import Children
 from coterie.nouns.errors import WorldError
 
 
 def run(*, workers: int, data: Path, broker_port: int, rest_port: int) -> int:
     """Returns the exit code; raises what keeps the cluster from living."""
-    plan = Plan(data=data.absolute(), broker_port=broker_port, rest_port=rest_port)
+    settings = FleetSettings(data=data.absolute(), broker_port=broker_port, rest_port=rest_port)
     try:
-        with Children(plan.data / "logs") as children:
-            fleet = Fleet(plan, children, say=typer.echo)
+        with Children(settings.data / "logs") as children:
+            fleet = Fleet(settings, children, say=typer.echo)
             fleet.check_ports(workers)
             fleet.check_data()
-            typer.echo(f"Starting the broker and {workers} workers; data in {plan.data}, logs in {plan.data / 'logs'}")
+            typer.echo(
+                f"Starting the broker and {workers} workers; data in {settings.data}, logs in {settings.data / 'logs'}"
+            )
             fleet.start_broker()
             typer.echo(f"The broker is up at 127.0.0.1:{broker_port}")
             try:
@@ -32,7 +34,7 @@ def run(*, workers: int, data: Path, broker_port: int, rest_port: int) -> int:
     except KeyboardInterrupt:
         return 0
     except OSError as error:
-        raise WorldError(f"The data folder {plan.data} cannot be used: {error.strerror}.") from error
+        raise WorldError(f"The data folder {settings.data} cannot be used: {error.strerror}.") from error
 
 
 def _tend_for_ever(fleet: Fleet) -> NoReturn:
@@ -42,7 +44,7 @@ def _tend_for_ever(fleet: Fleet) -> NoReturn:
         for number in sorted(starting & fleet.workers.keys()):
             if fleet.is_ready(number):
                 starting.discard(number)
-                typer.echo(f"worker-{number} is up at {fleet.plan.rest_url(number)}")
+                typer.echo(f"worker-{number} is up at {fleet.settings.rest_url(number)}")
                 if not starting:
                     typer.echo("All workers are up. Ctrl-C stops everything.")
         time.sleep(0.2)

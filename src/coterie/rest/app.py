@@ -54,13 +54,13 @@ AnswerT = TypeVar("AnswerT", bound=Answer)
 
 def create_app(worker: Worker, client: httpx.AsyncClient, *, cluster_id: str) -> Starlette:
     """``client`` reaches other workers; ``cluster_id`` is what the brokers call their cluster."""
-    api = Api(worker, client, cluster_id)
+    api = ConnectApi(worker, client, cluster_id)
     app = Starlette(routes=api.routes(), exception_handlers=dict.fromkeys(problems.KINDS, problems.answer))
     app.router.redirect_slashes = False
     return app
 
 
-class Api:
+class ConnectApi:
     """The handlers of one worker."""
 
     def __init__(self, worker: Worker, client: httpx.AsyncClient, cluster_id: str) -> None:

@@ -57,8 +57,8 @@ def write_json(batch: Path, rows: Rows) -> None:
     (batch / f"part-{len(list(batch.iterdir()))}.json").write_text("".join(lines))
 
 
-def verdicts(archive: Path, out: Path) -> dict[str, checker.Verdict]:
-    return {verdict.connector: verdict for verdict in checker.check(archive, out)}
+def comparisons(archive: Path, out: Path) -> dict[str, checker.Comparison]:
+    return {comparison.connector: comparison for comparison in checker.check(archive, out)}
 
 
 def read_json(batch: Path) -> Rows:
@@ -66,7 +66,7 @@ def read_json(batch: Path) -> Rows:
 
 
 def test_a_right_output_passes_with_both_counts(archive: Path, out: Path) -> None:
-    found = verdicts(archive, out)
+    found = comparisons(archive, out)
     assert {name: (v.is_right, v.expected, v.found) for name, v in found.items()} == {
         flights.PARQUET: (True, 30, 30),
         flights.JSON: (True, 40, 40),
@@ -80,15 +80,15 @@ def test_staging_hidden_and_empty_files_are_not_output(archive: Path, out: Path)
         (out / connector / "0-a" / "0" / "_SUCCESS").touch()
         (out / connector / "0-a" / "0" / ".part.crc").touch()
     (out / flights.JSON / "0-a" / "0" / "part-9.json").touch()
-    assert all(verdict.is_right for verdict in verdicts(archive, out).values())
+    assert all(comparison.is_right for comparison in comparisons(archive, out).values())
 
 
 def test_a_lost_file_is_named_by_its_rows(archive: Path, out: Path) -> None:
     (batch,) = (out / flights.JSON / "0-a" / "1").iterdir()
     batch.unlink()
-    verdict = verdicts(archive, out)[flights.JSON]
-    assert (verdict.is_right, verdict.lost, verdict.doubled) == (False, tuple(range(11, 21)), ())
-    assert "10 lost (rows 11, 12, 13, 14, 15, …)" in str(verdict)
+    comparison = comparisons(archive, out)[flights.JSON]
+    assert (comparison.is_right, comparison.lost, comparison.doubled) == (False, tuple(range(11, 21)), ())
+    assert "10 lost (rows 11, 12, 13, 14, 15, …)" in str(comparison)
 
 
 @pytest.mark.parametrize("connector", flights.CONNECTORS)
@@ -96,8 +96,8 @@ def test_a_doubled_batch_is_named_by_its_rows(archive: Path, out: Path, connecto
     write = write_parquet if connector == flights.PARQUET else write_json
     rows = checker.expected_rows(connector, checker.package_rows(archive)).to_pylist()[:2]
     write(out / connector / "0-z" / "5", rows)
-    verdict = verdicts(archive, out)[connector]
-    assert (verdict.is_right, verdict.doubled, verdict.lost) == (False, tuple(row["row"] for row in rows), ())
+    comparison = comparisons(archive, out)[connector]
+    assert (comparison.is_right, comparison.doubled, comparison.lost) == (False, tuple(row["row"] for row in rows), ())
 
 
 @pytest.mark.parametrize(
@@ -114,17 +114,17 @@ def test_a_wrong_value_is_named_by_row_and_column(
     (file,) = (out / flights.JSON / "0-a" / "0").iterdir()
     rows = [change(row) if row["row"] == 3 else row for row in read_json(file.parent)]
     file.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    verdict = verdicts(archive, out)[flights.JSON]
-    assert (verdict.is_right, list(verdict.wrong), verdict.lost) == (False, expected, ())
+    comparison = comparisons(archive, out)[flights.JSON]
+    assert (comparison.is_right, list(comparison.wrong), comparison.lost) == (False, expected, ())
 
 
 def test_a_row_that_the_filter_drops_is_strange(archive: Path, out: Path) -> None:
     rows = checker.package_rows(archive).to_pylist()
     write_parquet(out / flights.PARQUET / "1-b" / "9", [row for row in rows if row["row"] == 4])
-    verdict = verdicts(archive, out)[flights.PARQUET]
-    assert (verdict.is_right, verdict.strange, verdict.lost) == (False, (4,), ())
+    comparison = comparisons(archive, out)[flights.PARQUET]
+    assert (comparison.is_right, comparison.strange, comparison.lost) == (False, (4,), ())
 
 
 def test_no_output_at_all_is_all_lost(archive: Path, tmp_path: Path) -> None:
-    verdict = verdicts(archive, tmp_path / "nowhere")[flights.PARQUET]
-    assert (verdict.found, len(verdict.lost)) == (0, 30)
+    comparison = comparisons(archive, tmp_path / "nowhere")[flights.PARQUET]
+    assert (comparison.found, len(comparison.lost)) == (0, 30)

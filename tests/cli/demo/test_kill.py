@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from coterie.cli.demo.kill import CutOffBatch, assert_continued, kill_in_mid_batch, states
+from coterie.cli.demo.kill import BatchInFlight, assert_continued, kill_in_mid_batch, states
 from coterie.cli.demo.observe import Checkpoints
 from coterie.cli.processes import Children
 from coterie.nouns.errors import WorldError
@@ -88,7 +88,7 @@ def test_a_worker_that_somebody_else_has_killed_cuts_off_nothing(tmp_path: Path)
 def test_a_batch_counts_as_continued_when_its_new_owner_has_committed_it_as_planned(tmp_path: Path) -> None:
     checkpoint = make_checkpoint(tmp_path, "1-aa")
     (checkpoint / "offsets" / "7").write_text("plan")
-    cut = [CutOffBatch(task=TASK, batch=7, plan=b"plan", starts=1)]
+    cut = [BatchInFlight(task=TASK, batch=7, plan=b"plan", starts=1)]
     checkpoints = Checkpoints(tmp_path)
     (checkpoint / "commits" / "7").touch()
     assert not assert_continued(cut, checkpoints), "the old owner holds it still"
@@ -106,4 +106,4 @@ def test_a_checkpoint_that_changes_hands_while_it_is_looked_at_is_looked_at_agai
     checkpoint = make_checkpoint(tmp_path, "2-bb")
     (checkpoint / "commits" / "7").touch()
     # As it looks from the name that has just lost it: the commit was listed, the plan is not there any more.
-    assert not assert_continued([CutOffBatch(task=TASK, batch=7, plan=b"plan", starts=1)], Checkpoints(tmp_path))
+    assert not assert_continued([BatchInFlight(task=TASK, batch=7, plan=b"plan", starts=1)], Checkpoints(tmp_path))

@@ -257,5 +257,5 @@ def test_a_plan_waits_for_the_group_as_the_other_commands_do(capsys: pytest.Capt
 
     with serving(answer) as url:
         some.url = url
-        preview.show(preview.Asked(), url=url, file=None, as_json=False)
+        preview.show(preview.PlanOptions(), url=url, file=None, as_json=False)
     assert "5 jobs would be stopped; 1 round." in capsys.readouterr().out

@@ -24,7 +24,7 @@ _SHOWN = 5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Verdict:
+class Comparison:
     """What was found for one connector; row numbers, ascending."""
 
     connector: str
@@ -97,13 +97,13 @@ def written_rows(batch_folders: Iterator[Path], schema: pa.Schema) -> pa.Table:
     return pa.concat_tables([schema.empty_table(), *tables])
 
 
-def compare(connector: str, expected: pa.Table, found: pa.Table) -> Verdict:
-    """The verdict on one connector, from what should be there and what is."""
+def compare(connector: str, expected: pa.Table, found: pa.Table) -> Comparison:
+    """Compare what one connector wrote with what it should have written."""
     counted = pc.value_counts(found["row"])
     rows, counts = counted.field("values"), counted.field("counts")
     lost = expected["row"].filter(pc.invert(pc.is_in(expected["row"], value_set=rows)))
     strange = rows.filter(pc.invert(pc.is_in(rows, value_set=expected["row"].combine_chunks())))
-    return Verdict(
+    return Comparison(
         connector=connector,
         expected=expected.num_rows,
         found=found.num_rows,
@@ -114,14 +114,14 @@ def compare(connector: str, expected: pa.Table, found: pa.Table) -> Verdict:
     )
 
 
-def check(archive: Path, out: Path, connectors: tuple[str, ...] = (PARQUET, JSON)) -> list[Verdict]:
-    """The verdict on every connector."""
+def check(archive: Path, out: Path, connectors: tuple[str, ...] = (PARQUET, JSON)) -> list[Comparison]:
+    """Compare the output of every connector with the package."""
     flights = package_rows(archive)
-    verdicts = []
+    comparisons = []
     for connector in connectors:
         expected = expected_rows(connector, flights)
-        verdicts.append(compare(connector, expected, written_rows(batches(out, connector), expected.schema)))
-    return verdicts
+        comparisons.append(compare(connector, expected, written_rows(batches(out, connector), expected.schema)))
+    return comparisons
 
 
 # -- small hands ------------------------------------------------------------------------------------------------------

@@ -22,7 +22,7 @@ _GONE_WITHIN_S = 10.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CutOffBatch:
+class BatchInFlight:
     """A batch that was planned and not committed when its worker died."""
 
     task: ConnectorTaskId
@@ -40,7 +40,7 @@ def kill_in_mid_batch(
     *,
     deadline_s: float,
     meanwhile: Callable[[], None],
-) -> list[CutOffBatch]:
+) -> list[BatchInFlight]:
     """Kill ``child`` and its group in the middle of a batch; the batches of ``tasks`` that this cut off.
 
     None are returned when the child has died before, of something else.
@@ -65,7 +65,7 @@ def kill_in_mid_batch(
     return []
 
 
-def assert_continued(cut: Sequence[CutOffBatch], checkpoints: Checkpoints) -> bool:
+def assert_continued(cut: Sequence[BatchInFlight], checkpoints: Checkpoints) -> bool:
     """Whether each batch that was cut off has been run and committed by a new owner, as its first one.
 
     :raises WorldError: when a new owner planned another batch in its place, or went past it.
@@ -79,17 +79,17 @@ def assert_continued(cut: Sequence[CutOffBatch], checkpoints: Checkpoints) -> bo
 # -- small hands ------------------------------------------------------------------------------------------------------
 
 
-def _in_flight(holder: Path | None, task: ConnectorTaskId) -> CutOffBatch | None:
+def _in_flight(holder: Path | None, task: ConnectorTaskId) -> BatchInFlight | None:
     if holder is None or (batch := batch_in_flight(holder)) is None:
         return None
     try:
         plan = (holder / "offsets" / str(batch)).read_bytes()
     except OSError:
         return None  # taken over while it was looked at
-    return CutOffBatch(task=task, batch=batch, plan=plan, starts=starts_of(holder))
+    return BatchInFlight(task=task, batch=batch, plan=plan, starts=starts_of(holder))
 
 
-def _is_continued(one: CutOffBatch, holder: Path | None) -> bool:
+def _is_continued(one: BatchInFlight, holder: Path | None) -> bool:
     """:raises OSError: when ``holder`` loses the checkpoint meanwhile."""
     if holder is None or starts_of(holder) == one.starts:
         return False
@@ -106,7 +106,7 @@ def _is_continued(one: CutOffBatch, holder: Path | None) -> bool:
     return True
 
 
-def _assert_uncommitted(cut: Sequence[CutOffBatch], checkpoints: Checkpoints) -> None:
+def _assert_uncommitted(cut: Sequence[BatchInFlight], checkpoints: Checkpoints) -> None:
     for one in cut:
         holder = checkpoints.holder(one.task)
         if holder is None or (holder / "commits" / str(one.batch)).exists():

@@ -1,4 +1,4 @@
-"""The demo's story, from the first process to the verdict. Each wait has a deadline, and ends with the reason."""
+"""The demo's story, from the first process to the comparison of its output. Each wait has a deadline."""
 
 import shutil
 import tempfile
@@ -11,10 +11,10 @@ import httpx
 from coterie.cli.demo import checker, flights
 from coterie.cli.demo.display import Display
 from coterie.cli.demo.feed import FILES
-from coterie.cli.demo.kill import CutOffBatch, assert_continued, kill_in_mid_batch
+from coterie.cli.demo.kill import BatchInFlight, assert_continued, kill_in_mid_batch
 from coterie.cli.demo.observe import ALL_TASKS, Checkpoints, Placement, Progress, is_leader, is_settled, placement
 from coterie.cli.demo.rebalances import Rebalances, listed
-from coterie.cli.fleet import HOST, Fleet, Plan, is_free
+from coterie.cli.fleet import HOST, Fleet, FleetSettings, is_free
 from coterie.cli.processes import Child, Children
 from coterie.nouns.errors import CoterieError, WorldError
 from coterie.nouns.jobs import ConnectorTaskId
@@ -48,11 +48,11 @@ def run(*, data: Path | None, broker_port: int | None, rest_port: int | None) ->
     if data is not None and data.exists() and not (data.is_dir() and not any(data.iterdir())):
         raise WorldError(f"{data} is not an empty folder: name a new one with --data.")
     folder = data.absolute() if data is not None else Path(tempfile.mkdtemp(prefix="coterie-demo-"))
-    plan = Plan(
+    settings = FleetSettings(
         data=folder,
         broker_port=broker_port or _free_ports(1, preferred=9092),
         rest_port=rest_port or _free_ports(WORKERS, preferred=8083),
-        settings=SETTINGS,
+        worker_settings=SETTINGS,
         initial_delay_ms=INITIAL_DELAY_MS,
     )
     expected = {
@@ -62,7 +62,7 @@ def run(*, data: Path | None, broker_port: int | None, rest_port: int | None) ->
     with Display({FED: FILES, **expected}) as display:
         try:
             with Children(folder / "logs") as children:
-                is_right = Script(plan, children, display, archive, expected).play()
+                is_right = Script(settings, children, display, archive, expected).play()
         except (CoterieError, OSError) as error:
             display.say(f"The demo has failed: {error}")
         except KeyboardInterrupt:
@@ -79,17 +79,17 @@ class Script:
     """One showing."""
 
     def __init__(
-        self, plan: Plan, children: Children, display: Display, archive: Path, expected: dict[str, int]
+        self, settings: FleetSettings, children: Children, display: Display, archive: Path, expected: dict[str, int]
     ) -> None:
-        self._plan = plan
+        self._settings = settings
         self._children = children
         self._display = display
         self._archive = archive
         self._expected = expected
-        self._flights = plan.data / "flights"
-        self._out = plan.data / "out"
-        self._fleet = Fleet(plan, children, display.say)
-        self._checkpoints = Checkpoints(plan.data / "checkpoints")
+        self._flights = settings.data / "flights"
+        self._out = settings.data / "out"
+        self._fleet = Fleet(settings, children, display.say)
+        self._checkpoints = Checkpoints(settings.data / "checkpoints")
         self._progress = Progress(self._checkpoints, self._out)
         self._rebalances = Rebalances(display.say)
         self._placement = Placement()
@@ -105,12 +105,13 @@ class Script:
         say = self._display.say
         self._fleet.check_ports(WORKERS)
         try:
-            say(f"Starting the broker (port {self._plan.broker_port}) and {WORKERS} workers, each with its own Spark")
+            port = self._settings.broker_port
+            say(f"Starting the broker (port {port}) and {WORKERS} workers, each with its own Spark")
             self._fleet.start_broker()
             for number in range(WORKERS):
                 self._fleet.start_worker(number)
             self._until(lambda: all(map(self._fleet.is_ready, self._fleet.workers)), 150, "all workers are ready")
-            say(f"The workers are ready; REST at {', '.join(map(self._plan.rest_url, range(WORKERS)))}")
+            say(f"The workers are ready; REST at {', '.join(map(self._settings.rest_url, range(WORKERS)))}")
             self._post_connectors()
             self._feed = self._children.start("feed", ["-m", "coterie.cli.demo.feed", str(self._flights)])
             say(f"{FILES} files with 336,776 flights begin to arrive, five a second, whatever else happens")
@@ -130,10 +131,10 @@ class Script:
         finally:
             self._fleet.close()
         say("Everything has ended; comparing the output with the package, row by row, without Spark")
-        verdicts = checker.check(self._archive, self._out)
-        for verdict in verdicts:
-            say(str(verdict))
-        is_right = all(verdict.is_right for verdict in verdicts)
+        comparisons = checker.check(self._archive, self._out)
+        for comparison in comparisons:
+            say(str(comparison))
+        is_right = all(comparison.is_right for comparison in comparisons)
         say("Nothing was lost, nothing was doubled." if is_right else "The output is wrong.")
         return is_right
 
@@ -153,7 +154,7 @@ class Script:
         number = min(self._fleet.workers)
         try:
             response = httpx.post(
-                f"{self._plan.rest_url(number)}/connectors",
+                f"{self._settings.rest_url(number)}/connectors",
                 json={"name": name, "config": config},
                 timeout=5,  # meanwhile nobody tends the broker
                 trust_env=False,
@@ -165,9 +166,9 @@ class Script:
         # 409: an earlier attempt, whose answer was lost, has made it.
         return response.status_code in (httpx.codes.CREATED, httpx.codes.CONFLICT)
 
-    def _kill(self) -> tuple[int, list[CutOffBatch]]:
+    def _kill(self) -> tuple[int, list[BatchInFlight]]:
         """Kill the worker, not the leader, that owns most tasks; its number, and the batches cut off."""
-        cut: list[CutOffBatch] = []
+        cut: list[BatchInFlight] = []
         while not cut:
             number = self._choose_victim()
             child, tasks = self._fleet.workers[number], self._tasks_of(number)
@@ -193,14 +194,14 @@ class Script:
         owners: list[int] = []
 
         def is_known() -> bool:
-            leaders = [number for number in self._fleet.workers if is_leader(self._plan.rest_url(number))]
+            leaders = [number for number in self._fleet.workers if is_leader(self._settings.rest_url(number))]
             owners[:] = [number for number in self._fleet.workers if number not in leaders and self._owns(number)]
             return self._lives_whole() and len(leaders) == 1 and bool(owners)
 
         self._until(is_known, 60, "all tasks run and there is a worker to kill beside the leader")
         return max(owners, key=lambda number: (len(self._tasks_of(number)), -number))
 
-    def _await_survivors(self, cut: list[CutOffBatch]) -> None:
+    def _await_survivors(self, cut: list[BatchInFlight]) -> None:
         self._until(
             lambda: assert_continued(cut, self._checkpoints) and self._lives_whole(),
             60,
@@ -246,7 +247,7 @@ class Script:
                 return
             if time.monotonic() > deadline:
                 raise WorldError(
-                    f"Waited {deadline_s:.0f} s until {what}, in vain; the logs are in {self._plan.data}/logs"
+                    f"Waited {deadline_s:.0f} s until {what}, in vain; the logs are in {self._settings.data}/logs"
                 )
             time.sleep(0.1)
 
@@ -259,7 +260,7 @@ class Script:
             return
         self._looked_at = time.monotonic()
         self._count()
-        seen = placement([self._plan.rest_url(number) for number in sorted(self._fleet.workers)])
+        seen = placement([self._settings.rest_url(number) for number in sorted(self._fleet.workers)])
         if seen is not None:
             self._placement = seen
             for task, trace in seen.failed.items():
@@ -284,7 +285,7 @@ class Script:
         return self._placement.is_whole and set(self._placement.owners.values()) <= living
 
     def _is_settled(self) -> bool:
-        return self._lives_whole() and is_settled([self._plan.rest_url(number) for number in self._fleet.workers])
+        return self._lives_whole() and is_settled([self._settings.rest_url(number) for number in self._fleet.workers])
 
     def _owns(self, number: int) -> bool:
         return bool(self._tasks_of(number))
@@ -293,10 +294,10 @@ class Script:
         return self._placement.tasks_of(self._worker_id(number))
 
     def _worker_id(self, number: int) -> str:
-        return f"{HOST}:{self._plan.rest_port + number}"
+        return f"{HOST}:{self._settings.rest_port + number}"
 
     def _name(self, worker_id: str) -> str:
-        return f"worker-{int(worker_id.rpartition(':')[2]) - self._plan.rest_port}"
+        return f"worker-{int(worker_id.rpartition(':')[2]) - self._settings.rest_port}"
 
 
 # -- small hands ------------------------------------------------------------------------------------------------------

@@ -8,7 +8,7 @@ from urllib.parse import quote
 import httpx
 
 from coterie.cli.asking import message_in, nobody_at, open_client
-from coterie.cli.group.shown import Ordered, ShownGroup, read_group, read_ordered, read_paused
+from coterie.cli.group.shown import OrderAnswer, ShownGroup, read_group, read_order_answer, read_paused
 from coterie.nouns.errors import WorldError
 
 _LOOK_EVERY_S = 0.2
@@ -18,7 +18,7 @@ _ROUNDS_S = 30.0
 """How long a group may be without a leader that answers: a session, and a round."""
 
 
-class Group:
+class GroupClient:
     """A group, by the URL of any of its workers; it learns the others' as it goes, since that one may go first."""
 
     def __init__(self, url: str) -> None:
@@ -27,7 +27,7 @@ class Group:
         self._said: set[str] = set()
         self._client = open_client()
 
-    def __enter__(self) -> "Group":
+    def __enter__(self) -> "GroupClient":
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -55,7 +55,7 @@ class Group:
                 sys.stderr.write(f"Waiting: {why}\n")
             time.sleep(_LOOK_EVERY_S)
 
-    def order(self, method: str, worker: str, what: str) -> Ordered:
+    def order(self, method: str, worker: str, what: str) -> OrderAnswer:
         """Order ``worker`` to do ``what``; what it answers.
 
         :raises WorldError: with why it does not.
@@ -64,7 +64,7 @@ class Group:
         response, why = self._ask(method, f"/coterie/workers/{quote(worker, safe='')}/{what}")
         if response is None or not response.is_success:
             raise WorldError(why)
-        return read_ordered(response.content, source=f"The answer of {response.url}")
+        return read_order_answer(response.content, source=f"The answer of {response.url}")
 
     def wait(self, waits_for: Callable[[ShownGroup], str], *, within_s: float) -> str:
         """Look at the group until ``waits_for`` is empty; what it still is when the time is up, or why none answers."""

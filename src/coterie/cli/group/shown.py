@@ -84,7 +84,7 @@ class ShownGroup(Shown):
         return self.leader is not None and self.leader.worker_id == member.worker_id
 
 
-class Ordered(Shown):
+class OrderAnswer(Shown):
     """What a worker answers that has taken an order."""
 
     worker_id: str
@@ -120,10 +120,10 @@ def read_group(data: str | bytes, *, source: str) -> ShownGroup:
         ) from error
 
 
-def read_ordered(data: bytes, *, source: str) -> Ordered:
+def read_order_answer(data: bytes, *, source: str) -> OrderAnswer:
     """:raises WorldError: when ``data`` is not what a worker answers to an order."""
     try:
-        return Ordered.model_validate_json(data)
+        return OrderAnswer.model_validate_json(data)
     except ValidationError as error:
         raise WorldError(f"{source} is not that of a Coterie worker{_first(error)}.") from error
 

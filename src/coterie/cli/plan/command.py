@@ -55,7 +55,7 @@ def plan(
     """
     from coterie.cli.plan import preview as plan_
 
-    asked = plan_.Asked(
+    asked = plan_.PlanOptions(
         add=add or (),
         remove=remove or (),
         drain=drain or (),

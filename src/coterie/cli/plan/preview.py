@@ -33,7 +33,7 @@ from coterie.assignors.plan import (
     plan,
 )
 from coterie.cli.group import shown
-from coterie.cli.group.client import Group
+from coterie.cli.group.client import GroupClient
 from coterie.config.definition import as_list
 from coterie.config.worker import claimed, claimed_task
 from coterie.herder.group_view import called
@@ -144,7 +144,7 @@ def _names(members: Sequence[shown.ShownMember]) -> Mapping[MemberId, str]:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Asked:
+class PlanOptions:
     """The options of one call, as they were typed."""
 
     add: Sequence[str] = ()
@@ -156,7 +156,7 @@ class Asked:
     delete: Sequence[str] = ()
 
 
-def changes_of(asked: Asked, known: Known) -> list[GroupChange]:
+def changes_of(asked: PlanOptions, known: Known) -> list[GroupChange]:
     """What ``asked`` means for the group, in an order in which all of it can be.
 
     :raises WorldError: when a worker or connector is not there, or something cannot be read.
@@ -207,7 +207,7 @@ def _created(text: str) -> tuple[ConnectorName, int]:
     return ConnectorName(name), int(tasks)
 
 
-def _claims(asked: Asked) -> Iterable[tuple[str, Jobs]]:
+def _claims(asked: PlanOptions) -> Iterable[tuple[str, Jobs]]:
     """What workers are to claim, as ``static.connectors`` and ``static.tasks`` name it; perhaps nothing."""
     for option, example, texts, read in (
         ("--claim-connectors", "orders,payments", asked.claim_connectors, ConnectorName),
@@ -226,13 +226,13 @@ def _claims(asked: Asked) -> Iterable[tuple[str, Jobs]]:
 # -- the command ------------------------------------------------------------------------------------------------------
 
 
-def show(asked: Asked, *, url: str, file: Path | None, as_json: bool) -> None:
+def show(asked: PlanOptions, *, url: str, file: Path | None, as_json: bool) -> None:
     """Read the group, plan, and print it.
 
     :raises WorldError: when there is no group to be had, or what is asked makes no sense of it.
     """
     if file is None:
-        with Group(url) as group:
+        with GroupClient(url) as group:
             known = known_of(group.shown(), source=f"The answer of {url}")
     else:
         known = read_group(_read(file), source=str(file))

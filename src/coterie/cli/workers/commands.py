@@ -10,8 +10,8 @@ from rich.markup import escape
 from rich.table import Table
 
 from coterie.assignors.memory import union
-from coterie.cli.group.client import Group
-from coterie.cli.group.shown import Ordered, ShownDeferred, ShownGroup, ShownJobs, ShownMember
+from coterie.cli.group.client import GroupClient
+from coterie.cli.group.shown import OrderAnswer, ShownDeferred, ShownGroup, ShownJobs, ShownMember
 from coterie.cli.plan.preview import known_of
 from coterie.nouns.errors import WorldError
 
@@ -29,7 +29,7 @@ _BEGUN = ("running", "failed", "taken")
 
 
 def show_group(url: str, *, as_json: bool) -> None:
-    with Group(url) as group:
+    with GroupClient(url) as group:
         shown = group.shown()
     if as_json:
         sys.stdout.write(shown.model_dump_json(indent=2, by_alias=True) + "\n")
@@ -80,7 +80,7 @@ def drain(url: str, worker: str) -> None:
 
     :raises WorldError: when it cannot be drained, somebody calls it back, or it dies before it is done.
     """
-    with Group(url) as group:
+    with GroupClient(url) as group:
         before = group.shown()
         drained = group.order("POST", worker, "drain")
         last = _at(before, drained) or _at(group.shown(), drained)  # It may have come since.
@@ -108,7 +108,7 @@ def drain(url: str, worker: str) -> None:
             time.sleep(0.2)
 
 
-def _at(shown: ShownGroup, ordered: Ordered) -> ShownMember | None:
+def _at(shown: ShownGroup, ordered: OrderAnswer) -> ShownMember | None:
     """The member that has taken an order, which its address tells: names may be those of two."""
     return next((member for member in shown.members if member.worker_id == ordered.worker_id), None)
 
@@ -125,7 +125,7 @@ def check_handed_over(shown: ShownGroup, last: ShownMember) -> None:
 
 
 def uncordon(url: str, worker: str) -> None:
-    with Group(url) as group:
+    with GroupClient(url) as group:
         name = group.order("DELETE", worker, "drain").name
     _console.print(f"{escape(name)} takes work again, and stays.")
 
@@ -139,7 +139,7 @@ def restart_rolling(url: str, *, timeout_s: float, only: Sequence[str] = ()) -> 
     :raises WorldError: when one does not come back in time, another one goes meanwhile, or the group is not well
         before; with who has restarted, and how to go on.
     """
-    with Group(url) as group:
+    with GroupClient(url) as group:
         shown = _well(group)
         seen = list(shown.members)
         known = known_of(shown, source="The group")
@@ -184,7 +184,7 @@ def _check_alone(member: ShownMember, *, is_named: bool) -> None:
     _console.print(f"{escape(member.name)} is the only worker of the group: nothing runs until it is back.")
 
 
-def _until_back(group: Group, member: ShownMember, *, began: float, timeout_s: float) -> ShownMember:
+def _until_back(group: GroupClient, member: ShownMember, *, began: float, timeout_s: float) -> ShownMember:
     """``member`` when it is back.
 
     :raises WorldError: when it is not back in time, or has ended.
@@ -238,7 +238,7 @@ def _begun(member: ShownMember) -> int:
     return sum((member.phases or {}).get(phase, 0) for phase in _BEGUN)
 
 
-def _well(group: Group, seen: Sequence[ShownMember] = ()) -> ShownGroup:
+def _well(group: GroupClient, seen: Sequence[ShownMember] = ()) -> ShownGroup:
     """The group, once all ``seen`` are there, and it can do without one of them for a moment.
 
     :raises WorldError: with what is wrong, when that does not pass.
