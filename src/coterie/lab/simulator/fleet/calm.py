@@ -3,11 +3,12 @@
 from collections.abc import Callable, Sequence
 from functools import partial
 
+from coterie.assignors.memory import union
 from coterie.herder.connectors import RETRY_MAX_MS
 from coterie.lab.simulator.actor import by_name
 from coterie.lab.simulator.fleet.cluster import Cluster
 from coterie.lab.simulator.fleet.process import Process
-from coterie.lab.simulator.fleet.rounds import told, union
+from coterie.lab.simulator.fleet.rounds import told
 from coterie.lab.simulator.fleet.settings import (
     DELAY_MAX_MS,
     HEARTBEAT_INTERVAL_MS,

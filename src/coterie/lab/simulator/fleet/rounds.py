@@ -7,11 +7,12 @@ from functools import cached_property
 from itertools import combinations, islice, product
 
 from coterie.assignors.members import Policy
+from coterie.assignors.memory import union
 from coterie.lab.simulator.fleet.fewest import fewest_stops
 from coterie.lab.simulator.identities import MemberIdentity
 from coterie.lab.simulator.invariants import Invariant, Violation
 from coterie.nouns.ids import Generation, MemberId
-from coterie.nouns.jobs import NO_JOBS, ConnectorName, ConnectorTaskId, Job, Jobs
+from coterie.nouns.jobs import NO_JOBS, ConnectorTaskId, Job, Jobs
 from coterie.nouns.membership import MemberAssignment, MemberReport
 from coterie.wire.connect import ConnectProtocol, WorkerAssignment, WorkerMetadata
 
@@ -236,12 +237,3 @@ def _broken(invariant: Invariant, round_: CheckedRound, what: str) -> Violation:
 
 def told(jobs: Jobs) -> str:
     return ", ".join(map(str, jobs)) or "nothing"
-
-
-def union(parts: Sequence[Jobs]) -> Jobs:
-    connectors: set[ConnectorName] = set()
-    tasks: set[ConnectorTaskId] = set()
-    for part in parts:
-        connectors |= part.connectors
-        tasks |= part.tasks
-    return Jobs(frozenset(connectors), frozenset(tasks))

@@ -5,6 +5,7 @@ from collections.abc import Set as AbstractSet
 from json import loads
 
 from coterie.assignors.members import Policy
+from coterie.assignors.memory import union
 from coterie.groups.classic.messages import (
     GenerationWritten,
     Heartbeat,
@@ -22,7 +23,7 @@ from coterie.lab.simulator.actor import by_name
 from coterie.lab.simulator.coordinator import CoordinatorStep
 from coterie.lab.simulator.fleet.config_log import ConfigLog
 from coterie.lab.simulator.fleet.process import Process
-from coterie.lab.simulator.fleet.rounds import CheckedRound, Part, check_round, told, union
+from coterie.lab.simulator.fleet.rounds import CheckedRound, Part, check_round, told
 from coterie.lab.simulator.fleet.waits import Waits
 from coterie.lab.simulator.identities import MemberIdentity
 from coterie.lab.simulator.invariants import Invariant, Violation
