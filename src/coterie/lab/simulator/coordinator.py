@@ -32,7 +32,7 @@ from coterie.lab.simulator.invariants import MachineCheck
 from coterie.lab.simulator.network import Call
 from coterie.lab.simulator.records import RecordKind, RecordValue, name_of, weight
 from coterie.lab.simulator.replay import check_replay
-from coterie.lab.simulator.world import Alarms, World
+from coterie.lab.simulator.world import Alarms, FaultyDisk, World
 from coterie.lab.steps import Steps
 from coterie.nouns.ids import Generation, GroupId, InstanceId, MemberId
 from coterie.wire.errors import ErrorCode
@@ -84,13 +84,13 @@ class CoordinatorWatch(Protocol):
         ...
 
 
-class Disk:
+class Disk(FaultyDisk):
     """Takes what gathered while the last write was under way, acknowledges late, loses what it has not acknowledged."""
 
     def __init__(self, world: World) -> None:
+        super().__init__()
         self._world = world
         self.lines: list[EncodedRecord] = []
-        self.slow = False
         self._writing: list[EncodedRecord] = []
         self._waiting: list[EncodedRecord] = []
         self._life = 0
@@ -108,7 +108,7 @@ class Disk:
 
     def _write(self, acknowledged: Callable[[int], None]) -> None:
         self._writing, self._waiting = self._waiting, []
-        life, ms = self._life, self._world.rng.randint(200, 3_000) if self.slow else self._world.rng.randint(1, 20)
+        life = self._life
 
         def written() -> None:
             if life != self._life:
@@ -120,7 +120,7 @@ class Disk:
             if self._waiting:
                 self._write(acknowledged)
 
-        self._world.after(ms, written)
+        self._world.after(self.write_ms(self._world.rng), written)
 
 
 class SimCoordinator:
@@ -245,10 +245,8 @@ class SimCoordinator:
 
 def _member_of(timer: TimerKey) -> MemberId | None:
     match timer:
-        case SessionTimer(member_id=member_id) | PendingMemberTimer(member_id=member_id):
-            return member_id
-        case NewMemberTimer(member_id=member_id):
-            return member_id
+        case SessionTimer() | PendingMemberTimer() | NewMemberTimer():
+            return timer.member_id
         case _:
             return None
 

@@ -52,6 +52,15 @@ class Faults(ABC, Generic[ActorT]):
     def end(self) -> None:
         """The faults have stopped; links and the coordinator's disk are healthy. End what else a fault has begun."""
 
+    @abstractmethod
+    def start(self, home: str) -> None:
+        """Start a process of ``home`` if none lives and it has not gone for good."""
+
+    def start_missing(self) -> None:
+        """A process may have been fenced by what a dead one had sent before."""
+        for home in self._homes:
+            self.start(home)
+
     def _next(self) -> None:
         self._world.after(1 + int(self._rng.expovariate(1 / self._pause_between_ms)), self._strike)
 

@@ -54,7 +54,7 @@ class Network:
         failed: Callable[[str], None],
         late_max_ms: int = 0,
         large: bool = False,
-    ) -> None:
+    ) -> "Call":
         """Ask the broker something: one of ``answered`` and ``failed`` comes, once, unless the worker dies first.
         ``large`` is what the answer will be.
 
@@ -73,6 +73,7 @@ class Network:
             lost=lambda: call.fail("no answer", within_ms=4_000),
             late_ms=late_ms,
         )
+        return call
 
     def send(
         self,
@@ -131,7 +132,10 @@ class Call:
         )
 
     def fail(self, reason: str, *, within_ms: int) -> None:
-        self._world.after(self._world.rng.randint(1, within_ms), lambda: self._end(lambda: self._failed(reason)))
+        self._world.after(self._world.rng.randint(1, within_ms), lambda: self.give_up(reason))
+
+    def give_up(self, reason: str) -> None:
+        self._end(lambda: self._failed(reason))
 
     def _end(self, then: Callable[[], None]) -> None:
         if not self._over:

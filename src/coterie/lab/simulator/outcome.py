@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from coterie.lab.simulator.invariants import Violation
+from coterie.lab.simulator.invariants import Invariant, Violation
 from coterie.lab.simulator.records import RecordKind
 from coterie.lab.simulator.world import World
 
@@ -45,3 +45,17 @@ def told_by(
         violation=violation,
         story=world.story(story_lines),
     )
+
+
+def settle(
+    world: World, unsettled: Callable[[], str | None], broken: Invariant, *, within_ms: int, every_ms: int
+) -> None:
+    """Let the world run until ``unsettled``, asked ``every_ms``, says that nothing is missing any more.
+
+    :raises Violation: ``broken``, when something is still missing after ``within_ms``.
+    """
+    until_ms = world.now_ms + within_ms
+    while (missing := unsettled()) is not None:
+        if world.now_ms >= until_ms:
+            raise Violation(broken, f"{within_ms} ms after the last fault {missing}")
+        world.run_until(world.now_ms + every_ms)

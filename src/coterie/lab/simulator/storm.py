@@ -5,11 +5,7 @@ from typing import Protocol
 
 from coterie.lab.simulator.network import Network, Way
 from coterie.lab.simulator.records import RecordKind
-from coterie.lab.simulator.world import World
-
-
-class FaultyDisk(Protocol):
-    slow: bool
+from coterie.lab.simulator.world import FaultyDisk, World
 
 
 class FaultyServer(Protocol):
@@ -58,6 +54,9 @@ class Storm:
 
     def _cut(self) -> None:
         name = self._rng.choice(self._names)
+        self.cut(name, self._rng.choice((500, 3_000, 7_000, 20_000)))
+
+    def cut(self, name: str, ms: int) -> None:
         link = self._network.link(name)
         link.cut = True
         self._world.record(RecordKind.CUT, name)
@@ -66,7 +65,7 @@ class Storm:
             self._world.record(RecordKind.CONNECTED, name)
             link.cut = False
 
-        self._world.after(self._rng.choice((500, 3_000, 7_000, 20_000)), heal)
+        self._world.after(ms, heal)
 
     def _clog(self) -> None:
         name, way = self._rng.choice(self._names), self._rng.choice(list(Way))

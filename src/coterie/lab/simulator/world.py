@@ -1,4 +1,4 @@
-"""The world's clock, its one source of chance, and its trace; deadlines that a machine sets."""
+"""The world's clock, its one source of chance, and its trace; deadlines that a machine sets; how slow a disk is."""
 
 import heapq
 from collections.abc import Callable, Hashable
@@ -95,3 +95,13 @@ class Alarms(Generic[KeyT]):
             self._fire(key)
         if not self._off:
             self._plan()
+
+
+class FaultyDisk:
+    """A disk that takes its time for each write, and much more of it while it is slow."""
+
+    def __init__(self) -> None:
+        self.slow = False
+
+    def write_ms(self, rng: Random) -> int:
+        return rng.randint(200, 3_000) if self.slow else rng.randint(1, 20)

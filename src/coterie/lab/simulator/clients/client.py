@@ -78,7 +78,7 @@ class Client(Actor):
         """In order: a dynamic member says farewell, a static one just goes (KIP-345)."""
         if self.instance_id is None and self.member_id:
             farewell = partial(LeaveGroup, members=(LeavingMember(member_id=self.member_id),))
-            self._ask("farewell", lambda reply_to: farewell(reply_to=reply_to), lambda _: None)
+            self._ask("farewell", farewell, lambda _: None)
         self.kill(RecordKind.STOPS)
 
     # -- rounds -----------------------------------------------------------------------------------------------------
@@ -136,7 +136,7 @@ class Client(Actor):
             assignments=tuple(assignments.items()),
             instance_id=self.instance_id,
         )
-        self._ask("round", lambda reply_to: request(reply_to=reply_to), self._on_synced)
+        self._ask("round", request, self._on_synced)
 
     def _on_synced(self, response: Response) -> None:
         assert isinstance(response, SyncGroupResponse)
@@ -148,8 +148,7 @@ class Client(Actor):
         self._stint += 1
         self.after(HEARTBEAT_INTERVAL_MS, partial(self._beat, self._stint))
         self.after(COMMIT_INTERVAL_MS, partial(self._commit, self._stint))
-        partitions = tuple(self.owned)
-        self._ask("fetch", lambda reply_to: OffsetFetch(reply_to=reply_to, partitions=partitions), lambda _: None)
+        self._ask("fetch", partial(OffsetFetch, partitions=tuple(self.owned)), lambda _: None)
 
     def _start_over(self, error: ErrorCode) -> None:
         """The answer to anything may be that the place is gone, or another's."""
@@ -174,7 +173,7 @@ class Client(Actor):
         if stint != self._stint:
             return
         request = partial(Heartbeat, member_id=self.member_id, generation=self.generation, instance_id=self.instance_id)
-        self._ask("heartbeat", lambda reply_to: request(reply_to=reply_to), partial(self._on_beaten, stint))
+        self._ask("heartbeat", request, partial(self._on_beaten, stint))
         self.after(HEARTBEAT_INTERVAL_MS, partial(self._beat, stint))
 
     def _on_beaten(self, stint: int, response: Response) -> None:
@@ -198,7 +197,7 @@ class Client(Actor):
             retention_ms=None,
             offsets=offsets,
         )
-        self._ask("commit", lambda reply_to: request(reply_to=reply_to), partial(self._on_committed, stint))
+        self._ask("commit", request, partial(self._on_committed, stint))
         self.after(COMMIT_INTERVAL_MS, partial(self._commit, stint))
 
     def _on_committed(self, stint: int, response: Response) -> None:
@@ -212,11 +211,12 @@ class Client(Actor):
     def _ask(
         self,
         kind: _RequestKind,
-        request: Callable[[ReplyTo], Request],
+        request: Callable[..., Request],
         answered: Callable[[Response], None],
         *,
         late_max_ms: int = LATE_MAX_MS,
     ) -> None:
+        """``request`` makes the request of its ``reply_to``."""
         token = self._asked[kind] = object()
         if kind != "heartbeat":
             self.play.world.record(RecordKind.SENDS, self.name, kind)
@@ -238,7 +238,7 @@ class Client(Actor):
 
         self.play.network.call(
             self.home,
-            lambda call: self.play.coordinator.serve(call, request),
+            lambda call: self.play.coordinator.serve(call, lambda reply_to: request(reply_to=reply_to)),
             answered=lambda response: self.soon(lambda: heard(lambda: hear(response))),
             failed=lambda _: self.soon(lambda: heard(failed)),
             late_max_ms=late_max_ms,

@@ -1,6 +1,7 @@
 """One seed of the clients' play: weather, then calm, then all that live must share everything in one generation."""
 
 from collections.abc import Collection
+from functools import partial
 
 from coterie.groups.classic.state import Group, Limits
 from coterie.groups.classic.subscriptions import CONSUMER
@@ -21,7 +22,7 @@ from coterie.lab.simulator.coordinator import SimCoordinator
 from coterie.lab.simulator.faults import LATEST_MS
 from coterie.lab.simulator.invariants import Invariant, Violation
 from coterie.lab.simulator.network import Network
-from coterie.lab.simulator.outcome import Outcome, told_by
+from coterie.lab.simulator.outcome import Outcome, settle, told_by
 from coterie.lab.simulator.records import RecordKind
 from coterie.lab.simulator.world import World
 from coterie.lab.steps import STEPS, Steps
@@ -53,27 +54,22 @@ def simulate_clients(
         weather = ClientsWeather(play)
         weather.run(weather_ms)
         world.run_until(world.now_ms + LATEST_MS)
-        weather.come_back()
-        settle(play, weather.living.values())
+        weather.start_missing()
+        check_calm(play, weather.living.values())
 
     return told_by(seed, world, story, generations=lambda: coordinator.group.generation, story_lines=story_lines)
 
 
-def settle(play: ClientsPlay, clients: Collection[Client]) -> None:
-    world = play.world
-    until_ms = world.now_ms + SETTLE_MS
-    while (missing := unsettled(play, clients)) is not None:
-        if world.now_ms >= until_ms:
-            raise Violation(Invariant.SETTLES, f"{SETTLE_MS} ms after the last fault {missing}")
-        world.run_until(world.now_ms + HEARTBEAT_INTERVAL_MS)
+def check_calm(play: ClientsPlay, clients: Collection[Client]) -> None:
+    world, missing = play.world, partial(unsettled, play, clients)
+    settle(world, missing, Invariant.SETTLES, within_ms=SETTLE_MS, every_ms=HEARTBEAT_INTERVAL_MS)
     generation = play.coordinator.group.generation
     world.record(RecordKind.SETTLED, generation)
     world.run_until(world.now_ms + QUIET_MS)
-    missing = unsettled(play, clients)
-    if missing is not None or play.coordinator.group.generation != generation:
+    if missing() is not None or play.coordinator.group.generation != generation:
         raise Violation(
             Invariant.QUIET,
-            f"settled in generation {generation}, then came {play.coordinator.group.generation}: {missing}",
+            f"settled in generation {generation}, then came {play.coordinator.group.generation}: {missing()}",
         )
     play.coordinator.crash()
 

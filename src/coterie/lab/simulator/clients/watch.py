@@ -177,7 +177,11 @@ class ClientsWatch:
                 pass
 
     def _on_member_answered(self, request: Request, response: Response) -> None:
-        member_id = response.member_id if isinstance(response, JoinGroupResponse) else request_member(request)
+        if isinstance(response, JoinGroupResponse):
+            member_id = response.member_id
+        else:
+            assert isinstance(request, Heartbeat | SyncGroup | OffsetCommit)
+            member_id = request.member_id
         self._heard_at_ms[member_id] = self._world.now_ms
         if member_id in self._retired:
             raise Violation(
@@ -293,11 +297,6 @@ class ClientsWatch:
                     Invariant.NOTHING_LOST, f"{partition} was acknowledged at {commits[acknowledged]} and is {known}"
                 )
             self._acknowledged[partition] = acknowledged
-
-
-def request_member(request: Request) -> MemberId:
-    assert isinstance(request, Heartbeat | SyncGroup | OffsetCommit)
-    return request.member_id
 
 
 def _names(request: JoinGroup) -> tuple[str, ...]:

@@ -13,6 +13,7 @@ from coterie.groups.classic.offset_messages import (
     TopicDeleted,
     TopicPartition,
 )
+from coterie.lab.simulator.actor import youngest
 from coterie.lab.simulator.clients.client import Client
 from coterie.lab.simulator.clients.play import (
     LATE_MAX_MS,
@@ -37,15 +38,13 @@ spoke, so whoever offers nothing of that would be refused until all others have 
 
 class ClientsWeather(Faults[Client]):
     def __init__(self, play: ClientsPlay) -> None:
+        names = NAMES[: play.world.rng.randint(1, len(NAMES))]
+        super().__init__(play.world, Storm(play.world, play.network, play.coordinator, (*names, OPERATOR)), names)
         self._play = play
-        rng = play.world.rng
-        self._names = NAMES[: rng.randint(1, len(NAMES))]
-        self._static = [name for name in self._names if rng.random() < 0.6]
-        self._protocols = {name: rng.choice(PROTOCOLS) for name in self._names}
+        self._static = [name for name in names if self._rng.random() < 0.6]
+        self._protocols = {name: self._rng.choice(PROTOCOLS) for name in names}
         self._copies: Iterator[int] = count(2)
         self._deserted_until_ms = 0
-        storm = Storm(play.world, play.network, play.coordinator, (*self._names, OPERATOR))
-        super().__init__(play.world, storm, self._names)
         self._plan(
             {
                 self._pause: 4,
@@ -66,8 +65,8 @@ class ClientsWeather(Faults[Client]):
         )
 
     def begin(self) -> None:
-        for name in self._names:
-            self._world.after(self._rng.randint(0, 4_000), partial(self._start, name))
+        for name in self._homes:
+            self._world.after(self._rng.randint(0, 4_000), partial(self.start, name))
         self._next()
 
     def end(self) -> None:
@@ -75,29 +74,24 @@ class ClientsWeather(Faults[Client]):
         self._deserted_until_ms = 0
         for client in list(self.living.values()):
             self._resume(client)
-        self.come_back()
+        self.start_missing()
         self._storm.crash_coordinator()
-
-    def come_back(self) -> None:
-        """Whoever is missing starts again: a client may have been fenced by what a dead one had sent before."""
-        for name in self._names:
-            self._start(name)
 
     # -- clients ------------------------------------------------------------------------------------------------------
 
-    def _start(self, name: str) -> None:
+    def start(self, home: str) -> None:
         wait_ms = self._deserted_until_ms - self._world.now_ms
         if wait_ms > 0:
-            self._world.after(wait_ms, partial(self._start, name))
-        elif name not in self._gone_for_good and not any(client.home == name for client in self.living.values()):
-            self._start_process(name, name)
+            self._world.after(wait_ms, partial(self.start, home))
+        elif home not in self._gone_for_good and youngest(self.living, home) is None:
+            self._start_process(home, home)
 
     def _start_process(self, name: str, home: str) -> None:
         instance_id = InstanceId(f"place-{home}") if home in self._static else None
         Client(self._play, self.living, name, home=home, instance_id=instance_id, protocols=self._protocols[home])
 
     def _come_back(self, home: str) -> None:
-        self._world.after(self._rng.choice((200, 1_000, 4_000, 9_000, 20_000)), partial(self._start, home))
+        self._world.after(self._rng.choice((200, 1_000, 4_000, 9_000, 20_000)), partial(self.start, home))
 
     def _stop(self) -> None:
         client = self._someone()
@@ -112,15 +106,14 @@ class ClientsWeather(Faults[Client]):
             self._start_process(f"{client.home}-copy{next(self._copies)}", client.home)
 
     def _change_protocols(self) -> None:
-        self._protocols[self._rng.choice(self._names)] = self._rng.choice(PROTOCOLS)
+        self._protocols[self._rng.choice(self._homes)] = self._rng.choice(PROTOCOLS)
 
     def _desert(self) -> None:
         """Nobody is there for so long that offsets grow too old."""
         self._deserted_until_ms = self._world.now_ms + self._rng.choice((10_000, 60_000))
         for name in sorted(self.living):
             self.living[name].kill(RecordKind.ALL_KILLED)
-        for name in self._names:
-            self._start(name)
+        self.start_missing()
 
     # -- operators ----------------------------------------------------------------------------------------------------
 
@@ -135,7 +128,7 @@ class ClientsWeather(Faults[Client]):
         )
 
     def _remove_static(self) -> None:
-        name = self._rng.choice(self._names)
+        name = self._rng.choice(self._homes)
         leaving = LeavingMember(member_id=MemberId(""), instance_id=InstanceId(f"place-{name}"))
         self._ask(
             ("remove", leaving.instance_id),

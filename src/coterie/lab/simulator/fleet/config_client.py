@@ -33,32 +33,26 @@ class ConfigClient:
     def soon(self) -> None:
         """Following the log is a long poll that tries again until it is answered."""
         process = self._process
-
-        def failed(_: str) -> None:
-            process.after(500, self.soon)
-
         late_ms = self._cluster.reading_ms.get(process.home, 0)
         self._cluster.network.call(
             process.home,
             lambda call: call.answer(None),
             answered=lambda _: process.after(late_ms, self.read) if late_ms else process.soon(self.read),
-            failed=failed,
+            failed=lambda _: process.after(500, self.soon),
         )
 
     def find_end(self, chore: herder.FindConfigEnd) -> None:
-        tell = self._tell
         self._ask(
             lambda: self._cluster.config_log.end,
-            lambda end: tell(herder.ConfigEndFound(purpose=chore.purpose, end=end)),
-            lambda _: tell(herder.ConfigEndFound(purpose=chore.purpose, end=None)),
+            lambda end: self._tell(herder.ConfigEndFound(purpose=chore.purpose, end=end)),
+            lambda _: self._tell(herder.ConfigEndFound(purpose=chore.purpose, end=None)),
         )
 
     def append(self, chore: herder.AppendConfig) -> None:
-        tell = self._tell
         self._ask(
             lambda: self._append(chore.lines),
-            lambda end: tell(herder.ConfigAppended(purpose=chore.purpose, end=end)),
-            lambda reason: tell(herder.ConfigAppendFailed(purpose=chore.purpose, reason=reason)),
+            lambda end: self._tell(herder.ConfigAppended(purpose=chore.purpose, end=end)),
+            lambda reason: self._tell(herder.ConfigAppendFailed(purpose=chore.purpose, reason=reason)),
         )
 
     def _append(self, lines: Sequence[NewLine]) -> ConfigOffset:

@@ -4,7 +4,15 @@ from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 
-from coterie.herder.requests import Answer, Done, DrainWorker, PutTaskConfigs, RestartWorker, UncordonWorker
+from coterie.herder.requests import (
+    Answer,
+    Done,
+    DrainWorker,
+    PutTaskConfigs,
+    RestartWorker,
+    UncordonWorker,
+    WorkerOrder,
+)
 from coterie.herder.rounds.spoken import are_requests_signed
 from coterie.herder.session_keys import Signature, Signing
 from coterie.lab.simulator.actor import by_name
@@ -27,37 +35,31 @@ class Operators:
         """Never the last one that would take work."""
         stay = [process for process in self._working() if not process.drains]
         if len(stay) > 1:
-            self.drain_one(self._rng.choice(stay))
-
-    def drain_one(self, process: WorkerProcess) -> None:
-        def answered(answer: Answer) -> None:
-            process.drains = isinstance(answer, Done)
-            self._world.record(RecordKind.REQUESTED, process.name, "drain", process.drains)
-
-        process.soon(lambda: process.rest.ask(DrainWorker(worker=process.home), answered))
+            self._order(self._rng.choice(stay), "drain", DrainWorker)
 
     def uncordon(self) -> None:
         draining = [process for process in self._working() if process.drains]
         if draining:
-            process = self._rng.choice(draining)
-
-            def answered(answer: Answer) -> None:
-                self._world.record(RecordKind.REQUESTED, process.name, "uncordon", isinstance(answer, Done))
-                process.drains = process.drains and not isinstance(answer, Done)
-
-            process.soon(lambda: process.rest.ask(UncordonWorker(worker=process.home), answered))
+            self._order(self._rng.choice(draining), "uncordon", UncordonWorker)
 
     def restart(self) -> None:
         """Its process begins anew, in its place."""
         working = self._working()
         if working:
-            process = self._rng.choice(working)
+            self._order(self._rng.choice(working), "restart", RestartWorker)
 
-            def answered(answer: Answer) -> None:
-                self._world.record(RecordKind.REQUESTED, process.name, "restart", isinstance(answer, Done))
-                process.ending = process.ending or isinstance(answer, Done)
+    def _order(self, process: WorkerProcess, what: str, order: type[WorkerOrder]) -> None:
+        def answered(answer: Answer) -> None:
+            is_done = isinstance(answer, Done)
+            self._world.record(RecordKind.REQUESTED, process.name, what, is_done)
+            if order is RestartWorker:
+                process.ending = process.ending or is_done
+            elif order is DrainWorker:
+                process.drains = is_done
+            elif is_done:
+                process.drains = False
 
-            process.soon(lambda: process.rest.ask(RestartWorker(worker=process.home), answered))
+        process.soon(lambda: process.rest.ask(order(worker=process.home), answered))
 
     def forge(self) -> None:
         """Task configs from nobody, for any connector."""

@@ -69,17 +69,5 @@ class Rest:
             else:
                 published(None)
 
-        call_ends = [False]
-
-        def once(then: Callable[[], None]) -> None:
-            if not call_ends[0]:
-                call_ends[0] = True
-                then()
-
-        self._cluster.network.call(
-            leader._process.home,
-            serve,
-            answered=lambda answer: once(lambda: answered(answer)),
-            failed=lambda reason: once(lambda: published(reason)),
-        )
-        process.after(REQUEST_TIMEOUT_MS + 5_000, lambda: once(lambda: published("no answer")))
+        call = self._cluster.network.call(leader._process.home, serve, answered=answered, failed=published)
+        process.after(REQUEST_TIMEOUT_MS + 5_000, lambda: call.give_up("no answer"))

@@ -24,17 +24,16 @@ NAMES = ("w1", "w2", "w3", "w4", "w5", "w6")
 
 class Weather(Faults[WorkerProcess]):
     def __init__(self, cluster: Cluster) -> None:
+        names = NAMES[: cluster.world.rng.randint(2, len(NAMES))]
+        super().__init__(cluster.world, Storm(cluster.world, cluster.network, cluster.coordinator, names), names)
         self._cluster = cluster
-        self._workers = NAMES[: cluster.world.rng.randint(2, len(NAMES))]
-        storm = Storm(cluster.world, cluster.network, cluster.coordinator, self._workers)
-        super().__init__(cluster.world, storm, self._workers)
         self.users = ConnectorUsers(cluster, self.living)
         self.operators = Operators(cluster, self.living)
         cluster.on_failed = self._come_back
         cluster.on_drained = self._on_drained
         cluster.go_on = self._go_on
         self._set_homes()
-        self._yet_to_join = list(self._workers[self._rng.randint(1, len(self._workers)) :])
+        self._yet_to_join = list(self._homes[self._rng.randint(1, len(self._homes)) :])
         """They come one by one, later."""
         own = {
             self._pause: 4,
@@ -71,7 +70,7 @@ class Weather(Faults[WorkerProcess]):
         static, mixed = self._rng.choice((0.0, 0.0, 0.5, 1.0)), self._rng.random() < 0.3
         claiming = self._rng.choice((0.0, 0.0, 0.3, 0.7))
         protocol = self._rng.choice((*ConnectProtocol, *[ConnectProtocol.STATIC] * 4))
-        for name in self._workers:
+        for name in self._homes:
             self._cluster.homes[name] = Home(
                 instance_id=InstanceId(f"place-{name}") if self._rng.random() < static else None,
                 protocol=self._rng.choice(list(ConnectProtocol)) if mixed else protocol,
@@ -90,9 +89,9 @@ class Weather(Faults[WorkerProcess]):
         )
 
     def begin(self) -> None:
-        for name in self._workers:
+        for name in self._homes:
             if name not in self._yet_to_join:
-                self._world.after(self._rng.randint(0, 4_000), partial(self._start, name))
+                self._world.after(self._rng.randint(0, 4_000), partial(self.start, name))
         for number, connector in enumerate(CONNECTORS[: self._rng.randint(1, len(CONNECTORS))]):
             self._world.after(6_000 + 50 * number, partial(self.users.put, connector, self._rng.randint(1, 6)))
         self._next()
@@ -108,14 +107,14 @@ class Weather(Faults[WorkerProcess]):
         self._yet_to_join.clear()
         for process in by_name(self.living):
             self._resume(process)
-        for name in self._workers:
+        for name in self._homes:
             former = youngest(self.living, name)
             if (former is None or former.ending) and name not in self._gone_for_good:
                 # A group that its coordinator has just read from its log is known to speak what it spoke last, and
                 # nothing older (as in Kafka): whoever speaks less is refused until there has been a round.
                 home = self._cluster.homes[name]
                 self._cluster.homes[name] = replace(home, protocol=ConnectProtocol.STATIC)
-                self._start(name)
+                self.start(name)
         if not self._cluster.config_log.names():
             self._world.after(6_000, partial(self.users.put, CONNECTORS[0], self._rng.randint(1, 6)))
         self._storm.crash_coordinator()
@@ -123,7 +122,7 @@ class Weather(Faults[WorkerProcess]):
     def join_one_more(self) -> None:
         name = "one-more"
         self._cluster.homes[name] = Home(protocol=ConnectProtocol.STATIC)
-        self._start(name)
+        self.start(name)
 
     def lag_leader(self) -> None:
         """For so long that its group has to do without it once."""
@@ -156,19 +155,13 @@ class Weather(Faults[WorkerProcess]):
         def stand_still() -> None:
             if process.alive and not process.paused and not self._over:
                 process.pause()
-                self._world.record(RecordKind.CUT, process.home)
-                link.cut = True
                 self._world.after(still_ms, partial(self._resume, process))
-                self._world.after(still_ms + cut_ms, heal)
-
-        def heal() -> None:
-            self._world.record(RecordKind.CONNECTED, process.home)
-            link.cut = False
+                self._storm.cut(process.home, still_ms + cut_ms)
 
         self._world.after(1_200, stand_still)
 
     def _narrow(self) -> None:
-        name = self._rng.choice(self._workers)
+        name = self._rng.choice(self._homes)
         link = self._cluster.network.link(name)
         link.narrow = True
         self._world.record(RecordKind.NARROW, name)
@@ -181,7 +174,7 @@ class Weather(Faults[WorkerProcess]):
     def _end(self, process: WorkerProcess) -> None:
         if process.alive:
             process.kill(RecordKind.REPLACED)
-            self._start(process.home)  # if that one has gone by now
+            self.start(process.home)  # if that one has gone by now
 
     def _replace(self) -> None:
         """Its host is not to be reached, so the worker starts on another one; a static one may have a twin anyway."""
@@ -215,10 +208,10 @@ class Weather(Faults[WorkerProcess]):
 
     def _join(self) -> None:
         if self._yet_to_join:
-            self._start(self._yet_to_join.pop())
+            self.start(self._yet_to_join.pop())
 
     def _read_late(self) -> None:
-        name = self._rng.choice(self._workers)
+        name = self._rng.choice(self._homes)
         ms = self._rng.choice((500, 2_000, 5_000, 9_000))
         self._let_read_late(name, ms, lasts_ms=self._rng.randint(1_000, 30_000))
 
@@ -236,12 +229,12 @@ class Weather(Faults[WorkerProcess]):
         protocol = self._rng.choice(list(ConnectProtocol))
         self._world.record(RecordKind.PROTOCOL_SET, protocol.setting)
         between_ms = self._rng.choice((3_000, 8_000, 15_000))
-        for number, name in enumerate(self._workers):
+        for number, name in enumerate(self._homes):
             self._world.after(number * between_ms, partial(self._bounce, name, protocol=protocol))
 
     def _claim_anew(self) -> None:
         claims = self._some_claims() if self._rng.random() < 0.6 else None
-        self._bounce(self._rng.choice(self._workers), claims=claims)
+        self._bounce(self._rng.choice(self._homes), claims=claims)
 
     def _bounce(self, name: str, **settings: Any) -> None:
         if self._over:
@@ -250,7 +243,7 @@ class Weather(Faults[WorkerProcess]):
         process = youngest(self.living, name)
         if process is not None and not process.paused:
             process.shut_down()
-            self._world.after(self._rng.choice((500, 3_000)), lambda: self._start(name))
+            self._world.after(self._rng.choice((500, 3_000)), lambda: self.start(name))
 
     def _on_drained(self, home: str) -> None:
         """It has gone for good; or it comes again, some time later, while the faults last."""
@@ -266,14 +259,14 @@ class Weather(Faults[WorkerProcess]):
     def _come_back(self, home: str) -> None:
         in_ms = self._rng.choice((1_000, 4_000, 9_000, 30_000))
         # Whoever ends after the faults is back before all is called settled.
-        self._world.after(1_000 if self._over else in_ms, lambda: self._start(home))
+        self._world.after(1_000 if self._over else in_ms, lambda: self.start(home))
 
-    def _start(self, name: str) -> None:
-        if name in self._gone_for_good or name in self._yet_to_join:
+    def start(self, home: str) -> None:
+        if home in self._gone_for_good or home in self._yet_to_join:
             return
-        process = youngest(self.living, name)
+        process = youngest(self.living, home)
         if process is None:
-            WorkerProcess(self._cluster, self.living, name)
+            WorkerProcess(self._cluster, self.living, home)
         elif process.ending:
             # Its former process has not ended yet.
-            self._world.after(500, lambda: self._start(name))
+            self._world.after(500, lambda: self.start(home))

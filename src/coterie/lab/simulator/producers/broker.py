@@ -32,7 +32,7 @@ from coterie.lab.simulator.network import Call
 from coterie.lab.simulator.producers.ledger import Ledger
 from coterie.lab.simulator.producers.watch import DurableWrite, ProducersWatch
 from coterie.lab.simulator.records import RecordKind, RecordValue, name_of
-from coterie.lab.simulator.world import Alarms, World
+from coterie.lab.simulator.world import Alarms, FaultyDisk, World
 from coterie.nouns.errors import CoterieError, WorldError
 from coterie.wire.errors import ErrorCode, KafkaRefusal
 
@@ -60,12 +60,9 @@ class _Write:
     now_ms: int
 
 
-class DiskFaults:
-    """What it is like at the moment."""
-
-    def __init__(self) -> None:
-        self.slow = False
-        self.failing = False
+class StoreDisk(FaultyDisk):
+    failing = False
+    """Whether each of its writes fails."""
 
 
 class SimBroker:
@@ -76,7 +73,7 @@ class SimBroker:
         self._watch = watch
         self._store = store
         self.ledger = ledger
-        self.disk = DiskFaults()
+        self.disk = StoreDisk()
         self.up = False
         self.start()
 
@@ -223,7 +220,7 @@ class SimBroker:
 
     def _begin(self) -> None:
         self._writing, self._waiting = self._waiting, []
-        writing, rng = self._writing, self._world.rng
+        writing = self._writing
 
         def written() -> None:
             if writing is not self._writing:
@@ -236,7 +233,7 @@ class SimBroker:
             if self._waiting:
                 self._begin()
 
-        self._world.after(rng.randint(200, 3_000) if self.disk.slow else rng.randint(1, 20), written)
+        self._world.after(self.disk.write_ms(self._world.rng), written)
 
     def _commit(self, writes: list[_Write]) -> list[tuple[_Write, Written | CoterieError]]:
         self._store.begin()

@@ -1,11 +1,12 @@
 """One seed of the producers' play: weather, then calm, then every transaction must end and be read."""
 
 from collections.abc import Collection
+from functools import partial
 
 from coterie.lab.simulator.faults import LATEST_MS
 from coterie.lab.simulator.invariants import Invariant, Violation
 from coterie.lab.simulator.network import Network
-from coterie.lab.simulator.outcome import Outcome, told_by
+from coterie.lab.simulator.outcome import Outcome, settle, told_by
 from coterie.lab.simulator.producers.broker import SimBroker
 from coterie.lab.simulator.producers.ledger import Ledger, create_store
 from coterie.lab.simulator.producers.play import ProducersPlay
@@ -35,8 +36,8 @@ def simulate_producers(seed: int, *, weather_ms: int = WEATHER_MS, story_lines: 
         weather = ProducersWeather(play)
         weather.run(weather_ms)
         world.run_until(world.now_ms + LATEST_MS)
-        weather.come_back()
-        settle(play, weather.living.values())
+        weather.start_missing()
+        check_calm(play, weather.living.values())
 
     try:
         return told_by(seed, world, story, generations=lambda: watch.ended, story_lines=story_lines)
@@ -44,12 +45,8 @@ def simulate_producers(seed: int, *, weather_ms: int = WEATHER_MS, story_lines: 
         store.close()
 
 
-def settle(play: ProducersPlay, producers: Collection[ProducerProcess]) -> None:
-    until_ms = play.world.now_ms + SETTLE_MS
-    while (missing := unsettled(play, producers)) is not None:
-        if play.world.now_ms >= until_ms:
-            raise Violation(Invariant.ENDS, f"{SETTLE_MS} ms after the last fault {missing}")
-        play.world.run_until(play.world.now_ms + 1_000)
+def check_calm(play: ProducersPlay, producers: Collection[ProducerProcess]) -> None:
+    settle(play.world, partial(unsettled, play, producers), Invariant.ENDS, within_ms=SETTLE_MS, every_ms=1_000)
     play.world.record(RecordKind.SETTLED, play.watch.ended)
     play.broker.crash()
     play.broker.start()

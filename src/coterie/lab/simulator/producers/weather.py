@@ -2,6 +2,7 @@
 
 from functools import partial
 
+from coterie.lab.simulator.actor import youngest
 from coterie.lab.simulator.faults import Faults
 from coterie.lab.simulator.producers.ledger import PARTITIONS
 from coterie.lab.simulator.producers.play import ProducersPlay, Style
@@ -14,16 +15,14 @@ IDS = ("orders", "payments", "audit")
 
 class ProducersWeather(Faults[ProducerProcess]):
     def __init__(self, play: ProducersPlay) -> None:
+        ids = IDS[: play.world.rng.randint(1, len(IDS))]
+        super().__init__(play.world, Storm(play.world, play.network, play.broker, ids), ids)
         self._play = play
-        rng = play.world.rng
-        self._ids = IDS[: rng.randint(1, len(IDS))]
-        self._styles = {name: rng.choice((Style.V10, Style.V11, Style.V12, Style.V12)) for name in self._ids}
-        for name in self._ids:
+        self._styles = {name: self._rng.choice((Style.V10, Style.V11, Style.V12, Style.V12)) for name in ids}
+        for name in ids:
             if play.world.chance(0.2):
-                play.broker.age(name, epochs_left=rng.randint(0, 6))
+                play.broker.age(name, epochs_left=self._rng.randint(0, 6))
         self._processes = 0
-        storm = Storm(play.world, play.network, play.broker, self._ids)
-        super().__init__(play.world, storm, self._ids)
         self._plan(
             {
                 self._pause: 4,
@@ -38,8 +37,8 @@ class ProducersWeather(Faults[ProducerProcess]):
         )
 
     def begin(self) -> None:
-        for transactional_id in self._ids:
-            self._world.after(self._rng.randint(0, 1_000), partial(self._start, transactional_id))
+        for transactional_id in self._homes:
+            self._world.after(self._rng.randint(0, 1_000), partial(self.start, transactional_id))
         self._next()
         self._read()
 
@@ -56,11 +55,6 @@ class ProducersWeather(Faults[ProducerProcess]):
         if self._world.chance(0.5):  # if it does not, its timers have to be those of its life
             self._storm.crash_coordinator()
 
-    def come_back(self) -> None:
-        """Whoever is missing starts again: a producer may have been fenced by what a dead one had sent before."""
-        for transactional_id in self._ids:
-            self._start(transactional_id)
-
     def _read(self) -> None:
         """A consumer of committed records goes on, in small fetches and in large ones."""
         if self._play.broker.up:
@@ -70,13 +64,12 @@ class ProducersWeather(Faults[ProducerProcess]):
 
     # -- producers ----------------------------------------------------------------------------------------------------
 
-    def _start(self, transactional_id: str) -> None:
-        is_there = any(one.transactional_id == transactional_id for one in self.living.values())
-        if transactional_id not in self._gone_for_good and not is_there:
-            self._start_process(transactional_id)
+    def start(self, home: str) -> None:
+        if home not in self._gone_for_good and youngest(self.living, home) is None:
+            self._start_process(home)
         if not self._over:
             # Somebody looks after it: it may be fenced by then.
-            self._world.after(self._rng.randint(1_000, 6_000), partial(self._start, transactional_id))
+            self._world.after(self._rng.randint(1_000, 6_000), partial(self.start, home))
 
     def _start_process(self, transactional_id: str) -> None:
         self._processes += 1
@@ -91,7 +84,7 @@ class ProducersWeather(Faults[ProducerProcess]):
 
     def _upgrade(self) -> None:
         """The next process of an id speaks another version."""
-        self._styles[self._rng.choice(self._ids)] = self._rng.choice(list(Style))
+        self._styles[self._rng.choice(self._homes)] = self._rng.choice(list(Style))
 
     # -- the broker ---------------------------------------------------------------------------------------------------
 
@@ -107,4 +100,4 @@ class ProducersWeather(Faults[ProducerProcess]):
 
     def _time_out_too_soon(self) -> None:
         """A timer is a claim to check: it may be on its way while its transaction ends and another begins."""
-        self._play.broker.time_out(self._rng.choice(self._ids))
+        self._play.broker.time_out(self._rng.choice(self._homes))
