@@ -4,7 +4,7 @@
     ├── ConfigError      a setting or a connector config is wrong; names each key
     ├── Refusal          a request is refused and nothing of it was done; becomes a reply
     │   ├── KafkaRefusal     in `wire.errors`: with Kafka's error code
-    │   └── ProblemRefusal   in `rest.problems`, with its siblings: with the status of HTTP
+    │   └── HttpRefusal      in `rest.problems`, with its children: with the status of HTTP
     ├── WireError        a peer's bytes are malformed; answered or the connection closed
     ├── WorldError       the world failed: disk full, broker gone, query died; becomes an event
     ├── FencedError      (in `spark.fence`) a task was stopped or taken over: its effect must not happen

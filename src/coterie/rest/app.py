@@ -1,8 +1,7 @@
 """Connect's HTTP API of one worker. A handler parses, asks the herder, and shows what it answered."""
 
 import asyncio
-from collections.abc import Awaitable, Callable
-from typing import TypeVar
+from collections.abc import Callable
 from urllib.parse import quote
 
 import httpx
@@ -41,15 +40,13 @@ from coterie.herder.requests import (
 from coterie.nouns.jobs import ConnectorName, ConnectorTaskId
 from coterie.nouns.states import TargetState
 from coterie.rest import bodies, mutations, problems, signatures, views
-from coterie.rest.group import GroupApi
+from coterie.rest.group import GroupApi, Handler
 from coterie.rest.leader import forward
 from coterie.worker.worker import Worker, WorkerPhase
 
 CONNECT_VERSION = "4.3.1"
 """The Kafka Connect whose API this is: clients switch features on by it."""
 HEALTH_TIMEOUT_S = 10.0
-
-AnswerT = TypeVar("AnswerT", bound=Answer)
 
 
 def create_app(worker: Worker, client: httpx.AsyncClient, *, cluster_id: str) -> Starlette:
@@ -71,7 +68,7 @@ class ConnectApi:
 
     def routes(self) -> list[Route]:
         connector, task = "/connectors/{connector}", "/connectors/{connector}/tasks/{task}"
-        table: list[tuple[str, str, Callable[[Request], Awaitable[Response]]]] = [
+        table: list[tuple[str, str, Handler]] = [
             ("GET", "/", self.root),
             ("GET", "/health", self.health),
             ("GET", "/connectors", self.list_connectors),
@@ -89,7 +86,7 @@ class ConnectApi:
             ("PUT", f"{connector}/stop", self.stop),
             *self._group.table(),
         ]
-        by_path: dict[str, dict[str, Callable[[Request], Awaitable[Response]]]] = {}
+        by_path: dict[str, dict[str, Handler]] = {}
         for method, path, handler in table:
             by_path.setdefault(path, {})[method] = handler
         return [Route(path, _by_method(handlers), methods=list(handlers)) for path, handlers in by_path.items()]
@@ -167,11 +164,11 @@ class ConnectApi:
         return await self._write(request, body, asked, self._written)
 
     def _written(self, answer: Answer) -> Response:
-        assert isinstance(answer, ConnectorInfo)
-        shown = views.info(answer, self._worker.connector_type)
-        if not answer.created:
+        info = problems.expect(answer, ConnectorInfo)
+        shown = views.info(info, self._worker.connector_type)
+        if not info.created:
             return JSONResponse(shown)
-        location = f"/connectors/{quote(answer.connector, safe='')}"
+        location = f"/connectors/{quote(info.connector, safe='')}"
         return JSONResponse(shown, status_code=201, headers={"Location": location})
 
     async def delete_connector(self, request: Request) -> Response:
@@ -199,30 +196,22 @@ class ConnectApi:
 
     # -- small hands --------------------------------------------------------------------------------------------------
 
-    async def _read(self, asked: HerderRequest, kind: type[AnswerT]) -> AnswerT:
-        answer = await self._worker.ask(asked)
-        if isinstance(answer, RequestRefused):
-            raise problems.ProblemRefusal(answer)
-        assert isinstance(answer, kind), f"{asked} was answered with {answer}"
-        return answer
+    async def _read(self, asked: HerderRequest, kind: type[problems.AnswerT]) -> problems.AnswerT:
+        return problems.expect(await self._worker.ask(asked), kind)
 
     async def _write(
         self, request: Request, body: bytes, asked: HerderRequest, show: Callable[[Answer], Response]
     ) -> Response:
         """Have it done here, or by the leader."""
         answer = await self._worker.ask(asked)
-        match answer:
-            case RequestRefused(problem=Problem.NOT_LEADER):
-                return await forward(self._client, request, body, answer)
-            case RequestRefused():
-                raise problems.ProblemRefusal(answer)
-            case _:
-                return show(answer)
+        if isinstance(answer, RequestRefused) and answer.problem is Problem.NOT_LEADER:
+            return await forward(self._client, request, body, answer)
+        return show(answer)
 
 
 def _by_method(
-    handlers: dict[str, Callable[[Request], Awaitable[Response]]],
-) -> Callable[[Request], Awaitable[Response]]:
+    handlers: dict[str, Handler],
+) -> Handler:
     async def endpoint(request: Request) -> Response:
         mutations.check(request)
         return await handlers["GET" if request.method == "HEAD" else request.method](request)
@@ -243,7 +232,7 @@ def _task(request: Request) -> ConnectorTaskId:
 
 def _done(status: int) -> Callable[[Answer], Response]:
     def show(answer: Answer) -> Response:
-        assert isinstance(answer, Done)
+        problems.expect(answer, Done)
         return Response(status_code=status)
 
     return show

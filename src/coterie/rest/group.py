@@ -72,13 +72,11 @@ class GroupApi:
         match answer:
             case RequestRefused(problem=Problem.NOT_LEADER):
                 return await self._hand_on(request, answer)
-            case RequestRefused():
-                raise problems.ProblemRefusal(answer)
             case _:
-                assert isinstance(answer, GroupView)
+                view = problems.expect(answer, GroupView)
                 async with asyncio.TaskGroup() as asking:
-                    words = [asking.create_task(self._word_of(member)) for member in answer.members]
-                return JSONResponse(group_views.group(answer, [word.result() for word in words]))
+                    words = [asking.create_task(self._word_of(member)) for member in view.members]
+                return JSONResponse(group_views.group(view, [word.result() for word in words]))
 
     async def drain(self, request: Request) -> Response:
         return await self._order(request, DrainWorker(worker=_worker(request)))
@@ -101,10 +99,8 @@ class GroupApi:
                 return await self._hand_on(request, answer, f"/coterie/workers/{quote(worker_id_in(url))}/{what}")
             case RequestRefused(problem=Problem.NOT_LEADER):
                 return await self._hand_on(request, answer)
-            case RequestRefused():
-                raise problems.ProblemRefusal(answer)
             case _:
-                assert isinstance(answer, Done)
+                problems.expect(answer, Done)
                 settings = self._worker.settings
                 ordered = {
                     "worker_id": worker_id_in(settings.url),
@@ -141,11 +137,7 @@ class GroupApi:
 
     async def _view(self) -> WorkerView:
         """:raises ProblemRefusal: when this worker ends."""
-        answer = await self._worker.ask(DescribeWorker())
-        if isinstance(answer, RequestRefused):
-            raise problems.ProblemRefusal(answer)
-        assert isinstance(answer, WorkerView)
-        return answer
+        return problems.expect(await self._worker.ask(DescribeWorker()), WorkerView)
 
     async def _word_of(self, member: MemberInfo) -> Mapping[str, object] | None:
         """What ``member`` says of itself now; None when it says nothing in time, or another member is there now."""

@@ -2,13 +2,16 @@
 
 import http
 from collections.abc import Mapping
+from typing import TypeVar
 
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import JSONResponse
 
-from coterie.herder.requests import Problem, RequestRefused
+from coterie.herder.requests import Answer, Problem, RequestRefused
 from coterie.nouns.errors import Refusal, WorldError
+
+AnswerT = TypeVar("AnswerT", bound=Answer)
 
 STATUS: Mapping[Problem, int] = {
     Problem.NOT_FOUND: 404,
@@ -27,32 +30,59 @@ STATUS: Mapping[Problem, int] = {
 }
 
 
-class ProblemRefusal(Refusal):
-    """The herder refused; carries what it said."""
+class HttpRefusal(Refusal):
+    """A refusal with its status of HTTP."""
+
+    status: int
+
+
+class ProblemRefusal(HttpRefusal):
+    """The herder refused."""
 
     def __init__(self, refused: RequestRefused) -> None:
-        self.refused = refused
+        self.status = STATUS[refused.problem]
         super().__init__(refused.message)
 
 
-class BadRequestError(Refusal):
-    """A request that no herder needs to see: 400."""
+class BadRequestError(HttpRefusal):
+    """A request that no herder needs to see."""
+
+    status = 400
 
 
-class UnreadableBodyError(Refusal):
+class UnreadableBodyError(HttpRefusal):
     """A body that is no JSON, or JSON of another shape. Connect answers 500 to it, and so its clients expect that."""
 
-
-class NotJsonError(Refusal):
-    """A body that is not declared as JSON: 415."""
+    status = 500
 
 
-class ForeignOriginError(Refusal):
-    """A mutation that a browser sent for a page of another address: 403."""
+class NotJsonError(HttpRefusal):
+    """A body that is not declared as JSON."""
+
+    status = 415
 
 
-class BodyTooLargeError(Refusal):
-    """More than the limit: 413."""
+class ForeignOriginError(HttpRefusal):
+    """A mutation that a browser sent for a page of another address."""
+
+    status = 403
+
+
+class BodyTooLargeError(HttpRefusal):
+    """More than the limit."""
+
+    status = 413
+
+
+def expect(answer: Answer, kind: type[AnswerT]) -> AnswerT:
+    """``answer``, which is of ``kind`` unless the herder refused.
+
+    :raises ProblemRefusal: when the herder refused.
+    """
+    if isinstance(answer, RequestRefused):
+        raise ProblemRefusal(answer)
+    assert isinstance(answer, kind), f"{kind.__name__} was asked for, the answer is {answer}"
+    return answer
 
 
 def body(status: int, message: str) -> JSONResponse:
@@ -62,17 +92,9 @@ def body(status: int, message: str) -> JSONResponse:
 def answer(_: Request, error: Exception) -> JSONResponse:
     """The one table from exception to answer."""
     match error:
-        case ProblemRefusal(refused=refused):
-            return body(STATUS[refused.problem], refused.message)
-        case BadRequestError():
-            return body(400, str(error))
-        case ForeignOriginError():
-            return body(403, str(error))
-        case BodyTooLargeError():
-            return body(413, str(error))
-        case NotJsonError():
-            return body(415, str(error))
-        case UnreadableBodyError() | WorldError():
+        case HttpRefusal(status=status):
+            return body(status, str(error))
+        case WorldError():
             return body(500, str(error))
         case HTTPException(status_code=status):
             return body(status, f"HTTP {status} {http.HTTPStatus(status).phrase}")
@@ -81,15 +103,5 @@ def answer(_: Request, error: Exception) -> JSONResponse:
             return body(500, "Internal Server Error; see the worker's log")
 
 
-KINDS: tuple[type[Exception], ...] = (
-    ProblemRefusal,
-    BadRequestError,
-    ForeignOriginError,
-    BodyTooLargeError,
-    NotJsonError,
-    UnreadableBodyError,
-    WorldError,
-    HTTPException,
-    Exception,
-)
+KINDS: tuple[type[Exception], ...] = (HttpRefusal, WorldError, HTTPException, Exception)
 """All that :func:`answer` is to be asked about."""
