@@ -11,7 +11,8 @@ import pytest
 
 from coterie.__main__ import main
 from coterie.assignors.members import Policy
-from coterie.cli.plan.preview import read_group
+from coterie.cli.group.shown import read_group
+from coterie.cli.plan.preview import known_of
 from coterie.herder.requests import DeferredJobs
 from coterie.lab.scenario.notation import parse_jobs
 from coterie.nouns.errors import WorldError
@@ -55,7 +56,7 @@ def test_what_rest_tells_of_a_group_is_all_that_a_plan_needs() -> None:
     shown = view(
         members=(member("one", "AC0", parse_jobs("AC0 AT1")),), deferred=(waits,), policy=Policy(max_delay_ms=9)
     )
-    picture = read_group(as_json(shown), source="it").picture
+    picture = known_of(read_group(as_json(shown), source="it"), source="it").picture
     assert picture.configured == shown.configured
     assert picture.policy == shown.policy
     assert [(one.jobs, one.deadline_ms, one.instance_id) for one in picture.waiting] == [(waits.jobs, 5, "i")]
@@ -186,7 +187,7 @@ def test_a_claim_of_what_is_not_there_is_planned_with_a_warning(plan: Plan, file
 )
 def test_a_file_that_holds_no_group_is_named(text: str, complaint: str) -> None:
     with pytest.raises(WorldError, match=f"group.json holds no group.*{complaint}"):
-        read_group(text, source="group.json")
+        known_of(read_group(text, source="group.json"), source="group.json")
 
 
 def test_an_older_protocol_knows_neither_drains_nor_claims_and_eager_keeps_nothing(plan: Plan, tmp_path: Path) -> None:

@@ -1,12 +1,15 @@
 """A group as ``GET /coterie/group`` tells of it (`docs/rest.md`), live or from a file."""
 
 from collections.abc import Set
+from typing import TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
 from coterie.nouns.errors import WorldError
 from coterie.nouns.ids import InstanceId, MemberId
 from coterie.nouns.jobs import ConnectorName, ConnectorTaskId, Jobs
+
+T = TypeVar("T")
 
 
 class Shown(BaseModel):
@@ -104,28 +107,18 @@ class _Expanded(Shown):
     status: _Status
 
 
-_STATUSES = TypeAdapter(dict[str, _Expanded])
-
-
 def read_group(data: str | bytes, *, source: str) -> ShownGroup:
     """The group in JSON ``data``.
 
     :raises WorldError: when it is none; names ``source``, and what is wrong where.
     """
-    try:
-        return ShownGroup.model_validate_json(data)
-    except ValidationError as error:
-        raise WorldError(
-            f"{source} holds no group{_first(error)}. Save one with `curl http://WORKER/coterie/group > FILE`."
-        ) from error
+    hint = " Save one with `curl http://WORKER/coterie/group > FILE`."
+    return _read(TypeAdapter(ShownGroup), data, otherwise=f"{source} holds no group", hint=hint)
 
 
 def read_order_answer(data: bytes, *, source: str) -> OrderAnswer:
     """:raises WorldError: when ``data`` is not what a worker answers to an order."""
-    try:
-        return OrderAnswer.model_validate_json(data)
-    except ValidationError as error:
-        raise WorldError(f"{source} is not that of a Coterie worker{_first(error)}.") from error
+    return _read(TypeAdapter(OrderAnswer), data, otherwise=f"{source} is not that of a Coterie worker")
 
 
 def read_paused(data: bytes, *, source: str) -> Set[str]:
@@ -133,14 +126,15 @@ def read_paused(data: bytes, *, source: str) -> Set[str]:
 
     :raises WorldError: when ``data`` is no such answer.
     """
-    try:
-        statuses = _STATUSES.validate_json(data)
-    except ValidationError as error:
-        raise WorldError(f"{source} holds no connectors{_first(error)}.") from error
+    statuses = _read(TypeAdapter(dict[str, _Expanded]), data, otherwise=f"{source} holds no connectors")
     return {name for name, one in statuses.items() if one.status.connector.state in {"PAUSED", "STOPPED"}}
 
 
-def _first(error: ValidationError) -> str:
-    detail = error.errors(include_url=False)[0]
-    where = ".".join(map(str, detail["loc"]))
-    return f"{f', at {where}' if where else ''}: {detail['msg']}"
+def _read(kind: TypeAdapter[T], data: str | bytes, *, otherwise: str, hint: str = "") -> T:
+    """:raises WorldError: when ``data`` is not of ``kind``; says ``otherwise``, what is wrong where, and ``hint``."""
+    try:
+        return kind.validate_json(data)
+    except ValidationError as error:
+        detail = error.errors(include_url=False)[0]
+        where = ".".join(map(str, detail["loc"]))
+        raise WorldError(f"{otherwise}{f', at {where}' if where else ''}: {detail['msg']}.{hint}") from error

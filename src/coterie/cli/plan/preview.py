@@ -32,8 +32,8 @@ from coterie.assignors.plan import (
     changed,
     plan,
 )
-from coterie.cli.group import shown
 from coterie.cli.group.client import GroupClient
+from coterie.cli.group.shown import ShownGroup, ShownMember, read_group
 from coterie.config.definition import as_list
 from coterie.config.worker import claimed, claimed_task
 from coterie.herder.group_view import called
@@ -67,7 +67,7 @@ class Known:
     names: Mapping[MemberId, str]
     """One for each: where two have the same it is ``host:port``, and where that is the same, too, the member's id."""
     protocol: ConnectProtocol
-    _members: tuple[shown.ShownMember, ...]
+    _members: tuple[ShownMember, ...]
 
     def called(self, text: str) -> list[MemberId]:
         """Whom ``text`` can mean, as the leader has it; or it is a member's id."""
@@ -86,15 +86,7 @@ class Known:
         return found[0]
 
 
-def read_group(data: str | bytes, *, source: str) -> Known:
-    """The group in JSON ``data``.
-
-    :raises WorldError: when it is none; names ``source``, and what is wrong where.
-    """
-    return known_of(shown.read_group(data, source=source), source=source)
-
-
-def known_of(group: shown.ShownGroup, *, source: str) -> Known:
+def known_of(group: ShownGroup, *, source: str) -> Known:
     """:raises WorldError: when it speaks a protocol that there is not."""
     try:
         protocol = ConnectProtocol.named(group.protocol)
@@ -128,7 +120,7 @@ def known_of(group: shown.ShownGroup, *, source: str) -> Known:
     )
 
 
-def _names(members: Sequence[shown.ShownMember]) -> Mapping[MemberId, str]:
+def _names(members: Sequence[ShownMember]) -> Mapping[MemberId, str]:
     names, worker_ids = Counter(one.name for one in members), Counter(one.worker_id for one in members)
     return {
         one.member_id: one.name
@@ -235,7 +227,7 @@ def show(asked: PlanOptions, *, url: str, file: Path | None, as_json: bool) -> N
         with GroupClient(url) as group:
             known = known_of(group.shown(), source=f"The answer of {url}")
     else:
-        known = read_group(_read(file), source=str(file))
+        known = known_of(read_group(_read(file), source=str(file)), source=str(file))
     if known.protocol is ConnectProtocol.EAGER:
         raise WorldError("The group speaks eager: whatever happens, every job is stopped and dealt out anew")
     changes = changes_of(asked, known)
