@@ -11,6 +11,8 @@ class Invariant(StrEnum):
     """No task is effective on two workers that both have their lease (I1 of the theory)."""
     STOPPED_WHEN_EXPIRED = "stopped-when-expired"
     """When a member's session ends, its worker has stopped everything; one that was paused stops at once after (I6)."""
+    RESTARTED_IN_PLACE = "restarted-in-place"
+    """A query that died starts again only while its worker holds the checkpoint, and the worker's place is proved."""
     RELEASED_FIRST = "released-first"
     """Nothing is assigned to one member that another one says it runs (K415: release before acquisition)."""
     DISJOINT = "disjoint"

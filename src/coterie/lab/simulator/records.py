@@ -53,6 +53,7 @@ class RecordKind(StrEnum):
     READS_LATE = "reads late"  # the worker, by how many ms
     PROTOCOL_SET = "protocol set"  # the protocol that all workers are to speak
     DISK_FAILS = "disk fails"
+    QUERY_DIES = "query dies"  # the worker, the task, whether the worker still holds the checkpoint
     TOPIC_DELETED = "topic deleted"  # the topic
 
     # -- a group's coordinator
@@ -82,6 +83,7 @@ class RecordKind(StrEnum):
     LEAVES = "leaves"  # whether for good
     DEALS = "deals"  # generation; of each member its id, error, config offset, assigned, revoked, delay
     TASK_STARTS = "task starts"  # task
+    TASK_RESTARTS = "task restarts"  # task
     TASK_STOPS = "task stops"  # task, grace
     TASK_STOPPED = "task stopped"  # task
     SPLITS = "splits"  # connector, when its config was written

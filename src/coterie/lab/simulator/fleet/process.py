@@ -33,7 +33,7 @@ class Process(Actor):
         self.herder = herder
         self.member = member
         self.active: dict[ConnectorTaskId, TaskStart] = {}
-        """Tasks of which something runs: from the order to start until the stop has returned."""
+        """Tasks of which something runs: from the order to start until the query died or the stop has returned."""
         self.ending = False
         """It is to end or to begin anew, or the group will not have it."""
         self.drains = False

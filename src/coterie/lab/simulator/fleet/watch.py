@@ -6,6 +6,7 @@ from json import loads
 
 from coterie.assignors.members import Policy
 from coterie.assignors.memory import union
+from coterie.engine.lease import Lease
 from coterie.groups.classic.messages import (
     GenerationWritten,
     Heartbeat,
@@ -231,6 +232,17 @@ class Watch:
         for other in by_name(self.processes):
             if other is not process and task in other.active and self._is_effective(other):
                 raise Violation(Invariant.ONE_OWNER, f"{process.name} starts {task}, which {other.name} runs")
+
+    def on_restart(self, process: Process, task: ConnectorTaskId, *, is_held: bool) -> None:
+        """A query that died is about to start again; ``is_held`` tells whether the process has the checkpoint."""
+        if not is_held:
+            raise Violation(Invariant.RESTARTED_IN_PLACE, f"{process.name} restarts {task}, whose checkpoint was taken")
+        if self._world.now_ms >= process.answered_sent_ms + Lease(self._session_timeout_ms).proved_ms:
+            unheard_ms = self._world.now_ms - process.answered_sent_ms
+            raise Violation(
+                Invariant.RESTARTED_IN_PLACE, f"{process.name} restarts {task}, and was answered {unheard_ms} ms ago"
+            )
+        self.on_start(process, task)
 
     def on_resumed(self, process: Process) -> None:
         """It is about to go on: as one that counts itself in, if its pause was that short."""

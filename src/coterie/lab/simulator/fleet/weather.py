@@ -47,6 +47,7 @@ class Weather(Faults[WorkerProcess]):
             self._replace: 2,
             self._join: 3,
             self._read_late: 2,
+            self._kill_query: 4,
             self._set_anew: 2,
             self._claim_anew: 2,
             self.operators.drain: 6,
@@ -151,14 +152,7 @@ class Weather(Faults[WorkerProcess]):
         link = self._cluster.network.link(process.home)
         link.clogged_until_ms[Way.TO_WORKER] = self._world.now_ms + 1_500
         still_ms, cut_ms = self._rng.choice((4_000, 6_000)), self._rng.choice((3_000, 7_000))
-
-        def stand_still() -> None:
-            if process.alive and not process.paused and not self._over:
-                process.pause()
-                self._world.after(still_ms, partial(self._resume, process))
-                self._storm.cut(process.home, still_ms + cut_ms)
-
-        self._world.after(1_200, stand_still)
+        self._world.after(1_200, partial(self._stand_still, process, still_ms, cut_ms=cut_ms))
 
     def _narrow(self) -> None:
         name = self._rng.choice(self._homes)
@@ -223,6 +217,24 @@ class Weather(Faults[WorkerProcess]):
             self._cluster.reading_ms.pop(name, None)
 
         self._world.after(lasts_ms, heal)
+
+    def _kill_query(self) -> None:
+        """A query dies; seldom because its task's checkpoint was taken. At times its host stands still right after."""
+        process = self._someone()
+        if process is None or process.paused or not (tasks := process.runtime.mortal()):
+            return
+        process.runtime.die(self._rng.choice(tasks), is_held=self._rng.random() < 0.8)
+        if self._rng.random() < 0.3:
+            still_ms = self._rng.choice((2_000, 5_000, 8_000))
+            self._world.after(self._rng.randint(1, 200), partial(self._stand_still, process, still_ms))
+
+    def _stand_still(self, process: WorkerProcess, ms: int, *, cut_ms: int = 0) -> None:
+        """Pause ``process`` for ``ms``, if it is there; its link is cut until ``cut_ms`` after that, unless 0."""
+        if process.alive and not process.paused and not self._over:
+            process.pause()
+            self._world.after(ms, partial(self._resume, process))
+            if cut_ms:
+                self._storm.cut(process.home, ms + cut_ms)
 
     def _set_anew(self) -> None:
         """One after the other gets new settings, and is bounced."""

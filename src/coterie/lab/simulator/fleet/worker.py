@@ -17,6 +17,7 @@ from coterie.lab.simulator.fleet.cluster import Cluster
 from coterie.lab.simulator.fleet.config_client import ConfigClient
 from coterie.lab.simulator.fleet.process import Process
 from coterie.lab.simulator.fleet.rest import Rest
+from coterie.lab.simulator.fleet.runtime import SimTaskRuntime
 from coterie.lab.simulator.fleet.settings import (
     GROUP,
     HEARTBEAT_INTERVAL_MS,
@@ -43,7 +44,7 @@ from coterie.member.classic.messages import (
 )
 from coterie.member.classic.state import Member, MemberSettings
 from coterie.nouns.ids import ConfigOffset, Generation, WorkerId, WorkerUrl
-from coterie.nouns.jobs import NO_JOBS, ConnectorTaskId
+from coterie.nouns.jobs import NO_JOBS
 from coterie.nouns.membership import (
     Abandon,
     Assigned,
@@ -104,6 +105,7 @@ class WorkerProcess(Process):
         super().__init__(cluster.world, living, home, herder_state, member, place)
         self.cluster = cluster
         self.rest = Rest(self, cluster, self.tell, self._rest_at)
+        self.runtime = SimTaskRuntime(self, cluster.watch, self.tell)
         self.config_client = ConfigClient(self, cluster, self.tell, self._wake_readers)
         self.herder_alarms = Alarms[Timer](
             self.world, lambda timer: self.soon(lambda: self.tell(herder.TimerFired(timer=timer)))
@@ -214,15 +216,8 @@ class WorkerProcess(Process):
     def _begin(self, chore: herder.Chore) -> None:
         rng = self.world.rng
         match chore:
-            case herder.StartTask(start=start):
-                self.active[start.task] = start
-                self._record(RecordKind.TASK_STARTS, str(start.task))
-                self.cluster.watch.on_start(self, start.task)
-                self.after(rng.randint(20, 600), lambda: self.tell(herder.TaskStarted(task=start.task)))
-            case herder.StopTask(task=task, grace_ms=grace_ms):
-                self._record(RecordKind.TASK_STOPS, str(task), grace_ms)
-                self.cluster.watch.on_stop(self, self.active.get(task))
-                self.after(rng.randint(5, max(grace_ms, 5)), lambda: self._stopped(task))
+            case herder.StartTask() | herder.RestartTask() | herder.StopTask():
+                self.runtime.begin(chore)
             case herder.SplitConnector(connector=connector, config=config, written_at=written_at):
                 self._record(RecordKind.SPLITS, connector, written_at)
                 split = [{"task": str(number), "of": config["of"]} for number in range(int(config["tasks.max"]))]
@@ -249,15 +244,10 @@ class WorkerProcess(Process):
                 self.after(rng.randint(1, 50), lambda: self.tell(herder.StatusesAppended()))
             case herder.CloseRuntime():
                 self._record(RecordKind.CLOSES_RUNTIME)
-                self.active.clear()
+                self.runtime.close()
                 self.after(rng.randint(1, 500), lambda: self.tell(herder.RuntimeClosed()))
-            case Leave() | herder.RestartTask():
-                raise AssertionError("leaving is the membership's business, and no query dies here")
-
-    def _stopped(self, task: ConnectorTaskId) -> None:
-        self.active.pop(task, None)  # unless its runtime has closed meanwhile
-        self._record(RecordKind.TASK_STOPPED, str(task))
-        self.tell(herder.TaskStopped(task=task))
+            case Leave():
+                raise AssertionError("the membership leaves the group")
 
     # -- the member --------------------------------------------------------------------------------------------------
 
