@@ -47,7 +47,7 @@ _RENAME_EXCHANGE = 2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Held:
+class HeldCheckpoint:
     """A checkpoint that was just taken over."""
 
     path: Path
@@ -75,7 +75,7 @@ def safe_name(text: str) -> str:
     return "%" + f"{ord(quoted[0]):02X}" + quoted[1:] if quoted[:1] in (".", "_") else quoted
 
 
-def take_over(folder: Path, *, exchange_allowed: bool = True) -> Held:
+def take_over(folder: Path, *, exchange_allowed: bool = True) -> HeldCheckpoint:
     """Take the checkpoint in ``folder`` from whoever holds it, or make the first one.
 
     :raises WorldError: when the folder cannot be used, or its directory is nowhere to be found.
@@ -88,7 +88,7 @@ def take_over(folder: Path, *, exchange_allowed: bool = True) -> Held:
             _exchange_until_held(folder, mine, exchange_allowed=exchange_allowed)
             try:
                 sweep(mine)
-                return Held(
+                return HeldCheckpoint(
                     path=mine,
                     starts=starts_of(mine),
                     lineage=(mine / LINEAGE).read_text(),

@@ -15,7 +15,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from coterie.nouns.errors import WorldError
 from coterie.nouns.jobs import ConnectorTaskId
-from coterie.spark.checkpoint import Held, batch_in_flight, is_taken, last_batch
+from coterie.spark.checkpoint import HeldCheckpoint, batch_in_flight, is_taken, last_batch
 from coterie.spark.fence import Fence, FencedError
 from coterie.spark.pipeline import Pipeline
 from coterie.spark.seams import Batch, TaskLineage
@@ -28,7 +28,7 @@ class TaskQuery:
     """Runs a task on a checkpoint that it holds. All methods block: they are called on threads."""
 
     def __init__(
-        self, spark: SparkSession, task: ConnectorTaskId, pipeline: Pipeline, held: Held, fence: Fence
+        self, spark: SparkSession, task: ConnectorTaskId, pipeline: Pipeline, held: HeldCheckpoint, fence: Fence
     ) -> None:
         self.task = task
         self.held = held

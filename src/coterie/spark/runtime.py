@@ -11,7 +11,7 @@ from pyspark.errors import PySparkException
 from coterie.herder.seams import RuntimeDied, TaskEvent, TaskStart
 from coterie.nouns.errors import WorldError
 from coterie.nouns.jobs import ConnectorName, ConnectorTaskId
-from coterie.spark.checkpoint import Held
+from coterie.spark.checkpoint import HeldCheckpoint
 from coterie.spark.events import Events
 from coterie.spark.pipeline import resolved, task_configs
 from coterie.spark.plugins import find_source
@@ -76,7 +76,7 @@ class SparkTaskRuntime:
     async def next_event(self) -> TaskEvent:
         return await self._events.get()
 
-    def held(self, task: ConnectorTaskId) -> Held | None:
+    def held(self, task: ConnectorTaskId) -> HeldCheckpoint | None:
         """The checkpoint on which ``task`` runs here."""
         return self._supervisor.held(task)
 

@@ -1,20 +1,20 @@
 """Supervises the tasks that run on one Spark session: starts, watches, restarts and stops their queries.
 
-A run is one start of one task, with all restarts on the checkpoint that this start took over; the herder says when to
-restart. The supervisor alone changes a run's state, always under its lock:
+A run is one start of one task, with all restarts on the checkpoint that this start took over; the herder decides when
+to restart. Only the supervisor changes a run's state, always under its lock:
 
 | state | meaning | next |
 |---|---|---|
-| ``Starting`` | waits for a thread, takes the checkpoint over, starts the query | ``Running``, ``Dead``, ``Ended`` |
-| ``Running`` | the query runs, or its death was not noticed yet | ``Dead``, ``Stopping``, ``Ended`` |
-| ``Dead`` | the query died; the checkpoint is held | ``Restarting``, ``Stopping``, ``Ended`` |
-| ``Restarting`` | a thread starts the query on the same checkpoint | ``Running``, ``Dead``, ``Stopping``, ``Ended`` |
-| ``Stopping`` | asked to stop; the running batch may still be put in place within the grace | ``Ended`` |
-| ``Ended`` | no effect comes from this run | |
+| ``QueryStarting`` | waits for a thread, takes the checkpoint over, starts the query | Running, Failed, Ended |
+| ``QueryRunning`` | the query runs, or its failure was not noticed yet | Failed, Stopping, Ended |
+| ``QueryFailed`` | the query failed; the checkpoint is held | Restarting, Stopping, Ended |
+| ``QueryRestarting`` | a thread starts the query on the same checkpoint | Running, Failed, Stopping, Ended |
+| ``QueryStopping`` | is being stopped; the running batch may be put in place until the grace is over | Ended |
+| ``QueryEnded`` | this run has no effect any more | |
 
 A run ends for one of four reasons: it was stopped; it was *halted* with all others (:class:`TaskHalted`); another
-worker holds its checkpoint (:class:`TaskDied`, not held); or the JVM died. No exception of Spark tells a checkpoint
-that was taken from another failure; a look at the checkpoint does.
+worker holds its checkpoint (:class:`TaskDied`, not held); or the JVM ended. Spark raises no exception of its own when a
+checkpoint was taken, so that the supervisor looks at the checkpoint.
 """
 
 import asyncio
@@ -33,7 +33,7 @@ from pyspark.errors import PySparkException
 from coterie.herder.seams import TaskDied, TaskHalted, TaskProgressed, TaskStart
 from coterie.nouns.errors import WorldError
 from coterie.nouns.jobs import ConnectorTaskId
-from coterie.spark.checkpoint import Held, take_over, task_folder
+from coterie.spark.checkpoint import HeldCheckpoint, take_over, task_folder
 from coterie.spark.events import Events
 from coterie.spark.fence import Fence, FencedError
 from coterie.spark.pipeline import Pipeline
@@ -47,49 +47,47 @@ T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Starting:
+class QueryStarting:
     pass
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Running:
+class QueryRunning:
     query: TaskQuery
     progress: tuple[int, int, str] | None
     """The last progress that was reported; see :meth:`TaskQuery.progress`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Dead:
+class QueryFailed:
     query: TaskQuery
-    progress: tuple[int, int, str] | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Restarting:
+class QueryRestarting:
     query: TaskQuery
-    progress: tuple[int, int, str] | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Stopping:
+class QueryStopping:
     pass
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Ended:
+class QueryEnded:
     pass
 
 
-RunState: TypeAlias = Starting | Running | Dead | Restarting | Stopping | Ended
+QueryState: TypeAlias = QueryStarting | QueryRunning | QueryFailed | QueryRestarting | QueryStopping | QueryEnded
 
 
-class Run:
+class QueryRun:
     """One start of one task. Only the supervisor assigns ``state``."""
 
     def __init__(self, task: ConnectorTaskId) -> None:
         self.task = task
         self.fence = Fence()
-        self.state: RunState = Starting()
+        self.state: QueryState = QueryStarting()
 
 
 class Supervisor:
@@ -106,8 +104,8 @@ class Supervisor:
         self._session = session
         self._closing = closing
         self._lock = threading.Lock()
-        self._runs: list[Run] = []
-        """All that have not ended. A task has at most one that has a query."""
+        self._runs: list[QueryRun] = []
+        """All runs that have not ended. A task has at most one run with a query."""
         self._watcher: threading.Thread | None = None
         # Two pools: a start that blocks in a plug-in must not delay a stop.
         self._starts = ThreadPoolExecutor(config.starts_at_once, thread_name_prefix="coterie-start")
@@ -121,7 +119,7 @@ class Supervisor:
     async def start(self, start: TaskStart) -> None:
         """See :meth:`coterie.herder.seams.TaskRuntime.start`."""
         self._events.forget(start.task)
-        run = Run(start.task)
+        run = QueryRun(start.task)
         with self._lock:
             self._runs.append(run)
         await on_thread(self._starts, lambda: self._start(run, start))
@@ -130,9 +128,9 @@ class Supervisor:
         """See :meth:`coterie.herder.seams.TaskRuntime.restart`."""
         with self._lock:
             current = self._current(task)
-            if current is None or not isinstance(dead := current[0].state, Dead):
+            if current is None or not isinstance(dead := current[0].state, QueryFailed):
                 raise WorldError(f"Task {task} holds no checkpoint here to be restarted on")
-            run, restarting = current[0], Restarting(query=dead.query, progress=dead.progress)
+            run, restarting = current[0], QueryRestarting(query=dead.query)
             run.state = restarting
         await on_thread(self._starts, lambda: self._restart(run, restarting))
 
@@ -151,8 +149,9 @@ class Supervisor:
             queries = self._end_running()
             for run, _ in queries:
                 self._events.put(TaskHalted(task=run.task))
-        # All are shut before one is waited for: one that hangs in its effect must not keep the others running. A run
-        # that is Starting finds its fence closed and reports it; of one that is Stopping nothing is reported.
+        # All fences are shut before this waits for one: a run that hangs in its effect must not keep the others
+        # running. A run in QueryStarting finds its fence closed and reports TaskHalted; a run in QueryStopping
+        # reports nothing.
         for run in halted:
             run.fence.shut()
         for _, query in queries:
@@ -168,7 +167,7 @@ class Supervisor:
         for run in runs:
             run.fence.close()
 
-    def held(self, task: ConnectorTaskId) -> Held | None:
+    def held(self, task: ConnectorTaskId) -> HeldCheckpoint | None:
         """The checkpoint on which ``task`` runs here."""
         with self._lock:
             current = self._current(task)
@@ -189,7 +188,7 @@ class Supervisor:
 
     # -- starts and stops, on threads ---------------------------------------------------------------------------------
 
-    def _start(self, run: Run, start: TaskStart) -> None:
+    def _start(self, run: QueryRun, start: TaskStart) -> None:
         try:
             session = self._session()
             if (former := self._begin_stop(run.task)) is not None:
@@ -205,14 +204,14 @@ class Supervisor:
             self._events.put(TaskHalted(task=run.task))
         finally:
             with self._lock:
-                has_failed = isinstance(run.state, Starting)
+                has_failed = isinstance(run.state, QueryStarting)
                 if has_failed:
                     self._end(run)
             if has_failed:
                 run.fence.close()
 
-    def _start_query(self, run: Run, query: TaskQuery) -> None:
-        """Start the query; the run is Running afterwards, or Dead, unless it ended meanwhile."""
+    def _start_query(self, run: QueryRun, query: TaskQuery) -> None:
+        """Start the query; the run is QueryRunning afterwards, or QueryFailed, unless it ended meanwhile."""
         died: TaskDied | None = None
         try:
             query.start()
@@ -227,22 +226,22 @@ class Supervisor:
             self._session()
             if not run.fence.closed:
                 if died is None:
-                    run.state = Running(query=query, progress=None)
+                    run.state = QueryRunning(query=query, progress=None)
                 else:
-                    run.state = Dead(query=query, progress=None)
+                    run.state = QueryFailed(query=query)
                     self._events.put(died)
                 return
         self._events.put(TaskHalted(task=run.task))
         query.stop(grace_ms=0)
 
-    def _begin_stop(self, task: ConnectorTaskId) -> tuple[Run, TaskQuery] | None:
+    def _begin_stop(self, task: ConnectorTaskId) -> tuple[QueryRun, TaskQuery] | None:
         with self._lock:
             current = self._current(task)
             if current is not None:
-                current[0].state = Stopping()
+                current[0].state = QueryStopping()
             return current
 
-    def _stop(self, run: Run, query: TaskQuery, deadline: float) -> None:
+    def _stop(self, run: QueryRun, query: TaskQuery, deadline: float) -> None:
         try:
             query.stop(grace_ms=max(0, round((deadline - time.monotonic()) * 1000)))
         finally:
@@ -268,9 +267,9 @@ class Supervisor:
                     trace = traceback.format_exc()
                     self._give_up(run, TaskDied(task=run.task, trace=trace, is_held=True, can_restart=False))
 
-    def _look(self, run: Run) -> None:
+    def _look(self, run: QueryRun) -> None:
         state = run.state
-        if not isinstance(state, Running):
+        if not isinstance(state, QueryRunning):
             return
         query = state.query
         if query.taken:
@@ -279,18 +278,18 @@ class Supervisor:
             return
         is_alive, progress = query.active(), query.progress()
         if progress is not None and progress != state.progress:
-            progressed = Running(query=query, progress=progress)
+            progressed = QueryRunning(query=query, progress=progress)
             batch_id, input_rows, _ = progress
             event = TaskProgressed(task=run.task, batch_id=batch_id, input_rows=input_rows)
             if not self._move(run, state, progressed, event):
                 return
             state = progressed
         if not is_alive:
-            dead = Dead(query=query, progress=state.progress)
+            dead = QueryFailed(query=query)
             if self._move(run, state, dead):
                 self._starts.submit(self._report, run, dead)
 
-    def _report(self, run: Run, dead: Dead) -> None:
+    def _report(self, run: QueryRun, dead: QueryFailed) -> None:
         """Say what the query died of."""
         query = dead.query
         try:
@@ -307,7 +306,7 @@ class Supervisor:
             if run.state is dead:
                 self._events.put(died)
 
-    def _restart(self, run: Run, restarting: Restarting) -> None:
+    def _restart(self, run: QueryRun, restarting: QueryRestarting) -> None:
         query = restarting.query
         try:
             query.start()
@@ -315,44 +314,48 @@ class Supervisor:
             log.info("%s was stopped while it was started again", run.task)
         except Exception as error:
             log.warning("%s: the query did not start again: %s", run.task, error)
-            self._move(run, restarting, Dead(query=query, progress=restarting.progress))
+            self._move(run, restarting, QueryFailed(query=query))
             if query.taken:
                 self._give_up(run, _taken(run))
             raise
-        self._move(run, restarting, Running(query=query, progress=restarting.progress))
+        self._move(run, restarting, QueryRunning(query=query, progress=None))
 
-    def _give_up(self, run: Run, event: TaskDied) -> None:
+    def _give_up(self, run: QueryRun, event: TaskDied) -> None:
         """End a run by ourselves; reported before the query is stopped, which takes time: the fence is closed."""
         run.fence.close()
         with self._lock:
             match run.state:
-                case Running(query=query) | Dead(query=query) | Restarting(query=query):
+                case QueryRunning(query=query) | QueryFailed(query=query) | QueryRestarting(query=query):
                     self._end(run)
                     self._events.put(event)
-                case Starting() | Stopping() | Ended():
+                case QueryStarting() | QueryStopping() | QueryEnded():
                     return
         self._stops.submit(query.stop, grace_ms=0)
 
     # -- states; the caller holds the lock, but for _move -------------------------------------------------------------
 
-    def _current(self, task: ConnectorTaskId) -> tuple[Run, TaskQuery] | None:
+    def _current(self, task: ConnectorTaskId) -> tuple[QueryRun, TaskQuery] | None:
         """The run of ``task`` that has a query, running or dead."""
         return next((found for found in self._running() if found[0].task == task), None)
 
-    def _running(self) -> list[tuple[Run, TaskQuery]]:
-        return [(run, run.state.query) for run in self._runs if isinstance(run.state, Running | Dead | Restarting)]
+    def _running(self) -> list[tuple[QueryRun, TaskQuery]]:
+        return [
+            (run, run.state.query)
+            for run in self._runs
+            if isinstance(run.state, QueryRunning | QueryFailed | QueryRestarting)
+        ]
 
-    def _end_running(self) -> list[tuple[Run, TaskQuery]]:
+    def _end_running(self) -> list[tuple[QueryRun, TaskQuery]]:
         running = self._running()
         for run, _ in running:
             self._end(run)
         return running
 
-    def _end(self, run: Run) -> None:
-        run.state = Ended()
+    def _end(self, run: QueryRun) -> None:
+        run.state = QueryEnded()
         self._runs.remove(run)
 
-    def _move(self, run: Run, before: RunState, after: RunState, event: TaskProgressed | None = None) -> bool:
+    def _move(self, run: QueryRun, before: QueryState, after: QueryState, event: TaskProgressed | None = None) -> bool:
         """Whether ``run`` was still in the state ``before``, and now is in ``after``, with ``event`` reported."""
         with self._lock:
             if run.state is not before:
@@ -363,7 +366,7 @@ class Supervisor:
             return True
 
 
-def _taken(run: Run) -> TaskDied:
+def _taken(run: QueryRun) -> TaskDied:
     return TaskDied(task=run.task, trace="Another worker took the checkpoint", is_held=False)
 
 
