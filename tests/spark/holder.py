@@ -1,13 +1,17 @@
 """A worker in small, as a process: one runtime, one task; does what it is told on stdin and says what happened.
 
+Arguments: the checkpoint location, a folder for temporary files, and the process id of the parent.
 Commands, one a line: ``start <incarnation> <config>`` (take over and run), ``who`` (is it ours: ``yes``, ``no``),
-``stop``, ``quit``.
+``stop``. It ends at the end of stdin.
 It says ``ready <jvm pid>``, then for every start ``holds <starts> <batch in flight or ->``, or ``lost`` when another
 took it from us at once; and ``taken``, ``failed <trace>`` or ``died <reason>`` when that happens.
 """
 
 import asyncio
 import json
+import os
+import select
+import signal
 import sys
 from pathlib import Path
 
@@ -18,6 +22,22 @@ from coterie.spark.runtime import SparkTaskRuntime
 from coterie.spark.settings import SparkConfig
 
 TASK = ConnectorTaskId(ConnectorName("fight"), 0)
+
+
+def end_with(parent: int) -> None:
+    """Have a child process kill this process group when ``parent`` ends: a group that SIGSTOP has stopped reads no end
+    of stdin."""
+    group = os.getpid()
+    ends = [os.pidfd_open(pid) for pid in (parent, group)]
+    if os.getppid() != parent:
+        sys.exit("The parent has ended")
+    if os.fork() == 0:
+        os.setsid()
+        if ends[0] in select.select(ends, [], [])[0]:
+            os.killpg(group, signal.SIGKILL)
+        os._exit(0)
+    for end in ends:
+        os.close(end)
 
 
 def say(line: str) -> None:
@@ -64,15 +84,14 @@ async def main(checkpoints: Path, scratch: Path) -> None:
                     say(f"holds {held.starts} {in_flight}")
             elif command == "who":
                 say("no" if runtime.held(TASK) is None else "yes")
-            elif command == "stop":
+            else:
                 await runtime.stop(TASK, grace_ms=10_000)
                 say("stopped")
-            else:
-                break
     finally:
         telling.cancel()
         await runtime.close()
 
 
 if __name__ == "__main__":
+    end_with(int(sys.argv[3]))
     asyncio.run(main(Path(sys.argv[1]), Path(sys.argv[2])))
