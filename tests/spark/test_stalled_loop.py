@@ -17,6 +17,7 @@ from coterie.spark.query import TaskQuery
 from coterie.spark.runtime import SparkTaskRuntime
 from coterie.spark.seams import Batch
 from coterie.spark.sinks.files import FileSink, StagedFiles
+from coterie.spark.supervisor import STARTS_AT_ONCE
 from tests.kafka.embedded_broker import EmbeddedBroker
 from tests.spark.conftest import Rig, rows_of, write_file
 from tests.worker.fleet import SESSION_MS, Fleet
@@ -155,7 +156,7 @@ async def test_a_start_that_waits_for_a_thread_is_halted_before_it_takes_its_che
     rig: Rig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     runtime = rig.spark_runtime
-    threads = runtime._config.starts_at_once
+    threads = STARTS_AT_ONCE
     config = rig.config(tmp_path, tasks__max=str(threads + 1))
     in_start: list[TaskQuery] = []
     go_on = threading.Event()

@@ -33,9 +33,6 @@ class Lent:
         self.spark = session.spark
         self.jvm_pid = session.jvm_pid
 
-    def on_death(self, say: object) -> None:
-        pass
-
     def close(self) -> None:
         pass
 

@@ -163,22 +163,21 @@ def _claim(folder: Path) -> Path:
     The number is reserved under a name that holds nothing else, so that two contenders cannot both have it; the
     reservation goes once the claim itself stands. One that a crash left behind costs its number, no more.
     """
-    number = max((starts_of(Path(name)) for name in _names(folder)), default=0) + 1
+    number = 0
     while True:
+        number = max([number, *_starts(folder)]) + 1
         reservation = folder / f".{number}"
         try:
             reservation.touch(exist_ok=False)
         except FileExistsError:
-            number += 1
             continue
-        if any(starts_of(Path(name)) == number for name in _names(folder)):
+        try:
+            if number not in _starts(folder):
+                mine = folder / f"{number}-{uuid.uuid4().hex[:12]}"
+                mine.touch(exist_ok=False)
+                return mine
+        finally:
             reservation.unlink()
-            number += 1
-            continue
-        mine = folder / f"{number}-{uuid.uuid4().hex[:12]}"
-        mine.touch(exist_ok=False)
-        reservation.unlink()
-        return mine
 
 
 def _exchange_until_held(folder: Path, mine: Path, *, exchange_allowed: bool) -> None:
@@ -206,6 +205,10 @@ def _exchange_until_held(folder: Path, mine: Path, *, exchange_allowed: bool) ->
 
 def _names(folder: Path) -> list[str]:
     return [name for name in os.listdir(folder) if _NAME.fullmatch(name)]
+
+
+def _starts(folder: Path) -> list[int]:
+    return [starts_of(folder / name) for name in _names(folder)]
 
 
 def _find_directory(folder: Path) -> Path | None:

@@ -27,8 +27,9 @@ exec {java} "$@"
 """
 
 _DEAF = """#!/bin/sh
-# A service manager, timeout and a terminal signal the worker's whole group; only the worker may say when Spark ends.
+# A service manager, timeout and a terminal signal the worker's whole group; only the worker ends Spark.
 trap '' HUP INT TERM
+export JAVA_HOME={java_home}
 exec {program} "$@"
 """
 
@@ -38,17 +39,17 @@ def find_java_home(scratch: Path, environment: Mapping[str, str]) -> Path:
 
     :raises WorldError: when there is no Java to be found; it says what to install.
     """
-    refused: list[str] = []
+    programs: dict[str, Path] = {}
     if home := environment.get("JAVA_HOME"):
-        version = version_of(Path(home, "bin", "java"))
-        if version is not None and version >= OLDEST:
-            return Path(home)
-        refused.append(f"JAVA_HOME ({home}) {_what(version)}")
+        programs[f"JAVA_HOME ({home})"] = Path(home, "bin", "java")
     if found := shutil.which("java", path=environment.get("PATH")):
-        version = version_of(Path(found))
+        programs[f"java on PATH ({found})"] = Path(found).resolve()
+    refused: list[str] = []
+    for name, program in programs.items():
+        version = version_of(program)
         if version is not None and version >= OLDEST:
-            return Path(found).resolve().parent.parent
-        refused.append(f"java on PATH ({found}) {_what(version)}")
+            return program.parent.parent
+        refused.append(f"{name} does not run" if version is None else f"{name} is Java {version}")
     if (packaged := packaged_java()) is not None:
         return wrap(packaged, scratch)
     because = f" ({'; '.join(refused)})" if refused else ""
@@ -86,17 +87,14 @@ def wrap(java: Path, scratch: Path) -> Path:
     return home
 
 
-def deafened(program: Path, scratch: Path) -> Path:
-    """A program in ``scratch`` that runs ``program`` with SIGHUP, SIGINT and SIGTERM ignored, whatever that becomes.
+def deafened(program: Path, scratch: Path, java_home: Path) -> Path:
+    """A program in ``scratch`` that runs ``program`` on this Java, with SIGHUP, SIGINT and SIGTERM ignored.
 
-    A JVM leaves those three alone where it finds them ignored. SIGKILL and SIGSTOP reach it as ever.
+    A JVM that starts with these signals ignored installs no handlers for them. SIGKILL and SIGSTOP still work.
     """
     deaf = scratch / f"deaf-{program.name}"
-    _write_program(deaf, _DEAF.format(program=shlex.quote(str(program))))
+    _write_program(deaf, _DEAF.format(program=shlex.quote(str(program)), java_home=shlex.quote(str(java_home))))
     return deaf
-
-
-# -- small hands ------------------------------------------------------------------------------------------------------
 
 
 def _write_program(path: Path, text: str) -> None:
@@ -106,7 +104,3 @@ def _write_program(path: Path, text: str) -> None:
     aside.write_text(text)
     aside.chmod(0o755)
     aside.replace(path)
-
-
-def _what(version: int | None) -> str:
-    return "does not run" if version is None else f"is Java {version}"

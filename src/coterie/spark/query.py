@@ -7,7 +7,6 @@ from math import ceil
 from pathlib import Path
 from typing import Any
 
-import pyspark
 from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
@@ -49,7 +48,7 @@ class TaskQuery:
         """
         self._begin(processingTime=f"{self._pipeline.trigger_interval_ms} milliseconds")
 
-    def _begin(self, **trigger: Any) -> None:
+    def _begin(self, **trigger: Any) -> StreamingQuery:
         """Start the query with one of Spark's triggers."""
         rows = transform(self._pipeline.source.read(self._spark), self._pipeline.transforms)
         writer = rows.writeStream.foreachBatch(self._effect).option("checkpointLocation", str(self.held.path))
@@ -59,15 +58,14 @@ class TaskQuery:
             if self.fence.closed:
                 raise FencedError
             self._query = writer.start()
+            return self._query
 
     def run_once(self) -> None:
         """Process what is there now and end.
 
         :raises PySparkException: when a batch fails.
         """
-        self._begin(availableNow=True)
-        assert self._query is not None
-        self._query.awaitTermination()
+        self._begin(availableNow=True).awaitTermination()
 
     @property
     def taken(self) -> bool:
@@ -121,9 +119,7 @@ class TaskQuery:
             return
         log.debug("%s: one more batch was planned, and is run", self.task)
         ended.stop()
-        self._begin(once=True)
-        assert self._query is not None
-        self._query.awaitTermination(ceil(left))
+        self._begin(once=True).awaitTermination(ceil(left))
 
     def _effect(self, batch: DataFrame, batch_id: int) -> None:
         """What foreachBatch calls: check, write aside, check again, put in place."""
@@ -151,8 +147,6 @@ def _end_at_boundary(query: StreamingQuery, checkpoint: Path, grace_ms: int) -> 
 
     The only place that reaches into Spark's internals: the loop over batches goes on while its state is not TERMINATED.
     """
-    if not pyspark.__version__.startswith(("4.2.", "4.3.")):
-        return
     inner: Any = query._jsq
     module = inner.getClass().getClassLoader().loadClass("org.apache.spark.sql.execution.streaming.runtime.TERMINATED$")
     terminated = module.getField("MODULE$").get(None)

@@ -21,6 +21,9 @@ from coterie.spark.supervisor import Supervisor, on_thread
 from coterie.spark.validation import errors_of
 from coterie.spark.warmup import warm_up
 
+QUESTIONS_AT_ONCE = 16
+"""How many connectors are validated or split at the same time; a plug-in may take as long as it likes."""
+
 
 class SparkTaskRuntime:
     """Matches :class:`coterie.herder.seams.TaskRuntime`."""
@@ -31,9 +34,9 @@ class SparkTaskRuntime:
         self._session: Session | None = None
         self._dead: str | None = None
         self._closing = threading.Event()
-        self._supervisor = Supervisor(config, self._events, self._living, self._closing)
+        self._supervisor = Supervisor(config.checkpoint_location, self._events, self._living, self._closing)
         # Apart from starts and stops: a plug-in that blocks while it validates or splits must delay neither.
-        self._questions = ThreadPoolExecutor(config.questions_at_once, thread_name_prefix="coterie-validate")
+        self._questions = ThreadPoolExecutor(QUESTIONS_AT_ONCE, thread_name_prefix="coterie-validate")
 
     async def open(self) -> None:
         """Start the session and warm it up.
@@ -88,12 +91,9 @@ class SparkTaskRuntime:
 
     def _open(self) -> None:
         config = self._config
-        self._session = open_session(
-            config.settings, scratch=config.scratch, log_file=config.log_file, stop_at_c1=config.stop_at_c1
-        )
+        self._session = open_session(config, self._died)
         if self._closing.is_set():
             raise WorldError("Spark was closed while it started")
-        self._session.on_death(self._died)
         try:
             warm_up(self._session.spark, config.scratch)
         except (PySparkException, Py4JError) as error:

@@ -38,10 +38,8 @@ class Source(Protocol):
 
     @classmethod
     def validate(cls, spark: SparkSession, config: Mapping[str, str]) -> dict[str, list[str]]:
-        """Errors by key that only Spark can find, those of ``source.option.*`` among them.
-
-        Called when the definition finds none.
-        """
+        """Errors by key that only Spark can find: those of ``source.option.*``. Called when the definition finds none;
+        :meth:`schema` finds those of the columns."""
         ...
 
     @classmethod

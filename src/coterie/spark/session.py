@@ -16,6 +16,7 @@ from pyspark.sql import SparkSession
 
 from coterie.nouns.errors import WorldError
 from coterie.spark.java import deafened, find_java_home
+from coterie.spark.settings import SparkConfig
 
 log = logging.getLogger(__name__)
 
@@ -55,19 +56,18 @@ LOOPBACK = {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0
 _launching = threading.Lock()
 
 
-def settings_for(settings: Mapping[str, str], *, scratch: Path, stop_at_c1: bool) -> dict[str, str]:
+def settings_for(settings: Mapping[str, str], scratch: Path) -> dict[str, str]:
     """Our settings with the user's ``spark.*`` on top; a key that the user sets is the user's alone."""
-    java_options = [f"-Djava.io.tmpdir={scratch}", "-Dderby.system.home=" + str(scratch)]
-    if stop_at_c1:
-        # Halves the CPU of small batches and costs heavy queries.
-        java_options.append("-XX:TieredStopAtLevel=1")
     ours = {
         **FAST,
         "spark.master": "local[*]",
         "spark.app.name": "coterie",
         "spark.local.dir": str(scratch),
         "spark.sql.warehouse.dir": str(scratch / "warehouse"),
-        "spark.driver.extraJavaOptions": " ".join(java_options),
+        # TieredStopAtLevel=1 halves the CPU of small batches; heavy queries run slower.
+        "spark.driver.extraJavaOptions": (
+            f"-Djava.io.tmpdir={scratch} -Dderby.system.home={scratch} -XX:TieredStopAtLevel=1"
+        ),
     }
     if settings.get("spark.master", "local").startswith("local"):
         ours |= LOOPBACK
@@ -75,32 +75,22 @@ def settings_for(settings: Mapping[str, str], *, scratch: Path, stop_at_c1: bool
 
 
 class Session:
-    """A SparkSession in this process, and the JVM behind it."""
+    """A SparkSession in this process, and the JVM behind it.
 
-    def __init__(self, spark: SparkSession, gateway: Any, log_file: Path) -> None:
+    When the JVM ends without having been closed, ``on_death(reason)`` is called on a thread of this session.
+    """
+
+    def __init__(self, spark: SparkSession, gateway: Any, log_file: Path, on_death: Callable[[str], None]) -> None:
         self.spark = spark
-        self.log_file = log_file
+        self.jvm_pid: int = gateway.proc.pid
         self._gateway = gateway
-        self._jvm: subprocess.Popen[bytes] = gateway.proc
         self._closing = threading.Event()
-        self._watcher: threading.Thread | None = None
-
-    @property
-    def jvm_pid(self) -> int:
-        return self._jvm.pid
-
-    @property
-    def alive(self) -> bool:
-        return self._jvm.poll() is None
-
-    def on_death(self, say: Callable[[str], None]) -> None:
-        """Call ``say(reason)``, on a thread of our own, when the JVM ends without having been closed."""
 
         def watch() -> None:
-            code = self._jvm.wait()
+            code = gateway.proc.wait()
             if not self._closing.is_set():
                 ended = f"was killed by signal {-code}" if code < 0 else f"exited with {code}"
-                say(f"Spark's JVM (process {self.jvm_pid}) {ended}; its log is {self.log_file}")
+                on_death(f"Spark's JVM (process {self.jvm_pid}) {ended}; its log is {log_file}")
 
         self._watcher = threading.Thread(target=watch, name="coterie-jvm-watch", daemon=True)
         self._watcher.start()
@@ -109,58 +99,43 @@ class Session:
         """Stop Spark and wait until the JVM is gone."""
         self._closing.set()
         try:
-            if self.alive:
+            if self._gateway.proc.poll() is None:
                 self.spark.stop()
         except Exception as error:  # noqa: BLE001 - the door for a world that failed: the JVM is ended below all the same
             log.warning("Spark did not stop in order: %s", error)
         _end(self._gateway)
-        if self._watcher is not None:
-            self._watcher.join()
+        self._watcher.join()
 
 
-def open_session(settings: Mapping[str, str], *, scratch: Path, log_file: Path, stop_at_c1: bool = True) -> Session:
-    """Start a JVM and a session in it; what the JVM prints goes to ``log_file``.
+def open_session(config: SparkConfig, on_death: Callable[[str], None]) -> Session:
+    """Start a JVM and a session in it.
 
     :raises WorldError: when there is no Java, or Spark does not start; it says what to do.
     """
+    scratch, log_file = config.scratch, config.log_file
     scratch.mkdir(parents=True, exist_ok=True)
     log_file.parent.mkdir(parents=True, exist_ok=True)
     java_home = find_java_home(scratch, os.environ)
-    config = SparkConf(loadDefaults=False)
-    config.setAll(list(settings_for(settings, scratch=scratch, stop_at_c1=stop_at_c1).items()))
+    # The JVM is in this process's group, so that a SIGKILL or SIGSTOP for the group reaches it. It ignores the signals
+    # that ask this process to end: it would be gone before the last batches are committed.
+    launcher = deafened(Path(_find_spark_home(), "bin", "spark-submit"), scratch, java_home)
+    conf = SparkConf(loadDefaults=False)
+    conf.setAll(list(settings_for(config.settings, scratch).items()))
     with _launching, log_file.open("ab") as printed:
         if SparkContext._active_spark_context is not None:
             raise WorldError("This process already runs a Spark session; one worker has one")
         try:
-            gateway = _launch(config, java_home, scratch, printed)
+            options = {"executable": str(launcher), "stdout": printed, "stderr": printed}
+            gateway = launch_gateway(conf, options)  # type: ignore[no-untyped-call]
         except (PySparkException, OSError) as error:
             raise WorldError(f"Spark's JVM did not start ({java_home}); see {log_file}: {error}") from error
         try:
-            context = SparkContext(gateway=gateway, conf=config)
+            context = SparkContext(gateway=gateway, conf=conf)
             context.setLogLevel("WARN")
-            return Session(SparkSession(context), gateway, log_file)
+            return Session(SparkSession(context), gateway, log_file, on_death)
         except Exception as error:
             _end(gateway)
             raise WorldError(f"Spark did not start; see {log_file}: {error}") from error
-
-
-def _launch(config: SparkConf, java_home: Path, scratch: Path, printed: Any) -> Any:
-    """PySpark's own launcher; it takes the JVM's environment from ours, so that ours differs for this moment.
-
-    The JVM is in our process group, so that whatever stops or kills the group gets it as well; but it does not hear who
-    asks us to end: it would be gone before the last batches are.
-    """
-    launcher = deafened(Path(_find_spark_home(), "bin", "spark-submit"), scratch)
-    before = os.environ.get("JAVA_HOME")
-    os.environ["JAVA_HOME"] = str(java_home)
-    try:
-        options = {"executable": str(launcher), "stdout": printed, "stderr": printed}
-        return launch_gateway(config, options)  # type: ignore[no-untyped-call]
-    finally:
-        if before is None:
-            del os.environ["JAVA_HOME"]
-        else:
-            os.environ["JAVA_HOME"] = before
 
 
 def _end(gateway: Any) -> None:

@@ -25,6 +25,7 @@ import traceback
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TypeAlias, TypeVar
 
 from py4j.protocol import Py4JError
@@ -39,11 +40,17 @@ from coterie.spark.fence import Fence, FencedError
 from coterie.spark.pipeline import Pipeline
 from coterie.spark.query import TaskQuery
 from coterie.spark.session import Session
-from coterie.spark.settings import SparkConfig
 
 log = logging.getLogger(__name__)
 
 T = TypeVar("T")
+
+STARTS_AT_ONCE = 4
+"""How many queries are started at the same time; more only take turns on the same two or four cores."""
+STOPS_AT_ONCE = 64
+"""How many are stopped at the same time: each may hang in Spark for a while, and none may wait for another."""
+LOOK_EVERY_MS = 300
+"""How often the queries are asked for their progress."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,9 +104,9 @@ class Supervisor:
     """
 
     def __init__(
-        self, config: SparkConfig, events: Events, session: Callable[[], Session], closing: threading.Event
+        self, checkpoint_location: Path, events: Events, session: Callable[[], Session], closing: threading.Event
     ) -> None:
-        self._config = config
+        self._checkpoint_location = checkpoint_location
         self._events = events
         self._session = session
         self._closing = closing
@@ -108,8 +115,8 @@ class Supervisor:
         """All runs that have not ended. A task has at most one run with a query."""
         self._watcher: threading.Thread | None = None
         # Two pools: a start that blocks in a plug-in must not delay a stop.
-        self._starts = ThreadPoolExecutor(config.starts_at_once, thread_name_prefix="coterie-start")
-        self._stops = ThreadPoolExecutor(config.stops_at_once, thread_name_prefix="coterie-stop")
+        self._starts = ThreadPoolExecutor(STARTS_AT_ONCE, thread_name_prefix="coterie-start")
+        self._stops = ThreadPoolExecutor(STOPS_AT_ONCE, thread_name_prefix="coterie-stop")
 
     def watch(self) -> None:
         """Begin to look at the runs, on a thread; the session is open."""
@@ -196,7 +203,7 @@ class Supervisor:
             if run.fence.closed:
                 raise FencedError
             pipeline = Pipeline.of(start.config)
-            held = take_over(task_folder(self._config.checkpoint_location, run.task, start.incarnation))
+            held = take_over(task_folder(self._checkpoint_location, run.task, start.incarnation))
             log.info("%s: start %d takes over with batch %s in flight", run.task, held.starts, held.batch_in_flight)
             self._start_query(run, TaskQuery(session.spark, run.task, pipeline, held, run.fence))
         except FencedError:
@@ -252,7 +259,7 @@ class Supervisor:
 
     def _watch(self) -> None:
         """Look at every run again and again: is its checkpoint still ours, is the query alive, has it progressed."""
-        while not self._closing.wait(self._config.look_every_ms / 1000):
+        while not self._closing.wait(LOOK_EVERY_MS / 1000):
             with self._lock:
                 runs = list(self._runs)
             for run in runs:

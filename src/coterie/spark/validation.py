@@ -87,7 +87,7 @@ def errors_of(
         if "tasks.max" not in found:
             found |= split_errors(config, len(shares_of(source, config)), checkpointed)
         found |= source.validate(spark, config)
-        found |= _unfit_transforms(spark, source, config, found)
+        found |= _column_errors(spark, source, config, found)
     if SINK_FORMAT.name not in found:
         found |= find_sink(config).validate(spark, config)
     return found
@@ -135,14 +135,14 @@ def _unknown(definition: Definition, config: Mapping[str, str]) -> dict[str, lis
     }
 
 
-def _unfit_transforms(
+def _column_errors(
     spark: SparkSession, source: type[Source], config: Mapping[str, str], found: Mapping[str, list[str]]
 ) -> dict[str, list[str]]:
-    """Resolve the transforms against the source's columns, as the query will."""
-    if any(key.startswith(("transforms", "source.")) for key in found):
-        return {}
+    """Resolve the source's columns and, where they and their keys are valid, the transforms, as the query will."""
     try:
         schema = source.of(config, Share(index=0, count=1)).schema(spark)
+        if any(key.startswith(("transforms", "source.")) for key in found):
+            return {}
         transforms.transform(spark.createDataFrame([], schema), transforms.parsed(config))
     except ConfigError as error:
         return {key: list(sentences) for key, sentences in error.errors.items()}

@@ -12,6 +12,7 @@ import errno
 import shutil
 import uuid
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
@@ -90,15 +91,11 @@ class FileSink:
         One of them may still be writing. So its folder goes away whole, by a rename, and its mark with it: whatever it
         writes afterwards is not put in place by it any more.
         """
-        for half_removed in self.path.glob(f"{STAGING}/{SWEPT}-*"):
-            shutil.rmtree(half_removed, ignore_errors=True)
         for left in self.path.glob(f"{STAGING}/{_key(lineage)}-*"):
-            doomed = left.with_name(f"{SWEPT}-{uuid.uuid4().hex}")
-            try:
-                left.rename(doomed)
-            except FileNotFoundError:
-                continue
-            shutil.rmtree(doomed, ignore_errors=True)
+            with suppress(FileNotFoundError):
+                left.rename(left.with_name(f"{SWEPT}-{uuid.uuid4().hex}"))
+        for swept in self.path.glob(f"{STAGING}/{SWEPT}-*"):
+            shutil.rmtree(swept, ignore_errors=True)
 
     def stage(self, batch: Batch) -> "StagedFiles":
         """Write the batch aside; no reader sees it yet."""

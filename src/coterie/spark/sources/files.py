@@ -119,18 +119,14 @@ class FileSource:
 
     @classmethod
     def validate(cls, spark: SparkSession, config: Mapping[str, str]) -> dict[str, list[str]]:
-        """What only Spark can tell: the schema, the names of the options."""
+        """The names of the options."""
         found: dict[str, list[str]] = {}
-        source = cls.of(config, Share(index=0, count=1))
-        try:
-            source.schema(spark)
-        except ConfigError as error:
-            found |= {key: list(sentences) for key, sentences in error.errors.items()}
-        for option in source.options:
+        format_ = DEFINITION.read(config, "source.format", str)
+        for option in option_values(config, SOURCE_OPTIONS):
             if why := OURS.get(option.lower()):
                 found[SOURCE_OPTIONS + option] = [f"Option {option} cannot be set: it {why}"]
-            elif not _knows(spark, source.format, option):
-                found[SOURCE_OPTIONS + option] = [f"Spark's {source.format} files have no option {option}"]
+            elif not _knows(spark, format_, option):
+                found[SOURCE_OPTIONS + option] = [f"Spark's {format_} files have no option {option}"]
         return found
 
     @classmethod
