@@ -76,7 +76,7 @@ async def test_an_idle_look_is_progress(rig: Rig, tmp_path: Path) -> None:
 
 async def test_a_graceful_stop_commits_the_batch_and_the_next_start_goes_on(rig: Rig, tmp_path: Path) -> None:
     config = rig.config(tmp_path, source__max__files__per__trigger="1")
-    for number in range(30):
+    for number in range(20):
         write_file(tmp_path / "in", f"{number}.csv", [(number, 1.0, 1)])
     for round_ in range(4):
         start = await rig.start(config, "graceful")
@@ -88,7 +88,7 @@ async def test_a_graceful_stop_commits_the_batch_and_the_next_start_goes_on(rig:
         assert batch_in_flight(held.path) is None
         assert rig.spark_runtime.held(start.task) is None
     start = await rig.start(config, "graceful")
-    await rig.wait_until(lambda: rows_of(tmp_path / "out") == list(range(30)))
+    await rig.wait_until(lambda: rows_of(tmp_path / "out") == list(range(20)))
     await rig.runtime.stop(start.task, grace_ms=5_000)
 
 
@@ -252,7 +252,7 @@ async def test_batches_without_rows_leave_nothing_to_read(rig: Rig, tmp_path: Pa
 
 async def test_a_stop_without_grace_lets_no_effect_through_afterwards(rig: Rig, tmp_path: Path) -> None:
     config = rig.config(tmp_path, source__max__files__per__trigger="1")
-    for number in range(60):
+    for number in range(20):
         write_file(tmp_path / "in", f"{number}.csv", [(number, 1.0, 1)])
     start = await rig.start(config, "abrupt")
     await rig.wait_until(lambda: (tmp_path / "out" / "abrupt").is_dir())
@@ -261,5 +261,5 @@ async def test_a_stop_without_grace_lets_no_effect_through_afterwards(rig: Rig, 
     await asyncio.sleep(0.3)
     assert rows_of(tmp_path / "out") == before
     start = await rig.start(config, "abrupt")
-    await rig.wait_until(lambda: rows_of(tmp_path / "out") == list(range(60)))
+    await rig.wait_until(lambda: rows_of(tmp_path / "out") == list(range(20)))
     await rig.runtime.stop(start.task, grace_ms=5_000)

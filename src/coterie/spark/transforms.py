@@ -181,11 +181,11 @@ def transform(rows: DataFrame, transforms: Iterable[Transform]) -> DataFrame:
         try:
             rows = one.kind.apply(rows, one.value)
         except (PySparkException, ValueError) as error:
-            sentence = f"Invalid value {one.value} for configuration {one.key}: {first_sentence(error)}"
-            raise ConfigError({one.key: [sentence]}) from error
+            raise refused_value(one.key, one.value, error) from error
     return rows
 
 
-def first_sentence(error: Exception) -> str:
-    """What Spark says of a wrong expression, without the plan or the position that it adds on further lines."""
-    return str(error).strip().splitlines()[0]
+def refused_value(key: str, value: str, error: Exception) -> ConfigError:
+    """Spark's first line on a wrong expression, without the plan or the position that it adds on further lines."""
+    first = str(error).strip().splitlines()[0]
+    return ConfigError({key: [f"Invalid value {value} for configuration {key}: {first}"]})

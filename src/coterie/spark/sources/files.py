@@ -21,7 +21,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
 from coterie.config.definition import Definition, Importance, Key, Type, Width, at_least, not_blank, one_of
-from coterie.nouns.errors import ConfigError, WorldError
+from coterie.nouns.errors import WorldError
 from coterie.spark.paths import SOURCE_GROUP, SOURCE_OPTIONS, local_file_path, option_values
 from coterie.spark.positions import Positions
 from coterie.spark.seams import Share
@@ -33,7 +33,7 @@ from coterie.spark.sources.file_log import (
     seed_read_files,
     vanished,
 )
-from coterie.spark.transforms import first_sentence
+from coterie.spark.transforms import refused_value
 
 OURS = {
     "path": "is said by source.path",
@@ -154,9 +154,7 @@ class FileSource:
         try:
             return cast(StructType, StructType.fromDDL(self.columns))
         except PySparkException as error:
-            key = "source.schema"
-            sentence = f"Invalid value {self.columns} for configuration {key}: {first_sentence(error)}"
-            raise ConfigError({key: [sentence]}) from error
+            raise refused_value("source.schema", self.columns, error) from error
 
     def read(self, spark: SparkSession) -> DataFrame:
         defaults = {"mode": "FAILFAST", "maxFileAge": "365000d"}
