@@ -4,7 +4,7 @@ import asyncio
 import csv
 import json
 import os
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from pathlib import Path
 
 import pyarrow.parquet
@@ -87,26 +87,17 @@ class Rig:
                 await asyncio.sleep(0.05)
 
 
-@pytest.fixture(scope="session")
-def open_runtime(tmp_path_factory: pytest.TempPathFactory) -> Callable[[], Awaitable[SparkTaskRuntime]]:
-    async def opened() -> SparkTaskRuntime:
-        folder = tmp_path_factory.mktemp("runtime")
-        runtime = SparkTaskRuntime(
-            SparkConfig(
-                checkpoint_location=folder / "checkpoints",
-                scratch=folder / "scratch",
-                log_file=folder / "spark.log",
-                settings={"spark.master": "local[2]"},
-            )
-        )
-        await runtime.open()
-        return runtime
-
-    return opened
-
-
 @pytest_asyncio.fixture(scope="session", loop_scope="session")
-async def rig(open_runtime: Callable[[], Awaitable[SparkTaskRuntime]]) -> AsyncIterator[Rig]:
-    runtime = await open_runtime()
+async def rig(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Rig]:
+    folder = tmp_path_factory.mktemp("runtime")
+    runtime = SparkTaskRuntime(
+        SparkConfig(
+            checkpoint_location=folder / "checkpoints",
+            scratch=folder / "scratch",
+            log_file=folder / "spark.log",
+            settings={"spark.master": "local[2]"},
+        )
+    )
+    await runtime.open()
     yield Rig(runtime)
     await runtime.close()
