@@ -116,15 +116,15 @@ def open_session(config: SparkConfig, on_death: Callable[[str], None]) -> Sessio
     scratch.mkdir(parents=True, exist_ok=True)
     log_file.parent.mkdir(parents=True, exist_ok=True)
     java_home = find_java_home(scratch, os.environ)
-    # The JVM is in this process's group, so that a SIGKILL or SIGSTOP for the group reaches it. It ignores the signals
-    # that ask this process to end: it would be gone before the last batches are committed.
-    launcher = deafened(Path(_find_spark_home(), "bin", "spark-submit"), scratch, java_home)
     conf = SparkConf(loadDefaults=False)
     conf.setAll(list(settings_for(config.settings, scratch).items()))
     with _launching, log_file.open("ab") as printed:
         if SparkContext._active_spark_context is not None:
             raise WorldError("This process already runs a Spark session; one worker has one")
         try:
+            # The JVM is in this process's group, so that a SIGKILL or SIGSTOP for the group reaches it. It ignores the
+            # signals that ask this process to end: it would be gone before the last batches are committed.
+            launcher = deafened(Path(_find_spark_home(), "bin", "spark-submit"), scratch, java_home)
             options = {"executable": str(launcher), "stdout": printed, "stderr": printed}
             gateway = launch_gateway(conf, options)  # type: ignore[no-untyped-call]
         except (PySparkException, OSError) as error:
