@@ -32,14 +32,6 @@ pytestmark = [
 
 
 @pytest.fixture
-def broker(tmp_path: Path) -> Iterator[EmbeddedBroker]:
-    broker = EmbeddedBroker(tmp_path / "data")
-    broker.start()
-    yield broker
-    broker.kill()
-
-
-@pytest.fixture
 def lent(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> SparkTaskRuntime:
     """The runtime of all tests, which no worker opens or closes, for as long as there are workers."""
     monkeypatch.setattr(rig.spark_runtime, "open", nothing)
@@ -48,9 +40,9 @@ def lent(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> SparkTaskRuntime:
 
 
 @pytest_asyncio.fixture(loop_scope="session")
-async def fleet(broker: EmbeddedBroker, lent: SparkTaskRuntime) -> AsyncIterator[Fleet]:
+async def fleet(embedded_broker: EmbeddedBroker, lent: SparkTaskRuntime) -> AsyncIterator[Fleet]:
     async with AsyncExitStack() as stack:
-        fleet = Fleet(broker.bootstrap_servers, stack)
+        fleet = Fleet(embedded_broker.bootstrap_servers, stack)
         yield fleet
         await fleet.stop()
 
