@@ -53,7 +53,9 @@ class TaskQuery:
         rows = transform(self._pipeline.source.read(self._spark), self._pipeline.transforms)
         writer = rows.writeStream.foreachBatch(self._effect).option("checkpointLocation", str(self.held.path))
         writer = writer.trigger(**trigger)
-        self._pipeline.sink.take_over(self._lineage)
+        # A start that has lost its checkpoint meanwhile must not sweep away what the next owner stages.
+        if not self.taken:
+            self._pipeline.sink.take_over(self._lineage)
         with self._starting:
             if self.fence.closed:
                 raise FencedError

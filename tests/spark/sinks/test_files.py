@@ -55,6 +55,15 @@ def test_a_copy_that_was_swept_while_it_was_written_is_never_seen_in_part(tmp_pa
     assert not old.folder_of(LINEAGE, 0).exists()
 
 
+def test_a_copy_that_was_swept_after_it_was_written_is_not_taken_for_a_batch_without_rows(tmp_path: Path) -> None:
+    """Else the batch would be committed, and its rows lost."""
+    sink = sink_to(tmp_path)
+    staged = stage(sink, "{}\n")
+    sink_to(tmp_path).take_over(LINEAGE)
+    with pytest.raises(FencedError):
+        staged.put_in_place()
+
+
 def test_taking_over_leaves_the_copies_of_other_tasks_and_lives(tmp_path: Path) -> None:
     sink = sink_to(tmp_path)
     staged = stage(sink, "{}\n")

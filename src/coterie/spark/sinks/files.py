@@ -131,12 +131,14 @@ class StagedFiles:
         :raises FencedError: when another owner has swept this copy away.
         """
         try:
-            if not self._has_rows():
-                return
-            self._there.parent.mkdir(parents=True, exist_ok=True)
-            # Spark has written all it will write: with the mark still here, the copy is whole.
+            has_rows = self._has_rows()
+            # Spark writes no more to the copy, and a sweep takes the mark along: a mark that is still here proves that
+            # the copy was whole when its rows were looked for. A swept copy must not be taken for an empty batch.
             if not self._mark.exists():
                 raise FencedError
+            if not has_rows:
+                return
+            self._there.parent.mkdir(parents=True, exist_ok=True)
             self.out.rename(self._there)
         except OSError as error:
             if error.errno in (errno.ENOTEMPTY, errno.EEXIST):
