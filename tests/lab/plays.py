@@ -1,4 +1,4 @@
-"""The plays whose transitions `test_states` judges. `test_simulator` judges the same runs: none is played twice."""
+"""The plays that several tests judge: none is played twice. `test_states` judges the transitions of `SEEDS`."""
 
 from functools import cache
 
@@ -7,21 +7,35 @@ import pytest
 from coterie.lab.simulator.clients.run import simulate_clients
 from coterie.lab.simulator.fleet.run import simulate
 from coterie.lab.simulator.outcome import Outcome
+from coterie.lab.simulator.producers.run import simulate_producers
+from coterie.lab.steps import STEPS
 from tests.lab.transitions import Observed
 
 SEEDS = range(1, 41)
+CLIENTS_SEEDS = range(1, 61)
+PRODUCERS_SEEDS = range(1, 21)
+STORY_LINES = 5_000
+"""All lines that a world keeps: some tests search the stories."""
 OBSERVED = Observed()
-in_one_process = pytest.mark.xdist_group("states")
+in_one_process = pytest.mark.xdist_group("plays")
 """Of the tests that share these runs: where tests run side by side, one process has them all."""
 
 
 @cache
 def fleet(seed: int) -> Outcome:
     OBSERVED.play = f"fleet, seed {seed}"
-    return simulate(seed, steps=OBSERVED)
+    return simulate(seed, story_lines=STORY_LINES, steps=OBSERVED)
 
 
 @cache
 def clients(seed: int) -> Outcome:
     OBSERVED.play = f"clients, seed {seed}"
-    return simulate_clients(seed, steps=OBSERVED)
+    return simulate_clients(seed, story_lines=STORY_LINES, steps=OBSERVED if seed in SEEDS else STEPS)
+
+
+@cache
+def producers(seed: int) -> Outcome:
+    return simulate_producers(seed, story_lines=STORY_LINES)
+
+
+BY_NAME = {"fleet": fleet, "clients": clients, "producers": producers}
