@@ -6,7 +6,7 @@ import pytest
 
 from coterie.config.definition import Definition, Width
 from coterie.spark import transforms, validation
-from coterie.spark.plugins import sink_definition, sources
+from coterie.spark.plugins import SINKS, sink_end, source_end, sources
 from coterie.spark.seams import Source
 from coterie.spark.sources.files import FileSource
 from coterie.spark.sources.rate import RateSource
@@ -21,12 +21,19 @@ TRANSFORMS = {
 }
 
 
-@pytest.fixture(params=[("FileSource", "json"), ("FileSource", "noop"), ("RateSource", "json")], ids="-".join)
+CONNECTORS = [
+    {"connector.class": "FileSource", "sink.format": "json"},
+    {"connector.class": "FileSource", "sink.format": "noop"},
+    {"connector.class": "RateSource", "sink.class": "FileSink"},
+    {"connector.class": "FileSink", "source.class": "RateSource"},
+]
+
+
+@pytest.fixture(params=CONNECTORS, ids=lambda config: "-".join(config.values()))
 def definition(request: pytest.FixtureRequest) -> Definition:
     """All keys of a connector with this source and sink and each kind of transform."""
-    source, sink = request.param
-    own = sources()[source].definition() + sink_definition({"sink.format": sink})
-    return validation.common() + own + transforms.definition(TRANSFORMS)
+    ends = source_end(request.param, {}).definition + sink_end(request.param, {"sink.format": "json"}).definition
+    return validation.common() + ends + transforms.definition(TRANSFORMS)
 
 
 def test_every_key_has_documentation_a_group_a_width_and_a_label(definition: Definition) -> None:
@@ -54,13 +61,14 @@ def test_dependents_are_keys_of_the_same_config(definition: Definition) -> None:
 
 def test_a_key_with_a_closed_list_of_values_recommends_them(definition: Definition) -> None:
     recommended = {key.name: key.recommended_values for key in definition.keys if key.recommended_values}
-    assert set(recommended.pop("connector.class")) >= {"FileSource", "RateSource"}
-    recommended.pop("source.format", None)
-    assert recommended == {
-        "sink.format": ("json", "noop", "parquet"),
-        "transforms.kept.type": ("Cast", "Filter"),
-        "transforms.typed.type": ("Cast", "Filter"),
-    }
+    assert set(recommended["connector.class"]) >= {"FileSource", "RateSource", *SINKS}
+    assert recommended["transforms.kept.type"] == ("Cast", "Filter")
+    if "sink.class" in recommended:
+        assert recommended["sink.class"] == tuple(sorted(SINKS))
+        assert recommended["sink.format"] in (("json", "parquet"), ("console", "json", "noop", "parquet"))
+    else:
+        assert set(recommended["source.class"]) >= {"FileSource", "RateSource"}
+        assert recommended["format"] == ("json", "parquet")
 
 
 def test_the_entry_points_lead_to_our_sources_by_alias_class_and_full_class_name() -> None:

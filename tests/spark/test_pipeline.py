@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 from coterie.nouns.errors import ConfigError
+from coterie.spark.end_config import SINK, EndConfig
 from coterie.spark.pipeline import Pipeline, task_configs
 from coterie.spark.seams import Share
 from coterie.spark.sinks.files import FileSink
@@ -27,16 +28,16 @@ CONNECTOR = {
 
 
 def test_a_task_config_becomes_a_pipeline_and_defaults_come_from_the_keys() -> None:
-    configs = task_configs("c", CONNECTOR, ())
+    configs = task_configs("c", CONNECTOR, {}, ())
     assert len(configs) == 3
-    pipeline = Pipeline.of(configs[2])
+    pipeline = Pipeline.of(configs[2], {})
     assert pipeline.source == FileSource(
         format="csv",
         path="/in",
         columns="row BIGINT",
         max_files_per_trigger=None,
         options={"header": "true"},
-        share=Share(index=2, count=3),
+        share=Share(index=2, count=3, parts=("/in",)),
     )
     assert pipeline.sink == FileSink(format="parquet", path=Path("/out"), options={"compression": "gzip"})
     (kept,) = pipeline.transforms
@@ -45,8 +46,11 @@ def test_a_task_config_becomes_a_pipeline_and_defaults_come_from_the_keys() -> N
 
 
 def test_a_connector_without_tasks_max_has_one_task() -> None:
-    (only,) = task_configs("c", {key: value for key, value in CONNECTOR.items() if key != "tasks.max"}, ())
-    assert Pipeline.of(only).source == Pipeline.of(task_configs("c", CONNECTOR | {"tasks.max": "1"}, ())[0]).source
+    (only,) = task_configs("c", {key: value for key, value in CONNECTOR.items() if key != "tasks.max"}, {}, ())
+    assert (
+        Pipeline.of(only, {}).source
+        == Pipeline.of(task_configs("c", CONNECTOR | {"tasks.max": "1"}, {}, ())[0], {}).source
+    )
 
 
 @pytest.mark.parametrize(
@@ -63,10 +67,37 @@ def test_a_connector_without_tasks_max_has_one_task() -> None:
 )
 def test_a_value_that_is_not_valid_is_refused_by_its_key(changes: dict[str, str], key: str) -> None:
     with pytest.raises(ConfigError) as raised:
-        Pipeline.of({**task_configs("c", CONNECTOR, ())[0], **changes})
+        Pipeline.of({**task_configs("c", CONNECTOR, {}, ())[0], **changes}, {})
     assert set(raised.value.errors) == {key}
 
 
 def test_a_connector_of_an_unknown_class_is_not_split() -> None:
     with pytest.raises(ConfigError, match="No such connector: Nothing"):
-        task_configs("c", CONNECTOR | {"connector.class": "Nothing"}, ())
+        task_configs("c", CONNECTOR | {"connector.class": "Nothing"}, {}, ())
+
+
+def test_the_connectors_own_end_may_leave_its_prefix_out_and_either_end_may_be_its_own() -> None:
+    def without(prefix: str, class_: str, **others: str) -> Pipeline:
+        own = {key.removeprefix(prefix): value for key, value in CONNECTOR.items()}
+        (only,) = task_configs("c", own | {"connector.class": class_, "tasks.max": "1"} | others, {}, ())
+        return Pipeline.of(only, {})
+
+    (only,) = task_configs("c", CONNECTOR | {"tasks.max": "1"}, {}, ())
+    prefixed = Pipeline.of(only, {})
+    assert without("source.", "FileSource") == prefixed
+    assert without("sink.", "FileSink", **{"source.class": "FileSource"}) == prefixed
+
+
+def test_a_prefixed_key_wins_and_an_error_names_the_key_that_was_set() -> None:
+    both = EndConfig(config={"path": "/plain", "sink.path": "/prefixed"}, prefix=SINK, is_prefix_optional=True)
+    assert both.key("path") == "sink.path"
+    plain = EndConfig(config={"path": "s3://x"}, prefix=SINK, is_prefix_optional=True)
+    with pytest.raises(ConfigError) as raised:
+        FileSink.of(plain)
+    assert set(raised.value.errors) == {"format"}
+    with pytest.raises(ConfigError) as raised:
+        FileSink.of(EndConfig(config={"format": "json", "path": "s3://x"}, prefix=SINK, is_prefix_optional=True))
+    assert set(raised.value.errors) == {"path"}
+    other_end = EndConfig(config={"format": "json", "path": "/x"}, prefix=SINK)
+    with pytest.raises(ConfigError, match=r"sink\.format"):
+        FileSink.of(other_end)

@@ -96,4 +96,5 @@ async def test_the_type_of_a_connector_is_its_plug_ins(rig: Rig) -> None:
     assert rig.runtime.connector_type({"connector.class": "FileSource"}) == "source"
     assert rig.runtime.connector_type({"connector.class": "coterie.spark.sources.files.FileSource"}) == "source"
     assert rig.runtime.connector_type({"connector.class": "RateSource"}) == "source"
+    assert rig.runtime.connector_type({"connector.class": "FileSink"}) == "sink"
     assert rig.runtime.connector_type({}) == "unknown"

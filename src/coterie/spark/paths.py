@@ -1,13 +1,9 @@
-"""What the keys of all sources and all sinks have in common: headings, options, checks of paths."""
+"""Paths of this machine's file system in configs, and the headings under which forms show the keys of both ends."""
 
-from collections.abc import Mapping
+from pathlib import Path
 
 SOURCE_GROUP = "Source"
 SINK_GROUP = "Sink"
-"""Headings under which forms show the keys."""
-SOURCE_OPTIONS = "source.option."
-SINK_OPTIONS = "sink.option."
-"""Keys that start with this are options of Spark's own reader or writer."""
 
 
 def local_file_path(value: str) -> str | None:
@@ -20,11 +16,6 @@ def local_file_path(value: str) -> str | None:
     return None
 
 
-def option_values(config: Mapping[str, str], prefix: str) -> dict[str, str]:
-    """The options under ``prefix``, without it."""
-    return {key.removeprefix(prefix): value for key, value in config.items() if key.startswith(prefix)}
-
-
-def refused_options(config: Mapping[str, str], prefix: str, where: str) -> dict[str, list[str]]:
-    """Errors by key, for a source or sink without options."""
-    return {prefix + option: [f"{where} has no options"] for option in option_values(config, prefix)}
+def absolute(value: str) -> Path:
+    """The path that a value which passes :func:`local_file_path` names."""
+    return Path(value.removeprefix("file://")).absolute()

@@ -1,19 +1,26 @@
 """``Pipeline``: what one task runs, parsed once from its config."""
 
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from coterie.config.definition import Definition, Key, Type, at_least
 from coterie.nouns.errors import ConfigError
 from coterie.spark import transforms
-from coterie.spark.plugins import find_sink, source_of
+from coterie.spark.plugins import sink_end, source_end
 from coterie.spark.seams import Share, Sink, Source
-from coterie.spark.validation import common, shares_of, split_errors
+from coterie.spark.validation import common, parts_of_tasks, split_errors
 
 TASK = Definition(
     (
         Key(name="task.index", type=Type.INT, documentation="The task's number, from 0.", check=at_least(0)),
         Key(name="task.count", type=Type.INT, documentation="How many tasks the connector has.", check=at_least(1)),
+        Key(
+            name="task.parts",
+            type=Type.STRING,
+            documentation="The parts of the source that the task reads: a JSON list of their names.",
+            default="[]",
+        ),
     )
 )
 """What a task's config has beside the connector's and ``task.class``; written by :func:`task_configs`."""
@@ -30,41 +37,48 @@ class Pipeline:
     """How often the task looks for new input; 0 means again at once."""
 
     @classmethod
-    def of(cls, task_config: Mapping[str, str]) -> "Pipeline":
-        """:raises ConfigError: when a value is not valid; names its key."""
+    def of(cls, task_config: Mapping[str, str], worker: Mapping[str, str]) -> "Pipeline":
+        """``worker``: see :attr:`EndConfig.worker`.
+
+        :raises ConfigError: when a value is not valid; names its key.
+        """
         config = resolved(task_config)
-        share = Share(index=TASK.read(config, "task.index", int), count=TASK.read(config, "task.count", int))
+        share = Share(
+            index=TASK.read(config, "task.index", int),
+            count=TASK.read(config, "task.count", int),
+            parts=tuple(json.loads(TASK.read(config, "task.parts", str))),
+        )
+        source, sink = source_end(config, worker, "task.class"), sink_end(config, worker, "task.class")
         return cls(
-            source=source_of(config, "task.class").of(config, share),
+            source=source.plugin.of(source.config, share),
             transforms=transforms.parsed(config),
-            sink=find_sink(config).of(config),
+            sink=sink.plugin.of(sink.config),
             trigger_interval_ms=common().read(config, "trigger.interval.ms", int),
         )
 
 
 def task_configs(
-    connector: str, config: Mapping[str, str], checkpointed: Sequence[Mapping[str, str]]
+    connector: str, config: Mapping[str, str], worker: Mapping[str, str], checkpointed: Sequence[Mapping[str, str]]
 ) -> list[Mapping[str, str]]:
-    """The configs of the connector's tasks, references unresolved.
+    """The configs of the connector's tasks, references unresolved. ``worker``: see :attr:`EndConfig.worker`.
 
     :raises ConfigError: when there is no such connector, ``tasks.max`` is not valid, or the split differs from that of
         the ``checkpointed`` tasks.
     :raises WorldError: when the source cannot be reached.
     """
-    source = source_of(config, "connector.class")
-    shares = shares_of(source, resolved(config))
-    if errors := split_errors(config, len(shares), checkpointed):
+    tasks = parts_of_tasks(source_end(resolved(config), worker))
+    if errors := split_errors(config, len(tasks), checkpointed):
         raise ConfigError(errors)
     return [
         {
             **config,
-            **share,
             "name": connector,
             "task.class": config["connector.class"],
             "task.index": str(index),
-            "task.count": str(len(shares)),
+            "task.count": str(len(tasks)),
+            "task.parts": json.dumps(parts),
         }
-        for index, share in enumerate(shares)
+        for index, parts in enumerate(tasks)
     ]
 
 

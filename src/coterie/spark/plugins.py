@@ -1,33 +1,88 @@
-"""How a source is found by its class name or its short alias, and a sink by its format."""
+"""Which plug-ins a connector's config names: the source and the sink at the two ends of its pipeline."""
 
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
 from functools import cache
 from importlib.metadata import entry_points
 
 from coterie.config.definition import Definition, Importance, Key, Type, Width, one_of
 from coterie.nouns.errors import ConfigError
-from coterie.spark.paths import SINK_GROUP
+from coterie.spark.end_config import SINK, SOURCE, EndConfig
+from coterie.spark.paths import SINK_GROUP, SOURCE_GROUP
 from coterie.spark.seams import Sink, Source
 from coterie.spark.sinks.files import FORMATS, FileSink
 from coterie.spark.sinks.noop import NoopSink
+from coterie.spark.sinks.spark import SparkSink
 
 ENTRY_POINTS = "coterie.connectors"
 """The group of entry points under which a package offers its sources: alias = class."""
 
-SINKS: Mapping[str, type[Sink]] = {**dict.fromkeys(FORMATS, FileSink), "noop": NoopSink}
-"""Every sink, by each of its formats."""
+SINKS: Mapping[str, type[Sink]] = {sink.__name__: sink for sink in (FileSink, NoopSink, SparkSink)}
+"""Every sink, by its class name."""
+SINK_BY_FORMAT: Mapping[str, type[Sink]] = {
+    **dict.fromkeys(FORMATS, FileSink),
+    "console": SparkSink,
+    "noop": NoopSink,
+}
+"""The sink that ``sink.format`` names, where no class is named."""
 
 SINK_FORMAT = Key(
     name="sink.format",
     type=Type.STRING,
-    documentation="Format of the files that are written; noop writes nothing.",
+    documentation="Format of the files that are written; console prints the rows, noop writes nothing.",
     importance=Importance.HIGH,
-    check=one_of(SINKS),
+    check=one_of(SINK_BY_FORMAT),
     group=SINK_GROUP,
-    order=0,
     width=Width.SHORT,
     display_name="Sink format",
 )
+
+
+@cache
+def source_class() -> Key:
+    """``source.class``, of a sink connector."""
+    return _class_key("source.class", "The source that a sink connector reads.", sources(), SOURCE_GROUP)
+
+
+@cache
+def sink_class() -> Key:
+    """``sink.class``, of a source connector."""
+    documentation = "The sink that a source connector writes to; without it, sink.format names the sink."
+    return replace(_class_key("sink.class", documentation, SINKS, SINK_GROUP), optional=True)
+
+
+def _class_key(name: str, documentation: str, values: Iterable[str], group: str) -> Key:
+    return Key(
+        name=name,
+        type=Type.CLASS,
+        documentation=documentation,
+        importance=Importance.HIGH,
+        check=one_of(values),
+        group=group,
+        width=Width.LONG,
+        display_name=f"{group} class",
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SourceEnd:
+    """The source of a connector, and how it reads the connector's config."""
+
+    plugin: type[Source]
+    config: EndConfig
+    definition: Definition
+    """Its keys as the user sees them, those that name the source among them."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SinkEnd:
+    """The sink of a connector, and how it reads the connector's config."""
+
+    plugin: type[Sink]
+    config: EndConfig
+    definition: Definition
+    """Its keys as the user sees them, those that name the sink among them."""
 
 
 @cache
@@ -41,27 +96,69 @@ def sources() -> Mapping[str, type[Source]]:
     return found
 
 
-def find_source(connector_class: str | None) -> type[Source] | None:
-    return None if connector_class is None else sources().get(connector_class.strip())
+def connector_type(config: Mapping[str, str]) -> str:
+    """``source`` or ``sink``, or ``unknown`` when there is no such class."""
+    name = config.get("connector.class", "").strip()
+    return "source" if name in sources() else "sink" if name in SINKS else "unknown"
 
 
-def source_of(config: Mapping[str, str], key: str) -> type[Source]:
-    """The source whose class or alias is the value of ``key``.
+def source_end(config: Mapping[str, str], worker: Mapping[str, str], class_key: str = "connector.class") -> SourceEnd:
+    """The source of a connector, or of a task: the class that ``class_key`` names, or the one that a sink names.
 
-    :raises ConfigError: when there is none.
+    ``worker``: see :attr:`EndConfig.worker`.
+
+    :raises ConfigError: when a class is missing or unknown; names its key.
     """
-    source = find_source(config.get(key))
-    if source is None:
-        raise ConfigError({key: [f"No such connector: {config.get(key)}"]})
-    return source
+    name = _class_name(config, class_key)
+    is_own = name in sources()
+    selectors = Definition(() if is_own else (source_class(),))
+    if not is_own:
+        name = selectors.read(config, "source.class", str)
+    end = EndConfig(config=config, prefix=SOURCE, is_prefix_optional=is_own, worker=worker)
+    plugin = sources()[name]
+    keys = end.shown(plugin.definition(end)).keys
+    return SourceEnd(plugin=plugin, config=end, definition=_numbered((*selectors.keys, *keys)))
 
 
-def find_sink(config: Mapping[str, str]) -> type[Sink]:
-    """:raises ConfigError: when ``sink.format`` is missing, or there is no such sink."""
-    return SINKS[Definition((SINK_FORMAT,)).read(config, SINK_FORMAT.name, str)]
+def sink_end(config: Mapping[str, str], worker: Mapping[str, str], class_key: str = "connector.class") -> SinkEnd:
+    """The sink of a connector, or of a task: the class that ``class_key`` names, or the one that a source names.
+
+    ``worker``: see :attr:`EndConfig.worker`.
+
+    :raises ConfigError: when a class or format is missing or unknown; names its key.
+    """
+    name = _class_name(config, class_key)
+    selectors: tuple[Key, ...] = ()
+    if is_own := name in SINKS:
+        plugin = SINKS[name]
+    elif named := Definition((sink_class(),)).find(config, "sink.class", str):
+        plugin, selectors = SINKS[named], (sink_class(),)
+    else:
+        selectors = (sink_class(), SINK_FORMAT)
+        plugin = SINK_BY_FORMAT[Definition(selectors).read(config, SINK_FORMAT.name, str)]
+    end = EndConfig(config=config, prefix=SINK, is_prefix_optional=is_own, worker=worker)
+    keys = end.shown(plugin.definition(end)).keys
+    # A key of the sink's own that has a selector's name is left out: the selector has the values of all sinks.
+    taken = {key.name for key in selectors}
+    return SinkEnd(
+        plugin=plugin,
+        config=end,
+        definition=_numbered((*selectors, *(key for key in keys if key.name not in taken))),
+    )
 
 
-def sink_definition(config: Mapping[str, str]) -> Definition:
-    """``sink.format`` and the keys of the sink that it names; where it names none, those of the file sink."""
-    sink = SINKS.get(config.get(SINK_FORMAT.name, "").strip(), FileSink)
-    return Definition((SINK_FORMAT,)) + sink.definition()
+def _numbered(keys: Iterable[Key]) -> Definition:
+    """``keys`` in the order given, which is that of a form: each group's count from 0."""
+    places: Counter[str | None] = Counter()
+    numbered: list[Key] = []
+    for key in keys:
+        numbered.append(replace(key, order=places[key.group]))
+        places[key.group] += 1
+    return Definition(tuple(numbered))
+
+
+def _class_name(config: Mapping[str, str], class_key: str) -> str:
+    name = config.get(class_key, "").strip()
+    if name not in sources() and name not in SINKS:
+        raise ConfigError({class_key: [f"No such connector: {config.get(class_key)}"]})
+    return name

@@ -55,7 +55,7 @@ class TaskQuery:
         writer = writer.trigger(**trigger)
         # A start that has lost its checkpoint meanwhile must not sweep away what the next owner stages.
         if not self.taken:
-            self._pipeline.sink.take_over(self._lineage)
+            self._pipeline.sink.take_over(self._lineage, self.held.starts)
         with self._starting:
             if self.fence.closed:
                 raise FencedError
@@ -109,6 +109,7 @@ class TaskQuery:
         except (PySparkException, Py4JError, ConnectionError) as error:
             # So it is when the JVM is gone, or is ended while somebody still waits here.
             log.warning("%s: the query did not stop in order; it is fenced: %s", self.task, error)
+        self._pipeline.sink.close()
         planned, committed = (last_batch(self.held.path / name) for name in ("offsets", "commits"))
         state = "at a batch boundary" if planned == committed else f"in batch {planned}, which will be replayed"
         log.info("%s: stopped %s after %d ms", self.task, state, (time.monotonic() - started) * 1000)
@@ -129,7 +130,10 @@ class TaskQuery:
             self._pipeline.source.check_plan(self.held.path, batch_id)
             if self.fence.closed:
                 raise FencedError
-            staged = self._pipeline.sink.stage(Batch(lineage=self._lineage, batch_id=batch_id, rows=batch))
+            is_small = self._pipeline.source.is_small(self.held.path, batch_id)
+            staged = self._pipeline.sink.stage(
+                Batch(lineage=self._lineage, batch_id=batch_id, rows=batch, is_small=is_small)
+            )
             try:
                 self._pipeline.source.check_read(batch.sparkSession, self.held.path, batch_id)
                 with self.fence.passing():

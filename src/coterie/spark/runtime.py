@@ -14,7 +14,7 @@ from coterie.nouns.jobs import ConnectorName, ConnectorTaskId
 from coterie.spark.checkpoint import HeldCheckpoint
 from coterie.spark.events import Events
 from coterie.spark.pipeline import resolved, task_configs
-from coterie.spark.plugins import find_source
+from coterie.spark.plugins import connector_type
 from coterie.spark.session import Session, open_session
 from coterie.spark.settings import SparkConfig
 from coterie.spark.supervisor import Supervisor, on_thread
@@ -34,7 +34,7 @@ class SparkTaskRuntime:
         self._session: Session | None = None
         self._dead: str | None = None
         self._closing = threading.Event()
-        self._supervisor = Supervisor(config.checkpoint_location, self._events, self._living, self._closing)
+        self._supervisor = Supervisor(config, self._events, self._living, self._closing)
         # Apart from starts and stops: a plug-in that blocks while it validates or splits must delay neither.
         self._questions = ThreadPoolExecutor(QUESTIONS_AT_ONCE, thread_name_prefix="coterie-validate")
 
@@ -53,16 +53,19 @@ class SparkTaskRuntime:
     async def validate(
         self, config: Mapping[str, str], checkpointed: Sequence[Mapping[str, str]]
     ) -> Mapping[str, Sequence[str]]:
-        return await on_thread(self._questions, lambda: errors_of(self._living().spark, resolved(config), checkpointed))
+        return await on_thread(
+            self._questions, lambda: errors_of(self._living().spark, resolved(config), self._config.kafka, checkpointed)
+        )
 
     def connector_type(self, config: Mapping[str, str]) -> str:
-        source = find_source(config.get("connector.class"))
-        return "unknown" if source is None else source.type
+        return connector_type(config)
 
     async def split(
         self, connector: ConnectorName, config: Mapping[str, str], checkpointed: Sequence[Mapping[str, str]]
     ) -> Sequence[Mapping[str, str]]:
-        return await on_thread(self._questions, lambda: task_configs(connector, config, checkpointed))
+        return await on_thread(
+            self._questions, lambda: task_configs(connector, config, self._config.kafka, checkpointed)
+        )
 
     async def start(self, start: TaskStart) -> None:
         await self._supervisor.start(start)

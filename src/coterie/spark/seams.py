@@ -1,10 +1,10 @@
 """The seams of the data plane: what a source and a sink of tasks have to offer.
 
 A plug-in is a class. Its class methods answer for a connector: which keys it has, whether a config is valid, how it is
-split. An object of the class is made with ``of`` from one task's config and reads or writes for that task.
+split. An object of the class is made with ``of`` from one task's config and reads or writes for one start of that task.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar, Protocol, Self
@@ -14,7 +14,13 @@ from pyspark.sql.types import StructType
 
 from coterie.config.definition import Definition
 from coterie.nouns.jobs import ConnectorTaskId
+from coterie.spark.end_config import EndConfig
 from coterie.spark.positions import Positions
+
+SMALL_BATCH_ROWS = 20_000
+SMALL_BATCH_BYTES = 8 << 20
+"""What leaves through Arrow on the driver at less CPU than through Spark's own writers (1.7 to 8 times less a batch of
+100 rows), and is no danger to its memory."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -23,40 +29,45 @@ class Share:
 
     index: int
     count: int
+    parts: tuple[str, ...]
+    """The parts of the source that this task reads, as :meth:`Source.split` gave them to it."""
 
 
 class Source(Protocol):
     """One task's share of what a connector reads. The share never changes while the task's checkpoint lives."""
 
-    type: ClassVar[str]
-    """``source`` or ``sink``, as REST shows the connector."""
+    free_prefixes: ClassVar[tuple[str, ...]]
+    """Starts of keys whose rest the user chooses: ``option.``, ``consumer.override.``."""
 
     @classmethod
-    def definition(cls) -> Definition:
-        """The keys of this source; their names start with ``source.``."""
+    def definition(cls, config: EndConfig) -> Definition:
+        """The keys of this source, without ``source.``; ``config`` may decide which there are."""
         ...
 
     @classmethod
-    def validate(cls, spark: SparkSession, config: Mapping[str, str]) -> dict[str, list[str]]:
-        """Errors by key that only Spark can find: those of ``source.option.*``. Called when the definition finds none;
-        :meth:`schema` finds those of the columns."""
+    def validate(cls, spark: SparkSession, config: EndConfig) -> dict[str, list[str]]:
+        """Errors by the user's key that the definition cannot find: options, columns, a server that cannot be reached.
+
+        Called when the definition finds none. Waits for a server for some seconds at most.
+        """
         ...
 
     @classmethod
-    def parts(cls, config: Mapping[str, str]) -> Sequence[str]:
+    def parts(cls, config: EndConfig) -> Sequence[str]:
         """The names of what there is to split now. A source that grows is asked again while it runs.
 
+        :raises ConfigError: when a value is not valid; names its key.
         :raises WorldError: when the source cannot be reached.
         """
         ...
 
     @classmethod
-    def split(cls, parts: Sequence[str], tasks_max: int) -> Sequence[Mapping[str, str]]:
-        """For each of at most ``tasks_max`` tasks: what its config has beside the connector's."""
+    def split(cls, parts: Sequence[str], tasks_max: int) -> Sequence[Sequence[str]]:
+        """The parts of each of at most ``tasks_max`` tasks."""
         ...
 
     @classmethod
-    def of(cls, config: Mapping[str, str], share: Share) -> Self:
+    def of(cls, config: EndConfig, share: Share) -> Self:
         """:raises ConfigError: when a value is not valid; names its key."""
         ...
 
@@ -81,6 +92,11 @@ class Source(Protocol):
 
         :raises WorldError: when this share cannot go on at them.
         """
+        ...
+
+    def is_small(self, checkpoint: Path, batch_id: int) -> bool:
+        """Whether the plan of a batch says that its rows fit into the driver's memory: at most
+        :data:`SMALL_BATCH_ROWS` rows or :data:`SMALL_BATCH_BYTES` bytes of input. No row is counted."""
         ...
 
     def check_plan(self, checkpoint: Path, batch_id: int) -> None:
@@ -116,6 +132,8 @@ class Batch:
     lineage: TaskLineage
     batch_id: int
     rows: DataFrame
+    is_small: bool
+    """Whether the rows may be collected on the driver; see :meth:`Source.is_small`."""
 
 
 class Staged(Protocol):
@@ -139,26 +157,47 @@ class Sink(Protocol):
     """Where a task writes its batches. It knows nothing of the worker's fence: the query holds that around
     :meth:`Staged.put_in_place`."""
 
+    free_prefixes: ClassVar[tuple[str, ...]]
+    """See :attr:`Source.free_prefixes`."""
+
     @classmethod
-    def definition(cls) -> Definition:
-        """The keys of this sink beside ``sink.format``; their names start with ``sink.``."""
+    def definition(cls, config: EndConfig) -> Definition:
+        """The keys of this sink, without ``sink.``; ``config`` may decide which there are."""
         ...
 
     @classmethod
-    def validate(cls, spark: SparkSession, config: Mapping[str, str]) -> dict[str, list[str]]:
-        """Errors by key that only Spark can find: those of ``sink.option.*``. Called when ``sink.format`` is valid."""
+    def validate(cls, spark: SparkSession, config: EndConfig) -> dict[str, list[str]]:
+        """See :meth:`Source.validate`."""
         ...
 
     @classmethod
-    def of(cls, config: Mapping[str, str]) -> Self:
+    def is_exactly_once(cls, config: EndConfig) -> bool:
+        """Whether a batch that is replayed, by this owner of the task or another, shows its rows once."""
+        ...
+
+    @classmethod
+    def of(cls, config: EndConfig) -> Self:
         """:raises ConfigError: when a value is not valid; names its key."""
         ...
 
-    def take_over(self, lineage: TaskLineage) -> None:
-        """Remove what earlier owners of this task have staged, so that nothing of it is put in place any more. Called
-        before each start of the query."""
+    def take_over(self, lineage: TaskLineage, start: int) -> None:
+        """Remove what earlier owners of this task have staged, and end what they still have open on a server, so that
+        nothing of it is put in place any more. Called before each start of the query, on this object each time.
+
+        ``start`` is the number of the task's start (:attr:`Held.starts`): earlier owners have lower ones.
+
+        :raises WorldError: when the sink cannot be reached.
+        """
         ...
 
     def stage(self, batch: Batch) -> Staged:
-        """Write a batch so that no reader sees it yet."""
+        """Write a batch so that no reader sees it yet.
+
+        :raises FencedError: when another owner has taken over in the sink.
+        :raises WorldError: when the sink refuses the rows, or cannot be reached in time.
+        """
+        ...
+
+    def close(self) -> None:
+        """Give up connections; called when the task's query has ended. Raises nothing."""
         ...

@@ -17,3 +17,5 @@ class SparkConfig:
     """What the JVM prints."""
     settings: Mapping[str, str] = field(default_factory=dict)
     """``spark.*`` settings, over ours."""
+    kafka: Mapping[str, str] = field(default_factory=dict)
+    """What sources and sinks of Kafka use where a connector says nothing else: properties of Kafka's clients."""

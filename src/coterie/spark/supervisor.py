@@ -25,7 +25,6 @@ import traceback
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TypeAlias, TypeVar
 
 from py4j.protocol import Py4JError
@@ -40,6 +39,7 @@ from coterie.spark.fence import Fence, FencedError
 from coterie.spark.pipeline import Pipeline
 from coterie.spark.query import TaskQuery
 from coterie.spark.session import Session
+from coterie.spark.settings import SparkConfig
 
 log = logging.getLogger(__name__)
 
@@ -104,9 +104,9 @@ class Supervisor:
     """
 
     def __init__(
-        self, checkpoint_location: Path, events: Events, session: Callable[[], Session], closing: threading.Event
+        self, config: SparkConfig, events: Events, session: Callable[[], Session], closing: threading.Event
     ) -> None:
-        self._checkpoint_location = checkpoint_location
+        self._config = config
         self._events = events
         self._session = session
         self._closing = closing
@@ -202,10 +202,10 @@ class Supervisor:
                 self._stop(*former, time.monotonic())
             if run.fence.closed:
                 raise FencedError
-            pipeline = Pipeline.of(start.config)
-            held = take_over(task_folder(self._checkpoint_location, run.task, start.incarnation))
+            pipeline = Pipeline.of(start.config, self._config.kafka)
+            held = take_over(task_folder(self._config.checkpoint_location, run.task, start.incarnation))
             log.info("%s: start %d takes over with batch %s in flight", run.task, held.starts, held.batch_in_flight)
-            self._start_query(run, TaskQuery(session.spark, run.task, pipeline, held, run.fence))
+            self._start_query(run, TaskQuery(session.spark.newSession(), run.task, pipeline, held, run.fence))
         except FencedError:
             self._session()
             self._events.put(TaskHalted(task=run.task))

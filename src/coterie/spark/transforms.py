@@ -186,6 +186,9 @@ def transform(rows: DataFrame, transforms: Iterable[Transform]) -> DataFrame:
 
 
 def refused_value(key: str, value: str, error: Exception) -> ConfigError:
-    """Spark's first line on a wrong expression, without the plan or the position that it adds on further lines."""
-    first = str(error).strip().splitlines()[0]
-    return ConfigError({key: [f"Invalid value {value} for configuration {key}: {first}"]})
+    return ConfigError({key: [f"Invalid value {value} for configuration {key}: {first_sentence(error)}"]})
+
+
+def first_sentence(error: Exception) -> str:
+    """Spark's first line on an error, without the plan or the position that it adds on further lines."""
+    return str(error).strip().splitlines()[0]

@@ -8,11 +8,21 @@ from pyspark.sql import SparkSession
 from coterie.config.definition import Definition, Importance, Key, Type, Width, at_least, not_blank, one_of
 from coterie.nouns.errors import ConfigError
 from coterie.spark import transforms
-from coterie.spark.paths import SINK_OPTIONS, SOURCE_OPTIONS
-from coterie.spark.plugins import SINK_FORMAT, find_sink, find_source, sink_definition, sources
-from coterie.spark.seams import Share, Source
+from coterie.spark.plugins import SINKS, SinkEnd, SourceEnd, sink_end, source_end, sources
+from coterie.spark.seams import Share
 
 GROUP = "Common"
+EXACTLY_ONCE = Key(
+    name="exactly.once.support",
+    type=Type.STRING,
+    documentation="With required, a connector whose sink may show a row twice is refused.",
+    default="requested",
+    check=one_of(("requested", "required")),
+    group=GROUP,
+    order=4,
+    width=Width.SHORT,
+    display_name="Exactly once support",
+)
 
 
 @cache
@@ -37,7 +47,7 @@ def common() -> Definition:
                 type=Type.CLASS,
                 documentation="The plug-in: its alias or its class.",
                 importance=Importance.HIGH,
-                check=one_of(sources(), "No such connector; there are"),
+                check=one_of((*sources(), *SINKS), "No such connector; there are"),
                 group=GROUP,
                 order=1,
                 width=Width.LONG,
@@ -67,39 +77,81 @@ def common() -> Definition:
                 width=Width.SHORT,
                 display_name="Trigger interval (ms)",
             ),
+            EXACTLY_ONCE,
         )
     )
 
 
 def errors_of(
-    spark: SparkSession, config: Mapping[str, str], checkpointed: Sequence[Mapping[str, str]]
+    spark: SparkSession,
+    config: Mapping[str, str],
+    worker: Mapping[str, str],
+    checkpointed: Sequence[Mapping[str, str]],
 ) -> dict[str, list[str]]:
-    """Every error by key: first what the definitions tell, then, of keys that are fine, what Spark tells.
+    """Every error by key: first what the definitions tell, then, of keys that are fine, what the plug-ins tell.
 
-    ``checkpointed`` are the configs of the connector's tasks that may have checkpoints.
+    ``worker``: see :attr:`EndConfig.worker`. ``checkpointed`` are the configs of the connector's tasks that may have
+    checkpoints.
     """
-    source = find_source(config.get("connector.class"))
-    if source is None:
-        return common().errors(config)
-    definition = common() + source.definition() + sink_definition(config) + transforms.definition(config)
-    found = definition.errors(config) | _unknown(definition, config)
-    if not any(key.startswith("source.") for key in found):
-        if "tasks.max" not in found:
-            found |= split_errors(config, len(shares_of(source, config)), checkpointed)
-        found |= source.validate(spark, config)
-        found |= _column_errors(spark, source, config, found)
-    if SINK_FORMAT.name not in found:
-        found |= find_sink(config).validate(spark, config)
+    found = (common() + transforms.definition(config)).errors(config) | _unknown_transforms(config)
+    if "connector.class" in found:
+        return found
+    source, sink, missing = _ends(config, worker)
+    found |= missing
+    wrong: dict[str, list[str]] = {}
+    if source is not None:
+        wrong = source.definition.errors(config)
+        wrong |= source.config.unknown(source.definition, source.plugin.free_prefixes)
+        if not wrong:
+            if "tasks.max" not in found:
+                found |= split_errors(config, len(parts_of_tasks(source)), checkpointed)
+            wrong = source.plugin.validate(spark, source.config)
+        if not wrong:
+            found |= _unfit_transforms(spark, source, found)
+        found |= wrong
+    if sink is not None:
+        wrong = sink.definition.errors(config) | sink.config.unknown(sink.definition, sink.plugin.free_prefixes)
+        found |= wrong or sink.plugin.validate(spark, sink.config) | _weaker(sink)
     return found
 
 
-def shares_of(source: type[Source], config: Mapping[str, str]) -> Sequence[Mapping[str, str]]:
-    """What the config of each task has beside the connector's ``config``.
+def _ends(
+    config: Mapping[str, str], worker: Mapping[str, str]
+) -> tuple[SourceEnd | None, SinkEnd | None, dict[str, list[str]]]:
+    """Both ends, None for one that the config does not name as it must, and why by key."""
+    found: dict[str, list[str]] = {}
+    source, sink = None, None
+    try:
+        source = source_end(config, worker)
+    except ConfigError as error:
+        found |= {key: list(sentences) for key, sentences in error.errors.items()}
+    try:
+        sink = sink_end(config, worker)
+    except ConfigError as error:
+        found |= {key: list(sentences) for key, sentences in error.errors.items()}
+    return source, sink, found
+
+
+def _weaker(sink: SinkEnd) -> dict[str, list[str]]:
+    """An error where exactly once is required and the sink does not give it."""
+    required = common().read(sink.config.config, EXACTLY_ONCE.name, str) == "required"
+    if not required or sink.plugin.is_exactly_once(sink.config):
+        return {}
+    sentence = (
+        f"{sink.plugin.__name__} with these settings writes each row at least once; "
+        f"set {EXACTLY_ONCE.name}=requested to accept that, or choose another sink (docs/guarantees.md)"
+    )
+    return {EXACTLY_ONCE.name: [f"Invalid value required for configuration {EXACTLY_ONCE.name}: {sentence}"]}
+
+
+def parts_of_tasks(source: SourceEnd) -> Sequence[Sequence[str]]:
+    """The parts of the source that each task reads.
 
     :raises ConfigError: when a value is not valid.
     :raises WorldError: when the source cannot be reached.
     """
-    return source.split(source.parts(config), common().read(config, "tasks.max", int))
+    tasks_max = common().read(source.config.config, "tasks.max", int)
+    return source.plugin.split(source.plugin.parts(source.config), tasks_max)
 
 
 def split_errors(
@@ -123,27 +175,22 @@ def split_errors(
     }
 
 
-def _unknown(definition: Definition, config: Mapping[str, str]) -> dict[str, list[str]]:
-    """Keys under our own prefixes that no definition has: a typing error must not be silent."""
-    known = {key.name for key in definition.keys}
+def _unknown_transforms(config: Mapping[str, str]) -> dict[str, list[str]]:
+    """An error for each key under ``transforms.`` that no transform has: a slip of the pen must be seen."""
+    known = {key.name for key in transforms.definition(config).keys}
     return {
-        key: [f"Unknown configuration {key}"]
-        for key in config
-        if key.startswith(("source.", "sink.", "transforms."))
-        and not key.startswith((SOURCE_OPTIONS, SINK_OPTIONS))
-        and key not in known
+        key: [f"Unknown configuration {key}"] for key in config if key.startswith("transforms.") and key not in known
     }
 
 
-def _column_errors(
-    spark: SparkSession, source: type[Source], config: Mapping[str, str], found: Mapping[str, list[str]]
-) -> dict[str, list[str]]:
-    """Resolve the source's columns and, where they and their keys are valid, the transforms, as the query will."""
+def _unfit_transforms(spark: SparkSession, source: SourceEnd, found: Mapping[str, list[str]]) -> dict[str, list[str]]:
+    """Resolve the transforms against the source's columns, as the query will."""
+    if any(key.startswith("transforms") for key in found):
+        return {}
     try:
-        schema = source.of(config, Share(index=0, count=1)).schema(spark)
-        if any(key.startswith(("transforms", "source.")) for key in found):
-            return {}
-        transforms.transform(spark.createDataFrame([], schema), transforms.parsed(config))
+        share = Share(index=0, count=1, parts=())
+        schema = source.plugin.of(source.config, share).schema(spark)
+        transforms.transform(spark.createDataFrame([], schema), transforms.parsed(source.config.config))
     except ConfigError as error:
         return {key: list(sentences) for key, sentences in error.errors.items()}
     return {}

@@ -57,4 +57,4 @@ def _run(spark: SparkSession, folder: Path, format_: str) -> None:
         "sink.format": format_,
         "sink.path": str(folder / "out"),
     }
-    TaskQuery(spark, task, Pipeline.of(config), held, Fence()).run_once()
+    TaskQuery(spark, task, Pipeline.of(config, {}), held, Fence()).run_once()

@@ -46,7 +46,7 @@ def test_a_batch_without_rows_makes_no_folder(tmp_path: Path) -> None:
 def test_a_copy_that_was_swept_while_it_was_written_is_never_seen_in_part(tmp_path: Path) -> None:
     old, new = sink_to(tmp_path), sink_to(tmp_path)
     staged = stage(old, "{}\n")
-    new.take_over(LINEAGE)
+    new.take_over(LINEAGE, 1)
     assert os.listdir(tmp_path / "_staging") == []
     # Spark's writer makes the folders anew and writes the rest of the batch.
     written(staged, "the rest")
@@ -59,7 +59,7 @@ def test_a_copy_that_was_swept_after_it_was_written_is_not_taken_for_a_batch_wit
     """Else the batch would be committed, and its rows lost."""
     sink = sink_to(tmp_path)
     staged = stage(sink, "{}\n")
-    sink_to(tmp_path).take_over(LINEAGE)
+    sink_to(tmp_path).take_over(LINEAGE, 1)
     with pytest.raises(FencedError):
         staged.put_in_place()
 
@@ -67,7 +67,7 @@ def test_a_copy_that_was_swept_after_it_was_written_is_not_taken_for_a_batch_wit
 def test_taking_over_leaves_the_copies_of_other_tasks_and_lives(tmp_path: Path) -> None:
     sink = sink_to(tmp_path)
     staged = stage(sink, "{}\n")
-    sink.take_over(TaskLineage(task=ConnectorTaskId(TASK.connector, 1), lineage="l"))
-    sink.take_over(TaskLineage(task=TASK, lineage="m"))
+    sink.take_over(TaskLineage(task=ConnectorTaskId(TASK.connector, 1), lineage="l"), 1)
+    sink.take_over(TaskLineage(task=TASK, lineage="m"), 1)
     staged.put_in_place()
     assert sink.folder_of(LINEAGE, 0).is_dir()

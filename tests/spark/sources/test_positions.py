@@ -27,7 +27,7 @@ def spark_of(rig: Rig) -> SparkSession:
 
 
 def source_of(start: TaskStart) -> Source:
-    return Pipeline.of(start.config).source
+    return Pipeline.of(start.config, {}).source
 
 
 def checkpoint_of(rig: Rig, start: TaskStart) -> Path:
@@ -42,7 +42,7 @@ async def seed(rig: Rig, config: Mapping[str, str], name: str, positions: Mappin
     for index, task_config in enumerate(await rig.runtime.split(ConnectorName(name), config, ())):
         task = ConnectorTaskId(ConnectorName(name), index)
         held = take_over(task_folder(location, task, Incarnation("i")))
-        Pipeline.of(task_config).source.seed(held.path, positions)
+        Pipeline.of(task_config, {}).source.seed(held.path, positions)
 
 
 async def committed(rig: Rig, checkpoints: list[Path], batch_id: int) -> None:

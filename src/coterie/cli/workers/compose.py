@@ -58,6 +58,7 @@ def spark_runtime(settings: WorkerSettings, name: str, scratch: Path) -> TaskRun
             scratch=scratch,
             log_file=Path(settings.log_jvm_file or Path(tempfile.gettempdir()) / f"{_file_name(name)}.jvm.log"),
             settings=settings.spark,
+            kafka={"bootstrap.servers": ",".join(settings.bootstrap_servers)},
         )
     )
 

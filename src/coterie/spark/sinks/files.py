@@ -15,16 +15,17 @@ from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Self
+from typing import ClassVar, Self
 
 import pyarrow.parquet
 from pyspark.sql import SparkSession
 
-from coterie.config.definition import Definition, Importance, Key, Type, Width
+from coterie.config.definition import Definition, Importance, Key, Type, Width, one_of
 from coterie.nouns.errors import WorldError
 from coterie.spark.checkpoint import safe_name
+from coterie.spark.end_config import OPTIONS, EndConfig
 from coterie.spark.fence import FencedError
-from coterie.spark.paths import SINK_GROUP, SINK_OPTIONS, local_file_path, option_values
+from coterie.spark.paths import SINK_GROUP, absolute, local_file_path
 from coterie.spark.seams import Batch, TaskLineage
 
 FORMATS = ("json", "parquet")
@@ -36,13 +37,22 @@ SWEPT = "swept"
 DEFINITION = Definition(
     (
         Key(
-            name="sink.path",
+            name="format",
+            type=Type.STRING,
+            documentation="Format of the files that are written.",
+            importance=Importance.HIGH,
+            check=one_of(FORMATS),
+            group=SINK_GROUP,
+            width=Width.SHORT,
+            display_name="Sink format",
+        ),
+        Key(
+            name="path",
             type=Type.STRING,
             documentation="Folder that the files are written to; each batch of a task is one folder below it.",
             importance=Importance.HIGH,
             check=local_file_path,
             group=SINK_GROUP,
-            order=1,
             width=Width.LONG,
             display_name="Sink folder",
         ),
@@ -54,38 +64,44 @@ DEFINITION = Definition(
 class FileSink:
     """Files in a folder."""
 
+    free_prefixes: ClassVar[tuple[str, ...]] = (OPTIONS,)
+
     format: str
     path: Path
     options: Mapping[str, str]
 
     @classmethod
-    def definition(cls) -> Definition:
+    def definition(cls, config: EndConfig) -> Definition:
         return DEFINITION
 
     @classmethod
-    def validate(cls, spark: SparkSession, config: Mapping[str, str]) -> dict[str, list[str]]:
+    def validate(cls, spark: SparkSession, config: EndConfig) -> dict[str, list[str]]:
         """The names of the options."""
         sql = spark._jvm.org.apache.spark.sql  # type: ignore[union-attr]
-        format_ = config["sink.format"].strip()
+        format_ = config.read(DEFINITION, "format", str)
         known = {
             "json": sql.catalyst.json.JSONOptions,
             "parquet": sql.execution.datasources.parquet.ParquetOptions,
         }[format_]
         return {
-            SINK_OPTIONS + option: [f"Spark's {format_} files have no option {option}"]
-            for option in option_values(config, SINK_OPTIONS)
+            config.key(OPTIONS + option): [f"Spark's {format_} files have no option {option}"]
+            for option in config.under(OPTIONS)
             if not (known.isValidOption(option) or option.startswith("parquet."))
         }
 
     @classmethod
-    def of(cls, config: Mapping[str, str]) -> Self:
+    def is_exactly_once(cls, config: EndConfig) -> bool:
+        return True
+
+    @classmethod
+    def of(cls, config: EndConfig) -> Self:
         return cls(
-            format=config["sink.format"].strip(),
-            path=Path(DEFINITION.read(config, "sink.path", str).removeprefix("file://")).absolute(),
-            options=option_values(config, SINK_OPTIONS),
+            format=config.read(DEFINITION, "format", str),
+            path=absolute(config.read(DEFINITION, "path", str)),
+            options=config.under(OPTIONS),
         )
 
-    def take_over(self, lineage: TaskLineage) -> None:
+    def take_over(self, lineage: TaskLineage, start: int) -> None:
         """Remove what earlier owners of this task have left in staging.
 
         One of them may still be writing. So its folder goes away whole, by a rename, and its mark with it: whatever it
@@ -102,6 +118,9 @@ class FileSink:
         staged = StagedFiles(self, batch.lineage, batch.batch_id)
         batch.rows.write.format(self.format).options(**self.options).save(str(staged.out))
         return staged
+
+    def close(self) -> None:
+        """There is no connection."""
 
     def folder_of(self, lineage: TaskLineage, batch_id: int) -> Path:
         """What a reader sees of a batch."""

@@ -1,13 +1,12 @@
 """The noop sink: every batch is read and transformed whole, and written nowhere. For measurements and dry runs."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Self
+from typing import ClassVar, Self
 
 from pyspark.sql import SparkSession
 
 from coterie.config.definition import Definition
-from coterie.spark.paths import SINK_OPTIONS, refused_options
+from coterie.spark.end_config import OPTIONS, EndConfig, refused_options
 from coterie.spark.seams import Batch, TaskLineage
 
 
@@ -15,25 +14,35 @@ from coterie.spark.seams import Batch, TaskLineage
 class NoopSink:
     """Nothing. A batch counts when it is committed to the checkpoint."""
 
+    free_prefixes: ClassVar[tuple[str, ...]] = (OPTIONS,)
+
     @classmethod
-    def definition(cls) -> Definition:
+    def definition(cls, config: EndConfig) -> Definition:
         return Definition(())
 
     @classmethod
-    def validate(cls, spark: SparkSession, config: Mapping[str, str]) -> dict[str, list[str]]:
-        return refused_options(config, SINK_OPTIONS, "The noop sink")
+    def validate(cls, spark: SparkSession, config: EndConfig) -> dict[str, list[str]]:
+        return refused_options(config, "The noop sink")
 
     @classmethod
-    def of(cls, config: Mapping[str, str]) -> Self:
+    def is_exactly_once(cls, config: EndConfig) -> bool:
+        """No reader sees a row twice."""
+        return True
+
+    @classmethod
+    def of(cls, config: EndConfig) -> Self:
         return cls()
 
-    def take_over(self, lineage: TaskLineage) -> None:
+    def take_over(self, lineage: TaskLineage, start: int) -> None:
         """No earlier owner has left anything."""
 
     def stage(self, batch: Batch) -> "NothingStaged":
         """Compute every row."""
         batch.rows.write.format("noop").mode("overwrite").save()
         return NothingStaged()
+
+    def close(self) -> None:
+        """There is no connection."""
 
 
 class NothingStaged:

@@ -11,6 +11,7 @@ happen:
   has to name the columns of the schema.
 """
 
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,10 +22,11 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
 from coterie.config.definition import Definition, Importance, Key, Type, Width, at_least, not_blank, one_of
-from coterie.nouns.errors import WorldError
-from coterie.spark.paths import SOURCE_GROUP, SOURCE_OPTIONS, local_file_path, option_values
+from coterie.nouns.errors import ConfigError, WorldError
+from coterie.spark.end_config import OPTIONS, EndConfig
+from coterie.spark.paths import SOURCE_GROUP, local_file_path
 from coterie.spark.positions import Positions
-from coterie.spark.seams import Share
+from coterie.spark.seams import SMALL_BATCH_BYTES, Share
 from coterie.spark.sources.file_log import (
     local_path,
     names_with_glob_characters,
@@ -33,7 +35,7 @@ from coterie.spark.sources.file_log import (
     seed_read_files,
     vanished,
 )
-from coterie.spark.transforms import refused_value
+from coterie.spark.transforms import first_sentence
 
 OURS = {
     "path": "is said by source.path",
@@ -52,46 +54,42 @@ OURS = {
 DEFINITION = Definition(
     (
         Key(
-            name="source.format",
+            name="format",
             type=Type.STRING,
             documentation="Format of the files that are read.",
             importance=Importance.HIGH,
             check=one_of(("csv", "json")),
             group=SOURCE_GROUP,
-            order=0,
             width=Width.SHORT,
             display_name="Source format",
         ),
         Key(
-            name="source.path",
+            name="path",
             type=Type.STRING,
             documentation="Folder whose files are read. Files are to be written aside and renamed in.",
             importance=Importance.HIGH,
             check=local_file_path,
             group=SOURCE_GROUP,
-            order=1,
             width=Width.LONG,
             display_name="Source folder",
         ),
         Key(
-            name="source.schema",
+            name="schema",
             type=Type.STRING,
             documentation="Columns of the files, as in CREATE TABLE: row BIGINT, name STRING, ...",
             importance=Importance.HIGH,
             check=not_blank,
             group=SOURCE_GROUP,
-            order=2,
             width=Width.LONG,
             display_name="Source columns",
         ),
         Key(
-            name="source.max.files.per.trigger",
+            name="max.files.per.trigger",
             type=Type.INT,
             documentation="Most files that one batch looks at, counted over all tasks of the connector.",
             optional=True,
             check=at_least(1),
             group=SOURCE_GROUP,
-            order=3,
             width=Width.SHORT,
             display_name="Files per trigger",
         ),
@@ -103,7 +101,7 @@ DEFINITION = Definition(
 class FileSource:
     """Reads CSV or JSON files from a folder: those whose path hashes to the task's share."""
 
-    type: ClassVar[str] = "source"
+    free_prefixes: ClassVar[tuple[str, ...]] = (OPTIONS,)
 
     format: str
     path: str
@@ -114,47 +112,49 @@ class FileSource:
     share: Share
 
     @classmethod
-    def definition(cls) -> Definition:
+    def definition(cls, config: EndConfig) -> Definition:
         return DEFINITION
 
     @classmethod
-    def validate(cls, spark: SparkSession, config: Mapping[str, str]) -> dict[str, list[str]]:
-        """The names of the options."""
+    def validate(cls, spark: SparkSession, config: EndConfig) -> dict[str, list[str]]:
+        """What only Spark can tell: the schema, the names of the options."""
         found: dict[str, list[str]] = {}
-        format_ = DEFINITION.read(config, "source.format", str)
-        for option in option_values(config, SOURCE_OPTIONS):
+        try:
+            columns_of(spark, config)
+        except ConfigError as error:
+            found |= {key: list(sentences) for key, sentences in error.errors.items()}
+        format_ = config.read(DEFINITION, "format", str)
+        for option in config.under(OPTIONS):
+            key = config.key(OPTIONS + option)
             if why := OURS.get(option.lower()):
-                found[SOURCE_OPTIONS + option] = [f"Option {option} cannot be set: it {why}"]
+                found[key] = [f"Option {option} cannot be set: it {why}"]
             elif not _knows(spark, format_, option):
-                found[SOURCE_OPTIONS + option] = [f"Spark's {format_} files have no option {option}"]
+                found[key] = [f"Spark's {format_} files have no option {option}"]
         return found
 
     @classmethod
-    def parts(cls, config: Mapping[str, str]) -> Sequence[str]:
+    def parts(cls, config: EndConfig) -> Sequence[str]:
         """The folder: every task looks at the whole of it."""
-        return [DEFINITION.read(config, "source.path", str)]
+        return [config.read(DEFINITION, "path", str)]
 
     @classmethod
-    def split(cls, parts: Sequence[str], tasks_max: int) -> Sequence[Mapping[str, str]]:
+    def split(cls, parts: Sequence[str], tasks_max: int) -> Sequence[Sequence[str]]:
         """As many tasks as may be: each reads the files whose path hashes to it."""
-        return [{} for _ in range(tasks_max)]
+        return [parts] * tasks_max
 
     @classmethod
-    def of(cls, config: Mapping[str, str], share: Share) -> Self:
+    def of(cls, config: EndConfig, share: Share) -> Self:
         return cls(
-            format=DEFINITION.read(config, "source.format", str),
-            path=DEFINITION.read(config, "source.path", str),
-            columns=DEFINITION.read(config, "source.schema", str),
-            max_files_per_trigger=DEFINITION.find(config, "source.max.files.per.trigger", int),
-            options=option_values(config, SOURCE_OPTIONS),
+            format=config.read(DEFINITION, "format", str),
+            path=config.read(DEFINITION, "path", str),
+            columns=config.read(DEFINITION, "schema", str),
+            max_files_per_trigger=config.find(DEFINITION, "max.files.per.trigger", int),
+            options=config.under(OPTIONS),
             share=share,
         )
 
     def schema(self, spark: SparkSession) -> StructType:
-        try:
-            return cast(StructType, StructType.fromDDL(self.columns))
-        except PySparkException as error:
-            raise refused_value("source.schema", self.columns, error) from error
+        return cast(StructType, StructType.fromDDL(self.columns))
 
     def read(self, spark: SparkSession) -> DataFrame:
         defaults = {"mode": "FAILFAST", "maxFileAge": "365000d"}
@@ -177,6 +177,18 @@ class FileSource:
 
     def seed(self, checkpoint: Path, positions: Positions) -> None:
         seed_read_files(checkpoint, positions)
+
+    def is_small(self, checkpoint: Path, batch_id: int) -> bool:
+        """By the sizes of the files, those of the connector's other tasks among them."""
+        size_bytes = 0
+        for path in planned_files(checkpoint, batch_id):
+            try:
+                size_bytes += os.stat(path).st_size
+            except FileNotFoundError:
+                continue  # check_read refuses the batch.
+            if size_bytes > SMALL_BATCH_BYTES:
+                return False
+        return True
 
     def check_plan(self, checkpoint: Path, batch_id: int) -> None:
         """Before a batch is read.
@@ -211,6 +223,17 @@ class FileSource:
         rows = spark.createDataFrame(uris, "path STRING, uri STRING")
         own = rows.where(f"pmod(hash(uri), {self.share.count}) = {self.share.index}").select("path")
         return [row["path"] for row in own.collect()]
+
+
+def columns_of(spark: SparkSession, config: EndConfig) -> StructType:
+    """The columns that ``schema`` names; needs a running Spark.
+
+    :raises ConfigError: when Spark does not understand them.
+    """
+    try:
+        return cast(StructType, StructType.fromDDL(config.read(DEFINITION, "schema", str)))
+    except PySparkException as error:
+        raise config.refused("schema", first_sentence(error)) from error
 
 
 def _knows(spark: SparkSession, format_: str, option: str) -> bool:

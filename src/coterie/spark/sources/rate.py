@@ -6,7 +6,7 @@ the same rows.
 """
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar, Self
@@ -16,21 +16,27 @@ from pyspark.sql.types import LongType, StructField, StructType, TimestampType
 
 from coterie.config.definition import Definition, Importance, Key, Type, Width, at_least
 from coterie.nouns.errors import WorldError
-from coterie.spark.paths import SOURCE_GROUP, SOURCE_OPTIONS, refused_options
-from coterie.spark.positions import Positions, commit_empty_batches, committed_offset, write_source_log
-from coterie.spark.seams import Share
+from coterie.spark.end_config import OPTIONS, EndConfig, refused_options
+from coterie.spark.paths import SOURCE_GROUP
+from coterie.spark.positions import (
+    Positions,
+    commit_empty_batches,
+    committed_offset,
+    planned_offset,
+    write_source_log,
+)
+from coterie.spark.seams import SMALL_BATCH_ROWS, Share
 
 DEFINITION = Definition(
     (
         Key(
-            name="source.rows.per.second",
+            name="rows.per.second",
             type=Type.LONG,
             documentation="Rows that the connector reads in a second, over all its tasks.",
             default="1",
             importance=Importance.HIGH,
             check=at_least(1),
             group=SOURCE_GROUP,
-            order=0,
             width=Width.SHORT,
             display_name="Rows per second",
         ),
@@ -43,31 +49,31 @@ SCHEMA = StructType([StructField("timestamp", TimestampType()), StructField("val
 class RateSource:
     """Counts: ``timestamp TIMESTAMP, value BIGINT``, values from 0."""
 
-    type: ClassVar[str] = "source"
+    free_prefixes: ClassVar[tuple[str, ...]] = (OPTIONS,)
 
     rows_per_second: int
     share: Share
 
     @classmethod
-    def definition(cls) -> Definition:
+    def definition(cls, config: EndConfig) -> Definition:
         return DEFINITION
 
     @classmethod
-    def validate(cls, spark: SparkSession, config: Mapping[str, str]) -> dict[str, list[str]]:
-        return refused_options(config, SOURCE_OPTIONS, "RateSource")
+    def validate(cls, spark: SparkSession, config: EndConfig) -> dict[str, list[str]]:
+        return refused_options(config, "RateSource")
 
     @classmethod
-    def parts(cls, config: Mapping[str, str]) -> Sequence[str]:
+    def parts(cls, config: EndConfig) -> Sequence[str]:
         """The one stream of values."""
         return ["rate"]
 
     @classmethod
-    def split(cls, parts: Sequence[str], tasks_max: int) -> Sequence[Mapping[str, str]]:
-        return [{} for _ in range(tasks_max)]
+    def split(cls, parts: Sequence[str], tasks_max: int) -> Sequence[Sequence[str]]:
+        return [parts] * tasks_max
 
     @classmethod
-    def of(cls, config: Mapping[str, str], share: Share) -> Self:
-        return cls(rows_per_second=DEFINITION.read(config, "source.rows.per.second", int), share=share)
+    def of(cls, config: EndConfig, share: Share) -> Self:
+        return cls(rows_per_second=config.read(DEFINITION, "rows.per.second", int), share=share)
 
     def schema(self, spark: SparkSession) -> StructType:
         return SCHEMA
@@ -97,6 +103,12 @@ class RateSource:
     @property
     def _name(self) -> str:
         return f"task {self.share.index} of {self.share.count}"
+
+    def is_small(self, checkpoint: Path, batch_id: int) -> bool:
+        """By the seconds that the batch counts."""
+        before = planned_offset(checkpoint, batch_id - 1) if batch_id > 0 else None
+        seconds = int(planned_offset(checkpoint, batch_id) or 0) - int(before or 0)
+        return seconds * self.rows_per_second <= SMALL_BATCH_ROWS
 
     def check_plan(self, checkpoint: Path, batch_id: int) -> None:
         """Any batch can be read."""

@@ -1,0 +1,93 @@
+"""``EndConfig``: how one end of a connector, its source or its sink, reads its keys from the connector's config.
+
+A plug-in names its keys as Kafka Connect does: ``path``, ``connection.url``. In a config the keys of the source have
+the prefix ``source.`` and those of the sink ``sink.``. The end that ``connector.class`` names may leave the prefix out,
+so that a config written for Kafka Connect needs another class and nothing else.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import TypeVar
+
+from coterie.config.definition import Definition, Key
+from coterie.nouns.errors import ConfigError
+
+T = TypeVar("T")
+
+SOURCE = "source."
+SINK = "sink."
+OPTIONS = "option."
+"""Keys that start with this are options of Spark's own reader or writer."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EndConfig:
+    """One end's view of a connector's config; methods take names without the prefix."""
+
+    config: Mapping[str, str]
+    """The whole config of the connector or of one of its tasks, references to secrets resolved."""
+    prefix: str
+    """:data:`SOURCE` or :data:`SINK`."""
+    is_prefix_optional: bool = False
+    worker: Mapping[str, str] = field(default_factory=dict)
+    """What the worker's own settings say of Kafka, as properties of Kafka's clients: ``bootstrap.servers``, ..."""
+
+    def key(self, name: str) -> str:
+        """The key under which the user has set ``name``, or would set it."""
+        prefixed = self.prefix + name
+        if not self.is_prefix_optional or prefixed in self.config:
+            return prefixed
+        if name in self.config:
+            return name
+        return prefixed if any(key.startswith(self.prefix) for key in self.config) else name
+
+    def shown(self, definition: Definition) -> Definition:
+        """``definition`` with the keys that the user sees."""
+        return Definition(tuple(self._shown(key) for key in definition.keys))
+
+    def find(self, definition: Definition, name: str, type_: type[T]) -> T | None:
+        """See :meth:`Definition.find`; errors name the user's key."""
+        key = self._shown(definition[name])
+        return Definition((key,)).find(self.config, key.name, type_)
+
+    def read(self, definition: Definition, name: str, type_: type[T]) -> T:
+        """See :meth:`Definition.read`; errors name the user's key."""
+        key = self._shown(definition[name])
+        return Definition((key,)).read(self.config, key.name, type_)
+
+    def under(self, prefix: str) -> dict[str, str]:
+        """The values of all keys that start with ``prefix``, by what follows it. A key with the end's prefix wins."""
+        found: dict[str, str] = {}
+        for start in (*((prefix,) if self.is_prefix_optional else ()), self.prefix + prefix):
+            found |= {key.removeprefix(start): value for key, value in self.config.items() if key.startswith(start)}
+        return found
+
+    def error(self, name: str, sentence: str) -> dict[str, list[str]]:
+        """An error of a value that is set, by the user's key: what is wrong with it and what to do."""
+        key = self.key(name)
+        return {key: [f"Invalid value {self.config.get(key)} for configuration {key}: {sentence}"]}
+
+    def refused(self, name: str, sentence: str) -> ConfigError:
+        """:meth:`error` to be raised."""
+        return ConfigError(self.error(name, sentence))
+
+    def unknown(self, shown: Definition, free_prefixes: Iterable[str]) -> dict[str, list[str]]:
+        """An error for each key with the end's prefix that is not in ``shown``: a slip of the pen must be seen.
+
+        Keys without a prefix may belong to anything, so Connect and Coterie both ignore those that are unknown.
+        """
+        known = {key.name for key in shown.keys}
+        free = tuple(self.prefix + start for start in free_prefixes)
+        return {
+            key: [f"Unknown configuration {key}"]
+            for key in self.config
+            if key.startswith(self.prefix) and key not in known and not key.startswith(free)
+        }
+
+    def _shown(self, key: Key) -> Key:
+        return replace(key, name=self.key(key.name), dependents=tuple(self.key(name) for name in key.dependents))
+
+
+def refused_options(config: EndConfig, where: str) -> dict[str, list[str]]:
+    """Errors by key, for a source or sink without options."""
+    return {config.key(OPTIONS + option): [f"{where} has no options"] for option in config.under(OPTIONS)}

@@ -1,0 +1,98 @@
+"""Any sink of Spark's own batch writer, ``console`` among them: every batch is appended, at least once.
+
+Spark's writers keep no account of the batches that they have written. So the rows of a batch that is replayed, after
+its worker died or the task was taken from it, are written again.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import ClassVar, Self
+
+from py4j.protocol import Py4JJavaError
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame, SparkSession
+
+from coterie.config.definition import Definition, Importance, Key, Type, Width, not_blank
+from coterie.nouns.errors import WorldError
+from coterie.spark.end_config import OPTIONS, EndConfig
+from coterie.spark.paths import SINK_GROUP
+from coterie.spark.seams import Batch, TaskLineage
+from coterie.spark.transforms import first_sentence
+
+DEFINITION = Definition(
+    (
+        Key(
+            name="format",
+            type=Type.STRING,
+            documentation="Format of Spark's writer, by its short name or its class; console prints to the JVM's log.",
+            importance=Importance.HIGH,
+            check=not_blank,
+            group=SINK_GROUP,
+            width=Width.SHORT,
+            display_name="Sink format",
+        ),
+    )
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SparkSink:
+    """What Spark's writer of ``format`` makes of rows, with the options under ``option.``."""
+
+    free_prefixes: ClassVar[tuple[str, ...]] = (OPTIONS,)
+
+    format: str
+    options: Mapping[str, str]
+
+    @classmethod
+    def definition(cls, config: EndConfig) -> Definition:
+        return DEFINITION
+
+    @classmethod
+    def validate(cls, spark: SparkSession, config: EndConfig) -> dict[str, list[str]]:
+        """Whether Spark has the format."""
+        format_ = config.read(DEFINITION, "format", str)
+        source = spark._jvm.org.apache.spark.sql.execution.datasources.DataSource  # type: ignore[union-attr]
+        try:
+            source.lookupDataSource(format_, spark._jsparkSession.sessionState().conf())
+        except Py4JJavaError:
+            return config.error("format", "Spark has no such format; is its jar in spark.jars of the worker?")
+        return {}
+
+    @classmethod
+    def is_exactly_once(cls, config: EndConfig) -> bool:
+        return False
+
+    @classmethod
+    def of(cls, config: EndConfig) -> Self:
+        return cls(format=config.read(DEFINITION, "format", str), options=config.under(OPTIONS))
+
+    def take_over(self, lineage: TaskLineage, start: int) -> None:
+        """Spark's writers do not tell what an earlier owner has left."""
+
+    def stage(self, batch: Batch) -> "Unwritten":
+        return Unwritten(self, batch.rows)
+
+    def close(self) -> None:
+        """There is no connection."""
+
+
+class Unwritten:
+    """The rows of a batch; Spark's writer has no step between writing and showing them."""
+
+    def __init__(self, sink: SparkSink, rows: DataFrame) -> None:
+        self._sink = sink
+        self._rows = rows
+
+    def put_in_place(self) -> None:
+        """Append the rows.
+
+        :raises WorldError: when the writer fails.
+        """
+        try:
+            self._rows.write.format(self._sink.format).options(**self._sink.options).mode("append").save()
+        except PySparkException as error:
+            raise WorldError(f"Spark's {self._sink.format} writer failed: {first_sentence(error)}") from error
+
+    def drop(self) -> None:
+        """There is no copy."""
