@@ -112,7 +112,7 @@ async def worker(port: int, name: str, *, instance: str | None = None) -> AsyncI
         retry_backoff_max_ms=200,
     )
     coordinator = KafkaCoordinator(
-        [f"127.0.0.1:{port}"], client_id=name, request_timeout_ms=20_000, rebalance_timeout_ms=60_000
+        [f"127.0.0.1:{port}"], client_id=name, request_timeout_ms=20_000, parked_timeout_ms=60_000
     )
     membership = GroupMembership(step, Member(settings), coordinator)
     one = Worker(membership, settings.url)

@@ -33,9 +33,7 @@ async def coordinator_of(bootstrap: str) -> AsyncIterator[Callable[[], KafkaCoor
     def make() -> KafkaCoordinator:
         # The first server is not there: one that is will do.
         servers = ["127.0.0.1:1", bootstrap]
-        made.append(
-            KafkaCoordinator(servers, client_id="tests", request_timeout_ms=10_000, rebalance_timeout_ms=20_000)
-        )
+        made.append(KafkaCoordinator(servers, client_id="tests", request_timeout_ms=10_000, parked_timeout_ms=20_000))
         return made[-1]
 
     yield make
@@ -219,7 +217,7 @@ async def test_a_join_does_not_wait_behind_one_that_is_parked(coordinator_of: Ma
 
 async def test_with_no_broker_the_reason_names_every_server() -> None:
     coordinator = KafkaCoordinator(
-        ["127.0.0.1:1", "localhost:2"], client_id="tests", request_timeout_ms=1_000, rebalance_timeout_ms=1_000
+        ["127.0.0.1:1", "localhost:2"], client_id="tests", request_timeout_ms=1_000, parked_timeout_ms=1_000
     )
     with pytest.raises(WorldError, match=r"127\.0\.0\.1:1: .*localhost:2: "):
         await coordinator.ask(join(fresh_group(), NOBODY))

@@ -139,7 +139,7 @@ def _coordinator(secured: Secured, security: KafkaSecurity) -> KafkaCoordinator:
         [secured.bootstrap],
         client_id="tests",
         request_timeout_ms=20_000,
-        rebalance_timeout_ms=20_000,
+        parked_timeout_ms=20_000,
         security=security,
     )
 

@@ -130,9 +130,7 @@ async def test_of_two_workers_with_one_instance_id_the_former_ends_and_says_why(
 
 async def test_a_heartbeat_in_an_instances_name_tells_whether_the_group_knows_it(bootstrap: str) -> None:
     """What a member asks before its first join."""
-    coordinator = KafkaCoordinator(
-        [bootstrap], client_id="asks", request_timeout_ms=10_000, rebalance_timeout_ms=20_000
-    )
+    coordinator = KafkaCoordinator([bootstrap], client_id="asks", request_timeout_ms=10_000, parked_timeout_ms=20_000)
     group = GroupId(f"group-{uuid.uuid4().hex[:8]}")
 
     async def answered() -> ErrorCode:

@@ -88,7 +88,7 @@ async def worker(
         heartbeat_interval_ms=200,
     )
     coordinator = KafkaCoordinator(
-        [bootstrap], client_id=name, request_timeout_ms=session_timeout_ms // 3, rebalance_timeout_ms=20_000
+        [bootstrap], client_id=name, request_timeout_ms=session_timeout_ms // 3, parked_timeout_ms=20_000
     )
     membership = GroupMembership(step, Member(settings), coordinator)
     async with asyncio.TaskGroup() as tasks:

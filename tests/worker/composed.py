@@ -134,7 +134,7 @@ class Composed:
         self, settings: WorkerSettings, member: MemberSettings, client_id: str, place: PlaceHandover | None
     ) -> Membership:
         """The membership of every worker, except that the embedded protocol and the events are kept."""
-        coordinator = Listening(kafka_coordinator(settings, client_id), self.heard)
+        coordinator = Listening(kafka_coordinator(settings, member, client_id), self.heard)
         return KeptMembership(step, Member(member, place), coordinator, events=self.events)
 
     @property

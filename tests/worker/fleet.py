@@ -15,7 +15,7 @@ from coterie.herder.state import HerderSettings
 from coterie.kafka.coordinator import KafkaCoordinator
 from coterie.kafka.topics import Topics
 from coterie.member.classic.machine import step
-from coterie.member.classic.state import Member, MemberSettings
+from coterie.member.classic.state import PARKED_GRACE_MS, Member, MemberSettings
 from coterie.nouns.ids import GroupId, InstanceId, WorkerId, WorkerUrl
 from coterie.nouns.jobs import ConnectorName, Jobs
 from coterie.wire.connect import ConnectProtocol
@@ -161,7 +161,7 @@ class Fleet:
             [self.bootstrap if port is None else f"127.0.0.1:{port}"],
             client_id=f"worker-{number}",
             request_timeout_ms=SESSION_MS // 3,
-            rebalance_timeout_ms=REBALANCE_TIMEOUT_MS,
+            parked_timeout_ms=REBALANCE_TIMEOUT_MS + PARKED_GRACE_MS,
         )
         url = WorkerUrl(f"http://127.0.0.1:{8083 + number}/")
         # Topics by the straight way: what is cut in these tests is the way to the coordinator.

@@ -216,7 +216,7 @@ async def test_a_session_that_the_broker_does_not_accept_is_told_once_and_the_se
     )
     async with running(BrokerSettings(data_path=tmp_path)) as broker, asyncio.timeout(DEADLINE_S):
         coordinator = KafkaCoordinator(
-            [f"127.0.0.1:{broker.port}"], client_id="worker-1", request_timeout_ms=10_000, rebalance_timeout_ms=10_000
+            [f"127.0.0.1:{broker.port}"], client_id="worker-1", request_timeout_ms=10_000, parked_timeout_ms=10_000
         )
         membership = GroupMembership(step, Member(settings), coordinator)
         async with asyncio.TaskGroup() as tasks:

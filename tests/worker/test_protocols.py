@@ -17,6 +17,7 @@ from coterie.groups.classic.state import Limits
 from coterie.herder.requests import DescribeWorker, WorkerView
 from coterie.kafka.coordinator import KafkaCoordinator
 from coterie.member.classic.messages import JoinRequest, JoinResponse, LeaveRequest, SyncRequest, SyncResponse
+from coterie.member.classic.state import PARKED_GRACE_MS
 from coterie.nouns.ids import MemberId
 from coterie.nouns.jobs import ConnectorTaskId, Jobs
 from coterie.wire.connect import PROTOCOL_TYPE, ConnectProtocol
@@ -112,7 +113,7 @@ async def test_a_member_that_says_nonsense_of_itself_gets_no_assignment_and_the_
         [fleet.bootstrap],
         client_id="stranger",
         request_timeout_ms=SESSION_MS // 3,
-        rebalance_timeout_ms=REBALANCE_TIMEOUT_MS,
+        parked_timeout_ms=REBALANCE_TIMEOUT_MS + PARKED_GRACE_MS,
     )
 
     async def join(member_id: MemberId) -> JoinResponse:

@@ -20,6 +20,18 @@ class Lease:
         return self.session_timeout_ms * 2 // 3
 
     @property
+    def request_timeout_ms(self) -> int:
+        """Time limit of a request that a broker answers at once: after one that a silently dead connection has lost,
+        there is time for another one before the lease ends."""
+        return self.session_timeout_ms // 3
+
+    @property
+    def heartbeat_patience_ms(self) -> int:
+        """For how long a heartbeat without an answer holds back the next one; a later one still arrives before the
+        lease ends."""
+        return self.proved_ms // 2
+
+    @property
     def stop_grace_ms(self) -> int:
         """Grace of a stop when the lease is over; stopping itself takes more time than its grace."""
         return self.session_timeout_ms // 5

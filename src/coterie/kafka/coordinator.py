@@ -5,7 +5,10 @@ until the leader has synced. Kafka's own clients have one connection to their co
 meanwhile. Ours do (see `member.classic.machine`), so there are two *lanes*: heartbeats and LeaveGroup, which a broker
 answers at once, are pipelined on one connection. A join or a sync never waits behind another one that is still parked,
 for instance because the member has given that one up: it gets a new connection, and the former one is closed when its
-request is answered. No request is given up by closing its connection.
+request is answered.
+
+A request that is not answered within its time limit closes its connection, because no later answer on that connection
+arrives either. A request that the member gave up earlier stays outstanding.
 """
 
 import asyncio
@@ -41,8 +44,6 @@ from coterie.nouns.ids import Generation, GroupId, InstanceId, MemberId
 from coterie.wire.errors import ErrorCode
 from coterie.wire.shapes import Values
 
-PARKED_GRACE_MS = 5_000
-"""How much longer than the rebalance timeout a parked request is waited for, as in Kafka's clients."""
 _GROUP_KEY = 0
 """FindCoordinator's key type for groups."""
 _MOVED = (ErrorCode.not_coordinator, ErrorCode.coordinator_not_available)
@@ -57,13 +58,12 @@ class KafkaCoordinator:
         *,
         client_id: str,
         request_timeout_ms: int,
-        rebalance_timeout_ms: int,
+        parked_timeout_ms: int,
         security: KafkaSecurity = PLAINTEXT,
     ) -> None:
-        """``request_timeout_ms`` is for what is answered at once: a third of the session timeout lets a member try
-        anew in time when a connection has silently died."""
+        """``request_timeout_ms`` is the time limit of requests that a broker answers at once, ``parked_timeout_ms`` of
+        joins and syncs, which a broker parks."""
         finder = _Finder(bootstrap_servers, client_id, security)
-        parked_timeout_ms = rebalance_timeout_ms + PARKED_GRACE_MS
         self._heartbeats = _Lane(finder, request_timeout_ms, request_timeout_ms, is_parked=False)
         self._rounds = _Lane(finder, request_timeout_ms, parked_timeout_ms, is_parked=True)
         self._closed = False

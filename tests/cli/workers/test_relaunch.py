@@ -195,7 +195,7 @@ class Process:
     async def is_member(self, bootstrap: str, member: Mapping[str, Any]) -> bool:
         """Whether the group still has ``member``, whose session lasts longer than any test."""
         coordinator = KafkaCoordinator(
-            [bootstrap], client_id="test", request_timeout_ms=60_000, rebalance_timeout_ms=60_000
+            [bootstrap], client_id="test", request_timeout_ms=60_000, parked_timeout_ms=60_000
         )
         generation = Generation(member["generation"])
         request = HeartbeatRequest(

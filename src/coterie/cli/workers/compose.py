@@ -63,12 +63,12 @@ def spark_runtime(settings: WorkerSettings, name: str, scratch: Path) -> TaskRun
     )
 
 
-def kafka_coordinator(settings: WorkerSettings, client_id: str) -> KafkaCoordinator:
+def kafka_coordinator(settings: WorkerSettings, member: MemberSettings, client_id: str) -> KafkaCoordinator:
     return KafkaCoordinator(
         settings.bootstrap_servers,
         client_id=client_id,
-        request_timeout_ms=settings.session_timeout_ms // 3,
-        rebalance_timeout_ms=settings.rebalance_timeout_ms,
+        request_timeout_ms=member.lease.request_timeout_ms,
+        parked_timeout_ms=member.answer_timeout_ms,
         security=settings.security,
     )
 
@@ -76,7 +76,7 @@ def kafka_coordinator(settings: WorkerSettings, client_id: str) -> KafkaCoordina
 def classic_membership(
     settings: WorkerSettings, member: MemberSettings, client_id: str, place: PlaceHandover | None
 ) -> Membership:
-    return GroupMembership(step, Member(member, place), kafka_coordinator(settings, client_id))
+    return GroupMembership(step, Member(member, place), kafka_coordinator(settings, member, client_id))
 
 
 def run_worker(

@@ -60,7 +60,8 @@ def send_heartbeat(turn: Turn) -> None:
     if not isinstance(place, InGroup):
         return
     set_heartbeat(turn)
-    if place.heartbeat is not None and turn.now_ms - place.heartbeat.sent_at_ms < member.settings.lease_ms // 2:
+    patience_ms = member.settings.lease.heartbeat_patience_ms
+    if place.heartbeat is not None and turn.now_ms - place.heartbeat.sent_at_ms < patience_ms:
         return  # It may still be answered; after that there is time for one more before the lease ends.
     heartbeat = HeartbeatRequest(
         group_id=member.settings.group_id,

@@ -25,6 +25,8 @@ NO_GENERATION = Generation(-1)
 NO_MEMBER = MemberId("")
 QUIET_MARGIN_MS = 1_000
 """How long after the last revoked job has stopped another round may still follow at once."""
+PARKED_GRACE_MS = 5_000
+"""How much longer than the rebalance timeout a parked request is waited for, as in Kafka's clients."""
 HOLD_MAX_MS = 2_000
 """How long a join waits for stops at most: with stops of 0.1 to 2 s waiting saves a round and stops no other job."""
 
@@ -53,9 +55,13 @@ class MemberSettings:
     retry_backoff_max_ms: int = 1_000
 
     @property
+    def lease(self) -> Lease:
+        return Lease(self.session_timeout_ms)
+
+    @property
     def lease_ms(self) -> int:
         """For how long an answer proves that this worker may run its jobs, from the sending of the request."""
-        return Lease(self.session_timeout_ms).proved_ms
+        return self.lease.proved_ms
 
     @property
     def hold_ms(self) -> int:
@@ -64,8 +70,9 @@ class MemberSettings:
 
     @property
     def answer_timeout_ms(self) -> int:
-        """The coordinator parks joins and syncs, for a rebalance timeout at most (Kafka's clients add 5 s)."""
-        return self.rebalance_timeout_ms + 5_000
+        """How long the answer to a join or sync is waited for: the coordinator parks them for a rebalance timeout at
+        most."""
+        return self.rebalance_timeout_ms + PARKED_GRACE_MS
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
