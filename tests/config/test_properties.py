@@ -32,6 +32,7 @@ from coterie.nouns.errors import ConfigError
         pytest.param("a=\\u00e9\\u20AC", {"a": "é€"}, id="unicode escapes"),
         pytest.param("a=\\ud83d\\ude00", {"a": "😀"}, id="two escapes spell one character"),
         pytest.param("a=\\ud83d", {"a": "\ufffd"}, id="half of a surrogate pair is replaced"),
+        pytest.param("k\\ud800=v", {"k\ufffd": "v"}, id="half of a surrogate pair in a key is replaced"),
         pytest.param("a=1\r\nb=2\rc=3", {"a": "1", "b": "2", "c": "3"}, id="every end of line"),
         pytest.param("listeners=http://127.0.0.1:8083", {"listeners": "http://127.0.0.1:8083"}, id="a URL"),
     ],

@@ -19,7 +19,7 @@ def parse(text: str) -> dict[str, str]:
     try:
         for element in javaproperties.parse(text):
             if isinstance(element, javaproperties.KeyValue):
-                found[element.key] = _without_lone_surrogates(element.value)
+                found[_without_lone_surrogates(element.key)] = _without_lone_surrogates(element.value)
             line += len(_LINE_END.findall(element.source))
     except javaproperties.InvalidUEscapeError as error:
         raise ConfigError({f"line {line}": [f"{error}; four hexadecimal digits must follow \\u"]}) from None
