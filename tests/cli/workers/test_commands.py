@@ -1,9 +1,11 @@
 """`coterie group`, drains and restarts against what is no group of Coterie's, and what is said when one goes wrong."""
 
 import json
+import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from math import inf
 
 import pytest
 
@@ -13,11 +15,12 @@ from coterie.cli.plan import preview
 from coterie.cli.workers import commands
 from coterie.herder.requests import MemberInfo
 from coterie.nouns.errors import WorldError
-from coterie.nouns.ids import WorkerUrl
+from coterie.nouns.ids import MemberId, WorkerUrl
 from coterie.rest import group_views
 from coterie.rest.group_views import UNREACHABLE
 from tests.cli.answers import answering, serving
 from tests.cli.group import as_json, member, view
+from tests.ports import free_port
 
 COMMANDS: dict[str, Callable[[str], None]] = {
     "group": lambda url: commands.show_group(url, as_json=False),
@@ -87,12 +90,15 @@ class Workers:
             return 202, json.dumps({"worker_id": f"{name}:8083", "name": name, "life": "0"}).encode()
         if self.silent:
             return 503, b'{"error_code": 503, "message": "The leader does not answer"}'
-        members = tuple(self._at_home(member(name, "")) for name in self.here)
+        members = self._members()
         words = [
             {"group": {"state": "STABLE", "member_id": one.member_id}, "tasks": [], "life": str(self.here[one.name])}
             for one in members
         ]
         return 200, json.dumps(group_views.group(view(members=members), words)).encode()
+
+    def _members(self) -> tuple[MemberInfo, ...]:
+        return tuple(self._at_home(member(name, "")) for name in self.here)
 
     def _at_home(self, info: MemberInfo) -> MemberInfo:
         return replace(info, url=WorkerUrl(self.url))
@@ -203,6 +209,50 @@ def test_a_time_that_is_up_says_whose_it_was_why_and_how_to_go_on(
         commands.restart_rolling(url, timeout_s=0.5)
     lost = "two was away for longer than its session.timeout.ms and has lost its place; waiting for it to join anew."
     assert (lost in " ".join(capsys.readouterr().out.split())) == (fails == "is out")
+
+
+class TwoLosesItsPlace(Workers):
+    """Two restarts, and is no member at an address where nothing listens until the group was shown a few times."""
+
+    def __init__(self, *names: str, shown_without: float) -> None:
+        super().__init__(*names)
+        self.left = shown_without
+        self.is_away = False
+
+    def ordered(self, name: str) -> None:
+        super().ordered(name)
+        self.is_away = name == "two"
+
+    def answer(self, method: str, path: str) -> tuple[int, bytes]:
+        if method == "GET" and self.is_away:
+            self.left -= 1
+            self.is_away = self.left > 0
+        return super().answer(method, path)
+
+    def _members(self) -> tuple[MemberInfo, ...]:
+        here = tuple(one for one in super()._members() if one.name != "two" or not self.is_away)
+        if self.here["two"] == 0:
+            gone = WorkerUrl(f"http://127.0.0.1:{free_port()}/")
+            return tuple(replace(one, url=gone) if one.name == "two" else one for one in here)
+        return tuple(replace(one, member_id=MemberId("another")) if one.name == "two" else one for one in here)
+
+
+def test_a_worker_that_was_away_for_longer_than_its_session_is_waited_for(capsys: pytest.CaptureFixture[str]) -> None:
+    with working(TwoLosesItsPlace("one", "two", shown_without=4)) as url:
+        commands.restart_rolling(url, timeout_s=10, only=("two",))
+    said = " ".join(capsys.readouterr().out.split())
+    assert "two was away for longer than its session.timeout.ms and has lost its place" in said
+    assert re.search(r"two is back after [0-9.]+ s and has joined again as a new member; its 0 jobs run again.", said)
+    assert said.endswith("Restarted: two.")
+
+
+def test_a_worker_whose_address_stays_silent_has_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(commands, "START_S", 0.3)
+    with (
+        working(TwoLosesItsPlace("one", "two", shown_without=inf)) as url,
+        pytest.raises(WorldError, match=r"two has ended instead of restarting: nothing has listened at .* for 0.3 s"),
+    ):
+        commands.restart_rolling(url, timeout_s=20, only=("two",))
 
 
 def test_a_worker_that_could_not_start_again_is_said_and_is_still_to_restart() -> None:

@@ -21,6 +21,9 @@ _UNREACHABLE = "UNREACHABLE"
 _STYLES = {"STABLE": "green", _UNREACHABLE: "red", "UNJOINED": "red"}
 SETTLE_S = 60.0
 """How long a group may take to be well before the next worker restarts."""
+START_S = 60.0
+"""How long nothing may listen at the address of a worker that lost its place, before it counts as ended: its process
+replaces itself, and a busy machine takes long to load it."""
 _IN_BETWEEN = ("starting", "stopping")
 _BEGUN = ("running", "failed", "taken")
 
@@ -191,12 +194,20 @@ def _until_back(group: GroupClient, member: ShownMember, *, began: float, timeou
     """
     back: ShownMember | None = None
     has_lost_place = False
+    refused_since: float | None = None
 
     def away(shown: ShownGroup) -> str:
-        nonlocal back, has_lost_place
+        nonlocal back, has_lost_place, refused_since
         back = next((one for one in shown.members if _is_same(one, member)), None)
-        if back is None and group.refuses(member.url):
-            raise WorldError(f"{member.name} has ended instead of restarting; what it has logged says why")
+        if back is not None or not group.refuses(member.url):
+            refused_since = None
+        elif refused_since is None:
+            refused_since = time.monotonic()
+        elif time.monotonic() - refused_since > START_S:
+            raise WorldError(
+                f"{member.name} has ended instead of restarting: nothing has listened at {member.url} for "
+                f"{START_S:g} s; its log says why"
+            )
         if back is None:
             if not has_lost_place:
                 has_lost_place = True
@@ -211,22 +222,28 @@ def _until_back(group: GroupClient, member: ShownMember, *, began: float, timeou
             return "it still ends its tasks"
         if trouble := _trouble(shown):
             return trouble
-        kept = (back.owned.jobs & member.owned.jobs).tasks
-        works = _begun(back)
-        if works < min(_begun(member), len(kept)):
-            paused = group.paused()
-            due = min(_begun(member), sum(task.connector not in paused for task in kept))
-            if works < due:
-                return f"{works} of its {_count(due, 'task')} run"
-        return ""
+        return _tasks_left_to_start(group, member, back)
 
     if why := group.wait(away, within_s=timeout_s):
         raise WorldError(f"{member.name} is not back with all its jobs within {timeout_s:g} s: {why}")
     assert back is not None, "it is back"
     stayed = back.owned == member.owned
     told = f"its {_jobs(member.owned)} run again" if stayed else "not all its jobs are those that it had"
-    _console.print(f"{escape(member.name)} is back after {time.monotonic() - began:.1f} s; {told}.")
+    again = " and has joined again as a new member" if back.member_id != member.member_id else ""
+    _console.print(f"{escape(member.name)} is back after {time.monotonic() - began:.1f} s{again}; {told}.")
     return back
+
+
+def _tasks_left_to_start(group: GroupClient, member: ShownMember, back: ShownMember) -> str:
+    """How many of the tasks run that ``member`` had and ``back`` has; empty when all do that should."""
+    kept = (back.owned.jobs & member.owned.jobs).tasks
+    works = _begun(back)
+    if works < min(_begun(member), len(kept)):
+        paused = group.paused()
+        due = min(_begun(member), sum(task.connector not in paused for task in kept))
+        if works < due:
+            return f"{works} of its {_count(due, 'task')} run"
+    return ""
 
 
 def _is_same(one: ShownMember, other: ShownMember) -> bool:
