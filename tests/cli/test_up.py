@@ -1,5 +1,6 @@
 """`coterie up` as a real cluster: the broker comes back, and nothing stays, whenever it is interrupted."""
 
+import asyncio
 import os
 import re
 import signal
@@ -7,10 +8,16 @@ import socket
 import subprocess
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from coterie.cli.fleet import GROUP
+from coterie.kafka.coordinator import KafkaCoordinator
+from coterie.member.classic.messages import JoinRequest, JoinResponse, LeaveRequest
+from coterie.member.classic.state import NO_MEMBER
+from coterie.wire.connect import PROTOCOL_TYPE
 from tests.cli.waiting import processes_of, wait_until
 from tests.ports import free_port
 
@@ -83,12 +90,45 @@ def test_a_dead_worker_is_told_of_and_stays_dead(up: Up) -> None:
     os.kill(worker, signal.SIGKILL)
     assert up.process.wait(60) == 1
     said = up.said()
-    assert (
-        "worker-0 died (signal 9). Its jobs wait 10 s for it (not if it led the group), then others take them." in said
-    )
-    assert f"coterie worker -c {up.data / 'workers' / 'worker-0.properties'}" in said
+    assert "worker-0 died (signal 9).\nIts log is " in said
+    assert "To bring it back" not in said, "the broker ends, so a worker could not come back"
     assert up.said().endswith("coterie: No worker is left.\n")
     up.assert_nothing_is_left()
+
+
+def test_the_broker_stays_while_the_group_has_a_member_that_up_did_not_start(up: Up) -> None:
+    up.wait_said("The broker is up")
+    wait_until(lambda: len(processes_of(up.data)) > 1, "the worker runs")
+    asyncio.run(_kill_the_only_worker_beside_a_member(up))
+    assert up.process.wait(60) == 1
+    assert up.said().endswith("coterie: No worker is left.\n")
+    up.assert_nothing_is_left()
+
+
+async def _kill_the_only_worker_beside_a_member(up: Up) -> None:
+    coordinator = KafkaCoordinator(
+        [f"127.0.0.1:{up.broker_port}"], client_id="other", request_timeout_ms=20_000, parked_timeout_ms=40_000
+    )
+    join = JoinRequest(
+        group_id=GROUP,
+        member_id=NO_MEMBER,
+        session_timeout_ms=30_000,
+        rebalance_timeout_ms=30_000,
+        protocol_type=PROTOCOL_TYPE,
+        protocols=(("compatible", b""),),
+    )
+    named = await coordinator.ask(join)
+    assert isinstance(named, JoinResponse)
+    known = replace(join, member_id=named.member_id)
+    worker = next(pid for pid in processes_of(up.data) if pid not in (up.process.pid, up.broker()))
+    parked = asyncio.create_task(coordinator.ask(known))
+    os.kill(worker, signal.SIGKILL)
+    await asyncio.to_thread(up.wait_said, "The broker stays until the group has no member")
+    assert up.broker() is not None
+    joined = await parked
+    assert isinstance(joined, JoinResponse)
+    await coordinator.ask(LeaveRequest(group_id=GROUP, member_id=joined.member_id))
+    await coordinator.close()
 
 
 @pytest.mark.parametrize("moment", ["", "Starting the broker", "The broker is up"], ids=["at once", "early", "later"])

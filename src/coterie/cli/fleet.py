@@ -1,5 +1,6 @@
 """A cluster on one machine: the embedded broker and some workers as child processes, tended while they live."""
 
+import asyncio
 import fcntl
 import socket
 import time
@@ -11,10 +12,13 @@ import httpx
 
 from coterie.cli.processes import Child, Children
 from coterie.config import defaults
+from coterie.kafka.connection import Address
+from coterie.kafka.members import count_members
 from coterie.nouns.errors import WorldError
+from coterie.nouns.ids import GroupId
 
 HOST = "127.0.0.1"
-GROUP = "coterie"
+GROUP = GroupId("coterie")
 _SOON_S = 3.0
 """A broker that lives for less has not really started."""
 _QUICK_DEATHS_MAX = 3
@@ -110,9 +114,9 @@ class Fleet:
     # -- while it lives -----------------------------------------------------------------------------------------------
 
     def tend(self) -> None:
-        """Look after the children once: restart a dead broker, tell of a worker that is dead.
+        """Look after the children once: restart a dead broker, and report each worker that has ended.
 
-        :raises WorldError: when the broker does not live, or no worker is left.
+        :raises WorldError: when the broker does not live.
         """
         if self._broker is not None and (code := self._broker.exit_code) is not None:
             self._say(f"The broker died ({_how(code)}); it is started again on the same port and data.")
@@ -120,22 +124,22 @@ class Fleet:
             if self._quick_deaths >= _QUICK_DEATHS_MAX:
                 raise WorldError(f"The broker does not live.{self._end_of()}")
             self._broker = self._run_broker()
-        for number, child in sorted(self.workers.items()):
-            if (code := child.exit_code) is not None:
-                del self.workers[number]
-                self.gone.append(child.name)
-                if code == 0:
-                    self._say(f"{child.name} has ended, as it was told to.")
-                    self._check_anybody_left()
-                    continue
-                # Whoever was killed had no time to say why: its log tells nothing of it.
-                why = f"Its log is {child.log}." if code < 0 else f"The end of {child.log}:\n{child.tail()}"
-                self._say(
-                    f"{child.name} died ({_how(code)}). Its jobs wait {self._delay_s:g} s for it (not if it led the "
-                    "group), then others take them. To bring it back: "
-                    f"coterie worker -c {self._file(child.name)}\n{why}"
-                )
-                self._check_anybody_left()
+        ended = {number: child for number, child in sorted(self.workers.items()) if not child.is_running}
+        for number in ended:
+            del self.workers[number]
+        for child in ended.values():
+            self.gone.append(child.name)
+            self._report_end(child)
+
+    def has_members(self) -> bool:
+        """Whether the group has a member, or its broker does not answer at the moment. A killed worker is a member
+        until its session ends."""
+        try:
+            return (
+                asyncio.run(count_members(Address(HOST, self.settings.broker_port), GROUP, client_id="coterie-up")) > 0
+            )
+        except WorldError:
+            return True
 
     def forget(self, number: int) -> None:
         """Worker ``number`` was killed on purpose: nothing is told of it."""
@@ -151,9 +155,21 @@ class Fleet:
 
     # -- small hands --------------------------------------------------------------------------------------------------
 
-    def _check_anybody_left(self) -> None:
-        if not self.workers:
-            raise WorldError("No worker is left.")
+    def _report_end(self, child: Child) -> None:
+        code = child.exit_code
+        assert code is not None, "it has ended"
+        if code == 0:
+            self._say(f"{child.name} has ended, as it was told to.")
+            return
+        # A killed worker has logged no reason.
+        why = f"Its log is {child.log}." if code < 0 else f"The end of {child.log}:\n{child.tail()}"
+        advice = ""
+        if self.workers:
+            advice = (
+                f" Its jobs wait {self._delay_s:g} s for it (not if it led the group), then others take them."
+                f" To bring it back: coterie worker -c {self._file(child.name)}"
+            )
+        self._say(f"{child.name} died ({_how(code)}).{advice}\n{why}")
 
     def _run_broker(self) -> Child:
         listen, data = f"{HOST}:{self.settings.broker_port}", str(self.settings.data / "broker")

@@ -2,7 +2,6 @@
 
 import time
 from pathlib import Path
-from typing import NoReturn
 
 import typer
 
@@ -27,7 +26,8 @@ def run(*, workers: int, data: Path, broker_port: int, rest_port: int) -> int:
             try:
                 for number in range(workers):
                     fleet.start_worker(number)
-                _tend_for_ever(fleet)
+                _tend_until_group_is_empty(fleet)
+                raise WorldError("No worker is left.")
             finally:
                 typer.echo("Stopping: workers finish their batches, then the broker ends")
                 fleet.close()
@@ -37,9 +37,10 @@ def run(*, workers: int, data: Path, broker_port: int, rest_port: int) -> int:
         raise WorldError(f"The data folder {settings.data} cannot be used: {error.strerror}.") from error
 
 
-def _tend_for_ever(fleet: Fleet) -> NoReturn:
+def _tend_until_group_is_empty(fleet: Fleet) -> None:
+    """Return once all workers of ``fleet`` have ended and the group has no other member either."""
     starting = set(fleet.workers)
-    while True:
+    while fleet.workers:
         fleet.tend()
         for number in sorted(starting & fleet.workers.keys()):
             if fleet.is_ready(number):
@@ -48,3 +49,11 @@ def _tend_for_ever(fleet: Fleet) -> NoReturn:
                 if not starting:
                     typer.echo("All workers are up. Ctrl-C stops everything.")
         time.sleep(0.2)
+    if fleet.has_members():
+        typer.echo(
+            "No worker that this command started is left. The broker stays until the group has no member; "
+            "a killed worker is a member until its session ends. Ctrl-C stops the broker."
+        )
+    while fleet.has_members():
+        fleet.tend()
+        time.sleep(1)

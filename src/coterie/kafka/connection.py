@@ -52,6 +52,7 @@ JOIN_GROUP = ApiRange("JoinGroup", 11, 5, 9)
 HEARTBEAT = ApiRange("Heartbeat", 12, 3, 4)
 LEAVE_GROUP = ApiRange("LeaveGroup", 13, 3, 5)
 SYNC_GROUP = ApiRange("SyncGroup", 14, 3, 5)
+DESCRIBE_GROUPS = ApiRange("DescribeGroups", 15, 5, 5)
 SASL_HANDSHAKE = ApiRange("SaslHandshake", 17, 1, 1)
 SASL_AUTHENTICATE = ApiRange("SaslAuthenticate", 36, 0, 2)
 

@@ -254,6 +254,8 @@ class Script:
     def _look(self) -> None:
         """Tend the children and, now and then, see and show where things are."""
         self._fleet.tend()
+        if not self._fleet.workers:
+            raise WorldError("No worker is left.")
         if self._feed is not None and self._feed.exit_code not in (None, 0):
             raise WorldError(f"The feed has died. The end of its log:\n{self._feed.tail()}")
         if time.monotonic() - self._looked_at < _LOOK_EVERY_S:

@@ -1,0 +1,26 @@
+"""How many members a classic group has, as a broker reports it."""
+
+import asyncio
+
+from coterie.kafka.connection import DESCRIBE_GROUPS, Address, BrokerConnection
+from coterie.nouns.errors import WorldError
+from coterie.nouns.ids import GroupId
+
+
+async def count_members(server: Address, group_id: GroupId, *, client_id: str, timeout_ms: int = 5_000) -> int:
+    """The members of ``group_id``; 0 for a group that does not exist. ``server`` must be the group's coordinator.
+
+    :raises WorldError: when the broker cannot be reached or does not answer in time.
+    """
+    try:
+        async with asyncio.timeout(timeout_ms / 1000):
+            connection = await BrokerConnection.open(server, client_id=client_id)
+            try:
+                answer = await connection.ask(
+                    DESCRIBE_GROUPS, {"groups": (group_id,), "include_authorized_operations": False}
+                )
+            finally:
+                connection.close()
+    except TimeoutError:
+        raise WorldError(f"the broker at {server} did not answer in {timeout_ms / 1000:g} s") from None
+    return sum(len(group.members) for group in answer.groups)
