@@ -222,6 +222,34 @@ async def test_a_broker_that_wants_a_password_is_said(secured: Secured) -> None:
     connection.close()
 
 
+@pytest.mark.parametrize("protocol", ["PLAINTEXT", "SSL"])
+async def test_a_worker_without_the_protocol_of_its_broker_names_the_key(secured: Secured, protocol: str) -> None:
+    security = replace(secured.security, protocol=protocol)
+    with pytest.raises(NotAdmittedError, match=f"security.protocol={protocol}: set security.protocol to that of"):
+        await check_admission(["localhost:1", secured.bootstrap], client_id="tests", security=security)
+
+
+async def test_a_worker_without_a_log_in_names_the_key(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    with secured_broker(tmp_path, "SASL_PLAINTEXT") as broker:
+        for _ in range(2):
+            with pytest.raises(NotAdmittedError, match=r"set security\.protocol to that of the broker's listener"):
+                await check_admission([f"localhost:{broker.port}"], client_id="tests", security=KafkaSecurity())
+    lines = [record.getMessage() for record in caplog.records if record.name == "coterie.broker.connection"]
+    assert [line.partition(" closed: ")[2] for line in lines] == ["a request of API 15 before authentication"]
+
+
+async def test_a_broker_that_ends_meanwhile_is_waited_for(caplog: pytest.LogCaptureFixture) -> None:
+    async def close(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        server.close()
+        writer.close()
+
+    caplog.set_level("INFO", "coterie.kafka.admission")
+    server = await asyncio.start_server(close, "127.0.0.1", 0)
+    address = f"127.0.0.1:{server.sockets[0].getsockname()[1]}"
+    await check_admission([address], client_id="tests", security=KafkaSecurity())
+    assert f"it is not known yet whether {address} lets us in: cannot reach the broker" in caplog.text
+
+
 async def test_a_broker_without_tls_is_said(tmp_path: Path, authority: Authority) -> None:
     with secured_broker(tmp_path, "SASL_PLAINTEXT") as broker:
         security = _security(authority, PASSWORD)

@@ -67,7 +67,7 @@ class Connection:
             if await self._is_admitted():
                 await self._serve()
         except* WireError as errors:
-            logger.warning("connection of %s closed: %s", self.peer, errors.exceptions[0])
+            self._log_fault(str(errors.exceptions[0]))
         except* WorldError as errors:
             logger.error("connection of %s closed: %s", self.peer, errors.exceptions[0])
         except* (ConnectionError, TimeoutError, ssl.SSLError) as errors:
@@ -124,6 +124,16 @@ class Connection:
         line = denials.line(self.peer_host, conversation.user, conversation.mechanism, now_s=now_s)
         if line is not None:
             logger.warning("connection of %s closed: %s", self.peer, line)
+
+    def _log_fault(self, fault: str) -> None:
+        """A client that tries on and on, for instance without a log-in, gets one line a minute."""
+        now_s = asyncio.get_running_loop().time()
+        left_out = self._node.admission.faults.left_out(f"{self.peer_host} {fault}", now_s=now_s)
+        if left_out is None:
+            logger.debug("connection of %s closed: %s", self.peer, fault)
+            return
+        more = f"; so were {left_out} more from {self.peer_host} since the last such line" if left_out else ""
+        logger.warning("connection of %s closed: %s%s", self.peer, fault, more)
 
     async def _next_in(self, conversation: Conversation, frame: bytes, share: RequestBudget) -> bytes | None:
         """The answer; None where a closed connection is all that is said."""

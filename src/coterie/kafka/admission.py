@@ -1,15 +1,20 @@
-"""Whether the brokers let us in, asked before anything else: librdkafka would try a wrong password on and on."""
+"""Whether the brokers let us in, asked before anything else: librdkafka would try a wrong password, or a wrong
+security.protocol, on and on."""
 
 import asyncio
 import logging
 from collections.abc import Sequence
 
 from coterie.config.security import KafkaSecurity
-from coterie.kafka.connection import Address, BrokerConnection, NotAdmittedError
+from coterie.kafka.connection import DESCRIBE_GROUPS, Address, BrokerConnection, NoAnswerError, NotAdmittedError
 from coterie.kafka.security import tls_context
 from coterie.nouns.errors import WorldError
 
 logger = logging.getLogger(__name__)
+
+_TRIES = 3
+_RETRY_S = 0.5
+"""Between two tries: a broker that closed a connection because it ends accepts no connection a moment later."""
 
 
 async def check_admission(
@@ -17,17 +22,42 @@ async def check_admission(
 ) -> None:
     """Log in once, at the first broker that answers. Brokers that are away prove nothing; they are waited for later.
 
-    :raises WorldError: when a broker is not trusted, or refuses the user; when a file of certificates is no good.
+    :raises WorldError: when a broker is not trusted, refuses the user, or closes each connection instead of answering,
+        as a broker does whose listener has another security.protocol; when a file of certificates is no good.
     """
     await tls_context(security)
     for server in bootstrap_servers:
         try:
             async with asyncio.timeout(timeout_ms / 1000):
-                connection = await BrokerConnection.open(Address.parse(server), client_id=client_id, security=security)
+                await _check_broker(Address.parse(server), client_id, security)
         except NotAdmittedError:
             raise
         except (WorldError, TimeoutError) as error:
             logger.info("it is not known yet whether %s lets us in: %s", server, str(error) or "no answer in time")
         else:
-            connection.close()
             return
+
+
+async def _check_broker(server: Address, client_id: str, security: KafkaSecurity) -> None:
+    """:raises WorldError: when the broker is away or does not let us in."""
+    for _ in range(_TRIES - 1):
+        try:
+            return await _ask_once(server, client_id, security)
+        except NoAnswerError:
+            await asyncio.sleep(_RETRY_S)
+    try:
+        return await _ask_once(server, client_id, security)
+    except NoAnswerError:
+        raise NotAdmittedError(
+            f"the broker at {server} closes each connection that this worker opens with "
+            f"security.protocol={security.protocol}: set security.protocol to that of the broker's listener"
+        ) from None
+
+
+async def _ask_once(server: Address, client_id: str, security: KafkaSecurity) -> None:
+    connection = await BrokerConnection.open(server, client_id=client_id, security=security)
+    try:
+        # A listener with SASL tells its versions to anyone: only another request shows that it wants a log-in.
+        await connection.ask(DESCRIBE_GROUPS, {"groups": (), "include_authorized_operations": False})
+    finally:
+        connection.close()

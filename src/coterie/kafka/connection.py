@@ -64,6 +64,10 @@ class NotAdmittedError(WorldError):
     """The broker does not let this client in, or this client does not trust it: asking again changes nothing."""
 
 
+class NoAnswerError(WorldError):
+    """The broker closed the connection instead of answering, or sent what is no answer of Kafka's protocol."""
+
+
 class BrokerConnection:
     """Made by :meth:`open`. After a `WorldError` it must be closed."""
 
@@ -181,9 +185,9 @@ class BrokerConnection:
                 case error:
                     raise error
         except OSError as error:
-            raise WorldError(f"the connection to the broker at {self._address} broke: {error}{_hint(api)}") from None
+            raise NoAnswerError(f"the connection to the broker at {self._address} broke: {error}{_hint(api)}") from None
         except WireError as error:
-            raise WorldError(
+            raise NoAnswerError(
                 f"{self._address} does not answer {api.name} as a Kafka broker does: {error}{_hint(api)}"
             ) from error
 

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from coterie.broker.security.authorizer import Rules, read_rules
 from coterie.broker.security.budget import Budgets
 from coterie.broker.security.denials import Denials
+from coterie.broker.security.line_limit import LineLimit
 from coterie.broker.security.tls import server_context
 from coterie.broker.security.users import Users
 from coterie.broker.security.watched import Watched
@@ -23,6 +24,8 @@ class Admission:
             # A broker that could let nobody in does not start.
             self.users.names()
         self.denials = Denials()
+        self.faults = LineLimit()
+        """Of the log's lines on peers that break the protocol, by address and line."""
         self.budgets = Budgets(settings.principal_in_flight_size_max)
         self._tls: Watched[ssl.SSLContext] | None = None
         self._rules: Watched[Rules] | None = None
