@@ -158,6 +158,19 @@ def test_a_taken_port_is_named_with_the_option_that_moves_it(tmp_path: Path) -> 
     assert processes_of(tmp_path) == []
 
 
+def test_a_port_that_two_of_the_cluster_would_need_is_refused_before_anything_starts(tmp_path: Path) -> None:
+    port = free_port()
+    ports = ["--broker-port", str(port), "--rest-port", str(port - 1)]
+    command = [sys.executable, "-m", "coterie", "up", "--workers", "2", "--data", str(tmp_path / "data"), *ports]
+    ended = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+    assert ended.returncode == 1
+    said = (
+        f"coterie: worker-1's REST needs port {port}, which is the port of the broker: choose another with --rest-port."
+    )
+    assert said in ended.stderr or f"Port {port - 1}, which worker-0's REST needs, is taken" in ended.stderr
+    assert not list(tmp_path.glob("data/workers/*"))
+
+
 def test_a_data_folder_that_cannot_be_used_is_one_clear_line(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     ports = ["--broker-port", str(free_port()), "--rest-port", str(free_port())]

@@ -59,10 +59,15 @@ class Fleet:
     # -- starting -----------------------------------------------------------------------------------------------------
 
     def check_ports(self, workers: int) -> None:
-        """:raises WorldError: names the port that is taken, and the option that moves it."""
+        """:raises WorldError: names the port that is taken or is wanted twice, and the option that moves it."""
         wanted = [(self.settings.broker_port, "the broker", "--broker-port")]
         wanted += [(self.settings.rest_port + i, f"worker-{i}'s REST", "--rest-port") for i in range(workers)]
+        users: dict[int, str] = {}
         for port, who, option in wanted:
+            if (other := users.setdefault(port, who)) != who:
+                raise WorldError(
+                    f"{who} needs port {port}, which is the port of {other}: choose another with {option}."
+                )
             if port > 65535:
                 raise WorldError(f"There is no port {port} for {who}: choose a lower one with {option}.")
             if not is_free(port):
