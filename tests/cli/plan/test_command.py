@@ -101,8 +101,9 @@ def test_without_a_change_nothing_would_move(file: Path) -> None:
         (("--add", "id-of-two"), "The group has a worker id-of-two already; give the new one another name"),
         (("--add", "x", "--add", "x"), "The group has a worker x already; give the new one another name"),
         (("--add", ""), "--add: a worker needs a name"),
-        (("--create", "orders"), "--create orders: say NAME=TASKS, for example orders=4; at most 100000 tasks"),
-        (("--create", "C=100001"), "--create C=100001: say NAME=TASKS, for example orders=4; at most 100000 tasks"),
+        (("--create", "orders"), "--create orders: say NAME=TASKS, for example orders=4; 1 to 100000 tasks"),
+        (("--create", "C=100001"), "--create C=100001: say NAME=TASKS, for example orders=4; 1 to 100000 tasks"),
+        (("--create", "C=0"), "--create C=0: say NAME=TASKS, for example orders=4; 1 to 100000 tasks"),
         (("--create", "C=1", "--create", "C=2"), "A connector can be created or deleted only once at a time"),
         (("--create", "A=1", "--delete", "A"), "A connector can be created or deleted only once at a time"),
         (("--delete", "C"), "There is no connector C"),
@@ -127,18 +128,30 @@ def test_what_makes_no_sense_is_one_clear_line(
     assert plan(file, *options, check=1).stderr == f"coterie: {complaint}\n"
 
 
+_ALL_NOWHERE = "0 of 5 jobs would be stopped, 5 would run nowhere; 0 rounds."
+
+
 @pytest.mark.parametrize(
     ("options", "sums_up"),
     [
         (("--delete", "A", "--delete", "B"), "5 of 5 jobs would be stopped; 1 round."),
-        (("--create", "A=0"), "2 of 5 jobs would be stopped; 1 round."),
-        (("--create", "C=0"), "0 of 5 jobs would be stopped; 1 round."),
+        (("--create", "A=1"), "1 of 5 jobs would be stopped; 1 round."),
+        (("--remove", "one", "--remove", "two", "--remove", "three"), _ALL_NOWHERE),
+        (("--create", "C=1"), "0 of 5 jobs would be stopped; 1 round."),
     ],
 )
 def test_what_stops_is_counted_of_what_there_is_now(
     plan: Plan, file: Path, options: tuple[str, ...], sums_up: str
 ) -> None:
     assert sums_up in plan(file, *options).stdout.splitlines()
+
+
+def test_another_number_of_tasks_is_planned_with_a_warning(plan: Plan, file: Path) -> None:
+    assert plan(file, "--create", "A=1").stderr == (
+        "A has 2 tasks: once they have been started, a config that gives the connector 1 task is refused (HTTP 400). "
+        "Delete the connector first, or create one under another name.\n"
+    )
+    assert plan(file, "--create", "A=2").stderr == ""
 
 
 def test_one_job_that_waits_is_told_of_in_the_singular(plan: Plan, tmp_path: Path) -> None:

@@ -194,8 +194,8 @@ def changes_of(asked: PlanOptions, known: Known) -> list[GroupChange]:
 
 def _created(text: str) -> tuple[ConnectorName, int]:
     name, _, tasks = text.rpartition("=")
-    if not (name and re.fullmatch("[0-9]{1,6}", tasks) and int(tasks) <= TASKS_MAX):
-        raise WorldError(f"--create {text}: say NAME=TASKS, for example orders=4; at most {TASKS_MAX} tasks")
+    if not (name and re.fullmatch("[0-9]{1,6}", tasks) and 1 <= int(tasks) <= TASKS_MAX):
+        raise WorldError(f"--create {text}: say NAME=TASKS, for example orders=4; 1 to {TASKS_MAX} tasks")
     return ConnectorName(name), int(tasks)
 
 
@@ -237,6 +237,7 @@ def show(asked: PlanOptions, *, url: str, file: Path | None, as_json: bool) -> N
     for change in changes:
         target = changed(target, change)
     _warn_of_unknown(changes, target, names)
+    _warn_of_other_counts(changes, known.picture)
     if as_json:
         json.dump(_as_json(planned, names), sys.stdout, indent=2)
         sys.stdout.write("\n")
@@ -255,6 +256,19 @@ def _warn_of_unknown(changes: Sequence[GroupChange], target: Picture, names: Map
             for job in change.jobs - target.configured:
                 what = "task" if isinstance(job, ConnectorTaskId) else "connector"
                 sys.stderr.write(f"{names[change.member]} would claim {job}, but there is no {what} {job} today\n")
+
+
+def _warn_of_other_counts(changes: Sequence[GroupChange], now: Picture) -> None:
+    """REST refuses another number of tasks for a connector with checkpoints, of which a group's view shows nothing."""
+    for change in changes:
+        if isinstance(change, Created) and change.connector in now.configured.connectors:
+            tasks = sum(task.connector == change.connector for task in now.configured.tasks)
+            if tasks != change.tasks:
+                sys.stderr.write(
+                    f"{change.connector} has {_count(tasks, 'task')}: once they have been started, a config that gives "
+                    f"the connector {_count(change.tasks, 'task')} is refused (HTTP 400). Delete the connector first, "
+                    "or create one under another name.\n"
+                )
 
 
 def _drains_that_wait(planned: Plan, target: Picture) -> Iterable[tuple[MemberId, str]]:
@@ -309,6 +323,7 @@ def _print(planned: Plan, names: Mapping[MemberId, str], *, jobs: int, console: 
         waits = sum(move.why is Reason.LOST and move.waits_ms > 0 for move in planned.moves)
         console.print(
             f"\n{planned.stopped} of {_count(jobs, 'job')} would be stopped"
+            + (f", {len(planned.unassigned)} would run nowhere" if planned.unassigned else "")
             + (f", {waits} {'waits' if waits == 1 else 'wait'} for a worker that has left" if waits else "")
             + f"; {_count(planned.rounds, 'round')}"
             + (f", with {_seconds(planned.lasts_ms)} of waiting." if planned.lasts_ms else ".")
