@@ -47,6 +47,16 @@ async def test_a_request_is_handed_on_at_most_twice(cluster: ServedCluster) -> N
     assert (await follower.ask("POST", "/connectors?forward=true", {"name": "a", "config": CONFIG})).is_success
 
 
+async def test_a_source_that_cannot_be_reached_is_no_error_of_the_config(cluster: ServedCluster) -> None:
+    worker = await cluster.serve()
+    config = {**CONFIG, "unreachable": "the database at db:5432 refuses connections"}
+    answer = await worker.ask("POST", "/connectors", {"name": "a", "config": config})
+    assert answer.status_code == 500
+    message = "Failed to validate the config: the database at db:5432 refuses connections"
+    assert answer.json() == {"error_code": 500, "message": message}
+    assert (await worker.get("/connectors")).json() == []
+
+
 async def test_only_what_already_exists_is_a_conflict(cluster: ServedCluster) -> None:
     conflicts = {problem for problem, status in STATUS.items() if status == 409}
     assert conflicts == {Problem.ALREADY_EXISTS, Problem.NOT_POSSIBLE}, "and the latter is none of Connect's own"

@@ -183,6 +183,8 @@ class SimulatedRuntime:
         await self._pass("validate", config.get("name", ""))
         if "unjudgeable" in config:
             raise ValueError(config["unjudgeable"])
+        if "unreachable" in config:
+            raise WorldError(config["unreachable"])
         if "connector.class" not in config:
             missing = 'Missing required configuration "connector.class" which has no default value.'
             return {"connector.class": [missing]}

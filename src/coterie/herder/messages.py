@@ -156,6 +156,8 @@ class SessionKeyMade:
 class ConfigValidated:
     id: RequestId
     errors: Mapping[str, Sequence[str]] = field(repr=False)
+    failure: str | None = field(default=None, repr=False)
+    """Why the config could not be judged, for instance a source that cannot be reached; None when it was judged."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

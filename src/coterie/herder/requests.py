@@ -304,6 +304,8 @@ class Problem(StrEnum):
     BUSY = auto()
     TIMED_OUT = auto()
     LOG_FAILED = auto()
+    NOT_VALIDATED = auto()
+    """A config could not be judged: what it names could not be reached."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

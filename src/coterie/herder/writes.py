@@ -138,6 +138,10 @@ def on_validated(turn: Turn, event: ConfigValidated) -> None:
     write = turn.herder.requests.writes.get(event.id)
     if write is None:
         return
+    if event.failure is not None:
+        message = f"Failed to validate the config: {event.failure}"
+        _answer(turn, write, RequestRefused(problem=Problem.NOT_VALIDATED, message=message))
+        return
     errors = {**_name_errors(write.kind.request.connector), **event.errors}
     if errors:
         _answer(turn, write, RequestRefused(problem=Problem.BAD_REQUEST, message=invalid_config_message(errors)))

@@ -27,6 +27,7 @@ STATUS: Mapping[Problem, int] = {
     Problem.BUSY: 503,
     Problem.TIMED_OUT: 500,
     Problem.LOG_FAILED: 500,
+    Problem.NOT_VALIDATED: 500,
 }
 
 

@@ -125,6 +125,8 @@ class Chores:
     async def _validate(self, chore: ValidateConfig) -> ConfigValidated:
         try:
             errors = await self._runtime.validate(chore.config, chore.checkpointed)
+        except WorldError as error:
+            return ConfigValidated(id=chore.id, errors={}, failure=str(error))
         except Exception as error:  # noqa: BLE001
             logger.error("Validating a config failed: %s", _way_to(error))
             key = "connector.class"
