@@ -113,8 +113,8 @@ def demo(
 ) -> None:
     """Show it: real data through three workers, one of which is killed in the middle of a batch; nothing is lost.
 
-    Takes less than three minutes and leaves nothing running. Exit code 0 means that every row was compared and is
-    right.
+    Takes about three minutes, longer on a busy machine, and leaves nothing running. Exit code 0 means that every row
+    was compared and is right.
     """
     interrupt_on_signals()
     from coterie.cli.demo import script

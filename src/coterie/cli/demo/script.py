@@ -1,5 +1,6 @@
 """The demo's story, from the first process to the comparison of its output. Each wait has a deadline."""
 
+import os
 import shutil
 import tempfile
 import time
@@ -33,6 +34,8 @@ INITIAL_DELAY_MS = 1_000
 KILL_FROM, KILL_AT, KILL_UNTIL = 0.2, 0.22, 0.4
 """Between which shares of the rows committed the worker is killed, and when it is first tried."""
 UNTOUCHED_MIN = 3
+START_S = 600.0
+"""How long workers may take to start: three JVMs on a busy machine take minutes."""
 FED = "files fed"
 _LOOK_EVERY_S = 0.3
 _STANDSTILL_S = 45.0
@@ -75,6 +78,10 @@ def run(*, data: Path | None, broker_port: int | None, rest_port: int | None) ->
     return 0 if is_right else 1
 
 
+class OverdueError(WorldError):
+    """What the demo waits for has not come in time."""
+
+
 class Script:
     """One showing."""
 
@@ -110,7 +117,7 @@ class Script:
             self._fleet.start_broker()
             for number in range(WORKERS):
                 self._fleet.start_worker(number)
-            self._until(lambda: all(map(self._fleet.is_ready, self._fleet.workers)), 150, "all workers are ready")
+            self._await_started(set(self._fleet.workers))
             say(f"The workers are ready; REST at {', '.join(map(self._settings.rest_url, range(WORKERS)))}")
             self._post_connectors()
             self._feed = self._children.start("feed", ["-m", "coterie.cli.demo.feed", str(self._flights)])
@@ -121,7 +128,7 @@ class Script:
             self._await_survivors(cut)
             say(f"A replacement joins: worker-{killed}")
             self._fleet.start_worker(killed)
-            self._until(lambda: self._fleet.is_ready(killed), 100, "the replacement is ready")
+            self._await_started({killed})
             self._until(lambda: self._owns(killed) and self._is_settled(), 60, "the replacement has its share of tasks")
             self._await_all_rows()
             self._check_untouched()
@@ -137,6 +144,35 @@ class Script:
         is_right = all(comparison.is_right for comparison in comparisons)
         say("Nothing was lost, nothing was doubled." if is_right else "The output is wrong.")
         return is_right
+
+    def _await_started(self, numbers: set[int]) -> None:
+        """Wait until these workers are ready, as long as they live, and show what each one does.
+
+        :raises WorldError: when one has died, or is not ready within ``START_S``.
+        """
+        shown: dict[int, str] = {}
+
+        def have_started() -> bool:
+            if dead := numbers - self._fleet.workers.keys():
+                names = ", ".join(f"worker-{number}" for number in sorted(dead))
+                raise WorldError(f"{names} died while it started; the logs are in {self._settings.data}/logs")
+            for number in sorted(numbers):
+                stage = self._fleet.start_stage(number)
+                if shown.get(number) != stage:
+                    shown[number] = stage
+                    self._display.say(f"worker-{number}: {stage or 'ready'}")
+            return not any(shown.values())
+
+        try:
+            self._until(have_started, START_S, "all workers are ready")
+        except OverdueError:
+            late = "; ".join(f"worker-{number}: {stage}" for number, stage in sorted(shown.items()) if stage)
+            load, processors = os.getloadavg()[0], os.cpu_count()
+            raise WorldError(
+                f"After {START_S:.0f} s the workers have not started ({late}). Each one starts a JVM; the load of this "
+                f"machine is {load:.1f} on {processors} processors. End other programs and run the demo again; the "
+                f"logs are in {self._settings.data}/logs"
+            ) from None
 
     # -- the acts -----------------------------------------------------------------------------------------------------
 
@@ -239,14 +275,16 @@ class Script:
     # -- looking ------------------------------------------------------------------------------------------------------
 
     def _until(self, condition: Callable[[], bool], deadline_s: float, what: str) -> None:
-        """:raises WorldError: when ``condition`` does not come true in time, or a task failed."""
+        """:raises OverdueError: when ``condition`` does not come true in time.
+        :raises WorldError: when a task failed.
+        """
         deadline = time.monotonic() + deadline_s
         while True:
             self._look()
             if condition():
                 return
             if time.monotonic() > deadline:
-                raise WorldError(
+                raise OverdueError(
                     f"Waited {deadline_s:.0f} s until {what}, in vain; the logs are in {self._settings.data}/logs"
                 )
             time.sleep(0.1)
