@@ -11,9 +11,36 @@ from coterie.nouns.errors import WorldError
 from coterie.nouns.ids import Incarnation
 from coterie.nouns.jobs import ConnectorName, ConnectorTaskId
 from coterie.spark import checkpoint
-from coterie.spark.checkpoint import NoExchangeError, exchange, is_taken, safe_name, starts_of, take_over, task_folder
+from coterie.spark.checkpoint import (
+    NoExchangeError,
+    check_location,
+    exchange,
+    is_taken,
+    safe_name,
+    starts_of,
+    take_over,
+    task_folder,
+)
+from coterie.spark.runtime import SparkTaskRuntime
+from coterie.spark.settings import SparkConfig
 
 WAYS = pytest.mark.parametrize("exchange_allowed", [True, False], ids=["exchange", "rename"])
+
+
+async def test_a_location_that_cannot_be_used_is_named_before_spark_starts(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    location = tmp_path / "file" / "checkpoints"
+    config = SparkConfig(checkpoint_location=location, scratch=tmp_path / "scratch", log_file=tmp_path / "jvm.log")
+    runtime = SparkTaskRuntime(config)
+    with pytest.raises(WorldError, match=f"^checkpoint.location={location} cannot be used: Not a directory; name"):
+        await runtime.open()
+    await runtime.close()
+    assert not (tmp_path / "jvm.log").exists()
+
+
+def test_a_location_that_is_missing_is_made_and_keeps_no_trace_of_the_check(tmp_path: Path) -> None:
+    check_location(tmp_path / "a" / "b")
+    assert os.listdir(tmp_path / "a" / "b") == []
 
 
 @WAYS

@@ -64,6 +64,28 @@ class NoExchangeError(CoterieError):
     """This file system cannot exchange two names."""
 
 
+def check_location(location: Path) -> None:
+    """Make the folder of all checkpoints where it is missing, and write and rename a file in it.
+
+    :raises WorldError: when that fails; names the key and the folder.
+    """
+    probe = location / f".check-{uuid.uuid4().hex}"
+    renamed = probe.with_suffix(".renamed")
+    try:
+        location.mkdir(parents=True, exist_ok=True)
+        try:
+            probe.write_bytes(b"check")
+            probe.rename(renamed)
+        finally:
+            probe.unlink(missing_ok=True)
+            renamed.unlink(missing_ok=True)
+    except OSError as error:
+        raise WorldError(
+            f"checkpoint.location={location} cannot be used: {error.strerror}; name a folder in which all workers of "
+            "the group can write"
+        ) from error
+
+
 def task_folder(location: Path, task: ConnectorTaskId, incarnation: Incarnation) -> Path:
     """Where the checkpoints of ``task`` live; odd characters of a connector's name are written as in URLs."""
     return location / f"{safe_name(task.connector)}-{safe_name(incarnation)}" / str(task.task)

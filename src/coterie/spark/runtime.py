@@ -11,7 +11,7 @@ from pyspark.errors import PySparkException
 from coterie.herder.seams import RuntimeDied, TaskEvent, TaskStart
 from coterie.nouns.errors import WorldError
 from coterie.nouns.jobs import ConnectorName, ConnectorTaskId
-from coterie.spark.checkpoint import HeldCheckpoint
+from coterie.spark.checkpoint import HeldCheckpoint, check_location
 from coterie.spark.events import Events
 from coterie.spark.pipeline import resolved, task_configs
 from coterie.spark.plugins import connector_type
@@ -41,7 +41,8 @@ class SparkTaskRuntime:
     async def open(self) -> None:
         """Start the session and warm it up.
 
-        :raises WorldError: no Java, no memory, a setting that Spark refuses.
+        :raises WorldError: a checkpoint location that cannot be written, no Java, no memory, a setting that Spark
+            refuses.
         """
         self._events.bind()
         await on_thread(self._questions, self._open)
@@ -94,6 +95,7 @@ class SparkTaskRuntime:
 
     def _open(self) -> None:
         config = self._config
+        check_location(config.checkpoint_location)  # Before Spark starts, which takes long.
         self._session = open_session(config, self._died)
         if self._closing.is_set():
             raise WorldError("Spark was closed while it started")
