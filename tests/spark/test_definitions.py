@@ -75,3 +75,23 @@ def test_the_entry_points_lead_to_our_sources_by_alias_class_and_full_class_name
     for source in SOURCES:
         assert sources()[source.__name__] is source
         assert sources()[f"{source.__module__}.{source.__name__}"] is source
+
+
+@pytest.mark.parametrize(
+    ("key", "probably"),
+    [
+        ("sorce.path", "source.path"),
+        ("soucre.path", "source.path"),
+        ("sourcee.path", "source.path"),
+        ("sinc.path", "sink.path"),
+        ("transform.f.type", "transforms.f.type"),
+        ("source.pth", None),
+        ("sink.path", None),
+        ("since.path", None),
+        ("path", None),
+        ("errors.tolerance", None),
+        (".path", None),
+    ],
+)
+def test_a_key_whose_prefix_looks_like_a_slip_is_found(key: str, probably: str | None) -> None:
+    assert validation.slips({"name": "a", key: "x"}) == ({} if probably is None else {key: probably})

@@ -70,6 +70,15 @@ async def test_each_wrong_key_is_named(
     assert all(sentence for sentences in errors.values() for sentence in sentences)
 
 
+async def test_a_key_that_looks_like_a_slip_is_logged(
+    rig: Rig, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    config = {**rig.config(tmp_path), "name": "flights", "sorce.schema": "x"}
+    assert await rig.runtime.validate(config, ()) == {}
+    lines = [record.getMessage() for record in caplog.records if record.name == "coterie.spark.validation"]
+    assert lines == ["The key sorce.schema of connector flights is ignored; is source.schema meant?"]
+
+
 async def test_another_number_of_tasks_is_refused_where_there_are_checkpoints(rig: Rig, tmp_path: Path) -> None:
     config = rig.config(tmp_path, tasks__max="2")
     tasks = await rig.runtime.split(ConnectorName("c"), config, ())

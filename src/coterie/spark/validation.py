@@ -1,5 +1,6 @@
 """What is wrong with a connector's config, by key; and the keys that every connector has."""
 
+import logging
 from collections.abc import Mapping, Sequence
 from functools import cache
 
@@ -11,7 +12,10 @@ from coterie.spark import transforms
 from coterie.spark.plugins import SINKS, SinkEnd, SourceEnd, sink_end, source_end, sources
 from coterie.spark.seams import Share
 
+logger = logging.getLogger(__name__)
+
 GROUP = "Common"
+_PREFIXES = ("source", "sink", "transforms")
 EXACTLY_ONCE = Key(
     name="exactly.once.support",
     type=Type.STRING,
@@ -93,6 +97,8 @@ def errors_of(
     ``worker``: see :attr:`EndConfig.worker`. ``checkpointed`` are the configs of the connector's tasks that may have
     checkpoints.
     """
+    for key, probably in slips(config).items():
+        logger.warning("The key %s of connector %s is ignored; is %s meant?", key, config.get("name", ""), probably)
     found = (common() + transforms.definition(config)).errors(config) | _unknown_transforms(config)
     if "connector.class" in found:
         return found
@@ -130,6 +136,32 @@ def _ends(
     except ConfigError as error:
         found |= {key: list(sentences) for key, sentences in error.errors.items()}
     return source, sink, found
+
+
+def slips(config: Mapping[str, str]) -> Mapping[str, str]:
+    """Keys without effect whose first word is one edit away from a prefix of connectors' keys, and what is probably
+    meant: ``sorce.path`` is ignored, as every key without a known prefix is, and is probably ``source.path``."""
+    firsts = {key: key.partition(".")[0] for key in config if "." in key}
+    return {
+        key: prefix + key.removeprefix(first)
+        for key, first in firsts.items()
+        for prefix in _PREFIXES
+        if first not in _PREFIXES and _is_one_edit(first, prefix)
+    }
+
+
+def _is_one_edit(word: str, other: str) -> bool:
+    """Whether one letter was changed, left out, added, or swapped with the next one."""
+    same = next((at for at, pair in enumerate(zip(word, other, strict=False)) if pair[0] != pair[1]), None)
+    if same is None:  # One begins with the other.
+        return abs(len(word) - len(other)) == 1
+    rest, other_rest = word[same:], other[same:]
+    return (
+        rest[1:] == other_rest[1:]
+        or rest == other_rest[1:]
+        or rest[1:] == other_rest
+        or (rest[:2] == other_rest[1::-1] and rest[2:] == other_rest[2:])
+    )
 
 
 def _weaker(sink: SinkEnd) -> dict[str, list[str]]:
