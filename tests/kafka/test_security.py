@@ -225,15 +225,17 @@ async def test_a_broker_that_wants_a_password_is_said(secured: Secured) -> None:
 @pytest.mark.parametrize("protocol", ["PLAINTEXT", "SSL"])
 async def test_a_worker_without_the_protocol_of_its_broker_names_the_key(secured: Secured, protocol: str) -> None:
     security = replace(secured.security, protocol=protocol)
+    servers = ["localhost:1", secured.bootstrap]
     with pytest.raises(NotAdmittedError, match=f"security.protocol={protocol}: set security.protocol to that of"):
-        await check_admission(["localhost:1", secured.bootstrap], client_id="tests", security=security)
+        await check_admission(servers, client_id="tests", security=security, timeout_ms=1_500)
 
 
 async def test_a_worker_without_a_log_in_names_the_key(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     with secured_broker(tmp_path, "SASL_PLAINTEXT") as broker:
+        server = f"localhost:{broker.port}"
         for _ in range(2):
             with pytest.raises(NotAdmittedError, match=r"set security\.protocol to that of the broker's listener"):
-                await check_admission([f"localhost:{broker.port}"], client_id="tests", security=KafkaSecurity())
+                await check_admission([server], client_id="tests", security=KafkaSecurity(), timeout_ms=1_500)
     lines = [record.getMessage() for record in caplog.records if record.name == "coterie.broker.connection"]
     assert [line.partition(" closed: ")[2] for line in lines] == ["a request of API 15 before authentication"]
 

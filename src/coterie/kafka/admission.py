@@ -12,9 +12,7 @@ from coterie.nouns.errors import WorldError
 
 logger = logging.getLogger(__name__)
 
-_TRIES = 3
-_RETRY_S = 0.5
-"""Between two tries: a broker that closed a connection because it ends accepts no connection a moment later."""
+_RETRY_S = 1.0
 
 
 async def check_admission(
@@ -28,8 +26,7 @@ async def check_admission(
     await tls_context(security)
     for server in bootstrap_servers:
         try:
-            async with asyncio.timeout(timeout_ms / 1000):
-                await _check_broker(Address.parse(server), client_id, security)
+            await _check_broker(Address.parse(server), client_id, security, timeout_s=timeout_ms / 1000)
         except NotAdmittedError:
             raise
         except (WorldError, TimeoutError) as error:
@@ -38,20 +35,26 @@ async def check_admission(
             return
 
 
-async def _check_broker(server: Address, client_id: str, security: KafkaSecurity) -> None:
-    """:raises WorldError: when the broker is away or does not let us in."""
-    for _ in range(_TRIES - 1):
+async def _check_broker(server: Address, client_id: str, security: KafkaSecurity, *, timeout_s: float) -> None:
+    """Ask until the broker answers, or refuses connections as one does that is away.
+
+    :raises NotAdmittedError: when it does not let us in, or closes each connection for ``timeout_s``.
+    :raises WorldError, TimeoutError: when it is away.
+    """
+    deadline_s = asyncio.get_running_loop().time() + timeout_s
+    while True:
         try:
-            return await _ask_once(server, client_id, security)
+            async with asyncio.timeout(timeout_s):
+                return await _ask_once(server, client_id, security)
         except NoAnswerError:
-            await asyncio.sleep(_RETRY_S)
-    try:
-        return await _ask_once(server, client_id, security)
-    except NoAnswerError:
-        raise NotAdmittedError(
-            f"the broker at {server} closes each connection that this worker opens with "
-            f"security.protocol={security.protocol}: set security.protocol to that of the broker's listener"
-        ) from None
+            # It may be a broker that is just ending, or a proxy before one that starts.
+            if asyncio.get_running_loop().time() + _RETRY_S > deadline_s:
+                raise NotAdmittedError(
+                    f"the broker at {server} has closed each connection for {timeout_s:g} s that this worker opened "
+                    f"with security.protocol={security.protocol}: set security.protocol to that of the broker's "
+                    "listener; if a proxy listens there, see whether the broker is up"
+                ) from None
+        await asyncio.sleep(_RETRY_S)
 
 
 async def _ask_once(server: Address, client_id: str, security: KafkaSecurity) -> None:
