@@ -62,6 +62,7 @@ def test_a_connector_without_tasks_max_has_one_task() -> None:
         ({"transforms": "lost"}, "transforms.lost.type"),
         ({"sink.format": "xml"}, "sink.format"),
         ({"sink.path": "s3://bucket/x"}, "sink.path"),
+        ({"sink.path": "out"}, "sink.path"),
         ({"trigger.interval.ms": "soon"}, "trigger.interval.ms"),
     ],
 )

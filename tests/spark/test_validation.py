@@ -29,6 +29,8 @@ WRONG: list[tuple[dict[str, str | None], set[str]]] = [
     ({"source.option.cleanSource": "delete"}, {"source.option.cleanSource"}),
     ({"sink.option.compresion": "gzip"}, {"sink.option.compresion"}),
     ({"source.path": "s3://bucket/x"}, {"source.path"}),
+    ({"source.path": "in", "sink.path": "./out"}, {"source.path", "sink.path"}),
+    ({"source.path": "~/in", "sink.path": "file:///out"}, {"source.path"}),
     ({"source.max.files.per.trigger": "0"}, {"source.max.files.per.trigger"}),
     ({**FILTER, "transforms.f.condition": "dleay > 0"}, {"transforms.f.condition"}),
     ({**FILTER, "transforms.f.condition": "delay >"}, {"transforms.f.condition"}),

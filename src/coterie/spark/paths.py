@@ -13,9 +13,11 @@ def local_file_path(value: str) -> str | None:
     scheme, colon, rest = value.partition(":")
     if colon and "/" not in scheme and not (scheme == "file" and rest.startswith("///")):
         return "Only paths of this machine's file system can be read and written (/folder or file:///folder)"
+    if not value.startswith(("/", "file:///")):
+        return "A relative path is another folder on each worker; use an absolute one (/folder or file:///folder)"
     return None
 
 
-def absolute(value: str) -> Path:
+def as_path(value: str) -> Path:
     """The path that a value which passes :func:`local_file_path` names."""
-    return Path(value.removeprefix("file://")).absolute()
+    return Path(value.removeprefix("file://"))

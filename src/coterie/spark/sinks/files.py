@@ -25,7 +25,7 @@ from coterie.nouns.errors import WorldError
 from coterie.spark.checkpoint import safe_name
 from coterie.spark.end_config import OPTIONS, EndConfig
 from coterie.spark.fence import FencedError
-from coterie.spark.paths import SINK_GROUP, absolute, local_file_path
+from coterie.spark.paths import SINK_GROUP, as_path, local_file_path
 from coterie.spark.seams import Batch, TaskLineage
 
 FORMATS = ("json", "parquet")
@@ -97,7 +97,7 @@ class FileSink:
     def of(cls, config: EndConfig) -> Self:
         return cls(
             format=config.read(DEFINITION, "format", str),
-            path=absolute(config.read(DEFINITION, "path", str)),
+            path=as_path(config.read(DEFINITION, "path", str)),
             options=config.under(OPTIONS),
         )
 
