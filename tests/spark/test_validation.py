@@ -103,6 +103,39 @@ async def test_another_number_of_tasks_is_refused_where_there_are_checkpoints(ri
     assert await rig.runtime.validate(changed, ()) == {}, "a new connector may have any number"
 
 
+async def test_another_source_is_refused_where_there_are_checkpoints(rig: Rig, tmp_path: Path) -> None:
+    config = rig.config(tmp_path)
+    tasks = await rig.runtime.split(ConnectorName("c"), config, ())
+    out = {"sink.format": config["sink.format"], "sink.path": config["sink.path"]}
+    rate = {"connector.class": "RateSource", **out}
+    errors = await rig.runtime.validate(rate, tasks)
+    assert errors == {
+        "connector.class": [
+            "Invalid value RateSource for configuration connector.class: the connector has checkpoints, made with "
+            "FileSource, and no other source can go on from them. Keep FileSource; or create a connector under another "
+            "name; or delete this one and create it again. A new connector reads everything from the beginning, into "
+            "other folders"
+        ]
+    }
+    by_sink = {"connector.class": "FileSink", "format": "json", "path": out["sink.path"]}
+    assert set(await rig.runtime.validate({**by_sink, "source.class": "RateSource"}, tasks)) == {"source.class"}
+    json = {**config, "source.format": "json"}
+    json.pop("source.option.header")
+    sentence = (await rig.runtime.validate(json, tasks))["source.format"][0]
+    assert (
+        "Invalid value json for configuration source.format: the connector has checkpoints, made with csv" in sentence
+    )
+    for changed, key in ((rate, "connector.class"), (json, "source.format")):
+        with pytest.raises(ConfigError) as raised:
+            await rig.runtime.split(ConnectorName("c"), changed, tasks)
+        assert set(raised.value.errors) == {key}
+        assert await rig.runtime.validate(changed, ()) == {}, "a new connector may have any source"
+    full_name = "coterie.spark.sources.files.FileSource"
+    assert await rig.runtime.validate({**config, "connector.class": full_name}, tasks) == {}
+    same = {key: value for key, value in config.items() if key.startswith("source.")}
+    assert await rig.runtime.validate({**by_sink, **same, "source.class": "FileSource"}, tasks) == {}
+
+
 async def test_the_type_of_a_connector_is_its_plug_ins(rig: Rig) -> None:
     assert rig.runtime.connector_type({"connector.class": "FileSource"}) == "source"
     assert rig.runtime.connector_type({"connector.class": "coterie.spark.sources.files.FileSource"}) == "source"

@@ -9,7 +9,7 @@ from coterie.nouns.errors import ConfigError
 from coterie.spark import transforms
 from coterie.spark.plugins import sink_end, source_end
 from coterie.spark.seams import Share, Sink, Source
-from coterie.spark.validation import common, parts_of_tasks, split_errors
+from coterie.spark.validation import common, parts_of_tasks, source_errors, split_errors
 
 TASK = Definition(
     (
@@ -62,11 +62,14 @@ def task_configs(
 ) -> list[Mapping[str, str]]:
     """The configs of the connector's tasks, references unresolved. ``worker``: see :attr:`EndConfig.worker`.
 
-    :raises ConfigError: when there is no such connector, ``tasks.max`` is not valid, or the split differs from that of
-        the ``checkpointed`` tasks.
+    :raises ConfigError: when there is no such connector, ``tasks.max`` is not valid, or source or split differ from
+        those of the ``checkpointed`` tasks.
     :raises WorldError: when the source cannot be reached.
     """
-    tasks = parts_of_tasks(source_end(resolved(config), worker))
+    source = source_end(resolved(config), worker)
+    if errors := source_errors(source, checkpointed):
+        raise ConfigError(errors)
+    tasks = parts_of_tasks(source)
     if errors := split_errors(config, len(tasks), checkpointed):
         raise ConfigError(errors)
     return [

@@ -28,6 +28,12 @@ EXACTLY_ONCE = Key(
     display_name="Exactly once support",
 )
 
+_OTHERWISE = (
+    "or create a connector under another name; or delete this one and create it again. A new connector reads "
+    "everything from the beginning, into other folders"
+)
+"""What to do with a config that does not fit a connector's checkpoints, except to keep the old value."""
+
 
 @cache
 def common() -> Definition:
@@ -104,6 +110,8 @@ def errors_of(
         return found
     source, sink, missing = _ends(config, worker)
     found |= missing
+    if source is not None:
+        found |= source_errors(source, checkpointed)
     wrong: dict[str, list[str]] = {}
     if source is not None:
         wrong = source.definition.errors(config)
@@ -186,6 +194,36 @@ def parts_of_tasks(source: SourceEnd) -> Sequence[Sequence[str]]:
     return source.plugin.split(source.plugin.parts(source.config), tasks_max)
 
 
+def source_errors(source: SourceEnd, checkpointed: Sequence[Mapping[str, str]]) -> dict[str, list[str]]:
+    """An error where the ``checkpointed`` tasks have read another source, or files of another format.
+
+    Their checkpoints state what they have read in the terms of that source, and Spark cannot go on from there in
+    another one.
+    """
+    if not checkpointed:
+        return {}
+    try:
+        before = source_end(checkpointed[0], source.config.worker, "task.class")
+    except ConfigError:
+        return {}  # Another program has written these task configs: the tasks have never run on Spark.
+    if before.plugin is not source.plugin:
+        class_key = "connector.class" if source.config.is_prefix_optional else "source.class"
+        return _other_source(class_key, source, before.plugin.__name__)
+    key = source.config.key("format")
+    old, new = (end.config.config.get(end.config.key("format"), "").strip() for end in (before, source))
+    if old == new or all(known.name != key for known in source.definition.keys):
+        return {}
+    return _other_source(key, source, old)
+
+
+def _other_source(key: str, source: SourceEnd, before: str) -> dict[str, list[str]]:
+    sentence = (
+        f"Invalid value {source.config.config[key]} for configuration {key}: the connector has checkpoints, made with "
+        f"{before}, and no other source can go on from them. Keep {before}; {_OTHERWISE}"
+    )
+    return {key: [sentence]}
+
+
 def split_errors(
     config: Mapping[str, str], tasks: int, checkpointed: Sequence[Mapping[str, str]]
 ) -> dict[str, list[str]]:
@@ -201,8 +239,7 @@ def split_errors(
         "tasks.max": [
             f"Invalid value {new} for configuration tasks.max: the connector has checkpoints of {before} task(s), made "
             f"with tasks.max={old}, and {tasks} task(s) would lose rows and double others on them. Keep "
-            f"tasks.max={old}; or create a connector under another name; or delete this one and create it again. "
-            "A new connector reads everything from the beginning, into other folders"
+            f"tasks.max={old}; {_OTHERWISE}"
         ]
     }
 
