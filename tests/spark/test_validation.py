@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from coterie.nouns.errors import ConfigError
-from coterie.nouns.jobs import ConnectorName
+from coterie.nouns.jobs import TASKS_MAX, ConnectorName
 from tests.spark.conftest import Rig
 
 pytestmark = [pytest.mark.spark, pytest.mark.asyncio(loop_scope="session"), pytest.mark.timeout(120)]
@@ -21,6 +21,8 @@ WRONG: list[tuple[dict[str, str | None], set[str]]] = [
     ({"connector.class": "Nothing"}, {"connector.class"}),
     ({"tasks.max": "0", "trigger.interval.ms": "soon"}, {"tasks.max", "trigger.interval.ms"}),
     ({"tasks.max": "1" * 5_000}, {"tasks.max"}),
+    ({"tasks.max": str(TASKS_MAX)}, set()),
+    ({"tasks.max": str(TASKS_MAX + 1)}, {"tasks.max"}),
     ({"source.schema": "row BIGINTT"}, {"source.schema"}),
     ({"source.schemas": "x"}, {"source.schemas"}),
     ({"sink.pth": "x"}, {"sink.pth"}),

@@ -6,8 +6,9 @@ from functools import cache
 
 from pyspark.sql import SparkSession
 
-from coterie.config.definition import Definition, Importance, Key, Type, Width, at_least, not_blank, one_of
+from coterie.config.definition import Definition, Importance, Key, Type, Width, at_least, between, not_blank, one_of
 from coterie.nouns.errors import ConfigError
+from coterie.nouns.jobs import TASKS_MAX
 from coterie.spark import transforms
 from coterie.spark.plugins import SINKS, SinkEnd, SourceEnd, sink_end, source_end, sources
 from coterie.spark.seams import Share
@@ -69,7 +70,7 @@ def common() -> Definition:
                 documentation="Most tasks that the connector is split into.",
                 default="1",
                 importance=Importance.HIGH,
-                check=at_least(1),
+                check=between(1, TASKS_MAX),
                 group=GROUP,
                 order=2,
                 width=Width.SHORT,

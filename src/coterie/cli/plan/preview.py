@@ -39,11 +39,8 @@ from coterie.config.worker import claimed, claimed_task
 from coterie.herder.group_view import called
 from coterie.nouns.errors import WorldError
 from coterie.nouns.ids import MemberId
-from coterie.nouns.jobs import NO_JOBS, ConnectorName, ConnectorTaskId, Job, Jobs
+from coterie.nouns.jobs import NO_JOBS, TASKS_MAX, ConnectorName, ConnectorTaskId, Job, Jobs
 from coterie.wire.connect import ConnectProtocol
-
-TASKS_MAX = 100_000
-"""Far more than a connector has, and few enough to be planned in seconds."""
 
 _WHY: Mapping[Why | Reason, str] = {
     Why.DELETED: "it is deleted",
