@@ -134,6 +134,10 @@ def test_a_write_looks_again_for_the_end_of_a_log_that_cannot_be_reached() -> No
         (" ", RequestRefused),
         ("a/b", RequestRefused),
         ("a\n", RequestRefused),
+        (".", RequestRefused),
+        ("..", RequestRefused),
+        ("...", ConnectorInfo),
+        (".a", ConnectorInfo),
     ],
 )
 def test_a_connectors_name_fits_a_path_and_a_folder(name: str, answer: type[Answer]) -> None:

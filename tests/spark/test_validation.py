@@ -6,6 +6,7 @@ import pytest
 
 from coterie.nouns.errors import ConfigError
 from coterie.nouns.jobs import TASKS_MAX, ConnectorName
+from coterie.spark.checkpoint import NAME_BYTES_MAX
 from tests.spark.conftest import Rig
 
 pytestmark = [pytest.mark.spark, pytest.mark.asyncio(loop_scope="session"), pytest.mark.timeout(120)]
@@ -23,6 +24,11 @@ WRONG: list[tuple[dict[str, str | None], set[str]]] = [
     ({"tasks.max": "1" * 5_000}, {"tasks.max"}),
     ({"tasks.max": str(TASKS_MAX)}, set()),
     ({"tasks.max": str(TASKS_MAX + 1)}, {"tasks.max"}),
+    ({"name": "n" * NAME_BYTES_MAX}, set()),
+    ({"name": "n" * (NAME_BYTES_MAX + 1)}, {"name"}),
+    ({"name": "ü" * (NAME_BYTES_MAX // 6)}, set()),
+    ({"name": "ü" * (NAME_BYTES_MAX // 6 + 1)}, {"name"}),
+    ({"name": " "}, {"name"}),
     ({"source.schema": "row BIGINTT"}, {"source.schema"}),
     ({"source.schemas": "x"}, {"source.schemas"}),
     ({"sink.pth": "x"}, {"sink.pth"}),

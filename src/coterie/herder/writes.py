@@ -142,7 +142,8 @@ def on_validated(turn: Turn, event: ConfigValidated) -> None:
         message = f"Failed to validate the config: {event.failure}"
         _answer(turn, write, RequestRefused(problem=Problem.NOT_VALIDATED, message=message))
         return
-    errors = {**_name_errors(write.kind.request.connector), **event.errors}
+    # The runtime may refuse the name as well; one sentence about it is enough.
+    errors = {**event.errors, **_name_errors(write.kind.request.connector)}
     if errors:
         _answer(turn, write, RequestRefused(problem=Problem.BAD_REQUEST, message=invalid_config_message(errors)))
     else:
@@ -226,6 +227,9 @@ _NAME_SIZE_MAX = 255
 def _name_errors(name: ConnectorName) -> dict[str, list[str]]:
     if not name.strip():
         return {"name": ["Invalid value  for configuration name: String may not be empty"]}
+    if name in (".", ".."):
+        # Clients resolve these in a URL's path before they send it, so that no request reaches such a connector.
+        return {"name": [f"Invalid value {name} for configuration name: a URL's path cannot hold it"]}
     if not name.isprintable() or "/" in name:
         # A name with a slash could be created, as in Connect, and then be reached by no path.
         return {"name": [f"Invalid value {name!r} for configuration name: it holds a slash or control characters"]}

@@ -32,7 +32,7 @@ from urllib.parse import quote
 
 from coterie.nouns.errors import CoterieError, WorldError
 from coterie.nouns.ids import Incarnation
-from coterie.nouns.jobs import ConnectorTaskId
+from coterie.nouns.jobs import TASKS_MAX, ConnectorTaskId
 
 LINEAGE = "lineage"
 GENESIS = "0-genesis"
@@ -89,6 +89,11 @@ def check_location(location: Path) -> None:
 def task_folder(location: Path, task: ConnectorTaskId, incarnation: Incarnation) -> Path:
     """Where the checkpoints of ``task`` live; odd characters of a connector's name are written as in URLs."""
     return location / f"{safe_name(task.connector)}-{safe_name(incarnation)}" / str(task.task)
+
+
+NAME_BYTES_MAX = 255 - len(f"-{TASKS_MAX}--") - 2 * len(uuid.UUID(int=0).hex)
+"""How long a connector's :func:`safe_name` may be. File systems take names of 255 bytes, and the longest name that is
+made of a connector's is that of a folder in which a sink stages: task number, lineage and an id of its own follow."""
 
 
 def safe_name(text: str) -> str:

@@ -10,6 +10,7 @@ from coterie.config.definition import Definition, Importance, Key, Type, Width, 
 from coterie.nouns.errors import ConfigError
 from coterie.nouns.jobs import TASKS_MAX
 from coterie.spark import transforms
+from coterie.spark.checkpoint import NAME_BYTES_MAX, safe_name
 from coterie.spark.plugins import SINKS, SinkEnd, SourceEnd, sink_end, source_end, sources
 from coterie.spark.seams import Share
 
@@ -36,6 +37,17 @@ _OTHERWISE = (
 """What to do with a config that does not fit a connector's checkpoints, except to keep the old value."""
 
 
+def _fits_folders(name: str) -> str | None:
+    """A check: a connector's checkpoints and files are in folders that are named after it."""
+    size = len(safe_name(name).encode())
+    if size > NAME_BYTES_MAX:
+        return (
+            f"It is too long for the names of folders: it takes {size} bytes there, and may take {NAME_BYTES_MAX}. An "
+            "ASCII letter or digit takes 1, most other characters take 3 for each of their bytes in UTF-8"
+        )
+    return not_blank(name)
+
+
 @cache
 def common() -> Definition:
     """The keys that every connector has, whatever its source and sink."""
@@ -47,7 +59,7 @@ def common() -> Definition:
                 documentation="Name of the connector, unique among all.",
                 importance=Importance.HIGH,
                 optional=True,
-                check=not_blank,
+                check=_fits_folders,
                 group=GROUP,
                 order=0,
                 width=Width.MEDIUM,
