@@ -262,6 +262,18 @@ async def test_a_plug_in_that_blocks_holds_up_nobody_else(cluster: Cluster) -> N
     await until(lambda: cluster.running_tasks() == ["a-0", "b-0", "c-0", "orders-0"])
 
 
+async def test_the_event_loop_comes_round_between_two_steps(cluster: Cluster) -> None:
+    """Otherwise no heartbeat leaves until all events that have gathered are dealt with."""
+    running = await cluster.start()
+    asked = [asyncio.create_task(running.worker.ask(DescribeWorker())) for _ in range(100)]
+    rounds = 0
+    while not all(one.done() for one in asked):
+        await asyncio.sleep(0)
+        rounds += 1
+    assert all(isinstance(one.result(), WorkerView) for one in asked)
+    assert rounds >= len(asked)
+
+
 async def test_a_dead_runtime_ends_the_worker_with_its_reason(cluster: Cluster) -> None:
     one = await cluster.start()
     await cluster.create("orders")

@@ -293,6 +293,9 @@ class Worker:
                 raise
             for effect in output.effects:
                 self._perform(effect, group)
+            # An inbox that holds events returns them without a pause, and heartbeats and requests would wait until it
+            # is empty: for seconds where many tasks have started at once.
+            await asyncio.sleep(0)
 
     async def _next_event(self) -> Event | asyncio.Event:
         if (order := self._shutdown) is not None:
