@@ -112,6 +112,8 @@ async def test_a_query_that_died_can_be_started_again_on_the_same_checkpoint(rig
     assert held is not None
     died = await rig.end_of(start.task)
     assert (died.is_held, died.can_restart) == (True, True)
+    cause = f"Batch 0 failed: Nothing can be written to sink.path={tmp_path / 'out'}: Not a directory"
+    assert died.trace.startswith(f"{cause}\n\n")
     assert last_batch(held.path / "offsets") == 0
     (tmp_path / "out").unlink()
     await rig.runtime.restart(start.task)
@@ -185,15 +187,26 @@ async def test_a_malformed_line_fails_the_task_with_its_file(rig: Rig, tmp_path:
     write_file(tmp_path / "in", "good.csv", [(1, 1.0, 1)])
     bad = tmp_path / "in" / "bad.csv"
     bad.write_text("row,delay,distance\n2,1.0,1\n3,not a number,1\n")
-    trace = await fails(rig, rig.config(tmp_path), "malformed")
-    assert bad.name in trace
+    cause = (await fails(rig, rig.config(tmp_path), "malformed")).splitlines()[0]
+    assert bad.name in cause
+    assert "Malformed records are detected in record parsing: [3,null,1]" in cause
     assert rows_of(tmp_path / "out") == []
+    json = {"source.format": "json", "source.path": str(tmp_path / "json")}
+    cut_off = write_file(tmp_path / "json", "cut off.json", [])
+    cut_off.write_text('{"row": 1, "delay": 1.0, "distance": 2}\n{"row": 2, "del\n')
+    config = {key: value for key, value in rig.config(tmp_path).items() if not key.startswith("source.option")} | json
+    cause = (await fails(rig, config, "malformed-json")).splitlines()[0]
+    assert "cut%20off.json" in cause
+    assert "Malformed records are detected in record parsing" in cause
 
 
 async def test_a_header_with_other_columns_fails_the_task(rig: Rig, tmp_path: Path) -> None:
     (tmp_path / "in").mkdir()
     (tmp_path / "in" / "swapped.csv").write_text("row,distance,delay\n1,2,3\n")
-    assert "header" in await fails(rig, rig.config(tmp_path), "header")
+    cause = (await fails(rig, rig.config(tmp_path), "header")).splitlines()[0]
+    assert cause.startswith("Batch 0 failed: ")
+    assert "CSV header does not conform to the schema. Header: row, distance, delay" in cause
+    assert "swapped.csv" in cause
 
 
 async def test_a_file_of_any_age_is_read(rig: Rig, tmp_path: Path) -> None:

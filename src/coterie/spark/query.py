@@ -15,6 +15,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 from coterie.nouns.errors import WorldError
 from coterie.nouns.jobs import ConnectorTaskId
 from coterie.spark.checkpoint import HeldCheckpoint, batch_in_flight, is_taken, last_batch
+from coterie.spark.failures import sentence_of, sentence_of_java
 from coterie.spark.fence import Fence, FencedError
 from coterie.spark.pipeline import Pipeline
 from coterie.spark.seams import Batch, TaskLineage
@@ -34,6 +35,8 @@ class TaskQuery:
         self.fence = fence
         self.refusal: str | None = None
         """Why a batch was refused; starting again would refuse it again."""
+        self._cause: str | None = None
+        """What the last batch failed of, in one line; Spark knows of it only that Python raised something."""
         self._spark = spark
         self._pipeline = pipeline
         self._lineage = TaskLineage(task=task, lineage=held.lineage)
@@ -59,6 +62,7 @@ class TaskQuery:
         with self._starting:
             if self.fence.closed:
                 raise FencedError
+            self._cause = None
             self._query = writer.start()
             return self._query
 
@@ -88,7 +92,10 @@ class TaskQuery:
         if self.refusal is not None:
             return self.refusal
         failure = self._query.exception() if self._query is not None else None
-        return "The query ended without an error" if failure is None else str(failure)
+        if failure is None:
+            return "The query ended without an error"
+        assert self._query is not None
+        return f"{self._cause or sentence_of_java(self._query._jsq.exception().get())}\n\n{failure}"
 
     def stop(self, *, grace_ms: int) -> None:
         """Let the last batch commit within ``grace_ms``, else interrupt it. No effect comes from here afterwards."""
@@ -145,6 +152,9 @@ class TaskQuery:
             raise
         except FencedError:
             log.info("%s: batch %d was not put in place: the task is no longer ours", self.task, batch_id)
+            raise
+        except Exception as error:
+            self._cause = f"Batch {batch_id} failed: {sentence_of(error)}"
             raise
 
 

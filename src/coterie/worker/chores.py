@@ -166,8 +166,11 @@ class Chores:
 
 
 def _trace_of(error: Exception) -> str:
-    """Our own errors say all in their message; of others the way to them is worth more."""
-    return str(error) if isinstance(error, CoterieError) else "".join(traceback.format_exception(error))
+    """Our own errors say all in their message; of others the stack follows it."""
+    if isinstance(error, CoterieError):
+        return str(error)
+    cause = "".join(traceback.format_exception_only(error))
+    return f"{cause}\n{''.join(traceback.format_exception(error))}"
 
 
 def _way_to(error: Exception) -> str:

@@ -141,8 +141,12 @@ class StagedFiles:
         self._folder = sink.path / STAGING / f"{_key(lineage)}-{uuid.uuid4().hex}"
         self._mark = self._folder / "mark"
         self.out = self._folder / "out"
-        self._folder.mkdir(parents=True)
-        self._mark.touch()
+        try:
+            self._folder.mkdir(parents=True)
+            self._mark.touch()
+        except OSError as error:
+            # Not a refusal: the next start may find the folder in order.
+            raise OSError(error.errno, f"Nothing can be written to sink.path={sink.path}: {error.strerror}") from None
 
     def put_in_place(self) -> None:
         """Rename the copy to what readers see, unless the batch has no rows or another copy of it stands there.

@@ -1,0 +1,47 @@
+"""A failure's first line names the cause; ``test_runtime.py`` has those of a real Spark."""
+
+import errno
+from dataclasses import dataclass
+
+from coterie.nouns.errors import ConfigError, WorldError
+from coterie.spark.failures import sentence_of, sentence_of_java, trace_of
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Throwable:
+    """What py4j shows of a Java exception."""
+
+    message: str | None
+    cause: "Throwable | None" = None
+
+    def getMessage(self) -> str | None:
+        return self.message
+
+    def getCause(self) -> "Throwable | None":
+        return self.cause
+
+
+def test_an_error_of_ours_is_its_sentence_and_has_no_stack() -> None:
+    assert trace_of(WorldError("the folder is gone")) == "the folder is gone"
+    assert trace_of(ConfigError({"a": ["no"]})) == "a: no"
+
+
+def test_any_other_error_is_one_line_and_its_stack() -> None:
+    try:
+        raise OSError(errno.ENOENT, "No such file or directory", "/out")
+    except OSError as error:
+        first, blank, *stack = trace_of(error).splitlines()
+    assert (first, blank) == ("No such file or directory: /out", "")
+    assert stack[0] == "Traceback (most recent call last):"
+    assert sentence_of(ValueError("no\nnumber")) == "ValueError: no number"
+
+
+def test_java_exceptions_are_told_from_the_outermost_to_the_cause_without_repetition() -> None:
+    number = Throwable(message='For input string: "x"')
+    malformed = Throwable(message="Malformed records.\n  Mode: FAILFAST. SQLSTATE: 22023", cause=number)
+    repeated = Throwable(message=malformed.message, cause=malformed)
+    reading = Throwable(message="Cannot read a.csv. SQLSTATE: KD001\n\tat java.lang.Thread.run", cause=repeated)
+    wanted = 'Cannot read a.csv. Cause: Malformed records. Mode: FAILFAST. Cause: For input string: "x"'
+    assert sentence_of_java(reading) == wanted
+    assert sentence_of_java(Throwable(message=None)) == "Spark gives no reason"
+    assert len(sentence_of_java(Throwable(message="x" * 5_000))) == 601
