@@ -135,8 +135,10 @@ async def test_whatever_a_restart_raises_it_can_be_tried_again(
     write_file(tmp_path / "in", "a.csv", [(1, 1.0, 1)])
     assert (await rig.end_of(start.task)).is_held
     for _ in range(2):
-        with pytest.raises(OSError, match="Stale file handle"):
-            await rig.runtime.restart(start.task)
+        await rig.runtime.restart(start.task)
+        died = await rig.end_of(start.task)
+        assert (died.is_held, died.can_restart) == (True, True)
+        assert died.trace.startswith("The query did not start: Stale file handle")
     await rig.runtime.stop(start.task, grace_ms=0)
     with pytest.raises(WorldError, match="no checkpoint"):
         await rig.runtime.restart(start.task)
@@ -207,6 +209,13 @@ async def test_a_header_with_other_columns_fails_the_task(rig: Rig, tmp_path: Pa
     assert cause.startswith("Batch 0 failed: ")
     assert "CSV header does not conform to the schema. Header: row, distance, delay" in cause
     assert "swapped.csv" in cause
+
+
+async def test_a_source_folder_that_is_missing_fails_the_task_by_name(rig: Rig, tmp_path: Path) -> None:
+    config = rig.config(tmp_path)
+    (tmp_path / "in").rmdir()
+    cause = (await fails(rig, config, "missing")).splitlines()[0]
+    assert cause == f"The query did not start: [PATH_NOT_FOUND] Path does not exist: {tmp_path / 'in'}."
 
 
 async def test_a_file_of_any_age_is_read(rig: Rig, tmp_path: Path) -> None:

@@ -128,17 +128,20 @@ class TaskRuntime(Protocol):
         ...
 
     async def start(self, start: TaskStart) -> None:
-        """Take the task's checkpoint over and start its query; returns when it runs.
+        """Take the task's checkpoint over and start its query; returns when the query runs. It also returns when the
+        query did not start on the checkpoint that was taken over: that is reported as :class:`TaskDied`.
 
-        :raises ConfigError, WorldError: when it cannot start; the task is FAILED with it.
+        :raises ConfigError, WorldError: when the checkpoint cannot be taken over; the task is FAILED with it.
         """
         ...
 
     async def restart(self, task: ConnectorTaskId) -> None:
         """Start the query of a task that died (:class:`TaskDied`) again, on the checkpoint that the task holds: nothing
-        is taken over. Returns when it runs.
+        is taken over. Returns when the query runs, when it did not start (reported as :class:`TaskDied`), and when the
+        task was stopped meanwhile.
 
-        :raises ConfigError, WorldError: when it does not start; it counts as one more death, which is not reported.
+        :raises WorldError: when the task holds no checkpoint here, or nothing can run here any more; it counts as one
+            more death, which is not reported.
         """
         ...
 

@@ -21,7 +21,6 @@ import asyncio
 import logging
 import threading
 import time
-import traceback
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -31,10 +30,11 @@ from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
 
 from coterie.herder.seams import TaskDied, TaskHalted, TaskProgressed, TaskStart
-from coterie.nouns.errors import WorldError
+from coterie.nouns.errors import ConfigError, WorldError
 from coterie.nouns.jobs import ConnectorTaskId
 from coterie.spark.checkpoint import HeldCheckpoint, take_over, task_folder
 from coterie.spark.events import Events
+from coterie.spark.failures import sentence_of, trace_of
 from coterie.spark.fence import Fence, FencedError
 from coterie.spark.pipeline import Pipeline
 from coterie.spark.query import TaskQuery
@@ -49,6 +49,8 @@ STARTS_AT_ONCE = 4
 """How many queries are started at the same time; more only take turns on the same two or four cores."""
 STOPS_AT_ONCE = 64
 """How many are stopped at the same time: each may hang in Spark for a while, and none may wait for another."""
+REPORTS_AT_ONCE = 4
+"""How many failures are asked for their cause at the same time."""
 LOOK_EVERY_MS = 300
 """How often the queries are asked for their progress."""
 
@@ -114,9 +116,10 @@ class Supervisor:
         self._runs: list[QueryRun] = []
         """All runs that have not ended. A task has at most one run with a query."""
         self._watcher: threading.Thread | None = None
-        # Two pools: a start that blocks in a plug-in must not delay a stop.
+        # Pools of their own: a start that blocks in a plug-in must delay neither a stop nor the report of a failure.
         self._starts = ThreadPoolExecutor(STARTS_AT_ONCE, thread_name_prefix="coterie-start")
         self._stops = ThreadPoolExecutor(STOPS_AT_ONCE, thread_name_prefix="coterie-stop")
+        self._reports = ThreadPoolExecutor(REPORTS_AT_ONCE, thread_name_prefix="coterie-report")
 
     def watch(self) -> None:
         """Begin to look at the runs, on a thread; the session is open."""
@@ -190,7 +193,7 @@ class Supervisor:
 
     def join(self) -> None:
         """Wait for the threads; the session was closed, so that none of them waits for a query."""
-        for pool in (self._starts, self._stops):
+        for pool in (self._starts, self._stops, self._reports):
             pool.shutdown(cancel_futures=True)
 
     # -- starts and stops, on threads ---------------------------------------------------------------------------------
@@ -219,16 +222,11 @@ class Supervisor:
 
     def _start_query(self, run: QueryRun, query: TaskQuery) -> None:
         """Start the query; the run is QueryRunning afterwards, or QueryFailed, unless it ended meanwhile."""
-        died: TaskDied | None = None
-        try:
-            query.start()
-        except (PySparkException, Py4JError) as error:
-            self._session()
-            died = TaskDied(task=run.task, trace=f"The query did not start: {error}", is_held=not query.taken)
-            if not died.is_held:
-                query.stop(grace_ms=0)
-                self._events.put(died)
-                return
+        died = self._begin_query(run, query)
+        if died is not None and not died.is_held:
+            query.stop(grace_ms=0)
+            self._events.put(died)
+            return
         with self._lock:
             self._session()
             if not run.fence.closed:
@@ -240,6 +238,25 @@ class Supervisor:
                 return
         self._events.put(TaskHalted(task=run.task))
         query.stop(grace_ms=0)
+
+    def _begin_query(self, run: QueryRun, query: TaskQuery) -> TaskDied | None:
+        """Start the query. None when it runs, else the event that reports the failed start.
+
+        :raises FencedError: when the run was stopped meanwhile.
+        :raises WorldError: when Spark is not running here any more.
+        """
+        try:
+            query.start()
+        except FencedError:
+            raise
+        except Exception as error:  # noqa: BLE001 - a plug-in may raise anything; it is this task's failure
+            self._session()
+            log.warning("%s: the query did not start: %.500s", run.task, sentence_of(error))
+            if query.taken:
+                return _taken(run)
+            trace = f"The query did not start: {trace_of(error)}"
+            return TaskDied(task=run.task, trace=trace, is_held=True, can_restart=not isinstance(error, ConfigError))
+        return None
 
     def _begin_stop(self, task: ConnectorTaskId) -> tuple[QueryRun, TaskQuery] | None:
         with self._lock:
@@ -268,11 +285,14 @@ class Supervisor:
                 except (PySparkException, Py4JError, OSError) as error:
                     # The JVM is going: the thread that waits for it reports that.
                     log.debug("%s: no look: %s", run.task, error)
-                except Exception:
-                    # The other runs are still watched, and this one is reported.
+                except Exception as error:
+                    # The other runs are still watched, and this one is reported; its checkpoint is held until the stop.
                     log.exception("%s cannot be watched", run.task)
-                    trace = traceback.format_exc()
-                    self._give_up(run, TaskDied(task=run.task, trace=trace, is_held=True, can_restart=False))
+                    state = run.state
+                    if isinstance(state, QueryRunning):
+                        run.fence.close()
+                        died = TaskDied(task=run.task, trace=trace_of(error), is_held=True, can_restart=False)
+                        self._move(run, state, QueryFailed(query=state.query), died)
 
     def _look(self, run: QueryRun) -> None:
         state = run.state
@@ -294,10 +314,10 @@ class Supervisor:
         if not is_alive:
             dead = QueryFailed(query=query)
             if self._move(run, state, dead):
-                self._starts.submit(self._report, run, dead)
+                self._reports.submit(self._report, run, dead)
 
     def _report(self, run: QueryRun, dead: QueryFailed) -> None:
-        """Say what the query died of."""
+        """Report the cause of the query's failure."""
         query = dead.query
         try:
             trace = query.trace()
@@ -316,16 +336,17 @@ class Supervisor:
     def _restart(self, run: QueryRun, restarting: QueryRestarting) -> None:
         query = restarting.query
         try:
-            query.start()
+            died = self._begin_query(run, query)
         except FencedError:
             log.info("%s was stopped while it was started again", run.task)
-        except Exception as error:
-            log.warning("%s: the query did not start again: %s", run.task, error)
-            self._move(run, restarting, QueryFailed(query=query))
-            if query.taken:
-                self._give_up(run, _taken(run))
-            raise
-        self._move(run, restarting, QueryRunning(query=query, progress=None))
+            self._give_up(run, _taken(run))
+            return
+        if died is None:
+            self._move(run, restarting, QueryRunning(query=query, progress=None))
+        elif died.is_held:
+            self._move(run, restarting, QueryFailed(query=query), died)
+        else:
+            self._give_up(run, died)
 
     def _give_up(self, run: QueryRun, event: TaskDied) -> None:
         """End a run by ourselves; reported before the query is stopped, which takes time: the fence is closed."""
@@ -362,7 +383,9 @@ class Supervisor:
         run.state = QueryEnded()
         self._runs.remove(run)
 
-    def _move(self, run: QueryRun, before: QueryState, after: QueryState, event: TaskProgressed | None = None) -> bool:
+    def _move(
+        self, run: QueryRun, before: QueryState, after: QueryState, event: TaskProgressed | TaskDied | None = None
+    ) -> bool:
         """Whether ``run`` was still in the state ``before``, and now is in ``after``, with ``event`` reported."""
         with self._lock:
             if run.state is not before:
