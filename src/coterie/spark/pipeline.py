@@ -86,5 +86,5 @@ def task_configs(
 
 
 def resolved(config: Mapping[str, str]) -> Mapping[str, str]:
-    """``config`` as a plug-in gets it: the one place where references to secrets will be replaced by what they name."""
+    """Returns ``config`` unchanged: references to secrets are not supported yet."""
     return config

@@ -54,7 +54,7 @@ class Source(Protocol):
 
     @classmethod
     def parts(cls, config: EndConfig) -> Sequence[str]:
-        """The names of what there is to split now. A source that grows is asked again while it runs.
+        """The names of the parts that exist now.
 
         :raises ConfigError: when a value is not valid; names its key.
         :raises WorldError: when the source cannot be reached.
