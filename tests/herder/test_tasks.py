@@ -2,6 +2,7 @@
 
 from coterie.herder.messages import (
     RestartTask,
+    Say,
     StartTask,
     StopTask,
     TaskStarted,
@@ -174,6 +175,17 @@ def test_a_checkpoint_that_is_taken_while_its_query_is_dead_is_not_restarted_on(
     assert not herder.take(StopTask), "the runtime has let go of it"
     herder.tell(ProvedUntil(until_ms=herder.now_ms + 2_000_000, session_timeout_ms=1_500_000))
     assert [order.start.task for order in herder.take(StartTask)] == [TASKS[0]], "a start takes over"
+
+
+def test_a_failed_task_that_is_halted_while_it_is_stopped_is_not_reported_as_one_that_starts_again() -> None:
+    herder = running()
+    dies(herder, can_restart=False)
+    assert herder.take(StopTask)
+    herder.take(Say)
+    herder.tell(TaskHalted(task=TASKS[0]))
+    assert not herder.take(Say)
+    herder.tell(TaskStopped(task=TASKS[0]))
+    assert status(herder) == (State.FAILED, "boom")
 
 
 def test_a_query_that_dies_before_its_start_returned_is_started_again() -> None:

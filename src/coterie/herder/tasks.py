@@ -170,7 +170,7 @@ def on_died(turn: Turn, event: TaskDied) -> None:
 
 
 def on_halted(turn: Turn, event: TaskHalted) -> None:
-    _on_taken(turn, event.task, "halted, for this worker stood still")
+    _on_taken(turn, event.task, "halted because this worker's process stood still")
 
 
 def _after_death(turn: Turn, event: TaskDied, before: Starting | Running | Restarting) -> Dead:
@@ -199,12 +199,16 @@ def _on_taken(turn: Turn, task: ConnectorTaskId, how: str) -> None:
         case Starting() | Restarting() as state:
             run.state = replace(state, end=taken)
         case Stopping(then=Failed()):
-            pass
+            return  # The task has failed: this start is not tried again.
         case Stopping() as stopping:
             run.state = replace(stopping, then=taken)
         case _:
             run.state = taken
-    turn.order(Say(text=f"Task {task} was {how}; it stays stopped until it is known to be ours"))
+    text = (
+        f"Task {task} was {how}. It starts here again after the group's coordinator has answered a heartbeat that is "
+        "sent from now on."
+    )
+    turn.order(Say(text=text))
 
 
 def on_proved(turn: Turn, event: ProvedUntil) -> None:
