@@ -2,7 +2,7 @@
 
 import ast
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import pytest
@@ -20,49 +20,116 @@ PARTS = ("place", "rounds", "lead", "work", "requests", "life", "rotation", "run
 """What the parts are called wherever one of their fields is assigned."""
 
 
-def assigned_fields(module: Path) -> Iterator[tuple[str, str]]:
-    """Part and field of each assignment, of entries of a field as well; but for those of constructors."""
-    for node in ast.walk(ast.parse(module.read_text())):
+MUTATORS = frozenset(
+    ("add", "append", "clear", "discard", "extend", "insert", "pop", "popitem", "remove", "setdefault", "update")
+)
+"""Methods by which dicts, lists and sets change."""
+STEP = "turn"
+"""The working set of one step: it is no part of a herder, and several modules write to it."""
+
+
+def written_fields(tree: ast.Module) -> Iterator[tuple[str, str]]:
+    """Part and field of each assignment to a field or to its entries, and of each call that changes a field in place;
+    but for those of constructors."""
+    functions = [node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)]
+    for function in functions:
+        aliases = dict(_aliases(function))
+        for node in ast.walk(function):
+            match node:
+                case ast.Assign(targets=targets) | ast.Delete(targets=targets):
+                    for one in targets:
+                        yield from _fields_of(one, aliases)
+                case ast.AugAssign(target=target) | ast.AnnAssign(target=target) | ast.For(target=target):
+                    yield from _fields_of(target, aliases)
+                case ast.Call(func=ast.Attribute(value=target, attr=method)) if method in MUTATORS:
+                    yield from _changed_in_place(target, aliases)
+                case _:
+                    pass
+
+
+def _aliases(function: ast.FunctionDef) -> Iterator[tuple[str, ast.Attribute]]:
+    """The local names of a function that stand for attributes."""
+    for node in ast.walk(function):
         match node:
-            case ast.Assign(targets=targets) | ast.Delete(targets=targets):
-                for one in targets:
-                    yield from _fields_of(one)
-            case ast.AugAssign(target=target) | ast.AnnAssign(target=target):
-                yield from _fields_of(target)
+            case ast.Assign(targets=[ast.Tuple(elts=names)], value=ast.Tuple(elts=values)):
+                pairs = zip(names, values, strict=True)
+            case ast.Assign(targets=[name], value=value) | ast.NamedExpr(target=name, value=value):
+                pairs = zip([name], [value], strict=True)
             case _:
-                pass
+                continue
+        for name, value in pairs:
+            if isinstance(name, ast.Name) and isinstance(value, ast.Attribute):
+                yield name.id, value
 
 
-def _fields_of(target: ast.expr) -> Iterator[tuple[str, str]]:
+def _fields_of(target: ast.expr, aliases: Mapping[str, ast.Attribute]) -> Iterator[tuple[str, str]]:
     match target:
         case ast.Tuple(elts=targets):
             for one in targets:
-                yield from _fields_of(one)
+                yield from _fields_of(one, aliases)
         case ast.Subscript(value=value):
-            yield from _fields_of(value)
-        case ast.Attribute(value=ast.Name(id=part) | ast.Attribute(attr=part), attr=field) if part != "self":
+            yield from _changed_in_place(value, aliases)
+        case ast.Attribute(value=ast.Name(id=part) | ast.Attribute(attr=part), attr=field) if part not in (
+            "self",
+            STEP,
+        ):
             yield part, field
         case _:
             pass
+
+
+def _changed_in_place(target: ast.expr, aliases: Mapping[str, ast.Attribute]) -> Iterator[tuple[str, str]]:
+    match target:
+        case ast.Name(id=name) if name in aliases:
+            yield from _fields_of(aliases[name], aliases)
+        case _:
+            yield from _fields_of(target, aliases)
 
 
 @pytest.fixture(scope="module")
 def writers() -> dict[tuple[str, str], set[str]]:
     found: defaultdict[tuple[str, str], set[str]] = defaultdict(set)
     for module in sorted(HOME.rglob("*.py")):
-        for part_and_field in assigned_fields(module):
+        for part_and_field in written_fields(ast.parse(module.read_text())):
             found[part_and_field].add(str(module.relative_to(HOME)))
     return found
 
 
-def test_each_field_is_assigned_in_one_module(writers: dict[tuple[str, str], set[str]]) -> None:
+def test_each_field_is_written_in_one_module(writers: dict[tuple[str, str], set[str]]) -> None:
     assert len(writers) > 40, "the parts are found"
     assert {field: modules for field, modules in writers.items() if len(modules) > 1} == {}
 
 
-def test_fields_are_assigned_by_the_names_of_their_parts_alone(writers: dict[tuple[str, str], set[str]]) -> None:
+def test_fields_are_written_by_the_names_of_their_parts_alone(writers: dict[tuple[str, str], set[str]]) -> None:
     """Otherwise two names of one part could hide two writers."""
     assert {part for part, _ in writers} <= set(PARTS)
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "turn.herder.work.runs = {}",
+        "herder.work.runs[task] = run",
+        "del work.runs[task]",
+        "work.runs |= more",
+        "work.runs: Runs = {}",
+        "first, work.runs = runs",
+        "for work.runs in several: pass",
+        "work.runs.pop(task)",
+        "work.runs[task].append(run)",
+        "runs = turn.herder.work.runs; runs[task] = run",
+        "herder, runs = turn.herder, turn.herder.work.runs; del runs[task]",
+        "runs = herder.work.runs; runs.update(more)",
+        "if (runs := work.runs): runs.clear()",
+    ],
+)
+def test_each_way_to_write_a_field_is_seen(line: str) -> None:
+    assert list(written_fields(ast.parse(f"def change(turn):\n    {line}"))) == [("work", "runs")]
+
+
+@pytest.mark.parametrize("line", ["runs = work.runs", "runs = dict(work.runs); runs[task] = run", "self.runs = {}"])
+def test_a_local_value_is_no_field(line: str) -> None:
+    assert not list(written_fields(ast.parse(f"def change(turn):\n    {line}")))
 
 
 def in_round(*, is_lost: bool = False) -> InRound:
