@@ -138,8 +138,8 @@ def on_answer(turn: Turn, event: Answered[Response]) -> None:
             on_known(turn, response)
         case Joins() as joins, JoinResponse() as response:
             on_joined(turn, joins, response)
-        case Syncs(asked=asked), SyncResponse() as response:
-            on_synced(turn, asked, response)
+        case Syncs() as syncs, SyncResponse() as response:
+            on_synced(turn, syncs, response)
         case asked, response:
             raise AssertionError(f"{asked} was answered by {type(response).__name__}")
 

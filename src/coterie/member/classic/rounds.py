@@ -223,10 +223,12 @@ def on_accepted(turn: Turn, asked: InFlight[JoinRequest], response: JoinResponse
     member, former = turn.member, turn.member.place
     protocol = spoken(member, response.protocol)
     if isinstance(former, InGroup):
-        member.place = replace(former, generation=response.generation, protocol=protocol, may_have_missed_vote=False)
+        place = replace(former, generation=response.generation, protocol=protocol, may_have_missed_vote=False)
+        member.place = place
         renew_lease(turn, asked)
     else:
-        member.place = InGroup(member_id=response.member_id, generation=response.generation, protocol=protocol)
+        place = InGroup(member_id=response.member_id, generation=response.generation, protocol=protocol)
+        member.place = place
     turn.order(MemberStateChanged(state=MemberState.COMPLETING_REBALANCE))
     set_heartbeat(turn)
     if protocol is None:
@@ -234,7 +236,7 @@ def on_accepted(turn: Turn, asked: InFlight[JoinRequest], response: JoinResponse
         retry_later(turn)
     elif response.leader == response.member_id and not response.skip_assignment:
         member.former_life = False
-        member.round = Computes()
+        member.round = Computes(protocol=protocol)
         read = {other: read_metadata(turn, other, data) for other, data in (response.members or {}).items()}
         members = {
             other: report_of(metadata, response.instance_ids.get(other), protocol)
@@ -250,7 +252,7 @@ def on_accepted(turn: Turn, asked: InFlight[JoinRequest], response: JoinResponse
             # An eager assignment is the whole, so one that was made for a former life is as good for this one. (But a
             # leader that is back has lost what it assigned.)
             member.former_life = False
-        sync(turn, {})
+        sync(turn, place, protocol, {})
 
 
 def on_error(turn: Turn, error: ErrorCode) -> None:
@@ -287,17 +289,17 @@ def read_metadata(turn: Turn, other: MemberId, data: bytes) -> WorkerMetadata | 
 def on_install(turn: Turn, event: Install) -> None:
     member, token = turn.member, RoundToken.of(event.token)
     match member.round, member.place:
-        case Computes(), InGroup(generation=generation) if token.generation == generation:
-            sync(turn, assignments_of(event.computed, leader=member.member_id, leader_url=member.settings.url))
+        case Computes(protocol=protocol), InGroup() as place if token.generation == place.generation:
+            assignments = assignments_of(event.computed, leader=member.member_id, leader_url=member.settings.url)
+            sync(turn, place, protocol, assignments)
         case _:
             pass  # It is of another round.
 
 
-def sync(turn: Turn, assignments: Mapping[MemberId, WorkerAssignment]) -> None:
-    member, place = turn.member, turn.member.place
-    assert isinstance(place, InGroup)
-    protocol = place.protocol
-    assert protocol is not None
+def sync(
+    turn: Turn, place: InGroup, protocol: ConnectProtocol, assignments: Mapping[MemberId, WorkerAssignment]
+) -> None:
+    member = turn.member
     request = SyncRequest(
         group_id=member.settings.group_id,
         member_id=place.member_id,
@@ -307,15 +309,15 @@ def sync(turn: Turn, assignments: Mapping[MemberId, WorkerAssignment]) -> None:
         protocol=protocol.wire_name,
         assignments=tuple((other, encode_assignment(protocol, assignments[other])) for other in sorted(assignments)),
     )
-    member.round = Syncs(asked=ask(turn, request))
+    member.round = Syncs(asked=ask(turn, request), protocol=protocol)
 
 
-def on_synced(turn: Turn, asked: InFlight[SyncRequest], response: SyncResponse) -> None:
+def on_synced(turn: Turn, syncs: Syncs, response: SyncResponse) -> None:
     match response.error:
         case ErrorCode.none:
-            renew_lease(turn, asked)
+            renew_lease(turn, syncs.asked)
             if not end_lease_if_over(turn):  # The answer may be older than a pause, and the jobs be assigned to others.
-                on_assignment_bytes(turn, response.assignment)
+                on_assignment_bytes(turn, syncs.protocol, response.assignment)
         case ErrorCode.unknown_member_id:
             on_unknown(turn)
         case ErrorCode.rebalance_in_progress | ErrorCode.illegal_generation:
@@ -324,7 +326,7 @@ def on_synced(turn: Turn, asked: InFlight[SyncRequest], response: SyncResponse) 
             on_error(turn, error)
 
 
-def on_assignment_bytes(turn: Turn, data: bytes) -> None:
+def on_assignment_bytes(turn: Turn, protocol: ConnectProtocol, data: bytes) -> None:
     if not data:
         lose(turn, "the leader has left this worker out: it could not decode this worker's metadata")
         retry_later(turn)
@@ -336,13 +338,12 @@ def on_assignment_bytes(turn: Turn, data: bytes) -> None:
         turn.member.malformed_assignments += 1
         retry_later(turn)
         return
-    on_assignment(turn, assignment)
+    on_assignment(turn, protocol, assignment)
 
 
-def on_assignment(turn: Turn, assignment: WorkerAssignment) -> None:
+def on_assignment(turn: Turn, protocol: ConnectProtocol, assignment: WorkerAssignment) -> None:
     member, place = turn.member, turn.member.place
     assert isinstance(place, InGroup)
-    assert place.protocol is not None
     if member.former_life:
         # Only what was newly assigned to the former life holds for this one: this life runs nothing that it could
         # release, and the delay was counted from another moment. All else that the former life had comes with the next
@@ -361,5 +362,5 @@ def on_assignment(turn: Turn, assignment: WorkerAssignment) -> None:
     unconfirmed = member.assigned_unconfirmed - assignment.revoked
     member.assigned_unconfirmed = unconfirmed | (assignment.assigned - member.owned)
     member.subscription = replace(member.subscription, owned=member.owned | assignment.assigned)
-    announce(turn, place.protocol)
-    turn.order(assigned_to(place.member_id, assignment, generation=place.generation, protocol=place.protocol))
+    announce(turn, protocol)
+    turn.order(assigned_to(place.member_id, assignment, generation=place.generation, protocol=protocol))

@@ -168,10 +168,15 @@ class Joins:
 class Computes:
     """This member leads the generation, and its herder computes the assignments."""
 
+    protocol: ConnectProtocol
+    """The group's choice in this generation; the assignments are encoded by it."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Syncs:
     asked: InFlight[SyncRequest]
+    protocol: ConnectProtocol
+    """The group's choice in this generation."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -285,10 +290,17 @@ class Member:
 
 
 def check(member: Member) -> None:
-    """What holds after every step and ties ``place`` and ``round`` together; all else the unions make impossible."""
+    """What holds after every step beyond what the unions state."""
+    if isinstance(member.ending, Refused):
+        assert isinstance(member.round, NotSubscribed | WaitsToJoin | ReleasesAll), "a refused member is in no round"
+    if isinstance(member.place, InGroup) and member.place.heartbeat is not None:
+        assert member.place.heartbeat.request.member_id == member.place.member_id, "a heartbeat is of this place"
     match member.place, member.round:
-        case InGroup(generation=generation), Syncs(asked=asked):
+        case InGroup(protocol=protocol), Computes(protocol=of_round):
+            assert protocol is of_round, "the round has the protocol of the last join"
+        case InGroup(generation=generation, protocol=protocol), Syncs(asked=asked, protocol=of_round):
             assert asked.request.generation == generation, "a sync is of the last join"
+            assert protocol is of_round, "the round has the protocol of the last join"
         case InGroup(protocol=protocol), ReleasesAll():
             assert protocol is ConnectProtocol.EAGER, "in the group only an eager vote stops everything"
         case InGroup(), round_:
