@@ -7,6 +7,7 @@ from coterie.member.classic.refusals import refusal
 from coterie.member.classic.state import (
     NO_MEMBER,
     Computes,
+    FormerLife,
     HasLeft,
     InFlight,
     InGroup,
@@ -140,7 +141,7 @@ def on_unknown(turn: Turn) -> None:
     else:
         retry_later(turn)
     forget_id(member)
-    member.former_life = None
+    member.former_life = FormerLife.UNASKED
 
 
 def forget_id(member: Member) -> None:

@@ -29,6 +29,7 @@ from coterie.member.classic.state import (
     AsksWhetherKnown,
     AwaitsAnswer,
     Computes,
+    FormerLife,
     InFlight,
     InGroup,
     Joins,
@@ -95,7 +96,7 @@ def join_if_due(turn: Turn) -> None:
             turn.order(MustReleaseAll())
         case WaitsToJoin() | Settled() | ReleasesAll():
             is_static = member.settings.instance_id is not None
-            if is_static and not member.member_id and member.former_life is None:
+            if is_static and not member.member_id and member.former_life is FormerLife.UNASKED:
                 ask_whether_known(turn)
             else:
                 join(turn)
@@ -123,7 +124,7 @@ def join(turn: Turn) -> None:
     member.rejoin_reason = None
     if settings.instance_id is not None and not member.member_id:
         # The answer may get lost; then the group knows this life when it receives the next join.
-        member.former_life = True
+        member.former_life = FormerLife.PRESENT
 
 
 def metadata_of(member: Member) -> WorkerMetadata:
@@ -177,9 +178,9 @@ def ask_whether_known(turn: Turn) -> None:
 def on_known(turn: Turn, response: HeartbeatResponse) -> None:
     match response.error:
         case ErrorCode.unknown_member_id:
-            turn.member.former_life = False
+            turn.member.former_life = FormerLife.ABSENT
         case ErrorCode.fenced_instance_id | ErrorCode.none | ErrorCode.illegal_generation:
-            turn.member.former_life = True
+            turn.member.former_life = FormerLife.PRESENT
         case error:
             on_error(turn, error)
 
@@ -235,7 +236,7 @@ def on_accepted(turn: Turn, asked: InFlight[JoinRequest], response: JoinResponse
         turn.order(Say(text=f"The group has chosen {response.protocol!r}, which this worker never offered"))
         retry_later(turn)
     elif response.leader == response.member_id and not response.skip_assignment:
-        member.former_life = False
+        member.former_life = FormerLife.ABSENT
         member.round = Computes(protocol=protocol)
         read = {other: read_metadata(turn, other, data) for other, data in (response.members or {}).items()}
         members = {
@@ -251,7 +252,7 @@ def on_accepted(turn: Turn, asked: InFlight[JoinRequest], response: JoinResponse
         if protocol is ConnectProtocol.EAGER and not response.skip_assignment:
             # An eager assignment is the whole, so one that was made for a former life is as good for this one. (But a
             # leader that is back has lost what it assigned.)
-            member.former_life = False
+            member.former_life = FormerLife.ABSENT
         sync(turn, place, protocol, {})
 
 
@@ -344,13 +345,13 @@ def on_assignment_bytes(turn: Turn, protocol: ConnectProtocol, data: bytes) -> N
 def on_assignment(turn: Turn, protocol: ConnectProtocol, assignment: WorkerAssignment) -> None:
     member, place = turn.member, turn.member.place
     assert isinstance(place, InGroup)
-    if member.former_life:
+    if member.former_life is FormerLife.PRESENT:
         # Only what was newly assigned to the former life holds for this one: this life runs nothing that it could
         # release, and the delay was counted from another moment. All else that the former life had comes with the next
         # round, whose leader learns that none of it runs any more.
         assignment = replace(assignment, revoked=NO_JOBS, delay_ms=0)
         member.rejoin_reason = member.rejoin_reason or "this static member has begun a new life"
-    member.former_life = False
+    member.former_life = FormerLife.ABSENT
     member.retries = member.malformed_assignments = 0
     member.place = replace(place, assignment=assignment)
     member.round = Settled(hold_join_until_ms=turn.now_ms + member.settings.hold_ms)

@@ -7,6 +7,7 @@ Their states, events and transitions stand as tables in docs/states.md.
 """
 
 from dataclasses import dataclass
+from enum import Enum, auto
 from itertools import count
 from typing import Generic, TypeAlias, TypeVar
 
@@ -155,12 +156,21 @@ class AsksWhetherKnown:
     asked: InFlight[HeartbeatRequest]
 
 
+class FormerLife(Enum):
+    """Whether the next assignment may have been made for a former life of a static member's instance id."""
+
+    UNASKED = auto()
+    """The group was not asked yet."""
+    ABSENT = auto()
+    PRESENT = auto()
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Joins:
     asked: InFlight[JoinRequest]
     reported: Subscribe
     """What the join reports."""
-    former_life: bool | None
+    former_life: FormerLife
     """``Member.former_life`` as it was before this join was sent."""
 
 
@@ -243,9 +253,8 @@ class Member:
         these jobs are added to what it owns."""
         self.rejoin_reason: str | None = None
         """Why another round is wanted; None when none is. May be set in any round: the next join sends it."""
-        self.former_life: bool | None = None
-        """Static members: whether the next assignment may have been made for a former life of this instance id; None:
-        not asked yet. No part of the place, as a loss before that assignment does not change it."""
+        self.former_life = FormerLife.UNASKED
+        """No part of the place, as a loss before the next assignment does not change it."""
         self.retries = 0
         """Retries since the last assignment; they set the back-off."""
         self.malformed_assignments = 0
