@@ -64,7 +64,7 @@ def test_whoever_could_not_start_again_says_so_and_stops_nothing() -> None:
     )
     hand.obey()
     assert not hand.take(StopTask)
-    assert not hand.herder.life.is_restarting
+    assert not hand.herder.life.is_relaunching
 
 
 def test_a_leader_asks_for_a_round_in_its_next_life_to_know_its_members_again() -> None:
@@ -131,7 +131,7 @@ def test_a_round_that_comes_meanwhile_changes_the_place() -> None:
 def test_it_does_not_wait_for_ever_for_what_does_not_stop() -> None:
     hand = working()
     hand.ask(RestartWorker(worker="here:8083"))
-    hand.tell(TimerFired(timer="restart"))
+    hand.tell(TimerFired(timer="relaunch"))
     assert len(hand.take(CloseRuntime)) == 1
 
 
@@ -140,7 +140,7 @@ def test_who_loses_its_place_while_it_restarts_begins_as_a_new_member() -> None:
     hand.ask(RestartWorker(worker="here:8083"))
     hand.tell(Lost(reason="the session is over"))
     hand.obey()
-    hand.tell(TimerFired(timer="restart"))
+    hand.tell(TimerFired(timer="relaunch"))
     hand.tell(RuntimeClosed())
     (end,) = hand.take(Exit)
     assert (end.restarts, end.place) == (True, None)

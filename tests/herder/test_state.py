@@ -133,7 +133,7 @@ def test_a_local_value_is_no_field(line: str) -> None:
 
 
 def in_round(*, is_lost: bool = False) -> InRound:
-    return InRound(state=MemberState.COMPLETING_REBALANCE, is_lost=is_lost, must_release=False)
+    return InRound(state=MemberState.COMPLETING_REBALANCE, follows_loss=is_lost)
 
 
 @pytest.mark.parametrize(

@@ -58,7 +58,7 @@ def reconcile(turn: Turn) -> None:
 def _reconcile_one(turn: Turn, name: ConnectorName, split: Split) -> None:
     herder = turn.herder
     connector = herder.config.connector(name)
-    if not herder.caught_up or not herder.life.is_open or herder.life.is_restarting or herder.life.is_leaving:
+    if not herder.caught_up or not herder.life.is_open or herder.life.is_relaunching or herder.life.is_leaving:
         return
     if connector is None:
         statuses.forget(turn, name)

@@ -18,7 +18,7 @@ from coterie.herder.state import Turn
 
 def drain(turn: Turn) -> Answer:
     herder = turn.herder
-    if herder.life.is_restarting:
+    if herder.life.is_relaunching:
         return RequestRefused(
             problem=Problem.SHUTTING_DOWN, message="This worker is restarting; drain it when it is back"
         )

@@ -10,21 +10,18 @@ it was told of, as any new leader does. So that it knows its members again it as
 move.
 """
 
-from dataclasses import replace
-
 from coterie.herder import place, reads, statuses, writes
 from coterie.herder.messages import CloseRuntime, Exit, Say, SetTimer
 from coterie.herder.requests import Answer, Done, Problem, RequestRefused
 from coterie.herder.rounds import asking, spoken
 from coterie.herder.rounds.state import AfterRelease
-from coterie.herder.state import Herder, Relaunching, ShuttingDown, Turn, Working
+from coterie.herder.state import ClosingRuntime, Herder, LeavingGroup, Relaunching, ShuttingDown, Turn
 from coterie.nouns.ids import Generation
 from coterie.nouns.membership import Leave, PlaceHandover
 from coterie.nouns.states import State
 
 FAREWELL_MS = 1_000
 """For the last statuses, on top of the grace of the tasks."""
-RESTARTS = "it restarts"
 
 
 def leave(turn: Turn, reason: str, *, code: int, grace_ms: int, for_good: bool = False) -> None:
@@ -44,7 +41,7 @@ def restart(turn: Turn, obstacle: str | None) -> Answer:
     if herder.life.is_draining:
         message = "This worker drains: it ends when it is done. To keep it, call it back first (uncordon)"
         return RequestRefused(problem=Problem.NOT_POSSIBLE, message=message)
-    if not herder.life.is_restarting:
+    if not herder.life.is_relaunching:
         if obstacle is not None:
             message = f"{herder.settings.shown_name} would not start again, so it goes on as it is. {obstacle}"
             return RequestRefused(problem=Problem.NOT_POSSIBLE, message=message)
@@ -54,56 +51,53 @@ def restart(turn: Turn, obstacle: str | None) -> Answer:
         for name in sorted(herder.place.assigned.connectors):
             statuses.show(turn, name, State.RESTARTING)
         patience_ms = herder.settings.stop_grace_ms + FAREWELL_MS
-        turn.order(SetTimer(timer="restart", at_ms=turn.now_ms + patience_ms))
+        turn.order(SetTimer(timer="relaunch", at_ms=turn.now_ms + patience_ms))
     return Done()
 
 
 def advance(turn: Turn) -> None:
-    """Go when all has stopped and the statuses are written; a restart waits for a round that is under way, too."""
+    """Leave or relaunch when no task runs and all statuses are written; a relaunch also waits for a round's end."""
     herder, work = turn.herder, turn.herder.work
     match herder.life.course:
-        case ShuttingDown() if not work.runs and work.is_all_written:
-            _go(turn)
+        case ShuttingDown() as course if not work.runs and work.is_all_written:
+            _leave_group(turn, course)
         case Relaunching() if herder.place.is_settled and work.is_all_written and not work.active_tasks:
-            _go(turn)
+            _close_runtime(turn)
         case _:
             pass
 
 
 def on_shutdown_due(turn: Turn) -> None:
     """What has not stopped by now is stopped with the process; the group need not wait for it."""
-    if turn.herder.life.is_leaving:
-        _go(turn)
+    if isinstance(course := turn.herder.life.course, ShuttingDown):
+        _leave_group(turn, course)
 
 
-def on_restart_due(turn: Turn) -> None:
+def on_relaunch_due(turn: Turn) -> None:
     """What has not stopped by now is stopped with the runtime; a round that has not ended is joined once more."""
-    if turn.herder.life.is_restarting:
-        _go(turn)
+    if isinstance(turn.herder.life.course, Relaunching):
+        _close_runtime(turn)
 
 
 def on_left(turn: Turn) -> None:
     course = turn.herder.life.course
-    assert isinstance(course, ShuttingDown)
+    assert isinstance(course, LeavingGroup)
     turn.order(Exit(code=course.code, reason=course.reason))
 
 
 def on_closed(turn: Turn) -> None:
-    if turn.herder.life.is_restarting:  # Otherwise it leaves by now, and exits when it has left.
-        turn.order(Exit(code=0, reason=RESTARTS, restarts=True, place=_handover(turn.herder)))
+    if turn.herder.life.is_relaunching:  # Otherwise it leaves by now, and exits when it has left.
+        turn.order(Exit(code=0, reason="it restarts", restarts=True, place=_handover(turn.herder)))
 
 
-def _go(turn: Turn) -> None:
-    life = turn.herder.life
-    match life.course:
-        case ShuttingDown(is_said=False) as course:
-            life.course = replace(course, is_said=True)
-            turn.order(Leave(reason=course.reason, for_good=course.for_good))
-        case Relaunching(is_closing=False):
-            life.course = Relaunching(is_closing=True)
-            turn.order(CloseRuntime())
-        case Working() | ShuttingDown() | Relaunching():
-            pass
+def _leave_group(turn: Turn, course: ShuttingDown) -> None:
+    turn.herder.life.course = LeavingGroup(code=course.code, reason=course.reason)
+    turn.order(Leave(reason=course.reason, for_good=course.for_good))
+
+
+def _close_runtime(turn: Turn) -> None:
+    turn.herder.life.course = ClosingRuntime()
+    turn.order(CloseRuntime())
 
 
 def _refuse_all(turn: Turn, message: str) -> None:

@@ -73,7 +73,18 @@ from coterie.herder.requests import (
 )
 from coterie.herder.rounds import asking, bursts, following, leading
 from coterie.herder.seams import RuntimeDied, TaskDied, TaskHalted, TaskProgressed
-from coterie.herder.state import Herder, HerderOutput, Stage, Turn
+from coterie.herder.state import (
+    Herder,
+    HerderOutput,
+    InRound,
+    LostPlace,
+    NeverJoined,
+    ReleasesBeforeJoin,
+    RoundCompleted,
+    RoundFailed,
+    Stage,
+    Turn,
+)
 from coterie.herder.timers import LookDue, RequestDue, RestartDue, RetryDue, Timer
 from coterie.nouns.ids import ConfigOffset
 from coterie.nouns.membership import (
@@ -273,8 +284,8 @@ def _on_end_found(turn: Turn, purpose: EndPurpose, end: ConfigOffset | None) -> 
 
 
 def _on_arrival(turn: Turn, event: RequestArrived) -> None:
-    leaves, restarts = turn.herder.life.is_leaving, turn.herder.life.is_restarting
-    if leaves or (restarts and not isinstance(event.request, DescribeWorker | DescribeWorkerGroup)):
+    leaves, relaunches = turn.herder.life.is_leaving, turn.herder.life.is_relaunching
+    if leaves or (relaunches and not isinstance(event.request, DescribeWorker | DescribeWorkerGroup)):
         doing = "shutting down" if leaves else "restarting"
         refusal = RequestRefused(problem=Problem.SHUTTING_DOWN, message=f"Worker is {doing}")
         turn.order(Reply(id=event.id, answer=refusal))
@@ -314,13 +325,23 @@ def _on_timer(turn: Turn, timer: Timer) -> None:
             statuses.on_retry(turn)
         case "shutdown":
             ending.on_shutdown_due(turn)
-        case "restart":
-            ending.on_restart_due(turn)
+        case "relaunch":
+            ending.on_relaunch_due(turn)
 
 
 def check(herder: Herder) -> None:
     """What is always true, as far as it costs nothing to look."""
-    assert not herder.life.is_leaving or not herder.place.assigned, "a worker that leaves has work"
+    place = herder.place
+    match place.standing:
+        case NeverJoined() | LostPlace():
+            assert not place.member_id, "a worker without a place has a member id"
+        case RoundFailed() | RoundCompleted():
+            assert place.member_id, "a round has ended for a worker without a member id"
+        case InRound() | ReleasesBeforeJoin():
+            pass
+    if place.is_lost or isinstance(place.standing, ReleasesBeforeJoin):
+        assert not place.assigned, "a worker that must stop everything has work"
+    assert not herder.life.is_leaving or not place.assigned, "a worker that leaves has work"
     assert not herder.work.unwritten or herder.work.writing, "statuses wait and nobody writes them"
 
 

@@ -7,7 +7,7 @@ is assigned anything. So it gives its place up until it has read so far (KAFKA-9
 from dataclasses import replace
 
 from coterie.herder.messages import FindConfigEnd, ForPlace, Say, SetTimer
-from coterie.herder.state import InRound, LostPlace, RoundCompleted, RoundFailed, Turn
+from coterie.herder.state import InRound, LostPlace, ReleasesBeforeJoin, RoundCompleted, RoundFailed, Turn
 from coterie.nouns.ids import ConfigOffset, MemberId, WorkerUrl
 from coterie.nouns.jobs import NO_JOBS, Jobs
 from coterie.nouns.membership import Abandon, Assigned, MemberState, ProvedUntil, Subscribe
@@ -16,25 +16,32 @@ from coterie.nouns.membership import Abandon, Assigned, MemberState, ProvedUntil
 def begin_round(turn: Turn, state: MemberState) -> None:
     """A round is under way, and has come as far as ``state``."""
     place = turn.herder.place
-    place.standing = InRound(state=state, is_lost=place.is_lost, must_release=place.must_release)
+    match place.standing:
+        case ReleasesBeforeJoin() as standing:
+            place.standing = replace(standing, state=state)
+        case _:
+            place.standing = InRound(state=state, follows_loss=place.is_lost)
 
 
 def release_all(turn: Turn) -> bool:
     """Everything here has to stop before this worker joins the round; False when that is known already."""
     place = turn.herder.place
-    was_known = place.must_release
-    place.standing = InRound(state=MemberState.PREPARING_REBALANCE, is_lost=place.is_lost, must_release=True)
+    was_known = isinstance(place.standing, ReleasesBeforeJoin)
+    place.standing = ReleasesBeforeJoin(state=MemberState.PREPARING_REBALANCE, follows_loss=place.is_lost)
     if not was_known:
         place.assigned = NO_JOBS
-        place.subscribed = None  # Told again even when it is the same: the membership waits for it.
+        place.subscribed = None  # Sent again even if unchanged, because the member waits for it.
     return not was_known
 
 
 def release_without_statuses(turn: Turn) -> None:
-    """The statuses could not be written: a join that waits for them has waited long enough."""
+    """The statuses could not be written; the next join does not wait for them."""
     place = turn.herder.place
-    if isinstance(place.standing, InRound):
-        place.standing = replace(place.standing, must_release=False)
+    match place.standing:
+        case ReleasesBeforeJoin(state=state, follows_loss=follows_loss):
+            place.standing = InRound(state=state, follows_loss=follows_loss)
+        case _:
+            pass
 
 
 def take(turn: Turn, event: Assigned, *, has_failed: bool) -> None:
@@ -64,7 +71,7 @@ def lose(turn: Turn) -> None:
     place.member_id = place.leader = MemberId("")
     place.leader_url = WorkerUrl("")
     place.assigned = NO_JOBS
-    place.subscribed = None  # Told again even when it is the same: the membership waits for it.
+    place.subscribed = None  # Sent again even if unchanged, because the member waits for it.
 
 
 def drop_jobs(turn: Turn) -> None:
@@ -79,16 +86,16 @@ def prove(turn: Turn, event: ProvedUntil) -> None:
 
 
 def advance(turn: Turn) -> None:
-    """Tell the membership what has changed about this worker."""
+    """Order the member to report what has changed about this worker."""
     herder, place = turn.herder, turn.herder.place
-    now = Subscribe(config_offset=herder.config.offset, owned=herder.owned, draining=herder.life.is_draining)
-    tells = place.must_release and not herder.work.is_all_written
+    subscribe = Subscribe(config_offset=herder.config.offset, owned=herder.owned, draining=herder.life.is_draining)
+    awaits_statuses = isinstance(place.standing, ReleasesBeforeJoin) and not herder.work.is_all_written
     is_out = place.is_lost and not herder.has_read(place.group_offset)
     # Before the runtime is open a worker does not join; one that goes on in a place is in its group already.
     may_join = herder.life.is_open or bool(place.member_id)
-    if may_join and now != place.subscribed and not tells and not is_out:
-        place.subscribed = now
-        turn.order(now)
+    if may_join and subscribe != place.subscribed and not awaits_statuses and not is_out:
+        place.subscribed = subscribe
+        turn.order(subscribe)
 
 
 # -- a config log that does not go as far as the group's --------------------------------------------------------------

@@ -140,7 +140,7 @@ def _worker_view(herder: Herder) -> WorkerView:
         state=herder.place.state,
         draining=herder.life.is_draining,
         drain_waits=spoken.why_drain_waits(herder) if herder.life.is_draining else None,
-        restarting=herder.life.is_restarting,
+        restarting=herder.life.is_relaunching,
         protocol=spoken.setting(herder),
         member_id=herder.place.member_id,
         generation=Generation(herder.place.epoch),

@@ -118,10 +118,12 @@ class Working:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Relaunching:
-    """Everything stops, and then the process begins anew, in the same place."""
+    """Everything stops, and then the runtime closes and the process begins anew, in the same place."""
 
-    is_closing: bool = False
-    """The runtime closes, or is closed."""
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClosingRuntime:
+    """The same, later: the runtime closes, or is closed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -132,11 +134,17 @@ class ShuttingDown:
     reason: str
     for_good: bool = False
     """It is drained: its group is not to wait for it, though it may be a static member."""
-    is_said: bool = False
-    """LeaveGroup is under way, or done."""
 
 
-Course: TypeAlias = Working | Relaunching | ShuttingDown
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LeavingGroup:
+    """The member was ordered to leave its group; then the process ends."""
+
+    code: int
+    reason: str
+
+
+Course: TypeAlias = Working | Relaunching | ClosingRuntime | ShuttingDown | LeavingGroup
 
 
 class Life:
@@ -151,12 +159,12 @@ class Life:
         self.course: Course = Working()
 
     @property
-    def is_restarting(self) -> bool:
-        return isinstance(self.course, Relaunching)
+    def is_relaunching(self) -> bool:
+        return isinstance(self.course, Relaunching | ClosingRuntime)
 
     @property
     def is_leaving(self) -> bool:
-        return isinstance(self.course, ShuttingDown)
+        return isinstance(self.course, ShuttingDown | LeavingGroup)
 
 
 # -- the place in the group; `place` assigns all of it ----------------------------------------------------------------
@@ -172,10 +180,18 @@ class InRound:
     """A round is under way."""
 
     state: MemberState
-    is_lost: bool
+    follows_loss: bool
     """The place was lost before this round, and the round has to end before there is one again."""
-    must_release: bool
-    """This worker joins only when nothing runs here and the statuses that say so are written."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReleasesBeforeJoin:
+    """A round is under way that this worker joins only when nothing runs here and the statuses that report this are
+    written. Until the round ends, no order to the member overtakes the statuses."""
+
+    state: MemberState
+    follows_loss: bool
+    """As in `InRound`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -193,7 +209,7 @@ class LostPlace:
     """The place is lost: everything here stops, and then this worker joins anew."""
 
 
-Standing: TypeAlias = NeverJoined | InRound | RoundFailed | RoundCompleted | LostPlace
+Standing: TypeAlias = NeverJoined | InRound | ReleasesBeforeJoin | RoundFailed | RoundCompleted | LostPlace
 
 
 class Place:
@@ -236,14 +252,10 @@ class Place:
     @property
     def is_lost(self) -> bool:
         match self.standing:
-            case LostPlace() | InRound(is_lost=True):
+            case LostPlace() | InRound(follows_loss=True) | ReleasesBeforeJoin(follows_loss=True):
                 return True
             case _:
                 return False
-
-    @property
-    def must_release(self) -> bool:
-        return isinstance(self.standing, InRound) and self.standing.must_release
 
     @property
     def is_leader(self) -> bool:
@@ -251,7 +263,7 @@ class Place:
 
     @property
     def state(self) -> MemberState:
-        if isinstance(self.standing, InRound):
+        if isinstance(self.standing, InRound | ReleasesBeforeJoin):
             return self.standing.state
         return MemberState.STABLE if self.member_id else MemberState.UNJOINED
 

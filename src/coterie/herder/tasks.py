@@ -37,7 +37,7 @@ def should_run(herder: Herder, task: ConnectorTaskId) -> TaskStart | None:
     """What of ``task`` should run here; None when nothing should."""
     connector = herder.config.connector(task.connector)
     config = herder.config.task_config(task)
-    if connector is None or config is None or task not in herder.place.assigned or herder.life.is_restarting:
+    if connector is None or config is None or task not in herder.place.assigned or herder.life.is_relaunching:
         return None
     if herder.config.target_state(task.connector) is not TargetState.STARTED:
         return None
@@ -98,7 +98,7 @@ def _show(turn: Turn, task: ConnectorTaskId, run: Run) -> None:
             statuses.show(turn, task, State.UNASSIGNED)
         case Running(has_progressed=True) | Dead(has_progressed=True) | Restarting(has_progressed=True):
             statuses.show(turn, task, State.RUNNING)
-        case NotStarted() | Taken() if herder.life.is_restarting:
+        case NotStarted() | Taken() if herder.life.is_relaunching:
             statuses.show(turn, task, State.RESTARTING)
         case NotStarted() | Taken() if herder.caught_up:
             if herder.config.task_config(task) is None:

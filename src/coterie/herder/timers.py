@@ -36,12 +36,12 @@ class LookDue:
 
 
 HerderTimer: TypeAlias = Literal[
-    "assign", "changed jobs", "delay over", "moves", "behind", "session key", "statuses", "shutdown", "restart"
+    "assign", "changed jobs", "delay over", "moves", "behind", "session key", "statuses", "shutdown", "relaunch"
 ]
 """``assign``: the leader's config log still lags, so nobody gets anything in this round (CONFIG_MISMATCH) ·
 ``changed jobs``: no more changes of the set of jobs are waited for ·
 ``delay over``: the scheduled rebalance delay has ended · ``moves``: the leader may make the next ones ·
 ``behind``: the config log should be read by now as far as the group knows it · ``session key``: write a fresh one ·
-``statuses``: write them again · ``shutdown``: leave though not all has stopped · ``restart``: close the
+``statuses``: write them again · ``shutdown``: leave though not all has stopped · ``relaunch``: close the
 runtime though not all has."""
 Timer: TypeAlias = RequestDue | RetryDue | RestartDue | LookDue | HerderTimer
