@@ -49,7 +49,7 @@ def test_it_ends_in_its_place_and_without_a_farewell() -> None:
     assert (end.code, end.restarts) == (0, True)
     assert end.place is not None
     assert (end.place.jobs, end.place.member_id, end.place.generation) == (BOTH_TASKS, ME, 1)
-    assert not end.place.owes_round, "a follower needs none"
+    assert not end.place.must_ask_for_round, "a follower needs none"
     assert not hand.take(Leave)
     shown = {str(task): hand.herder.statuses.get(task) for task in BOTH_TASKS.tasks}
     assert {status.state for status in shown.values() if status is not None} == {State.RESTARTING}
@@ -72,7 +72,7 @@ def test_a_leader_asks_for_a_round_in_its_next_life_to_know_its_members_again() 
     hand.assign(leader=ME, protocol=STATIC)
     end = restarted(hand)
     assert end.place is not None
-    assert end.place.owes_round
+    assert end.place.must_ask_for_round
     again = next_life(end.place, hand)
     again.tell(proved(sent_at_ms=again.now_ms))
     assert not again.take(Rejoin), "not before it can work"

@@ -14,6 +14,6 @@ PLACE = PlaceHandover(
     config_offset=ConfigOffset(42),
     jobs=Jobs(frozenset({ODD}), frozenset(ConnectorTaskId(ODD, number) for number in range(1_000))),
     deferred_until_ms=12_345,
-    unheard=True,
-    owes_round=True,
+    may_have_missed_vote=True,
+    must_ask_for_round=True,
 )

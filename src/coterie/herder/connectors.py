@@ -23,14 +23,14 @@ from coterie.herder.state import Turn
 from coterie.herder.timers import RetryDue
 from coterie.herder.work import (
     Published,
-    PublishedAgain,
-    Publishing,
+    PublishRequest,
     Split,
     Splitting,
     SplitUp,
     Unpublished,
     Unsplit,
     Unsplittable,
+    WaitsToPublish,
 )
 from coterie.herder.writes import own_write
 from coterie.nouns.jobs import ConnectorName
@@ -89,7 +89,7 @@ def _reconcile_started(turn: Turn, name: ConnectorName, split: Split, connector:
             statuses.show(turn, name, State.RUNNING)
             if state.committed_at != connector.committed_at:
                 # Whoever wrote it: a stop, say, that was taken back before this worker read of either.
-                retries = isinstance(state.publication, PublishedAgain)
+                retries = isinstance(state.publication, WaitsToPublish)
                 publication = state.publication if retries else Unpublished()
                 state = replace(state, committed_at=connector.committed_at, publication=publication)
                 split.state = state
@@ -116,12 +116,12 @@ def _publish(turn: Turn, name: ConnectorName, split: Split, state: SplitUp, conn
     if not herder.place.is_settled:
         return  # Nobody leads; the next assignment says who does.
     if herder.place.is_leader:
-        split.publishing = Publishing(after=connector.committed_at)
+        split.publishing = PublishRequest(after=connector.committed_at)
         own_write(turn, PutTaskConfigs(connector=name, configs=state.configs))
         return
     if signing.awaits_key(herder):
         return  # Its leader takes nothing unsigned, and will write a key.
-    split.publishing = Publishing(after=connector.committed_at)
+    split.publishing = PublishRequest(after=connector.committed_at)
     if state.first_tried_ms is None:
         split.state = replace(state, first_tried_ms=turn.now_ms)
     turn.order(
@@ -164,7 +164,7 @@ def on_published(turn: Turn, event: TaskConfigsPublished) -> None:
         return
     wait_ms = min(RETRY_FIRST_MS << min(state.attempts, 16), RETRY_MAX_MS)
     at_ms = turn.now_ms + wait_ms
-    split.state = replace(state, attempts=state.attempts + 1, publication=PublishedAgain(at_ms=at_ms))
+    split.state = replace(state, attempts=state.attempts + 1, publication=WaitsToPublish(until_ms=at_ms))
     turn.order(SetTimer(timer=RetryDue(connector=event.connector), at_ms=at_ms))
     if event.forbidden and signing.may_have_raced(state.first_tried_ms, turn.now_ms):
         return  # A fresh key was on its way; it is signed with that one next.
@@ -189,5 +189,5 @@ def on_retry(turn: Turn, timer: RetryDue) -> None:
     split = turn.herder.work.splits.get(timer.connector)
     if split is None or not isinstance(state := split.state, SplitUp):
         return
-    if isinstance(state.publication, PublishedAgain) and turn.now_ms >= state.publication.at_ms:
+    if isinstance(state.publication, WaitsToPublish) and turn.now_ms >= state.publication.until_ms:
         split.state = replace(state, publication=Unpublished())

@@ -48,11 +48,11 @@ def on_assignment(turn: Turn) -> None:
 
 
 def advance(turn: Turn) -> None:
-    """Ask for the round that is owed; go when there is nothing left to go for."""
+    """Leave when the drain is complete; otherwise ask for a round that announces what has changed."""
     herder = turn.herder
     if not herder.place.is_settled or herder.life.is_leaving:
         return
-    awaits_round = asking.owes(herder, AfterRelease) or herder.rounds.is_asked
+    awaits_round = asking.has_reason(herder, AfterRelease) or herder.rounds.is_asked
     if herder.life.is_draining and not herder.owned and not awaits_round:
         ending.leave(turn, "it is drained", code=0, grace_ms=herder.settings.stop_grace_ms, for_good=True)
     elif herder.life.is_open:
@@ -63,5 +63,5 @@ def _turn_to(turn: Turn, *, draining: bool, reason: str) -> None:
     life = turn.herder.life
     if life.is_draining is not draining:
         life.is_draining = draining
-        asking.owe(turn, ForNews(reason=reason))
+        asking.add_reason(turn, ForNews(reason=reason))
         turn.order(Say(text=f"By order of an operator {reason}"))

@@ -119,6 +119,8 @@ def _handover(herder: Herder) -> PlaceHandover | None:
         config_offset=place.assignment_offset,
         jobs=place.assigned,
         deferred_until_ms=herder.rounds.deferred_until_ms,
-        unheard=not place.is_settled,
-        owes_round=place.leader == place.member_id or asking.owes(herder, AfterRelease) or not place.is_settled,
+        may_have_missed_vote=not place.is_settled,
+        must_ask_for_round=place.leader == place.member_id
+        or asking.has_reason(herder, AfterRelease)
+        or not place.is_settled,
     )

@@ -23,7 +23,7 @@ from coterie.herder.writes import not_leader
 
 def on_describe(turn: Turn, event: RequestArrived) -> None:
     herder = turn.herder
-    if herder.place.leader != herder.place.member_id or herder.lead.dealt is None:
+    if not herder.place.is_named_leader or herder.lead.dealt is None:
         turn.order(Reply(id=event.id, answer=not_leader(herder)))
         return
     due = (herder.rounds.deferred_until_ms, herder.lead.moves_at_ms)
@@ -60,7 +60,7 @@ def _elsewhere(herder: Herder, worker: str) -> RequestRefused | None:
     """
     if worker == worker_id_in(herder.settings.url):
         return None
-    if herder.place.leader != herder.place.member_id or herder.lead.dealt is None:
+    if not herder.place.is_named_leader or herder.lead.dealt is None:
         return not_leader(herder)
     found = {
         info.url: info for info in called(herder.lead.dealt.members, worker)

@@ -258,8 +258,13 @@ class Place:
                 return False
 
     @property
+    def is_named_leader(self) -> bool:
+        """The last round made this worker the leader; another round may be under way."""
+        return bool(self.member_id) and self.leader == self.member_id
+
+    @property
     def is_leader(self) -> bool:
-        return self.is_settled and self.leader == self.member_id
+        return self.is_settled and self.is_named_leader
 
     @property
     def state(self) -> MemberState:

@@ -132,10 +132,10 @@ class Unpublished:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PublishedAgain:
-    """The leader refused them, or could not be reached: they are sent to it again."""
+class WaitsToPublish:
+    """The leader refused them, or could not be reached: they are sent to it again at ``until_ms``."""
 
-    at_ms: int
+    until_ms: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -143,7 +143,7 @@ class Published:
     """The last known commit has them, or the leader took them after it."""
 
 
-Publication: TypeAlias = Unpublished | PublishedAgain | Published
+Publication: TypeAlias = Unpublished | WaitsToPublish | Published
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -165,7 +165,7 @@ SplitState: TypeAlias = Unsplit | Splitting | Unsplittable | SplitUp
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Publishing:
+class PublishRequest:
     """Task configs are on their way to the leader."""
 
     after: int | None
@@ -177,7 +177,7 @@ class Split:
 
     def __init__(self) -> None:
         self.state: SplitState = Unsplit()
-        self.publishing: Publishing | None = None
+        self.publishing: PublishRequest | None = None
         """Apart from ``state``: a split can be superseded while its task configs are on their way."""
 
 

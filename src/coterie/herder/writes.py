@@ -202,7 +202,7 @@ def refuse_all(turn: Turn, problem: Problem, message: str) -> None:
 
 def not_leader(herder: Herder) -> RequestRefused:
     """What this worker says to what only the leader can do."""
-    if herder.place.leader_url and herder.place.leader != herder.place.member_id:
+    if herder.place.leader_url and not herder.place.is_named_leader:
         message = "Cannot complete request because this worker is not the leader"
         return RequestRefused(problem=Problem.NOT_LEADER, message=message, leader_url=herder.place.leader_url)
     message = "Cannot complete request momentarily due to no known leader URL, likely because a rebalance was underway."

@@ -209,7 +209,7 @@ class PlaceHandover:
     jobs: Jobs
     deferred_until_ms: int | None = None
     """End of the scheduled rebalance delay, if one runs, on the machine's steady clock, which both lives share."""
-    unheard: bool = False
+    may_have_missed_vote: bool = False
     """A round was under way: the group may have had a vote that the next life does not know of."""
-    owes_round: bool = False
+    must_ask_for_round: bool = False
     """The next life has to ask for a round: it leads and remembers nothing, or something changed that no join said."""

@@ -28,8 +28,8 @@ def encode_place(place: PlaceHandover) -> bytes:
             "connectors": sorted(place.jobs.connectors),
             "tasks": numbers,
             "deferred_until_ms": place.deferred_until_ms,
-            "unheard": place.unheard,
-            "owes_round": place.owes_round,
+            "unheard": place.may_have_missed_vote,
+            "owes_round": place.must_ask_for_round,
         }
     ).encode()
 
@@ -55,8 +55,8 @@ def decode_place(data: bytes) -> PlaceHandover:
                 ),
             ),
             deferred_until_ms=None if deferred_until_ms is None else int(deferred_until_ms),
-            unheard=bool(said["unheard"]),
-            owes_round=bool(said["owes_round"]),
+            may_have_missed_vote=bool(said["unheard"]),
+            must_ask_for_round=bool(said["owes_round"]),
         )
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise WireError(f"these bytes are no place in a group: {error!r}") from error

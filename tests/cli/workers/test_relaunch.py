@@ -36,7 +36,7 @@ from tests.wire.place import PLACE
 
 CLAIMS = Jobs(frozenset({ConnectorName("a"), ConnectorName("b")}), frozenset({ConnectorTaskId(ConnectorName("a"), 1)}))
 SETTINGS = MemberSettings(group_id=GroupId("group"), url=WorkerUrl("http://here:8083/"), name="here", claims=CLAIMS)
-AS_IT_WAS = replace(PLACE, owes_round=False)
+AS_IT_WAS = replace(PLACE, must_ask_for_round=False)
 
 
 def taken(settings: MemberSettings) -> object:
@@ -83,7 +83,7 @@ def test_whoever_joins_as_before_goes_on_without_a_round() -> None:
     ],
 )
 def test_whoever_joins_otherwise_than_before_has_to_join_once_more(settings: MemberSettings) -> None:
-    assert taken(settings) == replace(AS_IT_WAS, owes_round=True)
+    assert taken(settings) == replace(AS_IT_WAS, must_ask_for_round=True)
 
 
 def test_another_member_has_no_place_from_before() -> None:

@@ -1,4 +1,4 @@
-"""Why a round is owed, and when it is asked for."""
+"""Why a round is asked for, and when."""
 
 from coterie.herder.messages import ShutdownOrdered
 from coterie.herder.rounds import asking
@@ -10,18 +10,18 @@ from tests.herder.builders import working
 
 def test_one_reason_of_a_kind_is_kept_and_the_newest() -> None:
     turn = Turn(working().herder, 0)
-    asking.owe(turn, ForNews(reason="one"))
-    asking.owe(turn, AfterRelease())
-    asking.owe(turn, ForNews(reason="two"))
-    assert turn.herder.rounds.owed == (AfterRelease(), ForNews(reason="two"))
-    asking.drop(turn, AfterRelease, AfterReading)
-    assert asking.owes(turn.herder, ForNews)
-    assert not asking.owes(turn.herder, AfterRelease)
+    asking.add_reason(turn, ForNews(reason="one"))
+    asking.add_reason(turn, AfterRelease())
+    asking.add_reason(turn, ForNews(reason="two"))
+    assert turn.herder.rounds.pending_reasons == (AfterRelease(), ForNews(reason="two"))
+    asking.drop_reasons(turn, AfterRelease, AfterReading)
+    assert asking.has_reason(turn.herder, ForNews)
+    assert not asking.has_reason(turn.herder, AfterRelease)
 
 
 def test_news_wait_for_their_announcement_and_are_asked_for_once() -> None:
     turn = Turn(working().herder, 0)
-    asking.owe(turn, ForNews(reason="news"))
+    asking.add_reason(turn, ForNews(reason="news"))
     asking.advance(turn)
     assert not turn.effects
     asking.announce(turn)

@@ -9,7 +9,7 @@ from coterie.nouns.membership import PlaceHandover
 from coterie.wire.connect import ConnectProtocol
 
 
-def handover(protocol: ConnectProtocol, *, owes_round: bool = False) -> PlaceHandover:
+def handover(protocol: ConnectProtocol, *, must_ask_for_round: bool = False) -> PlaceHandover:
     return PlaceHandover(
         member_id=MemberId("me"),
         generation=Generation(7),
@@ -19,7 +19,7 @@ def handover(protocol: ConnectProtocol, *, owes_round: bool = False) -> PlaceHan
         config_offset=ConfigOffset(3),
         jobs=NO_JOBS,
         deferred_until_ms=90_000,
-        owes_round=owes_round,
+        must_ask_for_round=must_ask_for_round,
     )
 
 
@@ -27,9 +27,9 @@ def handover(protocol: ConnectProtocol, *, owes_round: bool = False) -> PlaceHan
 def test_the_next_life_goes_on_with_the_protocol_the_generation_and_the_delay(protocol: ConnectProtocol) -> None:
     rounds = Rounds(handover(protocol))
     assert (rounds.protocol, rounds.completed, rounds.deferred_until_ms) == (protocol, 7, 90_000)
-    assert rounds.owed == ()
+    assert rounds.pending_reasons == ()
 
 
 def test_a_place_that_owes_a_round_is_announced_in_the_next_life() -> None:
-    (owed,) = Rounds(handover(ConnectProtocol.STATIC, owes_round=True)).owed
-    assert isinstance(owed, ForNews)
+    (reason,) = Rounds(handover(ConnectProtocol.STATIC, must_ask_for_round=True)).pending_reasons
+    assert isinstance(reason, ForNews)

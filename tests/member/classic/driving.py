@@ -51,7 +51,7 @@ HANDED_ON = PlaceHandover(
     leader_url=WorkerUrl("http://x:8083/"),
     config_offset=ConfigOffset(4),
     jobs=SOME_WORK,
-    unheard=True,
+    may_have_missed_vote=True,
 )
 """What a former life of the process has handed on."""
 

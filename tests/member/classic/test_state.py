@@ -241,10 +241,10 @@ def test_the_next_join_says_what_it_had() -> None:
 
 
 def test_whose_former_life_may_have_missed_a_vote_offers_no_eager_while_it_has_work() -> None:
-    for unheard in (True, False):
-        member = Member(SETTINGS, replace(HANDED_ON, unheard=unheard))
+    for may_have_missed_vote in (True, False):
+        member = Member(SETTINGS, replace(HANDED_ON, may_have_missed_vote=may_have_missed_vote))
         output = step(member, Rejoin(reason="a new life"), now_ms=1_000)
         (join,) = [effect.request for effect in output.effects if isinstance(effect, Send)]
         assert isinstance(join, JoinRequest)
         offered = [name for name, _ in join.protocols]
-        assert (ConnectProtocol.EAGER.wire_name in offered) is not unheard
+        assert (ConnectProtocol.EAGER.wire_name in offered) is not may_have_missed_vote

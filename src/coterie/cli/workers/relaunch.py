@@ -86,7 +86,7 @@ def decode(settings: MemberSettings, data: bytes) -> PlaceHandover | None:
         raise WireError(f"what was handed on is malformed: {error!r}") from error
     if who != _who(settings):
         return None
-    return place if said == _said(settings) else replace(place, owes_round=True)
+    return place if said == _said(settings) else replace(place, must_ask_for_round=True)
 
 
 def _who(settings: MemberSettings) -> list[str | None]:

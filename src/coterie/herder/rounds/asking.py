@@ -1,6 +1,6 @@
 """When this worker asks its group for a round. Every wish goes through `ask_for_round`."""
 
-from coterie.herder.rounds.state import AfterReading, AfterRelease, ForNews, Owed
+from coterie.herder.rounds.state import AfterReading, AfterRelease, ForNews, RoundReason
 from coterie.herder.state import Herder, Turn
 from coterie.nouns.membership import Rejoin
 
@@ -11,19 +11,19 @@ def ask_for_round(turn: Turn, reason: str) -> None:
         turn.order(Rejoin(reason=reason))
 
 
-def owe(turn: Turn, owed: Owed) -> None:
+def add_reason(turn: Turn, reason: RoundReason) -> None:
     """Ask for a round for this reason as soon as it can be asked for."""
-    drop(turn, type(owed))
-    turn.herder.rounds.owed += (owed,)
+    drop_reasons(turn, type(reason))
+    turn.herder.rounds.pending_reasons += (reason,)
 
 
-def drop(turn: Turn, *kinds: type[Owed]) -> None:
+def drop_reasons(turn: Turn, *kinds: type[RoundReason]) -> None:
     rounds = turn.herder.rounds
-    rounds.owed = tuple(owed for owed in rounds.owed if not isinstance(owed, kinds))
+    rounds.pending_reasons = tuple(reason for reason in rounds.pending_reasons if not isinstance(reason, kinds))
 
 
-def owes(herder: Herder, kind: type[Owed]) -> bool:
-    return any(isinstance(owed, kind) for owed in herder.rounds.owed)
+def has_reason(herder: Herder, kind: type[RoundReason]) -> bool:
+    return any(isinstance(reason, kind) for reason in herder.rounds.pending_reasons)
 
 
 def on_end(turn: Turn) -> None:
@@ -32,17 +32,17 @@ def on_end(turn: Turn) -> None:
 
 
 def advance(turn: Turn) -> None:
-    """Ask for the rounds that are owed and can be asked for now, but for those of `announce`."""
+    """Ask for a round for each pending reason whose round can be asked for now, but for those of `announce`."""
     herder = turn.herder
-    for owed in herder.rounds.owed:
-        match owed:
+    for reason in herder.rounds.pending_reasons:
+        match reason:
             # Not while a round is under way: its join may have been sent when something of what was revoked still ran,
             # and then the leader thinks that this worker keeps it. The round after it puts that right.
             case AfterRelease() if herder.place.is_settled and herder.owned == herder.place.assigned:
-                drop(turn, AfterRelease)
+                drop_reasons(turn, AfterRelease)
                 ask_for_round(turn, "what was revoked has been released")
             case AfterReading(end=end) if herder.has_read(end):
-                drop(turn, AfterReading)
+                drop_reasons(turn, AfterReading)
                 ask_for_round(turn, "the config log is read")
             case _:
                 pass
@@ -50,7 +50,7 @@ def advance(turn: Turn) -> None:
 
 def announce(turn: Turn) -> None:
     """Ask for the round in which the group learns what has changed about this worker."""
-    for owed in turn.herder.rounds.owed:
-        if isinstance(owed, ForNews):
-            drop(turn, ForNews)
-            ask_for_round(turn, owed.reason)
+    for reason in turn.herder.rounds.pending_reasons:
+        if isinstance(reason, ForNews):
+            drop_reasons(turn, ForNews)
+            ask_for_round(turn, reason.reason)

@@ -22,7 +22,7 @@ def on_must_release_all(turn: Turn) -> None:
     leading.drop_round(turn)
     if place.release_all(turn):
         turn.order(Say(text="The group speaks eager and rebalances: everything here stops first"))
-        asking.drop(turn, AfterRelease)
+        asking.drop_reasons(turn, AfterRelease)
 
 
 def on_assigned(turn: Turn, event: Assigned) -> None:
@@ -38,22 +38,22 @@ def on_assigned(turn: Turn, event: Assigned) -> None:
         leading.forget_result(turn)
     turn.order(Say(text=_told(event)))
     place.take(turn, event, has_failed=has_failed)
-    asking.drop(turn, AfterReading)
+    asking.drop_reasons(turn, AfterReading)
     if has_failed:
         # All keep what they have. A worker that lagged asks for another round once it has caught up; the leader did
         # lag, even if it has caught up meanwhile.
         if event.leader == event.member_id or not herder.has_read(event.config_offset):
-            asking.owe(turn, AfterReading(end=event.config_offset))
+            asking.add_reason(turn, AfterReading(end=event.config_offset))
         return
     herder.rounds.completed = Generation(event.epoch)
     if event.is_whole:
         # Each member has stopped before, or stops now: nothing of what was remembered of it can be lost any more.
         leading.forget_memory(turn)
-        asking.drop(turn, AfterRelease)
+        asking.drop_reasons(turn, AfterRelease)
         if has_yet_to_deal(herder.rounds.assigned_for, configured=herder.config.jobs()):
-            asking.owe(turn, AfterRelease())
+            asking.add_reason(turn, AfterRelease())
     if not herder.life.is_leaving and _is_wanted(herder, event.revoked):
-        asking.owe(turn, AfterRelease())
+        asking.add_reason(turn, AfterRelease())
     if not is_told_again:
         # A follower that joins again is answered with the generation that runs: its delay has begun long ago.
         _set_delay(turn, result.delay_ms)
@@ -80,7 +80,7 @@ def on_lost(turn: Turn, event: Lost) -> None:
     turn.order(Say(text=f"The membership is lost, everything here stops: {event.reason}"))
     place.lose(turn)
     asking.on_end(turn)
-    asking.drop(turn, AfterReading, AfterRelease)
+    asking.drop_reasons(turn, AfterReading, AfterRelease)
     bursts.close_window(turn)
     bursts.forget(turn)
     leading.drop_round(turn)

@@ -11,7 +11,7 @@ from coterie.nouns.jobs import Jobs
 from coterie.nouns.membership import AssignmentWanted, PlaceHandover
 from coterie.wire.connect import ConnectProtocol
 
-# -- why this worker owes its group a round ---------------------------------------------------------------------------
+# -- why this worker has to ask for a round ---------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,7 +34,7 @@ class ForNews:
     reason: str
 
 
-Owed: TypeAlias = AfterRelease | AfterReading | ForNews
+RoundReason: TypeAlias = AfterRelease | AfterReading | ForNews
 
 
 class Rounds:
@@ -47,12 +47,12 @@ class Rounds:
         self.completed = handover.generation if handover is not None else Generation(-1)
         """The last generation that ended here with an assignment; a failed round changes nothing of who has what."""
         self.deferred_until_ms = handover.deferred_until_ms if handover is not None else None
-        """When the scheduled rebalance delay ends that the last round told of; None when none runs."""
+        """When the scheduled rebalance delay of the last round ends; None: no delay runs."""
         # `asking`
-        self.owed: tuple[Owed, ...] = ()
+        self.pending_reasons: tuple[RoundReason, ...] = ()
         """Why this worker has yet to ask for a round; at most one reason of each kind."""
-        if handover is not None and handover.owes_round:
-            self.owed = (ForNews(reason="a worker begins a new life in its place"),)
+        if handover is not None and handover.must_ask_for_round:
+            self.pending_reasons = (ForNews(reason="this worker's process was relaunched"),)
         self.is_asked = False
         """A round was asked for here, and has not ended yet."""
         # `bursts`

@@ -293,7 +293,7 @@ class Member:
             assignment=WorkerAssignment(
                 leader=place.leader, leader_url=place.leader_url, config_offset=place.config_offset
             ),
-            may_have_missed_vote=place.unheard,
+            may_have_missed_vote=place.may_have_missed_vote,
         )
         self.round = Settled()
 
