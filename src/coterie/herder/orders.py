@@ -62,9 +62,8 @@ def _elsewhere(herder: Herder, worker: str) -> RequestRefused | None:
         return None
     if not herder.place.is_named_leader or herder.lead.dealt is None:
         return not_leader(herder)
-    found = {
-        info.url: info for info in called(herder.lead.dealt.members, worker)
-    }  # With who was there before: one worker.
+    # A member and its predecessor at the same URL are one worker.
+    found = {info.url: info for info in called(herder.lead.dealt.members, worker)}
     match list(found.values()):
         case []:
             known = "; ".join(", ".join(dict.fromkeys(names_of(info))) for info in herder.lead.dealt.members)

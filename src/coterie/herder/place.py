@@ -120,8 +120,8 @@ def on_end_found(turn: Turn, look: int, end: ConfigOffset | None) -> None:
         return
     if end is not None and herder.has_read(end):
         text = (
-            f"A member of the group says that it has read {place.group_offset} lines of configs, and the config topic "
-            f"has {end}: its config.storage.topic is another one, or this one has lost lines"
+            f"A member reported config offset {place.group_offset}, but the config topic ends at {end}. Check that all "
+            "workers have the same config.storage.topic, and whether this topic has lost lines."
         )
         turn.order(Say(text=text, warns=True))
         place.group_offset = end

@@ -166,7 +166,7 @@ def on_died(turn: Turn, event: TaskDied) -> None:
         case Starting(end=None) | Restarting(end=None) as state:
             run.state = replace(state, end=_after_death(turn, event, state))
         case _:
-            pass  # It was on its way out; that it is gone is told by the end of its stop.
+            pass  # The task is being stopped; `TaskStopped` ends it.
 
 
 def on_halted(turn: Turn, event: TaskHalted) -> None:
@@ -174,7 +174,8 @@ def on_halted(turn: Turn, event: TaskHalted) -> None:
 
 
 def _after_death(turn: Turn, event: TaskDied, before: Starting | Running | Restarting) -> Dead:
-    """Start it again after a while on the same checkpoint, a few times; what does not help then, or cannot, fails."""
+    """Schedule a restart on the same checkpoint, `RESTARTS_MAX` times at most. After that, or when no restart can help,
+    the task fails."""
     deaths = before.deaths + 1
     restarts_at_ms = None
     if event.can_restart and deaths <= RESTARTS_MAX:

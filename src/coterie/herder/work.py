@@ -18,7 +18,7 @@ from coterie.nouns.states import State
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NotStarted:
-    """Nothing of the task runs here, and nothing is known that speaks against a start."""
+    """Nothing of the task runs here; it may start."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

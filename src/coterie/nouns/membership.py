@@ -1,4 +1,4 @@
-"""What a worker's member and its herder tell each other, whatever protocol the group speaks.
+"""What a worker's member and its herder exchange, whatever protocol the group speaks.
 
 `member` makes the events out of the protocol's messages, and `herder` takes them; neither room knows the other. A
 ``token`` carries what only one protocol knows: it is opaque to all but the module that knows that protocol.
@@ -95,7 +95,8 @@ class Install:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Abandon:
-    """Give the place up until everything has stopped, because the herder is stuck or cannot start its jobs → Lost."""
+    """Give the place up, because the herder is stuck or cannot start its jobs; `Lost` follows. The member joins again
+    after a `Subscribe` with nothing owned."""
 
     reason: str
 

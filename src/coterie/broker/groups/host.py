@@ -1,4 +1,4 @@
-"""Host of one group's machine: what is asked is stepped at once, one asyncio task minds time, failures and the end. The
+"""Hosts one group's machine: steps each request at once; one asyncio task handles deadlines, failures and the end. The
 host knows no protocol: machine, codec and log topic are given to it.
 
 An answer leaves only when the records of its step, and of all steps before, are durable. Nobody waits for that but who
@@ -36,7 +36,7 @@ _CATCH_UP_TURNS = 5
 
 
 class Answerable(Protocol):
-    """Every request tells for whom its answer is."""
+    """A request with the key of its answer."""
 
     @property
     def reply_to(self) -> ReplyTo: ...

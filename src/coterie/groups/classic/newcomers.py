@@ -39,7 +39,7 @@ def has_room_for(group: Group, member_id: MemberId) -> bool:
 
 
 def check_size(group: Group, member_id: MemberId, offered: tuple[MemberProtocol, ...]) -> None:
-    """:raises KafkaRefusal: when members would say more of themselves than a leader can be told and a log can hold."""
+    """:raises KafkaRefusal: when the members' metadata would exceed the size limit of one group."""
     member = group.members.get(member_id)
     size = group.offers.size + offer_size(offered) - (offer_size(member.protocols) if member is not None else 0)
     if size > group.limits.generation_size_max:

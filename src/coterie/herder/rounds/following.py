@@ -106,9 +106,9 @@ def on_due(turn: Turn) -> None:
 
 
 def _is_wanted(herder: Herder, revoked: Jobs) -> bool:
-    """Whether another worker waits for what was revoked. Jobs that are configured no more go to no worker, so releasing
-    them needs no round; unless they run still: then a join may have said so, and should they be configured again, the
-    leader thinks that they are here."""
+    """Whether another worker waits for what was revoked. Jobs that are not configured any more go to no worker, so
+    releasing them needs no round; unless they still run here: a join may have reported them, and if they are configured
+    again the leader would count them as running here."""
     exists = not herder.caught_up or bool(revoked & herder.config.jobs())
     return bool(revoked) and (exists or bool(revoked & herder.owned))
 

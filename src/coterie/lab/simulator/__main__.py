@@ -1,4 +1,5 @@
-"""``python -m coterie.lab.simulator --seeds 1-40``: one digest a seed; the first that fails is told and ends it.
+"""``python -m coterie.lab.simulator --seeds 1-40`` prints one digest for each seed; stops at the first seed that fails
+and prints its trace.
 
 ``--write FILE`` keeps the digests, one line ``seed digest`` each; ``--compare FILE`` plays the seeds that are to be
 played, all of the file's unless ``--seeds`` names some, and fails where a digest is another one than the file's.

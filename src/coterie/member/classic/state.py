@@ -140,7 +140,7 @@ Presence: TypeAlias = NeverIn | WasIn | InGroup
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NotSubscribed:
-    """The herder has not told yet which jobs this worker runs."""
+    """No `Subscribe` has arrived yet."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
