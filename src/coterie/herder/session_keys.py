@@ -8,6 +8,7 @@ import base64
 import hmac
 import re
 from dataclasses import dataclass, field
+from typing import TypeAlias
 
 from coterie.config import defaults
 from coterie.nouns import macs
@@ -63,6 +64,41 @@ class Signature:
         return hmac.compare_digest(_mac(key.key, self.algorithm, self.body), self.mac)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NoKeyUnderWay:
+    """No key is being made or written here."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KeyOrdered:
+    """The shell makes a key."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AppendsKey:
+    """A key is on its way to the config log."""
+
+    number: int
+    """Which of the keys that were made here."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReadsKeyBack:
+    """The log has the key; it counts when the log is read up to ``end``."""
+
+    end: ConfigOffset
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WaitsAfterFailure:
+    """The key could not be written; another one may be made from ``until_ms`` on."""
+
+    until_ms: int
+
+
+RotationState: TypeAlias = NoKeyUnderWay | KeyOrdered | AppendsKey | ReadsKeyBack | WaitsAfterFailure
+
+
 class Rotation:
     """What a leader is about to do about the key; gone after a restart."""
 
@@ -74,20 +110,15 @@ class Rotation:
         self.known_since_ms = 0
         """When the known key was first known here, on the steady clock. Its age counts from no later than that: one
         that another clock has dated ahead is used no longer than a fresh one."""
-        self.making = False
+        self.state: RotationState = NoKeyUnderWay()
         self.made = 0
         """How many keys were made here and appended."""
-        self.append: int | None = None
-        """Which of them is on its way to the log, until its line is read."""
-        self.end: ConfigOffset | None = None
-        """How far the log has to be read for that."""
-        self.retry_at_ms: int | None = None
         self.wakes_at_ms: int | None = None
         """When a timer is set."""
 
     @property
-    def under_way(self) -> bool:
-        return self.making or self.append is not None
+    def is_under_way(self) -> bool:
+        return isinstance(self.state, KeyOrdered | AppendsKey | ReadsKeyBack)
 
 
 def decode_base64(text: str) -> bytes:

@@ -17,7 +17,16 @@ from coterie.herder.messages import (
 )
 from coterie.herder.requests import Problem, RequestRefused
 from coterie.herder.rounds.spoken import are_requests_signed
-from coterie.herder.session_keys import SessionKey, Signature, Signing
+from coterie.herder.session_keys import (
+    AppendsKey,
+    KeyOrdered,
+    NoKeyUnderWay,
+    ReadsKeyBack,
+    SessionKey,
+    Signature,
+    Signing,
+    WaitsAfterFailure,
+)
 from coterie.herder.state import Herder, Turn
 from coterie.nouns.ids import ConfigOffset
 
@@ -76,14 +85,21 @@ def advance(turn: Turn) -> None:
     herder, rotation = turn.herder, turn.herder.rotation
     if herder.config.session_key != rotation.known:
         rotation.known, rotation.known_since_ms = herder.config.session_key, turn.now_ms
-    if rotation.end is not None and herder.has_read(rotation.end):
-        rotation.end = rotation.append = None
-    if rotation.retry_at_ms is not None and turn.now_ms >= rotation.retry_at_ms:
-        rotation.retry_at_ms = None
-    if not rotation.under_way and rotation.retry_at_ms is None and _wants_a_key(turn):
-        rotation.making = True
+    match rotation.state:
+        case ReadsKeyBack(end=end) if herder.has_read(end):
+            rotation.state = NoKeyUnderWay()
+        case WaitsAfterFailure(until_ms=until_ms) if turn.now_ms >= until_ms:
+            rotation.state = NoKeyUnderWay()
+        case _:
+            pass
+    if isinstance(rotation.state, NoKeyUnderWay) and _wants_a_key(turn):
+        rotation.state = KeyOrdered()
         turn.order(MakeSessionKey(size_bytes=herder.settings.session_keys.size_bytes))
-    _wake(turn, rotation.retry_at_ms if rotation.retry_at_ms is not None else _expires_ms(herder))
+    match rotation.state:
+        case WaitsAfterFailure(until_ms=until_ms):
+            _wake(turn, until_ms)
+        case _:
+            _wake(turn, _expires_ms(herder))
 
 
 def on_opened(turn: Turn, wall_ms: int) -> None:
@@ -92,7 +108,7 @@ def on_opened(turn: Turn, wall_ms: int) -> None:
 
 def on_made(turn: Turn, event: SessionKeyMade) -> None:
     herder, rotation = turn.herder, turn.herder.rotation
-    rotation.making = False
+    rotation.state = NoKeyUnderWay()
     rotation.epoch_ms = event.wall_ms - turn.now_ms
     if not _wants_a_key(turn):
         return  # Another leads now, or has written one, or the clock was set back and the known one is not old.
@@ -102,22 +118,22 @@ def on_made(turn: Turn, event: SessionKeyMade) -> None:
         created_at_ms=event.wall_ms,
     )
     rotation.made += 1
-    rotation.append = rotation.made
+    rotation.state = AppendsKey(number=rotation.made)
     line = config_records.session_key_line(made)
     turn.order(AppendConfig(purpose=ForSessionKey(number=rotation.made), lines=(line,)))
 
 
 def on_appended(turn: Turn, number: int, end: ConfigOffset) -> None:
-    if number == turn.herder.rotation.append:
-        turn.herder.rotation.end = end
+    rotation = turn.herder.rotation
+    if rotation.state == AppendsKey(number=number):
+        rotation.state = ReadsKeyBack(end=end)
         advance(turn)
 
 
 def on_append_failed(turn: Turn, number: int, reason: str) -> None:
     rotation = turn.herder.rotation
-    if number == rotation.append:
-        rotation.append = None
-        rotation.retry_at_ms = turn.now_ms + RETRY_MS
+    if rotation.state == AppendsKey(number=number):
+        rotation.state = WaitsAfterFailure(until_ms=turn.now_ms + RETRY_MS)
         turn.order(Say(text=f"The session key could not be written, and will be in {RETRY_MS} ms: {reason}"))
         advance(turn)
 
@@ -146,7 +162,7 @@ def _expires_ms(herder: Herder) -> int | None:
     """When the known key is too old, on this worker's steady clock; None when that is no business of this worker, or
     never."""
     known, ttl_ms, epoch_ms = herder.config.session_key, herder.settings.session_keys.ttl_ms, herder.rotation.epoch_ms
-    if known is None or ttl_ms == 0 or epoch_ms is None or herder.rotation.under_way or not _leads(herder):
+    if known is None or ttl_ms == 0 or epoch_ms is None or herder.rotation.is_under_way or not _leads(herder):
         return None
     return min(known.created_at_ms - epoch_ms, herder.rotation.known_since_ms) + ttl_ms
 
