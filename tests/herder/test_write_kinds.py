@@ -65,7 +65,7 @@ def test_a_connector_is_created_once_and_replaced_in_its_incarnation() -> None:
     assert create.refusal(ConfigState()) is None
     assert create.lines(ConfigState()) == (config_records.connector_line(ORDERS, CONFIG, FRESH),)
     known = ready().herder.config
-    answer = create.answer(known)
+    answer = create.answer(known, created=create.creates(ConfigState()))
     assert isinstance(answer, ConnectorInfo)
     assert (answer.created, answer.config, answer.tasks) == (True, CONFIG, known.tasks(ORDERS))
     again = create.refusal(known)
@@ -75,7 +75,7 @@ def test_a_connector_is_created_once_and_replaced_in_its_incarnation() -> None:
     assert replace.refusal(known) is None
     assert replace.lines(known) == (BORN,)
     assert LIFE != FRESH
-    replaced = replace.answer(known)
+    replaced = replace.answer(known, created=replace.creates(known))
     assert isinstance(replaced, ConnectorInfo)
     assert not replaced.created
 
@@ -105,4 +105,6 @@ def test_a_write_without_a_view_is_answered_with_done() -> None:
     assert kind_of(DELETE, FRESH).lines(config) == config_records.deletion_lines(ORDERS)
     assert kind_of(TASK_CONFIGS, FRESH).lines(config) == DEALT
     for request in (DELETE, TASK_CONFIGS, target(TargetState.PAUSED)):
-        assert kind_of(request, FRESH).answer(config) == Done()
+        assert kind_of(request, FRESH).answer(config, created=False) == Done()
+        assert not kind_of(request, FRESH).creates(config)
+        assert kind_of(request, FRESH).to_validate(config) is None

@@ -82,7 +82,6 @@ from coterie.herder.state import (
     ReleasesBeforeJoin,
     RoundCompleted,
     RoundFailed,
-    Stage,
     Turn,
 )
 from coterie.herder.timers import LookDue, RequestDue, RestartDue, RetryDue, Timer
@@ -348,7 +347,7 @@ def check(herder: Herder) -> None:
 def check_all(herder: Herder) -> None:
     """What is always true, of all that is in memory: for tests and the simulator."""
     check(herder)
-    under_way = [write for write in herder.requests.writes.values() if write.stage > Stage.VALID]
+    under_way = [write for write in herder.requests.writes.values() if write.is_under_way]
     assert len(under_way) <= 1, "two writes at the head of the line"
     for task, run in herder.work.runs.items():
         assert run.is_active or task in herder.place.assigned, f"{task} is kept though nothing of it is here"

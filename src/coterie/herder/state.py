@@ -7,7 +7,6 @@ owns nothing.
 """
 
 from dataclasses import dataclass, field
-from enum import IntEnum
 from typing import TypeAlias
 
 from coterie.assignors.members import Policy
@@ -21,7 +20,7 @@ from coterie.herder.rounds.state import Lead, Rounds
 from coterie.herder.session_keys import Rotation, SessionKeySettings
 from coterie.herder.status_records import StatusState
 from coterie.herder.work import Work
-from coterie.herder.write_kinds import WriteKind
+from coterie.herder.write_kinds import ConfigToValidate, WriteKind
 from coterie.nouns.ids import ConfigOffset, InstanceId, MemberId, WorkerId, WorkerUrl
 from coterie.nouns.jobs import NO_JOBS, Jobs
 from coterie.nouns.membership import MemberState, PlaceHandover, ProvedUntil, Subscribe
@@ -64,16 +63,64 @@ class HerderSettings:
         return Lease(self.session_timeout_ms)
 
 
-class Stage(IntEnum):
-    """How far a write has come. Up to LOOKING it can still be given up; one write at a time goes beyond VALID."""
+# -- how far a write has come; one write at a time goes beyond `InLine` ------------------------------------------------
 
-    ARRIVED = 0
-    VALIDATING = 1
-    VALID = 2
-    LOOKING = 3
-    CATCHING_UP = 4
-    APPENDING = 5
-    WRITTEN = 6
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Arrived:
+    """The group has to settle first."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Validates:
+    """The config is validated against the tasks that may have checkpoints."""
+
+    asked: ConfigToValidate
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InLine:
+    """The write waits for the writes before it."""
+
+    validated: ConfigToValidate | None
+    """None for a write that needs no validation; likewise below."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FindsEnd:
+    """The log's end was asked for."""
+
+    validated: ConfigToValidate | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CatchesUp:
+    """The log has to be read up to ``end`` before the write is checked and appended."""
+
+    validated: ConfigToValidate | None
+    end: ConfigOffset
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Appends:
+    """The lines are on their way to the log: the write cannot be given up any more."""
+
+    created: bool
+    """The lines create a connector."""
+    has_timed_out: bool = False
+    """The request was answered, because it took too long; the writes behind this one still wait for it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LinesWritten:
+    """The write is answered when the log is read up to ``end``."""
+
+    created: bool
+    has_timed_out: bool
+    end: ConfigOffset
+
+
+Stage: TypeAlias = Arrived | Validates | InLine | FindsEnd | CatchesUp | Appends | LinesWritten
 
 
 class WriteTurn:
@@ -82,11 +129,12 @@ class WriteTurn:
     def __init__(self, id_: WriteId, kind: WriteKind) -> None:
         self.id = id_
         self.kind = kind
-        self.stage = Stage.ARRIVED
-        self.end = UNREAD
-        """How far the log has to be read before the next stage."""
-        self.is_answered = False
-        """It timed out after it had begun: nobody waits any more, but others wait behind it."""
+        self.stage: Stage = Arrived()
+
+    @property
+    def is_under_way(self) -> bool:
+        """At the head of the line, and begun."""
+        return isinstance(self.stage, FindsEnd | CatchesUp | Appends | LinesWritten)
 
 
 class ReadWait:

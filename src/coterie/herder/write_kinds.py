@@ -4,6 +4,7 @@ Each is given the log as far as it was read when the write's turn came.
 """
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import TypeAlias
 
 from coterie.engine.log import NewLine
@@ -22,30 +23,48 @@ from coterie.herder.requests import (
     Write,
     not_found,
 )
+from coterie.herder.session_keys import Signature
 from coterie.nouns.ids import Incarnation
 from coterie.nouns.states import TargetState
 
 
-class ConnectorWrite:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConfigToValidate:
+    config: Mapping[str, str] = field(repr=False)
+    checkpointed: Sequence[Mapping[str, str]] = field(repr=False)
+    """The configs of the tasks that may have checkpoints: ``config`` is validated against them."""
+
+
+class _UnsignedWrite:
+    """What holds for most kinds: unsigned, not validated, and creates no connector."""
+
+    is_signed = False
+    signature: Signature | None = None
+
+    def to_validate(self, config: ConfigState) -> ConfigToValidate | None:
+        return None
+
+    def creates(self, config: ConfigState) -> bool:
+        """Whether the write creates a connector."""
+        return False
+
+
+class ConnectorWrite(_UnsignedWrite):
     """Creates a connector, or gives it another config."""
 
     needs_leader = True
 
     def __init__(self, request: PutConnector, fresh_incarnation: Incarnation) -> None:
         self.request = request
-        self._checkpointed: Sequence[Mapping[str, str]] = ()
-        """The task configs that the new config is validated against."""
         self._fresh_incarnation = fresh_incarnation
-        self._created = False
 
-    def begin_validation(self, config: ConfigState) -> Sequence[Mapping[str, str]]:
-        """The configs of the tasks that may have checkpoints: the new config is validated against them."""
-        self._checkpointed = self._checkpointed_in(config)
-        return self._checkpointed
+    def to_validate(self, config: ConfigState) -> ConfigToValidate | None:
+        known = config.connector(self.request.connector)
+        checkpointed = () if known is None else known.checkpointed
+        return ConfigToValidate(config=self.request.config, checkpointed=checkpointed)
 
-    def is_validated(self, config: ConfigState) -> bool:
-        """False when tasks were committed since the validation began, which may have checkpoints now."""
-        return self._checkpointed == self._checkpointed_in(config)
+    def creates(self, config: ConfigState) -> bool:
+        return config.connector(self.request.connector) is None
 
     def refusal(self, config: ConfigState) -> RequestRefused | None:
         name = self.request.connector
@@ -56,25 +75,18 @@ class ConnectorWrite:
     def lines(self, config: ConfigState) -> tuple[NewLine, ...]:
         name, initial_state = self.request.connector, self.request.initial_state
         known = config.connector(name)
-        self._created = known is None
         incarnation = self._fresh_incarnation if known is None else known.incarnation
         line = config_records.connector_line(name, self.request.config, incarnation)
         # The target state comes first, so that no reader ever sees the connector without it (KIP-980).
         first = () if initial_state is None else (config_records.target_state_line(name, initial_state),)
         return (*first, line)
 
-    def answer(self, config: ConfigState) -> Answer:
+    def answer(self, config: ConfigState, *, created: bool) -> Answer:
         name = self.request.connector
-        return ConnectorInfo(
-            connector=name, config=self.request.config, tasks=config.tasks(name), created=self._created
-        )
-
-    def _checkpointed_in(self, config: ConfigState) -> Sequence[Mapping[str, str]]:
-        known = config.connector(self.request.connector)
-        return () if known is None else known.checkpointed
+        return ConnectorInfo(connector=name, config=self.request.config, tasks=config.tasks(name), created=created)
 
 
-class DeletionWrite:
+class DeletionWrite(_UnsignedWrite):
     needs_leader = True
 
     def __init__(self, request: DeleteConnector) -> None:
@@ -87,11 +99,11 @@ class DeletionWrite:
     def lines(self, config: ConfigState) -> tuple[NewLine, ...]:
         return config_records.deletion_lines(self.request.connector)
 
-    def answer(self, config: ConfigState) -> Answer:
+    def answer(self, config: ConfigState, *, created: bool) -> Answer:
         return Done()
 
 
-class TargetStateWrite:
+class TargetStateWrite(_UnsignedWrite):
     """Pauses, resumes or stops a connector."""
 
     def __init__(self, request: SetTargetState) -> None:
@@ -112,17 +124,19 @@ class TargetStateWrite:
         none = config_records.task_config_lines(name, ()) if target_state is TargetState.STOPPED else ()
         return (*none, config_records.target_state_line(name, target_state))
 
-    def answer(self, config: ConfigState) -> Answer:
+    def answer(self, config: ConfigState, *, created: bool) -> Answer:
         return Done()
 
 
-class TaskConfigsWrite:
-    """A connector's owner has split it."""
+class TaskConfigsWrite(_UnsignedWrite):
+    """A connector's owner has split it. Workers sign this request (KIP-507)."""
 
     needs_leader = True
+    is_signed = True
 
     def __init__(self, request: PutTaskConfigs) -> None:
         self.request = request
+        self.signature = request.signature
 
     def refusal(self, config: ConfigState) -> RequestRefused | None:
         name = self.request.connector
@@ -136,7 +150,7 @@ class TaskConfigsWrite:
     def lines(self, config: ConfigState) -> tuple[NewLine, ...]:
         return config_records.task_config_lines(self.request.connector, self.request.configs)
 
-    def answer(self, config: ConfigState) -> Answer:
+    def answer(self, config: ConfigState, *, created: bool) -> Answer:
         return Done()
 
 

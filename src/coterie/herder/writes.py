@@ -7,6 +7,7 @@ whoever asks next sees them. Validation is outside the line: a plug-in that bloc
 """
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 from coterie.herder import signing
 from coterie.herder.messages import (
@@ -30,9 +31,20 @@ from coterie.herder.requests import (
     Write,
     WriteId,
 )
-from coterie.herder.state import Herder, Stage, Turn, WriteTurn
+from coterie.herder.state import (
+    Appends,
+    Arrived,
+    CatchesUp,
+    FindsEnd,
+    Herder,
+    InLine,
+    LinesWritten,
+    Turn,
+    Validates,
+    WriteTurn,
+)
 from coterie.herder.timers import LookDue, RequestDue
-from coterie.herder.write_kinds import ConnectorWrite, TaskConfigsWrite, kind_of
+from coterie.herder.write_kinds import ConfigToValidate, TaskConfigsWrite, kind_of
 from coterie.nouns.ids import ConfigOffset
 from coterie.nouns.jobs import ConnectorName
 
@@ -58,7 +70,7 @@ def advance(turn: Turn) -> None:
     """Bring each write as far as it can come now."""
     herder = turn.herder
     for write in list(herder.requests.writes.values()):
-        if write.stage is Stage.ARRIVED:
+        if isinstance(write.stage, Arrived):
             _begin(turn, write)
     while (head := _head(herder)) is not None and _advance_head(turn, head):
         pass
@@ -75,45 +87,45 @@ def _begin(turn: Turn, write: WriteTurn) -> None:
         if not herder.place.is_leader:
             _answer(turn, write, not_leader(herder))
             return
-    if isinstance(kind := write.kind, ConnectorWrite):
-        assert not isinstance(write.id, OwnWrite), "a leader creates no connector of itself"
-        write.stage = Stage.VALIDATING
-        checkpointed = kind.begin_validation(herder.config)
-        turn.order(ValidateConfig(id=write.id, config=kind.request.config, checkpointed=checkpointed))
-    else:
-        write.stage = Stage.VALID
+    to_validate = write.kind.to_validate(herder.config)
+    if to_validate is None:
+        write.stage = InLine(validated=None)
+        return
+    assert not isinstance(write.id, OwnWrite), "a leader creates no connector of itself"
+    write.stage = Validates(asked=to_validate)
+    turn.order(ValidateConfig(id=write.id, config=to_validate.config, checkpointed=to_validate.checkpointed))
 
 
 def _signature_refusal(herder: Herder, write: WriteTurn) -> RequestRefused | None:
     """Only what workers ask of each other is signed, not what users ask, nor what a leader asks of itself."""
-    if not isinstance(write.kind, TaskConfigsWrite) or isinstance(write.id, OwnWrite):
+    if not write.kind.is_signed or isinstance(write.id, OwnWrite):
         return None
-    return signing.refusal(herder, write.kind.request.signature)
+    return signing.refusal(herder, write.kind.signature)
 
 
 def _head(herder: Herder) -> WriteTurn | None:
-    under_way = (write for write in herder.requests.writes.values() if write.stage > Stage.VALID)
-    in_line = (write for write in herder.requests.writes.values() if write.stage is Stage.VALID)
+    under_way = (write for write in herder.requests.writes.values() if write.is_under_way)
+    in_line = (write for write in herder.requests.writes.values() if isinstance(write.stage, InLine))
     return next(under_way, None) or next(in_line, None)
 
 
 def _advance_head(turn: Turn, write: WriteTurn) -> bool:
     """One step; False when it has to wait for something."""
     match write.stage:
-        case Stage.VALID:
-            write.stage = Stage.LOOKING
+        case InLine(validated=validated):
+            write.stage = FindsEnd(validated=validated)
             turn.order(FindConfigEnd(purpose=ForWrite(id=write.id)))
             return False
-        case Stage.CATCHING_UP if turn.herder.has_read(write.end):
-            return _append(turn, write)
-        case Stage.WRITTEN if turn.herder.has_read(write.end):
-            _answer(turn, write, write.kind.answer(turn.herder.config))
+        case CatchesUp(validated=validated, end=end) if turn.herder.has_read(end):
+            return _append(turn, write, validated)
+        case LinesWritten(created=created, end=end) if turn.herder.has_read(end):
+            _answer(turn, write, write.kind.answer(turn.herder.config, created=created))
             return True
         case _:
             return False
 
 
-def _append(turn: Turn, write: WriteTurn) -> bool:
+def _append(turn: Turn, write: WriteTurn, validated: ConfigToValidate | None) -> bool:
     herder, kind = turn.herder, write.kind
     if kind.needs_leader and not herder.place.is_leader:
         if not herder.place.is_settled:
@@ -123,10 +135,10 @@ def _append(turn: Turn, write: WriteTurn) -> bool:
     if (refusal := kind.refusal(herder.config)) is not None:
         _answer(turn, write, refusal)
         return True
-    if isinstance(kind, ConnectorWrite) and not kind.is_validated(herder.config):
-        _begin(turn, write)
+    if kind.to_validate(herder.config) != validated:
+        _begin(turn, write)  # Tasks were committed since the validation began, which may have checkpoints now.
         return True
-    write.stage = Stage.APPENDING
+    write.stage = Appends(created=kind.creates(herder.config))
     turn.order(AppendConfig(purpose=ForWrite(id=write.id), lines=kind.lines(herder.config)))
     return False
 
@@ -136,7 +148,7 @@ def _append(turn: Turn, write: WriteTurn) -> bool:
 
 def on_validated(turn: Turn, event: ConfigValidated) -> None:
     write = turn.herder.requests.writes.get(event.id)
-    if write is None:
+    if write is None or not isinstance(write.stage, Validates):
         return
     if event.failure is not None:
         message = f"Failed to validate the config: {event.failure}"
@@ -147,32 +159,31 @@ def on_validated(turn: Turn, event: ConfigValidated) -> None:
     if errors:
         _answer(turn, write, RequestRefused(problem=Problem.BAD_REQUEST, message=invalid_config_message(errors)))
     else:
-        write.stage = Stage.VALID
+        write.stage = InLine(validated=write.stage.asked)
 
 
 def on_end_found(turn: Turn, id_: WriteId, end: ConfigOffset | None) -> None:
     write = turn.herder.requests.writes.get(id_)
-    if write is None or write.stage is not Stage.LOOKING:
+    if write is None or not isinstance(write.stage, FindsEnd):
         return
     if end is None:
         # Nothing is written yet: a broker that is soon back costs the user no more than this wait.
         turn.order(SetTimer(timer=LookDue(id=id_), at_ms=turn.now_ms + LOOK_AGAIN_MS))
         return
-    write.stage = Stage.CATCHING_UP
-    write.end = end
+    write.stage = CatchesUp(validated=write.stage.validated, end=end)
 
 
 def on_look_due(turn: Turn, id_: WriteId) -> None:
     write = turn.herder.requests.writes.get(id_)
-    if write is not None and write.stage is Stage.LOOKING:
+    if write is not None and isinstance(write.stage, FindsEnd):
         turn.order(FindConfigEnd(purpose=ForWrite(id=id_)))
 
 
 def on_appended(turn: Turn, id_: WriteId, end: ConfigOffset) -> None:
     write = turn.herder.requests.writes.get(id_)
     if write is not None:  # Otherwise it was refused meanwhile, because this worker is leaving.
-        write.stage = Stage.WRITTEN
-        write.end = end
+        assert isinstance(write.stage, Appends)
+        write.stage = LinesWritten(created=write.stage.created, has_timed_out=write.stage.has_timed_out, end=end)
 
 
 def on_append_failed(turn: Turn, id_: WriteId, reason: str) -> None:
@@ -185,14 +196,17 @@ def on_append_failed(turn: Turn, id_: WriteId, reason: str) -> None:
 def on_due(turn: Turn, id_: RequestId) -> None:
     """Nobody waits longer than this. What has not begun is given up; what has, is done all the same."""
     write = turn.herder.requests.writes.get(id_)
-    if write is None or write.is_answered:
+    if write is None:
         return
     refusal = RequestRefused(problem=Problem.TIMED_OUT, message=f"Request timed out. {_stage_summary(write)}")
-    if write.stage < Stage.APPENDING:
-        _answer(turn, write, refusal)
-    else:
-        turn.order(Reply(id=id_, answer=refusal))
-        write.is_answered = True
+    match write.stage:
+        case Appends(has_timed_out=True) | LinesWritten(has_timed_out=True):
+            pass
+        case Appends() | LinesWritten() as stage:
+            turn.order(Reply(id=id_, answer=refusal))
+            write.stage = replace(stage, has_timed_out=True)
+        case _:
+            _answer(turn, write, refusal)
 
 
 def refuse_all(turn: Turn, problem: Problem, message: str) -> None:
@@ -211,11 +225,14 @@ def not_leader(herder: Herder) -> RequestRefused:
 
 def _answer(turn: Turn, write: WriteTurn, answer: Answer) -> None:
     del turn.herder.requests.writes[write.id]
-    if isinstance(write.id, OwnWrite):
-        turn.own_answers.append((write.kind.request, answer))
-    elif not write.is_answered:
-        turn.order(CancelTimer(timer=RequestDue(id=write.id)))
-        turn.order(Reply(id=write.id, answer=answer))
+    match write.id, write.stage:
+        case OwnWrite(), _:
+            turn.own_answers.append((write.kind.request, answer))
+        case _, Appends(has_timed_out=True) | LinesWritten(has_timed_out=True):
+            pass  # The request was answered when it timed out.
+        case id_, _:
+            turn.order(CancelTimer(timer=RequestDue(id=id_)))
+            turn.order(Reply(id=id_, answer=answer))
 
 
 # -- small hands ------------------------------------------------------------------------------------------------------
@@ -243,13 +260,13 @@ def _name_errors(name: ConnectorName) -> dict[str, list[str]]:
 def _stage_summary(write: WriteTurn) -> str:
     name: ConnectorName = write.kind.request.connector
     match write.stage:
-        case Stage.ARRIVED:
+        case Arrived():
             doing = "ensuring membership in the cluster"
-        case Stage.VALIDATING:
+        case Validates():
             doing = f"performing multi-property validation for the connector {name}"
-        case Stage.VALID | Stage.LOOKING | Stage.CATCHING_UP:
+        case InLine() | FindsEnd() | CatchesUp():
             doing = "reading to the end of the config topic"
-        case Stage.APPENDING | Stage.WRITTEN:
+        case Appends() | LinesWritten():
             doing = f"writing a config for connector {name} to the config topic"
     return f"The worker is currently {doing}"
 
