@@ -7,6 +7,9 @@
     │   └── HttpRefusal      in `rest.problems`, with its children: with the status of HTTP
     ├── WireError        a peer's bytes are malformed; answered or the connection closed
     ├── WorldError       the world failed: disk full, broker gone, query died; becomes an event
+    │   ├── NotAdmittedError       in `kafka.connection`: the broker is not trusted, or does not admit this client
+    │   └── SignatureRefusedError  in `herder.seams`: the leader answers that a signature is not valid
+    ├── DeniedError      (in `wire.scram`) a peer, client or broker, cannot prove its identity; the connection is closed
     ├── FencedError      (in `spark.fence`) a task was stopped or taken over: its effect must not happen
     └── NoExchangeError  (in `spark.checkpoint`) the file system cannot exchange two names; the fallback is used
 

@@ -17,7 +17,7 @@ import hmac
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from coterie.nouns.errors import Refusal, WireError
+from coterie.nouns.errors import CoterieError, WireError
 
 HASHES: Mapping[str, str] = {"SCRAM-SHA-512": "sha512", "SCRAM-SHA-256": "sha256"}
 """By mechanism, what :mod:`hashlib` calls its hash; the stronger one first."""
@@ -27,8 +27,8 @@ ITERATIONS_MAX = 16_384
 """Kafka's most. A server that asks a client for more only means to keep it busy."""
 
 
-class DeniedError(Refusal):
-    """The other side is not who it says it is."""
+class DeniedError(CoterieError):
+    """The peer cannot prove its identity. Both sides raise this error."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
