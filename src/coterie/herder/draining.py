@@ -12,7 +12,6 @@ from coterie.herder import ending
 from coterie.herder.messages import Say
 from coterie.herder.requests import Answer, Done, Problem, RequestRefused
 from coterie.herder.rounds import asking, spoken
-from coterie.herder.rounds.state import AfterRelease, ForNews
 from coterie.herder.state import Turn
 
 
@@ -52,8 +51,7 @@ def advance(turn: Turn) -> None:
     herder = turn.herder
     if not herder.place.is_settled or herder.life.is_leaving:
         return
-    awaits_round = asking.has_reason(herder, AfterRelease) or herder.rounds.is_asked
-    if herder.life.is_draining and not herder.owned and not awaits_round:
+    if herder.life.is_draining and not herder.owned and not asking.awaits_round(herder):
         ending.leave(turn, "it is drained", code=0, grace_ms=herder.settings.stop_grace_ms, for_good=True)
     elif herder.life.is_open:
         asking.announce(turn)
@@ -63,5 +61,5 @@ def _turn_to(turn: Turn, *, draining: bool, reason: str) -> None:
     life = turn.herder.life
     if life.is_draining is not draining:
         life.is_draining = draining
-        asking.add_reason(turn, ForNews(reason=reason))
+        asking.report_change(turn, reason)
         turn.order(Say(text=f"By order of an operator {reason}"))

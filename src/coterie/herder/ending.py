@@ -13,11 +13,9 @@ move.
 from coterie.herder import place, reads, statuses, writes
 from coterie.herder.messages import CloseRuntime, Exit, Say, SetTimer
 from coterie.herder.requests import Answer, Done, Problem, RequestRefused
-from coterie.herder.rounds import asking, spoken
-from coterie.herder.rounds.state import AfterRelease
-from coterie.herder.state import ClosingRuntime, Herder, LeavingGroup, Relaunching, ShuttingDown, Turn
-from coterie.nouns.ids import Generation
-from coterie.nouns.membership import Leave, PlaceHandover
+from coterie.herder.rounds import following
+from coterie.herder.state import ClosingRuntime, LeavingGroup, Relaunching, ShuttingDown, Turn
+from coterie.nouns.membership import Leave
 from coterie.nouns.states import State
 
 FAREWELL_MS = 1_000
@@ -87,7 +85,7 @@ def on_left(turn: Turn) -> None:
 
 def on_closed(turn: Turn) -> None:
     if turn.herder.life.is_relaunching:  # Otherwise it leaves by now, and exits when it has left.
-        turn.order(Exit(code=0, reason="it restarts", restarts=True, place=_handover(turn.herder)))
+        turn.order(Exit(code=0, reason="it restarts", restarts=True, place=following.handover_of(turn.herder)))
 
 
 def _leave_group(turn: Turn, course: ShuttingDown) -> None:
@@ -103,24 +101,3 @@ def _close_runtime(turn: Turn) -> None:
 def _refuse_all(turn: Turn, message: str) -> None:
     writes.refuse_all(turn, Problem.SHUTTING_DOWN, message)
     reads.refuse_all(turn, Problem.SHUTTING_DOWN, message)
-
-
-def _handover(herder: Herder) -> PlaceHandover | None:
-    """What the next life goes on with; None when there is no place to go on in."""
-    place, protocol = herder.place, spoken.setting(herder)
-    if protocol is None or not place.member_id:
-        return None
-    return PlaceHandover(
-        member_id=place.member_id,
-        generation=Generation(place.epoch),
-        protocol=protocol,
-        leader=place.leader,
-        leader_url=place.leader_url,
-        config_offset=place.assignment_offset,
-        jobs=place.assigned,
-        deferred_until_ms=herder.rounds.deferred_until_ms,
-        may_have_missed_vote=not place.is_settled,
-        must_ask_for_round=place.leader == place.member_id
-        or asking.has_reason(herder, AfterRelease)
-        or not place.is_settled,
-    )

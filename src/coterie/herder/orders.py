@@ -4,7 +4,7 @@ An order is taken by the worker that it names. Whoever else is asked says who th
 """
 
 from coterie.herder import draining, ending
-from coterie.herder.group_view import called, names_of, view, worker_id_in
+from coterie.herder.group_view import called, names_of, worker_id_in
 from coterie.herder.messages import Reply, RequestArrived
 from coterie.herder.requests import (
     Answer,
@@ -16,26 +16,13 @@ from coterie.herder.requests import (
     WorkerOrder,
     not_found,
 )
-from coterie.herder.rounds.leading import left_ms
+from coterie.herder.rounds import leading
 from coterie.herder.state import Herder, Turn
 from coterie.herder.writes import not_leader
 
 
 def on_describe(turn: Turn, event: RequestArrived) -> None:
-    herder = turn.herder
-    if not herder.place.is_named_leader or herder.lead.dealt is None:
-        turn.order(Reply(id=event.id, answer=not_leader(herder)))
-        return
-    due = (herder.rounds.deferred_until_ms, herder.lead.moves_at_ms)
-    answer = view(
-        herder.lead.dealt,
-        herder.lead.memory.waiting,
-        configured=herder.config.jobs(),
-        policy=herder.settings.policy,
-        next_round_ms=min((left_ms(at_ms, turn.now_ms) for at_ms in due if at_ms is not None), default=None),
-        now_ms=turn.now_ms,
-    )
-    turn.order(Reply(id=event.id, answer=answer))
+    turn.order(Reply(id=event.id, answer=leading.group_view_of(turn) or not_leader(turn.herder)))
 
 
 def on_order(turn: Turn, event: RequestArrived, order: WorkerOrder) -> None:
@@ -60,13 +47,13 @@ def _elsewhere(herder: Herder, worker: str) -> RequestRefused | None:
     """
     if worker == worker_id_in(herder.settings.url):
         return None
-    if not herder.place.is_named_leader or herder.lead.dealt is None:
+    if (dealt := leading.last_computed(herder)) is None:
         return not_leader(herder)
     # A member and its predecessor at the same URL are one worker.
-    found = {info.url: info for info in called(herder.lead.dealt.members, worker)}
+    found = {info.url: info for info in called(dealt.members, worker)}
     match list(found.values()):
         case []:
-            known = "; ".join(", ".join(dict.fromkeys(names_of(info))) for info in herder.lead.dealt.members)
+            known = "; ".join(", ".join(dict.fromkeys(names_of(info))) for info in dealt.members)
             return not_found(f"No worker is called {worker}. There are: {known}")
         case [info]:
             if info.url == herder.settings.url:

@@ -1,8 +1,8 @@
 """What a worker tells the status topic of the jobs it has."""
 
 from coterie.herder import place
-from coterie.herder.group_view import reasons
 from coterie.herder.messages import AppendStatuses, Say, SetTimer, StatusesAppended
+from coterie.herder.rounds import leading
 from coterie.herder.state import Turn
 from coterie.herder.status_records import Status, line_of
 from coterie.nouns.ids import Generation
@@ -64,11 +64,8 @@ def tell_unassigned(turn: Turn) -> None:
     Connect writes nothing, so that for the whole delay a job is shown as RUNNING on a worker that is dead.
     """
     herder = turn.herder
-    dealt = herder.lead.dealt
-    if dealt is None or dealt.generation != herder.place.epoch:
-        return
     on_its_way = {**herder.work.writing, **herder.work.unwritten}
-    for job, reason in reasons(dealt, herder.lead.memory.waiting).items():
+    for job, reason in leading.unassigned_reasons(herder).items():
         status = Status(
             state=State.UNASSIGNED,
             worker_id=herder.settings.worker_id,  # Who says it, as in all of Connect's.

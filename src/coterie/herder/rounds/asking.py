@@ -26,6 +26,16 @@ def has_reason(herder: Herder, kind: type[RoundReason]) -> bool:
     return any(isinstance(reason, kind) for reason in herder.rounds.pending_reasons)
 
 
+def awaits_round(herder: Herder) -> bool:
+    """Whether a round has to come before this worker may go: one was asked for, or released jobs make one necessary."""
+    return has_reason(herder, AfterRelease) or herder.rounds.is_asked
+
+
+def report_change(turn: Turn, reason: str) -> None:
+    """What this worker reports of itself has changed: `announce` asks for the round in which the group learns it."""
+    add_reason(turn, ForNews(reason=reason))
+
+
 def on_end(turn: Turn) -> None:
     """A round has ended, or the place is lost: what was asked for has come, or never will."""
     turn.herder.rounds.is_asked = False

@@ -2,12 +2,12 @@
 
 from coterie.herder import place, statuses
 from coterie.herder.messages import CancelTimer, Say, SetTimer
-from coterie.herder.rounds import asking, bursts, leading
+from coterie.herder.rounds import asking, bursts, leading, spoken
 from coterie.herder.rounds.state import AfterReading, AfterRelease
 from coterie.herder.state import Herder, Turn
 from coterie.nouns.ids import Generation
 from coterie.nouns.jobs import NO_JOBS, Jobs
-from coterie.nouns.membership import Assigned, Lost, MemberState
+from coterie.nouns.membership import Assigned, Lost, MemberState, PlaceHandover
 from coterie.wire.connect import AssignmentError, RoundResult
 
 
@@ -103,6 +103,25 @@ def on_due(turn: Turn) -> None:
         asking.ask_for_round(turn, "the scheduled rebalance delay is over")
     if leading.take_due_moves(turn):
         asking.ask_for_round(turn, "moves are left to make")
+
+
+def handover_of(herder: Herder) -> PlaceHandover | None:
+    """The place that the relaunched process continues in; None without a place."""
+    here, protocol = herder.place, spoken.setting(herder)
+    if protocol is None or not here.member_id:
+        return None
+    return PlaceHandover(
+        member_id=here.member_id,
+        generation=Generation(here.epoch),
+        protocol=protocol,
+        leader=here.leader,
+        leader_url=here.leader_url,
+        config_offset=here.assignment_offset,
+        jobs=here.assigned,
+        deferred_until_ms=herder.rounds.deferred_until_ms,
+        may_have_missed_vote=not here.is_settled,
+        must_ask_for_round=here.is_named_leader or asking.has_reason(herder, AfterRelease) or not here.is_settled,
+    )
 
 
 def _is_wanted(herder: Herder, revoked: Jobs) -> bool:

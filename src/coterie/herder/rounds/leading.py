@@ -9,10 +9,12 @@ from coterie.assignors.cooperative import RoundOutcome
 from coterie.assignors.members import MemberView
 from coterie.assignors.memory import Memory
 from coterie.herder import group_view, place
+from coterie.herder.group_view import Dealt
 from coterie.herder.messages import CancelTimer, FindConfigEnd, ForRound, Say, SetTimer
+from coterie.herder.requests import GroupView
 from coterie.herder.rounds import bursts
 from coterie.herder.rounds.state import Computing
-from coterie.herder.state import Turn
+from coterie.herder.state import Herder, Turn
 from coterie.nouns.ids import ConfigOffset, Generation, MemberId
 from coterie.nouns.jobs import NO_JOBS, Job, Jobs
 from coterie.nouns.membership import AssignmentWanted, Computed, Install, MemberAssignment, MemberReport
@@ -66,6 +68,35 @@ def on_patience_over(turn: Turn) -> None:
     nothing = dict.fromkeys(sorted(wanted.members), MemberAssignment())
     computed = Computed(config_offset=furthest, assignments=nothing, has_config_mismatch=True)
     turn.order(Install(token=wanted.token, computed=computed))
+
+
+def last_computed(herder: Herder) -> Dealt | None:
+    """The last round that this leader has computed; None if it does not lead, or has computed none."""
+    return herder.lead.dealt if herder.place.is_named_leader else None
+
+
+def group_view_of(turn: Turn) -> GroupView | None:
+    """What this leader shows of its group; None as in `last_computed`."""
+    herder, dealt = turn.herder, last_computed(turn.herder)
+    if dealt is None:
+        return None
+    due = (herder.rounds.deferred_until_ms, herder.lead.moves_at_ms)
+    return group_view.view(
+        dealt,
+        herder.lead.memory.waiting,
+        configured=herder.config.jobs(),
+        policy=herder.settings.policy,
+        next_round_ms=min((left_ms(at_ms, turn.now_ms) for at_ms in due if at_ms is not None), default=None),
+        now_ms=turn.now_ms,
+    )
+
+
+def unassigned_reasons(herder: Herder) -> Mapping[Job, str]:
+    """Why each job that no worker has is unassigned, if this leader has computed the present generation."""
+    dealt = herder.lead.dealt
+    if dealt is None or dealt.generation != herder.place.epoch:
+        return {}
+    return group_view.reasons(dealt, herder.lead.memory.waiting)
 
 
 def drop_round(turn: Turn) -> None:
