@@ -14,7 +14,7 @@ import pytest
 from coterie.engine.lease import Lease
 from coterie.kafka.coordinator import KafkaCoordinator
 from coterie.member.classic.machine import step
-from coterie.member.classic.messages import Request, Response
+from coterie.member.classic.messages import Request, Response, Timer
 from coterie.member.classic.state import Member, MemberSettings
 from coterie.nouns.ids import ConfigOffset, GroupId, InstanceId, WorkerUrl
 from coterie.nouns.jobs import NO_JOBS, ConnectorName, Jobs
@@ -56,7 +56,7 @@ def sent_at_ms(proved: ProvedUntil) -> int:
 class Worker:
     """As much of a herder as a membership needs: a leader that gives every member the connector of its name."""
 
-    def __init__(self, membership: GroupMembership[Member, Request, Response], url: WorkerUrl) -> None:
+    def __init__(self, membership: GroupMembership[Member, Request, Response, Timer], url: WorkerUrl) -> None:
         self.membership = membership
         self.url = url
         self.events: list[MembershipEvent] = []

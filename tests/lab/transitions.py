@@ -16,6 +16,7 @@ from coterie.herder.seams import TaskDied
 from coterie.herder.state import Herder, HerderOutput
 from coterie.lab.steps import Steps
 from coterie.member import events
+from coterie.member.classic import messages as member_messages
 from coterie.member.classic.messages import (
     HeartbeatRequest,
     HeartbeatResponse,
@@ -24,7 +25,6 @@ from coterie.member.classic.messages import (
     LeaveRequest,
     LeaveResponse,
     Request,
-    Response,
     SyncRequest,
     SyncResponse,
 )
@@ -134,8 +134,8 @@ class Observed(Steps):
         return output
 
     def member(
-        self, member: Member, event: events.Event[Response], *, now_ms: int
-    ) -> Output[None, events.Effect[Request]]:
+        self, member: Member, event: member_messages.Event, *, now_ms: int
+    ) -> Output[None, member_messages.Effect]:
         name = _name_for_member(member, event)
         place, round_, ending = _name(member.place), _name(member.round), _name(member.ending)
         has_ended = isinstance(member.ending, Leaving | HasLeft)
@@ -169,7 +169,7 @@ def _name(value: object) -> str:
     return "None" if value is None else type(value).__name__
 
 
-def _name_for_member(member: Member, event: events.Event[Response]) -> str:
+def _name_for_member(member: Member, event: member_messages.Event) -> str:
     match event:
         case events.Answered(id=id_, response=response):
             if id_ not in {asked.id for asked in _in_flight(member)}:

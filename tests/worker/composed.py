@@ -25,6 +25,7 @@ from coterie.member.classic.messages import (
     Response,
     SyncRequest,
     SyncResponse,
+    Timer,
 )
 from coterie.member.classic.state import Member, MemberSettings
 from coterie.member.seams import Coordinator, Step
@@ -94,12 +95,12 @@ class Listening:
         ]
 
 
-class KeptMembership(GroupMembership[Member, Request, Response]):
+class KeptMembership(GroupMembership[Member, Request, Response, Timer]):
     """Keeps the events that the herder takes."""
 
     def __init__(
         self,
-        step: Step[Member, Request, Response],
+        step: Step[Member, Request, Response, Timer],
         member: Member,
         coordinator: Coordinator[Request, Response],
         *,

@@ -16,7 +16,7 @@ class Counter:
     """The number and the id of the last request; all requests before it are given up."""
 
 
-def step(counter: Counter, event: Event[int], *, now_ms: int) -> Output[None, Effect[int]]:
+def step(counter: Counter, event: Event[int, str], *, now_ms: int) -> Output[None, Effect[int, str]]:
     match event:
         case Subscribe() | Rejoin() | TimerFired(timer="retry"):
             counter.sent += 1

@@ -20,6 +20,7 @@ from coterie.member.classic.messages import (
     Response,
     SyncRequest,
     SyncResponse,
+    Timer,
 )
 from coterie.member.classic.state import Member, MemberSettings
 from coterie.nouns.errors import WorldError
@@ -42,7 +43,7 @@ from coterie.worker.membership import GroupMembership
 from tests.worker import counter
 from tests.worker.counter import CountingCoordinator
 
-Lonely: TypeAlias = GroupMembership[Member, Request, Response]
+Lonely: TypeAlias = GroupMembership[Member, Request, Response, Timer]
 
 DEADLINE_S = 30
 ME = MemberId("worker-1")

@@ -7,9 +7,8 @@ from coterie.groups.classic.state import Group
 from coterie.herder import machine as herder_machine
 from coterie.herder import messages as herder_messages
 from coterie.herder.state import Herder, HerderOutput
-from coterie.member import events
 from coterie.member.classic import machine as member_machine
-from coterie.member.classic.messages import Request, Response
+from coterie.member.classic import messages as member_messages
 from coterie.member.classic.state import Member
 
 
@@ -22,8 +21,8 @@ class Steps:
         return group_machine.step(group, event, now_ms=now_ms)
 
     def member(
-        self, member: Member, event: events.Event[Response], *, now_ms: int
-    ) -> Output[None, events.Effect[Request]]:
+        self, member: Member, event: member_messages.Event, *, now_ms: int
+    ) -> Output[None, member_messages.Effect]:
         return member_machine.step(member, event, now_ms=now_ms)
 
     def herder(self, herder: Herder, event: herder_messages.Event, *, now_ms: int) -> HerderOutput:

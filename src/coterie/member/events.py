@@ -1,7 +1,8 @@
 """What any member machine takes and yields, whatever protocol its group speaks: events and effects."""
 
+from collections.abc import Hashable
 from dataclasses import dataclass
-from typing import Generic, Literal, NewType, TypeAlias, TypeVar
+from typing import Generic, NewType, TypeAlias, TypeVar
 
 from coterie.nouns.membership import MembershipEvent, MembershipOrder
 
@@ -9,13 +10,11 @@ RequestT = TypeVar("RequestT")
 RequestT_co = TypeVar("RequestT_co", covariant=True)
 ResponseT = TypeVar("ResponseT")
 ResponseT_co = TypeVar("ResponseT_co", covariant=True)
+TimerT = TypeVar("TimerT", bound=Hashable)
+TimerT_co = TypeVar("TimerT_co", bound=Hashable, covariant=True)
 
 RequestId = NewType("RequestId", int)
 """Which request an answer belongs to; counts upwards and is never used twice."""
-
-Timer: TypeAlias = Literal["heartbeat", "lease", "answer", "retry", "held", "leave"]
-"""``heartbeat``: send the next one · ``lease``: the proof of the place ends · ``answer``: the answer to a join or sync
-is overdue · ``retry``: a back-off ends · ``held``: send a held join · ``leave``: leave without an answer."""
 
 # -- events -----------------------------------------------------------------------------------------------------------
 
@@ -35,13 +34,18 @@ class Unanswered:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TimerFired:
+class TimerFired(Generic[TimerT_co]):
     """A claim to check: the timer may have been moved or cancelled meanwhile."""
 
-    timer: Timer
+    timer: TimerT_co
 
 
-Event: TypeAlias = MembershipOrder | Answered[ResponseT] | Unanswered | TimerFired
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Began:
+    """The driver begins: the first event of a member."""
+
+
+Event: TypeAlias = MembershipOrder | Answered[ResponseT] | Unanswered | TimerFired[TimerT] | Began
 
 # -- effects: orders to the driver of the member ----------------------------------------------------------------------
 
@@ -55,16 +59,16 @@ class Send(Generic[RequestT_co]):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SetTimer:
+class SetTimer(Generic[TimerT_co]):
     """Fire ``timer`` at ``at_ms``; if it is set already, move it."""
 
-    timer: Timer
+    timer: TimerT_co
     at_ms: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CancelTimer:
-    timer: Timer
+class CancelTimer(Generic[TimerT_co]):
+    timer: TimerT_co
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,4 +85,4 @@ class Left:
     """The member has left the group, whether the coordinator was told or not. Nothing follows."""
 
 
-Effect: TypeAlias = Send[RequestT] | SetTimer | CancelTimer | Say | MembershipEvent | Left
+Effect: TypeAlias = Send[RequestT] | SetTimer[TimerT] | CancelTimer[TimerT] | Say | MembershipEvent | Left

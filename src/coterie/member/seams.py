@@ -3,7 +3,7 @@
 from typing import Protocol, TypeVar
 
 from coterie.engine.output import Output
-from coterie.member.events import Effect, Event
+from coterie.member.events import Effect, Event, TimerT
 
 MemberT_contra = TypeVar("MemberT_contra", contravariant=True)
 RequestT = TypeVar("RequestT")
@@ -12,12 +12,12 @@ ResponseT_co = TypeVar("ResponseT_co", covariant=True)
 ResponseT_contra = TypeVar("ResponseT_contra", contravariant=True)
 
 
-class Step(Protocol[MemberT_contra, RequestT, ResponseT_contra]):
+class Step(Protocol[MemberT_contra, RequestT, ResponseT_contra, TimerT]):
     """The function of a member machine: changes the member by one event and yields what to do."""
 
     def __call__(
-        self, member: MemberT_contra, event: Event[ResponseT_contra], /, *, now_ms: int
-    ) -> Output[None, Effect[RequestT]]: ...
+        self, member: MemberT_contra, event: Event[ResponseT_contra, TimerT], /, *, now_ms: int
+    ) -> Output[None, Effect[RequestT, TimerT]]: ...
 
 
 class Coordinator(Protocol[RequestT_contra, ResponseT_co]):

@@ -13,6 +13,7 @@ from typing import Generic, TypeVar
 from coterie.engine.trace import Trace
 from coterie.member.events import (
     Answered,
+    Began,
     CancelTimer,
     Effect,
     Event,
@@ -20,8 +21,8 @@ from coterie.member.events import (
     Say,
     Send,
     SetTimer,
-    Timer,
     TimerFired,
+    TimerT,
     Unanswered,
 )
 from coterie.member.seams import Coordinator, Step
@@ -42,12 +43,12 @@ RequestT = TypeVar("RequestT")
 ResponseT = TypeVar("ResponseT")
 
 
-class GroupMembership(Generic[MemberT, RequestT, ResponseT]):
+class GroupMembership(Generic[MemberT, RequestT, ResponseT, TimerT]):
     """Matches `herder.seams.Membership`. Alive while :meth:`run` runs."""
 
     def __init__(
         self,
-        step: Step[MemberT, RequestT, ResponseT],
+        step: Step[MemberT, RequestT, ResponseT, TimerT],
         member: MemberT,
         coordinator: Coordinator[RequestT, ResponseT],
     ) -> None:
@@ -55,7 +56,9 @@ class GroupMembership(Generic[MemberT, RequestT, ResponseT]):
         self._step = step
         self._member = member
         self._coordinator = coordinator
-        self._inbox: Inbox[Event[ResponseT], Timer] = Inbox(INBOX_MAX, fired=lambda timer: TimerFired(timer=timer))
+        self._inbox: Inbox[Event[ResponseT, TimerT], TimerT] = Inbox(
+            INBOX_MAX, fired=lambda timer: TimerFired(timer=timer)
+        )
         self._trace = Trace()
         self._asking: set[asyncio.Task[None]] = set()
         """One for each request that is not answered yet, requests that the machine has given up included."""
@@ -90,10 +93,9 @@ class GroupMembership(Generic[MemberT, RequestT, ResponseT]):
 
         :raises ExceptionGroup: for a bug of ours, after the member's story has been logged.
         """
-        # In a handed-on place the former life's heartbeat may be due; outside a group the timer has no effect.
-        self._inbox.timers.set("heartbeat", now_ms())
         try:
             async with asyncio.TaskGroup() as group:
+                await self._take(Began(), group)
                 while not self._has_left:
                     await self._take(await self._inbox.next(), group)
                 for asking in self._asking:
@@ -102,7 +104,7 @@ class GroupMembership(Generic[MemberT, RequestT, ResponseT]):
             self._ended.set()
             await self._coordinator.close()
 
-    async def _take(self, event: Event[ResponseT], group: asyncio.TaskGroup) -> None:
+    async def _take(self, event: Event[ResponseT, TimerT], group: asyncio.TaskGroup) -> None:
         at_ms = now_ms()
         self._trace.add(at_ms, repr(event))
         try:
@@ -115,7 +117,7 @@ class GroupMembership(Generic[MemberT, RequestT, ResponseT]):
 
     # -- hands -------------------------------------------------------------------------------------------------------
 
-    async def _perform(self, effect: Effect[RequestT], group: asyncio.TaskGroup) -> None:
+    async def _perform(self, effect: Effect[RequestT, TimerT], group: asyncio.TaskGroup) -> None:
         match effect:
             case Send():
                 self._send(effect, group)

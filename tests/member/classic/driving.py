@@ -7,6 +7,8 @@ from typing import TypeVar
 from coterie.engine.timers import Timers
 from coterie.member.classic.machine import step
 from coterie.member.classic.messages import (
+    Effect,
+    Event,
     HeartbeatRequest,
     HeartbeatResponse,
     JoinRequest,
@@ -15,17 +17,15 @@ from coterie.member.classic.messages import (
     Response,
     SyncRequest,
     SyncResponse,
+    Timer,
 )
 from coterie.member.classic.state import Member, MemberSettings
 from coterie.member.events import (
     Answered,
     CancelTimer,
-    Effect,
-    Event,
     Say,
     Send,
     SetTimer,
-    Timer,
     TimerFired,
     Unanswered,
 )
@@ -85,10 +85,10 @@ class Worker:
         self.out: list[Send[Request]] = []
         self.said: list[str] = []
         self.warned: list[str] = []
-        self.told: list[Effect[Request]] = []
+        self.told: list[Effect] = []
         """What the herder hears, oldest first."""
 
-    def feed(self, event: Event[Response]) -> None:
+    def feed(self, event: Event) -> None:
         for effect in step(self.member, event, now_ms=self.now_ms).effects:
             match effect:
                 case Send():

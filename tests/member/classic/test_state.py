@@ -17,9 +17,10 @@ from coterie.member.classic.messages import (
     Response,
     SyncRequest,
     SyncResponse,
+    Timer,
 )
 from coterie.member.classic.state import HasLeft, InGroup, Member, MemberSettings, ReleasesAll
-from coterie.member.events import Answered, Left, RequestId, Send, Timer, TimerFired, Unanswered
+from coterie.member.events import Answered, Began, Left, RequestId, Send, SetTimer, TimerFired, Unanswered
 from coterie.nouns.ids import ConfigOffset, Generation, GroupId, InstanceId, MemberId, WorkerUrl
 from coterie.nouns.jobs import NO_JOBS
 from coterie.nouns.membership import (
@@ -199,7 +200,8 @@ SETTINGS = MemberSettings(group_id=GroupId("group"), url=WorkerUrl("http://here:
 
 
 def first_heartbeat(member: Member) -> Send[Request]:
-    """Driven at once by the loop around it."""
+    """Due as soon as its driver begins."""
+    assert step(member, Began(), now_ms=1_000).effects == (SetTimer(timer="heartbeat", at_ms=1_000),)
     output = step(member, TimerFired(timer="heartbeat"), now_ms=1_000)
     (send,) = [effect for effect in output.effects if isinstance(effect, Send)]
     return send
@@ -211,6 +213,10 @@ def test_it_joins_nothing_and_is_heard_of_under_its_former_id() -> None:
         assert isinstance(send.request, HeartbeatRequest)
         assert (send.request.member_id, send.request.generation) == (HANDED_ON.member_id, HANDED_ON.generation)
         assert send.request.instance_id == its_settings.instance_id
+
+
+def test_outside_a_group_no_heartbeat_is_due_when_the_driver_begins() -> None:
+    assert not step(Member(SETTINGS), Began(), now_ms=1_000).effects
 
 
 def test_an_answer_proves_the_place() -> None:

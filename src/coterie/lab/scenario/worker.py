@@ -17,9 +17,9 @@ from coterie.herder.rounds.leading import computed_of, dealt_anew, have_all_stop
 from coterie.lab.scenario.group import GroupStage
 from coterie.lab.scenario.notation import show_jobs
 from coterie.lab.translation import as_asked, as_heard
-from coterie.member.classic.messages import JoinRequest, Request, Response
+from coterie.member.classic.messages import Event, JoinRequest, Request, Timer
 from coterie.member.classic.state import Member, MemberSettings
-from coterie.member.events import Answered, CancelTimer, Event, RequestId, Send, SetTimer, Timer, TimerFired
+from coterie.member.events import Answered, CancelTimer, RequestId, Send, SetTimer, TimerFired
 from coterie.nouns.ids import ConfigOffset, Generation, GroupId, MemberId, WorkerUrl
 from coterie.nouns.jobs import NO_JOBS, Jobs
 from coterie.nouns.membership import (
@@ -96,7 +96,7 @@ class ScenarioWorker:
         self.dealt_for: Jobs | None = None
         """What it dealt out in the last round if that was an eager one, and it led."""
 
-    def feed(self, event: Event[Response]) -> None:
+    def feed(self, event: Event) -> None:
         for effect in self.stage.steps.member(self.member, event, now_ms=self.stage.now_ms).effects:
             match effect:
                 case Send(id=id_, request=request):

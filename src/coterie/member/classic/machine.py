@@ -32,12 +32,14 @@ from dataclasses import replace
 
 from coterie.engine.output import Output
 from coterie.member.classic.messages import (
+    Effect,
+    Event,
     HeartbeatRequest,
     HeartbeatResponse,
     JoinResponse,
-    Request,
     Response,
     SyncResponse,
+    Timer,
 )
 from coterie.member.classic.presence import (
     end_lease_if_over,
@@ -75,20 +77,18 @@ from coterie.member.classic.state import (
 from coterie.member.classic.turn import Turn
 from coterie.member.events import (
     Answered,
+    Began,
     CancelTimer,
-    Effect,
-    Event,
     RequestId,
     Say,
     SetTimer,
-    Timer,
     TimerFired,
     Unanswered,
 )
 from coterie.nouns.membership import Abandon, Install, Leave, Rejoin, Subscribe
 
 
-def step(member: Member, event: Event[Response], *, now_ms: int) -> Output[None, Effect[Request]]:
+def step(member: Member, event: Event, *, now_ms: int) -> Output[None, Effect]:
     """Take one event; a member writes no records."""
     turn = Turn(member, now_ms)
     match member.ending:
@@ -103,13 +103,15 @@ def step(member: Member, event: Event[Response], *, now_ms: int) -> Output[None,
     return Output(effects=tuple(turn.effects))
 
 
-def on_event(turn: Turn, event: Event[Response]) -> None:
+def on_event(turn: Turn, event: Event) -> None:
     member = turn.member
     match event:
         case Answered():
             on_answer(turn, event)
         case TimerFired(timer=timer):
             on_timer(turn, timer)
+        case Began():
+            on_began(turn)
         case Subscribe():
             on_subscribe(member, event)
         case Rejoin(reason=reason):
@@ -123,6 +125,12 @@ def on_event(turn: Turn, event: Event[Response]) -> None:
             on_abandon(turn, reason)
         case Leave(reason=reason, for_good=for_good):
             on_leave(turn, reason, for_good=for_good)
+
+
+def on_began(turn: Turn) -> None:
+    """In a place that was handed on, the next heartbeat of the former process may be due."""
+    if isinstance(turn.member.place, InGroup):
+        turn.order(SetTimer(timer="heartbeat", at_ms=turn.now_ms))
 
 
 # -- answers, failures, timers: claims to check -----------------------------------------------------------------------

@@ -1,9 +1,11 @@
-"""The requests of a classic member and their answers, free of API versions (these end in `wire`, `broker`, `kafka`)."""
+"""What a classic member exchanges with its driver: requests and their answers, free of API versions (these end in
+`wire`, `broker`, `kafka`), and its timers."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TypeAlias
+from typing import Literal, TypeAlias
 
+from coterie.member import events
 from coterie.nouns.ids import Generation, GroupId, InstanceId, MemberId
 from coterie.wire.errors import ErrorCode
 
@@ -87,3 +89,12 @@ class LeaveResponse:
 
 Request: TypeAlias = JoinRequest | SyncRequest | HeartbeatRequest | LeaveRequest
 Response: TypeAlias = JoinResponse | SyncResponse | HeartbeatResponse | LeaveResponse
+
+# -- timers -----------------------------------------------------------------------------------------------------------
+
+Timer: TypeAlias = Literal["heartbeat", "lease", "answer", "retry", "held", "leave"]
+"""``heartbeat``: send the next one · ``lease``: the proof of the place ends · ``answer``: the answer to a join or sync
+is overdue · ``retry``: a back-off ends · ``held``: send a held join · ``leave``: leave without an answer."""
+
+Event: TypeAlias = events.Event[Response, Timer]
+Effect: TypeAlias = events.Effect[Request, Timer]

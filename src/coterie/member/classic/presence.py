@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from coterie.member.classic.messages import HeartbeatRequest, HeartbeatResponse, LeaveRequest, Request, Response
+from coterie.member.classic.messages import Event, HeartbeatRequest, HeartbeatResponse, LeaveRequest, Request, Timer
 from coterie.member.classic.refusals import refusal
 from coterie.member.classic.state import (
     NO_MEMBER,
@@ -21,7 +21,7 @@ from coterie.member.classic.state import (
     WasIn,
 )
 from coterie.member.classic.turn import Turn
-from coterie.member.events import Answered, CancelTimer, Event, Left, Say, SetTimer, Timer, TimerFired, Unanswered
+from coterie.member.events import Answered, CancelTimer, Left, Say, SetTimer, TimerFired, Unanswered
 from coterie.nouns.membership import Lost, MembershipRefused, ProvedUntil
 from coterie.wire.errors import ErrorCode
 
@@ -203,7 +203,7 @@ def on_leave(turn: Turn, reason: str, *, for_good: bool = False) -> None:
     turn.order(SetTimer(timer="leave", at_ms=turn.now_ms + LEAVE_PATIENCE_MS))
 
 
-def on_event_while_leaving(turn: Turn, leaving: Leaving, event: Event[Response]) -> None:
+def on_event_while_leaving(turn: Turn, leaving: Leaving, event: Event) -> None:
     asked = leaving.asked
     match event:
         case Answered(id=id_) | Unanswered(id=id_) if id_ == asked.id:

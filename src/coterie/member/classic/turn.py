@@ -3,9 +3,9 @@
 from dataclasses import replace
 from typing import TypeVar
 
-from coterie.member.classic.messages import Request
+from coterie.member.classic.messages import Effect, Request
 from coterie.member.classic.state import InFlight, Member, Trouble
-from coterie.member.events import Effect, Say, Send
+from coterie.member.events import Say, Send
 
 RequestT = TypeVar("RequestT", bound=Request)
 
@@ -18,9 +18,9 @@ class Turn:
     def __init__(self, member: Member, now_ms: int) -> None:
         self.member = member
         self.now_ms = now_ms
-        self.effects: list[Effect[Request]] = []
+        self.effects: list[Effect] = []
 
-    def order(self, effect: Effect[Request]) -> None:
+    def order(self, effect: Effect) -> None:
         self.effects.append(effect)
 
     def say_trouble(self, text: str) -> None:

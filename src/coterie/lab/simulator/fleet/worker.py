@@ -34,6 +34,7 @@ from coterie.lab.simulator.records import RecordKind, RecordValue, name_of, text
 from coterie.lab.simulator.world import Alarms
 from coterie.lab.translation import as_asked, as_heard
 from coterie.member import events
+from coterie.member.classic import messages as member_messages
 from coterie.member.classic.messages import (
     HeartbeatRequest,
     HeartbeatResponse,
@@ -110,7 +111,7 @@ class WorkerProcess(Process):
         self.herder_alarms = Alarms[Timer](
             self.world, lambda timer: self.soon(lambda: self.tell(herder.TimerFired(timer=timer)))
         )
-        self.member_alarms = Alarms[events.Timer](
+        self.member_alarms = Alarms[member_messages.Timer](
             self.world, lambda timer: self.soon(lambda: self.feed_member(events.TimerFired(timer=timer)))
         )
         self.world.record(
@@ -121,7 +122,7 @@ class WorkerProcess(Process):
             f"claims {texts(setup.claims)}" if setup.claims is not None else None,
         )
         if place is not None:
-            self.member_alarms.set("heartbeat", self.world.now_ms)
+            self.feed_member(events.Began())
         self.config_client.read()
         self.after(
             self.world.rng.randint(50, 1_500), lambda: self.tell(herder.RuntimeOpened(wall_ms=self.world.now_ms))
@@ -251,14 +252,14 @@ class WorkerProcess(Process):
 
     # -- the member --------------------------------------------------------------------------------------------------
 
-    def feed_member(self, event: events.Event[Response]) -> None:
+    def feed_member(self, event: member_messages.Event) -> None:
         with MachineCheck("member"):
             output = self.cluster.steps.member(self.member, event, now_ms=self.world.now_ms)
         for effect in output.effects:
             if self.alive:
                 self._perform_member(effect)
 
-    def _perform_member(self, effect: events.Effect[Request]) -> None:
+    def _perform_member(self, effect: member_messages.Effect) -> None:
         match effect:
             case events.Send():
                 self._send(effect)
