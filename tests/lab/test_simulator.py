@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from coterie.lab.simulator.__main__ import PLAYS, main, read_digests, seeds, told
+from coterie.lab.simulator.__main__ import PLAYS, main, read_digests, seeds, summary_line
 from coterie.lab.simulator.actor import Actor, by_name, youngest
 from coterie.lab.simulator.clients.run import simulate_clients
 from coterie.lab.simulator.coordinator import Disk
@@ -128,7 +128,7 @@ def test_a_seed_gives_the_same_trace_whatever_strings_hash_to(play: str) -> None
         check=True,
     )
     outcomes = [plays.BY_NAME[play](seed) for seed in range(5, 8)]
-    assert ended.stdout.splitlines() == [told(outcome) for outcome in outcomes]
+    assert ended.stdout.splitlines() == [summary_line(outcome) for outcome in outcomes]
     assert [outcome.digest for outcome in outcomes] == [KEPT[play][seed] for seed in range(5, 8)]
 
 

@@ -64,8 +64,8 @@ class KafkaCoordinator:
         """``request_timeout_ms`` is the time limit of requests that a broker answers at once, ``parked_timeout_ms`` of
         joins and syncs, which a broker parks."""
         finder = _Finder(bootstrap_servers, client_id, security)
-        self._heartbeats = _Lane(finder, request_timeout_ms, request_timeout_ms, is_parked=False)
-        self._rounds = _Lane(finder, request_timeout_ms, parked_timeout_ms, is_parked=True)
+        self._prompt = _Lane(finder, request_timeout_ms, request_timeout_ms, is_parked=False)
+        self._parked = _Lane(finder, request_timeout_ms, parked_timeout_ms, is_parked=True)
         self._closed = False
 
     async def ask(self, request: Request) -> Response:
@@ -79,25 +79,25 @@ class KafkaCoordinator:
             raise WorldError("the way to the group's coordinator is closed")
         match request:
             case HeartbeatRequest():
-                answer = await self._heartbeats.ask(HEARTBEAT, request.group_id, _heartbeat(request))
+                answer = await self._prompt.ask(HEARTBEAT, request.group_id, _heartbeat(request))
                 return HeartbeatResponse(error=_error(answer))
             case JoinRequest():
-                answer = await self._rounds.ask(JOIN_GROUP, request.group_id, _join(request))
+                answer = await self._parked.ask(JOIN_GROUP, request.group_id, _join(request))
                 return _joined(answer)
             case SyncRequest():
-                answer = await self._rounds.ask(SYNC_GROUP, request.group_id, _sync(request))
+                answer = await self._parked.ask(SYNC_GROUP, request.group_id, _sync(request))
                 if isinstance(answer, ErrorCode):
                     return SyncResponse(error=answer)
                 return SyncResponse(error=answer.error_code, assignment=answer.assignment)
             case LeaveRequest():
-                answer = await self._heartbeats.ask(LEAVE_GROUP, request.group_id, _leave(request))
+                answer = await self._prompt.ask(LEAVE_GROUP, request.group_id, _leave(request))
                 return LeaveResponse(error=_left(answer))
 
     async def close(self) -> None:
         """Drop all connections; outstanding requests fail. Safe to call twice."""
         self._closed = True
-        self._heartbeats.close()
-        self._rounds.close()
+        self._prompt.close()
+        self._parked.close()
         await asyncio.sleep(0)
 
 

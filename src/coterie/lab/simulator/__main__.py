@@ -40,7 +40,7 @@ def outcomes(play: str, wanted: Iterator[int], *, story_lines: int, jobs: int) -
             yield from pool.imap(one, wanted)
 
 
-def told(outcome: Outcome) -> str:
+def summary_line(outcome: Outcome) -> str:
     minutes = outcome.virtual_ms / 60_000
     return (
         f"seed {outcome.seed:>5}  {outcome.digest}  {minutes:4.1f} virtual minutes"
@@ -72,7 +72,7 @@ def main(arguments: list[str] | None = None) -> int:
             seed = outcome.seed
             digests[seed] = outcome.digest
             if not options.quiet or seed % 100 == 0 or outcome.violation is not None:
-                sys.stdout.write(told(outcome) + "\n")
+                sys.stdout.write(summary_line(outcome) + "\n")
             if outcome.violation is not None:
                 sys.stdout.write(
                     f"{outcome.story}\n\nseed {seed} breaks {outcome.violation}\n"

@@ -8,7 +8,7 @@ from coterie.herder.connectors import RETRY_MAX_MS
 from coterie.lab.simulator.actor import by_name
 from coterie.lab.simulator.fleet.cluster import Cluster
 from coterie.lab.simulator.fleet.process import Process
-from coterie.lab.simulator.fleet.rounds import told
+from coterie.lab.simulator.fleet.rounds import names_of_jobs
 from coterie.lab.simulator.fleet.settings import (
     DELAY_MAX_MS,
     HEARTBEAT_INTERVAL_MS,
@@ -100,11 +100,12 @@ class Calm:
             if not process.herder.place.is_settled or process.herder.place.epoch != group.generation:
                 return f"{process.name} is in generation {process.herder.place.epoch}, the group in {group.generation}"
             if process.herder.place.assigned != process.given:
-                return f"{process.name} has {told(process.herder.place.assigned)}, was given {told(process.given)}"
+                has, was_given = names_of_jobs(process.herder.place.assigned), names_of_jobs(process.given)
+                return f"{process.name} has {has}, was given {was_given}"
             if process.active.keys() != process.given.tasks & work.keys():
-                return f"{process.name} runs {sorted(map(str, process.active))}, has {told(process.given)}"
+                return f"{process.name} runs {sorted(map(str, process.active))}, has {names_of_jobs(process.given)}"
             if process.given & owned:
-                return f"{told(process.given & owned)} belongs to two workers"
+                return f"{names_of_jobs(process.given & owned)} belongs to two workers"
             owned |= process.given
         if not self._cluster.coordinator.is_stable:
             return f"the group is {group.phase}"
@@ -112,7 +113,7 @@ class Calm:
             return f"members are {sorted(group.members)}, workers are {[process.name for process in processes]}"
         placeable = self._placeable(log.jobs_at(log.end))
         if owned != placeable:
-            return f"nobody has {told(placeable - owned)}, too much is {told(owned - placeable)}"
+            return f"nobody has {names_of_jobs(placeable - owned)}, too much is {names_of_jobs(owned - placeable)}"
         if unpublished := [name for name in log.unpublished() if name in owned.connectors]:
             return f"task configs are not written of {unpublished}"
         herders = [process.herder for process in processes]
@@ -158,7 +159,9 @@ class Calm:
                 continue
             wrong = process.given & claimed if process.claims is None else process.given - process.claims
             if wrong:
-                raise Violation(Invariant.CLAIMED_ONLY, f"{process.name} has {told(wrong)}, which is not for it")
+                raise Violation(
+                    Invariant.CLAIMED_ONLY, f"{process.name} has {names_of_jobs(wrong)}, which is not for it"
+                )
 
     def _check_balance(self) -> None:
         loads = [process.given - self._claimed() for process in self._wildcard()]

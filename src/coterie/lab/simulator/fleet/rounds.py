@@ -22,7 +22,7 @@ TRIES_MAX = 64
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Part:
-    """One member's part in a round: what it said, and what it is told."""
+    """One member's part in a round: what it reported, and what it is assigned."""
 
     place: MemberIdentity
     """A static member's instance id; of any other its member id."""
@@ -37,29 +37,29 @@ class Part:
         return (self.runs - self.revoked) | self.assigned
 
     @classmethod
-    def of(cls, place: MemberIdentity, said: WorkerMetadata, told: WorkerAssignment) -> "Part":
+    def of(cls, place: MemberIdentity, metadata: WorkerMetadata, assignment: WorkerAssignment) -> "Part":
         claims = None
-        if said.static_connectors is not None or said.static_tasks is not None:
-            claims = Jobs(said.static_connectors or frozenset(), said.static_tasks or frozenset())
+        if metadata.static_connectors is not None or metadata.static_tasks is not None:
+            claims = Jobs(metadata.static_connectors or frozenset(), metadata.static_tasks or frozenset())
         return cls(
             place=place,
-            runs=said.allocation.assigned if said.allocation is not None else NO_JOBS,
+            runs=metadata.allocation.assigned if metadata.allocation is not None else NO_JOBS,
             claims=claims,
-            draining=said.draining,
-            assigned=told.assigned,
-            revoked=told.revoked,
+            draining=metadata.draining,
+            assigned=assignment.assigned,
+            revoked=assignment.revoked,
         )
 
     @classmethod
-    def reported(cls, place: MemberIdentity, report: MemberReport, told: MemberAssignment) -> "Part":
+    def reported(cls, place: MemberIdentity, report: MemberReport, assignment: MemberAssignment) -> "Part":
         """As its leader sees it."""
         return cls(
             place=place,
             runs=report.owned,
             claims=report.claims,
             draining=report.draining,
-            assigned=told.assigned,
-            revoked=told.revoked,
+            assigned=assignment.assigned,
+            revoked=assignment.revoked,
         )
 
 
@@ -112,15 +112,15 @@ def check_round(round_: CheckedRound, policy: Policy) -> None:
     _check_releases(round_)
     for (one, its), (other, others) in combinations(sorted(round_.parts.items()), 2):
         if both := its.ends & others.ends:
-            raise _broken(Invariant.DISJOINT, round_, f"{one}, {other} both end with {told(both)}")
+            raise _broken(Invariant.DISJOINT, round_, f"{one}, {other} both end with {names_of_jobs(both)}")
     ends = union([part.ends for part in round_.parts.values()])
     if surplus := ends - round_.configured:
-        raise _broken(Invariant.ACCOUNTED, round_, f"keeps the deleted {told(surplus)}")
+        raise _broken(Invariant.ACCOUNTED, round_, f"keeps the deleted {names_of_jobs(surplus)}")
     if round_.protocol is ConnectProtocol.EAGER:
         _check_eager(round_, ends)
         return
     if round_.missing and round_.delay_ms == 0:
-        raise _broken(Invariant.ACCOUNTED, round_, f"forgets {told(round_.missing)}")
+        raise _broken(Invariant.ACCOUNTED, round_, f"forgets {names_of_jobs(round_.missing)}")
     for member, part in sorted(round_.parts.items()):
         _check_claims(round_, policy, member, part)
         _check_share(round_, member, part)
@@ -131,26 +131,30 @@ def _check_releases(round_: CheckedRound) -> None:
     for member, part in sorted(round_.parts.items()):
         for other, its in sorted(round_.parts.items()):
             if member != other and (both := part.assigned & its.runs):
-                raise _broken(Invariant.RELEASED_FIRST, round_, f"gives {member} {told(both)}, which {other} runs")
+                raise _broken(
+                    Invariant.RELEASED_FIRST, round_, f"gives {member} {names_of_jobs(both)}, which {other} runs"
+                )
 
 
 def _check_eager(round_: CheckedRound, ends: Jobs) -> None:
     """All at once; or, where some may still run what they had before, nothing at all (K415, downgrades)."""
     if ends and (missing := round_.configured - ends):
-        raise _broken(Invariant.ACCOUNTED, round_, f"forgets {told(missing)}")
+        raise _broken(Invariant.ACCOUNTED, round_, f"forgets {names_of_jobs(missing)}")
 
 
 def _check_claims(round_: CheckedRound, policy: Policy, member: MemberId, part: Part) -> None:
     if wrong := part.assigned - round_.may_run(part, part.assigned):
         which = Invariant.DRAINED if part.draining else Invariant.CLAIMED_ONLY
-        raise _broken(which, round_, f"gives {member} {told(wrong)}, which is not for it")
+        raise _broken(which, round_, f"gives {member} {names_of_jobs(wrong)}, which is not for it")
     strays = (part.runs & round_.configured) - part.revoked - round_.may_run(part, part.runs)
     if part.draining:
         strays &= round_.placeable
     if strays and part.draining and policy.moves_per_round_max is None and not _waits(round_):
-        raise _broken(Invariant.DRAINED, round_, f"leaves {told(strays)} with {member}, which is draining")
+        raise _broken(Invariant.DRAINED, round_, f"leaves {names_of_jobs(strays)} with {member}, which is draining")
     if strays and not part.draining:
-        raise _broken(Invariant.CLAIMED_ONLY, round_, f"leaves {told(strays)} with {member}, for which it is not")
+        raise _broken(
+            Invariant.CLAIMED_ONLY, round_, f"leaves {names_of_jobs(strays)} with {member}, for which it is not"
+        )
 
 
 def _check_share(round_: CheckedRound, member: MemberId, part: Part) -> None:
@@ -179,9 +183,9 @@ def _check_stops(round_: CheckedRound, policy: Policy) -> None:
     }
     free = {job: parts for job, parts in stopped.items() if job not in must_go}
     if away := [job for job in free if job in round_.claimed]:
-        raise _broken(Invariant.ONLY_WHAT_MUST_MOVE, round_, f"takes {told(Jobs.of(away))} from who claims it")
+        raise _broken(Invariant.ONLY_WHAT_MUST_MOVE, round_, f"takes {names_of_jobs(Jobs.of(away))} from who claims it")
     if free and _waits(round_):
-        raise _broken(Invariant.ONLY_WHAT_MUST_MOVE, round_, f"stops {told(Jobs.of(free))} while others wait")
+        raise _broken(Invariant.ONLY_WHAT_MUST_MOVE, round_, f"stops {names_of_jobs(Jobs.of(free))} while others wait")
     drained = [job for job in must_go if all(part.draining for part in stopped[job])]
     if policy.moves_per_round_max is not None and len(free) + len(drained) > policy.moves_per_round_max:
         raise _broken(
@@ -190,7 +194,9 @@ def _check_stops(round_: CheckedRound, policy: Policy) -> None:
     if free:
         fewest = max(_fewest(round_, runners, free, counted) for counted in _ways(round_, free))
         if len(free) > fewest:
-            raise _broken(Invariant.ONLY_WHAT_MUST_MOVE, round_, f"stops {told(Jobs.of(free))}, {fewest} would do")
+            raise _broken(
+                Invariant.ONLY_WHAT_MUST_MOVE, round_, f"stops {names_of_jobs(Jobs.of(free))}, {fewest} would do"
+            )
 
 
 def _ways(round_: CheckedRound, free: Mapping[Job, Sequence[Part]]) -> Sequence[Mapping[Job, Part]]:
@@ -235,5 +241,5 @@ def _broken(invariant: Invariant, round_: CheckedRound, what: str) -> Violation:
     return Violation(invariant, f"generation {round_.generation} {what}")
 
 
-def told(jobs: Jobs) -> str:
+def names_of_jobs(jobs: Jobs) -> str:
     return ", ".join(map(str, jobs)) or "nothing"

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from coterie.lab.simulator.fleet.process import Process
-from coterie.lab.simulator.fleet.rounds import CheckedRound, told
+from coterie.lab.simulator.fleet.rounds import CheckedRound, names_of_jobs
 from coterie.lab.simulator.identities import MemberIdentity
 from coterie.lab.simulator.invariants import Invariant, Violation
 from coterie.nouns.ids import Generation
@@ -52,8 +52,8 @@ class Waits:
                     first = waits[early[0]]
                     raise Violation(
                         Invariant.LOST_WAITS,
-                        f"generation {round_.generation} gives {member} {told(Jobs.of(early))}, which wait(s) for"
-                        f" {first.place} for {first.until_ms - now_ms} ms more",
+                        f"generation {round_.generation} gives {member} {names_of_jobs(Jobs.of(early))}, "
+                        f"which wait(s) for {first.place} for {first.until_ms - now_ms} ms more",
                     )
         self._by_leader[leader] = Remembered(
             generation=round_.generation,

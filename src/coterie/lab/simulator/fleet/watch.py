@@ -24,7 +24,7 @@ from coterie.lab.simulator.actor import by_name
 from coterie.lab.simulator.coordinator import CoordinatorStep
 from coterie.lab.simulator.fleet.config_log import ConfigLog
 from coterie.lab.simulator.fleet.process import Process
-from coterie.lab.simulator.fleet.rounds import CheckedRound, Part, check_round, told
+from coterie.lab.simulator.fleet.rounds import CheckedRound, Part, check_round, names_of_jobs
 from coterie.lab.simulator.fleet.waits import Waits
 from coterie.lab.simulator.identities import MemberIdentity
 from coterie.lab.simulator.invariants import Invariant, Violation
@@ -173,8 +173,8 @@ class Watch:
             generation=token.generation,
             protocol=token.protocol,
             parts={
-                member_id: Part.reported(self._places[member_id], wanted.members[member_id], told_)
-                for member_id, told_ in computed.assignments.items()
+                member_id: Part.reported(self._places[member_id], wanted.members[member_id], assignment)
+                for member_id, assignment in computed.assignments.items()
             },
             configured=self._config_log.jobs_at(computed.config_offset),
             delay_ms=computed.delay_ms,
@@ -193,7 +193,9 @@ class Watch:
 
     def on_exit(self, process: Process, code: int) -> None:
         if process.drains and not process.ending and (code or process.given or process.active):
-            raise Violation(Invariant.DRAINED, f"{process.name} ends with {code}, and has {told(process.given)} still")
+            raise Violation(
+                Invariant.DRAINED, f"{process.name} ends with {code}, and has {names_of_jobs(process.given)} still"
+            )
 
     def on_stop(self, process: Process, start: TaskStart | None) -> None:
         """A stop is ordered of a task that was started so; None if its runtime closed before the start was heard of."""

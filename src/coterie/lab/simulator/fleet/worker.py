@@ -299,9 +299,11 @@ class WorkerProcess(Process):
 
     def _receive(self, received: Assigned) -> None:
         result = RoundResult.of(received.token)
-        told = MemberAssignment(assigned=received.jobs, revoked=received.revoked)
+        assignment = MemberAssignment(assigned=received.jobs, revoked=received.revoked)
         self._record(
-            RecordKind.ASSIGNED, received.epoch, *_values(result.error, received.config_offset, told, result.delay_ms)
+            RecordKind.ASSIGNED,
+            received.epoch,
+            *_values(result.error, received.config_offset, assignment, result.delay_ms),
         )
         self.received, self.protocol = Generation(received.epoch), result.protocol
         if result.error is AssignmentError.NO_ERROR:
@@ -355,15 +357,15 @@ class WorkerProcess(Process):
 
 def _dealt(computed: Computed) -> Iterator[RecordValue]:
     error = AssignmentError.CONFIG_MISMATCH if computed.has_config_mismatch else AssignmentError.NO_ERROR
-    for member_id, told in sorted(computed.assignments.items()):
+    for member_id, assignment in sorted(computed.assignments.items()):
         yield member_id
-        yield from _values(error, computed.config_offset, told, computed.delay_ms)
+        yield from _values(error, computed.config_offset, assignment, computed.delay_ms)
 
 
 def _values(
-    error: AssignmentError, config_offset: ConfigOffset, told: MemberAssignment, delay_ms: int
+    error: AssignmentError, config_offset: ConfigOffset, assignment: MemberAssignment, delay_ms: int
 ) -> tuple[RecordValue, ...]:
-    return (error.name, config_offset, texts(told.assigned), texts(told.revoked), delay_ms)
+    return (error.name, config_offset, texts(assignment.assigned), texts(assignment.revoked), delay_ms)
 
 
 def _status(line: NewLine) -> str:
