@@ -206,7 +206,11 @@ class Fleet:
             worker.order_shutdown("the test is over")
         async with asyncio.timeout(30):
             for _, run in self._runs:
-                await run
+                # Not `await run`: Ctrl-C may have cancelled the worker, and with a CancelledError from a fixture pytest
+                # leaves out all fixtures that are still to be closed, the broker and the JVM among them.
+                await asyncio.wait({run})
+                assert not run.cancelled(), "a worker was cancelled"
+                run.result()
         assert not self.floor.twice
 
     def starts(self) -> Counter[str]:
