@@ -3,18 +3,29 @@
 A JVM's class path is fixed at its start, so jars belong to a worker, not to a connector. ``jars.toml`` pins each jar.
 """
 
+import logging
+import os
+import re
 import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from py4j.protocol import Py4JJavaError
 
+from coterie.nouns.errors import WorldError
+
 if TYPE_CHECKING:
     # `coterie jars` starts at once: it needs no Spark.
     from pyspark.sql import SparkSession
+
+log = logging.getLogger(__name__)
+
+USERS_OWN = ("spark.jars", "spark.jars.packages", "spark.driver.extraClassPath")
+"""Settings with which a user chooses the jars; with any of them a session gets no jars of the folder."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,6 +89,88 @@ def packages() -> Mapping[str, Package]:
         settings = package.get("settings", {})
         found[name] = Package(name=name, serves=package["serves"], jars=tuple(jars), settings=settings)
     return found
+
+
+# -- the folder -------------------------------------------------------------------------------------------------------
+
+
+def default_folder(environment: Mapping[str, str]) -> Path:
+    """``coterie/jars`` in the user's cache folder (XDG_CACHE_HOME).
+
+    :raises WorldError: when the user has no home folder.
+    """
+    cache_home = environment.get("XDG_CACHE_HOME", "")
+    if os.path.isabs(cache_home):
+        return Path(cache_home, "coterie", "jars")
+    try:
+        return Path.home() / ".cache" / "coterie" / "jars"
+    except RuntimeError as error:
+        raise WorldError(
+            "This user has no home folder for the jars. Name a folder: coterie jars fetch --to FOLDER, and "
+            "jars.dir=FOLDER in the workers' files"
+        ) from error
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FoundJars:
+    """The jars in a folder."""
+
+    used: tuple[Path, ...]
+    """Those that a session gets."""
+    unused: tuple[Path, ...]
+    """Other versions of a pinned jar that is there: two versions of one jar do not go together."""
+
+    @classmethod
+    def in_folder(cls, folder: Path) -> "FoundJars":
+        """Every jar in ``folder``, pinned or not; none when there is no such folder.
+
+        :raises WorldError: when it cannot be read.
+        """
+        try:
+            paths = sorted(path for path in folder.iterdir() if path.suffix == ".jar")
+        except FileNotFoundError:
+            paths = []
+        except OSError as error:
+            raise WorldError(f"The folder of jars {folder} (jars.dir) cannot be read: {error.strerror}") from error
+        names = {path.name for path in paths}
+        there = [jar for package in packages().values() for jar in package.jars if jar.file_name in names]
+        unused = {path for path in paths for jar in there if is_version_of(jar, path) and path.name != jar.file_name}
+        return cls(used=tuple(path for path in paths if path not in unused), unused=tuple(sorted(unused)))
+
+    def has(self, package: Package) -> bool:
+        """Whether each jar of ``package`` is there, in any version."""
+        return all(any(is_version_of(jar, path) for path in self.used) for jar in package.jars)
+
+
+def is_version_of(jar: Jar, path: Path) -> bool:
+    """Whether the name of ``path`` is that of any version of ``jar``."""
+    return re.fullmatch(rf"{re.escape(jar.artifact)}-\d.*\.jar", path.name) is not None
+
+
+def session_settings(folder: Path, users: Mapping[str, str]) -> dict[str, str]:
+    """The settings of a session that gets the jars in ``folder``; ``users`` are the settings that the user chose.
+
+    :raises WorldError: when the folder cannot be read.
+    """
+    found = FoundJars.in_folder(folder)
+    if not found.used:
+        return {}
+    if own := [key for key in USERS_OWN if users.get(key)]:
+        log.warning("%s is set, so the %d jars in %s are not added", " and ".join(own), len(found.used), folder)
+        return {}
+    for path in found.unused:
+        log.warning("%s is not used: the folder has the version that Coterie was tested with; delete this one", path)
+    settings: dict[str, str] = {}
+    for package in packages().values():
+        if found.has(package):
+            settings |= package.settings
+    if users.get("spark.master", "local").startswith("local"):
+        # Executors run in this JVM. spark.jars would copy each jar into their folder at the first job.
+        return settings | {"spark.driver.extraClassPath": os.pathsep.join(map(str, found.used))}
+    return settings | {"spark.jars": ",".join(path.as_uri() for path in found.used)}
+
+
+# -- the JVM ----------------------------------------------------------------------------------------------------------
 
 
 def missing(spark: "SparkSession", name: str) -> str | None:

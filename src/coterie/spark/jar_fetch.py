@@ -1,0 +1,148 @@
+"""Fetches pinned jars from a Maven repository into a folder that workers read.
+
+A jar is written to a file of its own, compared with its SHA-256, and renamed into place: a file with a jar's name is
+whole, whenever a fetch is killed. Several fetches into one folder disturb each other in nothing; what they fetch
+twice, they fetch for nothing. Each holds a lock on the file that it writes, and removes those that are not locked.
+"""
+
+import fcntl
+import hashlib
+import os
+import tempfile
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import BinaryIO
+
+import httpx
+
+from coterie.config.defaults import MAVEN_CENTRAL
+from coterie.nouns.errors import WorldError
+from coterie.spark.jars import Jar
+
+TIMEOUT = httpx.Timeout(30, connect=15)
+"""Of each step: to connect, and to wait for the next bytes."""
+_PART = ".part"
+
+
+def is_whole(jar: Jar, folder: Path) -> bool | None:
+    """Whether the file of ``jar`` in ``folder`` is the pinned one; None when there is no such file.
+
+    :raises WorldError: when it cannot be read.
+    """
+    try:
+        with (folder / jar.file_name).open("rb") as file:
+            return hashlib.file_digest(file, "sha256").hexdigest() == jar.sha256
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise WorldError(f"{folder / jar.file_name} cannot be read: {error.strerror}") from error
+
+
+def fetch(
+    jars: Iterable[Jar],
+    folder: Path,
+    *,
+    mirror: str = MAVEN_CENTRAL,
+    on_bytes: Callable[[Jar, int], None] = lambda jar, count: None,
+) -> None:
+    """Put each of ``jars`` into ``folder``, which is made; one that has a damaged file there gets a new one.
+
+    ``on_bytes`` is called with each piece's size. What it raises ends the fetch.
+
+    :raises WorldError: when the folder cannot be written, the mirror does not answer, or a file is not the pinned one.
+        Jars that were fetched before it stay.
+    """
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        _sweep(folder)
+        with httpx.Client(timeout=TIMEOUT, follow_redirects=True, headers={"Accept-Encoding": "identity"}) as client:
+            for jar in jars:
+                _fetch_one(client, jar, folder, mirror.rstrip("/"), on_bytes)
+    except OSError as error:
+        raise WorldError(
+            f"The jars cannot be written to {folder}: {error.strerror}. Name a folder that can be written: "
+            "coterie jars fetch --to FOLDER, and jars.dir=FOLDER in the workers' files"
+        ) from error
+
+
+def _fetch_one(client: httpx.Client, jar: Jar, folder: Path, mirror: str, on_bytes: Callable[[Jar, int], None]) -> None:
+    shown = _without_password(mirror)
+    digest, size_bytes = hashlib.sha256(), 0
+    with _part(folder, jar) as part:
+        try:
+            with client.stream("GET", f"{mirror}/{jar.path}") as response:
+                if response.status_code != httpx.codes.OK:
+                    reason = f"it answered {response.status_code} {response.reason_phrase} for {jar.path}".rstrip()
+                    raise WorldError(_not_fetched(jar, folder, shown, reason))
+                for piece in response.iter_bytes():
+                    size_bytes += len(piece)
+                    if size_bytes > jar.size_bytes:
+                        raise WorldError(_not_pinned(jar, shown, f"it has more than {jar.size_bytes} bytes"))
+                    digest.update(piece)
+                    part.file.write(piece)
+                    on_bytes(jar, len(piece))
+        except httpx.HTTPError as error:
+            reason = str(error) or type(error).__name__
+            raise WorldError(_not_fetched(jar, folder, shown, reason)) from error
+        if (found := digest.hexdigest()) != jar.sha256:
+            raise WorldError(_not_pinned(jar, shown, f"its SHA-256 is {found} instead of {jar.sha256}"))
+        part.file.flush()
+        os.fsync(part.file.fileno())
+        part.path.replace(folder / jar.file_name)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Part:
+    """A jar while it is fetched."""
+
+    file: BinaryIO
+    path: Path
+
+
+@contextmanager
+def _part(folder: Path, jar: Jar) -> Iterator[Part]:
+    """A new file beside the jar's, locked; gone afterwards unless it was renamed."""
+    while True:
+        number, name = tempfile.mkstemp(dir=folder, prefix=f".{jar.file_name}.", suffix=_PART)
+        try:
+            with open(number, "wb") as part:
+                fcntl.flock(part, fcntl.LOCK_EX)
+                # Another fetch that swept just before the lock was taken has removed the file.
+                if os.fstat(number).st_nlink == 0:
+                    continue
+                os.fchmod(number, 0o644)
+                yield Part(file=part, path=Path(name))
+                return
+        finally:
+            with suppress(FileNotFoundError):
+                os.unlink(name)
+
+
+def _sweep(folder: Path) -> None:
+    """Remove the files of fetches that were killed: nobody holds their locks any more."""
+    for path in folder.glob(f".*.jar.*{_PART}"):
+        with suppress(OSError), path.open("rb") as file:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            path.unlink()
+
+
+def _not_fetched(jar: Jar, folder: Path, mirror: str, reason: str) -> str:
+    return (
+        f"{jar.file_name} could not be fetched from {mirror}: {reason}. Check the network and the proxy (HTTPS_PROXY), "
+        "or name a mirror of Maven Central (coterie jars fetch --mirror URL, jars.mirror in a worker's file), or put "
+        f"the file into {folder} by hand"
+    )
+
+
+def _not_pinned(jar: Jar, mirror: str, difference: str) -> str:
+    return (
+        f"{mirror} has another {jar.file_name} than the one that Coterie was tested with: {difference}. The file was "
+        "not kept; fetch from another mirror (coterie jars fetch --mirror URL, jars.mirror in a worker's file)"
+    )
+
+
+def _without_password(url: str) -> str:
+    parsed = httpx.URL(url)
+    return str(parsed.copy_with(userinfo=b"")) if parsed.userinfo else url
