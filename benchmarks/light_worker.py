@@ -46,6 +46,9 @@ class LightRuntime:
     def connector_type(self, config: Mapping[str, str]) -> str:
         return "source"
 
+    def lacks(self) -> Mapping[str, str]:
+        return {}
+
     async def split(
         self, connector: ConnectorName, config: Mapping[str, str], checkpointed: Sequence[Mapping[str, str]]
     ) -> Sequence[Mapping[str, str]]:

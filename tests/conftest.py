@@ -12,6 +12,7 @@ import pytest
 from hypothesis import settings
 
 from coterie.wire.connect import ConnectProtocol
+from tests import jars
 from tests.kafka.embedded_broker import EmbeddedBroker
 from tests.kafka.real_kafka import FETCH_TIMEOUT_S, NotToBeHad, RealKafka, fetch, fetch_plugins, is_fetched
 from tests.kafka.tools import Tools
@@ -28,9 +29,9 @@ settings.load_profile("tests")
 @pytest.hookimpl(tryfirst=True)  # xdist reads the groups in the same hook
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Where tests run side by side, one process has all that need Spark, and one all that need a real Kafka."""
-    jars_are_here = is_fetched()
+    is_here = {"kafka": is_fetched(), "spark": not jars.lacking()}
     for item in items:
-        if not jars_are_here and item.get_closest_marker("kafka"):
+        if any(item.get_closest_marker(marker) for marker, here in is_here.items() if not here):
             # The first of these tests waits for the fetch. A session's fixture that fails by a test's time limit fails
             # all of them.
             item.add_marker(pytest.mark.timeout(2 * FETCH_TIMEOUT_S), append=False)
@@ -59,6 +60,24 @@ def connect_plugins(request: pytest.FixtureRequest) -> Path:
     """A folder with Kafka's own file connectors, for a Connect worker's ``plugin.path``."""
     with _or_skipped():
         return fetch_plugins(partial(_say, request.config))
+
+
+@pytest.fixture(scope="session")
+def spark_jars_if_any(request: pytest.FixtureRequest) -> Path | NotToBeHad:
+    """The folder with the jars of Spark's connectors, or why there is none: most tests of Spark need none."""
+    try:
+        return jars.fetched(partial(_say, request.config))
+    except NotToBeHad as reason:
+        return reason
+
+
+@pytest.fixture(scope="session")
+def spark_jars(spark_jars_if_any: Path | NotToBeHad) -> Path:
+    """The folder with the jars of Spark's connectors; a test that asks for it needs them."""
+    with _or_skipped():
+        if isinstance(spark_jars_if_any, NotToBeHad):
+            raise spark_jars_if_any
+    return spark_jars_if_any
 
 
 @pytest.fixture

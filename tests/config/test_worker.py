@@ -225,3 +225,30 @@ def test_signatures_are_named_as_they_are_set() -> None:
     )
     assert both.inter_worker_verification_algorithms == ("HmacSHA256", "HmacSHA512")
     assert both.inter_worker_signature_algorithm == "HmacSHA512"
+
+
+def test_a_worker_fetches_no_jars_unless_it_is_told_to() -> None:
+    made = settings()
+    assert (made.jars_dir, made.jars_fetch) == (None, False)
+    assert settings(jars_fetch="true").jars_fetch
+    assert settings(jars_mirror="http://maven.example.org/").idle_keys() == {
+        "jars.mirror": "without jars.fetch=true a worker fetches no jars"
+    }
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "sentence"),
+    [
+        ("jars_fetch", "maybe", "Invalid value maybe for configuration jars.fetch: must be true or false"),
+        ("jars_dir", "/a:b", "Invalid value /a:b for configuration jars.dir: Java cannot have jars of a folder with"),
+        ("jars_mirror", "ftp://me:pass@x", "Invalid value [hidden] for configuration jars.mirror: must be the http://"),
+    ],
+)
+def test_a_wrong_setting_of_jars_is_told_without_its_password(key: str, value: str, sentence: str) -> None:
+    with pytest.raises(ConfigError) as raised:
+        settings(**{key: value})
+    assert raised.value.errors[key.replace("_", ".")][0].startswith(sentence)
+
+
+def test_the_mirror_of_jars_is_not_shown_for_it_may_hold_a_password() -> None:
+    assert "pass" not in repr(settings(jars_mirror="http://me:pass@maven.example.org"))

@@ -183,6 +183,7 @@ async def test_a_worker_shows_its_own_view(cluster: ServedCluster) -> None:
         "input_rows": 10,
         "starts": 1,
     }
+    assert view["missing_jars"] == {"kafka": "There are no jars for Kafka here"}
     assert view["event_loop"]["longest_stall_ms"] >= 0
 
 

@@ -15,7 +15,8 @@ from coterie.herder.seams import RuntimeDied, TaskDied, TaskEvent, TaskRuntime, 
 from coterie.nouns.ids import Incarnation
 from coterie.nouns.jobs import ConnectorName, ConnectorTaskId
 from coterie.spark.runtime import SparkTaskRuntime
-from coterie.spark.settings import SparkConfig
+from coterie.spark.settings import JarSettings, SparkConfig
+from tests.kafka.real_kafka import NotToBeHad
 
 SCHEMA = "row BIGINT, delay DOUBLE, distance INT"
 
@@ -88,7 +89,9 @@ class Rig:
 
 
 @pytest_asyncio.fixture(scope="session", loop_scope="session")
-async def rig(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Rig]:
+async def rig(tmp_path_factory: pytest.TempPathFactory, spark_jars_if_any: Path | NotToBeHad) -> AsyncIterator[Rig]:
+    """With the jars of connectors where they can be had; a test that needs them asks for ``spark_jars``."""
+    jars = None if isinstance(spark_jars_if_any, NotToBeHad) else JarSettings(folder=spark_jars_if_any)
     folder = tmp_path_factory.mktemp("runtime")
     runtime = SparkTaskRuntime(
         SparkConfig(
@@ -96,6 +99,7 @@ async def rig(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Rig]:
             scratch=folder / "scratch",
             log_file=folder / "spark.log",
             settings={"spark.master": "local[2]"},
+            jars=jars,
         )
     )
     await runtime.open()

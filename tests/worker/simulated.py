@@ -196,6 +196,9 @@ class SimulatedRuntime:
     def connector_type(self, config: Mapping[str, str]) -> str:
         return "sink" if "Sink" in config.get("connector.class", "") else "source"
 
+    def lacks(self) -> Mapping[str, str]:
+        return {"kafka": "There are no jars for Kafka here"}
+
     async def split(
         self, connector: ConnectorName, config: Mapping[str, str], checkpointed: Sequence[Mapping[str, str]]
     ) -> Sequence[Mapping[str, str]]:

@@ -7,6 +7,7 @@ from pydantic_core import ErrorDetails
 def sentences(error: ValidationError, settings: type[BaseModel]) -> dict[str, list[str]]:
     """One sentence for each finding, by key; of a missing key also what belongs there."""
     meanings = {str(field.alias): field.description for field in settings.model_fields.values()}
+    secrets = {str(field.alias) for field in settings.model_fields.values() if not field.repr}
     found: dict[str, list[str]] = {}
     for detail in error.errors(include_url=False):
         key = str(detail["loc"][0])
@@ -15,7 +16,8 @@ def sentences(error: ValidationError, settings: type[BaseModel]) -> dict[str, li
             if meaning := meanings[key]:
                 sentence += f" It is: {' '.join(meaning.split())}"
         else:
-            sentence = f"Invalid value {_shown(detail['input'])} for configuration {key}: {_reason(detail)}"
+            shown = "[hidden]" if key in secrets else _shown(detail["input"])
+            sentence = f"Invalid value {shown} for configuration {key}: {_reason(detail)}"
         found.setdefault(key, []).append(sentence)
     return found
 
@@ -29,6 +31,8 @@ def _reason(detail: ErrorDetails) -> str:
     match detail["type"]:
         case "int_parsing" | "int_type" | "int_from_float":
             return "not a whole number"
+        case "bool_parsing" | "bool_type":
+            return "must be true or false"
         case "string_too_short" | "too_short":
             return "must not be empty"
         case "greater_than_equal":

@@ -133,6 +133,13 @@ class WorkerSettings(InterWorkerSettings):
     """How much is logged: DEBUG, INFO, WARNING or ERROR. (Coterie's own key.)"""
     log_jvm_file: Name | None = None
     """Where the JVM's own output goes; by default a file in the system's temporary folder. (Coterie's own key.)"""
+    jars_dir: Name | None = None
+    """The folder whose jars this worker's Spark gets; by default coterie/jars in the user's cache folder, where
+    `coterie jars fetch` puts them. (Coterie's own key.)"""
+    jars_fetch: bool = False
+    """Whether the worker fetches the jars that this folder lacks before it starts. (Coterie's own key.)"""
+    jars_mirror: Annotated[str, Field(repr=False)] = defaults.MAVEN_CENTRAL
+    """The Maven repository that jars are fetched from. (Coterie's own key.)"""
     spark: Mapping[str, str] = Field(default={}, exclude=True)
     """Every `spark.…` key, handed to the Spark session as it is."""
     security: KafkaSecurity = Field(default=KafkaSecurity(), exclude=True)
@@ -177,6 +184,8 @@ class WorkerSettings(InterWorkerSettings):
             idle = dict.fromkeys(sorted(given & {"static.connectors", "static.tasks"}), why)
         if "rebalance.round.interval.ms" in given and self.rebalance_max_moves_per_round is None:
             idle["rebalance.round.interval.ms"] = "without rebalance.max.moves.per.round there is no next portion"
+        if "jars.mirror" in given and not self.jars_fetch:
+            idle["jars.mirror"] = "without jars.fetch=true a worker fetches no jars"
         return idle
 
     @property
@@ -288,6 +297,18 @@ class WorkerSettings(InterWorkerSettings):
             raise ValueError("must be one of DEBUG, INFO, WARNING, ERROR")
         return level.upper()
 
+    @field_validator("jars_dir")
+    @classmethod
+    def _fits_into_a_class_path(cls, folder: str | None) -> str | None:
+        if folder is not None and any(letter in folder for letter in ":,*"):
+            raise ValueError("Java cannot have jars of a folder with : , or * in its name")
+        return folder
+
+    @field_validator("jars_mirror")
+    @classmethod
+    def _is_a_repository(cls, url: str) -> str:
+        return repository(url)
+
     # -- checks between keys ------------------------------------------------------------------------------------------
 
     def _errors_between_keys(self) -> dict[str, list[str]]:
@@ -306,6 +327,18 @@ class WorkerSettings(InterWorkerSettings):
             if others := sorted(other for other in topics if other < key and topics[other] == topic):
                 errors[key] = [f"Invalid value {topic} for configuration {key}: {others[0]} has the same topic"]
         return errors
+
+
+# -- where jars come from ---------------------------------------------------------------------------------------------
+
+
+def repository(url: str) -> str:
+    """:raises ValueError: when ``url`` is not that of a Maven repository on a web server. It is not repeated: it may
+    hold a password."""
+    parts = urlsplit(url)
+    if parts.scheme not in ("http", "https") or not parts.hostname:
+        raise ValueError("must be the http:// or https:// URL of a Maven repository")
+    return url
 
 
 # -- what a worker claims ---------------------------------------------------------------------------------------------

@@ -116,6 +116,10 @@ class TaskRuntime(Protocol):
         """``source``, ``sink`` or ``unknown``, as REST shows it."""
         ...
 
+    def lacks(self) -> Mapping[str, str]:
+        """What is not installed on this worker and some connectors need, by name: what is missing and what to do."""
+        ...
+
     async def split(
         self, connector: ConnectorName, config: Mapping[str, str], checkpointed: Sequence[Mapping[str, str]]
     ) -> Sequence[Mapping[str, str]]:

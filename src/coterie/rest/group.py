@@ -167,6 +167,7 @@ class GroupApi:
             now_ms=now_ms(),
             version=__version__,
             life=self._worker.life,
+            lacks=self._worker.lacks(),
             stall_ms=self._worker.stall.longest_ms,
         )
 

@@ -62,7 +62,9 @@ def task_status(one: TaskStatus) -> Json:
     return {"id": one.task.task, **_status(one.status)}
 
 
-def worker(view: WorkerView, *, now_ms: int, version: str, life: str, stall_ms: float) -> Json:
+def worker(
+    view: WorkerView, *, now_ms: int, version: str, life: str, lacks: Mapping[str, str], stall_ms: float
+) -> Json:
     """What only Coterie shows: one worker's own view of itself and its tasks."""
     deferred = view.deferred_until_ms
     return {
@@ -88,6 +90,7 @@ def worker(view: WorkerView, *, now_ms: int, version: str, life: str, stall_ms: 
         },
         "assigned": jobs(view.assigned),
         "tasks": [_task_view(task) for task in view.tasks],
+        "missing_jars": dict(lacks),
         "event_loop": {"longest_stall_ms": round(stall_ms, 1)},
     }
 

@@ -1,9 +1,11 @@
 """``SparkTaskRuntime``: the herder's task runtime on Spark; what blocks runs on threads of its own."""
 
 import asyncio
+import logging
 import threading
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 
 from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
@@ -13,6 +15,8 @@ from coterie.nouns.errors import WorldError
 from coterie.nouns.jobs import ConnectorName, ConnectorTaskId
 from coterie.spark.checkpoint import HeldCheckpoint, check_location
 from coterie.spark.events import Events
+from coterie.spark.jar_fetch import fetch, is_whole
+from coterie.spark.jars import USERS_OWN, missing_packages, packages, session_settings
 from coterie.spark.pipeline import resolved, task_configs
 from coterie.spark.plugins import connector_type
 from coterie.spark.session import Session, open_session
@@ -20,6 +24,8 @@ from coterie.spark.settings import SparkConfig
 from coterie.spark.supervisor import Supervisor, on_thread
 from coterie.spark.validation import errors_of
 from coterie.spark.warmup import warm_up
+
+log = logging.getLogger(__name__)
 
 QUESTIONS_AT_ONCE = 16
 """How many connectors are validated or split at the same time; a plug-in may take as long as it likes."""
@@ -33,6 +39,7 @@ class SparkTaskRuntime:
         self._events = Events()
         self._session: Session | None = None
         self._dead: str | None = None
+        self._lacks: Mapping[str, str] = {}
         self._closing = threading.Event()
         self._supervisor = Supervisor(config, self._events, self._living, self._closing)
         # Apart from starts and stops: a plug-in that blocks while it validates or splits must delay neither.
@@ -60,6 +67,9 @@ class SparkTaskRuntime:
 
     def connector_type(self, config: Mapping[str, str]) -> str:
         return connector_type(config)
+
+    def lacks(self) -> Mapping[str, str]:
+        return self._lacks
 
     async def split(
         self, connector: ConnectorName, config: Mapping[str, str], checkpointed: Sequence[Mapping[str, str]]
@@ -96,14 +106,35 @@ class SparkTaskRuntime:
     def _open(self) -> None:
         config = self._config
         check_location(config.checkpoint_location)  # Before Spark starts, which takes long.
-        self._session = open_session(config, self._died)
+        settings = {**self._jar_settings(), **config.settings}
+        self._session = open_session(replace(config, settings=settings), self._died)
         if self._closing.is_set():
             raise WorldError("Spark was closed while it started")
         try:
             warm_up(self._session.spark, config.scratch)
         except (PySparkException, Py4JError) as error:
             raise WorldError(f"Spark's first query failed; see {config.log_file}: {error}") from error
+        self._lacks = missing_packages(self._session.spark)
+        if self._lacks:
+            log.info("Connectors that need %s are refused here: `coterie jars list`", ", ".join(self._lacks))
         self._supervisor.watch()
+
+    def _jar_settings(self) -> Mapping[str, str]:
+        """The settings that give Spark the jars of the worker's folder, fetched before if the worker is to do so."""
+        jars, users = self._config.jars, self._config.settings
+        if jars is None:
+            return {}
+        if jars.fetch and not any(users.get(key) for key in USERS_OWN):
+            pinned = [jar for package in packages().values() for jar in package.jars]
+            lacking = [jar for jar in pinned if not is_whole(jar, jars.folder)]
+            if lacking:
+                log.info("Fetching %d jars into %s", len(lacking), jars.folder)
+                fetch(lacking, jars.folder, mirror=jars.mirror, on_bytes=self._check_not_closing)
+        return session_settings(jars.folder, users)
+
+    def _check_not_closing(self, *_: object) -> None:
+        if self._closing.is_set():
+            raise WorldError("Spark was closed while its jars were fetched")
 
     def _close(self) -> None:
         self._supervisor.close()

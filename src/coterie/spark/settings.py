@@ -4,6 +4,19 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from coterie.config.defaults import MAVEN_CENTRAL
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JarSettings:
+    """Where a worker finds the jars that its connectors need."""
+
+    folder: Path
+    fetch: bool = False
+    """Whether what is missing in ``folder`` is fetched before Spark starts."""
+    mirror: str = field(default=MAVEN_CENTRAL, repr=False)
+    """Where from; may hold a password."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SparkConfig:
@@ -19,3 +32,5 @@ class SparkConfig:
     """``spark.*`` settings, over ours."""
     kafka: Mapping[str, str] = field(default_factory=dict)
     """What sources and sinks of Kafka use where a connector says nothing else: properties of Kafka's clients."""
+    jars: JarSettings | None = None
+    """Without it Spark has its own jars only."""

@@ -158,6 +158,10 @@ class Worker:
         """``source``, ``sink`` or ``unknown``, by a connector's config."""
         return self._runtime.connector_type(config)
 
+    def lacks(self) -> Mapping[str, str]:
+        """What is not installed here and some connectors need, by name: what is missing and what to do."""
+        return self._runtime.lacks()
+
     def order_shutdown(self, reason: str) -> None:
         """Stop all tasks, leave the group, end: what SIGTERM means. Safe to call again.
 

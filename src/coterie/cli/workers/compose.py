@@ -6,6 +6,7 @@ Protocols (`herder.seams`, `member.seams`, `engine.log`), and what is handed in 
 
 import asyncio
 import logging
+import os
 import signal
 import socket
 import tempfile
@@ -34,8 +35,9 @@ from coterie.nouns.membership import PlaceHandover
 from coterie.rest.app import create_app
 from coterie.rest.leader import HttpLeaderClient, open_client
 from coterie.rest.server import bind, serve_while
+from coterie.spark.jars import default_folder
 from coterie.spark.runtime import SparkTaskRuntime
-from coterie.spark.settings import SparkConfig
+from coterie.spark.settings import JarSettings, SparkConfig
 from coterie.wire.connect import ConnectProtocol
 from coterie.worker.membership import GroupMembership
 from coterie.worker.worker import Worker
@@ -58,9 +60,21 @@ def spark_runtime(settings: WorkerSettings, name: str, scratch: Path) -> TaskRun
             scratch=scratch,
             log_file=Path(settings.log_jvm_file or Path(tempfile.gettempdir()) / f"{_file_name(name)}.jvm.log"),
             settings=settings.spark,
+            jars=_jars(settings),
             kafka={"bootstrap.servers": ",".join(settings.bootstrap_servers)},
         )
     )
+
+
+def _jars(settings: WorkerSettings) -> JarSettings | None:
+    """:raises WorldError: when there is no default folder, and the worker is to fetch jars into it."""
+    try:
+        folder = Path(settings.jars_dir).absolute() if settings.jars_dir else default_folder(os.environ)
+    except WorldError:
+        if settings.jars_fetch:
+            raise
+        return None
+    return JarSettings(folder=folder, fetch=settings.jars_fetch, mirror=settings.jars_mirror)
 
 
 def kafka_coordinator(settings: WorkerSettings, member: MemberSettings, client_id: str) -> KafkaCoordinator:

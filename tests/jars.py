@@ -1,0 +1,34 @@
+"""The jars that Spark's connectors need, for tests: fetched once into the user's cache, where workers look for them."""
+
+import os
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from coterie.nouns.errors import WorldError
+from coterie.spark.jar_fetch import fetch, is_whole
+from coterie.spark.jars import Jar, default_folder, packages
+from tests.kafka.real_kafka import NotToBeHad
+
+
+def lacking() -> list[Jar]:
+    """The pinned jars that the folder lacks."""
+    folder = default_folder(os.environ)
+    return [jar for package in packages().values() for jar in package.jars if not is_whole(jar, folder)]
+
+
+def fetched(say: Callable[[str], None]) -> Path:
+    """The folder with all pinned jars; the first call on a machine fetches them and says so.
+
+    :raises NotToBeHad: when they cannot be fetched.
+    """
+    folder = default_folder(os.environ)
+    if jars := lacking():
+        say(f"Fetching {len(jars)} jars (once, {sum(jar.size_bytes for jar in jars) / 1e6:.0f} MB) into {folder} ...")
+        started_s = time.monotonic()
+        try:
+            fetch(jars, folder)
+        except WorldError as error:
+            raise NotToBeHad(f"The jars of Spark's connectors cannot be had: {error}") from error
+        say(f"Fetched {len(jars)} jars in {time.monotonic() - started_s:.0f} s.")
+    return folder
