@@ -13,7 +13,7 @@ from tests.cli.command import coterie
 @pytest.mark.parametrize(
     ("command", "mentions"),
     [
-        ([], ["up", "demo", "broker", "worker", "connectors", "group", "workers"]),
+        ([], ["up", "demo", "broker", "worker", "connectors", "group", "jars", "workers"]),
         (["up"], ["--workers", "--data", "--broker-port", "--rest-port", "Ctrl-C"]),
         ([], ["--version", "Fleets of PySpark"]),
         (["demo"], ["--data", "--broker-port", "--rest-port", "killed"]),
@@ -22,6 +22,9 @@ from tests.cli.command import coterie
         (["worker", "drain"], ["ID", "--url", "--uncordon", "static"]),
         (["workers", "restart"], ["--rolling", "--url", "--timeout", "SECONDS", "[ID]...", "session.timeout.ms"]),
         (["group"], ["--url", "--json"]),
+        (["jars"], ["fetch", "list", "Kafka", "Delta"]),
+        (["jars", "fetch"], ["[NAME]...", "--to", "FOLDER", "--mirror", "URL", "SHA-256"]),
+        (["jars", "list"], ["--in", "FOLDER"]),
         (["connectors"], ["list", "create", "status", "pause", "resume", "delete"]),
         (["connectors", "list"], ["--url"]),
         (["connectors", "create"], ["--url", "FILE", "JSON"]),

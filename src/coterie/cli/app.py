@@ -10,10 +10,12 @@ import typer
 from coterie import __version__
 from coterie.cli import parent
 from coterie.cli.broker.app import broker_app
+from coterie.cli.folders import folder
 from coterie.cli.options import DEFAULT_URL, Url
 from coterie.cli.plan.command import plan
 from coterie.cli.signals import interrupt_on_signals
 from coterie.cli.stderr import complain, log_to_stderr
+from coterie.config.defaults import MAVEN_CENTRAL
 from coterie.nouns.errors import ConfigError, CoterieError
 
 app = typer.Typer(
@@ -33,11 +35,16 @@ connectors_app = typer.Typer(
     help="List, create, pause, resume and delete connectors, through the REST API of any worker.",
 )
 worker_app = typer.Typer()
+jars_app = typer.Typer(
+    no_args_is_help=True,
+    help="The jars that connectors of Kafka, Delta, Avro and PostgreSQL need: Spark loads them when a worker starts.",
+)
 workers_app = typer.Typer(no_args_is_help=True, help="All workers of a group, through the REST API of any of them.")
 app.add_typer(broker_app, name="broker")
 app.add_typer(worker_app, name="worker")
 app.add_typer(workers_app, name="workers")
 app.add_typer(connectors_app, name="connectors")
+app.add_typer(jars_app, name="jars")
 app.command()(plan)
 
 Data = Annotated[Path, typer.Option("--data", help="Folder for everything that is kept: logs, topics, checkpoints.")]
@@ -290,3 +297,54 @@ def delete_connector(name: Name, url: Url = DEFAULT_URL) -> None:
     from coterie.cli import connectors
 
     connectors.delete(url, name)
+
+
+# -- jars -------------------------------------------------------------------------------------------------------------
+
+
+@jars_app.command("fetch")
+def fetch_jars(
+    names: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="[NAME]...", help="Only these packages; see: coterie jars list.", show_default=False),
+    ] = None,
+    to: Annotated[
+        Path | None,
+        typer.Option(
+            "--to",
+            metavar="FOLDER",
+            parser=folder,
+            help="By default coterie/jars in the user's cache folder. Tell workers of another one: jars.dir=FOLDER.",
+            show_default=False,
+        ),
+    ] = None,
+    mirror: Annotated[
+        str, typer.Option("--mirror", metavar="URL", help="Maven repository to fetch from.")
+    ] = MAVEN_CENTRAL,
+) -> None:
+    """Fetch the jars that are missing, each compared with the SHA-256 that it was tested with.
+
+    Workers that start from then on have them. Safe to stop and to run twice at once.
+    """
+    from coterie.cli import jars
+
+    jars.fetch_missing(names or (), to, mirror)
+
+
+@jars_app.command("list")
+def list_jars(
+    in_: Annotated[
+        Path | None,
+        typer.Option(
+            "--in",
+            metavar="FOLDER",
+            parser=folder,
+            help="By default coterie/jars in the user's cache folder.",
+            show_default=False,
+        ),
+    ] = None,
+) -> None:
+    """Show each package's jars, by their coordinates: which are there and which are missing."""
+    from coterie.cli import jars
+
+    jars.show(in_)

@@ -1,0 +1,84 @@
+"""The jars that connectors need, on the command line: fetched into a folder, or listed."""
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+
+import typer
+from rich.console import Console
+from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn
+
+from coterie.config.worker import repository
+from coterie.spark.jar_fetch import fetch, is_whole
+from coterie.spark.jars import FoundJars, Jar, Package, default_folder, is_version_of, packages
+
+
+def fetch_missing(names: Sequence[str], to: Path | None, mirror: str) -> None:
+    """Fetch what ``to`` lacks of the packages ``names``, or of all, and say so.
+
+    :raises WorldError: see :func:`coterie.spark.jar_fetch.fetch`.
+    """
+    try:
+        repository(mirror)
+    except ValueError as error:
+        raise typer.BadParameter(f"--mirror {error}") from None
+    folder = to or default_folder(os.environ)
+    jars = [jar for package in _named(names) for jar in package.jars]
+    lacking = [jar for jar in jars if not is_whole(jar, folder)]
+    if lacking:
+        size_bytes = sum(jar.size_bytes for jar in lacking)
+        typer.echo(f"Fetching {len(lacking)} jars, {size_bytes / 1e6:.1f} MB, into {folder}", err=True)
+        console = Console(stderr=True)
+        columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TransferSpeedColumn())
+        with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as progress:
+            bar = progress.add_task("", total=size_bytes)
+
+            def show_progress(jar: Jar, count: int) -> None:
+                progress.update(bar, description=jar.file_name, advance=count)
+
+            fetch(lacking, folder, mirror=mirror, on_bytes=show_progress)
+    typer.echo(
+        f"{len(jars)} jars are in {folder} ({len(lacking)} of them new); workers that start from now on have them"
+    )
+
+
+def show(folder: Path | None) -> None:
+    """Print each pinned jar, whether ``folder`` has it, and its coordinates; then the other jars that are there.
+
+    :raises WorldError: when the folder cannot be read.
+    """
+    folder = folder or default_folder(os.environ)
+    found = FoundJars.in_folder(folder)
+    typer.echo(f"The jars in {folder}:")
+    for package in packages().values():
+        typer.echo(f"{package.name}: {package.serves}")
+        for jar in package.jars:
+            typer.echo(f"    {_state(jar, folder, found):<8} {jar.coordinates}")
+    pinned = [jar for package in packages().values() for jar in package.jars]
+    for path in found.used:
+        if not any(is_version_of(jar, path) for jar in pinned):
+            typer.echo(f"{path.name} is there too; workers use it")
+    for path in found.unused:
+        typer.echo(f"{path.name} is not used: the version that Coterie was tested with is there")
+    lacking = [name for name, package in packages().items() if not found.has(package)]
+    if lacking:
+        typer.echo(f"To fetch what is missing: coterie jars fetch {' '.join(lacking)}")
+
+
+def _state(jar: Jar, folder: Path, found: FoundJars) -> str:
+    match is_whole(jar, folder):
+        case True:
+            return "there"
+        case False:
+            return "damaged (its SHA-256 is not the pinned one)"
+        case None:
+            others = [path.name for path in found.used if is_version_of(jar, path)]
+            return f"{', '.join(others)} instead of" if others else "missing"
+
+
+def _named(names: Sequence[str]) -> list[Package]:
+    """:raises typer.BadParameter: for a name of no package."""
+    for name in names:
+        if name not in packages():
+            raise typer.BadParameter(f"there is no package {name}; there are {', '.join(packages())}")
+    return [package for name, package in packages().items() if not names or name in names]

@@ -1,0 +1,76 @@
+"""`coterie jars`: each run is a process of its own."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from coterie.spark.jars import packages
+from tests.cli.command import ENVIRONMENT, coterie
+from tests.mirror import serve
+from tests.ports import free_ports
+
+
+def test_a_folder_without_jars_is_listed_with_what_is_missing_and_the_command(tmp_path: Path) -> None:
+    said = coterie("jars", "list", "--in", str(tmp_path)).stdout
+    for package in packages().values():
+        assert f"{package.name}: {package.serves}\n" in said
+        for jar in package.jars:
+            assert f"    missing  {jar.coordinates}\n" in said
+    assert said.endswith("To fetch what is missing: coterie jars fetch kafka delta avro postgres\n")
+
+
+def test_jars_of_a_folder_are_listed_by_what_they_are(tmp_path: Path) -> None:
+    for name in ("kafka-clients-3.9.1.jar", "postgresql-42.7.8.jar", "users-driver.jar"):
+        (tmp_path / name).touch()
+    said = coterie("jars", "list", "--in", str(tmp_path)).stdout
+    assert "    kafka-clients-3.9.1.jar instead of org.apache.kafka:kafka-clients:3.9.2\n" in said
+    assert "    damaged (its SHA-256 is not the pinned one) org.postgresql:postgresql:42.7.8\n" in said
+    assert "users-driver.jar is there too; workers use it\n" in said
+
+
+def test_fetches_of_two_processes_at_once_end_well_and_a_third_has_nothing_to_do(
+    spark_jars: Path, tmp_path: Path
+) -> None:
+    command = [sys.executable, "-m", "coterie", "jars", "fetch", "avro", "postgres", "--to", str(tmp_path / "jars")]
+    wanted = [*packages()["avro"].jars, *packages()["postgres"].jars]
+    with serve() as mirror:
+        for jar in wanted:
+            mirror.put(jar, (spark_jars / jar.file_name).read_bytes())
+        both = [subprocess.Popen([*command, "--mirror", mirror.url], env={**os.environ, **ENVIRONMENT}) for _ in "ab"]
+        assert [one.wait(60) for one in both] == [0, 0]
+    assert sorted(path.name for path in (tmp_path / "jars").iterdir()) == sorted(jar.file_name for jar in wanted)
+    third = subprocess.run([*command, "--mirror", mirror.url], capture_output=True, text=True, timeout=60, check=True)
+    there = f"2 jars are in {tmp_path / 'jars'} (0 of them new); workers that start from now on have them\n"
+    assert (third.stdout, third.stderr) == (there, "")
+
+
+def test_without_a_network_a_fetch_ends_with_one_line_that_says_what_to_do(tmp_path: Path) -> None:
+    mirror = f"http://127.0.0.1:{free_ports(1)[0]}"
+    run = coterie("jars", "fetch", "avro", "--to", str(tmp_path), "--mirror", mirror, check=1)
+    told, error = run.stderr.splitlines()
+    assert told == f"Fetching 1 jars, 0.1 MB, into {tmp_path}"
+    assert error.startswith(f"coterie: spark-avro_2.13-4.1.1.jar could not be fetched from {mirror}: ")
+    assert "--mirror URL" in error
+
+
+def test_a_home_that_cannot_be_written_is_named_with_the_option(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", "/sys")
+    run = coterie("jars", "fetch", "avro", check=1)
+    error = run.stderr.splitlines()[-1]
+    assert error.startswith("coterie: The jars cannot be written to /sys/coterie/jars: ")
+    assert "coterie jars fetch --to FOLDER" in error
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["nope"], "there is no package nope; there are kafka, delta, avro, postgres"),
+        (["--mirror", "ftp://x"], "--mirror must be the http:// or https:// URL of a Maven repository"),
+        (["--to", ""], "an empty word names no folder"),
+    ],
+)
+def test_a_wrong_word_is_refused(arguments: list[str], says: str) -> None:
+    assert says in " ".join(coterie("jars", "fetch", *arguments, check=2).stderr.replace("│", "").split())
