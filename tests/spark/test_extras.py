@@ -1,0 +1,35 @@
+"""Extras of the package coterie, and what is told where one is missing."""
+
+import re
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from coterie.spark.extras import MODULES, missing_extra
+
+PYPROJECT = Path(__file__).parents[2] / "pyproject.toml"
+
+
+@pytest.mark.parametrize("extra", MODULES)
+def test_a_missing_package_is_told_with_the_extra_that_installs_it(extra: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, MODULES[extra], None)
+    sentence = missing_extra(extra)
+    assert sentence is not None
+    assert MODULES[extra] in sentence
+    assert f"pip install 'coterie[{extra}]'" in sentence
+
+
+def test_a_package_that_can_be_imported_is_not_missing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "psycopg", sys)
+    assert missing_extra("postgres") is None
+
+
+def test_each_extra_installs_its_module_within_bounds_and_all_installs_every_extra() -> None:
+    extras = tomllib.loads(PYPROJECT.read_text())["project"]["optional-dependencies"]
+    for extra, module in MODULES.items():
+        (requirement,) = extras[extra]
+        assert re.fullmatch(rf"{module}(\[binary\])?>=[\d.]+,<\d+", requirement)
+    (all_of,) = extras["all"]
+    assert set(all_of.removeprefix("coterie[").removesuffix("]").split(",")) == extras.keys() - {"all", "dev"}
