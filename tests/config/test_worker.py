@@ -234,6 +234,11 @@ def test_a_worker_fetches_no_jars_unless_it_is_told_to() -> None:
     assert settings(jars_mirror="http://maven.example.org/").idle_keys() == {
         "jars.mirror": "without jars.fetch=true a worker fetches no jars"
     }
+    why = "with spark.jars.packages a worker adds no jars of its own"
+    assert settings(jars_dir="/jars", jars_fetch="true", spark_jars_packages="org.example:jar:1").idle_keys() == {
+        "jars.dir": why,
+        "jars.fetch": why,
+    }
 
 
 @pytest.mark.parametrize(

@@ -23,6 +23,8 @@ INSTANCE_ID = r"[a-zA-Z0-9._-]{1,249}"
 INT_MAX = 2**31 - 1
 """The most that Kafka's INT holds: times, counts and tasks' numbers are such on the wire."""
 REPLICAS_MAX = 2**15 - 1
+JARS_OF_USER = ("spark.jars", "spark.jars.packages", "spark.driver.extraClassPath")
+"""Spark's settings with which a user chooses the jars; with any of them a worker adds and fetches none."""
 Name = Annotated[str, Field(min_length=1)]
 Milliseconds = Annotated[int, Field(ge=1, le=INT_MAX)]
 MillisecondsOrZero = Annotated[int, Field(ge=0, le=INT_MAX)]
@@ -184,7 +186,10 @@ class WorkerSettings(InterWorkerSettings):
             idle = dict.fromkeys(sorted(given & {"static.connectors", "static.tasks"}), why)
         if "rebalance.round.interval.ms" in given and self.rebalance_max_moves_per_round is None:
             idle["rebalance.round.interval.ms"] = "without rebalance.max.moves.per.round there is no next portion"
-        if "jars.mirror" in given and not self.jars_fetch:
+        if chosen := [key for key in JARS_OF_USER if self.spark.get(key)]:
+            why = f"with {chosen[0]} a worker adds no jars of its own"
+            idle |= dict.fromkeys(sorted(given & {"jars.dir", "jars.fetch", "jars.mirror"}), why)
+        elif "jars.mirror" in given and not self.jars_fetch:
             idle["jars.mirror"] = "without jars.fetch=true a worker fetches no jars"
         return idle
 

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 
 from py4j.protocol import Py4JJavaError
 
+from coterie.config.worker import JARS_OF_USER
 from coterie.nouns.errors import WorldError
 
 if TYPE_CHECKING:
@@ -23,9 +24,6 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 log = logging.getLogger(__name__)
-
-USERS_OWN = ("spark.jars", "spark.jars.packages", "spark.driver.extraClassPath")
-"""Settings with which a user chooses the jars; with any of them a session gets no jars of the folder."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -155,7 +153,7 @@ def session_settings(folder: Path, users: Mapping[str, str]) -> dict[str, str]:
     found = FoundJars.in_folder(folder)
     if not found.used:
         return {}
-    if own := [key for key in USERS_OWN if users.get(key)]:
+    if own := [key for key in JARS_OF_USER if users.get(key)]:
         log.warning("%s is set, so the %d jars in %s are not added", " and ".join(own), len(found.used), folder)
         return {}
     for path in found.unused:

@@ -10,13 +10,14 @@ from dataclasses import replace
 from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
 
+from coterie.config.worker import JARS_OF_USER
 from coterie.herder.seams import RuntimeDied, TaskEvent, TaskStart
 from coterie.nouns.errors import WorldError
 from coterie.nouns.jobs import ConnectorName, ConnectorTaskId
 from coterie.spark.checkpoint import HeldCheckpoint, check_location
 from coterie.spark.events import Events
 from coterie.spark.jar_fetch import fetch, is_whole
-from coterie.spark.jars import USERS_OWN, missing_packages, packages, session_settings
+from coterie.spark.jars import missing_packages, packages, session_settings
 from coterie.spark.pipeline import resolved, task_configs
 from coterie.spark.plugins import connector_type
 from coterie.spark.session import Session, open_session
@@ -124,12 +125,13 @@ class SparkTaskRuntime:
         jars, users = self._config.jars, self._config.settings
         if jars is None:
             return {}
-        if jars.fetch and not any(users.get(key) for key in USERS_OWN):
+        if jars.fetch and not any(users.get(key) for key in JARS_OF_USER):
             pinned = [jar for package in packages().values() for jar in package.jars]
             lacking = [jar for jar in pinned if not is_whole(jar, jars.folder)]
             if lacking:
                 log.info("Fetching %d jars into %s", len(lacking), jars.folder)
                 fetch(lacking, jars.folder, mirror=jars.mirror, on_bytes=self._check_not_closing)
+                log.info("Fetched them")
         return session_settings(jars.folder, users)
 
     def _check_not_closing(self, *_: object) -> None:
