@@ -1,9 +1,12 @@
 """Spark's own writers as sinks: rows arrive at least once, and the config can refuse that."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from coterie.spark.jars import Package
+from tests.mirror import jar_of
 from tests.spark.conftest import Rig, rows_of, write_file
 
 pytestmark = [pytest.mark.spark, pytest.mark.asyncio(loop_scope="session"), pytest.mark.timeout(120)]
@@ -56,3 +59,32 @@ async def test_what_cannot_be_given_is_refused_by_key(
 
 async def test_the_file_sink_gives_what_is_required(rig: Rig, tmp_path: Path) -> None:
     assert await rig.runtime.validate(rig.config(tmp_path, exactly__once__support="required"), ()) == {}
+
+
+@pytest.mark.parametrize(
+    ("changes", "package"),
+    [
+        ({"sink.format": "kafka"}, "kafka"),
+        ({"sink.format": "Delta"}, "delta"),
+        ({"sink.format": "avro"}, "avro"),
+        ({"sink.format": "jdbc", "sink.option.url": "jdbc:postgresql://db/x"}, "postgres"),
+    ],
+)
+async def test_a_format_whose_jars_the_worker_lacks_is_refused_with_coordinates_and_command(
+    rig: Rig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, changes: dict[str, str], package: str
+) -> None:
+    absent = replace(jar_of("absent", b""), class_name="org.example.Absent")
+    lacking = Package(name=package, serves="", jars=(absent,), settings={})
+    monkeypatch.setattr("coterie.spark.jars.packages", lambda: {package: lacking})
+    errors = await rig.runtime.validate(config_of(rig, tmp_path, **changes), ())
+    assert set(errors) == {"sink.format"}
+    (sentence,) = errors["sink.format"]
+    assert "org.example:absent:1.0" in sentence
+    assert f"coterie jars fetch {package}" in sentence
+
+
+@pytest.mark.parametrize("format_", ["kafka", "delta", "avro"])
+async def test_a_worker_with_the_jars_takes_their_formats(
+    spark_jars: Path, rig: Rig, tmp_path: Path, format_: str
+) -> None:
+    assert await rig.runtime.validate(config_of(rig, tmp_path, **{"sink.format": format_}), ()) == {}

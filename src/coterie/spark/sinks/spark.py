@@ -15,6 +15,7 @@ from pyspark.sql import DataFrame, SparkSession
 from coterie.config.definition import Definition, Importance, Key, Type, Width, not_blank
 from coterie.nouns.errors import WorldError
 from coterie.spark.end_config import OPTIONS, EndConfig
+from coterie.spark.jars import missing
 from coterie.spark.paths import SINK_GROUP
 from coterie.spark.seams import Batch, TaskLineage
 from coterie.spark.transforms import first_sentence
@@ -50,13 +51,16 @@ class SparkSink:
 
     @classmethod
     def validate(cls, spark: SparkSession, config: EndConfig) -> dict[str, list[str]]:
-        """Whether Spark has the format."""
+        """Whether Spark has the format and, for the formats of our packages, their jars."""
         format_ = config.read(DEFINITION, "format", str)
+        package = _package(format_, config.under(OPTIONS))
+        if package is not None and (sentence := missing(spark, package)) is not None:
+            return config.error("format", sentence)
         source = spark._jvm.org.apache.spark.sql.execution.datasources.DataSource  # type: ignore[union-attr]
         try:
             source.lookupDataSource(format_, spark._jsparkSession.sessionState().conf())
         except Py4JJavaError:
-            return config.error("format", "Spark has no such format; is its jar in spark.jars of the worker?")
+            return config.error("format", "Spark has no such format; is its jar in the worker's jars.dir?")
         return {}
 
     @classmethod
@@ -96,3 +100,14 @@ class Unwritten:
 
     def drop(self) -> None:
         """There is no copy."""
+
+
+def _package(format_: str, options: Mapping[str, str]) -> str | None:
+    """The package of jars that the writer of ``format_`` needs."""
+    match format_.lower():
+        case "kafka" | "delta" | "avro" as package:
+            return package
+        case "jdbc" if options.get("url", "").startswith("jdbc:postgresql:"):
+            return "postgres"
+        case _:
+            return None
