@@ -246,6 +246,7 @@ def test_a_worker_fetches_no_jars_unless_it_is_told_to() -> None:
     [
         ("jars_fetch", "maybe", "Invalid value maybe for configuration jars.fetch: must be true or false"),
         ("jars_dir", "/a:b", "Invalid value /a:b for configuration jars.dir: Java cannot have jars of a folder with"),
+        ("jars_mirror", "http://me:pass@x:99999", "Invalid value [hidden] for configuration jars.mirror: must be the"),
         ("jars_mirror", "ftp://me:pass@x", "Invalid value [hidden] for configuration jars.mirror: must be the http://"),
     ],
 )

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from io import BufferedIOBase
 from pathlib import Path
 
+import httpx
 import pytest
 
 from coterie.nouns.errors import WorldError
@@ -100,6 +101,27 @@ def test_a_password_of_the_mirror_is_in_no_error(tmp_path: Path) -> None:
     with pytest.raises(WorldError) as raised:
         fetch([JAR], tmp_path, mirror=f"http://me:hidden@127.0.0.1:{free_ports(1)[0]}/maven")
     assert "hidden" not in str(raised.value)
+
+
+def test_a_mirror_that_falls_silent_is_given_up(
+    mirror: Mirror, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("coterie.spark.jar_fetch.TIMEOUT", httpx.Timeout(0.2))
+    gate = Gate(askers=1)
+    mirror.put(JAR, gate)
+    waiting = threading.Thread(target=gate.are_in_the_middle.wait)
+    waiting.start()
+    with pytest.raises(WorldError, match=r"first-1\.0\.jar could not be fetched from http://.*timed out"):
+        fetch([JAR], tmp_path, mirror=mirror.url)
+    gate.go_on.set()
+    waiting.join()
+    assert names_in(tmp_path) == []
+
+
+def test_a_proxy_that_cannot_be_used_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ALL_PROXY", "nonsense://proxy:3128")
+    with pytest.raises(WorldError, match=r"proxy \(HTTPS_PROXY, ALL_PROXY\) cannot be used"):
+        fetch([JAR], tmp_path)
 
 
 class Gate:

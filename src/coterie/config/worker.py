@@ -340,8 +340,12 @@ class WorkerSettings(InterWorkerSettings):
 def repository(url: str) -> str:
     """:raises ValueError: when ``url`` is not that of a Maven repository on a web server. It is not repeated: it may
     hold a password."""
-    parts = urlsplit(url)
-    if parts.scheme not in ("http", "https") or not parts.hostname:
+    try:
+        parts = urlsplit(url)
+        is_one = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+    except ValueError:
+        is_one = False
+    if not is_one:
         raise ValueError("must be the http:// or https:// URL of a Maven repository")
     return url
 

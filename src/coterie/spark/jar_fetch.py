@@ -14,6 +14,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
+from urllib.parse import urlsplit
 
 import httpx
 
@@ -57,7 +58,7 @@ def fetch(
     try:
         folder.mkdir(parents=True, exist_ok=True)
         _sweep(folder)
-        with httpx.Client(timeout=TIMEOUT, follow_redirects=True, headers={"Accept-Encoding": "identity"}) as client:
+        with _client() as client:
             for jar in jars:
                 _fetch_one(client, jar, folder, mirror.rstrip("/"), on_bytes)
     except OSError as error:
@@ -65,6 +66,13 @@ def fetch(
             f"The jars cannot be written to {folder}: {error.strerror}. Name a folder that can be written: "
             "coterie jars fetch --to FOLDER, and jars.dir=FOLDER in the workers' files"
         ) from error
+
+
+def _client() -> httpx.Client:
+    try:
+        return httpx.Client(timeout=TIMEOUT, follow_redirects=True, headers={"Accept-Encoding": "identity"})
+    except (ImportError, ValueError, httpx.InvalidURL) as error:
+        raise WorldError(f"The environment's proxy (HTTPS_PROXY, ALL_PROXY) cannot be used: {error}") from error
 
 
 def _fetch_one(client: httpx.Client, jar: Jar, folder: Path, mirror: str, on_bytes: Callable[[Jar, int], None]) -> None:
@@ -83,7 +91,7 @@ def _fetch_one(client: httpx.Client, jar: Jar, folder: Path, mirror: str, on_byt
                     digest.update(piece)
                     part.file.write(piece)
                     on_bytes(jar, len(piece))
-        except httpx.HTTPError as error:
+        except (httpx.HTTPError, httpx.InvalidURL) as error:
             reason = str(error) or type(error).__name__
             raise WorldError(_not_fetched(jar, folder, shown, reason)) from error
         if (found := digest.hexdigest()) != jar.sha256:
@@ -144,5 +152,5 @@ def _not_pinned(jar: Jar, mirror: str, difference: str) -> str:
 
 
 def _without_password(url: str) -> str:
-    parsed = httpx.URL(url)
-    return str(parsed.copy_with(userinfo=b"")) if parsed.userinfo else url
+    parts = urlsplit(url)
+    return parts._replace(netloc=parts.netloc.rpartition("@")[2]).geturl()

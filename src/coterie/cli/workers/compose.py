@@ -60,20 +60,29 @@ def spark_runtime(settings: WorkerSettings, name: str, scratch: Path) -> TaskRun
             scratch=scratch,
             log_file=Path(settings.log_jvm_file or Path(tempfile.gettempdir()) / f"{_file_name(name)}.jvm.log"),
             settings=settings.spark,
-            jars=_jars(settings),
+            jars=jar_settings(settings),
             kafka={"bootstrap.servers": ",".join(settings.bootstrap_servers)},
         )
     )
 
 
-def _jars(settings: WorkerSettings) -> JarSettings | None:
-    """:raises WorldError: when there is no default folder, and the worker is to fetch jars into it."""
-    try:
-        folder = Path(settings.jars_dir).absolute() if settings.jars_dir else default_folder(os.environ)
-    except WorldError:
-        if settings.jars_fetch:
-            raise
-        return None
+def jar_settings(settings: WorkerSettings) -> JarSettings | None:
+    """:raises WorldError: when jars.dir is not a folder, or jars are to be fetched and there is no default folder."""
+    if settings.jars_dir:
+        folder = Path(settings.jars_dir).absolute()
+        if not settings.jars_fetch and not os.path.isdir(folder):
+            raise WorldError(
+                f"jars.dir: there is no folder {folder}; run `coterie jars fetch --to {folder}`, or set jars.fetch=true"
+            )
+    else:
+        try:
+            folder = default_folder(os.environ)
+        except WorldError:
+            if settings.jars_fetch:
+                raise
+            return None
+        if not settings.jars_fetch and not os.access(folder, os.R_OK | os.X_OK):
+            return None
     return JarSettings(folder=folder, fetch=settings.jars_fetch, mirror=settings.jars_mirror)
 
 
