@@ -118,9 +118,14 @@ def test_a_mirror_that_falls_silent_is_given_up(
     assert names_in(tmp_path) == []
 
 
-def test_a_proxy_that_cannot_be_used_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("ALL_PROXY", "nonsense://proxy:3128")
-    with pytest.raises(WorldError, match=r"proxy \(HTTPS_PROXY, ALL_PROXY\) cannot be used"):
+@pytest.mark.parametrize(
+    ("variable", "value"), [("ALL_PROXY", "nonsense://proxy:3128"), ("SSL_CERT_FILE", "/none/certificates.pem")]
+)
+def test_a_proxy_or_certificates_that_cannot_be_used_are_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, variable: str, value: str
+) -> None:
+    monkeypatch.setenv(variable, value)
+    with pytest.raises(WorldError, match=rf"The environment's .*{variable}.* cannot be used"):
         fetch([JAR], tmp_path)
 
 

@@ -55,24 +55,26 @@ def fetch(
     :raises WorldError: when the folder cannot be written, the mirror does not answer, or a file is not the pinned one.
         Jars that were fetched before it stay.
     """
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        _sweep(folder)
-        with _client() as client:
+    with _client() as client:
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            _sweep(folder)
             for jar in jars:
                 _fetch_one(client, jar, folder, mirror.rstrip("/"), on_bytes)
-    except OSError as error:
-        raise WorldError(
-            f"The jars cannot be written to {folder}: {error.strerror}. Name a folder that can be written: "
-            "coterie jars fetch --to FOLDER, and jars.dir=FOLDER in the workers' files"
-        ) from error
+        except OSError as error:
+            raise WorldError(
+                f"The jars cannot be written to {folder}: {error.strerror}. Name a folder that can be written: "
+                "coterie jars fetch --to FOLDER, and jars.dir=FOLDER in the workers' files"
+            ) from error
 
 
 def _client() -> httpx.Client:
     try:
         return httpx.Client(timeout=TIMEOUT, follow_redirects=True, headers={"Accept-Encoding": "identity"})
-    except (ImportError, ValueError, httpx.InvalidURL) as error:
-        raise WorldError(f"The environment's proxy (HTTPS_PROXY, ALL_PROXY) cannot be used: {error}") from error
+    except (ImportError, OSError, ValueError, httpx.InvalidURL) as error:
+        raise WorldError(
+            f"The environment's proxy (HTTPS_PROXY, ALL_PROXY) or certificates (SSL_CERT_FILE) cannot be used: {error}"
+        ) from error
 
 
 def _fetch_one(client: httpx.Client, jar: Jar, folder: Path, mirror: str, on_bytes: Callable[[Jar, int], None]) -> None:
