@@ -153,6 +153,8 @@ class SimulatedRuntime:
         """Tasks that cannot be restarted, and why."""
         self.blocked: dict[str, asyncio.Event] = {}
         """By ``validate``, ``split``, ``start`` or ``stop`` and a connector: held up until set."""
+        self.at_gates: set[str] = set()
+        """The keys of ``blocked`` whose events are awaited now."""
         self.progressing = True
         self.opened = asyncio.Event()
         self.opens = asyncio.Event()
@@ -256,8 +258,11 @@ class SimulatedRuntime:
         self.say(TaskDied(task=task, trace=trace, is_held=is_held, can_restart=can_restart))
 
     async def _pass(self, what: str, connector: str) -> None:
-        if (gate := self.blocked.get(f"{what} {connector}")) is not None:
+        key = f"{what} {connector}"
+        if (gate := self.blocked.get(key)) is not None:
+            self.at_gates.add(key)
             await gate.wait()
+            self.at_gates.discard(key)
 
 
 class SimulatedGroup:

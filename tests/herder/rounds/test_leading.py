@@ -61,6 +61,27 @@ def test_before_an_eager_round_everything_stops_is_committed_and_told() -> None:
     assert herder.take(Subscribe)[-1].owned == NO_JOBS
 
 
+def test_before_an_eager_round_a_task_whose_start_has_not_returned_is_owned_until_it_has_started_and_stopped() -> None:
+    herder = ready()
+    herder.assign(assigned=only(*TASKS), protocol=EAGER)
+    started, blocked = herder.take(StartTask)
+    herder.do(started)
+    herder.obey()
+    herder.take(Subscribe)
+    herder.tell(MustReleaseAll())
+    (stop,) = herder.take(StopTask)
+    assert stop.task == started.start.task, "a stop never overlaps a start of the same task"
+    herder.do(stop)
+    herder.obey()
+    assert herder.take(Subscribe)[-1].owned == only(blocked.start.task)
+    herder.do(blocked)
+    (stop,) = herder.take(StopTask)
+    assert stop.task == blocked.start.task
+    herder.do(stop)
+    herder.obey()
+    assert [order.owned for order in herder.take(Subscribe)] == [NO_JOBS]
+
+
 def test_statuses_that_cannot_be_written_hold_no_round_up() -> None:
     herder = ready()
     herder.assign(assigned=only(*TASKS), protocol=EAGER)
