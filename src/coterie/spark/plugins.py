@@ -13,12 +13,13 @@ from coterie.spark.paths import SINK_GROUP, SOURCE_GROUP
 from coterie.spark.seams import Sink, Source
 from coterie.spark.sinks.files import FORMATS, FileSink
 from coterie.spark.sinks.noop import NoopSink
+from coterie.spark.sinks.postgres import PostgresSink
 from coterie.spark.sinks.spark import SparkSink
 
 ENTRY_POINTS = "coterie.connectors"
 """The group of entry points under which a package offers its sources: alias = class."""
 
-SINKS: Mapping[str, type[Sink]] = {sink.__name__: sink for sink in (FileSink, NoopSink, SparkSink)}
+SINKS: Mapping[str, type[Sink]] = {sink.__name__: sink for sink in (FileSink, NoopSink, PostgresSink, SparkSink)}
 """Every sink, by its class name."""
 SINK_BY_FORMAT: Mapping[str, type[Sink]] = {
     **dict.fromkeys(FORMATS, FileSink),

@@ -1,0 +1,79 @@
+"""The PostgreSQL sink: one transaction holds the rows of a batch and its mark in a ledger: a batch counts once.
+
+psycopg comes with the extra ``coterie[postgres]``, so the modules that need it are imported when a sink is used.
+"""
+
+from typing import TYPE_CHECKING, ClassVar, Self
+
+from pyspark.sql import SparkSession
+
+from coterie.config.definition import Definition
+from coterie.nouns.errors import WorldError
+from coterie.spark.arrow import pieces
+from coterie.spark.end_config import EndConfig
+from coterie.spark.fence import FencedError
+from coterie.spark.seams import Batch, Staged, TaskLineage
+from coterie.spark.sinks.postgres_target import DEFINITION, PostgresTarget, errors_of
+
+if TYPE_CHECKING:
+    from coterie.spark.sinks.postgres_writer import PostgresWriter
+
+MISSING = "psycopg is not installed on this worker; run: pip install 'coterie[postgres]'"
+
+
+class PostgresSink:
+    """Rows of a table."""
+
+    free_prefixes: ClassVar[tuple[str, ...]] = ()
+
+    def __init__(self, target: PostgresTarget) -> None:
+        self._target = target
+        self._writer: PostgresWriter | None = None
+
+    @classmethod
+    def definition(cls, config: EndConfig) -> Definition:
+        return DEFINITION
+
+    @classmethod
+    def validate(cls, spark: SparkSession, config: EndConfig) -> dict[str, list[str]]:
+        """What the keys say together, then what the server says within the connection timeout."""
+        if found := errors_of(config):
+            return found
+        try:
+            from coterie.spark.sinks.postgres_check import errors_at_server
+        except ImportError:
+            return config.error("connection.url", MISSING)
+        return errors_at_server(config)
+
+    @classmethod
+    def is_exactly_once(cls, config: EndConfig) -> bool:
+        return True
+
+    @classmethod
+    def of(cls, config: EndConfig) -> Self:
+        return cls(PostgresTarget.of(config))
+
+    def take_over(self, lineage: TaskLineage, start: int) -> None:
+        """End the sessions of earlier starts on the server, those of this object among them.
+
+        :raises FencedError: when a later start has taken over.
+        """
+        try:
+            from coterie.spark.sinks.postgres_writer import PostgresWriter
+        except ImportError as error:
+            raise WorldError(MISSING) from error
+        self.close()
+        writer = PostgresWriter(self._target, lineage, start)
+        self._writer = writer
+        writer.take_over()
+
+    def stage(self, batch: Batch) -> Staged:
+        if self._writer is None:
+            raise FencedError
+        return self._writer.stage(
+            batch.batch_id, batch.rows.schema, lambda: pieces(batch.rows, is_small=batch.is_small)
+        )
+
+    def close(self) -> None:
+        if self._writer is not None:
+            self._writer.close()

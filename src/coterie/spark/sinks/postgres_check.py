@@ -1,0 +1,72 @@
+"""What the server says of a config of the PostgreSQL sink when it is validated."""
+
+from dataclasses import replace
+
+import psycopg
+
+from coterie.nouns.errors import WorldError
+from coterie.spark.end_config import EndConfig
+from coterie.spark.sinks.postgres_tables import quoted
+from coterie.spark.sinks.postgres_target import PostgresTarget
+from coterie.spark.sinks.postgres_writer import OLDEST_SERVER, Session, columns_of, connect, words_of
+
+PATIENCE_MS = 5000
+"""How long the server may take for the connection, and for each question."""
+
+_HAS_UNIQUE = """
+SELECT EXISTS (
+    SELECT FROM pg_index i
+    WHERE i.indrelid = to_regclass(%s) AND i.indisunique AND i.indpred IS NULL AND i.indexprs IS NULL
+      AND (SELECT array_agg(a.attname::text ORDER BY a.attname::text) FROM pg_attribute a
+           WHERE a.attrelid = i.indrelid AND a.attnum = ANY (i.indkey[0:i.indnkeyatts - 1])) = %s::text[])
+"""
+
+
+def errors_at_server(config: EndConfig) -> dict[str, list[str]]:
+    """Errors by the user's key, for a config whose keys are valid."""
+    target = PostgresTarget.of(config)
+    hasty = replace(
+        target,
+        connection_timeout_ms=min(PATIENCE_MS, target.connection_timeout_ms),
+        statement_timeout_ms=min(PATIENCE_MS, target.statement_timeout_ms),
+    )
+    try:
+        with connect(hasty, "coterie validate") as session:
+            return _errors(session, target, config)
+    except WorldError as error:
+        return config.error("connection.url", str(error))
+    except psycopg.Error as error:
+        return config.error("connection.url", f"{target.where} failed: {words_of(error)}")
+
+
+def _errors(session: Session, target: PostgresTarget, config: EndConfig) -> dict[str, list[str]]:
+    version = session.info.server_version // 10_000
+    if version < OLDEST_SERVER:
+        sentence = f"{target.where} has version {version}; the sink needs PostgreSQL {OLDEST_SERVER} or newer"
+        return config.error("connection.url", sentence)
+    schema = target.schema
+    if schema is not None and not _is(session, "SELECT to_regnamespace(%s) IS NOT NULL", quoted(schema)):
+        return config.error("table.name.format", f"{target.where} has no schema {schema}; create it")
+    table = quoted(schema, target.table)
+    columns = {column.name for column in columns_of(session, table)}
+    if not columns:
+        if target.auto_create:
+            return {}
+        return config.error(
+            "table.name.format", f"{target.where} has no table {table}; create it, or set auto.create=true"
+        )
+    if not _is(session, "SELECT has_table_privilege(to_regclass(%s), 'INSERT')", table):
+        return config.error("table.name.format", f"The user has no right to insert; run: GRANT INSERT ON {table} TO …")
+    for name in target.key_columns:
+        if name not in columns:
+            return config.error(
+                "pk.fields", f"Table {table} has no column {name}; there are: {', '.join(sorted(columns))}"
+            )
+    if target.is_upsert and not _is(session, _HAS_UNIQUE, table, sorted(target.key_columns)):
+        return config.error("pk.fields", f"Table {table} has no primary key or unique constraint on these columns")
+    return {}
+
+
+def _is(session: Session, question: str, *arguments: object) -> bool:
+    row = session.execute(question.encode(), arguments).fetchone()
+    return row is not None and bool(row[0])

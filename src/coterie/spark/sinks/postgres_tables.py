@@ -1,0 +1,177 @@
+"""Which columns a table of PostgreSQL has for the columns of a DataFrame, and how rows become text for COPY."""
+
+import io
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import pyarrow as pa
+import pyarrow.compute
+import pyarrow.csv
+from pyspark.sql.types import (
+    BinaryType,
+    BooleanType,
+    ByteType,
+    CharType,
+    DataType,
+    DateType,
+    DecimalType,
+    DoubleType,
+    FloatType,
+    IntegerType,
+    LongType,
+    ShortType,
+    StringType,
+    StructType,
+    TimestampNTZType,
+    TimestampType,
+    VarcharType,
+)
+
+from coterie.nouns.errors import WorldError
+
+_TEXT = ("text", "varchar", "bpchar", "citext", "json", "jsonb", "uuid", "xml", "enum")
+_TYPES: Mapping[type[DataType], tuple[str, tuple[str, ...]]] = {
+    BooleanType: ("boolean", ("bool",)),
+    ByteType: ("smallint", ("int2", "int4", "int8", "numeric", "float4", "float8")),
+    ShortType: ("smallint", ("int2", "int4", "int8", "numeric", "float4", "float8")),
+    IntegerType: ("integer", ("int4", "int8", "numeric", "float8")),
+    LongType: ("bigint", ("int8", "numeric")),
+    FloatType: ("real", ("float4", "float8")),
+    DoubleType: ("double precision", ("float8",)),
+    StringType: ("text", _TEXT),
+    VarcharType: ("text", _TEXT),
+    CharType: ("text", _TEXT),
+    BinaryType: ("bytea", ("bytea",)),
+    DateType: ("date", ("date",)),
+    # A moment goes into a column without zone as its UTC clock time, as Connect's JDBC sink writes it.
+    TimestampType: ("timestamptz", ("timestamptz", "timestamp")),
+    TimestampNTZType: ("timestamp", ("timestamp",)),
+}
+"""By type of a DataFrame's column: the type that ``auto.create`` gives, and all types that take its values whole, by
+PostgreSQL's internal names. ``enum`` stands for every enumeration."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Column:
+    """A column of a table."""
+
+    name: str
+    type: str
+    """PostgreSQL's internal name of the type, that of a domain's base, or ``enum``."""
+    shown_type: str
+    """The type as PostgreSQL shows it to users."""
+    must_be_given: bool
+    """It is NOT NULL and has no default."""
+
+
+def quoted(*names: str | None) -> str:
+    """An identifier in SQL, its parts between dots; None parts are left out."""
+    return ".".join('"' + name.replace('"', '""') + '"' for name in names if name is not None)
+
+
+def create_table(table: str, schema: StructType, key_columns: Sequence[str]) -> str:
+    """The statement for a table with the columns of ``schema``; ``table`` is quoted.
+
+    :raises WorldError: when a column has a type that no column of PostgreSQL is made for, or a key column is missing.
+    """
+    check_keys(schema, key_columns)
+    columns = [f"{quoted(field.name)} {_type_for(field.name, field.dataType)}" for field in schema.fields]
+    if key_columns:
+        columns.append(f"PRIMARY KEY ({', '.join(quoted(name) for name in key_columns)})")
+    return f"CREATE TABLE {table} ({', '.join(columns)})"
+
+
+def check_keys(schema: StructType, key_columns: Sequence[str]) -> None:
+    """:raises WorldError: when a key column is not among the columns."""
+    for name in key_columns:
+        if name not in schema.names:
+            raise WorldError(
+                f"The rows have no column {name}, which pk.fields names; they have: {', '.join(schema.names)}"
+            )
+
+
+def check_fit(table: str, columns: Sequence[Column], schema: StructType) -> None:
+    """:raises WorldError: when rows of ``schema`` do not fit into a table with these columns; names the column."""
+    by_name = {column.name: column for column in columns}
+    for field in schema.fields:
+        if (column := by_name.get(field.name)) is None:
+            raise WorldError(
+                f"Table {table} has no column {field.name} ({_shown(field.dataType)}); add the column to the table, or "
+                f"drop it from the rows. The table has: {', '.join(sorted(by_name))}"
+            )
+        if column.type not in _types_for(field.name, field.dataType)[1]:
+            raise WorldError(
+                f"Column {field.name} of table {table} has type {column.shown_type}, and the rows have "
+                f"{_shown(field.dataType)}; cast the column, or change the table"
+            )
+    for column in columns:
+        if column.must_be_given and column.name not in schema.names:
+            raise WorldError(
+                f"Column {column.name} of table {table} is NOT NULL without a default, and the rows have no such column"
+            )
+
+
+def _types_for(name: str, type_: DataType) -> tuple[str, tuple[str, ...]]:
+    if isinstance(type_, DecimalType):
+        return f"numeric({type_.precision},{type_.scale})", ("numeric",)
+    if (found := _TYPES.get(type(type_))) is None:
+        raise WorldError(
+            f"Column {name} has type {_shown(type_)}, which no column of PostgreSQL is made for; drop the column or "
+            "convert it (to_json makes text of a structure, an array or a map)"
+        )
+    return found
+
+
+def _type_for(name: str, type_: DataType) -> str:
+    return _types_for(name, type_)[0]
+
+
+def _shown(type_: DataType) -> str:
+    return type_.simpleString()
+
+
+# -- rows as text -----------------------------------------------------------------------------------------------------
+
+
+def as_csv(piece: pa.RecordBatch, positions_from: int | None = None) -> bytes:
+    """Lines for ``COPY … (FORMAT csv)``: text is always quoted and null never, so that both differ.
+
+    With ``positions_from`` the last column counts the rows from there.
+    """
+    arrays = [_plain(array) for array in piece.columns]
+    if positions_from is not None:
+        arrays.append(pa.array(range(positions_from, positions_from + piece.num_rows), pa.int64()))
+    out = io.BytesIO()
+    table = pa.record_batch(arrays, names=[str(number) for number in range(len(arrays))])
+    pyarrow.csv.write_csv(table, out, pyarrow.csv.WriteOptions(include_header=False))
+    return out.getvalue()
+
+
+def _plain(array: pa.Array) -> pa.Array:
+    if pa.types.is_timestamp(array.type) and array.type.tz is not None:
+        # The moments stay the same; without the cast the text would have the session's zone.
+        return array.cast(pa.timestamp(array.type.unit, "UTC"))
+    if pa.types.is_binary(array.type) or pa.types.is_large_binary(array.type):
+        return pa.array([None if value is None else "\\x" + value.hex() for value in array.to_pylist()], pa.string())
+    return array
+
+
+def first_null(piece: pa.RecordBatch, columns: Sequence[str]) -> tuple[int, str] | None:
+    """The place in ``piece`` and the column of the first null in ``columns``."""
+    found = [
+        (pyarrow.compute.index(piece.column(name).is_null(), True).as_py(), name)
+        for name in columns
+        if piece.column(name).null_count
+    ]
+    return min(found, default=None)
+
+
+def first_nul_character(piece: pa.RecordBatch) -> tuple[int, str] | None:
+    """The place in ``piece`` and the column of the first text with the character NUL."""
+    found = [
+        (index, name)
+        for name, array in zip(piece.schema.names, piece.columns, strict=True)
+        if pa.types.is_string(array.type) or pa.types.is_large_string(array.type)
+        if (index := pyarrow.compute.index(pyarrow.compute.match_substring(array, "\0"), True).as_py()) >= 0
+    ]
+    return min(found, default=None)

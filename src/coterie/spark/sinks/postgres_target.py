@@ -1,0 +1,281 @@
+"""The keys of the PostgreSQL sink, by the names of Connect's JDBC sink, and ``PostgresTarget``: what they say."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from urllib.parse import parse_qsl, unquote, urlsplit
+
+from coterie.config.definition import (
+    Check,
+    Definition,
+    Importance,
+    Key,
+    Secret,
+    Type,
+    Width,
+    as_list,
+    at_least,
+    not_blank,
+)
+from coterie.nouns.errors import ConfigError
+from coterie.spark.end_config import EndConfig
+from coterie.spark.paths import SINK_GROUP
+
+PORT = 5432
+NAME_BYTES = 63
+"""PostgreSQL cuts longer names off, without an error."""
+
+_SCHEMES = ("jdbc:postgresql", "postgresql", "postgres")
+_PARAMETERS = ("currentSchema", "sslcert", "sslkey", "sslmode", "sslrootcert")
+"""What may follow the ``?`` of a URL; libpq and the JDBC driver give the SSL parameters the same names."""
+
+
+def _url(value: str) -> str | None:
+    try:
+        _split(value)
+    except ValueError as error:
+        return str(error)
+    return None
+
+
+def _table(value: str) -> str | None:
+    if "${" in value:
+        return "${topic} cannot be replaced: the sink does not know the topic of a row. Name the table"
+    if not 1 <= len(parts := value.split(".")) <= 2 or not all(parts):
+        return "Must be table or schema.table"
+    return next((_too_long(part) for part in parts if _too_long(part)), None)
+
+
+def _columns(value: str) -> str | None:
+    columns = as_list(value)
+    if not all(columns) or len(set(columns)) != len(columns):
+        return "Must be names of columns between commas, each once"
+    return next((_too_long(column) for column in columns if _too_long(column)), None)
+
+
+def _too_long(name: str) -> str | None:
+    is_long = len(name.encode()) > NAME_BYTES
+    return f"{name} has more than the {NAME_BYTES} bytes that PostgreSQL allows for a name" if is_long else None
+
+
+def _only(values: Mapping[str, str | None]) -> Check:
+    """A check that takes the keys of ``values`` whose value is None and has a sentence for each other one."""
+
+    def check(value: str) -> str | None:
+        taken = sorted(name for name, refusal in values.items() if refusal is None)
+        return values.get(value, f"String must be one of: {', '.join(taken)}")
+
+    return check
+
+
+def _key(
+    name: str, type_: Type, documentation: str, label: str, *, default: str | None = None, check: Check | None = None
+) -> Key:
+    return Key(
+        name=name,
+        type=type_,
+        documentation=documentation,
+        default=default,
+        optional=default is None,
+        check=check,
+        group=SINK_GROUP,
+        width=Width.MEDIUM,
+        display_name=label,
+    )
+
+
+_NO_KEYS = "keys of Kafka records are not read yet; use record_value with pk.fields, or none"
+
+DEFINITION = Definition(
+    (
+        Key(
+            name="connection.url",
+            type=Type.STRING,
+            documentation="The database: jdbc:postgresql://host:port/database or postgresql://host:port/database.",
+            importance=Importance.HIGH,
+            check=_url,
+            group=SINK_GROUP,
+            width=Width.LONG,
+            display_name="Connection URL",
+        ),
+        _key("connection.user", Type.STRING, "The user who connects.", "User", check=not_blank),
+        _key("connection.password", Type.PASSWORD, "The password of connection.user.", "Password"),
+        _key(
+            "connection.timeout.ms",
+            Type.LONG,
+            "How long one attempt to connect may take.",
+            "Connection timeout (ms)",
+            default="10000",
+            check=at_least(1000),
+        ),
+        _key(
+            "statement.timeout.ms",
+            Type.LONG,
+            "How long the server may take for one statement, a wait for a lock included.",
+            "Statement timeout (ms)",
+            default="120000",
+            check=at_least(1000),
+        ),
+        _key(
+            "max.retries",
+            Type.INT,
+            "How often a batch is tried again whole after a deadlock or a lost connection, before the task fails.",
+            "Maximum retries",
+            default="10",
+            check=at_least(0),
+        ),
+        _key(
+            "retry.backoff.ms",
+            Type.LONG,
+            "How long a retry waits after the server could not be reached.",
+            "Retry backoff (ms)",
+            default="3000",
+            check=at_least(0),
+        ),
+        Key(
+            name="table.name.format",
+            type=Type.STRING,
+            documentation="The table that rows are written to: table or schema.table.",
+            importance=Importance.HIGH,
+            check=_table,
+            group=SINK_GROUP,
+            width=Width.MEDIUM,
+            display_name="Table",
+        ),
+        _key(
+            "insert.mode",
+            Type.STRING,
+            "insert appends rows; upsert replaces the row that has the same values in pk.fields.",
+            "Insert mode",
+            default="insert",
+            check=_only({"insert": None, "upsert": None, "update": "Only insert and upsert are supported"}),
+        ),
+        _key(
+            "pk.mode",
+            Type.STRING,
+            "Where the primary key comes from: none, or the columns in pk.fields (record_value).",
+            "Primary key mode",
+            default="none",
+            check=_only({"none": None, "record_value": None, "record_key": _NO_KEYS, "kafka": _NO_KEYS}),
+        ),
+        _key(
+            "pk.fields", Type.LIST, "The columns of the primary key.", "Primary key fields", default="", check=_columns
+        ),
+        _key(
+            "delete.enabled",
+            Type.BOOLEAN,
+            "Only false: rows are never deleted.",
+            "Enable deletes",
+            default="false",
+            check=_only({"false": None, "true": "Records with a null value do not reach a sink yet; set false"}),
+        ),
+        _key(
+            "auto.create",
+            Type.BOOLEAN,
+            "Whether a missing table is created from the columns of the first batch.",
+            "Auto-create",
+            default="false",
+        ),
+        _key(
+            "auto.evolve",
+            Type.BOOLEAN,
+            "Only false: the columns of a table are never changed.",
+            "Auto-evolve",
+            default="false",
+            check=_only({"false": None, "true": "Columns are not added to a table; add them yourself and set false"}),
+        ),
+    )
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PostgresTarget:
+    """A table of a database and how a task writes to it."""
+
+    host: str
+    port: int
+    database: str
+    ssl: Mapping[str, str]
+    """libpq's parameters for SSL."""
+    user: str | None
+    password: Secret | None
+    schema: str | None
+    """The schema of the table and of the ledger; None means that the server's search path decides."""
+    table: str
+    is_upsert: bool
+    key_columns: tuple[str, ...]
+    """The columns of the primary key; empty for pk.mode=none."""
+    auto_create: bool
+    connection_timeout_ms: int
+    statement_timeout_ms: int
+    max_retries: int
+    retry_backoff_ms: int
+
+    @classmethod
+    def of(cls, config: EndConfig) -> "PostgresTarget":
+        """:raises ConfigError: when a value is not valid; names its key."""
+        host, port, database, parameters = _split(config.read(DEFINITION, "connection.url", str))
+        *schema, table = config.read(DEFINITION, "table.name.format", str).split(".")
+        is_upsert = config.read(DEFINITION, "insert.mode", str) == "upsert"
+        has_key = config.read(DEFINITION, "pk.mode", str) == "record_value"
+        key_columns = config.read(DEFINITION, "pk.fields", tuple)
+        if is_upsert and not has_key:
+            raise config.refused("pk.mode", "insert.mode=upsert needs pk.mode=record_value")
+        if has_key and not key_columns:
+            raise config.refused("pk.fields", "pk.mode=record_value needs the columns of the primary key here")
+        return cls(
+            host=host,
+            port=port,
+            database=database,
+            ssl={name: value for name, value in parameters.items() if name != "currentSchema"},
+            user=config.find(DEFINITION, "connection.user", str),
+            password=config.find(DEFINITION, "connection.password", Secret),
+            schema=schema[0] if schema else parameters.get("currentSchema"),
+            table=table,
+            is_upsert=is_upsert,
+            key_columns=key_columns if has_key else (),
+            auto_create=config.read(DEFINITION, "auto.create", bool),
+            connection_timeout_ms=config.read(DEFINITION, "connection.timeout.ms", int),
+            statement_timeout_ms=config.read(DEFINITION, "statement.timeout.ms", int),
+            max_retries=config.read(DEFINITION, "max.retries", int),
+            retry_backoff_ms=config.read(DEFINITION, "retry.backoff.ms", int),
+        )
+
+    @property
+    def where(self) -> str:
+        """The server and the database, for messages."""
+        return f"PostgreSQL at {self.host}:{self.port}, database {self.database}"
+
+
+def _split(url: str) -> tuple[str, int, str, dict[str, str]]:
+    """Host, port, database and parameters of ``url``.
+
+    :raises ValueError: what is wrong with it; never with a part that may be a password.
+    """
+    scheme, separator, rest = url.strip().partition("://")
+    if not separator or scheme not in _SCHEMES:
+        raise ValueError("Must be jdbc:postgresql://host:port/database or postgresql://host:port/database")
+    parts = urlsplit("//" + rest)
+    if parts.username is not None or parts.password is not None:
+        raise ValueError("Set user and password by connection.user and connection.password, not in the URL")
+    try:
+        port = parts.port or PORT
+    except ValueError:
+        raise ValueError("The port must be a number from 1 to 65535") from None
+    database = unquote(parts.path.removeprefix("/"))
+    if not parts.hostname or not database or "/" in database:
+        raise ValueError("Must name a host and a database: postgresql://host:port/database")
+    parameters = dict(parse_qsl(parts.query, keep_blank_values=True))
+    if {"user", "password"} & parameters.keys():
+        raise ValueError("Set user and password by connection.user and connection.password, not in the URL")
+    if unknown := sorted(parameters.keys() - set(_PARAMETERS)):
+        raise ValueError(f"The parameter {unknown[0]} is not supported; there are: {', '.join(_PARAMETERS)}")
+    return parts.hostname, port, database, parameters
+
+
+def errors_of(config: EndConfig) -> dict[str, list[str]]:
+    """What keys that are valid one by one do wrong together, by the user's key."""
+    try:
+        PostgresTarget.of(config)
+    except ConfigError as error:
+        return {key: list(sentences) for key, sentences in error.errors.items()}
+    return {}

@@ -1,0 +1,501 @@
+"""``PostgresWriter``: what one start of a task does on the server. The only module that imports psycopg.
+
+Theory of operation. The table ``coterie_ledger`` lies in the schema of the table that is written. It has one row for
+each task and lineage: the highest start that has taken over, and the last batch that is in the table. A batch is one
+transaction::
+
+    UPDATE coterie_ledger SET batch = N WHERE task, lineage AND start = S AND batch < N
+    COPY …
+    COMMIT
+
+The first statement decides. It locks the row, so that a rival with the same task waits until this transaction has
+ended, and then updates nothing: the batch is there, or a later start has taken over. Because batch numbers of a lineage
+only grow, the ledger needs no row for each batch.
+
+A process that stands still inside COPY keeps the lock for ever: the server waits for its rows and has no time limit for
+that. So a take-over ends the sessions of earlier starts, which it knows by their ``application_name``, and then raises
+``start`` in the ledger. A session of an earlier start that connects afterwards updates nothing and leaves.
+"""
+
+import hashlib
+import threading
+import time
+from collections.abc import Callable, Generator, Iterable, Sequence
+from typing import Any, TypeVar
+
+import psycopg
+import pyarrow as pa
+from psycopg import errors
+from psycopg.conninfo import make_conninfo
+from pyspark.sql.types import StructType
+
+from coterie.nouns.errors import WorldError
+from coterie.spark.fence import FencedError
+from coterie.spark.seams import TaskLineage
+from coterie.spark.sinks.postgres_tables import (
+    Column,
+    as_csv,
+    check_fit,
+    check_keys,
+    create_table,
+    first_nul_character,
+    first_null,
+    quoted,
+)
+from coterie.spark.sinks.postgres_target import PostgresTarget
+
+T = TypeVar("T")
+
+LEDGER = "coterie_ledger"
+OLDEST_SERVER = 14
+"""``pg_terminate_backend`` waits for the end of a session from this version on."""
+SERVER_GRACE_S = 5
+"""What the server has after its own time limit to say that it has passed."""
+END_OF_SESSIONS_S = 60
+"""How long a take-over waits until the sessions of earlier starts have ended."""
+LOOK_AGAIN_S = 0.9
+"""How long one statement of a take-over waits for the end of a session: less than any ``statement.timeout.ms``."""
+POSITION = "coterie_position"
+STAGED = "pg_temp.coterie_upsert"
+"""A session's own table for the rows of one upsert; the server empties it at each commit."""
+
+_CREATE_LOCK = 0x636F7465726965
+"""An advisory lock: two tasks that create one table at once make the server fail one of them."""
+
+_COLUMNS = """
+SELECT a.attname,
+       CASE WHEN b.typtype = 'e' THEN 'enum' ELSE b.typname END,
+       format_type(a.atttypid, a.atttypmod),
+       a.attnotnull AND NOT a.atthasdef AND a.attidentity = ''
+FROM pg_attribute a
+JOIN pg_type t ON t.oid = a.atttypid
+JOIN pg_type b ON b.oid = coalesce(nullif(t.typbasetype, 0), t.oid)
+WHERE a.attrelid = to_regclass(%s) AND a.attnum > 0 AND NOT a.attisdropped
+ORDER BY a.attnum
+"""
+_SCHEMA_OF_TABLE = """
+SELECT coalesce((SELECT c.relnamespace::regnamespace::text FROM pg_class c WHERE c.oid = to_regclass(%s)),
+                quote_ident(current_schema()))
+"""
+
+
+class SessionLostError(WorldError):
+    """The server could not be reached, or the connection broke: another session may succeed."""
+
+
+class Session(psycopg.Connection[tuple[Any, ...]]):
+    """A connection on which no wait is longer than :attr:`limit_s`, and that another thread can give up."""
+
+    limit_s: float = 0
+    is_given_up: bool = False
+
+    def wait(self, gen: Generator[Any, Any, T], *args: Any, **kwargs: Any) -> T:
+        """See psycopg; all waits on a connected server pass here."""
+        return super().wait(self._limited(gen), *args, **kwargs)
+
+    def _limited(self, gen: Generator[Any, Any, T]) -> Generator[Any, Any, T]:
+        until = time.monotonic() + self.limit_s
+        try:
+            state = next(gen)
+            while True:
+                ready = yield state
+                # psycopg goes on without an answer ten times a second.
+                if not ready and (self.is_given_up or time.monotonic() > until):
+                    self.close()
+                    raise psycopg.OperationalError(f"no answer within {self.limit_s:.0f} s")
+                state = gen.send(ready)
+        except StopIteration as end:
+            answer: T = end.value
+            return answer
+
+
+def connect(target: PostgresTarget, application_name: str) -> Session:
+    """A session that has not begun a transaction.
+
+    :raises SessionLostError: when the server cannot be reached or refuses; names host and database.
+    """
+    limit_ms = target.statement_timeout_ms
+    settings = {
+        "statement_timeout": limit_ms,
+        "lock_timeout": limit_ms,
+        "timezone": "UTC",
+        "datestyle": "ISO",
+    }
+    try:
+        session = Session.connect(
+            make_conninfo("", **target.ssl),
+            host=target.host,
+            port=target.port,
+            dbname=target.database,
+            user=target.user,
+            password=None if target.password is None else target.password.text,
+            application_name=application_name,
+            client_encoding="UTF8",
+            connect_timeout=max(1, target.connection_timeout_ms // 1000),
+            tcp_user_timeout=target.connection_timeout_ms,
+            options=" ".join(f"-c {name}={value}" for name, value in settings.items()),
+        )
+    except psycopg.Error as error:
+        raise SessionLostError(f"{target.where} cannot be reached: {words_of(error)}") from error
+    session.isolation_level = psycopg.IsolationLevel.READ_COMMITTED
+    session.limit_s = limit_ms / 1000 + SERVER_GRACE_S
+    return session
+
+
+class PostgresWriter:
+    """One start of one task. Batches come one after another; :meth:`close` may come from any thread."""
+
+    def __init__(self, target: PostgresTarget, lineage: TaskLineage, start: int) -> None:
+        self._target = target
+        self._lineage = lineage
+        self._start = start
+        self._row = (str(lineage.task), lineage.lineage)
+        key = hashlib.sha256(repr(self._row).encode()).hexdigest()[:24]
+        self._sessions_prefix = f"coterie {key} "
+        self._table = quoted(target.schema, target.table)
+        self._ledger = ""
+        """Quoted, with its schema; known after :meth:`take_over`."""
+        self._fits = False
+        """Whether the table was found to have the columns of the rows."""
+        self._lock = threading.Lock()
+        self._closed = threading.Event()
+        self._idle: Session | None = None
+        self._used: Session | None = None
+
+    # -- the take-over ------------------------------------------------------------------------------------------------
+
+    def take_over(self) -> None:
+        """End the sessions of earlier starts and keep them out of the ledger.
+
+        :raises FencedError: when a later start has taken over.
+        :raises WorldError: when the server cannot be reached, or a session does not end.
+        """
+        session = self._borrow()
+        try:
+            self._ledger = find_ledger(session, self._target)
+            deadline = time.monotonic() + END_OF_SESSIONS_S
+            while not self._raise_start(session):
+                self._end_earlier(session, deadline)
+        except psycopg.Error as error:
+            raise self._world_error(error, "the take-over of task " + self._row[0]) from error
+        finally:
+            self._give_back(session)
+
+    def _raise_start(self, session: Session) -> bool:
+        """Whether the ledger now has our start, and no session of an earlier start is left."""
+        if self._earlier(session):
+            return False
+        statement = (
+            f"INSERT INTO {self._ledger} AS l (task, lineage, start, batch) VALUES (%s, %s, %s, -1) "
+            "ON CONFLICT (task, lineage) DO UPDATE SET start = excluded.start WHERE l.start <= excluded.start"
+        )
+        try:
+            # An earlier start that has connected just now may hold the row.
+            session.execute("SET LOCAL lock_timeout = '1s'")
+            if session.execute(statement.encode(), (*self._row, self._start)).rowcount == 0:
+                raise FencedError
+            session.commit()
+        except errors.LockNotAvailable:
+            session.rollback()
+            return False
+        return not self._earlier(session)
+
+    def _earlier(self, session: Session) -> list[tuple[int, str]]:
+        """Process id and name of each session of this task and lineage but ours: all are of a start up to ours."""
+        statement = (
+            "SELECT pid, application_name FROM pg_stat_activity "
+            "WHERE starts_with(application_name, %s) AND pid <> pg_backend_pid()"
+        )
+        found = session.execute(statement, (self._sessions_prefix,)).fetchall()
+        session.commit()
+        return [(pid, name) for pid, name in found if int(name.split()[2]) <= self._start]
+
+    def _end_earlier(self, session: Session, deadline: float) -> None:
+        earlier = self._earlier(session)
+        if (left := deadline - time.monotonic()) <= 0:
+            pids = ", ".join(str(pid) for pid, _ in earlier)
+            raise WorldError(
+                f"{self._target.where}: sessions of earlier starts of task {self._row[0]} have not ended within "
+                f"{END_OF_SESSIONS_S} s (process {pids or 'unknown'} of the server); end them by pg_terminate_backend"
+            )
+        for pid, name in earlier:
+            session.execute(
+                "SELECT pg_terminate_backend(pid, %s) FROM pg_stat_activity WHERE pid = %s AND application_name = %s",
+                (round(min(left, LOOK_AGAIN_S) * 1000), pid, name),
+            )
+            session.commit()
+
+    # -- a batch ------------------------------------------------------------------------------------------------------
+
+    def stage(
+        self, batch_id: int, schema: StructType, pieces: Callable[[], Iterable[pa.RecordBatch]]
+    ) -> "StagedTransaction":
+        """Write the batch in a transaction and leave that open. ``pieces`` gives the rows anew at each call.
+
+        The transaction is tried again whole when the server rolled it back because of another transaction, or when the
+        connection broke: it was not committed.
+
+        :raises FencedError: when another start has taken over, or this one was closed.
+        :raises WorldError: when the server refuses the rows, or cannot be reached in time.
+        """
+        for attempt in range(self._target.max_retries + 1):
+            is_last = attempt == self._target.max_retries
+            try:
+                return self._stage(batch_id, schema, pieces)
+            except SessionLostError:
+                if is_last:
+                    raise
+                # A session that was idle may be gone, and the server not: the first retry is at once.
+                if attempt > 0:
+                    self._closed.wait(self._target.retry_backoff_ms / 1000)
+            except _RolledBackError as error:
+                if is_last:
+                    raise WorldError(f"{error} The batch was tried {attempt + 1} times.") from error
+        raise AssertionError("the last attempt returns or raises")
+
+    def _stage(
+        self, batch_id: int, schema: StructType, pieces: Callable[[], Iterable[pa.RecordBatch]]
+    ) -> "StagedTransaction":
+        session = self._borrow()
+        try:
+            if not self._fits:
+                self._make_fit(session, schema)
+                self._fits = True
+            if is_new := self._enter(session, batch_id):
+                self._fill(session, batch_id, schema.names, pieces())
+        except BaseException as error:
+            self._give_back(session)
+            if isinstance(error, psycopg.Error):
+                raise self._world_error(error, f"batch {batch_id} of task {self._row[0]}") from error
+            raise
+        return StagedTransaction(self, session, batch_id, is_new=is_new)
+
+    def _enter(self, session: Session, batch_id: int) -> bool:
+        """Lock our row of the ledger; whether the batch is not in the table yet."""
+        statement = (
+            f"UPDATE {self._ledger} SET batch = %s, written = now() "
+            "WHERE task = %s AND lineage = %s AND start = %s AND batch < %s"
+        )
+        if session.execute(statement.encode(), (batch_id, *self._row, self._start, batch_id)).rowcount == 1:
+            return True
+        statement = f"SELECT start, batch FROM {self._ledger} WHERE task = %s AND lineage = %s"
+        found = session.execute(statement.encode(), self._row).fetchone()
+        if found is None:
+            raise WorldError(
+                f"{self._target.where}: the row of task {self._row[0]} and lineage {self._row[1]} has been removed "
+                f"from {self._ledger}: which batches are in the table is not known any more"
+            )
+        if found[0] != self._start:
+            raise FencedError
+        return False
+
+    def _fill(self, session: Session, batch_id: int, names: Sequence[str], pieces: Iterable[pa.RecordBatch]) -> None:
+        columns = ", ".join(quoted(name) for name in names)
+        # Spark may compute the rows for longer than one statement may take; each wait for the server is limited.
+        session.execute("SET LOCAL statement_timeout = 0")
+        if not self._target.is_upsert:
+            self._copy(session, batch_id, f"{self._table} ({columns})", pieces)
+            return
+        session.execute(
+            f"CREATE TEMPORARY TABLE IF NOT EXISTS {STAGED.removeprefix('pg_temp.')} ON COMMIT DELETE ROWS "
+            f"AS SELECT {columns}, 0::bigint AS {POSITION} FROM {self._table} WITH NO DATA".encode()
+        )
+        self._copy(session, batch_id, f"{STAGED} ({columns}, {POSITION})", pieces)
+        keys = ", ".join(quoted(name) for name in self._target.key_columns)
+        changes = ", ".join(
+            f"{quoted(name)} = excluded.{quoted(name)}" for name in names if name not in self._target.key_columns
+        )
+        session.execute(f"SET LOCAL statement_timeout = {self._target.statement_timeout_ms}".encode())
+        # Sorted by key, so that two tasks lock the rows that both change in one order.
+        session.execute(
+            f"INSERT INTO {self._table} ({columns}) SELECT DISTINCT ON ({keys}) {columns} FROM {STAGED} "
+            f"ORDER BY {keys}, {POSITION} DESC "
+            f"ON CONFLICT ({keys}) DO {f'UPDATE SET {changes}' if changes else 'NOTHING'}".encode()
+        )
+
+    def _copy(self, session: Session, batch_id: int, into: str, pieces: Iterable[pa.RecordBatch]) -> None:
+        rows = 0
+        with session.cursor() as cursor, cursor.copy(f"COPY {into} FROM STDIN (FORMAT csv)".encode()) as copy:
+            for piece in pieces:
+                if found := first_null(piece, self._target.key_columns):
+                    raise self._refused(batch_id, rows, found, "is null, and pk.fields names the column")
+                lines = as_csv(piece, rows if self._target.is_upsert else None)
+                # A byte 0 in the lines stands for the character, in text: bytea is written in digits.
+                if b"\0" in lines and (found := first_nul_character(piece)):
+                    raise self._refused(batch_id, rows, found, "has the character NUL, which PostgreSQL cannot store")
+                copy.write(lines)
+                rows += piece.num_rows
+
+    def _refused(self, batch_id: int, rows_before: int, found: tuple[int, str], why: str) -> WorldError:
+        row, column = found
+        return WorldError(
+            f"{self._target.where}: batch {batch_id} of task {self._row[0]}, row {rows_before + row} from 0: "
+            f"column {column} {why}"
+        )
+
+    # -- the table ----------------------------------------------------------------------------------------------------
+
+    def _make_fit(self, session: Session, schema: StructType) -> None:
+        """Create the table when that is wanted, and compare its columns with those of the rows."""
+        check_keys(schema, self._target.key_columns)
+        if not (columns := columns_of(session, self._table)):
+            if not self._target.auto_create:
+                raise WorldError(f"{self._target.where} has no table {self._table}; create it, or set auto.create=true")
+            session.execute("SELECT pg_advisory_xact_lock(%s)", (_CREATE_LOCK,))
+            if not columns_of(session, self._table):
+                session.execute(create_table(self._table, schema, self._target.key_columns).encode())
+            session.commit()
+            columns = columns_of(session, self._table)
+        check_fit(self._table, columns, schema)
+        session.commit()
+
+    # -- sessions -----------------------------------------------------------------------------------------------------
+
+    def _borrow(self) -> Session:
+        """The idle session, or a new one.
+
+        :raises FencedError: when this writer is closed.
+        """
+        with self._lock:
+            session, self._idle = self._idle, None
+        if session is None or session.closed:
+            session = connect(self._target, self._application_name)
+        with self._lock:
+            if not self._closed.is_set():
+                self._used = session
+                return session
+        session.close()
+        raise FencedError
+
+    @property
+    def _application_name(self) -> str:
+        readable = str(self._lineage.task).encode("ascii", "replace").decode()
+        return f"{self._sessions_prefix}{self._start} {readable}"[:63]
+
+    def _give_back(self, session: Session) -> None:
+        """Roll back what is not committed, and keep the session for the next batch where it is still sound."""
+        try:
+            session.rollback()
+        except psycopg.Error:
+            session.close()
+        with self._lock:
+            self._used = None
+            if not self._closed.is_set() and not session.closed:
+                self._idle = session
+                return
+        session.close()
+
+    def close(self) -> None:
+        """End the sessions. A transaction that is open on another thread is given up there, within 0.1 s."""
+        with self._lock:
+            self._closed.set()
+            session, self._idle = self._idle, None
+            if self._used is not None:
+                self._used.is_given_up = True
+        if session is not None:
+            session.close()
+
+    def finish(self, session: Session, batch_id: int, *, commit: bool) -> None:
+        """Commit the transaction of ``session``.
+
+        :raises WorldError: when the server refused, or the connection broke: the ledger tells the next start which.
+        """
+        try:
+            if commit:
+                session.commit()
+        except psycopg.Error as error:
+            raise self._world_error(error, f"the commit of batch {batch_id} of task {self._row[0]}") from error
+        finally:
+            self._give_back(session)
+
+    def _world_error(self, error: psycopg.Error, what: str) -> Exception:
+        """What ``error`` means for the task."""
+        if self._closed.is_set():
+            return FencedError()
+        sentence = f"{self._target.where}: {what} failed: {words_of(error)}"
+        match error:
+            case errors.DeadlockDetected() | errors.SerializationFailure():
+                return _RolledBackError(sentence)
+            case errors.InvalidColumnReference() if self._target.is_upsert:
+                keys = ", ".join(self._target.key_columns)
+                return WorldError(
+                    f"{self._target.where}: table {self._table} has no primary key or unique constraint on ({keys}), "
+                    "which pk.fields names; insert.mode=upsert needs one"
+                )
+            case errors.UndefinedTable() | errors.UndefinedColumn() | errors.DatatypeMismatch():
+                self._fits = False
+                return WorldError(f"{sentence}. The table was changed or dropped while the task ran")
+            case errors.AdminShutdown() | errors.CrashShutdown() | errors.CannotConnectNow():
+                return SessionLostError(sentence)
+            case psycopg.OperationalError() if error.sqlstate is None:
+                return SessionLostError(sentence)
+            case _:
+                return WorldError(sentence)
+
+
+class _RolledBackError(WorldError):
+    """The server rolled the transaction back because of another one: a deadlock or a conflict."""
+
+
+class StagedTransaction:
+    """A batch in a transaction that is still to be committed."""
+
+    def __init__(self, writer: PostgresWriter, session: Session, batch_id: int, *, is_new: bool) -> None:
+        self._writer = writer
+        self._session: Session | None = session
+        self._batch_id = batch_id
+        self._is_new = is_new
+
+    def put_in_place(self) -> None:
+        """Commit, unless the table has the batch already.
+
+        :raises WorldError: when the server refused, or the connection broke.
+        """
+        self._finish(commit=self._is_new)
+
+    def drop(self) -> None:
+        """Roll back what is not committed."""
+        self._finish(commit=False)
+
+    def _finish(self, *, commit: bool) -> None:
+        session, self._session = self._session, None
+        if session is not None:
+            self._writer.finish(session, self._batch_id, commit=commit)
+
+
+def columns_of(session: Session, table: str) -> list[Column]:
+    """The columns of a quoted table; none when there is no such table."""
+    return [
+        Column(name=name, type=type_, shown_type=shown, must_be_given=must_be_given)
+        for name, type_, shown, must_be_given in session.execute(_COLUMNS, (table,)).fetchall()
+    ]
+
+
+def find_ledger(session: Session, target: PostgresTarget) -> str:
+    """The quoted name of the ledger beside the target's table; it is created when there is none."""
+    schema: str | None = None if target.schema is None else quoted(target.schema)
+    if schema is None:
+        found = session.execute(_SCHEMA_OF_TABLE, (quoted(target.table),)).fetchone()
+        schema = found[0] if found else None
+    if schema is None:
+        raise WorldError(f"{target.where}: the user's search path has no schema; name one in table.name.format")
+    ledger = f"{schema}.{LEDGER}"
+    if not columns_of(session, ledger):
+        session.execute("SELECT pg_advisory_xact_lock(%s)", (_CREATE_LOCK,))
+        session.execute(
+            f"CREATE TABLE IF NOT EXISTS {ledger} (task text, lineage text, start bigint NOT NULL, "
+            "batch bigint NOT NULL, written timestamptz NOT NULL DEFAULT now(), "
+            "PRIMARY KEY (task, lineage)) WITH (fillfactor = 50)".encode()
+        )
+    session.commit()
+    return ledger
+
+
+def words_of(error: psycopg.Error) -> str:
+    """The server's first sentence, with the line and the column of rows that it refused."""
+    sentence = error.diag.message_primary
+    if sentence is None:
+        lines = str(error).strip().splitlines()
+        sentence = lines[0] if lines else type(error).__name__
+    place = (error.diag.context or "").split(":")[0]
+    return f"{sentence} ({place})" if place.startswith("COPY") else sentence

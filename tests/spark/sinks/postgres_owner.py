@@ -1,0 +1,51 @@
+"""An owner of a task that writes to PostgreSQL, as a process without Spark: it can be killed or stopped inside a batch.
+
+Arguments: the sink's keys as JSON, the task's start, the batch's number, its first row, the parent's process id.
+It takes over, says ``owns``, and at the next line on stdin stages the batch: it sends a piece of rows, says ``inside``,
+sends the other piece at the next line, says ``staged``, and commits at the next. It says ``done``, or ``fenced``.
+"""
+
+import json
+import sys
+from collections.abc import Iterator
+
+import pyarrow as pa
+
+from coterie.spark.fence import FencedError
+from coterie.spark.sinks.postgres_writer import PostgresWriter
+from tests.spark.holder import end_with, say
+from tests.spark.sinks.postgres_rows import LINEAGE, ROWS, SCHEMA, piece, target_of
+
+
+def wait() -> None:
+    sys.stdin.readline()
+
+
+def pieces(first: int) -> Iterator[pa.RecordBatch]:
+    yield piece(first, ROWS // 2)
+    say("inside")
+    wait()
+    yield piece(first + ROWS // 2, ROWS // 2)
+
+
+def main(keys: dict[str, str], start: int, batch_id: int, first: int) -> None:
+    writer = PostgresWriter(target_of(keys), LINEAGE, start)
+    try:
+        writer.take_over()
+        say("owns")
+        wait()
+        staged = writer.stage(batch_id, SCHEMA, lambda: pieces(first))
+        say("staged")
+        wait()
+        staged.put_in_place()
+        say("done")
+        wait()
+    except FencedError:
+        say("fenced")
+    finally:
+        writer.close()
+
+
+if __name__ == "__main__":
+    end_with(int(sys.argv[5]))
+    main(json.loads(sys.argv[1]), *(int(word) for word in sys.argv[2:5]))

@@ -1,0 +1,159 @@
+"""From files and the rate source into a real PostgreSQL through real Spark; rows are counted by psycopg."""
+
+from pathlib import Path
+
+import pytest
+
+from coterie.spark.seams import SMALL_BATCH_BYTES
+from tests.spark.conftest import Rig, write_file
+from tests.spark.sinks.postgres_server import PASSWORD, PostgresServer
+
+pytestmark = [pytest.mark.spark, pytest.mark.asyncio(loop_scope="session"), pytest.mark.timeout(300)]
+
+
+@pytest.fixture
+def server(postgres: PostgresServer) -> PostgresServer:
+    """The server without the table."""
+    postgres.run("DROP TABLE IF EXISTS flights, coterie_ledger")
+    return postgres
+
+
+def config_of(rig: Rig, server: PostgresServer, folder: Path, **changes: str) -> dict[str, str]:
+    keys = server.keys | {"table.name.format": "flights", "auto.create": "true"}
+    config = {key: value for key, value in rig.config(folder).items() if not key.startswith("sink.")}
+    return (
+        config
+        | {"sink.class": "PostgresSink"}
+        | {f"sink.{key}": value for key, value in keys.items()}
+        | {key.replace("__", "."): value for key, value in changes.items()}
+    )
+
+
+def rows(server: PostgresServer, column: str = "row") -> list[object]:
+    if not server.rows("SELECT 1 WHERE to_regclass('flights') IS NOT NULL"):
+        return []
+    return [row for (row,) in server.rows(f"SELECT {column} FROM flights ORDER BY 1")]
+
+
+async def test_rows_of_files_arrive_once_over_a_stop_and_a_start(
+    rig: Rig, server: PostgresServer, tmp_path: Path
+) -> None:
+    config = config_of(rig, server, tmp_path, exactly__once__support="required")
+    assert await rig.runtime.validate(config, ()) == {}
+    for number in range(3):
+        write_file(tmp_path / "in", f"{number}.csv", [(number * 10 + i, None, i) for i in range(10)])
+        start = await rig.start(config, "to-postgres")
+        await rig.wait_until(lambda wanted=(number + 1) * 10: len(rows(server)) >= wanted)  # type: ignore[misc]
+        await rig.runtime.stop(start.task, grace_ms=10_000 if number else 0)
+    assert rows(server) == list(range(30))
+    assert server.rows("SELECT DISTINCT delay FROM flights") == [(None,)]
+
+
+async def test_a_batch_too_large_for_the_driver_arrives_in_pieces(
+    rig: Rig, server: PostgresServer, tmp_path: Path
+) -> None:
+    count = 400_000
+    path = write_file(tmp_path / "in", "large.csv", [(row, 1.0, row) for row in range(count)])
+    assert path.stat().st_size > SMALL_BATCH_BYTES or count > 20_000
+    start = await rig.start(config_of(rig, server, tmp_path), "large-to-postgres")
+    await rig.wait_until(lambda: len(rows(server)) >= count)
+    await rig.runtime.stop(start.task, grace_ms=10_000)
+    assert rows(server) == list(range(count))
+
+
+async def test_values_of_the_rate_source_arrive_once_from_two_tasks(
+    rig: Rig, server: PostgresServer, tmp_path: Path
+) -> None:
+    config = {key: value for key, value in config_of(rig, server, tmp_path).items() if not key.startswith("source.")}
+    config |= {"connector.class": "RateSource", "source.rows.per.second": "50", "tasks.max": "2"}
+    starts = [await rig.start(config, "rate-to-postgres", index) for index in range(2)]
+    await rig.wait_until(lambda: len(rows(server, "value")) >= 150)
+    for start in starts:
+        await rig.runtime.stop(start.task, grace_ms=10_000)
+    found = rows(server, "value")
+    assert len(found) == len(set(found))
+    for index in range(2):
+        own = [value for value in found if isinstance(value, int) and value % 2 == index]
+        assert own == list(range(index, own[-1] + 1, 2)), "lost"
+
+
+async def test_a_row_that_the_table_refuses_fails_the_task_with_the_constraint(
+    rig: Rig, server: PostgresServer, tmp_path: Path
+) -> None:
+    server.run("CREATE TABLE flights (row bigint, delay float8, distance int CONSTRAINT far CHECK (distance < 5))")
+    write_file(tmp_path / "in", "a.csv", [(row, 1.0, row) for row in range(9)])
+    start = await rig.start(config_of(rig, server, tmp_path), "refused-by-postgres")
+    died = await rig.end_of(start.task)
+    assert died.is_held
+    assert 'violates check constraint "far"' in died.trace
+    assert PASSWORD not in died.trace
+    assert rows(server) == []
+    await rig.runtime.stop(start.task, grace_ms=0)
+
+
+@pytest.mark.parametrize(
+    ("changes", "key", "words"),
+    [
+        ({"sink.connection.url": "postgresql://127.0.0.1:1/none"}, "sink.connection.url", "cannot be reached"),
+        ({"sink.connection.url": "jdbc:mysql://h/d"}, "sink.connection.url", "jdbc:postgresql://host:port/database"),
+        ({"sink.connection.url": "postgresql://u:p@h/d"}, "sink.connection.url", "not in the URL"),
+        ({"sink.connection.url": "postgresql://h/d?ssl=1"}, "sink.connection.url", "parameter ssl is not supported"),
+        ({"sink.connection.password": "wrong"}, "sink.connection.url", "password authentication failed"),
+        ({"sink.table.name.format": "${topic}"}, "sink.table.name.format", "Name the table"),
+        ({"sink.table.name.format": "none.flights"}, "sink.table.name.format", "no schema none"),
+        ({"sink.auto.create": "false"}, "sink.table.name.format", "set auto.create=true"),
+        ({"sink.insert.mode": "update"}, "sink.insert.mode", "Only insert and upsert"),
+        ({"sink.insert.mode": "upsert"}, "sink.pk.mode", "needs pk.mode=record_value"),
+        ({"sink.pk.mode": "record_value"}, "sink.pk.fields", "needs the columns"),
+        ({"sink.pk.mode": "record_key"}, "sink.pk.mode", "use record_value"),
+        ({"sink.delete.enabled": "true"}, "sink.delete.enabled", "set false"),
+        ({"sink.auto.evolve": "true"}, "sink.auto.evolve", "set false"),
+        ({"sink.option.x": "y"}, "sink.option.x", "Unknown"),
+    ],
+)
+async def test_what_cannot_be_had_is_refused_by_key(
+    rig: Rig, server: PostgresServer, tmp_path: Path, changes: dict[str, str], key: str, words: str
+) -> None:
+    errors = await rig.runtime.validate(config_of(rig, server, tmp_path) | changes, ())
+    assert set(errors) == {key}
+    assert words in errors[key][0]
+    assert PASSWORD not in errors[key][0]
+
+
+async def test_a_key_of_an_upsert_needs_a_column_and_a_unique_constraint(
+    rig: Rig, server: PostgresServer, tmp_path: Path
+) -> None:
+    server.run("CREATE TABLE flights (row bigint, delay float8, distance int)")
+    upsert = {"sink.insert.mode": "upsert", "sink.pk.mode": "record_value"}
+    config = config_of(rig, server, tmp_path) | upsert
+    errors = await rig.runtime.validate(config | {"sink.pk.fields": "id"}, ())
+    assert "has no column id" in errors["sink.pk.fields"][0]
+    errors = await rig.runtime.validate(config | {"sink.pk.fields": "row"}, ())
+    assert "no primary key or unique constraint" in errors["sink.pk.fields"][0]
+    server.run("CREATE UNIQUE INDEX ON flights (distance, row)")
+    assert await rig.runtime.validate(config | {"sink.pk.fields": "row,distance"}, ()) == {}
+
+
+async def test_a_connect_users_config_runs_with_its_class_changed(
+    rig: Rig, server: PostgresServer, tmp_path: Path
+) -> None:
+    """The keys of Connect's JDBC sink without a prefix."""
+    source = {key: value for key, value in rig.config(tmp_path).items() if key.startswith("source.")}
+    config = source | server.keys
+    config |= {
+        "connector.class": "PostgresSink",
+        "source.class": "FileSource",
+        "tasks.max": "1",
+        "insert.mode": "upsert",
+        "pk.mode": "record_value",
+        "pk.fields": "row",
+        "table.name.format": "public.flights",
+        "auto.create": "true",
+        "delete.enabled": "false",
+    }
+    assert await rig.runtime.validate(config, ()) == {}
+    write_file(tmp_path / "in", "a.csv", [(row % 5, float(row), row) for row in range(10)])
+    start = await rig.start(config, "from-connect")
+    await rig.wait_until(lambda: len(rows(server)) > 0)
+    await rig.runtime.stop(start.task, grace_ms=10_000)
+    assert server.rows("SELECT row, distance FROM flights ORDER BY row") == [(row, row + 5) for row in range(5)]
