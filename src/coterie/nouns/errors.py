@@ -8,7 +8,8 @@
     ├── WireError        a peer's bytes are malformed; answered or the connection closed
     ├── WorldError       the world failed: disk full, broker gone, query died; becomes an event
     │   ├── NotAdmittedError       in `kafka.connection`: the broker is not trusted, or does not admit this client
-    │   └── SignatureRefusedError  in `herder.seams`: the leader answers that a signature is not valid
+    │   ├── SignatureRefusedError  in `herder.seams`: the leader answers that a signature is not valid
+    │   └── UnreachableError       a server cannot be reached or does not answer: another start may succeed
     ├── DeniedError      (in `wire.scram`) a peer, client or broker, cannot prove its identity; the connection is closed
     ├── FencedError      (in `spark.fence`) a task was stopped or taken over: its effect must not happen
     └── NoExchangeError  (in `spark.checkpoint`) the file system cannot exchange two names; the fallback is used
@@ -41,3 +42,7 @@ class WireError(CoterieError):
 
 class WorldError(CoterieError):
     """Something outside this process failed; the message says what, and what to do."""
+
+
+class UnreachableError(WorldError):
+    """A server cannot be reached, or a connection to it broke; another start may succeed."""

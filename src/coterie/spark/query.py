@@ -12,7 +12,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
-from coterie.nouns.errors import WorldError
+from coterie.nouns.errors import UnreachableError, WorldError
 from coterie.nouns.jobs import ConnectorTaskId
 from coterie.spark.checkpoint import HeldCheckpoint, batch_in_flight, is_taken, last_batch
 from coterie.spark.failures import sentence_of, sentence_of_java
@@ -147,6 +147,9 @@ class TaskQuery:
                     staged.put_in_place()
             finally:
                 staged.drop()
+        except UnreachableError as error:
+            self._cause = str(error)
+            raise
         except WorldError as error:
             self.refusal = str(error)
             raise

@@ -1,11 +1,10 @@
 """A real PostgreSQL server for tests: found on this machine, with a data folder and a port of its own."""
 
-import getpass
 import os
 import shutil
 import subprocess
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,9 +21,21 @@ HOW_TO_GET = "PostgreSQL's initdb is not on PATH nor in /usr/lib/postgresql (Deb
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PostgresServer:
-    """A server that runs; its user :data:`USER` may do everything but is known by a password only."""
+    """A server whose user :data:`USER` may do everything, and is known by a password only."""
 
+    folder: Path
     port: int
+
+    def start(self) -> None:
+        settings = f"-h 127.0.0.1 -p {self.port} -k {self.folder} -c fsync=off -c max_connections=50"
+        self._control("start", "-l", str(self.folder / "log"), "-o", settings)
+
+    def stop(self) -> None:
+        """End the server at once; it recovers at its next start."""
+        self._control("stop", "-m", "immediate")
+
+    def _control(self, *words: str) -> None:
+        run_as_owner(self.folder, program("pg_ctl"), "-w", "-D", str(self.folder / "data"), *words)
 
     def connect(self) -> psycopg.Connection[tuple[object, ...]]:
         return psycopg.connect(self._dsn, autocommit=True)
@@ -65,29 +76,35 @@ def program(name: str) -> str:
 
 @contextmanager
 def running_server() -> Iterator[PostgresServer]:
-    """A server until the end of the block. As root it runs as the user postgres: it refuses to run as root."""
-    owner: Mapping[str, str] = {"user": "postgres", "group": "postgres"} if getpass.getuser() == "root" else {}
-    initdb, pg_ctl = program("initdb"), program("pg_ctl")
+    """A server until the end of the block."""
+    initdb = program("initdb")
     # Not in pytest's folder, into which only this user may look.
     folder = Path(tempfile.mkdtemp(prefix="coterie-postgres-"))
     try:
         passwords = folder / "password"
         passwords.write_text(PASSWORD)
-        if owner:
+        if is_root():
             for path in (folder, passwords):
                 shutil.chown(path, "postgres", "postgres")
-        port = free_port()
-        data, log = str(folder / "data"), str(folder / "log")
-
-        def run(*command: str) -> None:
-            subprocess.run(command, check=True, stdout=subprocess.DEVNULL, cwd=folder, timeout=60, **owner)  # type: ignore[call-overload]
-
-        run(initdb, "-D", data, "-U", USER, "-A", "scram-sha-256", f"--pwfile={passwords}", "-E", "UTF8", "--no-sync")
-        settings = f"-h 127.0.0.1 -p {port} -k {folder} -c fsync=off -c max_connections=50"
-        run(pg_ctl, "start", "-w", "-D", data, "-l", log, "-o", settings)
+        how = ["-U", USER, "-A", "scram-sha-256", f"--pwfile={passwords}", "-E", "UTF8", "--no-sync"]
+        run_as_owner(folder, initdb, "-D", str(folder / "data"), *how)
+        server = PostgresServer(folder=folder, port=free_port())
+        server.start()
         try:
-            yield PostgresServer(port=port)
+            yield server
         finally:
-            run(pg_ctl, "stop", "-w", "-D", data, "-m", "immediate")
+            server.stop()
     finally:
         shutil.rmtree(folder, ignore_errors=True)
+
+
+def is_root() -> bool:
+    return os.geteuid() == 0
+
+
+def run_as_owner(folder: Path, *command: str) -> None:
+    """As the user postgres where this one is root: the server refuses to run as root."""
+    user = "postgres" if is_root() else None
+    subprocess.run(
+        command, check=True, stdout=subprocess.DEVNULL, cwd=folder, timeout=60, user=user, group=user, extra_groups=None
+    )

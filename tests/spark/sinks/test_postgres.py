@@ -1,14 +1,26 @@
 """From files and the rate source into a real PostgreSQL through real Spark; rows are counted by psycopg."""
 
+import asyncio
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
 
+from coterie.nouns.errors import WorldError
 from coterie.spark.seams import SMALL_BATCH_BYTES
 from tests.spark.conftest import Rig, write_file
 from tests.spark.sinks.postgres_server import PASSWORD, PostgresServer
 
 pytestmark = [pytest.mark.spark, pytest.mark.asyncio(loop_scope="session"), pytest.mark.timeout(300)]
+
+LARGE = 500_000
+"""Rows of a batch that does not leave whole through the driver."""
 
 
 @pytest.fixture
@@ -35,6 +47,11 @@ def rows(server: PostgresServer, column: str = "row") -> list[object]:
     return [row for (row,) in server.rows(f"SELECT {column} FROM flights ORDER BY 1")]
 
 
+def count(server: PostgresServer) -> object:
+    [number] = rows(server, "count(*)") or [0]
+    return number
+
+
 async def test_rows_of_files_arrive_once_over_a_stop_and_a_start(
     rig: Rig, server: PostgresServer, tmp_path: Path
 ) -> None:
@@ -52,13 +69,12 @@ async def test_rows_of_files_arrive_once_over_a_stop_and_a_start(
 async def test_a_batch_too_large_for_the_driver_arrives_in_pieces(
     rig: Rig, server: PostgresServer, tmp_path: Path
 ) -> None:
-    count = 400_000
-    path = write_file(tmp_path / "in", "large.csv", [(row, 1.0, row) for row in range(count)])
-    assert path.stat().st_size > SMALL_BATCH_BYTES or count > 20_000
+    path = write_file(tmp_path / "in", "large.csv", [(row, 1.0, row) for row in range(LARGE)])
+    assert path.stat().st_size > SMALL_BATCH_BYTES
     start = await rig.start(config_of(rig, server, tmp_path), "large-to-postgres")
-    await rig.wait_until(lambda: len(rows(server)) >= count)
+    await rig.wait_until(lambda: count(server) == LARGE)
     await rig.runtime.stop(start.task, grace_ms=10_000)
-    assert rows(server) == list(range(count))
+    assert rows(server) == list(range(LARGE))
 
 
 async def test_values_of_the_rate_source_arrive_once_from_two_tasks(
@@ -157,3 +173,110 @@ async def test_a_connect_users_config_runs_with_its_class_changed(
     await rig.wait_until(lambda: len(rows(server)) > 0)
     await rig.runtime.stop(start.task, grace_ms=10_000)
     assert server.rows("SELECT row, distance FROM flights ORDER BY row") == [(row, row + 5) for row in range(5)]
+
+
+async def test_a_server_that_stays_away_is_named_and_the_task_goes_on_when_it_is_back(
+    rig: Rig, server: PostgresServer, tmp_path: Path
+) -> None:
+    config = config_of(rig, server, tmp_path, sink__max__retries="1", sink__retry__backoff__ms="10")
+    write_file(tmp_path / "in", "a.csv", [(row, 1.0, 1) for row in range(9)])
+    start = await rig.start(config, "away")
+    await rig.wait_until(lambda: len(rows(server)) == 9)
+    server.stop()
+    try:
+        write_file(tmp_path / "in", "b.csv", [(row, 1.0, 1) for row in range(9, 20)])
+        died = await rig.end_of(start.task)
+    finally:
+        server.start()
+    assert died.can_restart
+    assert f"PostgreSQL at 127.0.0.1:{server.port}, database postgres cannot be reached" in died.trace
+    assert PASSWORD not in died.trace
+    await rig.runtime.restart(start.task)
+    await rig.wait_until(lambda: len(rows(server)) >= 20)
+    await rig.runtime.stop(start.task, grace_ms=10_000)
+    assert rows(server) == list(range(20))
+
+
+async def test_without_psycopg_validate_and_start_name_the_extra(
+    rig: Rig, server: PostgresServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for module in ("postgres_check", "postgres_writer"):
+        monkeypatch.delitem(sys.modules, f"coterie.spark.sinks.{module}", raising=False)
+    monkeypatch.setitem(sys.modules, "psycopg", None)
+    config = config_of(rig, server, tmp_path)
+    errors = await rig.runtime.validate(config, ())
+    assert "pip install 'coterie[postgres]'" in errors["sink.connection.url"][0]
+    with pytest.raises(WorldError, match=r"pip install 'coterie\[postgres\]'"):
+        await rig.start(config, "without-psycopg")
+
+
+@pytest.mark.soak
+async def test_a_worker_stopped_inside_copy_past_its_tasks_move_doubles_nothing_when_it_goes_on(
+    rig: Rig, server: PostgresServer, tmp_path: Path
+) -> None:
+    """The other worker is a process of its own: Python and the JVM are stopped in the midst of a large batch.
+
+    ``make test`` has the same without Spark, in ``test_postgres_writer.py``.
+    """
+    config = config_of(rig, server, tmp_path)
+    write_file(tmp_path / "in", "a.csv", [(-1, 1.0, 1)])
+    here = await rig.start(config, "fight")
+    await rig.wait_until(lambda: len(rows(server)) == 1)
+    held = rig.spark_runtime.held(here.task)
+    assert held is not None
+    await rig.runtime.stop(here.task, grace_ms=10_000)
+    write_file(tmp_path / "in", "b.csv", [(row, 1.0, row) for row in range(LARGE)])
+    location = held.path.parents[2]
+    holder = await asyncio.to_thread(Holder, location, tmp_path / "other", config | dict(here.config))
+    try:
+        await rig.wait_until(lambda: is_inside_copy(server))
+        holder.signal(signal.SIGSTOP)
+        assert is_inside_copy(server), "the worker was not stopped inside COPY"
+        assert len(rows(server)) == 1
+        again = await rig.start(config, "fight")
+        await rig.wait_until(lambda: count(server) != 1)
+        holder.signal(signal.SIGCONT)
+        await asyncio.to_thread(holder.wait_for, "taken")
+        await rig.runtime.stop(again.task, grace_ms=10_000)
+    finally:
+        await asyncio.to_thread(holder.end)
+    assert rows(server) == list(range(-1, LARGE))
+
+
+def is_inside_copy(server: PostgresServer) -> bool:
+    """Whether the server has rows of a COPY that has not ended."""
+    return server.rows("SELECT FROM pg_stat_progress_copy WHERE tuples_processed > 0") != []
+
+
+class Holder:
+    """One process of ``holder.py``, which runs the task ``fight-0``."""
+
+    def __init__(self, location: Path, scratch: Path, config: Mapping[str, str]) -> None:
+        scratch.mkdir()
+        command = [sys.executable, "-m", "tests.spark.holder", str(location), str(scratch), str(os.getpid())]
+        self._process = subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, start_new_session=True, bufsize=1
+        )
+        self._jvm = int(self.wait_for("ready").split()[1])
+        assert self._process.stdin is not None
+        self._process.stdin.write(f"start i {json.dumps(dict(config))}\n")
+
+    def wait_for(self, first: str) -> str:
+        """Read lines up to one that begins so."""
+        assert self._process.stdout is not None
+        for line in self._process.stdout:
+            if line.startswith(first):
+                return line
+        raise AssertionError(f"the holder ended and never said {first}")
+
+    def signal(self, number: int) -> None:
+        for pid in (self._process.pid, self._jvm):
+            os.kill(pid, number)
+
+    def end(self) -> None:
+        os.killpg(self._process.pid, signal.SIGKILL)
+        self._process.wait()
+        for pipe in (self._process.stdin, self._process.stdout):
+            assert pipe is not None
+            with contextlib.suppress(BrokenPipeError):
+                pipe.close()

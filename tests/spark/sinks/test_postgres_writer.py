@@ -17,9 +17,9 @@ import pyarrow as pa
 import pytest
 from pyspark.sql.types import StructType
 
-from coterie.nouns.errors import WorldError
+from coterie.nouns.errors import UnreachableError, WorldError
 from coterie.spark.fence import FencedError
-from coterie.spark.sinks.postgres_writer import PostgresWriter, Session, SessionLostError, StagedTransaction
+from coterie.spark.sinks.postgres_writer import PostgresWriter, Session, StagedTransaction
 from tests.ports import free_port
 from tests.spark.sinks.postgres_rows import LINEAGE, ROWS, SCHEMA, piece, target_of
 from tests.spark.sinks.postgres_server import PASSWORD, PostgresServer
@@ -190,7 +190,7 @@ def test_a_new_start_of_the_same_number_gives_up_what_the_former_one_has_open(
     """A query that died is started again under the same number; its last batch may still be on its way."""
     left = own(1).stage(0, SCHEMA, pieces_of(0))
     write(own(1), 0)
-    with pytest.raises(SessionLostError):
+    with pytest.raises(UnreachableError):
         left.put_in_place()
     assert server.rows(ALL) == numbers(1)
 
@@ -214,7 +214,7 @@ def test_two_owners_at_once_put_each_batch_in_place_once(
 
 
 def write_until_fenced(writer: PostgresWriter, batches: Iterable[int]) -> None:
-    with contextlib.suppress(FencedError, SessionLostError):
+    with contextlib.suppress(FencedError, UnreachableError):
         for batch_id in batches:
             write(writer, batch_id)
 
@@ -350,6 +350,29 @@ def test_a_session_that_the_server_ended_between_batches_is_replaced(
     assert server.rows(ALL) == numbers(2)
 
 
+def test_a_batch_waits_for_a_server_that_is_started_again(
+    server: PostgresServer, own: Callable[..., PostgresWriter]
+) -> None:
+    writer = own(max__retries="1000")
+    write(writer, 0)
+    tries: list[int] = []
+
+    def rows() -> Iterator[pa.RecordBatch]:
+        """The server goes away inside COPY."""
+        tries.append(1)
+        yield piece(ROWS, ROWS // 2)
+        if len(tries) == 1:
+            server.stop()
+            starting.start()
+        yield piece(ROWS + ROWS // 2, ROWS // 2)
+
+    starting = threading.Thread(target=server.start)
+    write(writer, 1, rows)
+    starting.join()
+    assert len(tries) == 2
+    assert server.rows(ALL) == numbers(2)
+
+
 # -- what is refused --------------------------------------------------------------------------------------------------
 
 
@@ -431,14 +454,18 @@ def test_a_server_that_is_away_is_named_with_its_database_and_without_the_passwo
     own: Callable[..., PostgresWriter],
 ) -> None:
     port = free_port()
-    with pytest.raises(SessionLostError) as caught:
+    with pytest.raises(UnreachableError) as caught:
         own(connection__url=f"postgresql://127.0.0.1:{port}/sales")
     assert f"PostgreSQL at 127.0.0.1:{port}, database sales cannot be reached" in str(caught.value)
     assert PASSWORD not in str(caught.value)
 
 
+def test_no_password_is_shown_with_the_target(keys: dict[str, str]) -> None:
+    assert PASSWORD not in repr(target_of(keys))
+
+
 def test_a_password_that_is_wrong_is_not_repeated(own: Callable[..., PostgresWriter]) -> None:
-    with pytest.raises(SessionLostError, match="password authentication failed") as caught:
+    with pytest.raises(UnreachableError, match="password authentication failed") as caught:
         own(connection__password="another-s3cret")
     assert "another-s3cret" not in str(caught.value)
 
@@ -453,7 +480,7 @@ def test_a_server_that_does_not_answer_is_given_up(
     assert isinstance(pid, int)
     os.kill(pid, signal.SIGSTOP)
     try:
-        with pytest.raises(SessionLostError, match="no answer within 6 s"):
+        with pytest.raises(UnreachableError, match="no answer within 6 s"):
             write(writer, 1)
     finally:
         os.kill(pid, signal.SIGCONT)

@@ -29,7 +29,7 @@ from psycopg import errors
 from psycopg.conninfo import make_conninfo
 from pyspark.sql.types import StructType
 
-from coterie.nouns.errors import WorldError
+from coterie.nouns.errors import UnreachableError, WorldError
 from coterie.spark.fence import FencedError
 from coterie.spark.seams import TaskLineage
 from coterie.spark.sinks.postgres_tables import (
@@ -79,10 +79,6 @@ SELECT coalesce((SELECT c.relnamespace::regnamespace::text FROM pg_class c WHERE
 """
 
 
-class SessionLostError(WorldError):
-    """The server could not be reached, or the connection broke: another session may succeed."""
-
-
 class Session(psycopg.Connection[tuple[Any, ...]]):
     """A connection on which no wait is longer than :attr:`limit_s`, and that another thread can give up."""
 
@@ -112,7 +108,7 @@ class Session(psycopg.Connection[tuple[Any, ...]]):
 def connect(target: PostgresTarget, application_name: str) -> Session:
     """A session that has not begun a transaction.
 
-    :raises SessionLostError: when the server cannot be reached or refuses; names host and database.
+    :raises UnreachableError: when the server cannot be reached or refuses; names host and database.
     """
     limit_ms = target.statement_timeout_ms
     settings = {
@@ -136,7 +132,7 @@ def connect(target: PostgresTarget, application_name: str) -> Session:
             options=" ".join(f"-c {name}={value}" for name, value in settings.items()),
         )
     except psycopg.Error as error:
-        raise SessionLostError(f"{target.where} cannot be reached: {words_of(error)}") from error
+        raise UnreachableError(f"{target.where} cannot be reached: {words_of(error)}") from error
     session.isolation_level = psycopg.IsolationLevel.READ_COMMITTED
     session.limit_s = limit_ms / 1000 + SERVER_GRACE_S
     return session
@@ -242,7 +238,7 @@ class PostgresWriter:
             is_last = attempt == self._target.max_retries
             try:
                 return self._stage(batch_id, schema, pieces)
-            except SessionLostError:
+            except UnreachableError:
                 if is_last:
                     raise
                 # A session that was idle may be gone, and the server not: the first retry is at once.
@@ -426,9 +422,9 @@ class PostgresWriter:
                 self._fits = False
                 return WorldError(f"{sentence}. The table was changed or dropped while the task ran")
             case errors.AdminShutdown() | errors.CrashShutdown() | errors.CannotConnectNow():
-                return SessionLostError(sentence)
+                return UnreachableError(sentence)
             case psycopg.OperationalError() if error.sqlstate is None:
-                return SessionLostError(sentence)
+                return UnreachableError(sentence)
             case _:
                 return WorldError(sentence)
 
