@@ -26,6 +26,7 @@ CONNECTORS = [
     {"connector.class": "FileSource", "sink.format": "noop"},
     {"connector.class": "RateSource", "sink.class": "FileSink"},
     {"connector.class": "FileSink", "source.class": "RateSource"},
+    {"connector.class": "PostgresSink", "source.class": "RateSource"},
 ]
 
 
@@ -68,7 +69,8 @@ def test_a_key_with_a_closed_list_of_values_recommends_them(definition: Definiti
         assert recommended["sink.format"] in (("json", "parquet"), ("console", "json", "noop", "parquet"))
     else:
         assert set(recommended["source.class"]) >= {"FileSource", "RateSource"}
-        assert recommended["format"] == ("json", "parquet")
+        values = recommended["insert.mode"] if "insert.mode" in recommended else recommended["format"]
+        assert values in (("json", "parquet"), ("insert", "upsert"))
 
 
 def test_the_entry_points_lead_to_our_sources_by_alias_class_and_full_class_name() -> None:

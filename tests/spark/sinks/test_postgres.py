@@ -150,6 +150,33 @@ async def test_a_key_of_an_upsert_needs_a_column_and_a_unique_constraint(
     assert await rig.runtime.validate(config | {"sink.pk.fields": "row,distance"}, ()) == {}
 
 
+async def test_a_user_who_may_not_make_the_ledger_or_insert_is_told_what_to_grant(
+    rig: Rig, server: PostgresServer, tmp_path: Path
+) -> None:
+    server.run(
+        "DROP SCHEMA IF EXISTS sales CASCADE",
+        "DROP ROLE IF EXISTS clerk",
+        "CREATE SCHEMA sales",
+        "CREATE TABLE sales.flights (row bigint, delay float8, distance int)",
+        f"CREATE ROLE clerk LOGIN PASSWORD '{PASSWORD}'",
+        "GRANT USAGE ON SCHEMA sales TO clerk",
+    )
+    config = config_of(rig, server, tmp_path)
+    config |= {"sink.connection.user": "clerk", "sink.table.name.format": "sales.flights"}
+    errors = await rig.runtime.validate(config, ())
+    assert 'GRANT CREATE ON SCHEMA "sales"' in errors["sink.table.name.format"][0]
+    server.run("GRANT CREATE ON SCHEMA sales TO clerk")
+    errors = await rig.runtime.validate(config, ())
+    assert 'GRANT INSERT ON "sales"."flights"' in errors["sink.table.name.format"][0]
+    server.run("GRANT INSERT ON sales.flights TO clerk")
+    assert await rig.runtime.validate(config, ()) == {}
+    write_file(tmp_path / "in", "a.csv", [(row, 1.0, row) for row in range(9)])
+    start = await rig.start(config, "clerk")
+    await rig.wait_until(lambda: server.rows("SELECT FROM sales.flights") != [])
+    await rig.runtime.stop(start.task, grace_ms=10_000)
+    assert server.rows("SELECT row FROM sales.flights ORDER BY row") == [(row,) for row in range(9)]
+
+
 async def test_a_connect_users_config_runs_with_its_class_changed(
     rig: Rig, server: PostgresServer, tmp_path: Path
 ) -> None:

@@ -157,6 +157,12 @@ def test_a_column_that_has_no_type_there_is_refused_by_name(type_: DataType) -> 
         create_table("made", StructType([StructField("odd", type_)]), ())
 
 
+def test_text_that_is_not_utf_8_is_refused(server: PostgresServer) -> None:
+    batch = pa.record_batch({"v": pa.array([b"\xff"]).view(pa.string())})
+    with pytest.raises(WorldError):
+        write(server, StructType([StructField("v", StringType())]), batch)
+
+
 def test_a_key_that_the_rows_do_not_have_is_refused_by_name() -> None:
     with pytest.raises(WorldError, match=r"no column id, which pk\.fields names; they have: n"):
         create_table("made", StructType([StructField("n", LongType())]), ("id",))

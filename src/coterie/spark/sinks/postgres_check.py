@@ -8,7 +8,15 @@ from coterie.nouns.errors import WorldError
 from coterie.spark.end_config import EndConfig
 from coterie.spark.sinks.postgres_tables import quoted
 from coterie.spark.sinks.postgres_target import PostgresTarget
-from coterie.spark.sinks.postgres_writer import OLDEST_SERVER, Session, columns_of, connect, words_of
+from coterie.spark.sinks.postgres_writer import (
+    LEDGER,
+    OLDEST_SERVER,
+    Session,
+    columns_of,
+    connect,
+    schema_of,
+    words_of,
+)
 
 PATIENCE_MS = 5000
 """How long the server may take for the connection, and for each question."""
@@ -47,6 +55,14 @@ def _errors(session: Session, target: PostgresTarget, config: EndConfig) -> dict
     schema = target.schema
     if schema is not None and not _is(session, "SELECT to_regnamespace(%s) IS NOT NULL", quoted(schema)):
         return config.error("table.name.format", f"{target.where} has no schema {schema}; create it")
+    home = schema_of(session, target)
+    has_all = all(columns_of(session, name) for name in (f"{home}.{LEDGER}", f"{home}.{quoted(target.table)}"))
+    if not has_all and not _is(session, "SELECT has_schema_privilege(to_regnamespace(%s), 'CREATE')", home):
+        return config.error(
+            "table.name.format",
+            f"The user may create no table in schema {home}, and {LEDGER} has to be there; run: "
+            f"GRANT CREATE ON SCHEMA {home} TO …",
+        )
     table = quoted(schema, target.table)
     columns = {column.name for column in columns_of(session, table)}
     if not columns:

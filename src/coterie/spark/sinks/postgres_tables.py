@@ -137,13 +137,18 @@ def as_csv(piece: pa.RecordBatch, positions_from: int | None = None) -> bytes:
     """Lines for ``COPY … (FORMAT csv)``: text is always quoted and null never, so that both differ.
 
     With ``positions_from`` the last column counts the rows from there.
+
+    :raises WorldError: when a text is not UTF-8.
     """
     arrays = [_plain(array) for array in piece.columns]
     if positions_from is not None:
         arrays.append(pa.array(range(positions_from, positions_from + piece.num_rows), pa.int64()))
     out = io.BytesIO()
     table = pa.record_batch(arrays, names=[str(number) for number in range(len(arrays))])
-    pyarrow.csv.write_csv(table, out, pyarrow.csv.WriteOptions(include_header=False))
+    try:
+        pyarrow.csv.write_csv(table, out, pyarrow.csv.WriteOptions(include_header=False))
+    except pa.ArrowInvalid as error:
+        raise WorldError(f"Rows cannot be written as text: {error}") from error
     return out.getvalue()
 
 

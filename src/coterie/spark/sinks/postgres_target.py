@@ -9,6 +9,7 @@ from coterie.config.definition import (
     Definition,
     Importance,
     Key,
+    OneOf,
     Secret,
     Type,
     Width,
@@ -57,14 +58,22 @@ def _too_long(name: str) -> str | None:
     return f"{name} has more than the {NAME_BYTES} bytes that PostgreSQL allows for a name" if is_long else None
 
 
-def _only(values: Mapping[str, str | None]) -> Check:
-    """A check that takes the keys of ``values`` whose value is None and has a sentence for each other one."""
+@dataclass(frozen=True, slots=True)
+class _OneOf(OneOf):
+    """A check that has a sentence of its own for values of Connect that are refused here."""
 
-    def check(value: str) -> str | None:
-        taken = sorted(name for name, refusal in values.items() if refusal is None)
-        return values.get(value, f"String must be one of: {', '.join(taken)}")
+    refused: Mapping[str, str]
 
-    return check
+    def __call__(self, value: str) -> str | None:
+        return self.refused.get(value) or OneOf.__call__(self, value)
+
+
+def _one_of(*values: str, refused: Mapping[str, str]) -> _OneOf:
+    return _OneOf(values, "String must be one of", refused)
+
+
+def _only_false(refusal: str) -> Check:
+    return lambda value: None if value.lower() == "false" else refusal
 
 
 def _key(
@@ -147,7 +156,7 @@ DEFINITION = Definition(
             "insert appends rows; upsert replaces the row that has the same values in pk.fields.",
             "Insert mode",
             default="insert",
-            check=_only({"insert": None, "upsert": None, "update": "Only insert and upsert are supported"}),
+            check=_one_of("insert", "upsert", refused={"update": "Only insert and upsert are supported"}),
         ),
         _key(
             "pk.mode",
@@ -155,7 +164,7 @@ DEFINITION = Definition(
             "Where the primary key comes from: none, or the columns in pk.fields (record_value).",
             "Primary key mode",
             default="none",
-            check=_only({"none": None, "record_value": None, "record_key": _NO_KEYS, "kafka": _NO_KEYS}),
+            check=_one_of("none", "record_value", refused={"kafka": _NO_KEYS, "record_key": _NO_KEYS}),
         ),
         _key(
             "pk.fields", Type.LIST, "The columns of the primary key.", "Primary key fields", default="", check=_columns
@@ -166,7 +175,7 @@ DEFINITION = Definition(
             "Only false: rows are never deleted.",
             "Enable deletes",
             default="false",
-            check=_only({"false": None, "true": "Records with a null value do not reach a sink yet; set false"}),
+            check=_only_false("Records with a null value do not reach a sink yet; set false"),
         ),
         _key(
             "auto.create",
@@ -181,7 +190,7 @@ DEFINITION = Definition(
             "Only false: the columns of a table are never changed.",
             "Auto-evolve",
             default="false",
-            check=_only({"false": None, "true": "Columns are not added to a table; add them yourself and set false"}),
+            check=_only_false("Columns are not added to a table; add them yourself and set false"),
         ),
     )
 )

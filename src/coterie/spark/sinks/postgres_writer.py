@@ -168,7 +168,7 @@ class PostgresWriter:
         """
         session = self._borrow()
         try:
-            self._ledger = find_ledger(session, self._target)
+            self._ledger = make_ledger(session, self._target)
             deadline = time.monotonic() + END_OF_SESSIONS_S
             while not self._raise_start(session):
                 self._end_earlier(session, deadline)
@@ -467,15 +467,23 @@ def columns_of(session: Session, table: str) -> list[Column]:
     ]
 
 
-def find_ledger(session: Session, target: PostgresTarget) -> str:
-    """The quoted name of the ledger beside the target's table; it is created when there is none."""
+def schema_of(session: Session, target: PostgresTarget) -> str:
+    """The quoted name of the schema in which the target's table is, or would be created.
+
+    :raises WorldError: when the user's search path has none.
+    """
     schema: str | None = None if target.schema is None else quoted(target.schema)
     if schema is None:
         found = session.execute(_SCHEMA_OF_TABLE, (quoted(target.table),)).fetchone()
         schema = found[0] if found else None
     if schema is None:
         raise WorldError(f"{target.where}: the user's search path has no schema; name one in table.name.format")
-    ledger = f"{schema}.{LEDGER}"
+    return schema
+
+
+def make_ledger(session: Session, target: PostgresTarget) -> str:
+    """The quoted name of the ledger in the schema of the target's table; it is created when there is none."""
+    ledger = f"{schema_of(session, target)}.{LEDGER}"
     if not columns_of(session, ledger):
         session.execute("SELECT pg_advisory_xact_lock(%s)", (_CREATE_LOCK,))
         session.execute(
