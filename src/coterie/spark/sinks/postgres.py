@@ -11,14 +11,13 @@ from coterie.config.definition import Definition
 from coterie.nouns.errors import WorldError
 from coterie.spark.arrow import pieces
 from coterie.spark.end_config import EndConfig
+from coterie.spark.extras import missing_extra
 from coterie.spark.fence import FencedError
 from coterie.spark.seams import Batch, Staged, TaskLineage
 from coterie.spark.sinks.postgres_target import DEFINITION, PostgresTarget, errors_of
 
 if TYPE_CHECKING:
     from coterie.spark.sinks.postgres_writer import PostgresWriter
-
-MISSING = "psycopg is not installed on this worker; run: pip install 'coterie[postgres]'"
 
 
 class PostgresSink:
@@ -39,10 +38,10 @@ class PostgresSink:
         """What the keys say together, then what the server says within the connection timeout."""
         if found := errors_of(config):
             return found
-        try:
-            from coterie.spark.sinks.postgres_check import errors_at_server
-        except ImportError:
-            return config.error("connection.url", MISSING)
+        if missing := missing_extra("postgres"):
+            return config.error("connection.url", missing)
+        from coterie.spark.sinks.postgres_check import errors_at_server
+
         return errors_at_server(config)
 
     @classmethod
@@ -58,10 +57,10 @@ class PostgresSink:
 
         :raises FencedError: when a later start has taken over.
         """
-        try:
-            from coterie.spark.sinks.postgres_writer import PostgresWriter
-        except ImportError as error:
-            raise WorldError(MISSING) from error
+        if missing := missing_extra("postgres"):
+            raise WorldError(missing)
+        from coterie.spark.sinks.postgres_writer import PostgresWriter
+
         self.close()
         writer = PostgresWriter(self._target, lineage, start)
         self._writer = writer
