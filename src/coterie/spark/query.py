@@ -53,7 +53,7 @@ class TaskQuery:
 
     def _begin(self, **trigger: Any) -> StreamingQuery:
         """Start the query with one of Spark's triggers."""
-        rows = transform(self._pipeline.source.read(self._spark), self._pipeline.transforms)
+        rows = transform(self._pipeline.source.read(self._spark, self.held.path), self._pipeline.transforms)
         writer = rows.writeStream.foreachBatch(self._effect).option("checkpointLocation", str(self.held.path))
         writer = writer.trigger(**trigger)
         # A start that has lost its checkpoint meanwhile must not sweep away what the next owner stages.

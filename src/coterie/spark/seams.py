@@ -78,8 +78,13 @@ class Source(Protocol):
         """
         ...
 
-    def read(self, spark: SparkSession) -> DataFrame:
-        """The stream of this task's rows. A replayed batch has the same rows."""
+    def read(self, spark: SparkSession, checkpoint: Path) -> DataFrame:
+        """The stream of this task's rows; called before each start of the query on ``checkpoint``, which may be without
+        batches. A replayed batch has the same rows.
+
+        :raises ConfigError: when a value is not valid; names its key.
+        :raises WorldError: when this share cannot go on there.
+        """
         ...
 
     def positions(self, spark: SparkSession, checkpoint: Path) -> Positions:

@@ -130,10 +130,10 @@ def errors_of(
         wrong = source.definition.errors(config)
         wrong |= source.config.unknown(source.definition, source.plugin.free_prefixes)
         if not wrong:
-            if "tasks.max" not in found:
-                found |= split_errors(config, len(parts_of_tasks(source)), checkpointed)
             wrong = source.plugin.validate(spark, source.config)
         if not wrong:
+            if "tasks.max" not in found:
+                found |= split_errors(config, len(parts_of_tasks(source)), checkpointed)
             found |= _unfit_transforms(spark, source, found)
         found |= wrong
     if sink is not None:

@@ -156,7 +156,7 @@ class FileSource:
     def schema(self, spark: SparkSession) -> StructType:
         return cast(StructType, StructType.fromDDL(self.columns))
 
-    def read(self, spark: SparkSession) -> DataFrame:
+    def read(self, spark: SparkSession, checkpoint: Path) -> DataFrame:
         defaults = {"mode": "FAILFAST", "maxFileAge": "365000d"}
         if any(key.lower() == "header" and value.lower() == "true" for key, value in self.options.items()):
             defaults["enforceSchema"] = "false"

@@ -78,7 +78,7 @@ class RateSource:
     def schema(self, spark: SparkSession) -> StructType:
         return SCHEMA
 
-    def read(self, spark: SparkSession) -> DataFrame:
+    def read(self, spark: SparkSession, checkpoint: Path) -> DataFrame:
         # One Spark partition: a batch of a file sink is one file.
         options = {"rowsPerSecond": str(self.rows_per_second), "numPartitions": "1"}
         rows = spark.readStream.format("rate").options(**options).load()
