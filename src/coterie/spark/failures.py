@@ -10,6 +10,7 @@ from pyspark.errors import PySparkException
 from coterie.nouns.errors import CoterieError
 
 _MESSAGE_MAX = 600
+_RAISED = re.compile(r"\[USER_RAISED_EXCEPTION\] (.*?) SQLSTATE: P0001", re.DOTALL)
 _CAUSES_MAX = 3
 """The outermost exceptions with a message of their own: which file, what is wrong with it, with which value."""
 
@@ -39,6 +40,12 @@ def sentence_of_java(throwable: Any) -> str:
             messages.append(message)
         throwable = throwable.getCause()
     return " Cause: ".join(messages) or "Spark gives no reason"
+
+
+def raised_sentence(error: BaseException) -> str | None:
+    """What ``raise_error`` says in an expression of a query, if ``error`` comes of that; a restart would not help."""
+    found = _RAISED.search(str(error))
+    return None if found is None else found[1]
 
 
 def _throwable(error: BaseException) -> Any | None:

@@ -15,7 +15,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 from coterie.nouns.errors import UnreachableError, WorldError
 from coterie.nouns.jobs import ConnectorTaskId
 from coterie.spark.checkpoint import HeldCheckpoint, batch_in_flight, is_taken, last_batch
-from coterie.spark.failures import sentence_of, sentence_of_java
+from coterie.spark.failures import raised_sentence, sentence_of, sentence_of_java
 from coterie.spark.fence import Fence, FencedError
 from coterie.spark.pipeline import Pipeline
 from coterie.spark.seams import Batch, TaskLineage
@@ -157,6 +157,7 @@ class TaskQuery:
             log.info("%s: batch %d was not put in place: the task is no longer ours", self.task, batch_id)
             raise
         except Exception as error:
+            self.refusal = raised_sentence(error)
             self._cause = f"Batch {batch_id} failed: {sentence_of(error)}"
             raise
 

@@ -1,0 +1,205 @@
+"""Converters: how the bytes of a Kafka record's key or value become columns, by the names of Connect's converters."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import Enum
+from typing import Self, cast
+
+from pyspark.errors import PySparkException
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F
+from pyspark.sql.types import (
+    ArrayType,
+    BinaryType,
+    BooleanType,
+    DataType,
+    StringType,
+    StructField,
+    StructType,
+)
+
+from coterie.config.definition import Definition, Importance, Key, Type, Width, not_blank, one_of
+from coterie.nouns.errors import ConfigError
+from coterie.spark.end_config import EndConfig
+from coterie.spark.paths import SOURCE_GROUP
+from coterie.spark.transforms import first_sentence
+
+
+class Format(Enum):
+    """What a converter takes the bytes for."""
+
+    JSON = "org.apache.kafka.connect.json.JsonConverter"
+    STRING = "org.apache.kafka.connect.storage.StringConverter"
+    BYTES = "org.apache.kafka.connect.converters.ByteArrayConverter"
+
+
+FORMATS: Mapping[str, Format] = {
+    name: format_ for format_ in Format for name in (format_.value, format_.value.rpartition(".")[2])
+}
+"""Every converter by Connect's class name, and by the name of the class without its package."""
+
+_PARSED = "coterie_parsed_"
+
+
+def definition(config: EndConfig, side: str) -> Definition:
+    """The keys of the converter of ``side``, which is ``key`` or ``value``."""
+    keys = [
+        Key(
+            name=f"{side}.converter",
+            type=Type.CLASS,
+            documentation=f"What the {side} of a record is, by the name of Connect's converter.",
+            default=Format.BYTES.value,
+            importance=Importance.HIGH,
+            check=one_of(FORMATS),
+            group=SOURCE_GROUP,
+            width=Width.LONG,
+            display_name=f"{side.capitalize()} converter",
+        )
+    ]
+    chosen = config.config.get(config.key(keys[0].name), "").strip()
+    if FORMATS.get(chosen) is Format.JSON:
+        keys += _json_keys(side)
+    return Definition(tuple(keys))
+
+
+def _json_keys(side: str) -> list[Key]:
+    return [
+        Key(
+            name=f"{side}.schema",
+            type=Type.STRING,
+            documentation=f"Columns in the JSON of the {side}, as in CREATE TABLE: id BIGINT, name STRING, ...",
+            importance=Importance.HIGH,
+            check=not_blank,
+            group=SOURCE_GROUP,
+            width=Width.LONG,
+            display_name=f"Columns of the {side}",
+        ),
+        Key(
+            name=f"{side}.converter.schemas.enable",
+            type=Type.BOOLEAN,
+            documentation=f'Whether the {side} is {{"schema": ..., "payload": ...}}; the payload is read.',
+            default="true",
+            group=SOURCE_GROUP,
+            width=Width.SHORT,
+            display_name=f"Schema in the {side}",
+        ),
+    ]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Converter:
+    """Converts the column ``side`` of records that have the columns ``topic``, ``partition`` and ``offset`` too."""
+
+    side: str
+    format: Format
+    columns: str = ""
+    """Of JSON: the columns, as in CREATE TABLE."""
+    has_envelope: bool = False
+    """Of JSON: whether the columns are those of a ``payload``, beside a ``schema``."""
+
+    @classmethod
+    def of(cls, config: EndConfig, side: str) -> Self:
+        """:raises ConfigError: when a value is not valid; names its key."""
+        own = definition(config, side)
+        format_ = FORMATS[config.read(own, f"{side}.converter", str)]
+        if format_ is not Format.JSON:
+            return cls(side=side, format=format_)
+        return cls(
+            side=side,
+            format=format_,
+            columns=config.read(own, f"{side}.schema", str),
+            has_envelope=config.read(own, f"{side}.converter.schemas.enable", bool),
+        )
+
+    def check(self, config: EndConfig) -> None:
+        """Have Spark look at the columns; needs a running Spark.
+
+        :raises ConfigError: when Spark does not understand them.
+        """
+        try:
+            self.data_type()
+        except PySparkException as error:
+            raise config.refused(f"{self.side}.schema", first_sentence(error)) from error
+
+    def data_type(self) -> DataType:
+        """The type of the converted column: of JSON a struct, whose fields may all be null."""
+        match self.format:
+            case Format.JSON:
+                named = cast(StructType, StructType.fromDDL(self.columns))
+                return StructType([StructField(field.name, field.dataType) for field in named.fields])
+            case Format.STRING:
+                return StringType()
+            case Format.BYTES:
+                return BinaryType()
+
+    def convert(self, records: DataFrame) -> DataFrame:
+        """``records`` with the column converted. Of a null the columns are null. A batch with a record that does not
+        convert fails with the record's topic, partition and offset."""
+        match self.format:
+            case Format.JSON:
+                return self._parsed(records)
+            case Format.STRING:
+                # As Java decodes it: what is no UTF-8 is replaced.
+                return records.withColumn(self.side, F.make_valid_utf8(F.col(self.side).cast("string")))
+            case Format.BYTES:
+                return records
+
+    def _parsed(self, records: DataFrame) -> DataFrame:
+        """Parse the text as the only item of an array that something else follows.
+
+        Parsed alone, a text is taken for good up to the end of its first value: text after that would be dropped, and
+        an empty text would be a null.
+        """
+        text = F.col(self.side).cast("string")
+        item = self.data_type()
+        if self.has_envelope:
+            item = StructType([StructField("schema", StringType()), StructField("payload", item)])
+        fields = [("items", ArrayType(item)), ("end", BooleanType()), ("corrupt", StringType())]
+        shape = StructType([StructField(name, type_) for name, type_ in fields])
+        options = {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": "corrupt"}
+        name = _PARSED + self.side
+        wrapped = F.concat(F.lit('{"items":['), text, F.lit('],"end":true}'))
+        parsed = F.col(name)
+        is_good = parsed["corrupt"].isNull() & parsed["end"] & (F.size(parsed["items"]) == 1) & F.is_valid_utf8(text)
+        value = parsed["items"][0]
+        if self.has_envelope:
+            # Without payload and schema the record is no envelope, and not a null.
+            is_good &= value.isNull() | value["payload"].isNotNull() | _has_keys(text, ("schema", "payload"))
+            value = value["payload"]
+        # Two steps: in one, the text would be parsed again for each use of what was parsed.
+        rows = records.withColumn(name, F.from_json(wrapped, shape, options))
+        converted = (
+            F.when(F.col(self.side).isNull(), F.lit(None))
+            .when(is_good, value)
+            .otherwise(F.raise_error(self._refusal()).cast(self.data_type()))
+        )
+        return rows.withColumn(self.side, converted).drop(name)
+
+    def _refusal(self) -> Column:
+        return F.concat(
+            F.lit("Topic "),
+            F.col("topic"),
+            F.lit(", partition "),
+            F.col("partition"),
+            F.lit(", offset "),
+            F.col("offset"),
+            F.lit(f": the record's {self.side} is not JSON with the columns of {self.side}.schema"),
+            F.lit(' in {"schema": ..., "payload": ...}' if self.has_envelope else ""),
+        )
+
+
+def _has_keys(text: Column, names: tuple[str, ...]) -> Column:
+    keys = F.json_object_keys(text)
+    has = F.lit(True)
+    for name in names:
+        has &= F.array_contains(keys, name)
+    return F.coalesce(has, F.lit(False))
+
+
+def checked(config: EndConfig, side: str) -> dict[str, list[str]]:
+    """Errors by key of what only Spark can tell of a converter whose keys are well-formed."""
+    try:
+        Converter.of(config, side).check(config)
+    except ConfigError as error:
+        return {key: list(sentences) for key, sentences in error.errors.items()}
+    return {}

@@ -1,0 +1,75 @@
+"""What converters make of bytes, on a real Spark session."""
+
+import pytest
+from pyspark.errors import PySparkException
+from pyspark.sql import Row, SparkSession
+
+from coterie.spark.converters import Converter, Format
+from coterie.spark.failures import raised_sentence
+from tests.spark.conftest import Rig
+
+pytestmark = [pytest.mark.spark, pytest.mark.asyncio(loop_scope="session"), pytest.mark.timeout(240)]
+
+COLUMNS = "id BIGINT, name STRING, nested STRUCT<k: INT>"
+GOOD: list[tuple[bytes | None, Row | None]] = [
+    (b'{"id": 1, "name": "a", "unknown": [{}]}', Row(id=1, name="a", nested=None)),
+    (b' {"nested": {"k": 4}} ', Row(id=None, name=None, nested=Row(k=4))),
+    ('{"name": "}],ü"}'.encode(), Row(id=None, name="}],ü", nested=None)),
+    (b"{}", Row(id=None, name=None, nested=None)),
+    (b"null", None),
+    (None, None),
+]
+BAD = [
+    b"",
+    b'{"id": 1} trailing',
+    b'{"id": 1},{"id": 2}',
+    b'{"id": 1}]}',
+    b'{"id": 1',
+    b"[1]",
+    b'{"id": "x"}',
+    b'{"id": 99999999999999999999}',
+    b'{"nested": {"k": "x"}}',
+    b'{"name": "\xff"}',
+]
+
+
+def converted(spark: SparkSession, converter: Converter, values: list[bytes | None]) -> list[object]:
+    rows = [(value, "t", 3, offset) for offset, value in enumerate(values)]
+    records = spark.createDataFrame(rows, "value BINARY, topic STRING, partition INT, offset BIGINT")
+    converted = converter.convert(records)
+    assert converted.columns == records.columns
+    assert converted.schema["value"].dataType == converter.data_type()
+    return [row["value"] for row in converted.coalesce(1).collect()]
+
+
+async def test_json_becomes_columns_and_what_does_not_fit_is_refused_by_its_place(rig: Rig) -> None:
+    spark = rig.spark_runtime._living().spark
+    converter = Converter(side="value", format=Format.JSON, columns=COLUMNS)
+    assert converted(spark, converter, [value for value, _ in GOOD]) == [row for _, row in GOOD]
+    for bad in BAD:
+        with pytest.raises(PySparkException) as raised:
+            converted(spark, converter, [b"{}", bad])
+        assert raised_sentence(raised.value) == (
+            "Topic t, partition 3, offset 1: the record's value is not JSON with the columns of value.schema"
+        ), bad
+
+
+async def test_the_payload_of_an_envelope_is_read_and_a_record_without_one_is_refused(rig: Rig) -> None:
+    spark = rig.spark_runtime._living().spark
+    converter = Converter(side="value", format=Format.JSON, columns="id BIGINT", has_envelope=True)
+    good = [b'{"schema": {"type": "struct"}, "payload": {"id": 5}}', b'{"schema": null, "payload": null}', None]
+    assert converted(spark, converter, good) == [Row(id=5), None, None]
+    for bad in (b'{"id": 5}', b'{"schema": null, "payload": {"id": "x"}}', b"5"):
+        with pytest.raises(PySparkException, match="offset 0: the record's value is not JSON"):
+            converted(spark, converter, [bad])
+
+
+async def test_a_text_that_is_no_utf_8_is_mended_and_bytes_stay_as_they_are(rig: Rig) -> None:
+    spark = rig.spark_runtime._living().spark
+    values = ["ü".encode(), b"a\xffb", None]
+    assert converted(spark, Converter(side="value", format=Format.STRING), values) == ["ü", "a\ufffdb", None]
+    assert converted(spark, Converter(side="value", format=Format.BYTES), values) == [
+        bytearray("ü".encode()),
+        bytearray(b"a\xffb"),
+        None,
+    ]
