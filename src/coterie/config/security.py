@@ -11,8 +11,9 @@
     ssl.key.password       of an encrypted key
     ssl.endpoint.identification.algorithm                               https (default); empty or none: any host name
 
-PEM is what both of our clients, librdkafka and Python, can read; a Java keystore is refused with the way to make PEM of
-it. These are the worker's own connections: what its connectors read and write has its security in their configs.
+PEM is what all clients, librdkafka, Python and Java, can read; a Java keystore is refused with the way to make PEM of
+it. These are the worker's own connections; a Kafka source uses them too unless its config names
+other brokers.
 """
 
 import re

@@ -1,10 +1,12 @@
-"""A worker's security settings, as each of its two Kafka clients understands them."""
+"""A worker's security settings, as each of its Kafka clients understands them: librdkafka, our own, and Java's."""
 
 import asyncio
+import os
 import secrets
 import ssl
 from collections.abc import Mapping
 from functools import lru_cache
+from pathlib import Path
 from typing import Any
 
 from coterie.config.security import KafkaSecurity
@@ -33,6 +35,51 @@ def librdkafka_settings(security: KafkaSecurity) -> Mapping[str, Any]:
         settings |= {key: value for key, value in files.items() if value is not None}
         settings["ssl.endpoint.identification.algorithm"] = "https" if security.checks_host else "none"
     return settings
+
+
+def java_settings(security: KafkaSecurity, folder: Path) -> dict[str, str]:
+    """For the clients in Spark. Java wants certificate and key in one PEM file; two are joined to one in ``folder``.
+
+    :raises WorldError: names the file that cannot be read.
+    """
+    settings = {"security.protocol": security.protocol}
+    if security.has_sasl:
+        package = "plain.Plain" if security.mechanism == "PLAIN" else "scram.Scram"
+        user, password = _jaas_quoted(security.username), _jaas_quoted(security.password)
+        settings |= {
+            "sasl.mechanism": security.mechanism,
+            "sasl.jaas.config": (
+                f"org.apache.kafka.common.security.{package}LoginModule required username={user} password={password};"
+            ),
+        }
+    if security.has_tls:
+        settings["ssl.endpoint.identification.algorithm"] = "https" if security.checks_host else ""
+        if security.ca_location is not None:
+            settings |= {"ssl.truststore.type": "PEM", "ssl.truststore.location": security.ca_location}
+        if security.certificate_location is not None and security.key_location is not None:
+            both = _in_one_file(security.certificate_location, security.key_location, folder)
+            settings |= {"ssl.keystore.type": "PEM", "ssl.keystore.location": both}
+            if security.key_password is not None:
+                settings["ssl.key.password"] = security.key_password
+    return settings
+
+
+def _jaas_quoted(value: str) -> str:
+    escaped = value.replace("\\", "\\\\").replace('"', '\\"')
+    return f'"{escaped}"'
+
+
+def _in_one_file(certificate: str, key: str, folder: Path) -> str:
+    if certificate == key:
+        return certificate
+    try:
+        text = Path(key).read_text() + Path(certificate).read_text()
+        path = folder / "kafka-client.pem"
+        with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w") as file:
+            file.write(text)
+    except OSError as error:
+        raise WorldError(f"the certificate in {certificate} or the key in {key} cannot be used: {error}") from error
+    return str(path)
 
 
 async def tls_context(security: KafkaSecurity) -> ssl.SSLContext | None:

@@ -29,7 +29,7 @@ class EndConfig:
     prefix: str
     """:data:`SOURCE` or :data:`SINK`."""
     is_prefix_optional: bool = False
-    worker: Mapping[str, str] = field(default_factory=dict)
+    worker: Mapping[str, str] = field(default_factory=dict, repr=False)
     """What the worker's own settings say of Kafka, as properties of Kafka's clients: ``bootstrap.servers``, ..."""
 
     def key(self, name: str) -> str:

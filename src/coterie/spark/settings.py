@@ -30,7 +30,7 @@ class SparkConfig:
     """What the JVM prints."""
     settings: Mapping[str, str] = field(default_factory=dict)
     """``spark.*`` settings, over ours."""
-    kafka: Mapping[str, str] = field(default_factory=dict)
+    kafka: Mapping[str, str] = field(default_factory=dict, repr=False)
     """What sources and sinks of Kafka use where a connector says nothing else: properties of Kafka's clients."""
     jars: JarSettings | None = None
     """Without it Spark has its own jars only."""

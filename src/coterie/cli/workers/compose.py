@@ -26,6 +26,7 @@ from coterie.herder.session_keys import SessionKeySettings
 from coterie.herder.state import HerderSettings
 from coterie.kafka.admission import check_admission
 from coterie.kafka.coordinator import KafkaCoordinator
+from coterie.kafka.security import java_settings
 from coterie.kafka.topics import TopicLog, Topics
 from coterie.member.classic.machine import step
 from coterie.member.classic.state import QUIET_MARGIN_MS, Member, MemberSettings
@@ -61,7 +62,10 @@ def spark_runtime(settings: WorkerSettings, name: str, scratch: Path) -> TaskRun
             log_file=Path(settings.log_jvm_file or Path(tempfile.gettempdir()) / f"{_file_name(name)}.jvm.log"),
             settings=settings.spark,
             jars=jar_settings(settings),
-            kafka={"bootstrap.servers": ",".join(settings.bootstrap_servers)},
+            kafka={
+                "bootstrap.servers": ",".join(settings.bootstrap_servers),
+                **java_settings(settings.security, scratch),
+            },
         )
     )
 
