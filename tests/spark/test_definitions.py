@@ -9,9 +9,10 @@ from coterie.spark import transforms, validation
 from coterie.spark.plugins import SINKS, sink_end, source_end, sources
 from coterie.spark.seams import Source
 from coterie.spark.sources.files import FileSource
+from coterie.spark.sources.kafka import KafkaSource
 from coterie.spark.sources.rate import RateSource
 
-SOURCES: tuple[type[Source], ...] = (FileSource, RateSource)
+SOURCES: tuple[type[Source], ...] = (FileSource, KafkaSource, RateSource)
 """Typed so that mypy checks that each fits the seam: what an entry point loads has no type."""
 
 TRANSFORMS = {
@@ -27,6 +28,7 @@ CONNECTORS = [
     {"connector.class": "RateSource", "sink.class": "FileSink"},
     {"connector.class": "FileSink", "source.class": "RateSource"},
     {"connector.class": "PostgresSink", "source.class": "RateSource"},
+    {"connector.class": "FileSink", "value.converter": "JsonConverter"},
 ]
 
 

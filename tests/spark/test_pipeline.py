@@ -10,6 +10,7 @@ from coterie.spark.pipeline import Pipeline, task_configs
 from coterie.spark.seams import Share
 from coterie.spark.sinks.files import FileSink
 from coterie.spark.sources.files import FileSource
+from coterie.spark.sources.kafka import KafkaSource
 
 CONNECTOR = {
     "connector.class": "FileSource",
@@ -102,3 +103,19 @@ def test_a_prefixed_key_wins_and_an_error_names_the_key_that_was_set() -> None:
     other_end = EndConfig(config={"format": "json", "path": "/x"}, prefix=SINK)
     with pytest.raises(ConfigError, match=r"sink\.format"):
         FileSink.of(other_end)
+
+
+def test_a_sink_that_names_no_source_reads_from_the_workers_kafka() -> None:
+    worker = {"bootstrap.servers": "ours:9092", "sasl.jaas.config": "our password"}
+    config = {"name": "c", "task.class": "FileSink", "format": "json", "path": "/out", "topics": "t"}
+    task = {**config, "task.index": "0", "task.count": "1", "task.parts": '["t:0@id"]'}
+    source = Pipeline.of(task, worker).source
+    assert isinstance(source, KafkaSource)
+    assert source.consumer == {**worker, "isolation.level": "read_uncommitted"}
+    assert "our password" not in repr(source)
+    fetching = Pipeline.of({**task, "consumer.override.fetch.min.bytes": "7"}, worker).source
+    assert isinstance(fetching, KafkaSource)
+    assert fetching.consumer == {**source.consumer, "fetch.min.bytes": "7"}
+    theirs = Pipeline.of({**task, "consumer.override.bootstrap.servers": "theirs:9092"}, worker).source
+    assert isinstance(theirs, KafkaSource)
+    assert theirs.consumer == {"bootstrap.servers": "theirs:9092", "isolation.level": "read_uncommitted"}

@@ -16,6 +16,8 @@ from coterie.spark.sinks.noop import NoopSink
 from coterie.spark.sinks.postgres import PostgresSink
 from coterie.spark.sinks.spark import SparkSink
 
+DEFAULT_SOURCE = "KafkaSource"
+"""The source of a sink connector that names none, as in Kafka Connect."""
 ENTRY_POINTS = "coterie.connectors"
 """The group of entry points under which a package offers its sources: alias = class."""
 
@@ -43,7 +45,10 @@ SINK_FORMAT = Key(
 @cache
 def source_class() -> Key:
     """``source.class``, of a sink connector."""
-    return _class_key("source.class", "The source that a sink connector reads.", sources(), SOURCE_GROUP)
+    return replace(
+        _class_key("source.class", "The source that a sink connector reads.", sources(), SOURCE_GROUP),
+        default=DEFAULT_SOURCE,
+    )
 
 
 @cache
@@ -115,7 +120,9 @@ def source_end(config: Mapping[str, str], worker: Mapping[str, str], class_key: 
     selectors = Definition(() if is_own else (source_class(),))
     if not is_own:
         name = selectors.read(config, "source.class", str)
-    end = EndConfig(config=config, prefix=SOURCE, is_prefix_optional=is_own, worker=worker)
+    # A sink connector of Kafka Connect names its topics without a prefix.
+    is_prefix_optional = is_own or "source.class" not in config
+    end = EndConfig(config=config, prefix=SOURCE, is_prefix_optional=is_prefix_optional, worker=worker)
     plugin = sources()[name]
     keys = end.shown(plugin.definition(end)).keys
     return SourceEnd(plugin=plugin, config=end, definition=_numbered((*selectors.keys, *keys)))

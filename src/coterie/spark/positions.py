@@ -6,6 +6,7 @@ A seeded checkpoint looks to Spark as if batches without rows had been committed
 import json
 import uuid
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import TypeAlias
 
@@ -32,10 +33,17 @@ def planned_offset(checkpoint: Path, batch_id: int) -> str | None:
 
 def commit_empty_batches(checkpoint: Path, offset: str, batches: int) -> None:
     """Commit batches 0 to ``batches`` - 1 on a checkpoint that has none, all of them at the source's ``offset``."""
-    _write(checkpoint / "metadata", json.dumps({"id": str(uuid.uuid4())}))
     for batch_id in range(batches):
-        _write(checkpoint / "offsets" / str(batch_id), f"v1\n{json.dumps(_PLAN)}\n{offset}")
-        _write(checkpoint / "commits" / str(batch_id), f"v1\n{json.dumps(_COMMIT)}")
+        commit_empty_batch(checkpoint, offset, batch_id)
+
+
+def commit_empty_batch(checkpoint: Path, offset: str, batch_id: int) -> None:
+    """Commit the batch after the last committed one, at the source's ``offset``."""
+    if batch_id == 0:
+        with suppress(FileExistsError):  # A query that planned no batch has left one.
+            _write(checkpoint / "metadata", json.dumps({"id": str(uuid.uuid4())}))
+    _write(checkpoint / "offsets" / str(batch_id), f"v1\n{json.dumps(_PLAN)}\n{offset}")
+    _write(checkpoint / "commits" / str(batch_id), f"v1\n{json.dumps(_COMMIT)}")
 
 
 def write_source_log(checkpoint: Path, lines: list[str]) -> None:

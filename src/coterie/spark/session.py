@@ -47,6 +47,9 @@ FAST = {
     # A query with nothing to read says so this often: an idle look is progress too.
     "spark.sql.streaming.noDataProgressEventInterval": "2s",
     "spark.sql.streaming.stopTimeout": "30s",
+    # A batch takes a consumer for each of its Kafka partitions from this cache, and opens one that it does not find.
+    # So it has to hold all partitions of the worker's tasks. Consumers that nothing uses for 5 minutes are closed.
+    "spark.kafka.consumer.cache.capacity": "10000",
     # Output is written aside and put in place by our own rename: the cheap committer is enough.
     "spark.hadoop.mapreduce.fileoutputcommitter.algorithm.version": "2",
     "spark.hadoop.mapreduce.fileoutputcommitter.marksuccessfuljobs": "false",

@@ -1,0 +1,524 @@
+"""``KafkaSource``: a connector that reads topics of Kafka, each partition by exactly one of its tasks.
+
+A task's partitions never change while its checkpoint lives: a record that is read from the beginning of a partition and
+one that is read from a position in the checkpoint of another task are the same record twice. Spark itself would read a
+partition without position from offset 0; here such a start is refused.
+
+Where a connector begins is decided once: its first start writes the offsets into the checkpoint as numbers. What
+Kafka's consumer does about records that retention has deleted before they were read is said by ``auto.offset.reset``,
+also later on: ``none`` fails the task, ``earliest`` and ``latest`` go on and log how many records are gone.
+"""
+
+import json
+import logging
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, ClassVar, Self
+
+from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import functions as F
+from pyspark.sql.types import (
+    ArrayType,
+    BinaryType,
+    DataType,
+    IntegerType,
+    LongType,
+    StringType,
+    StructField,
+    StructType,
+    TimestampType,
+)
+
+from coterie.config.definition import Definition, Importance, Key, Type, Width, as_list, at_least, one_of
+from coterie.nouns.errors import ConfigError, WorldError
+from coterie.spark import converters
+from coterie.spark.checkpoint import batch_in_flight
+from coterie.spark.converters import Converter
+from coterie.spark.end_config import EndConfig
+from coterie.spark.paths import SOURCE_GROUP
+from coterie.spark.positions import Positions
+from coterie.spark.seams import SMALL_BATCH_ROWS, Share
+from coterie.spark.sources.kafka_client import (
+    Edge,
+    KafkaAdmin,
+    TopicAbsentError,
+    has_jars,
+    kafka_admin,
+    unknown_properties,
+)
+from coterie.spark.sources.kafka_positions import (
+    KafkaPart,
+    committed_offsets,
+    is_seeded,
+    move_on,
+    next_offsets,
+    partitions_of,
+    planned_ranges,
+    seed_offsets,
+)
+
+log = logging.getLogger(__name__)
+
+OVERRIDE = "consumer.override."
+RESET = "auto.offset.reset"
+ISOLATION = "isolation.level"
+SERVERS = "bootstrap.servers"
+
+COLUMNS: Mapping[str, DataType | None] = {
+    "key": None,
+    "value": None,
+    "headers": ArrayType(
+        StructType([StructField("key", StringType()), StructField("value", BinaryType())]),
+    ),
+    "topic": StringType(),
+    "partition": IntegerType(),
+    "offset": LongType(),
+    "timestamp": TimestampType(),
+}
+"""What a record has, with the types that no converter decides."""
+
+OURS = {
+    "group.id": "no group is joined: the checkpoint holds the positions",
+    "group.instance.id": "no group is joined",
+    "group.protocol": "no group is joined",
+    "partition.assignment.strategy": "no group is joined: the connector is split over its tasks",
+    "key.deserializer": "key.converter says what a key is",
+    "value.deserializer": "value.converter says what a value is",
+    "enable.auto.commit": "the checkpoint holds the positions",
+    "auto.commit.interval.ms": "the checkpoint holds the positions",
+    "interceptor.classes": "Spark's Kafka source runs no interceptors",
+    "max.poll.records": "max.offsets.per.trigger says how much a batch reads",
+}
+"""Properties of a consumer that cannot be set here, and why."""
+
+
+def _columns(value: str) -> str | None:
+    names = as_list(value)
+    if not names or len(set(names)) < len(names) or set(names) - set(COLUMNS):
+        return f"Must be a list of different columns of {', '.join(COLUMNS)}"
+    return None
+
+
+def _offsets(value: str) -> str | None:
+    try:
+        offsets = json.loads(value)
+        is_one = all(
+            partition.isascii() and partition.isdigit() and type(offset) is int and offset >= 0
+            for by_partition in offsets.values()
+            for partition, offset in by_partition.items()
+        )
+    except (ValueError, AttributeError):
+        is_one = False
+    return None if is_one else 'Must be offsets by topic and partition: {"topic": {"0": 42}}'
+
+
+DEFINITION = Definition(
+    (
+        Key(
+            name="topics",
+            type=Type.LIST,
+            documentation="Topics that are read; or topics.regex.",
+            optional=True,
+            importance=Importance.HIGH,
+            group=SOURCE_GROUP,
+            width=Width.LONG,
+            display_name="Topics",
+        ),
+        Key(
+            name="topics.regex",
+            type=Type.STRING,
+            documentation="Java's regular expression of the names of the topics that are read; or topics.",
+            optional=True,
+            importance=Importance.HIGH,
+            group=SOURCE_GROUP,
+            width=Width.LONG,
+            display_name="Topics by regular expression",
+        ),
+        Key(
+            name="columns",
+            type=Type.LIST,
+            documentation=(
+                "Columns of the rows, of key, value, headers, topic, partition, offset and timestamp. With a "
+                "JsonConverter, value stands for the columns of value.schema."
+            ),
+            default="value",
+            check=_columns,
+            group=SOURCE_GROUP,
+            width=Width.LONG,
+            display_name="Columns of a row",
+        ),
+        Key(
+            name="max.offsets.per.trigger",
+            type=Type.LONG,
+            documentation="Most records that one batch of a task reads.",
+            default="100000",
+            check=at_least(1),
+            group=SOURCE_GROUP,
+            width=Width.SHORT,
+            display_name="Records per batch",
+        ),
+        Key(
+            name="start.timestamp.ms",
+            type=Type.LONG,
+            documentation="A new connector begins with the records of this time (milliseconds since 1970) and later.",
+            optional=True,
+            check=at_least(0),
+            group=SOURCE_GROUP,
+            width=Width.MEDIUM,
+            display_name="Start at a time",
+        ),
+        Key(
+            name="start.offsets",
+            type=Type.STRING,
+            documentation='A new connector begins here: {"topic": {"0": 42}}; other partitions as if it were not set.',
+            optional=True,
+            check=_offsets,
+            group=SOURCE_GROUP,
+            width=Width.LONG,
+            display_name="Start at offsets",
+        ),
+        Key(
+            name=OVERRIDE + RESET,
+            type=Type.STRING,
+            documentation=(
+                "Where a new connector begins, and where a task goes on whose next records were deleted before it "
+                "read them; none fails the task then."
+            ),
+            default="earliest",
+            check=one_of(("earliest", "latest", "none")),
+            group=SOURCE_GROUP,
+            width=Width.SHORT,
+            display_name="Without a position",
+        ),
+        Key(
+            name=OVERRIDE + ISOLATION,
+            type=Type.STRING,
+            documentation="With read_committed, records of open and aborted transactions are not read.",
+            default="read_uncommitted",
+            check=one_of(("read_committed", "read_uncommitted")),
+            group=SOURCE_GROUP,
+            width=Width.SHORT,
+            display_name="Isolation level",
+        ),
+        Key(
+            name=OVERRIDE + SERVERS,
+            type=Type.LIST,
+            documentation="Kafka's addresses; by default those of the worker.",
+            optional=True,
+            group=SOURCE_GROUP,
+            width=Width.LONG,
+            display_name="Bootstrap servers",
+        ),
+    )
+)
+
+
+@dataclass(slots=True, kw_only=True)
+class KafkaSource:
+    """Reads the partitions of its share."""
+
+    free_prefixes: ClassVar[tuple[str, ...]] = (OVERRIDE,)
+
+    consumer: Mapping[str, str] = field(repr=False)
+    """Properties of Kafka's consumer; may hold passwords."""
+    key: Converter
+    value: Converter
+    columns: tuple[str, ...]
+    max_offsets_per_trigger: int
+    reset: str
+    config: EndConfig = field(repr=False)
+    share: Share
+    has_lost_in_flight: bool = False
+    """Whether records of the batch in flight were gone when the query was last started; :meth:`read` says so."""
+
+    @classmethod
+    def definition(cls, config: EndConfig) -> Definition:
+        return DEFINITION + converters.definition(config, "key") + converters.definition(config, "value")
+
+    @classmethod
+    def validate(cls, spark: SparkSession, config: EndConfig) -> dict[str, list[str]]:
+        """Look at the jars first, then at the properties and schemas, and ask the cluster only when they are fine."""
+        if not has_jars():
+            return _refused_class(
+                config,
+                "The worker's JVM does not have Spark's Kafka connector: run `coterie jars fetch kafka` on every "
+                "worker, then restart the workers",
+            )
+        found = converters.checked(config, "key") | converters.checked(config, "value")
+        overrides = config.under(OVERRIDE)
+        for name in sorted(OURS.keys() & overrides.keys()):
+            found[config.key(OVERRIDE + name)] = [f"{OVERRIDE}{name} cannot be set: {OURS[name]}"]
+        for name in unknown_properties(overrides):
+            found[config.key(OVERRIDE + name)] = [f"Kafka's consumer has no property {name}"]
+        if found:
+            return found
+        try:
+            own = cls.of(config, Share(index=0, count=1, parts=()))
+            _check_names(own, spark)
+            parts = cls.parts(config)
+            if config.find(DEFINITION, "start.offsets", str) is not None:
+                cls.starts(config, parts, is_first=True)
+        except ConfigError as error:
+            return {key: list(sentences) for key, sentences in error.errors.items()}
+        except WorldError as error:
+            return {config.key(OVERRIDE + SERVERS): [str(error)]}
+        return {}
+
+    @classmethod
+    def parts(cls, config: EndConfig) -> Sequence[str]:
+        """The partitions of the topics that there are now, each with its topic's id."""
+        topics = config.find(DEFINITION, "topics", tuple)
+        pattern = config.find(DEFINITION, "topics.regex", str)
+        if bool(topics) == bool(pattern):
+            key = config.key("topics")
+            raise ConfigError({key: [f"Exactly one of {key} and {config.key('topics.regex')} must be set"]})
+        with kafka_admin(_consumer(config)) as admin:
+            if pattern:
+                topics = _matching(admin, config, pattern)
+            assert topics is not None
+            try:
+                return [str(part) for part in admin.partitions(sorted(set(topics)))]
+            except TopicAbsentError as error:
+                name = "topics.regex" if pattern else "topics"
+                raise config.refused(name, f"{error}; create it first, or correct its name") from error
+
+    @classmethod
+    def split(cls, parts: Sequence[str], tasks_max: int) -> Sequence[Sequence[str]]:
+        """In turn, so that the partitions of each topic are spread; no task is without one."""
+        return [parts[task::tasks_max] for task in range(min(tasks_max, len(parts)))]
+
+    @classmethod
+    def starts(cls, config: EndConfig, parts: Sequence[str], *, is_first: bool) -> Positions:
+        """The offsets at which to begin with ``parts``, which were never read.
+
+        ``is_first`` is true of all parts of a new connector. A part that is found later begins at its beginning:
+        records were written to it before it was found.
+
+        :raises ConfigError: when no key says where, or ``start.offsets`` names an offset that is not there.
+        :raises WorldError: when the cluster cannot be reached.
+        """
+        asked = [KafkaPart.parse(part) for part in parts]
+        with kafka_admin(_consumer(config)) as admin:
+            if not is_first:
+                return admin.edges(asked, Edge.BEGINNING)
+            given = _given_starts(admin, config, asked)
+            rest = [part for part in asked if str(part) not in given]
+            if not rest:
+                return given
+            at_ms = config.find(DEFINITION, "start.timestamp.ms", int)
+            if at_ms is not None:
+                return {**given, **admin.since(rest, at_ms)}
+            reset = config.read(DEFINITION, OVERRIDE + RESET, str)
+            if reset == "none":
+                missing = ", ".join(part.name for part in rest)
+                raise config.refused(
+                    OVERRIDE + RESET,
+                    f"a new connector has no position in {missing}. Name one with {config.key('start.offsets')} or "
+                    f"{config.key('start.timestamp.ms')}, or set earliest or latest",
+                )
+            return {**given, **admin.edges(rest, Edge(reset))}
+
+    @classmethod
+    def of(cls, config: EndConfig, share: Share) -> Self:
+        return cls(
+            consumer=_consumer(config),
+            key=Converter.of(config, "key"),
+            value=Converter.of(config, "value"),
+            columns=config.read(DEFINITION, "columns", tuple),
+            max_offsets_per_trigger=config.read(DEFINITION, "max.offsets.per.trigger", int),
+            reset=config.read(DEFINITION, OVERRIDE + RESET, str),
+            config=config,
+            share=share,
+        )
+
+    def schema(self, spark: SparkSession) -> StructType:
+        fields: list[StructField] = []
+        for name in self.columns:
+            type_ = {"key": self.key, "value": self.value}[name].data_type() if COLUMNS[name] is None else COLUMNS[name]
+            if name == "value" and isinstance(type_, StructType):
+                fields += type_.fields
+            else:
+                assert type_ is not None
+                fields.append(StructField(name, type_))
+        return StructType(fields)
+
+    def read(self, spark: SparkSession, checkpoint: Path) -> DataFrame:
+        self._prepare(checkpoint)
+        assigned: dict[str, list[int]] = {}
+        for part in self._parts:
+            assigned.setdefault(part.topic, []).append(part.partition)
+        options = {
+            # No group is joined. Consumers are cached by group and partition, whatever their other properties are, so
+            # that each start needs a group of its own: Spark appends a fresh id.
+            "groupIdPrefix": f"connect-{self.config.config['name']}",
+            **{f"kafka.{name}": value for name, value in self.consumer.items()},
+            "assign": json.dumps(assigned),
+            "maxOffsetsPerTrigger": str(self.max_offsets_per_trigger),
+            "includeHeaders": str("headers" in self.columns).lower(),
+            "failOnDataLoss": str(not self.has_lost_in_flight).lower(),
+        }
+        records = spark.readStream.format("kafka").options(**options).load()
+        for converter in (self.key, self.value):
+            if converter.side in self.columns:
+                records = converter.convert(records)
+        chosen: list[Column] = []
+        for name in self.columns:
+            if name == "value" and isinstance(type_ := self.value.data_type(), StructType):
+                chosen += [F.col("value")[field.name].alias(field.name) for field in type_.fields]
+            else:
+                chosen.append(F.col(name))
+        return records.select(*chosen)
+
+    def positions(self, spark: SparkSession, checkpoint: Path) -> Positions:
+        """The next offset by part."""
+        return committed_offsets(checkpoint, self._parts)
+
+    def seed(self, checkpoint: Path, positions: Positions) -> None:
+        """:raises WorldError: when a partition of this share has no position: Spark would read it from offset 0."""
+        own = {name: positions[name] for name in self.share.parts if name in positions}
+        if lacking := [KafkaPart.parse(name).name for name in self.share.parts if name not in own]:
+            raise WorldError(f"There is no position in {', '.join(lacking)}")
+        seed_offsets(checkpoint, own)
+
+    def is_small(self, checkpoint: Path, batch_id: int) -> bool:
+        ranges = planned_ranges(checkpoint, batch_id, self._parts)
+        return sum(len(offsets) for offsets in ranges.values()) <= SMALL_BATCH_ROWS
+
+    def check_plan(self, checkpoint: Path, batch_id: int) -> None:
+        """Log how many records of a batch are gone, in a run in which Spark skips those without a word."""
+        if not self.has_lost_in_flight:
+            return
+        ranges = planned_ranges(checkpoint, batch_id, self._parts)
+        with kafka_admin(self.consumer) as admin:
+            gone = _gone(admin, {str(part): offsets.start for part, offsets in ranges.items()})
+        if gone:
+            log.warning("%s: batch %d goes on: %s", self._task, batch_id, _counted(gone))
+
+    def check_read(self, spark: SparkSession, checkpoint: Path, batch_id: int) -> None:
+        """Spark fails a batch of which it could not read all records."""
+
+    @property
+    def _parts(self) -> tuple[KafkaPart, ...]:
+        return tuple(KafkaPart.parse(part) for part in self.share.parts)
+
+    @property
+    def _task(self) -> str:
+        return f"{self.config.config['name']}-{self.share.index}"
+
+    def _prepare(self, checkpoint: Path) -> None:
+        """Have the checkpoint be one on which this share can go on.
+
+        :raises WorldError: when it is another share's, a topic was created anew, or records are gone that
+            ``auto.offset.reset`` does not allow to skip.
+        """
+        with kafka_admin(self.consumer) as admin:
+            self._check_topics(admin)
+            if not is_seeded(checkpoint):
+                self.seed(checkpoint, self.starts(self.config, self.share.parts, is_first=True))
+            own = {(part.topic, part.partition) for part in self._parts}
+            if (there := partitions_of(checkpoint)) != own:
+                raise WorldError(
+                    f"Task {self._task} has a checkpoint of other partitions than it is to read: it has "
+                    f"{_named(there - own)} beside its own, and lacks {_named(own - there)}. Delete the connector and "
+                    "create it again, with start.offsets or start.timestamp.ms"
+                )
+            self._skip_lost(admin, checkpoint)
+
+    def _check_topics(self, admin: KafkaAdmin) -> None:
+        try:
+            there = set(admin.partitions(sorted({part.topic for part in self._parts})))
+        except TopicAbsentError as error:
+            raise WorldError(f"Task {self._task} cannot go on: {error}") from error
+        if anew := sorted(set(self._parts) - there):
+            raise WorldError(
+                f"Task {self._task} cannot go on: {', '.join(part.name for part in anew)} is not the partition that "
+                "it has read, since the topic was deleted and created again. Delete the connector and create it again"
+            )
+
+    def _skip_lost(self, admin: KafkaAdmin, checkpoint: Path) -> None:
+        in_flight = batch_in_flight(checkpoint)
+        positions = (next_offsets if in_flight is None else committed_offsets)(checkpoint, self._parts)
+        gone = _gone(admin, positions)
+        self.has_lost_in_flight = bool(gone) and in_flight is not None
+        if not gone:
+            return
+        if self.reset == "none":
+            raise WorldError(
+                f"Task {self._task} cannot go on: {_counted(gone)}. With {OVERRIDE}{RESET}=earliest it goes on with "
+                "the oldest record that is left, with latest at the end"
+            )
+        if in_flight is not None:
+            return  # It is read as far as it is there; check_plan logs what is not.
+        lost = [KafkaPart.parse(name) for name in gone]
+        move_on(checkpoint, {**positions, **admin.edges(lost, Edge(self.reset))})
+        log.warning("%s goes on at the %s offset: %s", self._task, self.reset, _counted(gone))
+
+
+def _consumer(config: EndConfig) -> dict[str, str]:
+    """Properties of the consumer: the worker's, and over them the connector's.
+
+    The worker's password is for the worker's cluster: a connector that names another one gets none of them.
+    """
+    overrides = config.under(OVERRIDE)
+    overrides.pop(RESET, None)
+    isolation = config.read(DEFINITION, OVERRIDE + ISOLATION, str)
+    return {**({} if SERVERS in overrides else config.worker), **overrides, ISOLATION: isolation}
+
+
+def _matching(admin: KafkaAdmin, config: EndConfig, pattern: str) -> tuple[str, ...]:
+    try:
+        topics = admin.topics(pattern)
+    except ValueError as error:
+        raise config.refused("topics.regex", str(error)) from error
+    if not topics:
+        raise config.refused("topics.regex", "no topic has such a name; create one first, or correct the expression")
+    return tuple(topics)
+
+
+def _given_starts(admin: KafkaAdmin, config: EndConfig, parts: Sequence[KafkaPart]) -> dict[str, int]:
+    """The offsets of ``start.offsets``, by part."""
+    given: Mapping[str, Mapping[str, int]] = json.loads(config.find(DEFINITION, "start.offsets", str) or "{}")
+    asked = [part for part in parts if str(part.partition) in given.get(part.topic, {})]
+    if not asked:
+        return {}
+    beginnings, ends = admin.edges(asked, Edge.BEGINNING), admin.edges(asked, Edge.END)
+    found: dict[str, int] = {}
+    for part in asked:
+        offset, name = given[part.topic][str(part.partition)], str(part)
+        if not beginnings[name] <= offset <= ends[name]:
+            raise config.refused(
+                "start.offsets",
+                f"{part.name} has no offset {offset}: its records are {beginnings[name]} to {ends[name]}",
+            )
+        found[name] = offset
+    return found
+
+
+def _check_names(source: KafkaSource, spark: SparkSession) -> None:
+    """:raises ConfigError: when two columns of a row have one name."""
+    names = [field.name.lower() for field in source.schema(spark).fields]
+    if twice := sorted({name for name in names if names.count(name) > 1}):
+        raise source.config.refused(
+            "columns", f"value.schema has a column {', '.join(twice)} too; name that otherwise, or leave this one out"
+        )
+
+
+def _refused_class(config: EndConfig, sentence: str) -> dict[str, list[str]]:
+    key = "source.class" if "source.class" in config.config else "connector.class"
+    return {key: [sentence]}
+
+
+def _gone(admin: KafkaAdmin, positions: Positions) -> dict[str, int]:
+    """How many offsets from a position on retention has taken away, by part."""
+    beginnings: Any = admin.edges([KafkaPart.parse(name) for name in positions], Edge.BEGINNING)
+    return {name: beginnings[name] - at for name, at in positions.items() if beginnings[name] > at}
+
+
+def _counted(gone: Mapping[str, int]) -> str:
+    each = ", ".join(f"{count} in {KafkaPart.parse(name).name}" for name, count in sorted(gone.items()))
+    return f"records were deleted before they were read: {each}"
+
+
+def _named(partitions: set[tuple[str, int]] | frozenset[tuple[str, int]]) -> str:
+    return ", ".join(f"{topic}-{partition}" for topic, partition in sorted(partitions)) or "none"

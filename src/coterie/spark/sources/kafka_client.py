@@ -1,0 +1,183 @@
+"""``KafkaAdmin``: what a source has to ask a Kafka cluster, through the admin client of Kafka's own jar in the JVM.
+
+The jar is there wherever Spark can read from Kafka at all. Every call has a time limit.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from enum import Enum
+from typing import Any
+
+from py4j.protocol import Py4JJavaError
+from pyspark import SparkContext
+from pyspark.errors import IllegalArgumentException
+
+from coterie.nouns.errors import CoterieError, WorldError
+from coterie.spark.positions import Positions
+from coterie.spark.sources.kafka_positions import KafkaPart
+from coterie.spark.transforms import first_sentence
+
+LIMIT_MS = 10_000
+"""How long a cluster may take to answer one question."""
+_CLASS = "org.apache.spark.sql.kafka010.KafkaSourceProvider"
+
+
+class Edge(Enum):
+    """An offset that every partition has."""
+
+    BEGINNING = "earliest"
+    """Of the first record that retention has left."""
+    END = "latest"
+    """After the last record; with ``read_committed`` before the first open transaction."""
+
+
+class TopicAbsentError(CoterieError):
+    """A topic that is asked for does not exist."""
+
+    def __init__(self, topics: Iterable[str]) -> None:
+        self.topics = tuple(sorted(topics))
+        super().__init__(f"There is no topic {', '.join(self.topics)}")
+
+
+def jvm() -> Any:
+    """The JVM of this worker's Spark session.
+
+    :raises WorldError: when there is none.
+    """
+    context = SparkContext._active_spark_context
+    if context is None or context._jvm is None:
+        raise WorldError("Spark is not running here")
+    return context._jvm
+
+
+def has_jars() -> bool:
+    """Whether the JVM can read from Kafka."""
+    java = jvm()
+    try:
+        java.java.lang.Class.forName(_CLASS, False, java.java.lang.Thread.currentThread().getContextClassLoader())
+    except Py4JJavaError:
+        return False
+    return True
+
+
+def unknown_properties(names: Iterable[str]) -> list[str]:
+    """Those of ``names`` that are no properties of Kafka's consumer."""
+    known = jvm().org.apache.kafka.clients.consumer.ConsumerConfig.configNames()
+    return sorted(name for name in names if not known.contains(name))
+
+
+@contextmanager
+def kafka_admin(properties: Mapping[str, str]) -> Iterator["KafkaAdmin"]:
+    """A client with ``properties`` of a consumer, closed at the end.
+
+    :raises WorldError: when the properties make no client: a file that is not there, a host that has no address.
+    """
+    java = jvm()
+    clients = java.org.apache.kafka.clients.admin
+    known = clients.AdminClientConfig.configNames()
+    own = java.java.util.Properties()
+    limits = {"default.api.timeout.ms": str(LIMIT_MS), "request.timeout.ms": str(LIMIT_MS // 2)}
+    for name, value in {**properties, **limits}.items():
+        if known.contains(name):
+            own.setProperty(name, value)
+    try:
+        client = clients.AdminClient.create(own)
+    except Py4JJavaError as error:
+        raise WorldError(f"No Kafka client can be made: {_causes(error.java_exception)}") from error
+    try:
+        yield KafkaAdmin(java, client, properties)
+    finally:
+        client.close(java.java.time.Duration.ZERO)
+
+
+class KafkaAdmin:
+    """Asks one cluster. Methods raise WorldError when it does not answer in time, or refuses."""
+
+    def __init__(self, java: Any, client: Any, properties: Mapping[str, str]) -> None:
+        self._java = java
+        self._client = client
+        self._servers = properties.get("bootstrap.servers", "")
+        self._isolation = properties.get("isolation.level", "read_uncommitted").upper()
+
+    def topics(self, pattern: str) -> list[str]:
+        """The topics whose whole name matches a regular expression of Java, without Kafka's internal ones.
+
+        :raises ValueError: when it is none.
+        """
+        try:
+            compiled = self._java.java.util.regex.Pattern.compile(pattern)
+        except IllegalArgumentException as error:
+            raise ValueError(first_sentence(error)) from error
+        names = self._answer(self._client.listTopics().names())
+        return sorted(name for name in names if compiled.matcher(name).matches())
+
+    def partitions(self, topics: Iterable[str]) -> list[KafkaPart]:
+        """All partitions of ``topics``.
+
+        :raises TopicAbsentError: names the topics that do not exist.
+        """
+        asked = self._java.java.util.ArrayList()
+        for topic in topics:
+            asked.add(topic)
+        found: list[KafkaPart] = []
+        absent: list[str] = []
+        futures = self._client.describeTopics(asked).topicNameValues()
+        for topic in asked:
+            try:
+                described = self._answer(futures.get(topic))
+            except _UnknownTopicError:
+                absent.append(topic)
+                continue
+            topic_id = described.topicId().toString()
+            numbers = [info.partition() for info in described.partitions()]
+            found += [KafkaPart(topic=topic, partition=number, topic_id=topic_id) for number in numbers]
+        if absent:
+            raise TopicAbsentError(absent)
+        return sorted(found)
+
+    def edges(self, parts: Iterable[KafkaPart], edge: Edge) -> dict[str, int]:
+        """The offset of an edge by part."""
+        spec = self._java.org.apache.kafka.clients.admin.OffsetSpec
+        return self._offsets(parts, spec.earliest() if edge is Edge.BEGINNING else spec.latest())
+
+    def since(self, parts: Iterable[KafkaPart], timestamp_ms: int) -> Positions:
+        """By part: the offset of the first record whose timestamp is not before ``timestamp_ms``; the end without."""
+        parts = tuple(parts)
+        found = self._offsets(parts, self._java.org.apache.kafka.clients.admin.OffsetSpec.forTimestamp(timestamp_ms))
+        later = [part for part in parts if found[str(part)] < 0]
+        return {**found, **(self.edges(later, Edge.END) if later else {})}
+
+    def _offsets(self, parts: Iterable[KafkaPart], spec: Any) -> dict[str, int]:
+        partition_of = self._java.org.apache.kafka.common.TopicPartition
+        asked = self._java.java.util.HashMap()
+        partitions = {str(part): partition_of(part.topic, part.partition) for part in parts}
+        for partition in partitions.values():
+            asked.put(partition, spec)
+        isolation = getattr(self._java.org.apache.kafka.common.IsolationLevel, self._isolation)
+        options = self._java.org.apache.kafka.clients.admin.ListOffsetsOptions(isolation)
+        answered = self._answer(self._client.listOffsets(asked, options).all())
+        return {name: answered.get(partition).offset() for name, partition in partitions.items()}
+
+    def _answer(self, future: Any) -> Any:
+        try:
+            return future.get(LIMIT_MS, self._java.java.util.concurrent.TimeUnit.MILLISECONDS)
+        except Py4JJavaError as error:
+            causes = _causes(error.java_exception)
+            if "UnknownTopicOrPartitionException" in causes:
+                raise _UnknownTopicError(causes) from error
+            raise WorldError(f"Kafka at {self._servers} did not answer: {causes}") from error
+
+
+class _UnknownTopicError(WorldError):
+    pass
+
+
+def _causes(error: Any) -> str:
+    """What a Java exception and its causes say, in one line."""
+    found: list[str] = []
+    while error is not None:
+        text = str(error.toString())
+        if not any(text in before for before in found):
+            found.append(text)
+        error = error.getCause()
+    return "; ".join(found)

@@ -1,0 +1,131 @@
+"""Where a task's Kafka partitions stand in its checkpoint: read, seeded, and moved on where records are gone.
+
+Spark writes the offsets of a batch as ``{"topic": {"0": 42}}``: the offset after the last record of the batch. The
+offsets at which batch 0 starts are in ``sources/0/0``.
+"""
+
+import json
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Self
+
+from coterie.nouns.errors import WorldError
+from coterie.spark.checkpoint import batch_in_flight, last_batch
+from coterie.spark.positions import Positions, commit_empty_batch, planned_offset
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, order=True)
+class KafkaPart:
+    """A partition of one life of a topic, written ``<topic>:<partition>@<topic id>``. A topic that was deleted and
+    created again has another id, so its partitions are other parts."""
+
+    topic: str
+    partition: int
+    topic_id: str
+
+    def __str__(self) -> str:
+        return f"{self.topic}:{self.partition}@{self.topic_id}"
+
+    @property
+    def name(self) -> str:
+        """As Kafka's own tools write it."""
+        return f"{self.topic}-{self.partition}"
+
+    @classmethod
+    def parse(cls, text: str) -> Self:
+        """:raises ValueError: when ``text`` is not ``<topic>:<partition>@<topic id>``."""
+        place, _, topic_id = text.partition("@")
+        topic, colon, partition = place.partition(":")
+        if not (topic and colon and partition.isascii() and partition.isdigit()):
+            raise ValueError(f"{text!r} is not <topic>:<partition>@<topic id>")
+        return cls(topic=topic, partition=int(partition), topic_id=topic_id)
+
+
+def is_seeded(checkpoint: Path) -> bool:
+    """Whether the checkpoint holds the offsets at which batch 0 starts."""
+    return _source_log(checkpoint).exists()
+
+
+def seed_offsets(checkpoint: Path, positions: Positions) -> None:
+    """Have batch 0 start at ``positions``, given by part. Spark then ignores its option ``startingOffsets``.
+
+    :raises FileExistsError: when the checkpoint has such offsets already.
+    """
+    path = _source_log(checkpoint)
+    if path.exists():
+        raise FileExistsError(path)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    # A seed that is there is whole. What a start that died has left begins with a dot, and is swept by the next one.
+    aside = path.with_name(f".{path.name}")
+    aside.write_bytes(b"\0" + f"v1\n{spark_offsets(positions)}".encode())
+    aside.rename(path)
+
+
+def committed_offsets(checkpoint: Path, parts: Iterable[KafkaPart]) -> Positions:
+    """By part: the offset at which the batch after the last committed one starts."""
+    return _of_parts(_offsets_after(checkpoint, last_batch(checkpoint / "commits")), parts)
+
+
+def next_offsets(checkpoint: Path, parts: Iterable[KafkaPart]) -> Positions:
+    """By part: the offset of the first record that is not yet planned for a batch."""
+    return _of_parts(_offsets_after(checkpoint, last_batch(checkpoint / "offsets")), parts)
+
+
+def planned_ranges(checkpoint: Path, batch_id: int, parts: Iterable[KafkaPart]) -> Mapping[KafkaPart, range]:
+    """By part: the offsets that a planned batch reads."""
+    starts, ends = _offsets_after(checkpoint, batch_id - 1), _offsets_after(checkpoint, batch_id)
+    found: dict[KafkaPart, range] = {}
+    for part in parts:
+        end = ends.get(part.topic, {}).get(str(part.partition))
+        if end is not None:
+            found[part] = range(starts.get(part.topic, {}).get(str(part.partition), end), end)
+    return found
+
+
+def partitions_of(checkpoint: Path) -> frozenset[tuple[str, int]]:
+    """The topics and partitions that the checkpoint has offsets of."""
+    offsets = _offsets_after(checkpoint, last_batch(checkpoint / "offsets"))
+    return frozenset((topic, int(partition)) for topic, by_number in offsets.items() for partition in by_number)
+
+
+def move_on(checkpoint: Path, positions: Positions) -> None:
+    """Commit a batch without rows that ends at ``positions``; no batch is in flight."""
+    assert batch_in_flight(checkpoint) is None, f"{checkpoint} has a batch in flight"
+    last = last_batch(checkpoint / "commits")
+    commit_empty_batch(checkpoint, spark_offsets(positions), batch_id=0 if last is None else last + 1)
+
+
+def spark_offsets(positions: Positions) -> str:
+    """``positions`` as Spark writes offsets.
+
+    :raises WorldError: when two parts are partitions of topics with one name and two ids.
+    """
+    offsets: defaultdict[str, dict[str, int]] = defaultdict(dict)
+    for name, offset in sorted(positions.items()):
+        part = KafkaPart.parse(name)
+        if str(part.partition) in offsets[part.topic]:
+            raise WorldError(f"Topic {part.topic} has two ids among the positions of one task")
+        offsets[part.topic][str(part.partition)] = offset
+    return json.dumps(offsets)
+
+
+def _of_parts(offsets: Mapping[str, Mapping[str, int]], parts: Iterable[KafkaPart]) -> Positions:
+    found = {str(part): offsets.get(part.topic, {}).get(str(part.partition)) for part in parts}
+    return {name: offset for name, offset in found.items() if offset is not None}
+
+
+def _offsets_after(checkpoint: Path, batch_id: int | None) -> Mapping[str, Mapping[str, int]]:
+    """The offsets at which a batch ends; None or -1: at which batch 0 starts."""
+    line: str | None
+    if batch_id is None or batch_id < 0:
+        line = _source_log(checkpoint).read_bytes().decode().removeprefix("\0").split("\n", 1)[1]
+    else:
+        line = planned_offset(checkpoint, batch_id)
+    found: dict[str, dict[str, int]] = {} if line is None else json.loads(line)
+    return found
+
+
+def _source_log(checkpoint: Path) -> Path:
+    return checkpoint / "sources" / "0" / "0"

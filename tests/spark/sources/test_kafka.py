@@ -1,0 +1,377 @@
+"""The Kafka source on a real Spark session and the embedded broker; rows are counted without Spark."""
+
+import json
+import logging
+import re
+import shutil
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from confluent_kafka import Producer, TopicPartition
+from confluent_kafka.admin import AdminClient, NewPartitions, NewTopic
+
+from coterie.config.security import KafkaSecurity
+from coterie.kafka.security import java_settings, librdkafka_settings
+from coterie.nouns.errors import ConfigError
+from coterie.nouns.jobs import ConnectorName
+from coterie.spark.checkpoint import last_batch
+from coterie.spark.plugins import source_end
+from coterie.spark.sources.kafka import KafkaSource
+from coterie.spark.sources.kafka_client import has_jars
+from coterie.spark.sources.kafka_positions import KafkaPart
+from tests.broker.secured import PASSWORD, USER, secured_broker
+from tests.certificates import Authority
+from tests.kafka.embedded_broker import EmbeddedBroker
+from tests.ports import free_port
+from tests.spark.conftest import Rig, rows_of
+
+pytestmark = [pytest.mark.spark, pytest.mark.asyncio(loop_scope="session"), pytest.mark.timeout(300)]
+
+
+class Kafka:
+    """A broker, a folder for output, and configs of connectors that read from the one and write to the other."""
+
+    def __init__(self, servers: str, out: Path, security: Mapping[str, Any] | None = None) -> None:
+        self.servers = servers
+        self.out = out
+        self._client: dict[str, Any] = {"bootstrap.servers": servers, **(security or {})}
+        self.admin = AdminClient(self._client)
+        self.next_row = 0
+
+    def create(self, topic: str, partitions: int) -> None:
+        for future in self.admin.create_topics([NewTopic(topic, partitions, 1)]).values():
+            future.result(30)
+
+    def delete(self, topic: str) -> None:
+        for future in self.admin.delete_topics([topic]).values():
+            future.result(30)
+
+    def produce(self, topic: str, partition: int, values: Sequence[bytes | None], timestamp_ms: int = 0) -> None:
+        producer = Producer(self._client)
+        for value in values:
+            producer.produce(topic, value, key=b"k", partition=partition, headers=[("h", b"1")], timestamp=timestamp_ms)
+        assert producer.flush(30) == 0
+
+    def produce_rows(self, topic: str, partitions: int, each: int = 20) -> None:
+        """JSON rows, numbered over all calls, to each partition."""
+        for partition in range(partitions):
+            rows = range(self.next_row, self.next_row + each)
+            self.produce(topic, partition, [b'{"row": %d}' % row for row in rows])
+            self.next_row += each
+
+    def delete_before(self, topic: str, partition: int, offset: int) -> None:
+        """As retention does."""
+        for future in self.admin.delete_records([TopicPartition(topic, partition, offset)]).values():
+            future.result(30)
+
+    def config(self, topic: str, **keys: str) -> dict[str, str]:
+        """A sink connector whose source has no prefix, as in Connect."""
+        return {
+            "connector.class": "FileSink",
+            "tasks.max": "1",
+            "trigger.interval.ms": "0",
+            "topics": topic,
+            "consumer.override.bootstrap.servers": self.servers,
+            "value.converter": "org.apache.kafka.connect.json.JsonConverter",
+            "value.converter.schemas.enable": "false",
+            "value.schema": "row BIGINT",
+            "format": "json",
+            "path": str(self.out / topic),
+        } | {key.replace("__", "."): value for key, value in keys.items()}
+
+    def rows(self, topic: str) -> list[int]:
+        return rows_of(self.out / topic)
+
+
+@pytest.fixture
+def kafka(rig: Rig, embedded_broker: EmbeddedBroker, tmp_path: Path) -> Kafka:
+    if not has_jars():
+        pytest.skip("This JVM has no jars of Spark's Kafka connector")
+    return Kafka(embedded_broker.bootstrap_servers, tmp_path)
+
+
+def starts(config: Mapping[str, str], *, is_first: bool = True) -> list[int]:
+    """Where a connector begins, by partition."""
+    own = source_end(config, {}).config
+    found = KafkaSource.starts(own, KafkaSource.parts(own), is_first=is_first)
+    return [found[name] for name in sorted(found, key=KafkaPart.parse)]
+
+
+async def refusal(rig: Rig, config: Mapping[str, str], name: str, index: int = 0) -> str:
+    """Why a task does not start."""
+    start = await rig.start(config, name, index)
+    died = await rig.end_of(start.task)
+    await rig.runtime.stop(start.task, grace_ms=0)
+    return died.trace
+
+
+async def test_each_record_is_read_once_over_stops_and_replays_and_new_partitions_wait_for_a_new_split(
+    rig: Rig, kafka: Kafka
+) -> None:
+    kafka.create("once", 3)
+    kafka.produce_rows("once", 3)
+    config = kafka.config("once", tasks__max="2")
+    assert await rig.runtime.validate(config, ()) == {}
+    for graceful in (True, False):
+        begun = [await rig.start(config, "once", index) for index in range(2)]
+        await rig.wait_until(lambda: len(kafka.rows("once")) >= kafka.next_row)
+        kafka.produce_rows("once", 3)
+        await rig.wait_until(lambda: len(kafka.rows("once")) >= kafka.next_row)
+        held = [rig.spark_runtime.held(start.task) for start in begun]
+        for start in begun:
+            await rig.runtime.stop(start.task, grace_ms=20_000 if graceful else 0)
+        for one in held:
+            assert one is not None
+            if not graceful and (last := last_batch(one.path / "commits")) is not None:
+                # The last batch had its effect and was not committed, as after a kill at that point.
+                (one.path / "commits" / str(last)).unlink()
+        kafka.produce_rows("once", 3)
+    begun = [await rig.start(config, "once", index) for index in range(2)]
+    await rig.wait_until(lambda: len(kafka.rows("once")) >= kafka.next_row)
+    before = kafka.next_row
+    for future in kafka.admin.create_partitions([NewPartitions("once", 4)]).values():
+        future.result(30)
+    kafka.produce("once", 3, [b'{"row": -1}'])
+    kafka.produce_rows("once", 3)
+    await rig.wait_until(lambda: len(kafka.rows("once")) >= kafka.next_row)
+    for start in begun:
+        await rig.runtime.stop(start.task, grace_ms=20_000)
+    assert kafka.rows("once") == list(range(before + 60))
+    # The next split has the new partition; on a checkpoint of the old one it is refused.
+    assert re.search(r"checkpoint of other partitions.*lacks once-3", await refusal(rig, config, "once", 1))
+
+
+async def test_each_wrong_key_is_named(rig: Rig, kafka: Kafka) -> None:
+    kafka.create("wrong", 2)
+    override = "consumer.override."
+    wrong: list[tuple[dict[str, str | None], str, str]] = [
+        ({"topics": "absent,wrong"}, "topics", "There is no topic absent;"),
+        ({"topics": None}, "topics", "Exactly one of topics and topics.regex must be set"),
+        ({"topics.regex": "w.*"}, "topics", "Exactly one of topics and topics.regex must be set"),
+        ({"topics": None, "topics.regex": "nothing.*"}, "topics.regex", "no topic has such a name"),
+        ({"topics": None, "topics.regex": "("}, "topics.regex", "Unclosed group"),
+        (
+            {f"{override}bootstrap.servers": f"127.0.0.1:{free_port()}"},
+            f"{override}bootstrap.servers",
+            "did not answer",
+        ),
+        ({f"{override}group.id": "mine"}, f"{override}group.id", "no group is joined"),
+        ({f"{override}fetch.min.byte": "1"}, f"{override}fetch.min.byte", "has no property fetch.min.byte"),
+        ({f"{override}auto.offset.reset": "first"}, f"{override}auto.offset.reset", "earliest, latest, none"),
+        ({"value.schema": "row BIGINTT"}, "value.schema", "BIGINTT"),
+        ({"value.schema": None}, "value.schema", "Missing required"),
+        ({"value.converter": "AvroConverter"}, "value.converter", "JsonConverter"),
+        ({"columns": "value,size"}, "columns", "list of different columns"),
+        ({"columns": "value,offset", "value.schema": "Offset INT"}, "columns", "has a column offset too"),
+        ({"start.offsets": '{"wrong": {"0": -1}}'}, "start.offsets", "Must be offsets by topic and partition"),
+        ({"start.offsets": '{"wrong": {"0": 7}}'}, "start.offsets", "wrong-0 has no offset 7"),
+        ({"max.offsets.per.trigger": "0"}, "max.offsets.per.trigger", "at least 1"),
+    ]
+    for changes, key, sentence in wrong:
+        config = {name: value for name, value in {**kafka.config("wrong"), **changes}.items() if value is not None}
+        started = time.monotonic()
+        errors = await rig.runtime.validate(config, ())
+        assert set(errors) == {key}, changes
+        assert sentence in errors[key][0], changes
+        assert time.monotonic() - started < 30
+    # With a prefix, and an expression that matches.
+    prefixed = {
+        f"source.{name}" if name.startswith(("topics", "value", "consumer")) else name: value
+        for name, value in kafka.config("wrong").items()
+        if name != "topics"
+    }
+    prefixed |= {"source.class": "KafkaSource", "source.topics.regex": "wron[g]"}
+    assert await rig.runtime.validate(prefixed, ()) == {}
+    assert set(await rig.runtime.validate({**prefixed, "source.topic": "x"}, ())) == {"source.topic"}
+
+
+async def test_a_connector_begins_where_its_config_says(rig: Rig, kafka: Kafka) -> None:
+    kafka.create("begin", 2)
+    kafka.produce("begin", 0, [b"a", b"b"], timestamp_ms=1_000_000)
+    kafka.produce("begin", 0, [b"c"], timestamp_ms=2_000_000)
+    kafka.delete_before("begin", 0, 1)
+    config = kafka.config("begin")
+    reset = "consumer.override.auto.offset.reset"
+    assert starts(config) == [1, 0]
+    assert starts({**config, reset: "latest"}) == [3, 0]
+    assert starts({**config, reset: "latest"}, is_first=False) == [1, 0]
+    assert starts({**config, "start.timestamp.ms": "1500000"}) == [2, 0]
+    assert starts({**config, "start.timestamp.ms": "1500000", "start.offsets": '{"begin": {"0": 3}}'}) == [3, 0]
+    with pytest.raises(ConfigError, match="no position in begin-0, begin-1"):
+        starts({**config, reset: "none"})
+    assert starts({**config, reset: "none", "start.offsets": '{"begin": {"0": 3, "1": 0}}'}) == [3, 0]
+    with pytest.raises(ConfigError, match="begin-0 has no offset 0: its records are 1 to 3"):
+        starts({**config, "start.offsets": '{"begin": {"0": 0}}'})
+
+
+async def test_partitions_are_spread_over_at_most_so_many_tasks_with_one_each(rig: Rig, kafka: Kafka) -> None:
+    kafka.create("spread", 5)
+    for tasks_max, sizes in ((1, [5]), (2, [3, 2]), (9, [1] * 5)):
+        tasks = await rig.runtime.split(ConnectorName("spread"), kafka.config("spread", tasks__max=str(tasks_max)), ())
+        parts = [json.loads(task["task.parts"]) for task in tasks]
+        assert [len(one) for one in parts] == sizes
+        assert {KafkaPart.parse(part).partition for one in parts for part in one} == set(range(5))
+
+
+async def test_records_that_retention_took_away_are_counted_and_the_config_says_what_follows(
+    rig: Rig, kafka: Kafka, caplog: pytest.LogCaptureFixture
+) -> None:
+    kafka.create("gone", 1)
+    kafka.produce_rows("gone", 1)
+    none = kafka.config("gone", consumer__override__auto__offset__reset="none", start__offsets='{"gone": {"0": 0}}')
+    start = await rig.start(none, "gone")
+    await rig.wait_until(lambda: len(kafka.rows("gone")) == 20)
+    await rig.runtime.stop(start.task, grace_ms=20_000)
+    kafka.produce_rows("gone", 1)
+    kafka.delete_before("gone", 0, 27)
+    assert "cannot go on: records were deleted before they were read: 7 in gone-0. With" in await refusal(
+        rig, none, "gone"
+    )
+    for reset in ("earliest", "latest"):
+        start = await rig.start({**none, "consumer.override.auto.offset.reset": reset}, "gone")
+        kafka.produce_rows("gone", 1)
+        await rig.wait_until(lambda: kafka.next_row - 1 in kafka.rows("gone"))
+        await rig.runtime.stop(start.task, grace_ms=20_000)
+        kafka.produce_rows("gone", 1)
+        kafka.delete_before("gone", 0, kafka.next_row - 15)
+    said = [record.getMessage() for record in caplog.records if " goes on" in record.getMessage()]
+    assert said == [
+        "gone-0 goes on at the earliest offset: records were deleted before they were read: 7 in gone-0",
+        "gone-0 goes on at the latest offset: records were deleted before they were read: 5 in gone-0",
+    ]
+    assert kafka.rows("gone") == [*range(20), *range(27, 60), *range(80, 100)]
+
+
+async def test_a_topic_that_was_made_again_is_not_read_at_the_old_positions(rig: Rig, kafka: Kafka) -> None:
+    kafka.create("again", 1)
+    kafka.produce_rows("again", 1)
+    config = kafka.config("again")
+    start = await rig.start(config, "again")
+    await rig.wait_until(lambda: len(kafka.rows("again")) == 20)
+    await rig.runtime.stop(start.task, grace_ms=20_000)
+    kafka.delete("again")
+    kafka.create("again", 1)
+    kafka.produce_rows("again", 1, each=40)
+    await rig.runtime.start(start)
+    assert "again-0 is not the partition that it has read" in (await rig.end_of(start.task)).trace
+    await rig.runtime.stop(start.task, grace_ms=0)
+
+
+async def test_a_record_that_does_not_parse_fails_the_task_by_its_place(rig: Rig, kafka: Kafka) -> None:
+    kafka.create("bad", 1)
+    kafka.produce("bad", 0, [b'{"row": 1}', None, b'{"row": "many"}'])
+    config = kafka.config("bad", max__offsets__per__trigger="2")
+    start = await rig.start(config, "bad")
+    died = await rig.end_of(start.task)
+    assert died.trace == (
+        "Topic bad, partition 0, offset 2: the record's value is not JSON with the columns of value.schema"
+    )
+    assert not died.can_restart
+    await rig.runtime.stop(start.task, grace_ms=0)
+    files = [path for path in (kafka.out / "bad").rglob("part-*") if "_" not in path.parts[-4]]
+    assert [json.loads(line) for path in files for line in path.read_text().splitlines()] == [{"row": 1}, {}]
+
+
+async def test_rows_have_the_columns_that_are_chosen(rig: Rig, kafka: Kafka) -> None:
+    kafka.create("columns", 1)
+    kafka.produce("columns", 0, ["grün".encode()], timestamp_ms=1_700_000_000_000)
+    config = kafka.config(
+        "columns",
+        columns="key,value,headers,topic,partition,offset,timestamp",
+        value__converter="StringConverter",
+        key__converter="StringConverter",
+    )
+    del config["value.schema"], config["value.converter.schemas.enable"]
+    assert await rig.runtime.validate(config, ()) == {}
+    start = await rig.start(config, "columns")
+    await rig.wait_until(lambda: len(rows_of(kafka.out / "columns", "offset")) == 1)
+    await rig.runtime.stop(start.task, grace_ms=20_000)
+    (file,) = (kafka.out / "columns").rglob("part-*")
+    assert json.loads(file.read_text()) == {
+        "key": "k",
+        "value": "grün",
+        "headers": [{"key": "h", "value": "MQ=="}],
+        "topic": "columns",
+        "partition": 0,
+        "offset": 0,
+        "timestamp": "2023-11-14T22:13:20.000Z",
+    }
+
+
+async def test_a_connector_needs_rights_on_its_topic_and_on_no_group_and_shows_no_password(
+    rig: Rig, kafka: Kafka, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    authority = Authority(tmp_path / "certificates")
+    # The test itself creates and fills the topic.
+    rules = f"allow User:{USER} create,read,write topic:secured\n"
+    with secured_broker(tmp_path, "SASL_SSL", authority=authority, rules=rules) as broker:
+        security = KafkaSecurity(
+            protocol="SASL_SSL",
+            mechanism="SCRAM-SHA-512",
+            username=USER,
+            password=PASSWORD,
+            ca_location=str(authority.certificate),
+        )
+        secured = Kafka(f"localhost:{broker.port}", tmp_path, librdkafka_settings(security))
+        secured.create("secured", 1)
+        secured.produce_rows("secured", 1)
+        config = secured.config("secured")
+        overrides = {f"consumer.override.{name}": value for name, value in java_settings(security, tmp_path).items()}
+        assert await rig.runtime.validate(config | overrides, ()) == {}
+        with caplog.at_level(logging.DEBUG, "coterie"):
+            start = await rig.start(config | overrides, "secured")
+            await rig.wait_until(lambda: len(secured.rows("secured")) == 20)
+            await rig.runtime.stop(start.task, grace_ms=20_000)
+        wrong = {name: value.replace("marks", "mark") for name, value in overrides.items()}
+        (error,) = (await rig.runtime.validate(config | wrong, ())).values()
+    assert "did not answer" in error[0]
+    assert PASSWORD not in caplog.text + str(error)
+
+
+async def test_a_batch_in_flight_whose_records_are_gone_is_finished_without_them_unless_the_config_forbids_it(
+    rig: Rig, kafka: Kafka, caplog: pytest.LogCaptureFixture
+) -> None:
+    kafka.create("flight", 1)
+    kafka.produce_rows("flight", 1)
+    config = kafka.config("flight")
+    start = await rig.start(config, "flight")
+    await rig.wait_until(lambda: len(kafka.rows("flight")) == 20)
+    held = rig.spark_runtime.held(start.task)
+    await rig.runtime.stop(start.task, grace_ms=20_000)
+    assert held is not None
+    # The batch as a start that died before its effect has left it.
+    (held.path / "commits" / str(last_batch(held.path / "commits"))).unlink()
+    shutil.rmtree(kafka.out / "flight")
+    kafka.delete_before("flight", 0, 5)
+    none = {**config, "consumer.override.auto.offset.reset": "none"}
+    assert "records were deleted before they were read: 5 in flight-0" in await refusal(rig, none, "flight")
+    start = await rig.start(config, "flight")
+    kafka.produce_rows("flight", 1)
+    await rig.wait_until(lambda: kafka.next_row - 1 in kafka.rows("flight"))
+    await rig.runtime.stop(start.task, grace_ms=20_000)
+    assert kafka.rows("flight") == list(range(5, 40))
+    said = [record.getMessage() for record in caplog.records if " goes on" in record.getMessage()]
+    assert said == ["flight-0: batch 0 goes on: records were deleted before they were read: 5 in flight-0"]
+
+
+async def test_a_running_task_that_retention_overtakes_goes_on_after_one_restart_of_its_query(
+    rig: Rig, kafka: Kafka
+) -> None:
+    kafka.create("behind", 1)
+    kafka.produce_rows("behind", 1)
+    config = kafka.config("behind", max__offsets__per__trigger="10", trigger__interval__ms="4000")
+    start = await rig.start(config, "behind")
+    await rig.wait_until(lambda: len(kafka.rows("behind")) == 10)
+    kafka.produce_rows("behind", 1)
+    kafka.delete_before("behind", 0, 35)
+    died = await rig.end_of(start.task)
+    assert died.can_restart
+    await rig.runtime.restart(start.task)
+    await rig.wait_until(lambda: kafka.next_row - 1 in kafka.rows("behind"))
+    await rig.runtime.stop(start.task, grace_ms=20_000)
+    before = [row for row in kafka.rows("behind") if row < 35]
+    assert before == list(range(len(before)))
+    assert kafka.rows("behind") == [*before, *range(35, 40)]

@@ -1,0 +1,70 @@
+"""Where Kafka partitions stand in a checkpoint, read and written as Spark does; without Spark."""
+
+from pathlib import Path
+
+import pytest
+
+from coterie.nouns.errors import WorldError
+from coterie.spark.sources.kafka_positions import (
+    KafkaPart,
+    committed_offsets,
+    is_seeded,
+    move_on,
+    next_offsets,
+    partitions_of,
+    planned_ranges,
+    seed_offsets,
+    spark_offsets,
+)
+
+PARTS = tuple(KafkaPart(topic="a.b-c", partition=number, topic_id="x_-1") for number in range(2))
+ZERO, ONE = map(str, PARTS)
+
+
+def plan(checkpoint: Path, batch_id: int, positions: dict[str, int], *, commit: bool) -> None:
+    for folder in ("offsets", "commits") if commit else ("offsets",):
+        (checkpoint / folder).mkdir(exist_ok=True)
+        (checkpoint / folder / str(batch_id)).write_text(f"v1\n{{}}\n{spark_offsets(positions)}")
+
+
+def test_a_part_is_written_and_parsed_again() -> None:
+    assert ZERO == "a.b-c:0@x_-1"
+    assert tuple(map(KafkaPart.parse, (ZERO, ONE))) == PARTS
+    for text in ("", "a", "a:x@y", "a:²@y", ":1@x"):
+        with pytest.raises(ValueError, match="is not <topic>:<partition>@<topic id>"):
+            KafkaPart.parse(text)
+
+
+def test_a_seed_has_a_zero_byte_first_and_is_never_written_over(tmp_path: Path) -> None:
+    assert not is_seeded(tmp_path)
+    seed_offsets(tmp_path, {ZERO: 3, ONE: 0})
+    assert is_seeded(tmp_path)
+    assert (tmp_path / "sources" / "0" / "0").read_bytes() == b'\0v1\n{"a.b-c": {"0": 3, "1": 0}}'
+    assert committed_offsets(tmp_path, PARTS) == {ZERO: 3, ONE: 0}
+    with pytest.raises(FileExistsError):
+        seed_offsets(tmp_path, {ZERO: 4})
+
+
+def test_a_planned_batch_counts_as_next_and_not_as_committed(tmp_path: Path) -> None:
+    seed_offsets(tmp_path, {ZERO: 3, ONE: 0})
+    plan(tmp_path, 0, {ZERO: 5, ONE: 4}, commit=True)
+    plan(tmp_path, 1, {ZERO: 6, ONE: 4}, commit=False)
+    assert committed_offsets(tmp_path, PARTS) == {ZERO: 5, ONE: 4}
+    assert next_offsets(tmp_path, PARTS) == {ZERO: 6, ONE: 4}
+    assert planned_ranges(tmp_path, 0, PARTS) == {PARTS[0]: range(3, 5), PARTS[1]: range(4)}
+    assert planned_ranges(tmp_path, 1, PARTS) == {PARTS[0]: range(5, 6), PARTS[1]: range(4, 4)}
+    assert partitions_of(tmp_path) == {("a.b-c", 0), ("a.b-c", 1)}
+
+
+def test_moving_on_commits_a_batch_after_the_last_one_also_before_the_first(tmp_path: Path) -> None:
+    seed_offsets(tmp_path, {ZERO: 3, ONE: 0})
+    for batch_id, offset in enumerate((9, 11)):
+        move_on(tmp_path, {ZERO: offset, ONE: 0})
+        assert committed_offsets(tmp_path, PARTS) == next_offsets(tmp_path, PARTS) == {ZERO: offset, ONE: 0}
+        assert (tmp_path / "commits" / str(batch_id)).exists()
+    assert (tmp_path / "metadata").exists()
+
+
+def test_positions_of_a_topic_and_of_its_next_life_are_not_written_together(tmp_path: Path) -> None:
+    with pytest.raises(WorldError, match=r"Topic a\.b-c has two ids"):
+        spark_offsets({ZERO: 3, ZERO + "2": 4})
