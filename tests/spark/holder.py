@@ -1,6 +1,7 @@
 """A worker in small, as a process: one runtime, one task; does what it is told on stdin and says what happened.
 
-Arguments: the checkpoint location, a folder for temporary files, and the process id of the parent.
+Arguments: the checkpoint location, a folder for temporary files, the process id of the parent, and a class path with
+jars for Spark, which may be empty.
 Commands, one a line: ``start <incarnation> <config>`` (take over and run), ``who`` (is it ours: ``yes``, ``no``),
 ``stop``. It ends at the end of stdin.
 It says ``ready <jvm pid>``, then for every start ``holds <starts> <batch in flight or ->``, or ``lost`` when another
@@ -58,13 +59,17 @@ async def tell(runtime: SparkTaskRuntime) -> None:
                 say("died " + reason)
 
 
-async def main(checkpoints: Path, scratch: Path) -> None:
+async def main(checkpoints: Path, scratch: Path, jars: str) -> None:
     runtime = SparkTaskRuntime(
         SparkConfig(
             checkpoint_location=checkpoints,
             scratch=scratch,
             log_file=scratch / "spark.log",
-            settings={"spark.master": "local[2]", "spark.driver.memory": "512m"},
+            settings={
+                "spark.master": "local[2]",
+                "spark.driver.memory": "512m",
+                **({"spark.driver.extraClassPath": jars} if jars else {}),
+            },
         )
     )
     await runtime.open()
@@ -94,4 +99,4 @@ async def main(checkpoints: Path, scratch: Path) -> None:
 
 if __name__ == "__main__":
     end_with(int(sys.argv[3]))
-    asyncio.run(main(Path(sys.argv[1]), Path(sys.argv[2])))
+    asyncio.run(main(Path(sys.argv[1]), Path(sys.argv[2]), sys.argv[4]))

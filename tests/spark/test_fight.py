@@ -30,13 +30,14 @@ DEADLINE_S = 180
 class Holder:
     """One process of ``holder.py``, in a process group of its own."""
 
-    def __init__(self, folder: Path, name: str, ended_by: contextlib.ExitStack) -> None:
+    def __init__(self, folder: Path, name: str, ended_by: contextlib.ExitStack, jars: str = "") -> None:
         command = [
             sys.executable,
             str(Path(__file__).with_name("holder.py")),
             str(folder / "checkpoints"),
             str(folder / name),
             str(os.getpid()),
+            jars,
         ]
         self.process = subprocess.Popen(
             command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, start_new_session=True, bufsize=1
@@ -94,10 +95,14 @@ class Holder:
             for pid in reversed(pids):
                 os.kill(pid, signal.SIGCONT)
 
-    def end(self) -> None:
+    def kill(self) -> None:
         """Kill the process and its JVM."""
         os.killpg(self.process.pid, signal.SIGKILL)
         self.process.wait()
+
+    def end(self) -> None:
+        if self.process.poll() is None:
+            self.kill()
         self._reader.join()
         assert self.process.stdin is not None
         assert self.process.stdout is not None

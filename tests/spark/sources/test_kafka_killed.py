@@ -1,0 +1,58 @@
+"""Workers that read from Kafka are killed in the midst of a backlog; each record is written once."""
+
+import contextlib
+import json
+from pathlib import Path
+
+import pytest
+
+from coterie.spark.checkpoint import batch_in_flight, last_batch
+from coterie.spark.plugins import source_end
+from coterie.spark.sources.kafka import KafkaSource
+from tests.spark.conftest import Rig
+from tests.spark.sources.test_kafka import Kafka, kafka
+from tests.spark.test_fight import Holder, directories, wait_until
+
+__all__ = ["kafka"]
+
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
+
+BATCHES = 40
+ROWS = 50
+"""Of a batch."""
+
+
+def test_each_record_is_written_once_though_its_workers_are_killed(rig: Rig, kafka: Kafka, tmp_path: Path) -> None:
+    kafka.create("killed", 2)
+    kafka.produce_rows("killed", 2, each=BATCHES * ROWS // 2)
+    config = kafka.config("killed", max__offsets__per__trigger=str(ROWS), format="parquet")
+    parts = KafkaSource.parts(source_end(config, {}).config)
+    task = {"name": "fight", "task.class": "FileSink", "task.index": "0", "task.count": "1"}
+    start = f"start {tmp_path.name} {json.dumps({**config, **task, 'task.parts': json.dumps(parts)})}"
+    jars = rig.spark_runtime._living().spark.sparkContext.getConf().get("spark.driver.extraClassPath")
+    in_flight: list[str] = []
+
+    def committed(holder: Holder) -> int:
+        return max((last_batch(path / "commits") or 0 for path in directories(holder, tmp_path)), default=0)
+
+    def is_in_batch(holder: Holder) -> bool:
+        return any(batch_in_flight(path) is not None for path in directories(holder, tmp_path))
+
+    with contextlib.ExitStack() as stack:
+        for number in range(3):
+            holder = Holder(tmp_path, f"worker-{number}", stack, jars or "")
+            holder.hear("ready")
+            holder.tell(start)
+            in_flight.append(holder.hear("holds").split()[2])
+            if number == 2:
+                break
+            before = committed(holder)
+            wait_until(lambda: committed(holder) >= before + 8, "eight batches were committed")  # noqa: B023
+            wait_until(lambda: is_in_batch(holder), "a batch is in flight")  # noqa: B023
+            holder.kill()
+            assert committed(holder) < BATCHES - 1, "the backlog was read before the kill"
+        wait_until(lambda: len(kafka.rows("killed")) >= BATCHES * ROWS, "all rows are there")
+        holder.ask("stop", "stopped")
+    assert in_flight[0] == "-"
+    assert in_flight[1:] != ["-", "-"], "no kill fell into a batch"
+    assert kafka.rows("killed") == list(range(BATCHES * ROWS))
