@@ -19,6 +19,7 @@ from coterie.nouns.errors import ConfigError
 from coterie.nouns.jobs import ConnectorName
 from coterie.spark.checkpoint import last_batch
 from coterie.spark.plugins import source_end
+from coterie.spark.seams import Share
 from coterie.spark.sources.kafka import KafkaSource
 from coterie.spark.sources.kafka_client import has_jars
 from coterie.spark.sources.kafka_positions import KafkaPart
@@ -325,10 +326,15 @@ async def test_a_connector_needs_rights_on_its_topic_and_on_no_group_and_shows_n
             start = await rig.start(config | overrides, "secured")
             await rig.wait_until(lambda: len(secured.rows("secured")) == 20)
             await rig.runtime.stop(start.task, grace_ms=20_000)
+        own = source_end({**config, **overrides, "name": "secured"}, {}).config
+        source = KafkaSource.of(own, Share(index=0, count=1, parts=tuple(KafkaSource.parts(own))))
+        rows = source.read(rig.spark_runtime._living().spark, tmp_path / "checkpoint")
+        plan = rows._jdf.queryExecution().toString()
         wrong = {name: value.replace("marks", "mark") for name, value in overrides.items()}
         (error,) = (await rig.runtime.validate(config | wrong, ())).values()
     assert "did not answer" in error[0]
-    assert PASSWORD not in caplog.text + str(error)
+    assert "secured" in plan
+    assert PASSWORD not in caplog.text + plan + str(error) + repr(source)
 
 
 async def test_a_batch_in_flight_whose_records_are_gone_is_finished_without_them_unless_the_config_forbids_it(
