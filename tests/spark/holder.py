@@ -1,7 +1,7 @@
 """A worker in small, as a process: one runtime, one task; does what it is told on stdin and says what happened.
 
-Arguments: the checkpoint location, a folder for temporary files, the process id of the parent, and a class path with
-jars for Spark, which may be empty.
+Arguments: the checkpoint location, a folder for temporary files, the process id of the parent, and the folder of jars
+for Spark, if it needs any.
 Commands, one a line: ``start <incarnation> <config>`` (take over and run), ``who`` (is it ours: ``yes``, ``no``),
 ``stop``. It ends at the end of stdin.
 It says ``ready <jvm pid>``, then for every start ``holds <starts> <batch in flight or ->``, or ``lost`` when another
@@ -20,7 +20,7 @@ from coterie.herder.seams import RuntimeDied, TaskDied, TaskHalted, TaskProgress
 from coterie.nouns.ids import Incarnation
 from coterie.nouns.jobs import ConnectorName, ConnectorTaskId
 from coterie.spark.runtime import SparkTaskRuntime
-from coterie.spark.settings import SparkConfig
+from coterie.spark.settings import JarSettings, SparkConfig
 
 TASK = ConnectorTaskId(ConnectorName("fight"), 0)
 
@@ -59,17 +59,14 @@ async def tell(runtime: SparkTaskRuntime) -> None:
                 say("died " + reason)
 
 
-async def main(checkpoints: Path, scratch: Path, jars: str) -> None:
+async def main(checkpoints: Path, scratch: Path, jars: Path | None) -> None:
     runtime = SparkTaskRuntime(
         SparkConfig(
             checkpoint_location=checkpoints,
             scratch=scratch,
             log_file=scratch / "spark.log",
-            settings={
-                "spark.master": "local[2]",
-                "spark.driver.memory": "512m",
-                **({"spark.driver.extraClassPath": jars} if jars else {}),
-            },
+            settings={"spark.master": "local[2]", "spark.driver.memory": "512m"},
+            jars=None if jars is None else JarSettings(folder=jars),
         )
     )
     await runtime.open()
@@ -99,4 +96,4 @@ async def main(checkpoints: Path, scratch: Path, jars: str) -> None:
 
 if __name__ == "__main__":
     end_with(int(sys.argv[3]))
-    asyncio.run(main(Path(sys.argv[1]), Path(sys.argv[2]), sys.argv[4]))
+    asyncio.run(main(Path(sys.argv[1]), Path(sys.argv[2]), Path(sys.argv[4]) if sys.argv[4:] else None))

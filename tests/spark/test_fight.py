@@ -30,14 +30,14 @@ DEADLINE_S = 180
 class Holder:
     """One process of ``holder.py``, in a process group of its own."""
 
-    def __init__(self, folder: Path, name: str, ended_by: contextlib.ExitStack, jars: str = "") -> None:
+    def __init__(self, folder: Path, name: str, ended_by: contextlib.ExitStack, jars: Path | None = None) -> None:
         command = [
             sys.executable,
             str(Path(__file__).with_name("holder.py")),
             str(folder / "checkpoints"),
             str(folder / name),
             str(os.getpid()),
-            jars,
+            *(() if jars is None else (str(jars),)),
         ]
         self.process = subprocess.Popen(
             command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, start_new_session=True, bufsize=1

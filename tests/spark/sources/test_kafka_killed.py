@@ -9,7 +9,6 @@ import pytest
 from coterie.spark.checkpoint import batch_in_flight, last_batch
 from coterie.spark.plugins import source_end
 from coterie.spark.sources.kafka import KafkaSource
-from tests.spark.conftest import Rig
 from tests.spark.sources.test_kafka import Kafka, kafka
 from tests.spark.test_fight import Holder, directories, wait_until
 
@@ -22,14 +21,15 @@ ROWS = 50
 """Of a batch."""
 
 
-def test_each_record_is_written_once_though_its_workers_are_killed(rig: Rig, kafka: Kafka, tmp_path: Path) -> None:
+def test_each_record_is_written_once_though_its_workers_are_killed(
+    spark_jars: Path, kafka: Kafka, tmp_path: Path
+) -> None:
     kafka.create("killed", 2)
     kafka.produce_rows("killed", 2, each=BATCHES * ROWS // 2)
     config = kafka.config("killed", max__offsets__per__trigger=str(ROWS), format="parquet")
     parts = KafkaSource.parts(source_end(config, {}).config)
     task = {"name": "fight", "task.class": "FileSink", "task.index": "0", "task.count": "1"}
     start = f"start {tmp_path.name} {json.dumps({**config, **task, 'task.parts': json.dumps(parts)})}"
-    jars = rig.spark_runtime._living().spark.sparkContext.getConf().get("spark.driver.extraClassPath")
     in_flight: list[str] = []
 
     def committed(holder: Holder) -> int:
@@ -40,7 +40,7 @@ def test_each_record_is_written_once_though_its_workers_are_killed(rig: Rig, kaf
 
     with contextlib.ExitStack() as stack:
         for number in range(3):
-            holder = Holder(tmp_path, f"worker-{number}", stack, jars or "")
+            holder = Holder(tmp_path, f"worker-{number}", stack, spark_jars)
             holder.hear("ready")
             holder.tell(start)
             in_flight.append(holder.hear("holds").split()[2])

@@ -36,6 +36,7 @@ from coterie.spark import converters
 from coterie.spark.checkpoint import batch_in_flight
 from coterie.spark.converters import Converter
 from coterie.spark.end_config import EndConfig
+from coterie.spark.jars import missing
 from coterie.spark.paths import SOURCE_GROUP
 from coterie.spark.positions import Positions
 from coterie.spark.seams import SMALL_BATCH_ROWS, Share
@@ -43,7 +44,6 @@ from coterie.spark.sources.kafka_client import (
     Edge,
     KafkaAdmin,
     TopicAbsentError,
-    has_jars,
     kafka_admin,
     unknown_properties,
 )
@@ -239,12 +239,8 @@ class KafkaSource:
     @classmethod
     def validate(cls, spark: SparkSession, config: EndConfig) -> dict[str, list[str]]:
         """Look at the jars first, then at the properties and schemas, and ask the cluster only when they are fine."""
-        if not has_jars():
-            return _refused_class(
-                config,
-                "The worker's JVM does not have Spark's Kafka connector: run `coterie jars fetch kafka` on every "
-                "worker, then restart the workers",
-            )
+        if (sentence := missing(spark, "kafka")) is not None:
+            return {"source.class" if "source.class" in config.config else "connector.class": [sentence]}
         found = converters.checked(config, "key") | converters.checked(config, "value")
         overrides = config.under(OVERRIDE)
         for name in sorted(OURS.keys() & overrides.keys()):
@@ -502,11 +498,6 @@ def _check_names(source: KafkaSource, spark: SparkSession) -> None:
         raise source.config.refused(
             "columns", f"value.schema has a column {', '.join(twice)} too; name that otherwise, or leave this one out"
         )
-
-
-def _refused_class(config: EndConfig, sentence: str) -> dict[str, list[str]]:
-    key = "source.class" if "source.class" in config.config else "connector.class"
-    return {key: [sentence]}
 
 
 def _gone(admin: KafkaAdmin, positions: Positions) -> dict[str, int]:

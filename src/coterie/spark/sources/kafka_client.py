@@ -9,17 +9,17 @@ from enum import Enum
 from typing import Any
 
 from py4j.protocol import Py4JJavaError
-from pyspark import SparkContext
 from pyspark.errors import IllegalArgumentException
+from pyspark.sql import SparkSession
 
 from coterie.nouns.errors import CoterieError, WorldError
+from coterie.spark.jars import missing
 from coterie.spark.positions import Positions
 from coterie.spark.sources.kafka_positions import KafkaPart
 from coterie.spark.transforms import first_sentence
 
 LIMIT_MS = 10_000
 """How long a cluster may take to answer one question."""
-_CLASS = "org.apache.spark.sql.kafka010.KafkaSourceProvider"
 
 
 class Edge(Enum):
@@ -39,30 +39,22 @@ class TopicAbsentError(CoterieError):
         super().__init__(f"There is no topic {', '.join(self.topics)}")
 
 
-def jvm() -> Any:
+def _jvm() -> Any:
     """The JVM of this worker's Spark session.
 
-    :raises WorldError: when there is none.
+    :raises WorldError: when there is none, or it lacks a jar.
     """
-    context = SparkContext._active_spark_context
-    if context is None or context._jvm is None:
+    spark = SparkSession._instantiatedSession
+    if spark is None:
         raise WorldError("Spark is not running here")
-    return context._jvm
-
-
-def has_jars() -> bool:
-    """Whether the JVM can read from Kafka."""
-    java = jvm()
-    try:
-        java.java.lang.Class.forName(_CLASS, False, java.java.lang.Thread.currentThread().getContextClassLoader())
-    except Py4JJavaError:
-        return False
-    return True
+    if (sentence := missing(spark, "kafka")) is not None:
+        raise WorldError(sentence)
+    return spark._jvm
 
 
 def unknown_properties(names: Iterable[str]) -> list[str]:
     """Those of ``names`` that are no properties of Kafka's consumer."""
-    known = jvm().org.apache.kafka.clients.consumer.ConsumerConfig.configNames()
+    known = _jvm().org.apache.kafka.clients.consumer.ConsumerConfig.configNames()
     return sorted(name for name in names if not known.contains(name))
 
 
@@ -70,9 +62,10 @@ def unknown_properties(names: Iterable[str]) -> list[str]:
 def kafka_admin(properties: Mapping[str, str]) -> Iterator["KafkaAdmin"]:
     """A client with ``properties`` of a consumer, closed at the end.
 
-    :raises WorldError: when the properties make no client: a file that is not there, a host that has no address.
+    :raises WorldError: when the JVM lacks a jar, or the properties make no client: a file that is not there, a host
+        that has no address.
     """
-    java = jvm()
+    java = _jvm()
     clients = java.org.apache.kafka.clients.admin
     known = clients.AdminClientConfig.configNames()
     own = java.java.util.Properties()
