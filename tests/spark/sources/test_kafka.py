@@ -5,13 +5,11 @@ import logging
 import re
 import shutil
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 import pytest
-from confluent_kafka import Producer, TopicPartition
-from confluent_kafka.admin import AdminClient, NewPartitions, NewTopic
+from confluent_kafka.admin import NewPartitions
 
 from coterie.config.security import KafkaSecurity
 from coterie.kafka.security import java_settings, librdkafka_settings
@@ -24,71 +22,11 @@ from coterie.spark.sources.kafka import KafkaSource
 from coterie.spark.sources.kafka_positions import KafkaPart
 from tests.broker.secured import PASSWORD, USER, secured_broker
 from tests.certificates import Authority
-from tests.kafka.embedded_broker import EmbeddedBroker
 from tests.ports import free_port
 from tests.spark.conftest import Rig, rows_of
+from tests.spark.sources.kafka_topics import Kafka
 
 pytestmark = [pytest.mark.spark, pytest.mark.asyncio(loop_scope="session"), pytest.mark.timeout(300)]
-
-
-class Kafka:
-    """A broker, a folder for output, and configs of connectors that read from the one and write to the other."""
-
-    def __init__(self, servers: str, out: Path, security: Mapping[str, Any] | None = None) -> None:
-        self.servers = servers
-        self.out = out
-        self._client: dict[str, Any] = {"bootstrap.servers": servers, **(security or {})}
-        self.admin = AdminClient(self._client)
-        self.next_row = 0
-
-    def create(self, topic: str, partitions: int) -> None:
-        for future in self.admin.create_topics([NewTopic(topic, partitions, 1)]).values():
-            future.result(30)
-
-    def delete(self, topic: str) -> None:
-        for future in self.admin.delete_topics([topic]).values():
-            future.result(30)
-
-    def produce(self, topic: str, partition: int, values: Sequence[bytes | None], timestamp_ms: int = 0) -> None:
-        producer = Producer(self._client)
-        for value in values:
-            producer.produce(topic, value, key=b"k", partition=partition, headers=[("h", b"1")], timestamp=timestamp_ms)
-        assert producer.flush(30) == 0
-
-    def produce_rows(self, topic: str, partitions: int, each: int = 20) -> None:
-        """JSON rows, numbered over all calls, to each partition."""
-        for partition in range(partitions):
-            rows = range(self.next_row, self.next_row + each)
-            self.produce(topic, partition, [b'{"row": %d}' % row for row in rows])
-            self.next_row += each
-
-    def delete_before(self, topic: str, partition: int, offset: int) -> None:
-        """As retention does."""
-        for future in self.admin.delete_records([TopicPartition(topic, partition, offset)]).values():
-            future.result(30)
-
-    def config(self, topic: str, **keys: str) -> dict[str, str]:
-        """A sink connector whose source has no prefix, as in Connect."""
-        return {
-            "connector.class": "FileSink",
-            "tasks.max": "1",
-            "trigger.interval.ms": "0",
-            "topics": topic,
-            "consumer.override.bootstrap.servers": self.servers,
-            "value.converter": "org.apache.kafka.connect.json.JsonConverter",
-            "value.converter.schemas.enable": "false",
-            "value.schema": "row BIGINT",
-            "format": "json",
-            "path": str(self.out / topic),
-        } | {key.replace("__", "."): value for key, value in keys.items()}
-
-    def rows(self, topic: str) -> list[int]:
-        return rows_of(self.out / topic)
-
-
-@pytest.fixture
-def kafka(spark_jars: Path, rig: Rig, embedded_broker: EmbeddedBroker, tmp_path: Path) -> Kafka:
-    return Kafka(embedded_broker.bootstrap_servers, tmp_path)
 
 
 def starts(config: Mapping[str, str], *, is_first: bool = True) -> list[int]:

@@ -9,10 +9,8 @@ import pytest
 from coterie.spark.checkpoint import batch_in_flight, last_batch
 from coterie.spark.plugins import source_end
 from coterie.spark.sources.kafka import KafkaSource
-from tests.spark.sources.test_kafka import Kafka, kafka
-from tests.spark.test_fight import Holder, directories, wait_until
-
-__all__ = ["kafka"]
+from tests.spark.holders import Holder, directories, wait_until
+from tests.spark.sources.kafka_topics import Kafka
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
 

@@ -1,0 +1,110 @@
+"""Processes of ``holder.py``, told over stdin what to do."""
+
+import contextlib
+import os
+import queue
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+DEADLINE_S = 180
+
+
+class Holder:
+    """One process of ``holder.py``, in a process group of its own."""
+
+    def __init__(self, folder: Path, name: str, ended_by: contextlib.ExitStack, jars: Path | None = None) -> None:
+        command = [
+            sys.executable,
+            str(Path(__file__).with_name("holder.py")),
+            str(folder / "checkpoints"),
+            str(folder / name),
+            str(os.getpid()),
+            *(() if jars is None else (str(jars),)),
+        ]
+        self.process = subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, start_new_session=True, bufsize=1
+        )
+        self._lines: queue.Queue[str] = queue.Queue()
+        # A daemon: pytest can end, and the holder with it, also where end() was not called.
+        self._reader = threading.Thread(target=self._read, daemon=True)
+        self._reader.start()
+        ended_by.callback(self.end)
+        self.jvm = 0
+        self.checkpoints = folder / "checkpoints"
+        self.start = ""
+        """The command that starts the task of the test that runs."""
+
+    def _read(self) -> None:
+        assert self.process.stdout is not None
+        for line in self.process.stdout:
+            self._lines.put(line.strip())
+
+    def tell(self, command: str) -> None:
+        assert self.process.stdin is not None
+        self.process.stdin.write(command + "\n")
+
+    def hear(self, first: str) -> str:
+        """Wait for a line that begins so; anything else that is said before is a failure."""
+        line = self._lines.get(timeout=DEADLINE_S)
+        assert line.startswith(first), line
+        return line
+
+    def hear_of(self, *answers: str) -> str:
+        """Wait for one of these answers; a run may be told as taken before it."""
+        while (line := self._lines.get(timeout=DEADLINE_S)) == "taken":
+            pass
+        assert line.startswith(answers), line
+        return line
+
+    def ask(self, command: str, *answers: str) -> str:
+        self.tell(command)
+        return self.hear_of(*answers)
+
+    def said(self) -> list[str]:
+        lines = []
+        while not self._lines.empty():
+            lines.append(self._lines.get())
+        return lines
+
+    @contextlib.contextmanager
+    def stopped(self, *, jvm_too: bool) -> Iterator[None]:
+        pids = [self.process.pid, self.jvm] if jvm_too else [self.process.pid]
+        try:
+            for pid in pids:
+                os.kill(pid, signal.SIGSTOP)
+            yield
+        finally:
+            for pid in reversed(pids):
+                os.kill(pid, signal.SIGCONT)
+
+    def kill(self) -> None:
+        """Kill the process and its JVM."""
+        os.killpg(self.process.pid, signal.SIGKILL)
+        self.process.wait()
+
+    def end(self) -> None:
+        if self.process.poll() is None:
+            self.kill()
+        self._reader.join()
+        assert self.process.stdin is not None
+        assert self.process.stdout is not None
+        self.process.stdin.close()
+        self.process.stdout.close()
+
+
+def wait_until(true: Callable[[], bool], what: str) -> None:
+    deadline = time.monotonic() + DEADLINE_S
+    while not true():
+        assert time.monotonic() < deadline, f"waited in vain until {what}"
+        time.sleep(0.02)
+
+
+def directories(holder: Holder, folder: Path) -> list[Path]:
+    """The checkpoint of the test's task; there is to be one."""
+    task = holder.checkpoints / f"fight-{folder.name}" / "0"
+    return [path for path in task.iterdir() if path.is_dir() and not path.name.startswith(".")]

@@ -1,0 +1,65 @@
+"""Topics of a broker with numbered rows, and configs of connectors that read them."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from confluent_kafka import Producer, TopicPartition
+from confluent_kafka.admin import AdminClient, NewTopic
+
+from tests.spark.conftest import rows_of
+
+
+class Kafka:
+    """A broker, a folder for output, and configs of connectors that read from the one and write to the other."""
+
+    def __init__(self, servers: str, out: Path, security: Mapping[str, Any] | None = None) -> None:
+        self.servers = servers
+        self.out = out
+        self._client: dict[str, Any] = {"bootstrap.servers": servers, **(security or {})}
+        self.admin = AdminClient(self._client)
+        self.next_row = 0
+
+    def create(self, topic: str, partitions: int) -> None:
+        for future in self.admin.create_topics([NewTopic(topic, partitions, 1)]).values():
+            future.result(30)
+
+    def delete(self, topic: str) -> None:
+        for future in self.admin.delete_topics([topic]).values():
+            future.result(30)
+
+    def produce(self, topic: str, partition: int, values: Sequence[bytes | None], timestamp_ms: int = 0) -> None:
+        producer = Producer(self._client)
+        for value in values:
+            producer.produce(topic, value, key=b"k", partition=partition, headers=[("h", b"1")], timestamp=timestamp_ms)
+        assert producer.flush(30) == 0
+
+    def produce_rows(self, topic: str, partitions: int, each: int = 20) -> None:
+        """JSON rows, numbered over all calls, to each partition."""
+        for partition in range(partitions):
+            rows = range(self.next_row, self.next_row + each)
+            self.produce(topic, partition, [b'{"row": %d}' % row for row in rows])
+            self.next_row += each
+
+    def delete_before(self, topic: str, partition: int, offset: int) -> None:
+        """As retention does."""
+        for future in self.admin.delete_records([TopicPartition(topic, partition, offset)]).values():
+            future.result(30)
+
+    def config(self, topic: str, **keys: str) -> dict[str, str]:
+        """A sink connector whose source has no prefix, as in Connect."""
+        return {
+            "connector.class": "FileSink",
+            "tasks.max": "1",
+            "trigger.interval.ms": "0",
+            "topics": topic,
+            "consumer.override.bootstrap.servers": self.servers,
+            "value.converter": "org.apache.kafka.connect.json.JsonConverter",
+            "value.converter.schemas.enable": "false",
+            "value.schema": "row BIGINT",
+            "format": "json",
+            "path": str(self.out / topic),
+        } | {key.replace("__", "."): value for key, value in keys.items()}
+
+    def rows(self, topic: str) -> list[int]:
+        return rows_of(self.out / topic)
