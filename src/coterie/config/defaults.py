@@ -17,7 +17,8 @@ TASK_SHUTDOWN_GRACEFUL_TIMEOUT_MS = 5_000
 INTER_WORKER_KEY_TTL_MS = 3_600_000
 INTER_WORKER_ALGORITHM = "HmacSHA256"
 """Of the session key, of signatures, and the only one that is accepted (KIP-507)."""
-MAVEN_CENTRAL = "https://repo1.maven.org/maven2"
+_MAVEN_CENTRAL_HOST = "repo1.maven.org"
+MAVEN_CENTRAL = f"https://{_MAVEN_CENTRAL_HOST}/maven2"
 
 # -- the embedded broker (`broker.settings`) ---------------------------------------------------------------------------
 
