@@ -20,7 +20,7 @@ fmt: .venv/dev.stamp  ## format the code
 	$(BIN)/ruff check --fix .
 
 test: .venv/dev.stamp  ## every test
-	PYTHONDEVMODE=1 $(BIN)/python -m pytest -q -n 2 --dist loadgroup
+	PYTHONDEVMODE=1 $(BIN)/python -m pytest -q -n 3 --dist loadgroup
 
 soak: .venv/dev.stamp  ## the tests that take minutes: rolling updates of real processes, more ways of living with a JVM
 	@echo "Further groups with a Kafka Connect worker, then rolling updates from eager, compatible and sessioned, with a"

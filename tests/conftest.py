@@ -28,14 +28,16 @@ settings.load_profile("tests")
 
 @pytest.hookimpl(tryfirst=True)  # xdist reads the groups in the same hook
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Where tests run side by side, one process has all that need Spark, and one all that need a real Kafka."""
+    """Where tests run side by side, one process has all that share a Spark session, one all that start workers as
+    processes, and one all that need a real Kafka."""
     is_here = {"kafka": is_fetched(), "spark": not jars.lacking()}
     for item in items:
         if any(item.get_closest_marker(marker) for marker, here in is_here.items() if not here):
             # The first of these tests waits for the fetch. A session's fixture that fails by a test's time limit fails
             # all of them.
             item.add_marker(pytest.mark.timeout(2 * FETCH_TIMEOUT_S), append=False)
-        for group, markers in (("spark", ("spark", "processes")), ("kafka", ("kafka", "interop"))):
+        groups = (("processes", ("processes",)), ("spark", ("spark",)), ("kafka", ("kafka", "interop")))
+        for group, markers in groups:
             if any(item.get_closest_marker(marker) for marker in markers):
                 item.add_marker(pytest.mark.xdist_group(group))
                 break
