@@ -12,7 +12,7 @@ from coterie.spark.sources.kafka import KafkaSource
 from tests.spark.holders import Holder, directories, wait_until
 from tests.spark.sources.kafka_topics import Kafka
 
-pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.spark, pytest.mark.soak, pytest.mark.timeout(600)]
 
 BATCHES = 40
 ROWS = 50
