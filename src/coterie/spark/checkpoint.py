@@ -93,7 +93,7 @@ def task_folder(location: Path, task: ConnectorTaskId, incarnation: Incarnation)
 
 NAME_BYTES_MAX = 255 - len(f"-{TASKS_MAX}--") - 2 * len(uuid.UUID(int=0).hex)
 """How long a connector's :func:`safe_name` may be. File systems take names of 255 bytes, and the longest name that is
-made of a connector's is that of a folder in which a sink stages: task number, lineage and an id of its own follow."""
+made of a connector's is that of a folder in which a sink stages: task number, lineage and a fresh id follow."""
 
 
 def safe_name(text: str) -> str:

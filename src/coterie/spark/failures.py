@@ -1,4 +1,4 @@
-"""What a query failed of, told from the cause: one line for whoever reads the status, then the stack."""
+"""The trace of a failed query: its cause in one line, then the stack."""
 
 import re
 import traceback

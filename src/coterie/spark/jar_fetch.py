@@ -131,7 +131,7 @@ def _part(folder: Path, jar: Jar) -> Iterator[Part]:
 
 
 def _sweep(folder: Path) -> None:
-    """Remove the files of fetches that were killed: nobody holds their locks any more."""
+    """Remove the files of fetches that were killed: their locks are free."""
     for path in folder.glob(f".*.jar.*{_PART}"):
         with suppress(OSError), path.open("rb") as file:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -60,7 +60,7 @@ def _too_long(name: str) -> str | None:
 
 @dataclass(frozen=True, slots=True)
 class _OneOf(OneOf):
-    """A check that has a sentence of its own for values of Connect that are refused here."""
+    """A check with a separate sentence for values of Connect that are refused here."""
 
     refused: Mapping[str, str]
 

@@ -230,7 +230,7 @@ class KafkaSource:
     config: EndConfig = field(repr=False)
     share: Share
     has_lost_in_flight: bool = False
-    """Whether records of the batch in flight were gone when the query was last started; :meth:`read` says so."""
+    """Whether records of the batch in flight were gone when the query was last started; :meth:`read` sets it."""
 
     @classmethod
     def definition(cls, config: EndConfig) -> Definition:
@@ -346,7 +346,7 @@ class KafkaSource:
             assigned.setdefault(part.topic, []).append(part.partition)
         options = {
             # No group is joined. Consumers are cached by group and partition, whatever their other properties are, so
-            # that each start needs a group of its own: Spark appends a fresh id.
+            # that each start needs another group: Spark appends a fresh id.
             "groupIdPrefix": f"connect-{self.config.config['name']}",
             **{f"kafka.{name}": value for name, value in self.consumer.items()},
             "assign": json.dumps(assigned),
