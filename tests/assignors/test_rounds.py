@@ -185,6 +185,7 @@ class Histories(RuleBasedStateMachine):
             # A job that was returned in this very round does not run yet, so its move follows in the next round.
             put_off = self.last.optimum - sum(map(len, made))
             assert put_off <= sum(len(self.returned(member)) for member in self.before), "nothing else is put off"
+            assert self.next_round().optimum == put_off, "the next round moves what was put off"
 
     @invariant()
     def the_order_of_members_does_not_matter(self) -> None:
@@ -241,6 +242,19 @@ class Histories(RuleBasedStateMachine):
             now_ms=self.now_ms,
             policy=self.policy,
             known_delay_ms=self.known_before_ms,
+        )
+
+    def next_round(self) -> RoundOutcome:
+        """The round that follows this one if nothing else happens."""
+        assert self.last is not None
+        return assign(
+            self.last.memory,
+            configured=self.configured,
+            members={m: replace(view, owned=self.last.assignments[m].whole) for m, view in self.before.items()},
+            generation=Generation(self.generation + 1),
+            last_completed_generation=Generation(self.generation),
+            now_ms=self.now_ms,
+            policy=self.policy,
         )
 
     def compute(self, *, delivered: bool = True) -> None:
