@@ -1,0 +1,83 @@
+"""Which task reads what: by the parts named for it, or by the hash of a file's path. Deterministic on every worker."""
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+
+from coterie.spark.positions import Positions
+
+
+class SplitFunction(StrEnum):
+    """How tasks are told apart. A value never changes its meaning: generations on disk name it."""
+
+    PARTS_V1 = "parts-v1"
+    """A task reads the parts that are named for it."""
+    PATH_HASH_V0 = "path-hash-v0"
+    """A task reads the files whose URI, as ``RawLocalFileSystem`` writes it (``file:/a%20b``), hashes to its number."""
+    PATH_HASH_V1 = "path-hash-v1"
+    """A task reads the files whose URI without scheme and authority (``/a%20b``) hashes to its number."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Split:
+    """What each task of a generation reads."""
+
+    function: SplitFunction
+    tasks: tuple[tuple[str, ...], ...]
+    """The parts of each task, by its number. With a hash all tasks look at the same parts."""
+
+    def own(self, task: int, positions: Positions) -> dict[str, int]:
+        """Those of ``positions`` that are the task's."""
+        if self.function is SplitFunction.PARTS_V1:
+            return {part: positions[part] for part in self.tasks[task] if part in positions}
+        return {uri: at for uri, at in positions.items() if self._hashed(uri) == task}
+
+    def _hashed(self, uri: str) -> int:
+        text = without_authority(uri) if self.function is SplitFunction.PATH_HASH_V1 else _uri_v0(uri)
+        return murmur3(text.encode()) % len(self.tasks)
+
+
+def without_authority(uri: str) -> str:
+    """The path of a URI as it is written there: ``file:///a%20b`` and ``file:/a%20b`` are one file."""
+    return re.sub(r"^[^:/]+:(//[^/]*)?", "", uri)
+
+
+def sql_hash_v1(count: int) -> str:
+    """:attr:`SplitFunction.PATH_HASH_V1` as an expression of Spark SQL: the number of the task that reads a row."""
+    return f"pmod(hash(regexp_replace(_metadata.file_path, '^[^:/]+:(//[^/]*)?', '')), {count})"
+
+
+def murmur3(data: bytes, seed: int = 42) -> int:
+    """Spark's ``hash`` of a string, signed: Murmur3-32, in which the bytes of the tail are mixed one by one, signed."""
+    mixed = seed
+    whole = len(data) - len(data) % 4
+    words = [int.from_bytes(data[at : at + 4], "little") for at in range(0, whole, 4)]
+    tail = [byte - 256 if byte > 127 else byte for byte in data[whole:]]
+    for word in words + tail:
+        scrambled = word * 0xCC9E2D51 & 0xFFFFFFFF
+        mixed ^= _rotated(scrambled, 15) * 0x1B873593 & 0xFFFFFFFF
+        mixed = _rotated(mixed, 13) * 5 + 0xE6546B64 & 0xFFFFFFFF
+    mixed ^= len(data)
+    mixed = (mixed ^ mixed >> 16) * 0x85EBCA6B & 0xFFFFFFFF
+    mixed = (mixed ^ mixed >> 13) * 0xC2B2AE35 & 0xFFFFFFFF
+    mixed ^= mixed >> 16
+    return mixed - 0x100000000 if mixed & 0x80000000 else mixed
+
+
+def _rotated(word: int, bits: int) -> int:
+    return (word << bits | word >> 32 - bits) & 0xFFFFFFFF
+
+
+def _uri_v0(uri: str) -> str:
+    return f"file:{without_authority(uri)}"
+
+
+def gathered(parked: Positions, read: Mapping[int, Positions], split: Split) -> dict[str, int]:
+    """The positions of a whole connector from what was ``read`` in the checkpoint of each task."""
+    merged = dict(parked)
+    for task, positions in sorted(read.items()):
+        own = split.own(task, positions)
+        assert split.function is not SplitFunction.PARTS_V1 or not own.keys() & (merged.keys() - parked.keys())
+        merged |= own
+    return merged

@@ -1,0 +1,380 @@
+"""A connector in small: tasks that plan, write and commit batches as Spark does, without Spark; and its owners.
+
+Rows are names. A batch puts the rows of its task under its lineage and number, once; a sink that replays does the same.
+"""
+
+import json
+import os
+import random
+import uuid
+from collections import Counter
+from pathlib import Path
+from typing import ClassVar
+
+from coterie.spark.checkpoint import HeldCheckpoint, batch_in_flight, is_taken, last_batch, take_over
+from coterie.spark.fence import Fence
+from coterie.spark.generations.layout import GenerationId, generation_folder, standing
+from coterie.spark.generations.manifest import Manifest, Plan, read_plan
+from coterie.spark.generations.resplit import Finisher, OvertakenError, adopt, close, release, retire_old
+from coterie.spark.generations.split import Split, SplitFunction
+from coterie.spark.generations.stores import FilePositions, KafkaPart, KafkaPositions, PositionStore
+from coterie.spark.generations.taking import GenerationAbsentError, GenerationClosedError, is_closed, take_open
+
+
+class Source:
+    """What there is to read; grows while the tasks read."""
+
+    function: ClassVar[SplitFunction]
+    store: PositionStore
+
+    def grow(self, rng: random.Random) -> None:
+        raise NotImplementedError
+
+    def rows(self) -> list[str]:
+        """All rows that there are."""
+        raise NotImplementedError
+
+    def parts(self, rng: random.Random | None) -> list[str]:
+        """The parts that there are now; without ``rng`` all that ever were."""
+        raise NotImplementedError
+
+    def starts(self) -> dict[str, int]:
+        """Where a part begins that was never read."""
+        raise NotImplementedError
+
+    def plan(self, checkpoint: Path, number: int, parts: tuple[str, ...], rng: random.Random | None) -> str | None:
+        """The offset at the end of the next batch; None when there is nothing new."""
+        raise NotImplementedError
+
+    def batch(self, checkpoint: Path, number: int, manifest: Manifest, task: int) -> list[str]:
+        """The rows of a planned batch."""
+        raise NotImplementedError
+
+
+class Files(Source):
+    """A folder. Every task looks at all files, and reads those that hash to it."""
+
+    function = SplitFunction.PATH_HASH_V1
+    store = FilePositions()
+
+    def __init__(self) -> None:
+        self.names: list[str] = []
+
+    def grow(self, rng: random.Random) -> None:
+        self.names += [f"file:///in/{len(self.names) + number}.csv" for number in range(rng.randrange(1, 4))]
+
+    def rows(self) -> list[str]:
+        return list(self.names)
+
+    def parts(self, rng: random.Random | None) -> list[str]:
+        return ["/in"]
+
+    def starts(self) -> dict[str, int]:
+        return {}
+
+    def plan(self, checkpoint: Path, number: int, parts: tuple[str, ...], rng: random.Random | None) -> str | None:
+        log = checkpoint / "sources" / "0"
+        last = last_batch(log)
+        seen = {path for entry in range((-1 if last is None else last) + 1) for path in _entries(log, entry)}
+        before = _log_offset(checkpoint, number - 1)
+        end = -1 if last is None else last
+        if new := [name for name in self.names if name not in seen]:
+            end += 1
+            new = new[: None if rng is None else rng.randrange(1, 4)]
+            lines = [json.dumps({"path": name, "timestamp": 1, "batchId": end}) for name in new]
+            write_as_spark(log / str(end), "\n".join(["v1", *lines]))
+        return json.dumps({"logOffset": end}) if end > before else None
+
+    def batch(self, checkpoint: Path, number: int, manifest: Manifest, task: int) -> list[str]:
+        log = checkpoint / "sources" / "0"
+        first, last = _log_offset(checkpoint, number - 1) + 1, _log_offset(checkpoint, number)
+        names = {path: 1 for entry in range(first, last + 1) for path in _entries(log, entry)}
+        return sorted(manifest.split.own(task, names))
+
+
+class Topic(Source):
+    """A topic whose partitions grow, and grow in number. Some may be out of sight for a while."""
+
+    function = SplitFunction.PARTS_V1
+    store = KafkaPositions()
+
+    def __init__(self, *, new_parts_at_latest: bool = False) -> None:
+        self.ends = [0, 0]
+        self._at_latest = new_parts_at_latest
+
+    def grow(self, rng: random.Random) -> None:
+        if rng.random() < 0.1 and len(self.ends) < 7:
+            self.ends.append(0)
+        self.ends[rng.randrange(len(self.ends))] += rng.randrange(1, 6)
+
+    def rows(self) -> list[str]:
+        return [f"{partition}:{offset}" for partition, end in enumerate(self.ends) for offset in range(end)]
+
+    def parts(self, rng: random.Random | None) -> list[str]:
+        all_ = [str(KafkaPart(topic="t", partition=number, topic_id="id")) for number in range(len(self.ends))]
+        return all_ if rng is None or rng.random() < 0.7 else rng.sample(all_, rng.randrange(1, len(all_)))
+
+    def starts(self) -> dict[str, int]:
+        return dict(zip(self.parts(None), self.ends if self._at_latest else [0] * len(self.ends), strict=True))
+
+    def plan(self, checkpoint: Path, number: int, parts: tuple[str, ...], rng: random.Random | None) -> str | None:
+        before = self._offsets(checkpoint, number - 1)
+        most = 1000 if rng is None else rng.randrange(1, 5)
+        after = {p: min(at + most, self.ends[int(p)]) for p, at in before.items()}
+        return json.dumps({"t": after}) if after != before else None
+
+    def batch(self, checkpoint: Path, number: int, manifest: Manifest, task: int) -> list[str]:
+        before, after = self._offsets(checkpoint, number - 1), self._offsets(checkpoint, number)
+        return [f"{p}:{offset}" for p in after for offset in range(before[p], after[p])]
+
+    def _offsets(self, checkpoint: Path, number: int) -> dict[str, int]:
+        if number >= 0:
+            line = (checkpoint / "offsets" / str(number)).read_text().splitlines()[2]
+        else:
+            line = (checkpoint / "sources" / "0" / "0").read_text().splitlines()[1]
+        offsets: dict[str, int] = json.loads(line).get("t", {})
+        return offsets
+
+
+class World:
+    """One connector, the config topic, and where its tasks write."""
+
+    def __init__(self, folder: Path, source: Source, rng: random.Random) -> None:
+        self.connector, self.out = folder / "c-i", folder / "out"
+        self.source = source
+        self.rng = rng
+        self.topic: list[Manifest] = []
+        self.is_over = False
+        self.generations = 0
+        self.overtaken = 0
+        self.doubts: list[str] = []
+
+    # -- tasks --------------------------------------------------------------------------------------------------------
+
+    def run_task(self) -> None:
+        """Start any task of the generation that was published last, wherever it runs already, and run some batches."""
+        if not self.topic:
+            return
+        manifest = self.topic[-1]
+        task = self.rng.randrange(len(manifest.split.tasks))
+        generation = generation_folder(self.connector, manifest.generation.number)
+        try:
+            held = take_open(generation, manifest.generation, task)
+            for _ in range(self.rng.randrange(1, 5)):
+                if is_taken(held.path):
+                    return
+                if is_closed(generation):
+                    break
+                self.run_batch(manifest, task, held, self.rng)
+        except (GenerationClosedError, GenerationAbsentError):
+            return
+        except OSError as error:
+            if error.filename is not None and not is_taken(held.path):
+                raise
+            return
+        if is_closed(generation):
+            release(generation, task)
+
+    def run_batch(self, manifest: Manifest, task: int, held: HeldCheckpoint, rng: random.Random | None) -> bool:
+        """Run the batch in flight, else the next one if there is something to read."""
+        path = held.path
+        number = batch_in_flight(path)
+        if number is None:
+            number = self.plan_batch(manifest, task, held, rng)
+            if number is None:
+                return False
+        rows = self.source.batch(path, number, manifest, task)
+        self.put(manifest, task, held.lineage, number, rows)
+        write_as_spark(path / "commits" / str(number), "v1\n{}")
+        return True
+
+    def plan_batch(self, manifest: Manifest, task: int, held: HeldCheckpoint, rng: random.Random | None) -> int | None:
+        """The number of the batch that now is in flight; None when there is nothing new to read."""
+        planned = last_batch(held.path / "offsets")
+        number = 0 if planned is None else planned + 1
+        line = self.source.plan(held.path, number, manifest.split.tasks[task], rng)
+        if line is None:
+            return None
+        write_as_spark(held.path / "offsets" / str(number), f"v1\n{{}}\n{line}")
+        return number
+
+    def finish_batch(self, manifest: Manifest, task: int, held: HeldCheckpoint) -> None:
+        try:
+            if batch_in_flight(held.path) is not None:
+                self.run_batch(manifest, task, held, None)
+        except OSError as error:
+            if not is_taken(held.path):
+                raise
+            raise OvertakenError from error
+
+    def put(self, manifest: Manifest, task: int, lineage: str, number: int, rows: list[str]) -> None:
+        folder = self.out / f"{task}-{lineage}"
+        folder.mkdir(parents=True, exist_ok=True)
+        staged = folder / f".{uuid.uuid4().hex}"
+        staged.write_text(json.dumps(rows))
+        try:
+            os.link(staged, folder / str(number))
+        except FileExistsError:
+            before = json.loads((folder / str(number)).read_text())
+            if before != rows:
+                self.doubts.append(f"batch {number} of {task}-{lineage} had {before}, and then {rows}")
+        staged.unlink()
+
+    # -- before generations --------------------------------------------------------------------------------------------
+
+    @property
+    def flat(self) -> Manifest:
+        """Of three tasks that split as generation 0 does."""
+        return Manifest(
+            generation=GenerationId(number=0, id="flat"),
+            split=Split(function=SplitFunction.PATH_HASH_V0, tasks=(("/in",),) * 3),
+            config={},
+            schema=None,
+            positions={},
+            parked={},
+        )
+
+    def lay_flat(self) -> list[HeldCheckpoint]:
+        """Leave what a connector without generations leaves: two tasks have read, one is in a batch, one never ran."""
+        held = [take_over(self.connector / str(task)) for task in range(2)]
+        for task, one in enumerate(held):
+            self.run_batch(self.flat, task, one, self.rng)
+        self.plan_batch(self.flat, 0, held[0], self.rng)
+        return held
+
+    def go_on_flat(self, task: int, held: HeldCheckpoint) -> None:
+        """What a query of generation 0 does until it notices that its checkpoint was taken."""
+        try:
+            while not self.is_over:
+                os.stat("/")
+                self.run_batch(self.flat, task, held, self.rng)
+        except OSError:
+            if not is_taken(held.path):
+                raise
+
+    # -- owners -------------------------------------------------------------------------------------------------------
+
+    def finisher(self) -> Finisher:
+        return Finisher(connector=self.connector, store=self.source.store, run_batch=self.finish_batch, fence=Fence())
+
+    def own(self) -> None:
+        """What an owner of the connector does, and any other worker after silence: split anew, finish, publish."""
+        finisher = self.finisher()
+        number = standing(self.connector)
+        try:
+            if number is None:
+                finisher.begin(self.plan(1))
+            else:
+                generation = generation_folder(self.connector, number)
+                if number == 0:
+                    adopt(self.connector, self.flat)
+                if read_plan(generation) is None and (number == 0 or self.rng.random() < 0.5):
+                    close(self.connector, self.plan(number + 1))
+                if is_closed(generation):
+                    finisher.finish(number)
+        except OvertakenError:
+            self.overtaken += 1
+            return
+        except OSError:
+            if standing(self.connector) == number:
+                raise
+            return
+        self.publish(finisher.newest())
+        retire_old(self.connector)
+
+    def publish(self, manifest: Manifest) -> None:
+        os.stat("/")
+        self.topic.append(manifest)
+
+    def plan(self, number: int, rng: random.Random | None = None) -> Plan:
+        parts = self.source.parts(rng or self.rng)
+        count = self.rng.randrange(1, 5)
+        if self.source.function is SplitFunction.PARTS_V1:
+            tasks = tuple(filter(None, (tuple(parts[task::count]) for task in range(count))))
+        else:
+            tasks = tuple(tuple(parts) for _ in range(count))
+        return Plan(
+            generation=GenerationId(number=number, id=uuid.uuid4().hex),
+            split=Split(function=self.source.function, tasks=tasks),
+            config={"tasks.max": str(count)},
+            schema=None,
+            starts=self.source.starts(),
+        )
+
+    # -- the play -----------------------------------------------------------------------------------------------------
+
+    def worker(self) -> None:
+        """What each worker does, again and again."""
+        while not self.is_over:
+            os.stat("/")
+            if self.rng.random() < 0.3:
+                self.own()
+            else:
+                self.run_task()
+
+    def drain(self) -> None:
+        """In calm weather: read everything that there is, in a last generation of one task with all parts."""
+        number = standing(self.connector)
+        finisher = self.finisher()
+        if number == 0:
+            adopt(self.connector, self.flat)
+            close(self.connector, self.plan(1))
+        if number is None:
+            number = finisher.begin(self.plan(1)).generation.number
+        elif is_closed(generation_folder(self.connector, number)):
+            number = finisher.finish(number).generation.number
+        parts = self.source.parts(None)
+        last = Plan(
+            generation=GenerationId(number=number + 1, id="last"),
+            split=Split(function=self.source.function, tasks=(tuple(parts),)),
+            config={},
+            schema=None,
+            starts=self.source.starts(),
+        )
+        close(self.connector, last)
+        manifest = finisher.finish(number)
+        retire_old(self.connector)
+        held = take_open(generation_folder(self.connector, number + 1), manifest.generation, 0)
+        while self.run_batch(manifest, 0, held, None):
+            pass
+        self.generations = number + 1
+
+    def check(self) -> None:
+        """Each row stands once, every replay had the rows of before, and the folder is swept."""
+        written: Counter[str] = Counter()
+        for folder in self.out.glob("*"):
+            for path in folder.glob("[0-9]*"):
+                written.update(json.loads(path.read_text()))
+        rows = self.source.rows()
+        lost = [row for row in rows if not written[row]]
+        doubled = [row for row in rows if written[row] > 1]
+        if lost or doubled or self.doubts:
+            raise AssertionError(f"lost {lost}, doubled {doubled}, {self.doubts}")
+        assert sum(written.values()) == len(rows)
+        visible = sorted(name for name in os.listdir(self.connector) if (self.connector / name).is_dir())
+        assert visible == sorted(f"gen-{number}" for number in (self.generations - 1, self.generations))
+
+
+def write_as_spark(path: Path, text: str) -> None:
+    """Write aside and rename; folders that are missing are made again, as Spark does with the fast settings."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    aside = path.with_name(f".{path.name}.{uuid.uuid4().hex}.tmp")
+    aside.write_text(text)
+    if path.exists():
+        raise FileExistsError(path)
+    aside.rename(path)
+
+
+def _entries(log: Path, number: int) -> list[str]:
+    try:
+        lines = (log / str(number)).read_text().splitlines()[1:]
+    except FileNotFoundError:
+        return []
+    return [json.loads(line)["path"] for line in lines if line]
+
+
+def _log_offset(checkpoint: Path, number: int) -> int:
+    if number < 0:
+        return -1
+    line = (checkpoint / "offsets" / str(number)).read_text().splitlines()[2]
+    return int(json.loads(line)["logOffset"])
