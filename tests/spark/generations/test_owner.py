@@ -1,0 +1,159 @@
+"""The worker that has a connector: when it makes a generation, and when it leaves the newest one as it is."""
+
+import threading
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from coterie.nouns.errors import WorldError
+from coterie.spark.checkpoint import take_over
+from coterie.spark.fence import Fence, FencedError
+from coterie.spark.generations.layout import GenerationId
+from coterie.spark.generations.manifest import Manifest, Plan
+from coterie.spark.generations.owner import Owner, Wanted
+from coterie.spark.generations.resplit import Finisher, close, release
+from coterie.spark.generations.split import Split, SplitFunction
+from coterie.spark.generations.stores import FilePositions, KafkaPart, KafkaPositions
+from coterie.spark.generations.taking import is_closed, take_open
+
+CONFIG = {"sink.format": "json", "sink.path": "/out", "sink.option.compression": "gzip", "transforms": "t"}
+PARTS = tuple(str(KafkaPart(topic="t", partition=number, topic_id="i")) for number in range(3))
+
+
+def finisher(connector: Path, fence: Fence | None = None) -> Finisher:
+    def run_batch(manifest: Manifest, task: int, held: object) -> None:
+        raise AssertionError("no batch is in flight")
+
+    return Finisher(connector=connector, store=KafkaPositions(), run_batch=run_batch, fence=fence or Fence())
+
+
+def owner(connector: Path, **keys: Any) -> Owner:
+    return Owner(finisher(connector), **{"grace_ms": 0, "silence_ms": 200} | keys)
+
+
+def wanted(*tasks: Sequence[str], known: bool = True, asked: list[str] | None = None, **config: str) -> Wanted:
+    def starts(parts: Sequence[str]) -> dict[str, int]:
+        if asked is not None:
+            asked.extend(parts)
+        return dict.fromkeys(parts, 3)
+
+    return Wanted(
+        config=CONFIG | {key.replace("__", "."): value for key, value in config.items()},
+        split=Split(function=SplitFunction.PARTS_V1, tasks=tuple(tuple(parts) for parts in tasks)),
+        starts=starts,
+        is_known=known,
+        flat=None,
+    )
+
+
+def test_the_first_generation_is_made_once(tmp_path: Path) -> None:
+    first = owner(tmp_path / "c").settle(wanted(PARTS, known=False))
+    assert first.positions == dict.fromkeys(PARTS, 3)
+    assert owner(tmp_path / "c").settle(wanted(PARTS)) == first
+
+
+@pytest.mark.parametrize("changed", [wanted(PARTS, transforms="u"), wanted(PARTS, sink__option__compression="none")])
+def test_what_keeps_the_checkpoints_makes_no_generation(tmp_path: Path, changed: Wanted) -> None:
+    first = owner(tmp_path).settle(wanted(PARTS, known=False))
+    assert owner(tmp_path).settle(changed) == first
+    assert not is_closed(tmp_path / "gen-1")
+
+
+@pytest.mark.parametrize(
+    "changed", [wanted(PARTS, sink__path="/other"), wanted(PARTS[:1], PARTS[1:]), wanted(PARTS[:2])]
+)
+def test_another_sink_another_split_and_other_parts_make_one(tmp_path: Path, changed: Wanted) -> None:
+    owner(tmp_path).settle(wanted(PARTS, known=False))
+    second = owner(tmp_path).settle(changed)
+    assert second.generation.number == 2
+    assert (second.split, second.config) == (changed.split, changed.config)
+    assert {**second.positions, **second.parked} == dict.fromkeys(PARTS, 3)
+
+
+def test_only_of_new_parts_the_source_is_asked_where_they_begin(tmp_path: Path) -> None:
+    asked: list[str] = []
+    for parts in (PARTS[:1], PARTS[:2], PARTS[1:2], PARTS):
+        owner(tmp_path).settle(wanted(parts, known=bool(asked), asked=asked))
+    assert asked == list(PARTS)
+
+
+def test_no_connector_that_has_run_begins_again_where_its_checkpoints_are_not_found(tmp_path: Path) -> None:
+    with pytest.raises(WorldError, match=r"share checkpoint\.location"):
+        owner(tmp_path / "elsewhere").settle(wanted(PARTS))
+    assert not (tmp_path / "elsewhere").exists()
+
+
+def test_a_re_split_that_another_worker_has_begun_is_finished_before_ours(tmp_path: Path) -> None:
+    owner(tmp_path).settle(wanted(PARTS, known=False))
+    theirs = Split(function=SplitFunction.PARTS_V1, tasks=(PARTS[:1], PARTS[1:]))
+    generation = GenerationId(number=2, id="theirs")
+    close(tmp_path, plan(generation, theirs))
+    assert owner(tmp_path).settle(wanted(PARTS)).generation.number == 3
+    close(tmp_path, plan(GenerationId(number=4, id="theirs"), theirs))
+    assert owner(tmp_path).settle(wanted(PARTS[:1], PARTS[1:])).generation == GenerationId(number=4, id="theirs")
+
+
+def plan(generation: GenerationId, split: Split) -> Plan:
+    return Plan(generation=generation, split=split, config=CONFIG, schema=None, starts={})
+
+
+def test_tasks_have_the_grace_to_stop_and_no_longer_than_they_need(tmp_path: Path) -> None:
+    first = owner(tmp_path).settle(wanted(PARTS, known=False))
+    held = take_open(tmp_path / "gen-1", first.generation, 0)
+
+    def stop_when_closed() -> None:
+        while not is_closed(tmp_path / "gen-1"):
+            threading.Event().wait(0.01)
+        assert held.path.is_dir(), "not taken before it was released"
+        release(tmp_path / "gen-1", 0)
+
+    runtime = threading.Thread(target=stop_when_closed)
+    runtime.start()
+    assert owner(tmp_path, grace_ms=60_000).settle(wanted(PARTS[:1], PARTS[1:])).generation.number == 2
+    runtime.join()
+    # The second task never says that it stopped.
+    release(tmp_path / "gen-2", 0)
+    assert owner(tmp_path, grace_ms=100).settle(wanted(PARTS)).generation.number == 3
+
+
+def test_after_silence_an_overtaken_finisher_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    owner(tmp_path).settle(wanted(PARTS, known=False))
+    commit: Callable[..., None] = Finisher.commit
+    commits: list[int] = []
+
+    def commit_late(self: Finisher, number: int, held: Any) -> None:
+        commits.append(number)
+        if len(commits) == 1:
+            finisher(tmp_path).take(number)
+        commit(self, number, held)
+
+    monkeypatch.setattr(Finisher, "commit", commit_late)
+    assert owner(tmp_path).settle(wanted(PARTS[:1], PARTS[1:])).generation.number == 2
+    assert commits == [1, 1]
+
+
+def test_a_worker_that_may_act_no_longer_stops_waiting(tmp_path: Path) -> None:
+    owner(tmp_path).settle(wanted(PARTS, known=False))
+    fence = Fence()
+    fence.close()
+    with pytest.raises(FencedError):
+        Owner(finisher(tmp_path, fence), grace_ms=60_000).settle(wanted(PARTS[:1], PARTS[1:]))
+
+
+def test_checkpoints_from_before_generations_become_the_first_one_at_once(tmp_path: Path) -> None:
+    take_over(tmp_path / "0")
+    split = Split(function=SplitFunction.PATH_HASH_V0, tasks=(("/in",), ("/in",)))
+    flat = Manifest(
+        generation=GenerationId(number=0, id="flat"), split=split, config=CONFIG, schema=None, positions={}, parked={}
+    )
+    now = Wanted(
+        config=CONFIG,
+        split=Split(function=SplitFunction.PATH_HASH_V1, tasks=split.tasks),
+        starts=lambda parts: {},
+        is_known=True,
+        flat=flat,
+    )
+    files = Finisher(connector=tmp_path, store=FilePositions(), run_batch=finisher(tmp_path).run_batch, fence=Fence())
+    assert Owner(files, grace_ms=60_000).settle(now).generation.number == 1
