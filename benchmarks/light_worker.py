@@ -15,6 +15,7 @@ from benchmarks.diary import line_of
 from coterie.cli import parent
 from coterie.cli.workers import compose, settings_file
 from coterie.herder.seams import TaskEvent, TaskHalted, TaskProgressed, TaskStart
+from coterie.nouns.ids import Incarnation
 from coterie.nouns.jobs import ConnectorName, ConnectorTaskId
 
 TICK_S = 0.1
@@ -50,9 +51,16 @@ class LightRuntime:
         return {}
 
     async def split(
-        self, connector: ConnectorName, config: Mapping[str, str], checkpointed: Sequence[Mapping[str, str]]
+        self,
+        connector: ConnectorName,
+        incarnation: Incarnation,
+        config: Mapping[str, str],
+        checkpointed: Sequence[Mapping[str, str]],
     ) -> Sequence[Mapping[str, str]]:
         return [{**config, "task": f"{connector}-{number}"} for number in range(int(config["tasks.max"]))]
+
+    async def finish(self, connector: ConnectorName, incarnation: Incarnation) -> Sequence[Mapping[str, str]] | None:
+        raise AssertionError("no task is closed here")
 
     async def start(self, start: TaskStart) -> None:
         self._note("start", start.task)

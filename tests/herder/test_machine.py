@@ -35,7 +35,7 @@ from coterie.herder.requests import (
     RequestRefused,
     SetTargetState,
 )
-from coterie.herder.seams import TaskDied, TaskEvent, TaskHalted, TaskProgressed, TaskStart
+from coterie.herder.seams import TaskClosed, TaskDied, TaskEvent, TaskHalted, TaskProgressed, TaskStart
 from coterie.herder.timers import RetryDue
 from coterie.herder.work import Failed, Running, Taken
 from coterie.nouns.ids import ConfigOffset, Incarnation, WorkerUrl
@@ -382,9 +382,10 @@ class World:
                 TaskDied(task=task, trace="no", is_held=True, can_restart=False),
                 TaskDied(task=task, trace="no", is_held=False),
                 TaskHalted(task=task),
+                TaskClosed(task=task),
             ]
             event = self.rng.choice(events)
-            if isinstance(event, TaskHalted) or (isinstance(event, TaskDied) and not event.is_held):
+            if isinstance(event, TaskHalted | TaskClosed) or (isinstance(event, TaskDied) and not event.is_held):
                 self.active.discard(task)
             self.by_hand.tell(event)
 

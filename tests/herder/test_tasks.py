@@ -1,5 +1,6 @@
 """Tasks that were halted without the herder; all else that befalls tasks is in `test_machine`."""
 
+from coterie.herder import config_records
 from coterie.herder.messages import (
     RestartTask,
     Say,
@@ -10,14 +11,16 @@ from coterie.herder.messages import (
     TaskStopped,
     TimerFired,
 )
-from coterie.herder.seams import TaskDied, TaskHalted, TaskProgressed
+from coterie.herder.seams import TaskClosed, TaskDied, TaskHalted, TaskProgressed
 from coterie.herder.timers import RestartDue
-from coterie.herder.work import Running
+from coterie.herder.work import Closed, Running, Starting
 from coterie.nouns.jobs import ConnectorTaskId
 from coterie.nouns.membership import Lost, ProvedUntil
 from coterie.nouns.states import State
-from tests.herder.builders import BORN, DEALT, TASKS, only
+from tests.herder.builders import BORN, DEALT, ORDERS, TASKS, only
 from tests.herder.by_hand import SESSION_TIMEOUT_MS, ByHand, proved
+
+RESPLIT = config_records.task_config_lines(ORDERS, [{"share": "new"}] * 2)
 
 
 def working() -> ByHand:
@@ -198,3 +201,52 @@ def test_a_query_that_dies_before_its_start_returned_is_started_again() -> None:
     assert not restarts(herder, after_ms=1_000), "one chore at a time"
     herder.tell(TaskStarted(task=TASKS[0]))
     assert herder.take(RestartTask)
+
+
+def test_a_closed_task_starts_again_only_with_another_config() -> None:
+    herder = working()
+    for task in TASKS:
+        herder.tell(TaskClosed(task=task))
+    herder.tell(proved(sent_at_ms=herder.now_ms + 1))
+    assert not herder.take(StartTask)
+    assert not herder.take(StopTask)
+    assert not herder.herder.work.active_tasks
+    herder.write(*RESPLIT)
+    assert [order.start.config for order in herder.take(StartTask)] == [{"share": "new"}] * 2
+
+
+def test_a_task_whose_generation_is_closed_when_it_starts_waits_whichever_is_told_first() -> None:
+    for closed_first in (True, False):
+        herder = working()
+        herder.write(*RESPLIT)
+        for stop in herder.take(StopTask):
+            herder.tell(TaskStopped(task=stop.task))
+        starts = herder.take(StartTask)
+        assert {order.start.task for order in starts} == set(TASKS)
+        for order in starts:
+            events: list[TaskClosed | TaskStarted] = [
+                TaskClosed(task=order.start.task),
+                TaskStarted(task=order.start.task),
+            ]
+            for event in events if closed_first else reversed(events):
+                herder.tell(event)
+        states = [run.state for run in herder.herder.work.runs.values()]
+        assert all(isinstance(state, Closed) for state in states), states
+        assert not herder.take(StartTask)
+
+
+def test_a_task_that_was_closed_while_it_was_stopped_looks_for_its_generation_again() -> None:
+    herder = working()
+    herder.write(*RESPLIT)
+    for stop in herder.take(StopTask):
+        herder.tell(TaskClosed(task=stop.task))
+        herder.tell(TaskStopped(task=stop.task))
+    assert all(isinstance(run.state, Starting) for run in herder.herder.work.runs.values())
+
+
+def test_a_closed_task_is_shown_as_restarting() -> None:
+    herder = working()
+    herder.tell(TaskClosed(task=TASKS[0]))
+    shown = herder.herder.work.shown[TASKS[0]]
+    assert shown is not None
+    assert shown[0] is State.RESTARTING

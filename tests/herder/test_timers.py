@@ -6,7 +6,7 @@ import pytest
 
 from coterie.herder.messages import TimerFired
 from coterie.herder.requests import OwnWrite, RequestId
-from coterie.herder.timers import HerderTimer, LookDue, RequestDue, RestartDue, RetryDue, Timer
+from coterie.herder.timers import ClosedDue, HerderTimer, LookDue, RequestDue, RestartDue, RetryDue, Timer
 from tests.herder.builders import ORDERS, TASKS, working
 
 TIMERS: list[Timer] = [
@@ -16,6 +16,7 @@ TIMERS: list[Timer] = [
     LookDue(id=OwnWrite(number=7)),
     RetryDue(connector=ORDERS),
     RestartDue(task=TASKS[0]),
+    ClosedDue(connector=ORDERS),
 ]
 
 

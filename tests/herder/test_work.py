@@ -6,6 +6,7 @@ import pytest
 
 from coterie.herder.seams import TaskStart
 from coterie.herder.work import (
+    Closed,
     Dead,
     Failed,
     NotStarted,
@@ -24,6 +25,7 @@ STATES: dict[type[RunState], tuple[RunState, bool]] = {
     NotStarted: (NotStarted(), False),
     Failed: (Failed(start=START, trace=""), False),
     Taken: (Taken(at_ms=0), False),
+    Closed: (Closed(start=START), False),
     Starting: (Starting(start=START), True),
     Running: (Running(start=START, has_progressed=False, deaths=0), True),
     # The checkpoint of a query that died is held until the task is stopped.

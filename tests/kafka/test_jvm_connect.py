@@ -24,6 +24,7 @@ from coterie.cli.plan import preview
 from coterie.cli.workers import commands
 from coterie.herder.seams import TaskStart
 from coterie.nouns.errors import WorldError
+from coterie.nouns.ids import Incarnation
 from coterie.nouns.jobs import ConnectorName
 from coterie.nouns.membership import Assigned
 from coterie.rest.leader import open_client
@@ -78,10 +79,14 @@ class LightRuntime(SimulatedRuntime):
     """Tasks that only say that they run, of all classes but the one that is Kafka's own."""
 
     async def split(
-        self, connector: ConnectorName, config: Mapping[str, str], checkpointed: Sequence[Mapping[str, str]]
+        self,
+        connector: ConnectorName,
+        incarnation: Incarnation,
+        config: Mapping[str, str],
+        checkpointed: Sequence[Mapping[str, str]],
     ) -> Sequence[Mapping[str, str]]:
         self._check(config)
-        tasks = await super().split(connector, config, checkpointed)
+        tasks = await super().split(connector, incarnation, config, checkpointed)
         # What Kafka's own workers need, and add themselves where they split a connector.
         return [{**task, "task.class": TASK_CLASSES[config["connector.class"]]} for task in tasks]
 

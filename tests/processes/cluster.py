@@ -243,7 +243,7 @@ class Cluster:
     def starts(self, connector: str) -> dict[int, int]:
         """How often each task of ``connector`` has been started, by the number in its checkpoint's name."""
         counts: dict[int, int] = {}
-        for folder in self.checkpoints.glob(f"{connector}-*/*"):
+        for folder in self.checkpoints.glob(f"{connector}-*/gen-*/[0-9]*"):
             counts[int(folder.name)] = max(
                 (int(held.name.partition("-")[0]) for held in folder.iterdir() if held.is_dir()), default=0
             )

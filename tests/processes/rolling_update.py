@@ -218,7 +218,7 @@ class RollingUpdate:
         return {
             f"{name}-{folder.name}": max(int(held.name.partition("-")[0]) for held in folder.iterdir() if held.is_dir())
             for name in CONNECTORS
-            for folder in self.checkpoints.glob(f"{name}-*/*")
+            for folder in self.checkpoints.glob(f"{name}-*/gen-*/[0-9]*")
         }
 
     def _batches(self, name: str) -> dict[tuple[str, int], list[int]]:

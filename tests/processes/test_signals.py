@@ -38,6 +38,6 @@ def test_a_worker_whose_group_gets_sigterm_ends_its_batches_and_then_its_jvm(clu
     assert working.wait(within_s=60) == 0
     working.wait_gone()
     assert_quiet(working)
-    held = [folder for folder in cluster.checkpoints.glob("ending-*/*/*-*") if (folder / "commits").is_dir()]
+    held = [folder for folder in cluster.checkpoints.glob("ending-*/gen-*/[0-9]*/*-*") if (folder / "commits").is_dir()]
     assert len(held) == TASKS
     assert [batch_in_flight(folder) for folder in held] == [None] * TASKS

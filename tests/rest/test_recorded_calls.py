@@ -7,6 +7,7 @@ from typing import Any
 
 from coterie.herder.seams import TaskStart
 from coterie.nouns.errors import WorldError
+from coterie.nouns.ids import Incarnation
 from coterie.rest.app import CONNECT_VERSION
 from tests.rest.served import Served, ServedCluster
 from tests.worker.simulated import SimulatedRuntime, until
@@ -36,7 +37,11 @@ class RecordedRuntime(SimulatedRuntime):
         await super().start(start)
 
     async def split(
-        self, connector: str, config: Mapping[str, str], checkpointed: Sequence[Mapping[str, str]]
+        self,
+        connector: str,
+        incarnation: Incarnation,
+        config: Mapping[str, str],
+        checkpointed: Sequence[Mapping[str, str]],
     ) -> Sequence[Mapping[str, str]]:
         count = int(config["tasks.max"])
         return [{"task.class": f"task {number}", **config} for number in range(count)]

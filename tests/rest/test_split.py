@@ -7,6 +7,7 @@ import httpx
 
 from coterie.engine.log import NewLine
 from coterie.nouns.errors import ConfigError
+from coterie.nouns.ids import Incarnation
 from coterie.nouns.jobs import ConnectorName, ConnectorTaskId
 from coterie.spark.validation import split_errors
 from tests.rest.served import Served, ServedCluster
@@ -26,9 +27,13 @@ class FixedSplitRuntime(SimulatedRuntime):
         return split_errors(config, int(config["tasks.max"]), checkpointed)
 
     async def split(
-        self, connector: ConnectorName, config: Mapping[str, str], checkpointed: Sequence[Mapping[str, str]]
+        self,
+        connector: ConnectorName,
+        incarnation: Incarnation,
+        config: Mapping[str, str],
+        checkpointed: Sequence[Mapping[str, str]],
     ) -> Sequence[Mapping[str, str]]:
-        tasks = await super().split(connector, config, checkpointed)
+        tasks = await super().split(connector, incarnation, config, checkpointed)
         if errors := split_errors(config, len(tasks), checkpointed):
             raise ConfigError(errors)
         return [{**task, "task.count": str(len(tasks))} for task in tasks]

@@ -15,6 +15,7 @@ from coterie.herder.seams import RuntimeDied, TaskDied, TaskEvent, TaskRuntime, 
 from coterie.nouns.ids import Incarnation
 from coterie.nouns.jobs import ConnectorName, ConnectorTaskId
 from coterie.spark.runtime import SparkTaskRuntime
+from coterie.spark.session import Session
 from coterie.spark.settings import JarSettings, SparkConfig
 from tests.kafka.real_kafka import NotToBeHad
 
@@ -68,7 +69,7 @@ class Rig:
 
     async def start(self, config: Mapping[str, str], name: str = "c", index: int = 0) -> TaskStart:
         """Split and start task ``index`` of a connector of this name."""
-        tasks = await self.runtime.split(ConnectorName(name), config, ())
+        tasks = await self.runtime.split(ConnectorName(name), Incarnation("i"), config, ())
         task = ConnectorTaskId(ConnectorName(name), index)
         start = TaskStart(task=task, incarnation=Incarnation("i"), config=tasks[index])
         await self.runtime.start(start)
@@ -86,6 +87,17 @@ class Rig:
         async with asyncio.timeout(60):
             while not true():  # noqa: ASYNC110 - what is awaited are files that another process writes
                 await asyncio.sleep(0.05)
+
+
+class Lent:
+    """A worker's view of the session of all tests: the tasks are its own, and the JVM is not."""
+
+    def __init__(self, session: Session) -> None:
+        self.spark = session.spark
+        self.jvm_pid = session.jvm_pid
+
+    def close(self) -> None:
+        pass
 
 
 @pytest_asyncio.fixture(scope="session", loop_scope="session")

@@ -2,8 +2,8 @@
 
 Arguments: the checkpoint location, a folder for temporary files, the process id of the parent, and the folder of jars
 for Spark, if it needs any.
-Commands, one a line: ``start <incarnation> <config>`` (take over and run), ``who`` (is it ours: ``yes``, ``no``),
-``stop``. It ends at the end of stdin.
+Commands, one a line: ``start <incarnation> <config>`` (split, take over and run), ``who`` (is it ours: ``yes``,
+``no``), ``stop``. It ends at the end of stdin.
 It says ``ready <jvm pid>``, then for every start ``holds <starts> <batch in flight or ->``, or ``lost`` when another
 took it from us at once; and ``taken``, ``failed <trace>`` or ``died <reason>`` when that happens.
 """
@@ -16,7 +16,7 @@ import signal
 import sys
 from pathlib import Path
 
-from coterie.herder.seams import RuntimeDied, TaskDied, TaskHalted, TaskProgressed, TaskStart
+from coterie.herder.seams import RuntimeDied, TaskClosed, TaskDied, TaskHalted, TaskProgressed, TaskStart
 from coterie.nouns.ids import Incarnation
 from coterie.nouns.jobs import ConnectorName, ConnectorTaskId
 from coterie.spark.runtime import SparkTaskRuntime
@@ -49,7 +49,7 @@ def say(line: str) -> None:
 async def tell(runtime: SparkTaskRuntime) -> None:
     while True:
         match await runtime.next_event():
-            case TaskProgressed() | TaskHalted():
+            case TaskProgressed() | TaskHalted() | TaskClosed():
                 pass
             case TaskDied(is_held=False):
                 say("taken")
@@ -76,8 +76,9 @@ async def main(checkpoints: Path, scratch: Path, jars: Path | None) -> None:
         while line := (await asyncio.to_thread(sys.stdin.readline)).strip():
             command, *words = line.split(" ", 2)
             if command == "start":
-                config = json.loads(words[1])
-                await runtime.start(TaskStart(task=TASK, incarnation=Incarnation(words[0]), config=config))
+                incarnation = Incarnation(words[0])
+                (config,) = await runtime.split(TASK.connector, incarnation, json.loads(words[1]), ())
+                await runtime.start(TaskStart(task=TASK, incarnation=incarnation, config=config))
                 held = runtime.held(TASK)
                 if held is None:
                     say("lost")

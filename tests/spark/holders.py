@@ -106,5 +106,5 @@ def wait_until(true: Callable[[], bool], what: str) -> None:
 
 def directories(holder: Holder, folder: Path) -> list[Path]:
     """The checkpoint of the test's task; there is to be one."""
-    task = holder.checkpoints / f"fight-{folder.name}" / "0"
+    task = holder.checkpoints / f"fight-{folder.name}" / "gen-1" / "0"
     return [path for path in task.iterdir() if path.is_dir() and not path.name.startswith(".")]

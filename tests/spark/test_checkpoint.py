@@ -8,18 +8,16 @@ from pathlib import Path
 import pytest
 
 from coterie.nouns.errors import WorldError
-from coterie.nouns.ids import Incarnation
-from coterie.nouns.jobs import ConnectorName, ConnectorTaskId
 from coterie.spark import checkpoint
 from coterie.spark.checkpoint import (
     NoExchangeError,
     check_location,
     exchange,
     is_taken,
+    make_first,
     safe_name,
     starts_of,
     take_over,
-    task_folder,
 )
 from coterie.spark.runtime import SparkTaskRuntime
 from coterie.spark.settings import SparkConfig
@@ -44,7 +42,10 @@ def test_a_location_that_is_missing_is_made_and_keeps_no_trace_of_the_check(tmp_
 
 
 @WAYS
-def test_the_first_start_makes_the_checkpoint_and_the_next_takes_it(tmp_path: Path, exchange_allowed: bool) -> None:
+def test_the_first_start_takes_the_checkpoint_and_the_next_takes_it_from_the_first(
+    tmp_path: Path, exchange_allowed: bool
+) -> None:
+    make_first(tmp_path / "task")
     first = take_over(tmp_path / "task", exchange_allowed=exchange_allowed)
     assert first.starts == 1
     assert first.batch_in_flight is None
@@ -62,11 +63,20 @@ def test_the_first_start_makes_the_checkpoint_and_the_next_takes_it(tmp_path: Pa
     assert os.listdir(second.path / "offsets") == ["0"]
 
 
+def test_taking_over_makes_nothing(tmp_path: Path) -> None:
+    with pytest.raises(WorldError, match="No such file"):
+        take_over(tmp_path / "task")
+    assert not os.listdir(tmp_path)
+
+
 def test_a_checkpoint_that_starts_from_nothing_has_a_lineage_of_its_own(tmp_path: Path) -> None:
+    for name in ("0", "1"):
+        make_first(tmp_path / name)
     assert take_over(tmp_path / "0").lineage != take_over(tmp_path / "1").lineage
 
 
 def test_a_writer_at_a_taken_path_is_stopped(tmp_path: Path) -> None:
+    make_first(tmp_path)
     first = take_over(tmp_path)
     take_over(tmp_path)
     with pytest.raises(NotADirectoryError):
@@ -76,6 +86,7 @@ def test_a_writer_at_a_taken_path_is_stopped(tmp_path: Path) -> None:
 def test_without_exchange_what_the_old_query_wrote_between_the_two_steps_is_taken_in(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    make_first(tmp_path)
     first = take_over(tmp_path)
     rename = Path.rename
     writes: list[int] = []
@@ -96,6 +107,7 @@ def test_without_exchange_what_the_old_query_wrote_between_the_two_steps_is_take
 
 
 def test_a_contender_that_died_after_its_rename_leaves_an_order_that_the_next_one_fulfils(tmp_path: Path) -> None:
+    make_first(tmp_path)
     first = take_over(tmp_path)
     dead = tmp_path / "2-dead"
     (tmp_path / f".close-{first.path.name}").touch()
@@ -113,11 +125,12 @@ def test_a_contender_that_died_after_its_rename_leaves_an_order_that_the_next_on
 def test_a_folder_whose_directory_was_deleted_is_refused_with_what_to_do(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    make_first(tmp_path)
     held = take_over(tmp_path)
     (held.path / "lineage").unlink()
     held.path.rmdir()
     monkeypatch.setattr(checkpoint, "PATIENCE_MS", 50)
-    with pytest.raises(WorldError, match="delete the folder"):
+    with pytest.raises(WorldError, match="see whether files were removed"):
         take_over(tmp_path)
 
 
@@ -135,16 +148,12 @@ def test_odd_names_become_safe_and_distinct_folders(name: str) -> None:
     assert safe == name or safe != safe_name(safe)
 
 
-def test_the_folder_of_a_task_tells_connector_incarnation_and_number(tmp_path: Path) -> None:
-    task = ConnectorTaskId(ConnectorName("my connector"), 3)
-    assert task_folder(tmp_path, task, Incarnation("abc")) == tmp_path / "my%20connector-abc" / "3"
-
-
 # -- many at once -----------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("way", ["exchange", "rename"])
 def test_many_processes_take_over_at_once_and_one_checkpoint_is_left(tmp_path: Path, way: str) -> None:
+    make_first(tmp_path)
     first = take_over(tmp_path)
     command = [sys.executable, str(Path(__file__).with_name("contender.py")), str(tmp_path), "40", way]
     contenders = [subprocess.Popen(command, stdout=subprocess.PIPE, text=True) for _ in range(5)]

@@ -53,9 +53,7 @@ def warm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Holder, Hol
 def two(tmp_path: Path, warm: tuple[Holder, Holder]) -> Iterator[tuple[Holder, Holder]]:
     """Both workers with a task of their own for one test."""
     config = {
-        "task.class": "FileSource",
-        "task.index": "0",
-        "task.count": "1",
+        "connector.class": "FileSource",
         "trigger.interval.ms": "0",
         "source.format": "csv",
         "source.path": str(tmp_path / "in"),

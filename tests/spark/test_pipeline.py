@@ -1,12 +1,16 @@
 """What a task's config is parsed to, and what is refused there."""
 
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
 
 from coterie.nouns.errors import ConfigError
 from coterie.spark.end_config import SINK, EndConfig
-from coterie.spark.pipeline import Pipeline, task_configs
+from coterie.spark.generations.layout import GenerationId
+from coterie.spark.generations.manifest import Plan
+from coterie.spark.generations.split import SplitFunction
+from coterie.spark.pipeline import Pipeline, split_of, task_configs
 from coterie.spark.seams import Share
 from coterie.spark.sinks.files import FileSink
 from coterie.spark.sources.files import FileSource
@@ -28,8 +32,15 @@ CONNECTOR = {
 }
 
 
+def configs_of(config: Mapping[str, str]) -> list[Mapping[str, str]]:
+    plan = Plan(
+        generation=GenerationId(number=1, id="a"), split=split_of(config, {}), config=config, schema=None, starts={}
+    )
+    return task_configs("c", config, plan.born({}))
+
+
 def test_a_task_config_becomes_a_pipeline_and_defaults_come_from_the_keys() -> None:
-    configs = task_configs("c", CONNECTOR, {}, ())
+    configs = configs_of(CONNECTOR)
     assert len(configs) == 3
     pipeline = Pipeline.of(configs[2], {})
     assert pipeline.source == FileSource(
@@ -38,7 +49,7 @@ def test_a_task_config_becomes_a_pipeline_and_defaults_come_from_the_keys() -> N
         columns="row BIGINT",
         max_files_per_trigger=None,
         options={"header": "true"},
-        share=Share(index=2, count=3, parts=("/in",)),
+        share=Share(index=2, count=3, parts=("/in",), function=SplitFunction.PATH_HASH_V1),
     )
     assert pipeline.sink == FileSink(format="parquet", path=Path("/out"), options={"compression": "gzip"})
     (kept,) = pipeline.transforms
@@ -47,11 +58,8 @@ def test_a_task_config_becomes_a_pipeline_and_defaults_come_from_the_keys() -> N
 
 
 def test_a_connector_without_tasks_max_has_one_task() -> None:
-    (only,) = task_configs("c", {key: value for key, value in CONNECTOR.items() if key != "tasks.max"}, {}, ())
-    assert (
-        Pipeline.of(only, {}).source
-        == Pipeline.of(task_configs("c", CONNECTOR | {"tasks.max": "1"}, {}, ())[0], {}).source
-    )
+    (only,) = configs_of({key: value for key, value in CONNECTOR.items() if key != "tasks.max"})
+    assert Pipeline.of(only, {}).source == Pipeline.of(configs_of(CONNECTOR | {"tasks.max": "1"})[0], {}).source
 
 
 @pytest.mark.parametrize(
@@ -69,22 +77,22 @@ def test_a_connector_without_tasks_max_has_one_task() -> None:
 )
 def test_a_value_that_is_not_valid_is_refused_by_its_key(changes: dict[str, str], key: str) -> None:
     with pytest.raises(ConfigError) as raised:
-        Pipeline.of({**task_configs("c", CONNECTOR, {}, ())[0], **changes}, {})
+        Pipeline.of({**configs_of(CONNECTOR)[0], **changes}, {})
     assert set(raised.value.errors) == {key}
 
 
 def test_a_connector_of_an_unknown_class_is_not_split() -> None:
     with pytest.raises(ConfigError, match="No such connector: Nothing"):
-        task_configs("c", CONNECTOR | {"connector.class": "Nothing"}, {}, ())
+        configs_of(CONNECTOR | {"connector.class": "Nothing"})
 
 
 def test_the_connectors_own_end_may_leave_its_prefix_out_and_either_end_may_be_its_own() -> None:
     def without(prefix: str, class_: str, **others: str) -> Pipeline:
         own = {key.removeprefix(prefix): value for key, value in CONNECTOR.items()}
-        (only,) = task_configs("c", own | {"connector.class": class_, "tasks.max": "1"} | others, {}, ())
+        (only,) = configs_of(own | {"connector.class": class_, "tasks.max": "1"} | others)
         return Pipeline.of(only, {})
 
-    (only,) = task_configs("c", CONNECTOR | {"tasks.max": "1"}, {}, ())
+    (only,) = configs_of(CONNECTOR | {"tasks.max": "1"})
     prefixed = Pipeline.of(only, {})
     assert without("source.", "FileSource") == prefixed
     assert without("sink.", "FileSink", **{"source.class": "FileSource"}) == prefixed

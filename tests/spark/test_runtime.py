@@ -45,23 +45,6 @@ async def test_rows_go_through_filter_and_cast_and_each_file_to_one_task(
     assert not os.listdir(tmp_path / "out" / "_staging")
 
 
-async def test_tasks_run_on_when_another_split_was_refused(rig: Rig, tmp_path: Path) -> None:
-    config = rig.config(tmp_path, tasks__max="2")
-    for number in range(8):
-        write_file(tmp_path / "in", f"{number}.csv", [(number, 1.0, 1)])
-    starts = [await rig.start(config, "refused", index) for index in range(2)]
-    await rig.wait_until(lambda: rows_of(tmp_path / "out") == list(range(8)))
-    held = [rig.spark_runtime.held(start.task) for start in starts]
-    errors = await rig.runtime.validate({**config, "tasks.max": "3"}, [start.config for start in starts])
-    assert set(errors) == {"tasks.max"}
-    for number in range(8, 16):
-        write_file(tmp_path / "in", f"{number}.csv", [(number, 1.0, 1)])
-    await rig.wait_until(lambda: rows_of(tmp_path / "out") == list(range(16)))
-    assert [rig.spark_runtime.held(start.task) for start in starts] == held, "the same starts, on the same checkpoints"
-    for start in starts:
-        await rig.runtime.stop(start.task, grace_ms=10_000)
-
-
 async def test_an_idle_look_is_progress(rig: Rig, tmp_path: Path) -> None:
     write_file(tmp_path / "in", "a.csv", [(1, 1.0, 1)])
     start = await rig.start(rig.config(tmp_path, trigger__interval__ms="200"), "idle")

@@ -10,12 +10,11 @@ import pytest_asyncio
 
 from coterie.spark import runtime as spark_runtime
 from coterie.spark.runtime import SparkTaskRuntime
-from coterie.spark.session import Session
 from coterie.spark.settings import SparkConfig
 from tests.kafka.embedded_broker import EmbeddedBroker
 from tests.processes.cluster import Feed
 from tests.processes.rolling_update import RollingUpdate
-from tests.spark.conftest import Rig
+from tests.spark.conftest import Lent, Rig
 from tests.worker.composed import Composed, ComposedFleet
 
 pytestmark = [
@@ -24,17 +23,6 @@ pytestmark = [
     pytest.mark.asyncio(loop_scope="session"),
     pytest.mark.timeout(600),
 ]
-
-
-class Lent:
-    """A worker's view of the session of all tests: the tasks are its own, and the JVM is not."""
-
-    def __init__(self, session: Session) -> None:
-        self.spark = session.spark
-        self.jvm_pid = session.jvm_pid
-
-    def close(self) -> None:
-        pass
 
 
 class Handle:

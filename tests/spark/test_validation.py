@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 from coterie.nouns.errors import ConfigError
+from coterie.nouns.ids import Incarnation
 from coterie.nouns.jobs import TASKS_MAX, ConnectorName
 from coterie.spark.checkpoint import NAME_BYTES_MAX
 from tests.spark.conftest import Rig
@@ -89,9 +90,10 @@ async def test_a_key_that_looks_like_a_slip_is_logged(
     assert lines == ["The key sorce.schema of connector flights is ignored; is source.schema meant?"]
 
 
-async def test_another_number_of_tasks_is_refused_where_there_are_checkpoints(rig: Rig, tmp_path: Path) -> None:
-    config = rig.config(tmp_path, tasks__max="2")
-    tasks = await rig.runtime.split(ConnectorName("c"), config, ())
+async def test_another_number_of_tasks_is_refused_where_positions_cannot_be_split_anew(rig: Rig) -> None:
+    config = {"connector.class": "RateSource", "tasks.max": "2", "sink.format": "noop"}
+    name, incarnation = ConnectorName("rate"), Incarnation("i")
+    tasks = await rig.runtime.split(name, incarnation, config, ())
     changed = {**config, "tasks.max": "3"}
     sentence = (
         "Invalid value 3 for configuration tasks.max: the connector has checkpoints of 2 task(s), made with "
@@ -101,19 +103,20 @@ async def test_another_number_of_tasks_is_refused_where_there_are_checkpoints(ri
     )
     assert await rig.runtime.validate(changed, tasks) == {"tasks.max": [sentence]}
     with pytest.raises(ConfigError, match="would lose rows and double others"):
-        await rig.runtime.split(ConnectorName("c"), changed, tasks)
+        await rig.runtime.split(name, incarnation, changed, tasks)
     without = {key: value for key, value in config.items() if key != "tasks.max"}
     assert "Invalid value 1 for" in (await rig.runtime.validate(without, tasks))["tasks.max"][0]
     assert set(await rig.runtime.validate({**config, "tasks.max": "0"}, tasks)) == {"tasks.max"}
-    for same in (config, {**config, **FILTER}, {**config, "trigger.interval.ms": "7"}):
-        assert await rig.runtime.validate(same, tasks) == {}
-        assert len(await rig.runtime.split(ConnectorName("c"), same, tasks)) == 2
+    same = {**config, "trigger.interval.ms": "7"}
+    assert await rig.runtime.validate(same, tasks) == {}
+    kept = await rig.runtime.split(name, incarnation, same, tasks)
+    assert [task["generation"] for task in kept] == [task["generation"] for task in tasks]
     assert await rig.runtime.validate(changed, ()) == {}, "a new connector may have any number"
 
 
 async def test_another_source_is_refused_where_there_are_checkpoints(rig: Rig, tmp_path: Path) -> None:
     config = rig.config(tmp_path)
-    tasks = await rig.runtime.split(ConnectorName("c"), config, ())
+    tasks = await rig.runtime.split(ConnectorName("c"), Incarnation("i"), config, ())
     out = {"sink.format": config["sink.format"], "sink.path": config["sink.path"]}
     rate = {"connector.class": "RateSource", **out}
     errors = await rig.runtime.validate(rate, tasks)
@@ -135,13 +138,19 @@ async def test_another_source_is_refused_where_there_are_checkpoints(rig: Rig, t
     )
     for changed, key in ((rate, "connector.class"), (json, "source.format")):
         with pytest.raises(ConfigError) as raised:
-            await rig.runtime.split(ConnectorName("c"), changed, tasks)
+            await rig.runtime.split(ConnectorName("c"), Incarnation("i"), changed, tasks)
         assert set(raised.value.errors) == {key}
         assert await rig.runtime.validate(changed, ()) == {}, "a new connector may have any source"
     full_name = "coterie.spark.sources.files.FileSource"
     assert await rig.runtime.validate({**config, "connector.class": full_name}, tasks) == {}
     same = {key: value for key, value in config.items() if key.startswith("source.")}
     assert await rig.runtime.validate({**by_sink, **same, "source.class": "FileSource"}, tasks) == {}
+
+
+async def test_files_may_be_split_anew(rig: Rig, tmp_path: Path) -> None:
+    config = rig.config(tmp_path, tasks__max="2")
+    tasks = await rig.runtime.split(ConnectorName("c"), Incarnation("i"), config, ())
+    assert await rig.runtime.validate({**config, "tasks.max": "3"}, tasks) == {}
 
 
 async def test_the_type_of_a_connector_is_its_plug_ins(rig: Rig) -> None:

@@ -38,7 +38,7 @@ from coterie.herder.session_keys import SessionKeySettings, Signing
 from coterie.herder.state import HerderSettings
 from coterie.member.classic.reports import assigned_to, assignments_of, report_of
 from coterie.nouns.errors import WorldError
-from coterie.nouns.ids import ConfigOffset, Generation, MemberId, WorkerId, WorkerUrl
+from coterie.nouns.ids import ConfigOffset, Generation, Incarnation, MemberId, WorkerId, WorkerUrl
 from coterie.nouns.jobs import NO_JOBS, ConnectorName, ConnectorTaskId, Jobs
 from coterie.nouns.membership import (
     Abandon,
@@ -202,13 +202,20 @@ class SimulatedRuntime:
         return {"kafka": "There are no jars for Kafka here"}
 
     async def split(
-        self, connector: ConnectorName, config: Mapping[str, str], checkpointed: Sequence[Mapping[str, str]]
+        self,
+        connector: ConnectorName,
+        incarnation: Incarnation,
+        config: Mapping[str, str],
+        checkpointed: Sequence[Mapping[str, str]],
     ) -> Sequence[Mapping[str, str]]:
         await self._pass("split", connector)
         if "unsplittable" in config:
             raise WorldError(config["unsplittable"])
         count = int(config.get("tasks.max", "1"))
         return [{**config, "share": f"{number} of {count}"} for number in range(count)]
+
+    async def finish(self, connector: ConnectorName, incarnation: Incarnation) -> Sequence[Mapping[str, str]] | None:
+        raise AssertionError("no task is closed here")
 
     async def start(self, start: TaskStart) -> None:
         await self._pass("start", start.task.connector)

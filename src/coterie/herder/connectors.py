@@ -100,6 +100,7 @@ def _reconcile_started(turn: Turn, name: ConnectorName, split: Split, connector:
             turn.order(
                 SplitConnector(
                     connector=name,
+                    incarnation=connector.incarnation,
                     config=connector.config,
                     checkpointed=connector.checkpointed,
                     written_at=connector.written_at,

@@ -16,6 +16,7 @@ holds up one chore of one connector, never the step.
 """
 
 from coterie.herder import (
+    closed,
     connectors,
     draining,
     ending,
@@ -41,6 +42,7 @@ from coterie.herder.messages import (
     ForRound,
     ForSessionKey,
     ForWrite,
+    GenerationFinished,
     GroupLeft,
     Reply,
     RequestArrived,
@@ -72,7 +74,7 @@ from coterie.herder.requests import (
     UncordonWorker,
 )
 from coterie.herder.rounds import asking, bursts, following, leading
-from coterie.herder.seams import RuntimeDied, TaskDied, TaskHalted, TaskProgressed
+from coterie.herder.seams import RuntimeDied, TaskClosed, TaskDied, TaskHalted, TaskProgressed
 from coterie.herder.state import (
     Herder,
     HerderOutput,
@@ -84,7 +86,7 @@ from coterie.herder.state import (
     RoundFailed,
     Turn,
 )
-from coterie.herder.timers import LookDue, RequestDue, RestartDue, RetryDue, Timer
+from coterie.herder.timers import ClosedDue, LookDue, RequestDue, RestartDue, RetryDue, Timer
 from coterie.nouns.ids import ConfigOffset
 from coterie.nouns.membership import (
     Assigned,
@@ -118,10 +120,10 @@ def step(herder: Herder, event: Event, *, now_ms: int) -> HerderOutput:
         case MemberStateChanged() | MustReleaseAll() | AssignmentWanted() | Assigned() | Lost() | MembershipRefused():
             _on_membership(turn, event)
             _reconcile(turn)
-        case TaskDied() | TaskHalted() | TaskStarted() | TaskStartFailed() | TaskStopped():
+        case TaskDied() | TaskHalted() | TaskClosed() | TaskStarted() | TaskStartFailed() | TaskStopped():
             _on_task(turn, event)
             _reconcile(turn)
-        case ConnectorSplit() | SplitFailed() | TaskConfigsPublished():
+        case ConnectorSplit() | SplitFailed() | GenerationFinished() | TaskConfigsPublished():
             _on_connector(turn, event)
             _reconcile(turn)
         case SessionKeyMade():
@@ -224,12 +226,16 @@ def _on_membership(
             ending.leave(turn, reason, code=1, grace_ms=turn.herder.settings.stop_grace_ms)
 
 
-def _on_task(turn: Turn, event: TaskDied | TaskHalted | TaskStarted | TaskStartFailed | TaskStopped) -> None:
+def _on_task(
+    turn: Turn, event: TaskDied | TaskHalted | TaskClosed | TaskStarted | TaskStartFailed | TaskStopped
+) -> None:
     match event:
         case TaskDied():
             tasks.on_died(turn, event)
         case TaskHalted():
             tasks.on_halted(turn, event)
+        case TaskClosed():
+            tasks.on_closed(turn, event)
         case TaskStarted():
             tasks.on_started(turn, event)
         case TaskStartFailed():
@@ -238,10 +244,12 @@ def _on_task(turn: Turn, event: TaskDied | TaskHalted | TaskStarted | TaskStartF
             tasks.on_stopped(turn, event)
 
 
-def _on_connector(turn: Turn, event: ConnectorSplit | SplitFailed | TaskConfigsPublished) -> None:
+def _on_connector(turn: Turn, event: ConnectorSplit | SplitFailed | GenerationFinished | TaskConfigsPublished) -> None:
     match event:
         case ConnectorSplit() | SplitFailed():
             connectors.on_split(turn, event)
+        case GenerationFinished():
+            closed.on_finished(turn, event)
         case TaskConfigsPublished():
             connectors.on_published(turn, event)
 
@@ -303,13 +311,12 @@ def _on_arrival(turn: Turn, event: RequestArrived) -> None:
 
 def _on_timer(turn: Turn, timer: Timer) -> None:
     match timer:
-        case RequestDue(id=id_):
-            reads.on_due(turn, id_)
-            writes.on_due(turn, id_)
-        case LookDue(id=id_):
-            writes.on_look_due(turn, id_)
+        case RequestDue() | LookDue():
+            _on_request_timer(turn, timer)
         case RetryDue():
             connectors.on_retry(turn, timer)
+        case ClosedDue():
+            closed.on_due(turn, timer)
         case "changed jobs" | RestartDue():
             pass  # Looked at below, as after any event.
         case "assign":
@@ -326,6 +333,15 @@ def _on_timer(turn: Turn, timer: Timer) -> None:
             ending.on_shutdown_due(turn)
         case "relaunch":
             ending.on_relaunch_due(turn)
+
+
+def _on_request_timer(turn: Turn, timer: RequestDue | LookDue) -> None:
+    match timer:
+        case RequestDue(id=id_):
+            reads.on_due(turn, id_)
+            writes.on_due(turn, id_)
+        case LookDue(id=id_):
+            writes.on_look_due(turn, id_)
 
 
 def check(herder: Herder) -> None:

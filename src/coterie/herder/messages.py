@@ -135,6 +135,14 @@ class SplitFailed:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class GenerationFinished:
+    connector: ConnectorName
+    incarnation: Incarnation
+    configs: Sequence[Mapping[str, str]] | None = field(repr=False)
+    """The task configs that the newest generation states; None when another worker is at work, or this one failed."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class TaskConfigsPublished:
     connector: ConnectorName
     written_at: int
@@ -200,6 +208,7 @@ ChoreResult: TypeAlias = (
     | TaskStopped
     | ConnectorSplit
     | SplitFailed
+    | GenerationFinished
     | TaskConfigsPublished
     | SessionKeyMade
     | ConfigValidated
@@ -289,10 +298,19 @@ class SplitConnector:
     """→ ConnectorSplit | SplitFailed"""
 
     connector: ConnectorName
+    incarnation: Incarnation
     config: Mapping[str, str] = field(repr=False)
     checkpointed: Sequence[Mapping[str, str]] = field(repr=False)
     """As in :class:`ValidateConfig`."""
     written_at: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FinishGeneration:
+    """For a worker that waits with a task of a closed generation → GenerationFinished"""
+
+    connector: ConnectorName
+    incarnation: Incarnation
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -356,6 +374,7 @@ Chore: TypeAlias = (
     | RestartTask
     | StopTask
     | SplitConnector
+    | FinishGeneration
     | PublishTaskConfigs
     | MakeSessionKey
     | ValidateConfig

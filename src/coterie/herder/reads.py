@@ -29,7 +29,19 @@ from coterie.herder.requests import (
 from coterie.herder.rounds import spoken
 from coterie.herder.state import Herder, ReadWait, Turn
 from coterie.herder.timers import RequestDue
-from coterie.herder.work import Dead, Failed, NotStarted, Restarting, Run, Running, RunState, Starting, Stopping, Taken
+from coterie.herder.work import (
+    Closed,
+    Dead,
+    Failed,
+    NotStarted,
+    Restarting,
+    Run,
+    Running,
+    RunState,
+    Starting,
+    Stopping,
+    Taken,
+)
 from coterie.nouns.ids import ConfigOffset, Generation
 from coterie.nouns.jobs import ConnectorName, ConnectorTaskId
 
@@ -170,6 +182,8 @@ def _phase(state: RunState) -> str:
             return "failed"
         case Taken():
             return "taken"
+        case Closed():
+            return "closed"
         case (
             Running(has_progressed=has_progressed)
             | Dead(has_progressed=has_progressed)

@@ -80,13 +80,21 @@ class TaskHalted:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class TaskClosed:
+    """The task does not run here: the generation of checkpoints that its config names is closed. The task may start
+    again when its config names another generation."""
+
+    task: ConnectorTaskId
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RuntimeDied:
     """Nothing can run here any more (the JVM is gone): the worker stops, leaves and exits with ``reason``."""
 
     reason: str
 
 
-TaskEvent: TypeAlias = TaskProgressed | TaskDied | TaskHalted | RuntimeDied
+TaskEvent: TypeAlias = TaskProgressed | TaskDied | TaskHalted | TaskClosed | RuntimeDied
 
 
 class TaskRuntime(Protocol):
@@ -121,19 +129,36 @@ class TaskRuntime(Protocol):
         ...
 
     async def split(
-        self, connector: ConnectorName, config: Mapping[str, str], checkpointed: Sequence[Mapping[str, str]]
+        self,
+        connector: ConnectorName,
+        incarnation: Incarnation,
+        config: Mapping[str, str],
+        checkpointed: Sequence[Mapping[str, str]],
     ) -> Sequence[Mapping[str, str]]:
         """The configs of the connector's tasks, at most ``tasks.max`` of them.
 
-        :raises ConfigError, WorldError: when the source cannot be split, or would lose or double rows on the
-            checkpoints of ``checkpointed`` (a Connect worker that leads accepts any config); the connector is FAILED
-            with it, and tasks that run go on.
+        Where the tasks of ``checkpointed`` read other parts or write to another sink than ``config`` asks for, their
+        generation of checkpoints is closed first, wherever they run (:class:`TaskClosed`), and the next one is made
+        from their positions: no row is lost or doubled. That takes as long as their last batches.
+
+        :raises ConfigError, WorldError: when the source cannot be split; the connector is FAILED with it, and tasks
+            that run go on.
+        """
+        ...
+
+    async def finish(self, connector: ConnectorName, incarnation: Incarnation) -> Sequence[Mapping[str, str]] | None:
+        """The task configs that the connector's newest generation of checkpoints states, after a closed one has been
+        finished; None when another worker is at work on it. Takes seconds, to see whether one is.
+
+        :raises WorldError: when the generation cannot be finished.
         """
         ...
 
     async def start(self, start: TaskStart) -> None:
         """Take the task's checkpoint over and start its query; returns when the query runs. It also returns when the
         query did not start on the checkpoint that was taken over: that is reported as :class:`TaskDied`.
+
+        A task whose generation is closed does not start: it is told as :class:`TaskClosed`.
 
         :raises ConfigError, WorldError: when the checkpoint cannot be taken over; the task is FAILED with it.
         """

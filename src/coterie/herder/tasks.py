@@ -8,7 +8,7 @@ when it ends. A start and a stop of one task never overlap; those of different t
 from dataclasses import replace
 
 from coterie.engine.lease import Lease
-from coterie.herder import place, statuses
+from coterie.herder import closed, place, statuses
 from coterie.herder.messages import (
     RestartTask,
     Say,
@@ -19,10 +19,10 @@ from coterie.herder.messages import (
     TaskStartFailed,
     TaskStopped,
 )
-from coterie.herder.seams import TaskDied, TaskHalted, TaskProgressed, TaskStart
+from coterie.herder.seams import TaskClosed, TaskDied, TaskHalted, TaskProgressed, TaskStart
 from coterie.herder.state import Herder, Turn
 from coterie.herder.timers import RestartDue
-from coterie.herder.work import Dead, Failed, NotStarted, Restarting, Run, Running, Starting, Stopping, Taken
+from coterie.herder.work import Closed, Dead, Failed, NotStarted, Restarting, Run, Running, Starting, Stopping, Taken
 from coterie.nouns.jobs import ConnectorTaskId
 from coterie.nouns.membership import ProvedUntil
 from coterie.nouns.states import State, TargetState
@@ -67,7 +67,7 @@ def _reconcile_one(turn: Turn, task: ConnectorTaskId, run: Run) -> None:
         ):
             run.state = Restarting(start=dead.start, has_progressed=dead.has_progressed, deaths=dead.deaths)
             turn.order(RestartTask(task=task))
-        case NotStarted() | Failed() if wanted is not None and _may_start(turn, run, wanted):
+        case NotStarted() | Failed() | Closed() if wanted is not None and _may_start(turn, run, wanted):
             run.state = Starting(start=wanted)
             run.starts += 1
             turn.order(StartTask(start=wanted))
@@ -84,8 +84,8 @@ def _may_start(turn: Turn, run: Run, wanted: TaskStart) -> bool:
     herder = turn.herder
     if not (herder.caught_up and herder.place.is_counted_in(turn.now_ms)) or not herder.life.is_open:
         return False
-    has_failed_so = isinstance(run.state, Failed) and run.state.start == wanted
-    return not has_failed_so and not herder.life.is_leaving
+    has_ended_so = isinstance(run.state, Failed | Closed) and run.state.start == wanted
+    return not has_ended_so and not herder.life.is_leaving
 
 
 def _show(turn: Turn, task: ConnectorTaskId, run: Run) -> None:
@@ -98,9 +98,11 @@ def _show(turn: Turn, task: ConnectorTaskId, run: Run) -> None:
             statuses.show(turn, task, State.UNASSIGNED)
         case Running(has_progressed=True) | Dead(has_progressed=True) | Restarting(has_progressed=True):
             statuses.show(turn, task, State.RUNNING)
-        case NotStarted() | Taken() if herder.life.is_relaunching:
+        case Closed() if herder.config.target_state(task.connector) is TargetState.STARTED:
+            statuses.show(turn, task, State.RESTARTING, "The connector's checkpoints are split anew")
+        case NotStarted() | Taken() | Closed() if herder.life.is_relaunching:
             statuses.show(turn, task, State.RESTARTING)
-        case NotStarted() | Taken() if herder.caught_up:
+        case NotStarted() | Taken() | Closed() if herder.caught_up:
             if herder.config.task_config(task) is None:
                 statuses.forget(turn, task)
             elif herder.config.target_state(task.connector) is TargetState.PAUSED:
@@ -171,6 +173,20 @@ def on_died(turn: Turn, event: TaskDied) -> None:
 
 def on_halted(turn: Turn, event: TaskHalted) -> None:
     _on_taken(turn, event.task, "halted because this worker's process stood still")
+
+
+def on_closed(turn: Turn, event: TaskClosed) -> None:
+    run = turn.herder.work.runs.get(event.task)
+    closed.watch(turn, event.task.connector)
+    match run and run.state:
+        case Running(start=start) | Dead(start=start):
+            assert run is not None
+            run.state = Closed(start=start)
+        case Starting(end=None) | Restarting(end=None) as state:
+            assert run is not None
+            run.state = replace(state, end=Closed(start=state.start))
+        case _:
+            pass  # Its stop is under way, and another start finds the generation closed.
 
 
 def _after_death(turn: Turn, event: TaskDied, before: Starting | Running | Restarting) -> Dead:

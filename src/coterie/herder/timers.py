@@ -29,6 +29,13 @@ class RestartDue:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ClosedDue:
+    """A task of the connector may have waited too long for a config that names another generation of checkpoints."""
+
+    connector: ConnectorName
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class LookDue:
     """Look for the config log's end again, for a write that waits to be checked against it."""
 
@@ -44,4 +51,4 @@ HerderTimer: TypeAlias = Literal[
 ``behind``: the config log should be read by now as far as the group knows it · ``session key``: write a fresh one ·
 ``statuses``: write them again · ``shutdown``: leave though not all has stopped · ``relaunch``: close the
 runtime though not all has."""
-Timer: TypeAlias = RequestDue | RetryDue | RestartDue | LookDue | HerderTimer
+Timer: TypeAlias = RequestDue | RetryDue | RestartDue | ClosedDue | LookDue | HerderTimer

@@ -1,7 +1,7 @@
 """The work of a worker: how far each of its tasks and connectors has come, and what it has yet to write of them.
 
 A task and a connector have at most one chore under way; their states say which. `tasks` moves the tasks' states,
-`connectors` the connectors', `statuses` writes what is shown of both.
+`connectors` the connectors', `closed` finishes closed generations, `statuses` writes what is shown of both.
 """
 
 from collections.abc import Mapping
@@ -38,6 +38,13 @@ class Taken:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Closed:
+    """The generation of checkpoints that this start's config names is closed: the task waits for another config."""
+
+    start: TaskStart
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Dead:
     """The query died; the checkpoint is held."""
 
@@ -55,7 +62,7 @@ class Starting:
     start: TaskStart
     has_progressed: bool = False
     deaths: int = 0
-    end: Dead | Taken | None = None
+    end: Dead | Taken | Closed | None = None
     """How the task ended before its start returned."""
 
 
@@ -66,7 +73,7 @@ class Restarting:
     start: TaskStart
     has_progressed: bool
     deaths: int
-    end: Dead | Taken | None = None
+    end: Dead | Taken | Closed | None = None
     """How the task ended before its restart returned."""
 
 
@@ -85,7 +92,7 @@ class Stopping:
     """What the task is when it has stopped; None when it may start again."""
 
 
-RunState: TypeAlias = NotStarted | Starting | Running | Dead | Restarting | Stopping | Failed | Taken
+RunState: TypeAlias = NotStarted | Starting | Running | Dead | Restarting | Stopping | Failed | Taken | Closed
 
 
 class Run:
@@ -101,7 +108,7 @@ class Run:
     @property
     def is_active(self) -> bool:
         """Something of the task runs here, or may."""
-        return not isinstance(self.state, NotStarted | Failed | Taken)
+        return not isinstance(self.state, NotStarted | Failed | Taken | Closed)
 
 
 # -- a connector ------------------------------------------------------------------------------------------------------
@@ -190,6 +197,9 @@ class Work:
         self.runs: dict[ConnectorTaskId, Run] = {task: Run() for task in assigned.tasks}
         # `connectors`
         self.splits: dict[ConnectorName, Split] = {}
+        # `closed`
+        self.finishing: set[ConnectorName] = set()
+        """Connectors whose closed generation a chore of this worker finishes."""
         # `statuses`
         self.shown: dict[Job, tuple[State, str | None] | None] = {}
         """The last status of each job that this worker has; None when its tombstone was written."""

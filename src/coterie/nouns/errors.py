@@ -9,10 +9,13 @@
     ├── WorldError       the world failed: disk full, broker gone, query died; becomes an event
     │   ├── NotAdmittedError       in `kafka.connection`: the broker is not trusted, or does not admit this client
     │   ├── SignatureRefusedError  in `herder.seams`: the leader answers that a signature is not valid
+    │   ├── GenerationAbsentError  in `spark.generations.taking`: the generation is not on the shared file system
     │   └── UnreachableError       a server cannot be reached or does not answer: another start may succeed
     ├── DeniedError      (in `wire.scram`) a peer, client or broker, cannot prove its identity; the connection is closed
     ├── FencedError      (in `spark.fence`) a task was stopped or taken over: its effect must not happen
-    └── NoExchangeError  (in `spark.checkpoint`) the file system cannot exchange two names; the fallback is used
+    ├── NoExchangeError  (in `spark.checkpoint`) the file system cannot exchange two names; the fallback is used
+    ├── GenerationClosedError  (in `spark.generations.taking`) a task waits for a config of another generation
+    └── OvertakenError   (in `spark.generations.resplit`) another worker finishes the generation; this one stops
 
 Our own bugs are `AssertionError` and whatever else escapes: they stop one machine, which is loaded again from its log.
 """

@@ -26,13 +26,13 @@ import re
 import shutil
 import time
 import uuid
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import quote
 
 from coterie.nouns.errors import CoterieError, WorldError
-from coterie.nouns.ids import Incarnation
-from coterie.nouns.jobs import TASKS_MAX, ConnectorTaskId
+from coterie.nouns.jobs import TASKS_MAX
 
 LINEAGE = "lineage"
 GENESIS = "0-genesis"
@@ -86,11 +86,6 @@ def check_location(location: Path) -> None:
         ) from error
 
 
-def task_folder(location: Path, task: ConnectorTaskId, incarnation: Incarnation) -> Path:
-    """Where the checkpoints of ``task`` live; odd characters of a connector's name are written as in URLs."""
-    return location / f"{safe_name(task.connector)}-{safe_name(incarnation)}" / str(task.task)
-
-
 NAME_BYTES_MAX = 255 - len(f"-{TASKS_MAX}--") - 2 * len(uuid.UUID(int=0).hex)
 """How long a connector's :func:`safe_name` may be. File systems take names of 255 bytes, and the longest name that is
 made of a connector's is that of a folder in which a sink stages: task number, lineage and a fresh id follow."""
@@ -102,31 +97,76 @@ def safe_name(text: str) -> str:
     return "%" + f"{ord(quoted[0]):02X}" + quoted[1:] if quoted[:1] in (".", "_") else quoted
 
 
-def take_over(folder: Path, *, exchange_allowed: bool = True) -> HeldCheckpoint:
-    """Take the checkpoint in ``folder`` from whoever holds it, or make the first one.
+def make_first(folder: Path) -> None:
+    """Make a task's folder and its first directory, whole and at most once: that name never becomes free again."""
+    folder.mkdir(parents=True, exist_ok=True)
+    if any(_NAME.fullmatch(name) for name in os.listdir(folder)):
+        return
+    unborn = folder / f".{uuid.uuid4().hex}"
+    unborn.mkdir()
+    (unborn / LINEAGE).write_text(uuid.uuid4().hex)
+    try:
+        unborn.rename(folder / GENESIS)
+    except OSError as error:
+        shutil.rmtree(unborn)
+        # Another made it (a directory with something in it), and perhaps it is taken already (a plain file).
+        if error.errno not in (errno.ENOTEMPTY, errno.EEXIST, errno.ENOTDIR):
+            raise
 
-    :raises WorldError: when the folder cannot be used, or its directory is nowhere to be found.
+
+def take_over(
+    folder: Path, *, check: Callable[[], None] = lambda: None, exchange_allowed: bool = True
+) -> HeldCheckpoint:
+    """Take the checkpoint in ``folder`` from the worker that holds it. Nothing is made where there is none.
+
+    ``check`` is called before each look for the checkpoint; what it raises ends the search.
+
+    :raises WorldError: when the folder cannot be used, or holds no checkpoint.
     """
     try:
-        folder.mkdir(parents=True, exist_ok=True)
-        _make_first(folder)
         mine = _claim(folder)
         while True:
-            _exchange_until_held(folder, mine, exchange_allowed=exchange_allowed)
-            try:
-                sweep(mine)
-                return HeldCheckpoint(
-                    path=mine,
-                    starts=starts_of(mine),
-                    lineage=(mine / LINEAGE).read_text(),
-                    batch_in_flight=batch_in_flight(mine),
-                )
-            except OSError:
-                # Taken from us before we had read what we held: look again.
-                if not is_taken(mine):
-                    raise
+            _exchange_until_held(folder, mine, check=check, exchange_allowed=exchange_allowed)
+            if (held := look(mine)) is not None:
+                return held
     except OSError as error:
         raise WorldError(f"The checkpoint in {folder} cannot be taken over: {error}") from error
+
+
+def take_once(folder: Path) -> Path | None:
+    """Exchange a fresh name with the checkpoint that stands in ``folder`` now; None when there is none.
+
+    The name that is returned holds the checkpoint, unless another contender was quicker.
+    """
+    holder = _find_directory(folder)
+    if holder is None:
+        return None
+    mine = _claim(folder)
+    try:
+        exchange(mine, holder)
+    except NoExchangeError:
+        _rename_instead(folder, mine)
+    except FileNotFoundError:
+        return None
+    return mine
+
+
+def look(mine: Path) -> HeldCheckpoint | None:
+    """What stands at a name of ours, swept; None when it is no checkpoint, or was taken already."""
+    if is_taken(mine):
+        return None
+    try:
+        sweep(mine)
+        return HeldCheckpoint(
+            path=mine,
+            starts=starts_of(mine),
+            lineage=(mine / LINEAGE).read_text(),
+            batch_in_flight=batch_in_flight(mine),
+        )
+    except OSError:
+        if not is_taken(mine):
+            raise
+        return None
 
 
 def is_taken(path: Path) -> bool:
@@ -168,22 +208,6 @@ def sweep(path: Path) -> None:
 # -- the steps of a take-over -----------------------------------------------------------------------------------------
 
 
-def _make_first(folder: Path) -> None:
-    """Put the task's first directory in place, whole and at most once: its name never becomes free again."""
-    if any(_NAME.fullmatch(name) for name in os.listdir(folder)):
-        return
-    unborn = folder / f".{uuid.uuid4().hex}"
-    unborn.mkdir()
-    (unborn / LINEAGE).write_text(uuid.uuid4().hex)
-    try:
-        unborn.rename(folder / GENESIS)
-    except OSError as error:
-        shutil.rmtree(unborn)
-        # Another made it (a directory with something in it), and perhaps it is taken already (a plain file).
-        if error.errno not in (errno.ENOTEMPTY, errno.EEXIST, errno.ENOTDIR):
-            raise
-
-
 def _claim(folder: Path) -> Path:
     """A plain file under a number that no other start ever had.
 
@@ -207,9 +231,10 @@ def _claim(folder: Path) -> Path:
             reservation.unlink()
 
 
-def _exchange_until_held(folder: Path, mine: Path, *, exchange_allowed: bool) -> None:
+def _exchange_until_held(folder: Path, mine: Path, *, check: Callable[[], None], exchange_allowed: bool) -> None:
     deadline = time.monotonic() + PATIENCE_MS / 1000
     while True:
+        check()
         holder = _find_directory(folder)
         if holder is not None:
             try:
@@ -223,9 +248,7 @@ def _exchange_until_held(folder: Path, mine: Path, *, exchange_allowed: bool) ->
             if not is_taken(mine):
                 return
         elif time.monotonic() > deadline:
-            raise WorldError(
-                f"{folder} holds no checkpoint directory: delete the folder to start the task from nothing"
-            )
+            raise WorldError(f"{folder} holds no checkpoint directory: see whether files were removed there")
         else:
             time.sleep(0.001)
 

@@ -1,15 +1,16 @@
 """``Pipeline``: what one task runs, parsed once from its config."""
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 
-from coterie.config.definition import Definition, Key, Type, at_least
-from coterie.nouns.errors import ConfigError
+from coterie.config.definition import Definition, Key, Type, at_least, one_of
 from coterie.spark import transforms
+from coterie.spark.generations.manifest import Manifest
+from coterie.spark.generations.split import Split, SplitFunction
 from coterie.spark.plugins import sink_end, source_end
 from coterie.spark.seams import Share, Sink, Source
-from coterie.spark.validation import common, parts_of_tasks, source_errors, split_errors
+from coterie.spark.validation import common, parts_of_tasks
 
 TASK = Definition(
     (
@@ -21,9 +22,18 @@ TASK = Definition(
             documentation="The parts of the source that the task reads: a JSON list of their names.",
             default="[]",
         ),
+        Key(
+            name="task.split",
+            type=Type.STRING,
+            documentation="How the rows of the parts are told apart by task.",
+            default=SplitFunction.PATH_HASH_V0.value,
+            check=one_of([function.value for function in SplitFunction]),
+        ),
     )
 )
-"""What a task's config has beside the connector's and ``task.class``; written by :func:`task_configs`."""
+"""What a task's config has beside the connector's, ``task.class`` and the generation."""
+GENERATION = "generation"
+"""In a task's config: the only generation of checkpoints in which the task may start."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,6 +57,7 @@ class Pipeline:
             index=TASK.read(config, "task.index", int),
             count=TASK.read(config, "task.count", int),
             parts=tuple(json.loads(TASK.read(config, "task.parts", str))),
+            function=SplitFunction(TASK.read(config, "task.split", str)),
         )
         source, sink = source_end(config, worker, "task.class"), sink_end(config, worker, "task.class")
         return cls(
@@ -57,32 +68,32 @@ class Pipeline:
         )
 
 
-def task_configs(
-    connector: str, config: Mapping[str, str], worker: Mapping[str, str], checkpointed: Sequence[Mapping[str, str]]
-) -> list[Mapping[str, str]]:
-    """The configs of the connector's tasks, references unresolved. ``worker``: see :attr:`EndConfig.worker`.
-
-    :raises ConfigError: when there is no such connector, ``tasks.max`` is not valid, or source or split differ from
-        those of the ``checkpointed`` tasks.
-    :raises WorldError: when the source cannot be reached.
-    """
-    source = source_end(resolved(config), worker)
-    if errors := source_errors(source, checkpointed):
-        raise ConfigError(errors)
-    tasks = parts_of_tasks(source)
-    if errors := split_errors(config, len(tasks), checkpointed):
-        raise ConfigError(errors)
+def task_configs(connector: str, config: Mapping[str, str], manifest: Manifest) -> list[Mapping[str, str]]:
+    """The configs of the tasks of a generation that run with the connector's ``config``, references unresolved."""
     return [
         {
             **config,
             "name": connector,
             "task.class": config["connector.class"],
             "task.index": str(index),
-            "task.count": str(len(tasks)),
+            "task.count": str(len(manifest.split.tasks)),
             "task.parts": json.dumps(parts),
+            "task.split": manifest.split.function.value,
+            GENERATION: str(manifest.generation),
         }
-        for index, parts in enumerate(tasks)
+        for index, parts in enumerate(manifest.split.tasks)
     ]
+
+
+def split_of(config: Mapping[str, str], worker: Mapping[str, str]) -> Split:
+    """How a connector's ``config`` asks its source to be split. ``worker``: see :attr:`EndConfig.worker`.
+
+    :raises ConfigError: when there is no such connector, or a value is not valid.
+    :raises WorldError: when the source cannot be reached.
+    """
+    source = source_end(resolved(config), worker)
+    tasks = parts_of_tasks(source)
+    return Split(function=source.plugin.split_function, tasks=tuple(tuple(parts) for parts in tasks))
 
 
 def resolved(config: Mapping[str, str]) -> Mapping[str, str]:

@@ -73,6 +73,20 @@ class TaskQuery:
         """
         self._begin(availableNow=True).awaitTermination()
 
+    def finish_batch(self) -> None:
+        """Run the batch in flight, and no other.
+
+        :raises PySparkException, Py4JError, WorldError: when the batch cannot be run.
+        """
+        query = self._begin(once=True)
+        try:
+            query.awaitTermination()
+        except PySparkException as error:
+            raise WorldError(self.trace()) from error
+        finally:
+            query.stop()
+            self._pipeline.sink.close()
+
     @property
     def taken(self) -> bool:
         return is_taken(self.held.path)

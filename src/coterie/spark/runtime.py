@@ -13,15 +13,17 @@ from pyspark.errors import PySparkException
 from coterie.config.worker import JARS_OF_USER
 from coterie.herder.seams import RuntimeDied, TaskEvent, TaskStart
 from coterie.nouns.errors import WorldError
+from coterie.nouns.ids import Incarnation
 from coterie.nouns.jobs import ConnectorName, ConnectorTaskId
 from coterie.spark.checkpoint import HeldCheckpoint, check_location
 from coterie.spark.events import Events
 from coterie.spark.jar_fetch import fetch, is_whole
 from coterie.spark.jars import missing_packages, packages, session_settings
-from coterie.spark.pipeline import resolved, task_configs
+from coterie.spark.pipeline import resolved
 from coterie.spark.plugins import connector_type
 from coterie.spark.session import Session, open_session
 from coterie.spark.settings import SparkConfig
+from coterie.spark.splitting import Splitter
 from coterie.spark.supervisor import Supervisor, on_thread
 from coterie.spark.validation import errors_of
 from coterie.spark.warmup import warm_up
@@ -43,6 +45,7 @@ class SparkTaskRuntime:
         self._lacks: Mapping[str, str] = {}
         self._closing = threading.Event()
         self._supervisor = Supervisor(config, self._events, self._living, self._closing)
+        self._splitter = Splitter(config, self._living)
         # Apart from starts and stops: a plug-in that blocks while it validates or splits must delay neither.
         self._questions = ThreadPoolExecutor(QUESTIONS_AT_ONCE, thread_name_prefix="coterie-validate")
 
@@ -73,11 +76,18 @@ class SparkTaskRuntime:
         return self._lacks
 
     async def split(
-        self, connector: ConnectorName, config: Mapping[str, str], checkpointed: Sequence[Mapping[str, str]]
+        self,
+        connector: ConnectorName,
+        incarnation: Incarnation,
+        config: Mapping[str, str],
+        checkpointed: Sequence[Mapping[str, str]],
     ) -> Sequence[Mapping[str, str]]:
         return await on_thread(
-            self._questions, lambda: task_configs(connector, config, self._config.kafka, checkpointed)
+            self._questions, lambda: self._splitter.split(connector, incarnation, config, checkpointed)
         )
+
+    async def finish(self, connector: ConnectorName, incarnation: Incarnation) -> Sequence[Mapping[str, str]] | None:
+        return await on_thread(self._questions, lambda: self._splitter.finish(connector, incarnation))
 
     async def start(self, start: TaskStart) -> None:
         await self._supervisor.start(start)
@@ -89,6 +99,7 @@ class SparkTaskRuntime:
         await self._supervisor.stop(task, grace_ms=grace_ms)
 
     def stop_everything_now(self) -> None:
+        self._splitter.shut()
         self._supervisor.stop_everything_now()
 
     async def next_event(self) -> TaskEvent:
@@ -139,6 +150,7 @@ class SparkTaskRuntime:
             raise WorldError("Spark was closed while its jars were fetched")
 
     def _close(self) -> None:
+        self._splitter.shut()
         self._supervisor.close()
         self._questions.shutdown(wait=False, cancel_futures=True)
         # Ending the JVM ends its queries, and whatever thread of ours still waits for one of them.
@@ -152,6 +164,7 @@ class SparkTaskRuntime:
 
     def _died(self, reason: str) -> None:
         self._dead = reason
+        self._splitter.shut()
         self._supervisor.fence_running()
         self._events.put(RuntimeDied(reason=reason))
 

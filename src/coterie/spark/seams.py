@@ -15,6 +15,8 @@ from pyspark.sql.types import StructType
 from coterie.config.definition import Definition
 from coterie.nouns.jobs import ConnectorTaskId
 from coterie.spark.end_config import EndConfig
+from coterie.spark.generations.split import SplitFunction
+from coterie.spark.generations.stores import PositionStore
 from coterie.spark.positions import Positions
 
 SMALL_BATCH_ROWS = 20_000
@@ -31,6 +33,7 @@ class Share:
     count: int
     parts: tuple[str, ...]
     """The parts of the source that this task reads, as :meth:`Source.split` gave them to it."""
+    function: SplitFunction
 
 
 class Source(Protocol):
@@ -38,6 +41,12 @@ class Source(Protocol):
 
     free_prefixes: ClassVar[tuple[str, ...]]
     """Starts of keys whose rest the user chooses: ``option.``, ``consumer.override.``."""
+    split_function: ClassVar[SplitFunction]
+    """How the rows of the parts are told apart by task."""
+    has_fixed_split: ClassVar[bool]
+    """Whether the positions of one split mean nothing to another, so that the number of tasks never changes."""
+    store: ClassVar[PositionStore]
+    """Reads the positions of a task's checkpoint, and writes them into a new one."""
 
     @classmethod
     def definition(cls, config: EndConfig) -> Definition:
@@ -67,6 +76,16 @@ class Source(Protocol):
         ...
 
     @classmethod
+    def starts(cls, config: EndConfig, parts: Sequence[str], *, is_first: bool) -> Positions:
+        """Where to begin with ``parts``, which were never read; those that are left out begin where Spark begins.
+
+        ``is_first`` is true of all parts of a new connector. A part that is found later begins at its beginning.
+
+        :raises WorldError: when the source cannot be reached.
+        """
+        ...
+
+    @classmethod
     def of(cls, config: EndConfig, share: Share) -> Self:
         """:raises ConfigError: when a value is not valid; names its key."""
         ...
@@ -84,18 +103,6 @@ class Source(Protocol):
 
         :raises ConfigError: when a value is not valid; names its key.
         :raises WorldError: when this share cannot go on there.
-        """
-        ...
-
-    def positions(self, spark: SparkSession, checkpoint: Path) -> Positions:
-        """What this task has read of its share by the last committed batch. Positions of several tasks can be merged:
-        they have no key in common."""
-        ...
-
-    def seed(self, checkpoint: Path, positions: Positions) -> None:
-        """Have a checkpoint on which no query has run go on at ``positions``; those of other tasks do no harm.
-
-        :raises WorldError: when this share cannot go on at them.
         """
         ...
 

@@ -12,8 +12,9 @@ to restart. Only the supervisor changes a run's state, always under its lock:
 | ``QueryStopping`` | is being stopped; the running batch may be put in place until the grace is over | Ended |
 | ``QueryEnded`` | this run has no effect any more | |
 
-A run ends for one of four reasons: it was stopped; it was *halted* with all others (:class:`TaskHalted`); another
-worker holds its checkpoint (:class:`TaskDied`, not held); or the JVM ended. Spark raises no exception of its own when a
+A run ends for one of five reasons: it was stopped; its generation of checkpoints was closed (:class:`TaskClosed`); it
+was *halted* with all others (:class:`TaskHalted`); another worker holds its checkpoint (:class:`TaskDied`, not held);
+or the JVM ended. Spark raises no exception of its own when a
 checkpoint was taken, so that the supervisor looks at the checkpoint.
 """
 
@@ -24,19 +25,23 @@ import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TypeAlias, TypeVar
 
 from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
 
-from coterie.herder.seams import TaskDied, TaskHalted, TaskProgressed, TaskStart
+from coterie.herder.seams import TaskClosed, TaskDied, TaskHalted, TaskProgressed, TaskStart
 from coterie.nouns.errors import ConfigError, WorldError
 from coterie.nouns.jobs import ConnectorTaskId
-from coterie.spark.checkpoint import HeldCheckpoint, take_over, task_folder
+from coterie.spark.checkpoint import HeldCheckpoint
 from coterie.spark.events import Events
 from coterie.spark.failures import sentence_of, trace_of
 from coterie.spark.fence import Fence, FencedError
-from coterie.spark.pipeline import Pipeline
+from coterie.spark.generations.layout import GenerationId, connector_folder, generation_folder
+from coterie.spark.generations.resplit import release
+from coterie.spark.generations.taking import GenerationAbsentError, GenerationClosedError, is_closed, take_open
+from coterie.spark.pipeline import GENERATION, Pipeline
 from coterie.spark.query import TaskQuery
 from coterie.spark.session import Session
 from coterie.spark.settings import SparkConfig
@@ -51,6 +56,10 @@ STOPS_AT_ONCE = 64
 """How many are stopped at the same time: each may hang in Spark for a while, and none may wait for another."""
 REPORTS_AT_ONCE = 4
 """How many failures are asked for their cause at the same time."""
+CLOSE_GRACE_MS = 10_000
+"""How long the last batch of a task may take whose generation is closed; it is run again when it takes longer."""
+ABSENT_MS = 10_000
+"""How long a start waits until the generation that its config names is seen on the shared file system."""
 LOOK_EVERY_MS = 300
 """How often the queries are asked for their progress."""
 
@@ -96,6 +105,9 @@ class QueryRun:
     def __init__(self, task: ConnectorTaskId) -> None:
         self.task = task
         self.fence = Fence()
+        self.generation: Path | None = None
+        """Where the checkpoint stands; None before it is looked for."""
+        self.ended = threading.Event()
         self.state: QueryState = QueryStarting()
 
 
@@ -150,6 +162,8 @@ class Supervisor:
         deadline = time.monotonic() + grace_ms / 1000
         if (stopping := self._begin_stop(task)) is not None:
             await on_thread(self._stops, lambda: self._stop(*stopping, deadline))
+        elif (closing := self._closing_run(task)) is not None:
+            await on_thread(self._stops, lambda: _await_end(closing, deadline))
         self._events.forget(task)
 
     def stop_everything_now(self) -> None:
@@ -206,12 +220,16 @@ class Supervisor:
             if run.fence.closed:
                 raise FencedError
             pipeline = Pipeline.of(start.config, self._config.kafka)
-            held = take_over(task_folder(self._config.checkpoint_location, run.task, start.incarnation))
+            held = self._take_over(run, start)
             log.info("%s: start %d takes over with batch %s in flight", run.task, held.starts, held.batch_in_flight)
             self._start_query(run, TaskQuery(session.spark.newSession(), run.task, pipeline, held, run.fence))
         except FencedError:
             self._session()
             self._events.put(TaskHalted(task=run.task))
+        except GenerationClosedError:
+            if run.generation is not None:
+                release(run.generation, run.task.task)
+            self._events.put(TaskClosed(task=run.task))
         finally:
             with self._lock:
                 has_failed = isinstance(run.state, QueryStarting)
@@ -219,6 +237,28 @@ class Supervisor:
                     self._end(run)
             if has_failed:
                 run.fence.close()
+
+    def _take_over(self, run: QueryRun, start: TaskStart) -> HeldCheckpoint:
+        """Take the checkpoint in the generation that the config names, once that generation is seen here.
+
+        :raises GenerationClosedError: when it is closed, or the config is from before there were generations.
+        :raises WorldError: when it does not come to be seen, or the checkpoint cannot be taken.
+        """
+        if (name := start.config.get(GENERATION)) is None:
+            raise GenerationClosedError(f"The config of {run.task} names no generation")
+        named = GenerationId.parse(name)
+        connector = connector_folder(self._config.checkpoint_location, run.task.connector, start.incarnation)
+        run.generation = generation_folder(connector, named.number)
+        deadline = time.monotonic() + ABSENT_MS / 1000
+        while True:
+            try:
+                return take_open(run.generation, named, run.task.task)
+            except GenerationAbsentError:
+                # A shared file system may show it late.
+                if time.monotonic() > deadline or self._closing.wait(LOOK_EVERY_MS / 1000):
+                    raise
+            if run.fence.closed:
+                raise FencedError
 
     def _start_query(self, run: QueryRun, query: TaskQuery) -> None:
         """Start the query; the run is QueryRunning afterwards, or QueryFailed, unless it ended meanwhile."""
@@ -272,6 +312,18 @@ class Supervisor:
             with self._lock:
                 self._end(run)
 
+    def _close(self, run: QueryRun, query: TaskQuery) -> None:
+        """Stop a query whose generation is closed at a batch boundary, and let the finisher know."""
+        assert run.generation is not None
+        try:
+            query.stop(grace_ms=CLOSE_GRACE_MS)
+            release(run.generation, run.task.task)
+        finally:
+            with self._lock:
+                if not isinstance(run.state, QueryEnded):
+                    self._end(run)
+                    self._events.put(TaskClosed(task=run.task))
+
     # -- the watch ----------------------------------------------------------------------------------------------------
 
     def _watch(self) -> None:
@@ -302,6 +354,10 @@ class Supervisor:
         if query.taken:
             # Also when the query has not noticed yet: one with nothing to read writes nothing, and would live on.
             self._give_up(run, _taken(run))
+            return
+        if run.generation is not None and is_closed(run.generation):
+            if self._move(run, state, QueryStopping()):
+                self._stops.submit(self._close, run, query)
             return
         is_alive, progress = query.active(), query.progress()
         if progress is not None and progress != state.progress:
@@ -366,6 +422,11 @@ class Supervisor:
         """The run of ``task`` that has a query, running or dead."""
         return next((found for found in self._running() if found[0].task == task), None)
 
+    def _closing_run(self, task: ConnectorTaskId) -> QueryRun | None:
+        """The run of ``task`` that is being stopped because its generation is closed."""
+        with self._lock:
+            return next((run for run in self._runs if run.task == task and isinstance(run.state, QueryStopping)), None)
+
     def _running(self) -> list[tuple[QueryRun, TaskQuery]]:
         return [
             (run, run.state.query)
@@ -381,6 +442,7 @@ class Supervisor:
 
     def _end(self, run: QueryRun) -> None:
         run.state = QueryEnded()
+        run.ended.set()
         self._runs.remove(run)
 
     def _move(
@@ -394,6 +456,12 @@ class Supervisor:
             if event is not None:
                 self._events.put(event)
             return True
+
+
+def _await_end(run: QueryRun, deadline: float) -> None:
+    """Wait for the end of a run that is being stopped; when the grace is over, until it can have no effect any more."""
+    run.ended.wait(max(0, deadline - time.monotonic()))
+    run.fence.close()
 
 
 def _taken(run: QueryRun) -> TaskDied:

@@ -132,7 +132,7 @@ def errors_of(
         if not wrong:
             wrong = source.plugin.validate(spark, source.config)
         if not wrong:
-            if "tasks.max" not in found:
+            if "tasks.max" not in found and source.plugin.has_fixed_split:
                 found |= split_errors(config, len(parts_of_tasks(source)), checkpointed)
             found |= _unfit_transforms(spark, source, found)
         found |= wrong
@@ -270,7 +270,7 @@ def _unfit_transforms(spark: SparkSession, source: SourceEnd, found: Mapping[str
     if any(key.startswith("transforms") for key in found):
         return {}
     try:
-        share = Share(index=0, count=1, parts=())
+        share = Share(index=0, count=1, parts=(), function=source.plugin.split_function)
         schema = source.plugin.of(source.config, share).schema(spark)
         transforms.transform(spark.createDataFrame([], schema), transforms.parsed(source.config.config))
     except ConfigError as error:

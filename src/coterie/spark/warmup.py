@@ -7,10 +7,10 @@ from pathlib import Path
 
 from pyspark.sql import SparkSession
 
-from coterie.nouns.ids import Incarnation
 from coterie.nouns.jobs import ConnectorName, ConnectorTaskId
-from coterie.spark.checkpoint import take_over, task_folder
+from coterie.spark.checkpoint import make_first, take_over
 from coterie.spark.fence import Fence
+from coterie.spark.generations.split import SplitFunction
 from coterie.spark.pipeline import Pipeline
 from coterie.spark.query import TaskQuery
 from coterie.spark.sinks.files import FORMATS
@@ -39,11 +39,14 @@ def _run(spark: SparkSession, folder: Path, format_: str) -> None:
         lines = (f"{row},{row / 7},text {row}\n" for row in range(ROWS))
         (source / f"{number}.csv").write_text("id,amount,text\n" + "".join(lines))
     task = ConnectorTaskId(ConnectorName(f"warm-up-{format_}"), 0)
-    held = take_over(task_folder(folder / "checkpoints", task, Incarnation("0")))
+    checkpoints = folder / f"{format_}-checkpoints"
+    make_first(checkpoints)
+    held = take_over(checkpoints)
     config = {
         "task.class": "FileSource",
         "task.index": "0",
         "task.count": "1",
+        "task.split": SplitFunction.PATH_HASH_V1.value,
         "source.format": "csv",
         "source.path": str(source),
         "source.schema": "id BIGINT, amount DOUBLE, text STRING",

@@ -22,6 +22,8 @@ from coterie.herder.messages import (
     ConfigValidated,
     ConnectorSplit,
     FindConfigEnd,
+    FinishGeneration,
+    GenerationFinished,
     GroupLeft,
     MakeSessionKey,
     PublishTaskConfigs,
@@ -72,10 +74,8 @@ class Chores:
                 return await self._start(chore)
             case StopTask():
                 return await self._stop(chore)
-            case SplitConnector():
-                return await self._split(chore)
-            case ValidateConfig():
-                return await self._validate(chore)
+            case SplitConnector() | FinishGeneration() | ValidateConfig():
+                return await self._ask(chore)
             case PublishTaskConfigs():
                 return await self._publish(chore)
             case MakeSessionKey(size_bytes=size_bytes):
@@ -114,13 +114,34 @@ class Chores:
             logger.error("Stopping task %s failed: %s", chore.task, _way_to(error))
         return TaskStopped(task=chore.task)
 
+    async def _ask(
+        self, chore: SplitConnector | FinishGeneration | ValidateConfig
+    ) -> ConnectorSplit | SplitFailed | GenerationFinished | ConfigValidated:
+        match chore:
+            case SplitConnector():
+                return await self._split(chore)
+            case FinishGeneration():
+                return await self._finish(chore)
+            case ValidateConfig():
+                return await self._validate(chore)
+
     async def _split(self, chore: SplitConnector) -> ConnectorSplit | SplitFailed:
         name, written_at = chore.connector, chore.written_at
         try:
-            configs = await self._runtime.split(name, chore.config, chore.checkpointed)
+            configs = await self._runtime.split(name, chore.incarnation, chore.config, chore.checkpointed)
         except Exception as error:  # noqa: BLE001
             return SplitFailed(connector=name, written_at=written_at, trace=_trace_of(error))
         return ConnectorSplit(connector=name, written_at=written_at, configs=configs)
+
+    async def _finish(self, chore: FinishGeneration) -> GenerationFinished:
+        configs = None
+        try:
+            configs = await self._runtime.finish(chore.connector, chore.incarnation)
+        except CoterieError as error:
+            logger.warning("The closed generation of %s cannot be finished here: %s", chore.connector, error)
+        except Exception as error:  # noqa: BLE001
+            logger.error("Finishing the closed generation of %s failed: %s", chore.connector, _way_to(error))
+        return GenerationFinished(connector=chore.connector, incarnation=chore.incarnation, configs=configs)
 
     async def _validate(self, chore: ValidateConfig) -> ConfigValidated:
         try:

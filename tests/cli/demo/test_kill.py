@@ -34,7 +34,7 @@ for batch in itertools.count():
 
 
 def make_checkpoint(location: Path, name: str) -> Path:
-    checkpoint = location / "a-incarnation" / "0" / name
+    checkpoint = location / "a-incarnation" / "gen-1" / "0" / name
     for log in ("offsets", "commits"):
         (checkpoint / log).mkdir(parents=True)
     (checkpoint / "lineage").touch()

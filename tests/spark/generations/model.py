@@ -11,7 +11,7 @@ from collections import Counter
 from pathlib import Path
 from typing import ClassVar
 
-from coterie.spark.checkpoint import HeldCheckpoint, batch_in_flight, is_taken, last_batch, take_over
+from coterie.spark.checkpoint import HeldCheckpoint, batch_in_flight, is_taken, last_batch, make_first, take_over
 from coterie.spark.fence import Fence
 from coterie.spark.generations.layout import GenerationId, generation_folder, standing
 from coterie.spark.generations.manifest import Manifest, Plan, read_plan
@@ -236,7 +236,10 @@ class World:
 
     def lay_flat(self) -> list[HeldCheckpoint]:
         """Leave what a connector without generations leaves: two tasks have read, one is in a batch, one never ran."""
-        held = [take_over(self.connector / str(task)) for task in range(2)]
+        folders = [self.connector / str(task) for task in range(2)]
+        for folder in folders:
+            make_first(folder)
+        held = [take_over(folder) for folder in folders]
         for task, one in enumerate(held):
             self.run_batch(self.flat, task, one, self.rng)
         self.plan_batch(self.flat, 0, held[0], self.rng)

@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 
 from coterie.spark import checkpoint
-from coterie.spark.generations import durable, taking
+from coterie.spark.generations import durable
 
 CALLS = ("listdir", "scandir", "mkdir", "rename", "link", "unlink", "rmdir", "open", "stat", "utime")
 
@@ -161,7 +161,7 @@ def install(monkeypatch: pytest.MonkeyPatch, stage: Stage) -> None:
     monkeypatch.setattr(os, "fsync", lambda _: None)
     monkeypatch.setattr(time, "sleep", lambda _: step("sleep"))
     exchange = stepped("exchange", checkpoint.exchange)
-    for module in (checkpoint, durable, taking):
+    for module in (checkpoint, durable):
         monkeypatch.setattr(module, "exchange", exchange)
 
 

@@ -8,11 +8,12 @@ from typing import Any
 import pytest
 
 from coterie.nouns.errors import WorldError
-from coterie.spark.checkpoint import take_over
+from coterie.spark.checkpoint import make_first
 from coterie.spark.fence import Fence, FencedError
+from coterie.spark.generations import owner as owner_module
 from coterie.spark.generations.layout import GenerationId
 from coterie.spark.generations.manifest import Manifest, Plan
-from coterie.spark.generations.owner import Owner, Wanted
+from coterie.spark.generations.owner import Owner, Wanted, next_config
 from coterie.spark.generations.resplit import Finisher, close, release
 from coterie.spark.generations.split import Split, SplitFunction
 from coterie.spark.generations.stores import FilePositions, KafkaPart, KafkaPositions
@@ -33,8 +34,10 @@ def owner(connector: Path, **keys: Any) -> Owner:
     return Owner(finisher(connector), **{"grace_ms": 0, "silence_ms": 200} | keys)
 
 
-def wanted(*tasks: Sequence[str], known: bool = True, asked: list[str] | None = None, **config: str) -> Wanted:
-    def starts(parts: Sequence[str]) -> dict[str, int]:
+def wanted(
+    *tasks: Sequence[str], known: bool = True, fixed: bool = False, asked: list[str] | None = None, **config: str
+) -> Wanted:
+    def starts(parts: Sequence[str], *, is_first: bool) -> dict[str, int]:
         if asked is not None:
             asked.extend(parts)
         return dict.fromkeys(parts, 3)
@@ -42,7 +45,9 @@ def wanted(*tasks: Sequence[str], known: bool = True, asked: list[str] | None = 
     return Wanted(
         config=CONFIG | {key.replace("__", "."): value for key, value in config.items()},
         split=Split(function=SplitFunction.PARTS_V1, tasks=tuple(tuple(parts) for parts in tasks)),
+        sink=lambda config: {key: value for key, value in config.items() if key in ("sink.path", "sink.format")},
         starts=starts,
+        is_fixed=fixed,
         is_known=known,
         flat=None,
     )
@@ -143,7 +148,7 @@ def test_a_worker_that_may_act_no_longer_stops_waiting(tmp_path: Path) -> None:
 
 
 def test_checkpoints_from_before_generations_become_the_first_one_at_once(tmp_path: Path) -> None:
-    take_over(tmp_path / "0")
+    make_first(tmp_path / "0")
     split = Split(function=SplitFunction.PATH_HASH_V0, tasks=(("/in",), ("/in",)))
     flat = Manifest(
         generation=GenerationId(number=0, id="flat"), split=split, config=CONFIG, schema=None, positions={}, parked={}
@@ -151,9 +156,43 @@ def test_checkpoints_from_before_generations_become_the_first_one_at_once(tmp_pa
     now = Wanted(
         config=CONFIG,
         split=Split(function=SplitFunction.PATH_HASH_V1, tasks=split.tasks),
-        starts=lambda parts: {},
+        sink=lambda config: config,
+        starts=lambda parts, *, is_first: {},
+        is_fixed=False,
         is_known=True,
         flat=flat,
     )
     files = Finisher(connector=tmp_path, store=FilePositions(), run_batch=finisher(tmp_path).run_batch, fence=Fence())
     assert Owner(files, grace_ms=60_000).settle(now).generation.number == 1
+
+
+def test_a_worker_that_waits_finishes_a_closed_generation_only_in_silence(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = owner(tmp_path).settle(wanted(PARTS, known=False))
+    assert owner(tmp_path).finish_after_silence() == first
+    split = Split(function=SplitFunction.PARTS_V1, tasks=(PARTS[:1], PARTS[1:]))
+    close(tmp_path, plan(GenerationId(number=2, id="b"), split))
+    assert next_config(tmp_path) == CONFIG
+    with monkeypatch.context() as patch:
+        signs = iter(range(100))
+        patch.setattr(owner_module, "sign_of_life", lambda generation: next(signs))
+        assert owner(tmp_path).finish_after_silence() is None
+    made = owner(tmp_path).finish_after_silence()
+    assert made is not None
+    assert made.generation == GenerationId(number=2, id="b")
+
+
+def test_of_checkpoints_from_before_generations_only_the_owner_knows_the_split(tmp_path: Path) -> None:
+    assert next_config(tmp_path / "nothing") is None
+    make_first(tmp_path / "0")
+    assert next_config(tmp_path) is None
+    with pytest.raises(WorldError, match="says nothing of their tasks"):
+        owner(tmp_path).settle(wanted(PARTS, known=False))
+
+
+def test_a_split_that_is_fixed_is_never_changed(tmp_path: Path) -> None:
+    owner(tmp_path).settle(wanted(PARTS, known=False))
+    with pytest.raises(WorldError, match="checkpoints of 1 task"):
+        owner(tmp_path).settle(wanted(PARTS[:1], PARTS[1:], fixed=True))
+    assert owner(tmp_path).settle(wanted(PARTS, fixed=True, sink__path="/other")).generation.number == 2

@@ -2,12 +2,14 @@
 
 import os
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from coterie.spark.checkpoint import HeldCheckpoint, is_taken
 from coterie.spark.fence import Fence, FencedError
+from coterie.spark.generations import resplit
 from coterie.spark.generations.layout import GenerationId, generation_folder, standing
 from coterie.spark.generations.manifest import Manifest, Plan, read_manifest
 from coterie.spark.generations.resplit import (
@@ -137,6 +139,24 @@ def test_a_finisher_that_stood_still_for_a_generation_changes_nothing(tmp_path: 
     retire_old(connector)
     assert frozen.finish(1) == made
     assert names(connector) == ["gen-1", "gen-2/", "gen-3/"]
+
+
+def test_a_finisher_shows_life_while_a_batch_takes_long(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(resplit, "SIGN_EVERY_MS", 10)
+    signs: set[int | None] = set()
+
+    def take_long(manifest: Manifest, task: int, held: HeldCheckpoint) -> None:
+        while len(signs) < 3:
+            signs.add(sign_of_life(tmp_path / "gen-1"))
+        (held.path / "offsets" / "0").unlink()
+
+    born = finisher(tmp_path).begin(plan(1, [PARTS]))
+    held = take_open(tmp_path / "gen-1", born.generation, 0)
+    (held.path / "offsets").mkdir()
+    (held.path / "offsets" / "0").touch()
+    close(tmp_path, plan(2, [PARTS]))
+    assert replace(finisher(tmp_path), run_batch=take_long).finish(1).generation.number == 2
+    assert len(signs) == 3
 
 
 def test_a_closed_fence_lets_no_generation_into_place(tmp_path: Path) -> None:

@@ -2,7 +2,7 @@
 
 import pytest
 
-from coterie.spark.generations.split import Split, SplitFunction, gathered, murmur3, sql_hash_v1, without_authority
+from coterie.spark.generations.split import Split, SplitFunction, gathered, murmur3, sql_task, without_authority
 from tests.spark.conftest import Rig
 
 NAMES = ["", "a", "ab", "abc", "abcd", "a b", "ü", "é€😀", "%41", "c+d", "e#f", "\x7f\x80\xff", "x" * 1000]
@@ -19,7 +19,7 @@ async def test_the_hash_is_sparks(rig: Rig) -> None:
     rows = session.spark.createDataFrame([(name,) for name in names], "name STRING").selectExpr("name", "hash(name) h")
     assert {row["name"]: row["h"] for row in rows.collect()} == {name: murmur3(name.encode()) for name in names}
 
-    expression = sql_hash_v1(3).replace("_metadata.file_path", "uri")
+    expression = sql_task(SplitFunction.PATH_HASH_V1, "uri", 3)
     rows = session.spark.createDataFrame([(uri,) for uri in uris], "uri STRING").selectExpr("uri", f"{expression} task")
     split = Split(function=SplitFunction.PATH_HASH_V1, tasks=(("/in",),) * 3)
     by_spark = {row["uri"]: row["task"] for row in rows.collect()}

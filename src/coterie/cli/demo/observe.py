@@ -66,14 +66,14 @@ def is_settled(urls: Sequence[str]) -> bool:
 
 
 class Checkpoints:
-    """The tasks' checkpoints: ``LOCATION/<connector>-<incarnation>/<task>/<start>-<id>/``."""
+    """The tasks' checkpoints: ``LOCATION/<connector>-<incarnation>/gen-<k>/<task>/<start>-<id>/``."""
 
     def __init__(self, location: Path) -> None:
         self._location = location
 
     def holder(self, task: ConnectorTaskId) -> Path | None:
         """The directory that holds the task's checkpoint now; None when there is none, or it just changes hands."""
-        folders = self._location.glob(f"{safe_name(task.connector)}-*/{task.task}/*")
+        folders = self._location.glob(f"{safe_name(task.connector)}-*/gen-*/{task.task}/*")
         return next((path for path in folders if path.name[:1].isdigit() and (path / LINEAGE).is_file()), None)
 
     def starts(self) -> dict[ConnectorTaskId, int]:

@@ -4,10 +4,12 @@ import time
 import uuid
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Protocol
 
 from coterie.nouns.errors import WorldError
 from coterie.spark.fence import FencedError
-from coterie.spark.generations.layout import GenerationId, generation_folder, standing
+from coterie.spark.generations.layout import MANIFEST, GenerationId, generation_folder, standing
 from coterie.spark.generations.manifest import Manifest, Plan, read_manifest, read_plan
 from coterie.spark.generations.resplit import (
     Finisher,
@@ -19,15 +21,18 @@ from coterie.spark.generations.resplit import (
     unreleased,
 )
 from coterie.spark.generations.split import Split
+from coterie.spark.generations.taking import is_closed
 from coterie.spark.positions import Positions
 
 SILENCE_MS = 10_000
 """A finisher that gave no sign of life for so long has died, or stands still: another one goes on."""
 LOOK_EVERY_MS = 50
-SINK = "sink."
-SINK_OPTION = "sink.option."
-"""A batch in flight is written by the sink of its own generation: another sink needs another generation. The options of
-a format do not name a sink."""
+
+
+class Starts(Protocol):
+    """Asks a source where to begin with parts that were never read; ``is_first``: the connector is new."""
+
+    def __call__(self, parts: Sequence[str], *, is_first: bool) -> Positions: ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,8 +41,12 @@ class Wanted:
 
     config: Mapping[str, str] = field(repr=False)
     split: Split
-    starts: Callable[[Sequence[str]], Positions]
-    """Where to begin with parts that were never read. Asked before the first generation, and for new parts later."""
+    sink: Callable[[Mapping[str, str]], Mapping[str, str | None]]
+    """What of a config says where rows are written. A batch in flight is written by the sink of its own generation, so
+    that another sink needs another generation."""
+    starts: Starts
+    is_fixed: bool
+    """Positions of one split mean nothing to another: the split never changes."""
     is_known: bool
     """The connector's tasks have been started before: if no generation stands, the shared file system is not there."""
     flat: Manifest | None
@@ -70,6 +79,26 @@ class Owner:
                 if standing(self._connector) == number:
                     raise
 
+    def finish_after_silence(self) -> Manifest | None:
+        """The newest generation. A closed one is finished first, unless a finisher gives a sign of life: then None."""
+        number = standing(self._connector)
+        assert number is not None, f"{self._connector} has no generation"
+        generation = generation_folder(self._connector, number)
+        if is_closed(generation):
+            heard = sign_of_life(generation)
+            if self._wait(lambda: self._has_moved(number, heard), self._silence_ms):
+                return None
+            try:
+                self._finisher.finish(number)
+            except OvertakenError:
+                return None
+        return self._finisher.newest()
+
+    def _has_moved(self, number: int, heard: int | None) -> bool:
+        """Whether a finisher has given a sign of life, or is done."""
+        generation = generation_folder(self._connector, number)
+        return standing(self._connector) != number or sign_of_life(generation) != heard
+
     def _newest(self, number: int | None, wanted: Wanted) -> Manifest | None:
         """Generation ``number`` if it fits; otherwise another one has been made, or begun."""
         if number is None:
@@ -81,12 +110,16 @@ class Owner:
             return self._finisher.begin(self._plan(1, wanted, None))
         generation = generation_folder(self._connector, number)
         if number == 0:
-            assert wanted.flat is not None, f"{self._connector} holds checkpoints, and no tasks are known"
-            adopt(self._connector, wanted.flat)
+            self._adopt(wanted)
         manifest = read_manifest(generation)
         if read_plan(generation) is None:
             if number > 0 and fits(manifest, wanted):
                 return manifest
+            if wanted.is_fixed and number > 0 and manifest.split != wanted.split:
+                raise WorldError(
+                    f"The connector has checkpoints of {len(manifest.split.tasks)} task(s), which cannot be split "
+                    f"anew: keep that number, or create a connector under another name"
+                )
             close(self._connector, self._plan(number + 1, wanted, manifest))
         if number > 0:
             # Of generation 0 no runtime of this version runs a task.
@@ -97,6 +130,15 @@ class Owner:
             self._wait_for_silence(number)
         return None
 
+    def _adopt(self, wanted: Wanted) -> None:
+        if wanted.flat is not None:
+            adopt(self._connector, wanted.flat)
+        elif not (self._connector / MANIFEST).exists():
+            raise WorldError(
+                f"{self._connector} holds checkpoints, and the config topic says nothing of their tasks: move the "
+                "folder away to read everything again"
+            )
+
     def _plan(self, number: int, wanted: Wanted, former: Manifest | None) -> Plan:
         known = {} if former is None else {**former.positions, **former.parked}
         parts = sorted({part for task in wanted.split.tasks for part in task} - known.keys())
@@ -105,17 +147,13 @@ class Owner:
             split=wanted.split,
             config=wanted.config,
             schema=None,
-            starts=wanted.starts(parts),
+            starts=wanted.starts(parts, is_first=former is None),
         )
 
     def _wait_for_silence(self, number: int) -> None:
-        generation = generation_folder(self._connector, number)
         while standing(self._connector) == number:
-            heard = sign_of_life(generation)
-            if not self._wait(
-                lambda: standing(self._connector) != number or sign_of_life(generation) != heard,  # noqa: B023
-                self._silence_ms,
-            ):
+            heard = sign_of_life(generation_folder(self._connector, number))
+            if not self._wait(lambda: self._has_moved(number, heard), self._silence_ms):  # noqa: B023
                 return
 
     def _wait(self, is_so: Callable[[], bool], limit_ms: int) -> bool:
@@ -134,12 +172,24 @@ class Owner:
         return True
 
 
+def next_config(connector: Path) -> Mapping[str, str] | None:
+    """The config of the generation that a closed one is to become, else of the newest one; None when there is none, or
+    when no worker has closed the layout of before generations yet."""
+    while True:
+        number = standing(connector)
+        if number is None:
+            return None
+        generation = generation_folder(connector, number)
+        try:
+            plan = read_plan(generation)
+            if plan is None and number == 0:
+                return None
+            return read_manifest(generation).config if plan is None else plan.config
+        except OSError:
+            if standing(connector) == number:
+                raise
+
+
 def fits(manifest: Manifest, wanted: Wanted) -> bool:
     """Whether the tasks of a generation do what the config asks for: they read the same and write to the same sink."""
-    return manifest.split == wanted.split and _sink(manifest.config) == _sink(wanted.config)
-
-
-def _sink(config: Mapping[str, str]) -> dict[str, str]:
-    return {
-        key: value.strip() for key, value in config.items() if key.startswith(SINK) and not key.startswith(SINK_OPTION)
-    }
+    return manifest.split == wanted.split and wanted.sink(manifest.config) == wanted.sink(wanted.config)

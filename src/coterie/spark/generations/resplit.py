@@ -24,13 +24,15 @@ them gathers the same.
 
 import errno
 import os
+import threading
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 from coterie.nouns.errors import CoterieError
-from coterie.spark.checkpoint import GENESIS, LINEAGE, HeldCheckpoint, is_taken
+from coterie.spark.checkpoint import GENESIS, LINEAGE, HeldCheckpoint, is_taken, make_first
 from coterie.spark.fence import Fence
 from coterie.spark.generations.durable import RETIRED_PREFIX, put_first, remove, retire, sync_folder, sync_tree
 from coterie.spark.generations.layout import (
@@ -53,8 +55,11 @@ from coterie.spark.generations.manifest import (
 )
 from coterie.spark.generations.split import SplitFunction, gathered
 from coterie.spark.generations.stores import PositionStore
-from coterie.spark.generations.taking import make_absent, take_closed
+from coterie.spark.generations.taking import take_closed
 from coterie.spark.positions import Positions
+
+SIGN_EVERY_MS = 2_000
+"""How often a finisher shows life, at least."""
 
 
 class OvertakenError(CoterieError):
@@ -137,9 +142,10 @@ class Finisher:
         :raises FencedError: when the fence is closed.
         """
         try:
-            held = self.take(number)
-            self.run_batches(number, held)
-            self.commit(number, held)
+            with self._showing_life(number):
+                held = self.take(number)
+                self.run_batches(number, held)
+                self.commit(number, held)
         except OSError:
             # A retired generation is a plain file: everything that is done in it fails.
             if standing(self.connector) in (None, number):
@@ -153,7 +159,8 @@ class Finisher:
         held = []
         for task in range(len(manifest.split.tasks)):
             if number == 0:
-                make_absent(generation, task)
+                # A task that never started has a checkpoint without batches.
+                make_first(generation / str(task))
             held.append(take_closed(generation, task))
             self.show_life(number)
         return held
@@ -185,6 +192,24 @@ class Finisher:
 
     def show_life(self, number: int) -> None:
         (generation_folder(self.connector, number) / CLOSING / ALIVE).touch()
+
+    @contextmanager
+    def _showing_life(self, number: int) -> Iterator[None]:
+        """Show life also while one step takes long: a batch, or the gathering of many positions."""
+        is_done = threading.Event()
+
+        def show() -> None:
+            while not is_done.wait(SIGN_EVERY_MS / 1000):
+                with suppress(OSError):
+                    self.show_life(number)
+
+        signs = threading.Thread(target=show, name="coterie-signs", daemon=True)
+        signs.start()
+        try:
+            yield
+        finally:
+            is_done.set()
+            signs.join()
 
     def newest(self) -> Manifest:
         """The manifest of the newest generation."""

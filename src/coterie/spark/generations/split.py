@@ -7,6 +7,8 @@ from enum import StrEnum
 
 from coterie.spark.positions import Positions
 
+_AUTHORITY = "^[^:/]+:(//[^/]*)?"
+
 
 class SplitFunction(StrEnum):
     """How tasks are told apart. A value never changes its meaning: generations on disk name it."""
@@ -40,12 +42,13 @@ class Split:
 
 def without_authority(uri: str) -> str:
     """The path of a URI as it is written there: ``file:///a%20b`` and ``file:/a%20b`` are one file."""
-    return re.sub(r"^[^:/]+:(//[^/]*)?", "", uri)
+    return re.sub(_AUTHORITY, "", uri)
 
 
-def sql_hash_v1(count: int) -> str:
-    """:attr:`SplitFunction.PATH_HASH_V1` as an expression of Spark SQL: the number of the task that reads a row."""
-    return f"pmod(hash(regexp_replace(_metadata.file_path, '^[^:/]+:(//[^/]*)?', '')), {count})"
+def sql_task(function: SplitFunction, uri: str, count: int) -> str:
+    """As Spark SQL: the number of the task, of ``count``, that reads the file whose URI the column ``uri`` holds."""
+    path = uri if function is SplitFunction.PATH_HASH_V0 else f"regexp_replace({uri}, '{_AUTHORITY}', '')"
+    return f"pmod(hash({path}), {count})"
 
 
 def murmur3(data: bytes, seed: int = 42) -> int:

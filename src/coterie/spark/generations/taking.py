@@ -12,21 +12,7 @@ import time
 from pathlib import Path
 
 from coterie.nouns.errors import CoterieError, WorldError
-from coterie.spark.checkpoint import (
-    LINEAGE,
-    PATIENCE_MS,
-    HeldCheckpoint,
-    NoExchangeError,
-    _claim,
-    _find_directory,
-    _make_first,
-    _rename_instead,
-    batch_in_flight,
-    exchange,
-    is_taken,
-    starts_of,
-    sweep,
-)
+from coterie.spark.checkpoint import PATIENCE_MS, HeldCheckpoint, look, take_once, take_over
 from coterie.spark.generations.layout import CLOSED, CLOSING, GenerationId
 from coterie.spark.generations.manifest import read_manifest
 
@@ -51,21 +37,12 @@ def take_open(generation: Path, named: GenerationId, task: int) -> HeldCheckpoin
     :raises GenerationAbsentError: when no such generation stands.
     :raises WorldError: when the folder cannot be used, or the checkpoint is not found.
     """
+    _check_open(generation, named)
     try:
+        return take_over(generation / str(task), check=lambda: _check_open(generation, named))
+    except WorldError:
         _check_open(generation, named)
-        folder = generation / str(task)
-        deadline = time.monotonic() + PATIENCE_MS / 1000
-        while True:
-            if (mine := _take(folder)) is not None and (held := _held(mine)) is not None:
-                return held
-            _check_open(generation, named)
-            if mine is None:
-                if time.monotonic() > deadline:
-                    raise WorldError(f"{folder} holds no checkpoint directory: see whether files were removed there")
-                time.sleep(0.001)
-    except OSError as error:
-        _check_open(generation, named)
-        raise WorldError(f"The checkpoint in {folder} cannot be taken over: {error}") from error
+        raise
 
 
 def take_closed(generation: Path, task: int) -> HeldCheckpoint:
@@ -80,57 +57,14 @@ def take_closed(generation: Path, task: int) -> HeldCheckpoint:
             os.mkdir(folder)
     deadline = time.monotonic() + PATIENCE_MS / 1000
     while True:
-        mine = _take(closing)
-        if mine is None and (moved := _take(opened)) is not None:
+        mine = take_once(closing)
+        if mine is None and (moved := take_once(opened)) is not None:
             mine = closing / moved.name
             os.rename(moved, mine)
-        if mine is not None and not is_taken(mine) and (held := _held(mine)) is not None:
+        if mine is not None and (held := look(mine)) is not None:
             return held
         if mine is None and time.monotonic() > deadline:
             raise WorldError(f"{opened} and {closing} hold no checkpoint directory: see whether files were removed")
-
-
-def make_absent(generation: Path, task: int) -> None:
-    """Make the checkpoint of a task of generation 0 that never started, so that it can be taken like others.
-
-    :raises OSError: when the generation was retired.
-    """
-    folder = generation / str(task)
-    folder.mkdir(exist_ok=True)
-    _make_first(folder)
-
-
-def _take(folder: Path) -> Path | None:
-    """One exchange with the directory in ``folder``: the name that got it or missed it; None when there is none."""
-    holder = _find_directory(folder)
-    if holder is None:
-        return None
-    mine = _claim(folder)
-    try:
-        exchange(mine, holder)
-    except NoExchangeError:
-        _rename_instead(folder, mine)
-    except FileNotFoundError:
-        return None
-    return mine
-
-
-def _held(mine: Path) -> HeldCheckpoint | None:
-    """What was taken under the name ``mine``; None when it was missed, or is taken already."""
-    if is_taken(mine):
-        return None
-    try:
-        sweep(mine)
-        return HeldCheckpoint(
-            path=mine,
-            starts=starts_of(mine),
-            lineage=(mine / LINEAGE).read_text(),
-            batch_in_flight=batch_in_flight(mine),
-        )
-    except OSError:
-        if not is_taken(mine):
-            raise
-        return None
 
 
 def _check_open(generation: Path, named: GenerationId) -> None:
@@ -138,6 +72,8 @@ def _check_open(generation: Path, named: GenerationId) -> None:
         raise GenerationClosedError(f"{generation} is closed")
     try:
         stands = read_manifest(generation).generation
+    except NotADirectoryError as error:
+        raise GenerationClosedError(f"{generation} is retired") from error
     except FileNotFoundError as error:
         raise GenerationAbsentError(
             f"Generation {named} does not stand at {generation}: do all workers share checkpoint.location?"

@@ -24,6 +24,8 @@ from pyspark.sql.types import StructType
 from coterie.config.definition import Definition, Importance, Key, Type, Width, at_least, not_blank, one_of
 from coterie.nouns.errors import ConfigError, WorldError
 from coterie.spark.end_config import OPTIONS, EndConfig
+from coterie.spark.generations.split import SplitFunction, sql_task
+from coterie.spark.generations.stores import FilePositions, PositionStore
 from coterie.spark.paths import SOURCE_GROUP, local_file_path
 from coterie.spark.positions import Positions
 from coterie.spark.seams import SMALL_BATCH_BYTES, Share
@@ -31,8 +33,6 @@ from coterie.spark.sources.file_log import (
     local_path,
     names_with_glob_characters,
     planned_files,
-    read_files,
-    seed_read_files,
     vanished,
 )
 from coterie.spark.transforms import first_sentence
@@ -102,6 +102,9 @@ class FileSource:
     """Reads CSV or JSON files from a folder: those whose path hashes to the task's share."""
 
     free_prefixes: ClassVar[tuple[str, ...]] = (OPTIONS,)
+    split_function: ClassVar[SplitFunction] = SplitFunction.PATH_HASH_V1
+    has_fixed_split: ClassVar[bool] = False
+    store: ClassVar[PositionStore] = FilePositions()
 
     format: str
     path: str
@@ -143,6 +146,11 @@ class FileSource:
         return [parts] * tasks_max
 
     @classmethod
+    def starts(cls, config: EndConfig, parts: Sequence[str], *, is_first: bool) -> Positions:
+        """None: all files of a folder are read."""
+        return {}
+
+    @classmethod
     def of(cls, config: EndConfig, share: Share) -> Self:
         return cls(
             format=config.read(DEFINITION, "format", str),
@@ -164,19 +172,7 @@ class FileSource:
             defaults["maxFilesPerTrigger"] = str(self.max_files_per_trigger)
         reader = spark.readStream.format(self.format).schema(self.schema(spark))
         rows = reader.options(**defaults).options(**self.options).load(self.path)
-        return rows.where(f"pmod(hash(_metadata.file_path), {self.share.count}) = {self.share.index}")
-
-    def positions(self, spark: SparkSession, checkpoint: Path) -> Positions:
-        """The files that this task has read: modification time in ms by URI, as Spark wrote them.
-
-        The source log has the files of all tasks: each looks at the whole folder.
-        """
-        looked_at = read_files(checkpoint)
-        own = set(self._own(spark, [local_path(uri) for uri in looked_at]))
-        return {uri: at_ms for uri, at_ms in looked_at.items() if local_path(uri) in own}
-
-    def seed(self, checkpoint: Path, positions: Positions) -> None:
-        seed_read_files(checkpoint, positions)
+        return rows.where(self._is_own("_metadata.file_path"))
 
     def is_small(self, checkpoint: Path, batch_id: int) -> bool:
         """By the sizes of the files, those of the connector's other tasks among them."""
@@ -221,8 +217,11 @@ class FileSource:
         path_of = spark._jvm.org.apache.hadoop.fs.Path  # type: ignore[union-attr]
         uris = [(path, path_of(f"file:{path}").toUri().toString()) for path in paths]
         rows = spark.createDataFrame(uris, "path STRING, uri STRING")
-        own = rows.where(f"pmod(hash(uri), {self.share.count}) = {self.share.index}").select("path")
-        return [row["path"] for row in own.collect()]
+        return [row["path"] for row in rows.where(self._is_own("uri")).select("path").collect()]
+
+    def _is_own(self, uri: str) -> str:
+        """As SQL: whether the split gives the file with the URI of a column to this task."""
+        return f"{sql_task(self.share.function, uri, self.share.count)} = {self.share.index}"
 
 
 def columns_of(spark: SparkSession, config: EndConfig) -> StructType:

@@ -15,8 +15,9 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import LongType, StructField, StructType, TimestampType
 
 from coterie.config.definition import Definition, Importance, Key, Type, Width, at_least
-from coterie.nouns.errors import WorldError
 from coterie.spark.end_config import OPTIONS, EndConfig, refused_options
+from coterie.spark.generations.split import SplitFunction
+from coterie.spark.generations.stores import PositionStore
 from coterie.spark.paths import SOURCE_GROUP
 from coterie.spark.positions import (
     Positions,
@@ -45,11 +46,28 @@ DEFINITION = Definition(
 SCHEMA = StructType([StructField("timestamp", TimestampType()), StructField("value", LongType())])
 
 
+class RatePositions:
+    """For how many seconds a task has counted, by the name of its share."""
+
+    def read(self, checkpoint: Path, parts: Sequence[str]) -> Positions:
+        offset = committed_offset(checkpoint)
+        return {} if offset is None else {parts[0]: int(offset)}
+
+    def seed(self, checkpoint: Path, positions: Positions) -> None:
+        """Go on counting now; the values of the time between are not skipped, they come later."""
+        for seconds in positions.values():
+            write_source_log(checkpoint, [str(round(time.time() * 1000) - seconds * 1000)])
+            commit_empty_batches(checkpoint, str(seconds), batches=1)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RateSource:
     """Counts: ``timestamp TIMESTAMP, value BIGINT``, values from 0."""
 
     free_prefixes: ClassVar[tuple[str, ...]] = (OPTIONS,)
+    split_function: ClassVar[SplitFunction] = SplitFunction.PARTS_V1
+    has_fixed_split: ClassVar[bool] = True
+    store: ClassVar[PositionStore] = RatePositions()
 
     rows_per_second: int
     share: Share
@@ -69,7 +87,13 @@ class RateSource:
 
     @classmethod
     def split(cls, parts: Sequence[str], tasks_max: int) -> Sequence[Sequence[str]]:
-        return [parts] * tasks_max
+        """Each task counts for itself: its position means nothing to the tasks of another split."""
+        return [[f"task {task} of {tasks_max}"] for task in range(tasks_max)]
+
+    @classmethod
+    def starts(cls, config: EndConfig, parts: Sequence[str], *, is_first: bool) -> Positions:
+        """None: Spark begins to count when a task first starts."""
+        return {}
 
     @classmethod
     def of(cls, config: EndConfig, share: Share) -> Self:
@@ -83,26 +107,6 @@ class RateSource:
         options = {"rowsPerSecond": str(self.rows_per_second), "numPartitions": "1"}
         rows = spark.readStream.format("rate").options(**options).load()
         return rows.where(f"value % {self.share.count} = {self.share.index}")
-
-    def positions(self, spark: SparkSession, checkpoint: Path) -> Positions:
-        """For how many seconds this task has counted."""
-        offset = committed_offset(checkpoint)
-        return {} if offset is None else {self._name: int(offset)}
-
-    def seed(self, checkpoint: Path, positions: Positions) -> None:
-        """Go on counting now; the values of the time between are not skipped, they come later.
-
-        :raises WorldError: when there is no position of this very share: the tasks of another split have counted to
-            different values, and no single position continues them.
-        """
-        if (seconds := positions.get(self._name)) is None:
-            raise WorldError(f"There is no position for {self._name}: a rate stream cannot be split anew")
-        write_source_log(checkpoint, [str(round(time.time() * 1000) - seconds * 1000)])
-        commit_empty_batches(checkpoint, str(seconds), batches=1)
-
-    @property
-    def _name(self) -> str:
-        return f"task {self.share.index} of {self.share.count}"
 
     def is_small(self, checkpoint: Path, batch_id: int) -> bool:
         """By the seconds that the batch counts."""

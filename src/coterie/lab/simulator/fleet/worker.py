@@ -249,6 +249,8 @@ class WorkerProcess(Process):
                 self.after(rng.randint(1, 500), lambda: self.tell(herder.RuntimeClosed()))
             case Leave():
                 raise AssertionError("the membership leaves the group")
+            case herder.FinishGeneration():
+                raise AssertionError("no task is closed in this play")
 
     # -- the member --------------------------------------------------------------------------------------------------
 

@@ -1,0 +1,74 @@
+"""Tasks that wait because their connector is split anew, while the worker that began it may have died.
+
+The worker that has the connector closes a generation of checkpoints, makes the next one and publishes its task configs.
+Where the configs do not come in time, each worker with a task that waits looks whether any worker is at work, finishes
+the generation otherwise, and publishes what the next generation states.
+"""
+
+from coterie.herder import signing
+from coterie.herder.messages import FinishGeneration, GenerationFinished, PublishTaskConfigs, Say, SetTimer
+from coterie.herder.requests import PutTaskConfigs
+from coterie.herder.state import Turn
+from coterie.herder.timers import ClosedDue
+from coterie.herder.work import Closed
+from coterie.herder.writes import own_write
+from coterie.nouns.jobs import ConnectorName
+from coterie.nouns.states import TargetState
+
+CLOSED_PATIENCE_MS = 10_000
+"""How long tasks wait before a worker that has not the connector looks whether any worker is at work."""
+
+
+def watch(turn: Turn, connector: ConnectorName) -> None:
+    """A task of ``connector`` waits."""
+    turn.order(SetTimer(timer=ClosedDue(connector=connector), at_ms=turn.now_ms + CLOSED_PATIENCE_MS))
+
+
+def on_due(turn: Turn, timer: ClosedDue) -> None:
+    herder, name = turn.herder, timer.connector
+    if not _waits(turn, name):
+        return
+    watch(turn, name)
+    connector = herder.config.connector(name)
+    # A worker that has the connector splits it, and publishes what comes of that.
+    is_at_work = name in herder.work.finishing or name in herder.work.splits
+    if connector is None or is_at_work or not herder.life.is_open or herder.life.is_leaving:
+        return
+    if herder.place.is_counted_in(turn.now_ms):
+        herder.work.finishing.add(name)
+        turn.order(FinishGeneration(connector=name, incarnation=connector.incarnation))
+
+
+def on_finished(turn: Turn, event: GenerationFinished) -> None:
+    """Publish once. When the leader does not take it, the tasks go on waiting, and the timer comes again."""
+    herder, name = turn.herder, event.connector
+    herder.work.finishing.discard(name)
+    connector = herder.config.connector(name)
+    if connector is None or event.configs is None or connector.incarnation != event.incarnation:
+        return
+    if name in herder.work.splits or not _waits(turn, name) or not herder.place.is_settled:
+        return
+    configs = tuple(event.configs)
+    if connector.task_configs == configs:
+        return
+    turn.order(Say(text=f"Connector {name}: this worker publishes the task configs of its newest generation"))
+    if herder.place.is_leader:
+        own_write(turn, PutTaskConfigs(connector=name, configs=configs))
+    elif not signing.awaits_key(herder):
+        turn.order(
+            PublishTaskConfigs(
+                leader_url=herder.place.leader_url,
+                connector=name,
+                written_at=connector.written_at,
+                configs=configs,
+                signing=signing.signing(herder),
+            )
+        )
+
+
+def _waits(turn: Turn, name: ConnectorName) -> bool:
+    herder = turn.herder
+    return herder.config.target_state(name) is TargetState.STARTED and any(
+        task.connector == name and isinstance(run.state, Closed) and herder.config.task_config(task) is not None
+        for task, run in herder.work.runs.items()
+    )

@@ -1,0 +1,172 @@
+"""How a connector is split: its newest generation of checkpoints is made to fit its config, and states its tasks."""
+
+import logging
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from functools import partial
+
+from py4j.protocol import Py4JError
+from pyspark.errors import PySparkException
+
+from coterie.nouns.errors import ConfigError, WorldError
+from coterie.nouns.ids import Incarnation
+from coterie.nouns.jobs import ConnectorName, ConnectorTaskId
+from coterie.spark.checkpoint import HeldCheckpoint, batch_in_flight
+from coterie.spark.fence import Fence, FencedError
+from coterie.spark.generations.layout import GenerationId, connector_folder
+from coterie.spark.generations.manifest import Manifest
+from coterie.spark.generations.owner import Owner, Wanted, next_config
+from coterie.spark.generations.resplit import Finisher, OvertakenError
+from coterie.spark.generations.split import Split, SplitFunction
+from coterie.spark.pipeline import GENERATION, Pipeline, resolved, split_of, task_configs
+from coterie.spark.plugins import sink_end, source_end
+from coterie.spark.query import TaskQuery
+from coterie.spark.session import Session
+from coterie.spark.settings import SparkConfig
+from coterie.spark.transforms import first_sentence
+from coterie.spark.validation import source_errors, split_errors
+
+log = logging.getLogger(__name__)
+
+RELEASE_GRACE_MS = 15_000
+"""How long a re-split waits for the tasks of a closed generation to be stopped: their own grace, and a while until
+their workers notice."""
+TRANSFORMS = "transforms"
+
+
+class Splitter:
+    """Splits connectors on the session that ``session`` returns. All methods block: they are called on threads."""
+
+    def __init__(self, config: SparkConfig, session: Callable[[], Session]) -> None:
+        self._config = config
+        self._session = session
+        self._lock = threading.Lock()
+        self._fences: set[Fence] = set()
+
+    def split(
+        self,
+        connector: ConnectorName,
+        incarnation: Incarnation,
+        config: Mapping[str, str],
+        checkpointed: Sequence[Mapping[str, str]],
+    ) -> list[Mapping[str, str]]:
+        """See :meth:`coterie.herder.seams.TaskRuntime.split`."""
+        self._session()
+        worker = self._config.kafka
+        source = source_end(resolved(config), worker)
+        if errors := source_errors(source, checkpointed):
+            raise ConfigError(errors)
+        split = split_of(config, worker)
+        if source.plugin.has_fixed_split and (errors := split_errors(config, len(split.tasks), checkpointed)):
+            raise ConfigError(errors)
+        is_known = any(GENERATION in task for task in checkpointed)
+        wanted = Wanted(
+            config=config,
+            split=split,
+            sink=self._sink,
+            starts=partial(source.plugin.starts, source.config),
+            is_fixed=source.plugin.has_fixed_split,
+            is_known=is_known,
+            flat=self._flat(checkpointed) if checkpointed and not is_known else None,
+        )
+        while True:
+            try:
+                with self._finisher(connector, incarnation, config) as finisher:
+                    manifest = Owner(finisher, grace_ms=RELEASE_GRACE_MS).settle(wanted)
+                return task_configs(connector, config, manifest)
+            except FencedError:
+                # Stopped with everything else here. The worker goes on when its Spark does.
+                self._session()
+
+    def finish(self, connector: ConnectorName, incarnation: Incarnation) -> list[Mapping[str, str]] | None:
+        """See :meth:`coterie.herder.seams.TaskRuntime.finish`."""
+        folder = connector_folder(self._config.checkpoint_location, connector, incarnation)
+        if (config := next_config(folder)) is None:
+            return None
+        with self._finisher(connector, incarnation, config) as finisher:
+            manifest = Owner(finisher, grace_ms=RELEASE_GRACE_MS).finish_after_silence()
+        # Not the connector's present config: this generation may not fit it, and its owner will then make another.
+        return None if manifest is None else task_configs(connector, manifest.config, manifest)
+
+    def shut(self) -> None:
+        """Let no split that is under way put a generation in place, or a batch of its tasks."""
+        with self._lock:
+            for fence in self._fences:
+                fence.shut()
+
+    @contextmanager
+    def _finisher(
+        self, connector: ConnectorName, incarnation: Incarnation, config: Mapping[str, str]
+    ) -> Iterator[Finisher]:
+        """``config`` names the source, and the transforms for batches in flight."""
+        fence = Fence()
+        with self._lock:
+            self._fences.add(fence)
+        try:
+            yield Finisher(
+                connector=connector_folder(self._config.checkpoint_location, connector, incarnation),
+                store=source_end(resolved(config), self._config.kafka).plugin.store,
+                run_batch=partial(self._run_batch, fence, connector, config),
+                fence=fence,
+            )
+        finally:
+            with self._lock:
+                self._fences.remove(fence)
+
+    def _flat(self, tasks: Sequence[Mapping[str, str]]) -> Manifest:
+        """What tasks read whose configs name no generation: they ran before there were generations."""
+        source = source_end(resolved(tasks[0]), self._config.kafka, "task.class")
+        function = source.plugin.split_function
+        parts = source.plugin.split(source.plugin.parts(source.config), len(tasks))
+        return Manifest(
+            generation=GenerationId(number=0, id="flat"),
+            split=Split(
+                function=SplitFunction.PATH_HASH_V0 if function is SplitFunction.PATH_HASH_V1 else function,
+                tasks=tuple(tuple(one) for one in parts),
+            ),
+            config={key: value for key, value in tasks[0].items() if not key.startswith("task.")},
+            schema=None,
+            positions={},
+            parked={},
+        )
+
+    def _sink(self, config: Mapping[str, str]) -> Mapping[str, str | None]:
+        """What of a config says where rows are written: the sink and its keys, without the options of a format."""
+        sink = sink_end(resolved(config), self._config.kafka)
+        return {"sink": sink.plugin.__name__, **{key.name: config.get(key.name) for key in sink.definition.keys}}
+
+    def _run_batch(
+        self,
+        fence: Fence,
+        connector: ConnectorName,
+        config: Mapping[str, str],
+        manifest: Manifest,
+        task: int,
+        held: HeldCheckpoint,
+    ) -> None:
+        """Run the batch in flight of a closed generation: its split and its sink, and the transforms of ``config``.
+
+        :raises OvertakenError: when another finisher has taken the checkpoint.
+        :raises WorldError: when the batch cannot be run.
+        """
+        former = {key: value for key, value in manifest.config.items() if not key.startswith(TRANSFORMS)}
+        newest = {key: value for key, value in config.items() if key.startswith(TRANSFORMS)}
+        task_config = task_configs(connector, former | newest, manifest)[task]
+        task_id = ConnectorTaskId(connector, task)
+        pipeline = Pipeline.of(task_config, self._config.kafka)
+        query = TaskQuery(self._session().spark.newSession(), task_id, pipeline, held, fence)
+        log.info("%s: batch %s of generation %s is finished", task_id, held.batch_in_flight, manifest.generation)
+        try:
+            query.finish_batch()
+        except (PySparkException, Py4JError, WorldError) as error:
+            if query.taken:
+                raise OvertakenError(f"{held.path} was taken by another finisher") from error
+            raise WorldError(
+                f"Connector {connector} cannot be split anew: batch {held.batch_in_flight} of task {task} has to be "
+                f"finished first, and fails. Put a config that lets it succeed: {first_sentence(error)}"
+            ) from error
+        if batch_in_flight(held.path) is not None:
+            if query.taken:
+                raise OvertakenError(f"{held.path} was taken by another finisher")
+            raise WorldError(f"Connector {connector}: batch {held.batch_in_flight} of task {task} did not end")

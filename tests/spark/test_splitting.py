@@ -1,0 +1,247 @@
+"""Connectors split anew on a real Spark session: tasks stop, the next generation goes on, each row is there once."""
+
+import asyncio
+import json
+import os
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+
+from coterie.herder.seams import RuntimeDied, TaskClosed, TaskStart
+from coterie.nouns.errors import WorldError
+from coterie.nouns.ids import Incarnation
+from coterie.nouns.jobs import ConnectorName, ConnectorTaskId
+from coterie.spark import supervisor
+from coterie.spark.checkpoint import batch_in_flight, last_batch, make_first, take_over
+from coterie.spark.fence import Fence
+from coterie.spark.pipeline import Pipeline
+from coterie.spark.query import TaskQuery
+from tests.spark.conftest import Rig, rows_of, write_file
+
+pytestmark = [pytest.mark.spark, pytest.mark.asyncio(loop_scope="session"), pytest.mark.timeout(240)]
+
+NAMES = ["a b", "ü", "%41", "c+d", "e#f", *(f"{number}" for number in range(7))]
+INCARNATION = Incarnation("i")
+
+
+class Tasks:
+    """The tasks of one connector, as an owner and its workers treat them."""
+
+    def __init__(self, rig: Rig, name: str) -> None:
+        self.rig = rig
+        self.name = ConnectorName(name)
+        self.configs: list[Mapping[str, str]] = []
+        self.running: list[ConnectorTaskId] = []
+
+    @property
+    def folder(self) -> Path:
+        return self.rig.spark_runtime._config.checkpoint_location / f"{self.name}-i"
+
+    async def split(self, config: Mapping[str, str]) -> None:
+        self.configs = list(await self.rig.runtime.split(self.name, INCARNATION, config, self.configs))
+
+    async def start(self) -> None:
+        for index, config in enumerate(self.configs):
+            task = ConnectorTaskId(self.name, index)
+            await self.rig.runtime.start(TaskStart(task=task, incarnation=INCARNATION, config=config))
+            self.running.append(task)
+
+    async def stop(self) -> None:
+        for task in self.running:
+            await self.rig.runtime.stop(task, grace_ms=10_000)
+        self.running = []
+
+    def held(self, index: int) -> Path:
+        held = self.rig.spark_runtime.held(ConnectorTaskId(self.name, index))
+        assert held is not None
+        return held.path
+
+
+async def closed(rig: Rig, tasks: list[ConnectorTaskId]) -> None:
+    """Wait until each task is told as closed."""
+    left = set(tasks)
+    async with asyncio.timeout(60):
+        while left:
+            event = await rig.runtime.next_event()
+            assert not isinstance(event, RuntimeDied), event
+            if isinstance(event, TaskClosed):
+                left.discard(event.task)
+
+
+def write_files(folder: Path, first: int, count: int) -> None:
+    for row in range(first, first + count):
+        write_file(folder / "in", f"{NAMES[row % len(NAMES)]} {row}.csv", [(row, 1.0, 1)])
+
+
+async def test_running_tasks_are_closed_and_every_row_is_read_once_by_the_next_ones(rig: Rig, tmp_path: Path) -> None:
+    tasks = Tasks(rig, "anew")
+    before = rig.config(tmp_path, tasks__max="2", source__max__files__per__trigger="1")
+    written = 0
+    for count in (2, 3, 1, 4):
+        write_files(tmp_path, written, 12)
+        written += 12
+        former = tasks.running
+        await tasks.split({**before, "tasks.max": str(count)})
+        assert len(tasks.configs) == count
+        # The query of each former task has ended before the split returned.
+        await closed(rig, former)
+        assert [rig.spark_runtime.held(task) for task in former] == [None] * len(former)
+        tasks.running = []
+        await tasks.start()
+        # Some batches, and on with the next split in the midst of the others.
+        seen = len(rows_of(tmp_path / "out")) if (tmp_path / "out").exists() else 0
+        await rig.wait_until(lambda: len(rows_of(tmp_path / "out")) >= seen + 4)  # noqa: B023
+    await rig.wait_until(lambda: rows_of(tmp_path / "out") == list(range(written)))
+    await tasks.stop()
+    assert rows_of(tmp_path / "out") == list(range(written))
+    assert sorted(name for name in os.listdir(tasks.folder) if (tasks.folder / name).is_dir()) == ["gen-3", "gen-4"]
+
+
+async def test_a_config_that_reads_and_writes_the_same_keeps_the_generation(rig: Rig, tmp_path: Path) -> None:
+    tasks = Tasks(rig, "same")
+    config = rig.config(tmp_path)
+    await tasks.split(config)
+    (first,) = tasks.configs
+    changed = {
+        **config,
+        "trigger.interval.ms": "5",
+        "transforms": "kept",
+        "transforms.kept.type": "Filter",
+        "transforms.kept.condition": "row > 0",
+    }
+    await tasks.split(changed)
+    (second,) = tasks.configs
+    assert first["generation"] == second["generation"]
+    assert second["transforms.kept.condition"] == "row > 0"
+
+
+@pytest.mark.parametrize("was_written", [False, True])
+async def test_a_batch_in_flight_is_finished_once_in_its_own_sink(rig: Rig, tmp_path: Path, was_written: bool) -> None:
+    tasks = Tasks(rig, f"in-flight-{was_written}")
+    config = rig.config(tmp_path, source__max__files__per__trigger="2")
+    write_files(tmp_path, 0, 6)
+    await tasks.split(config)
+    await tasks.start()
+    await rig.wait_until(lambda: rows_of(tmp_path / "out") == list(range(6)))
+    checkpoint = tasks.held(0)
+    await tasks.stop()
+    # As an owner leaves it that was killed inside its last batch, before or after the batch was put in place.
+    last = last_batch(checkpoint / "commits")
+    assert last == 2
+    (checkpoint / "commits" / "2").unlink()
+    if not was_written:
+        (batch,) = (tmp_path / "out").glob("*/*/2")
+        shutil.rmtree(batch)
+        assert len(rows_of(tmp_path / "out")) == 4
+    assert batch_in_flight(checkpoint) == 2
+
+    write_files(tmp_path, 6, 3)
+    await tasks.split({**config, "sink.path": str(tmp_path / "elsewhere"), "tasks.max": "2"})
+    assert rows_of(tmp_path / "out") == list(range(6))
+    await tasks.start()
+    await rig.wait_until(lambda: rows_of(tmp_path / "elsewhere") == [6, 7, 8])
+    await tasks.stop()
+    assert rows_of(tmp_path / "out") == list(range(6))
+
+
+async def test_a_batch_that_cannot_be_finished_holds_the_split_until_a_config_lets_it(rig: Rig, tmp_path: Path) -> None:
+    tasks = Tasks(rig, "held-up")
+    bad = {
+        "transforms": "kept",
+        "transforms.kept.type": "Filter",
+        "transforms.kept.condition": "raise_error('no') IS NULL",
+    }
+    config = rig.config(tmp_path)
+    write_files(tmp_path, 0, 3)
+    await tasks.split({**config, **bad})
+    await tasks.start()
+    await rig.end_of(tasks.running[0])
+    await tasks.stop()
+    with pytest.raises(WorldError, match="batch 0 of task 0 has to be finished first, and fails"):
+        await tasks.split({**config, **bad, "tasks.max": "2"})
+    with pytest.raises(WorldError, match="batch 0 of task 0 has to be finished first, and fails"):
+        await tasks.split({**config, **bad, "tasks.max": "2"})
+    await tasks.split({**config, "tasks.max": "2"})
+    assert rows_of(tmp_path / "out") == [0, 1, 2]
+    assert [config["generation"].split("-")[0] for config in tasks.configs] == ["2", "2"]
+
+
+async def test_checkpoints_from_before_generations_are_taken_along(rig: Rig, tmp_path: Path) -> None:
+    """One of three tasks never ran, and one was killed in a batch."""
+    tasks = Tasks(rig, "flat")
+    config = rig.config(tmp_path, tasks__max="3", source__max__files__per__trigger="3")
+    parts = {"task.class": "FileSource", "task.count": "3", "name": "flat"}
+    flat = [{**config, **parts, "task.index": str(index)} for index in range(3)]
+    write_files(tmp_path, 0, 9)
+    session = rig.spark_runtime._session
+    assert session is not None
+    for index in range(2):
+        make_first(tasks.folder / str(index))
+        held = take_over(tasks.folder / str(index))
+        task = ConnectorTaskId(tasks.name, index)
+        TaskQuery(session.spark, task, Pipeline.of(flat[index], {}), held, Fence()).run_once()
+        assert (held.path / "commits" / "2").exists()
+    (held.path / "commits" / "2").unlink()
+    partial = rows_of(tmp_path / "out")
+    assert 0 < len(partial) < 9
+
+    tasks.configs = list(flat)
+    await tasks.split(config)
+    assert [one["task.split"] for one in tasks.configs] == ["path-hash-v1"] * 3
+    await tasks.start()
+    await rig.wait_until(lambda: rows_of(tmp_path / "out") == list(range(9)))
+    write_files(tmp_path, 9, 6)
+    await rig.wait_until(lambda: rows_of(tmp_path / "out") == list(range(15)))
+    await tasks.stop()
+    assert json.loads((tasks.folder / "manifest.json").read_text())["generation"] == "0-flat"
+
+
+async def test_a_task_whose_config_names_a_closed_generation_or_none_waits(rig: Rig, tmp_path: Path) -> None:
+    tasks = Tasks(rig, "late")
+    config = rig.config(tmp_path)
+    await tasks.split(config)
+    stale = tasks.configs
+    await tasks.split({**config, "tasks.max": "2"})
+    for late in (stale[0], {key: value for key, value in stale[0].items() if key != "generation"}):
+        tasks.configs = [late]
+        await tasks.start()
+        await closed(rig, tasks.running)
+        assert rig.spark_runtime.held(tasks.running[0]) is None
+        tasks.running = []
+
+
+async def test_a_generation_that_is_not_on_this_workers_disk_fails_the_task(
+    rig: Rig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(supervisor, "ABSENT_MS", 400)
+    tasks = Tasks(rig, "absent")
+    await tasks.split(rig.config(tmp_path))
+    tasks.folder.rename(tasks.folder.with_name("moved"))
+    with pytest.raises(WorldError, match=r"do all workers share checkpoint\.location"):
+        await tasks.start()
+    with pytest.raises(WorldError, match=r"do all workers share checkpoint\.location"):
+        await tasks.split(rig.config(tmp_path))
+
+
+async def test_a_rate_stream_goes_on_where_it_was_in_another_sink(rig: Rig, tmp_path: Path) -> None:
+    tasks = Tasks(rig, "counts")
+    config = {
+        "connector.class": "RateSource",
+        "trigger.interval.ms": "0",
+        "source.rows.per.second": "20",
+        "sink.format": "json",
+        "sink.path": str(tmp_path / "out"),
+    }
+    await tasks.split(config)
+    await tasks.start()
+    await rig.wait_until(lambda: len(rows_of(tmp_path / "out", "value")) >= 40)
+    await tasks.split({**config, "sink.path": str(tmp_path / "later")})
+    counted = len(rows_of(tmp_path / "out", "value"))
+    await tasks.start()
+    await rig.wait_until(lambda: len(rows_of(tmp_path / "later", "value")) >= 40)
+    await tasks.stop()
+    assert rows_of(tmp_path / "out", "value") == list(range(counted))
+    later = rows_of(tmp_path / "later", "value")
+    assert later == list(range(counted, counted + len(later)))
