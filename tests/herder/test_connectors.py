@@ -8,6 +8,7 @@ from coterie.herder.messages import (
     SplitFailed,
     TaskConfigsPublished,
 )
+from coterie.herder.seams import PartsChanged
 from coterie.nouns.ids import Incarnation
 from coterie.nouns.jobs import NO_JOBS, ConnectorName, ConnectorTaskId, Jobs
 from coterie.nouns.states import TargetState
@@ -33,6 +34,30 @@ def owner() -> tuple[ByHand, int]:
     (split,) = herder.take(SplitConnector)
     herder.tell(ConnectorSplit(connector=ORDERS, written_at=split.written_at, configs=SHARES))
     return herder, split.written_at
+
+
+def test_a_source_with_other_parts_is_split_again_and_published_only_if_something_comes_out_otherwise() -> None:
+    for configs in (SHARES, [*SHARES, {"share": "2"}]):
+        herder, written_at = owner()
+        herder.write(*DEALT)
+        herder.tell(TaskConfigsPublished(connector=ORDERS, written_at=written_at))
+        herder.take(PublishTaskConfigs)
+        herder.tell(PartsChanged(connector=ORDERS))
+        (split,) = herder.take(SplitConnector)
+        herder.tell(PartsChanged(connector=ORDERS))
+        assert not herder.take(SplitConnector), "one split at a time"
+        assert split.written_at == written_at
+        herder.tell(ConnectorSplit(connector=ORDERS, written_at=written_at, configs=configs))
+        assert [list(order.configs) for order in herder.take(PublishTaskConfigs)] == [configs] * (configs != SHARES)
+
+
+def test_parts_of_a_connector_that_is_paused_or_elsewhere_change_nothing_here() -> None:
+    herder, _ = owner()
+    herder.write(config_records.target_state_line(ORDERS, TargetState.PAUSED))
+    herder.tell(PartsChanged(connector=ORDERS))
+    herder.assign(assigned=NO_JOBS, revoked=Jobs(frozenset([ORDERS])))
+    herder.tell(PartsChanged(connector=ORDERS))
+    assert not herder.take(SplitConnector)
 
 
 def test_what_is_read_back_as_it_was_published_is_published_once() -> None:

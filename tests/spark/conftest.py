@@ -80,7 +80,7 @@ class Rig:
         while True:
             event: TaskEvent = await asyncio.wait_for(self.runtime.next_event(), 60)
             assert not isinstance(event, RuntimeDied), event
-            if event.task == task and isinstance(event, TaskDied):
+            if isinstance(event, TaskDied) and event.task == task:
                 return event
 
     async def wait_until(self, true: Callable[[], bool]) -> None:

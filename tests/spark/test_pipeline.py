@@ -11,6 +11,7 @@ from coterie.spark.generations.layout import GenerationId
 from coterie.spark.generations.manifest import Plan
 from coterie.spark.generations.split import SplitFunction
 from coterie.spark.pipeline import Pipeline, split_of, task_configs
+from coterie.spark.plugins import source_end
 from coterie.spark.seams import Share
 from coterie.spark.sinks.files import FileSink
 from coterie.spark.sources.files import FileSource
@@ -33,9 +34,9 @@ CONNECTOR = {
 
 
 def configs_of(config: Mapping[str, str]) -> list[Mapping[str, str]]:
-    plan = Plan(
-        generation=GenerationId(number=1, id="a"), split=split_of(config, {}), config=config, schema=None, starts={}
-    )
+    source = source_end(config, {})
+    split = split_of(source, source.plugin.parts(source.config))
+    plan = Plan(generation=GenerationId(number=1, id="a"), split=split, config=config, schema=None, starts={})
     return task_configs("c", config, plan.born({}))
 
 

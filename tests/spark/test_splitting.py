@@ -4,20 +4,27 @@ import asyncio
 import json
 import os
 import shutil
+import threading
 from collections.abc import Mapping
 from pathlib import Path
+from typing import cast
 
 import pytest
 
-from coterie.herder.seams import RuntimeDied, TaskClosed, TaskStart
+from coterie.herder.seams import PartsChanged, RuntimeDied, TaskClosed, TaskStart
 from coterie.nouns.errors import WorldError
 from coterie.nouns.ids import Incarnation
 from coterie.nouns.jobs import ConnectorName, ConnectorTaskId
-from coterie.spark import supervisor
+from coterie.spark import splitting, supervisor
 from coterie.spark.checkpoint import batch_in_flight, last_batch, make_first, take_over
+from coterie.spark.end_config import EndConfig
+from coterie.spark.events import Events
 from coterie.spark.fence import Fence
 from coterie.spark.pipeline import Pipeline
 from coterie.spark.query import TaskQuery
+from coterie.spark.session import Session
+from coterie.spark.sources.files import FileSource
+from coterie.spark.splitting import Splitter
 from tests.spark.conftest import Rig, rows_of, write_file
 
 pytestmark = [pytest.mark.spark, pytest.mark.asyncio(loop_scope="session"), pytest.mark.timeout(240)]
@@ -245,3 +252,36 @@ async def test_a_rate_stream_goes_on_where_it_was_in_another_sink(rig: Rig, tmp_
     assert rows_of(tmp_path / "out", "value") == list(range(counted))
     later = rows_of(tmp_path / "later", "value")
     assert later == list(range(counted, counted + len(later)))
+
+
+async def test_a_source_that_has_grown_is_reported_until_it_is_split_again(
+    rig: Rig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A source of folders: each folder below its path is a part."""
+
+    def folders(config: EndConfig) -> list[str]:
+        return sorted(str(path) for path in (tmp_path / "in").iterdir() if path.is_dir())
+
+    monkeypatch.setattr(splitting, "PARTS_MAX_AGE_MS", 50)
+    monkeypatch.setattr(FileSource, "parts", folders)
+    events = Events()
+    events.bind()
+    splitter = Splitter(rig.spark_runtime._config, events, lambda: cast(Session, rig.spark_runtime._session))
+    closing = threading.Event()
+    watcher = threading.Thread(target=splitter.watch_parts, args=(closing,))
+    watcher.start()
+    try:
+        config = rig.config(tmp_path)
+        (tmp_path / "in" / "a").mkdir()
+        (one,) = await asyncio.to_thread(splitter.split, ConnectorName("grown"), INCARNATION, config, ())
+        (tmp_path / "in" / "b").mkdir()
+        assert await asyncio.wait_for(events.get(), 30) == PartsChanged(connector=ConnectorName("grown"))
+        (two,) = await asyncio.to_thread(splitter.split, ConnectorName("grown"), INCARNATION, config, (one,))
+        assert [len(json.loads(task["task.parts"])) for task in (one, two)] == [1, 2]
+        (tmp_path / "in" / "a").rmdir()
+        assert await asyncio.wait_for(events.get(), 30) == PartsChanged(connector=ConnectorName("grown"))
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(events.get(), 0.5)
+    finally:
+        closing.set()
+        watcher.join()

@@ -19,6 +19,7 @@ from coterie.herder.messages import (
     TaskConfigsPublished,
 )
 from coterie.herder.requests import Answer, PutTaskConfigs, RequestRefused
+from coterie.herder.seams import PartsChanged
 from coterie.herder.state import Turn
 from coterie.herder.timers import RetryDue
 from coterie.herder.work import (
@@ -149,6 +150,14 @@ def on_split(turn: Turn, event: ConnectorSplit | SplitFailed) -> None:
             split.state = SplitUp(written_at=written_at, configs=tuple(configs))
         case SplitFailed(written_at=written_at, trace=trace):
             split.state = Unsplittable(written_at=written_at, trace=trace)
+
+
+def on_parts_changed(turn: Turn, event: PartsChanged) -> None:
+    """Split again what is split; a connector that is not, or that is not here any more, needs nothing."""
+    split = turn.herder.work.splits.get(event.connector)
+    if split is not None and isinstance(split.state, SplitUp):
+        turn.order(Say(text=f"The source of connector {event.connector} has other parts: the connector is split anew"))
+        split.state = Unsplit()
 
 
 def on_published(turn: Turn, event: TaskConfigsPublished) -> None:

@@ -74,7 +74,7 @@ from coterie.herder.requests import (
     UncordonWorker,
 )
 from coterie.herder.rounds import asking, bursts, following, leading
-from coterie.herder.seams import RuntimeDied, TaskClosed, TaskDied, TaskHalted, TaskProgressed
+from coterie.herder.seams import PartsChanged, RuntimeDied, TaskClosed, TaskDied, TaskHalted, TaskProgressed
 from coterie.herder.state import (
     Herder,
     HerderOutput,
@@ -123,7 +123,7 @@ def step(herder: Herder, event: Event, *, now_ms: int) -> HerderOutput:
         case TaskDied() | TaskHalted() | TaskClosed() | TaskStarted() | TaskStartFailed() | TaskStopped():
             _on_task(turn, event)
             _reconcile(turn)
-        case ConnectorSplit() | SplitFailed() | GenerationFinished() | TaskConfigsPublished():
+        case ConnectorSplit() | SplitFailed() | PartsChanged() | GenerationFinished() | TaskConfigsPublished():
             _on_connector(turn, event)
             _reconcile(turn)
         case SessionKeyMade():
@@ -244,10 +244,14 @@ def _on_task(
             tasks.on_stopped(turn, event)
 
 
-def _on_connector(turn: Turn, event: ConnectorSplit | SplitFailed | GenerationFinished | TaskConfigsPublished) -> None:
+def _on_connector(
+    turn: Turn, event: ConnectorSplit | SplitFailed | PartsChanged | GenerationFinished | TaskConfigsPublished
+) -> None:
     match event:
         case ConnectorSplit() | SplitFailed():
             connectors.on_split(turn, event)
+        case PartsChanged():
+            connectors.on_parts_changed(turn, event)
         case GenerationFinished():
             closed.on_finished(turn, event)
         case TaskConfigsPublished():

@@ -88,13 +88,20 @@ class TaskClosed:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class PartsChanged:
+    """The source of a connector that was split here has other parts by now: new partitions, or fewer."""
+
+    connector: ConnectorName
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RuntimeDied:
     """Nothing can run here any more (the JVM is gone): the worker stops, leaves and exits with ``reason``."""
 
     reason: str
 
 
-TaskEvent: TypeAlias = TaskProgressed | TaskDied | TaskHalted | TaskClosed | RuntimeDied
+TaskEvent: TypeAlias = TaskProgressed | TaskDied | TaskHalted | TaskClosed | PartsChanged | RuntimeDied
 
 
 class TaskRuntime(Protocol):

@@ -4,7 +4,7 @@ import asyncio
 import threading
 from collections import deque
 
-from coterie.herder.seams import RuntimeDied, TaskEvent, TaskProgressed
+from coterie.herder.seams import PartsChanged, RuntimeDied, TaskEvent, TaskProgressed
 from coterie.nouns.jobs import ConnectorTaskId
 
 
@@ -46,4 +46,4 @@ class Events:
 
 
 def _task_of(event: TaskEvent) -> ConnectorTaskId | None:
-    return None if isinstance(event, RuntimeDied) else event.task
+    return None if isinstance(event, RuntimeDied | PartsChanged) else event.task

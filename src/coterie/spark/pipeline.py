@@ -1,16 +1,16 @@
 """``Pipeline``: what one task runs, parsed once from its config."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from coterie.config.definition import Definition, Key, Type, at_least, one_of
 from coterie.spark import transforms
 from coterie.spark.generations.manifest import Manifest
 from coterie.spark.generations.split import Split, SplitFunction
-from coterie.spark.plugins import sink_end, source_end
+from coterie.spark.plugins import SourceEnd, sink_end, source_end
 from coterie.spark.seams import Share, Sink, Source
-from coterie.spark.validation import common, parts_of_tasks
+from coterie.spark.validation import common
 
 TASK = Definition(
     (
@@ -85,14 +85,12 @@ def task_configs(connector: str, config: Mapping[str, str], manifest: Manifest) 
     ]
 
 
-def split_of(config: Mapping[str, str], worker: Mapping[str, str]) -> Split:
-    """How a connector's ``config`` asks its source to be split. ``worker``: see :attr:`EndConfig.worker`.
+def split_of(source: SourceEnd, parts: Sequence[str]) -> Split:
+    """How a connector's config asks for ``parts`` to be split.
 
-    :raises ConfigError: when there is no such connector, or a value is not valid.
-    :raises WorldError: when the source cannot be reached.
+    :raises ConfigError: when ``tasks.max`` is not valid.
     """
-    source = source_end(resolved(config), worker)
-    tasks = parts_of_tasks(source)
+    tasks = source.plugin.split(parts, common().read(source.config.config, "tasks.max", int))
     return Split(function=source.plugin.split_function, tasks=tuple(tuple(parts) for parts in tasks))
 
 

@@ -45,7 +45,7 @@ class SparkTaskRuntime:
         self._lacks: Mapping[str, str] = {}
         self._closing = threading.Event()
         self._supervisor = Supervisor(config, self._events, self._living, self._closing)
-        self._splitter = Splitter(config, self._living)
+        self._splitter = Splitter(config, self._events, self._living)
         # Apart from starts and stops: a plug-in that blocks while it validates or splits must delay neither.
         self._questions = ThreadPoolExecutor(QUESTIONS_AT_ONCE, thread_name_prefix="coterie-validate")
 
@@ -130,6 +130,10 @@ class SparkTaskRuntime:
         if self._lacks:
             log.info("Connectors that need %s are refused here: `coterie jars list`", ", ".join(self._lacks))
         self._supervisor.watch()
+        watcher = threading.Thread(
+            target=self._splitter.watch_parts, args=(self._closing,), name="coterie-parts", daemon=True
+        )
+        watcher.start()
 
     def _jar_settings(self) -> Mapping[str, str]:
         """The settings that give Spark the jars of the worker's folder, fetched before if the worker is to do so."""

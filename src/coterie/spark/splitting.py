@@ -9,10 +9,12 @@ from functools import partial
 from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
 
+from coterie.herder.seams import PartsChanged
 from coterie.nouns.errors import ConfigError, WorldError
 from coterie.nouns.ids import Incarnation
 from coterie.nouns.jobs import ConnectorName, ConnectorTaskId
 from coterie.spark.checkpoint import HeldCheckpoint, batch_in_flight
+from coterie.spark.events import Events
 from coterie.spark.fence import Fence, FencedError
 from coterie.spark.generations.layout import GenerationId, connector_folder
 from coterie.spark.generations.manifest import Manifest
@@ -20,7 +22,7 @@ from coterie.spark.generations.owner import Owner, Wanted, next_config
 from coterie.spark.generations.resplit import Finisher, OvertakenError
 from coterie.spark.generations.split import Split, SplitFunction
 from coterie.spark.pipeline import GENERATION, Pipeline, resolved, split_of, task_configs
-from coterie.spark.plugins import sink_end, source_end
+from coterie.spark.plugins import SourceEnd, sink_end, source_end
 from coterie.spark.query import TaskQuery
 from coterie.spark.session import Session
 from coterie.spark.settings import SparkConfig
@@ -32,17 +34,22 @@ log = logging.getLogger(__name__)
 RELEASE_GRACE_MS = 15_000
 """How long a re-split waits for the tasks of a closed generation to be stopped: their own grace, and a while until
 their workers notice."""
+PARTS_MAX_AGE_MS = 60_000
+"""How often a source is asked whether its parts have changed."""
 TRANSFORMS = "transforms"
 
 
 class Splitter:
     """Splits connectors on the session that ``session`` returns. All methods block: they are called on threads."""
 
-    def __init__(self, config: SparkConfig, session: Callable[[], Session]) -> None:
+    def __init__(self, config: SparkConfig, events: Events, session: Callable[[], Session]) -> None:
         self._config = config
+        self._events = events
         self._session = session
         self._lock = threading.Lock()
         self._fences: set[Fence] = set()
+        self._parts: dict[ConnectorName, tuple[SourceEnd, Sequence[str]]] = {}
+        """The sources that were split here, and their parts then."""
 
     def split(
         self,
@@ -57,7 +64,8 @@ class Splitter:
         source = source_end(resolved(config), worker)
         if errors := source_errors(source, checkpointed):
             raise ConfigError(errors)
-        split = split_of(config, worker)
+        parts = source.plugin.parts(source.config)
+        split = split_of(source, parts)
         if source.plugin.has_fixed_split and (errors := split_errors(config, len(split.tasks), checkpointed)):
             raise ConfigError(errors)
         is_known = any(GENERATION in task for task in checkpointed)
@@ -74,6 +82,8 @@ class Splitter:
             try:
                 with self._finisher(connector, incarnation, config) as finisher:
                     manifest = Owner(finisher, grace_ms=RELEASE_GRACE_MS).settle(wanted)
+                with self._lock:
+                    self._parts[connector] = (source, parts)
                 return task_configs(connector, config, manifest)
             except FencedError:
                 # Stopped with everything else here. The worker goes on when its Spark does.
@@ -88,6 +98,26 @@ class Splitter:
             manifest = Owner(finisher, grace_ms=RELEASE_GRACE_MS).finish_after_silence()
         # Not the connector's present config: this generation may not fit it, and its owner will then make another.
         return None if manifest is None else task_configs(connector, manifest.config, manifest)
+
+    def watch_parts(self, closing: threading.Event) -> None:
+        """Report the connectors whose parts have changed, until ``closing`` is set. Runs on a thread of its own.
+
+        A connector that is reported is not looked at again before its next split.
+        """
+        while not closing.wait(PARTS_MAX_AGE_MS / 1000):
+            with self._lock:
+                watched = dict(self._parts)
+            for connector, (source, before) in watched.items():
+                try:
+                    has_changed = sorted(source.plugin.parts(source.config)) != sorted(before)
+                except Exception as error:  # noqa: BLE001 - a source may raise anything; the tasks report what they meet
+                    log.warning("The parts of %s cannot be looked at: %s", connector, first_sentence(error))
+                    continue
+                if has_changed:
+                    with self._lock:
+                        if self._parts.get(connector) == (source, before):
+                            del self._parts[connector]
+                    self._events.put(PartsChanged(connector=connector))
 
     def shut(self) -> None:
         """Let no split that is under way put a generation in place, or a batch of its tasks."""
