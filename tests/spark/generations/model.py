@@ -17,8 +17,9 @@ from coterie.spark.generations.layout import GenerationId, generation_folder, st
 from coterie.spark.generations.manifest import Manifest, Plan, read_plan
 from coterie.spark.generations.resplit import Finisher, OvertakenError, adopt, close, release, retire_old
 from coterie.spark.generations.split import Split, SplitFunction
-from coterie.spark.generations.stores import FilePositions, KafkaPart, KafkaPositions, PositionStore
+from coterie.spark.generations.stores import FilePositions, PositionStore
 from coterie.spark.generations.taking import GenerationAbsentError, GenerationClosedError, is_closed, take_open
+from coterie.spark.sources.kafka_positions import KafkaPart, KafkaPositions
 
 
 class Source:

@@ -8,8 +8,9 @@ from coterie.nouns.errors import WorldError
 from coterie.spark.generations.layout import GenerationId
 from coterie.spark.generations.manifest import Manifest, Plan, manifest_text, plan_text, read_manifest, read_plan
 from coterie.spark.generations.split import Split, SplitFunction
-from coterie.spark.generations.stores import FilePositions, KafkaPart, KafkaPositions
+from coterie.spark.generations.stores import FilePositions
 from coterie.spark.positions import commit_empty_batches
+from coterie.spark.sources.kafka_positions import KafkaPart, KafkaPositions
 
 SPLIT = Split(function=SplitFunction.PARTS_V1, tasks=(("a:0@x",), ("a:1@x", "b:0@y")))
 PLAN = Plan(

@@ -16,8 +16,9 @@ from coterie.spark.generations.manifest import Manifest, Plan
 from coterie.spark.generations.owner import Owner, Wanted, next_config
 from coterie.spark.generations.resplit import Finisher, close, release
 from coterie.spark.generations.split import Split, SplitFunction
-from coterie.spark.generations.stores import FilePositions, KafkaPart, KafkaPositions
+from coterie.spark.generations.stores import FilePositions
 from coterie.spark.generations.taking import is_closed, take_open
+from coterie.spark.sources.kafka_positions import KafkaPart, KafkaPositions
 
 CONFIG = {"sink.format": "json", "sink.path": "/out", "sink.option.compression": "gzip", "transforms": "t"}
 PARTS = tuple(str(KafkaPart(topic="t", partition=number, topic_id="i")) for number in range(3))

@@ -23,9 +23,10 @@ from coterie.spark.generations.resplit import (
     unreleased,
 )
 from coterie.spark.generations.split import Split, SplitFunction
-from coterie.spark.generations.stores import FilePositions, KafkaPart, KafkaPositions
+from coterie.spark.generations.stores import FilePositions
 from coterie.spark.generations.taking import GenerationAbsentError, GenerationClosedError, take_closed, take_open
 from coterie.spark.positions import commit_empty_batches
+from coterie.spark.sources.kafka_positions import KafkaPart, KafkaPositions
 
 PARTS = tuple(str(KafkaPart(topic="flights", partition=number, topic_id="id")) for number in range(4))
 

@@ -8,7 +8,6 @@ from coterie.nouns.errors import WorldError
 from coterie.spark.sources.kafka_positions import (
     KafkaPart,
     committed_offsets,
-    is_seeded,
     move_on,
     next_offsets,
     partitions_of,
@@ -36,9 +35,8 @@ def test_a_part_is_written_and_parsed_again() -> None:
 
 
 def test_a_seed_has_a_zero_byte_first_and_is_never_written_over(tmp_path: Path) -> None:
-    assert not is_seeded(tmp_path)
+    assert committed_offsets(tmp_path, PARTS) == {}
     seed_offsets(tmp_path, {ZERO: 3, ONE: 0})
-    assert is_seeded(tmp_path)
     assert (tmp_path / "sources" / "0" / "0").read_bytes() == b'\0v1\n{"a.b-c": {"0": 3, "1": 0}}'
     assert committed_offsets(tmp_path, PARTS) == {ZERO: 3, ONE: 0}
     with pytest.raises(FileExistsError):

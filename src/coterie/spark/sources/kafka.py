@@ -36,6 +36,8 @@ from coterie.spark import converters
 from coterie.spark.checkpoint import batch_in_flight
 from coterie.spark.converters import Converter
 from coterie.spark.end_config import EndConfig
+from coterie.spark.generations.split import SplitFunction
+from coterie.spark.generations.stores import PositionStore
 from coterie.spark.jars import missing
 from coterie.spark.paths import SOURCE_GROUP
 from coterie.spark.positions import Positions
@@ -49,13 +51,12 @@ from coterie.spark.sources.kafka_client import (
 )
 from coterie.spark.sources.kafka_positions import (
     KafkaPart,
+    KafkaPositions,
     committed_offsets,
-    is_seeded,
     move_on,
     next_offsets,
     partitions_of,
     planned_ranges,
-    seed_offsets,
 )
 
 log = logging.getLogger(__name__)
@@ -219,6 +220,9 @@ class KafkaSource:
     """Reads the partitions of its share."""
 
     free_prefixes: ClassVar[tuple[str, ...]] = (OVERRIDE,)
+    split_function: ClassVar[SplitFunction] = SplitFunction.PARTS_V1
+    has_fixed_split: ClassVar[bool] = False
+    store: ClassVar[PositionStore] = KafkaPositions()
 
     consumer: Mapping[str, str] = field(repr=False)
     """Properties of Kafka's consumer; may hold passwords."""
@@ -250,7 +254,7 @@ class KafkaSource:
         if found:
             return found
         try:
-            own = cls.of(config, Share(index=0, count=1, parts=()))
+            own = cls.of(config, Share(index=0, count=1, parts=(), function=cls.split_function))
             _check_names(own, spark)
             parts = cls.parts(config)
             if config.find(DEFINITION, "start.offsets", str) is not None:
@@ -366,17 +370,6 @@ class KafkaSource:
                 chosen.append(F.col(name))
         return records.select(*chosen)
 
-    def positions(self, spark: SparkSession, checkpoint: Path) -> Positions:
-        """The next offset by part."""
-        return committed_offsets(checkpoint, self._parts)
-
-    def seed(self, checkpoint: Path, positions: Positions) -> None:
-        """:raises WorldError: when a partition of this share has no position: Spark would read it from offset 0."""
-        own = {name: positions[name] for name in self.share.parts if name in positions}
-        if lacking := [KafkaPart.parse(name).name for name in self.share.parts if name not in own]:
-            raise WorldError(f"There is no position in {', '.join(lacking)}")
-        seed_offsets(checkpoint, own)
-
     def is_small(self, checkpoint: Path, batch_id: int) -> bool:
         ranges = planned_ranges(checkpoint, batch_id, self._parts)
         return sum(len(offsets) for offsets in ranges.values()) <= SMALL_BATCH_ROWS
@@ -410,8 +403,6 @@ class KafkaSource:
         """
         with kafka_admin(self.consumer) as admin:
             self._check_topics(admin)
-            if not is_seeded(checkpoint):
-                self.seed(checkpoint, self.starts(self.config, self.share.parts, is_first=True))
             own = {(part.topic, part.partition) for part in self._parts}
             if (there := partitions_of(checkpoint)) != own:
                 raise WorldError(

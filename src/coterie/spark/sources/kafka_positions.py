@@ -6,7 +6,7 @@ offsets at which batch 0 starts are in ``sources/0/0``.
 
 import json
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
@@ -43,9 +43,14 @@ class KafkaPart:
         return cls(topic=topic, partition=int(partition), topic_id=topic_id)
 
 
-def is_seeded(checkpoint: Path) -> bool:
-    """Whether the checkpoint holds the offsets at which batch 0 starts."""
-    return _source_log(checkpoint).exists()
+class KafkaPositions:
+    """The next offset by :class:`KafkaPart`."""
+
+    def read(self, checkpoint: Path, parts: Sequence[str]) -> Positions:
+        return committed_offsets(checkpoint, [KafkaPart.parse(part) for part in parts])
+
+    def seed(self, checkpoint: Path, positions: Positions) -> None:
+        seed_offsets(checkpoint, positions)
 
 
 def seed_offsets(checkpoint: Path, positions: Positions) -> None:
@@ -120,7 +125,10 @@ def _offsets_after(checkpoint: Path, batch_id: int | None) -> Mapping[str, Mappi
     """The offsets at which a batch ends; None or -1: at which batch 0 starts."""
     line: str | None
     if batch_id is None or batch_id < 0:
-        line = _source_log(checkpoint).read_bytes().decode().removeprefix("\0").split("\n", 1)[1]
+        try:
+            line = _source_log(checkpoint).read_bytes().decode().removeprefix("\0").split("\n", 1)[1]
+        except FileNotFoundError:
+            line = None
     else:
         line = planned_offset(checkpoint, batch_id)
     found: dict[str, dict[str, int]] = {} if line is None else json.loads(line)
