@@ -16,7 +16,7 @@ from coterie.spark.checkpoint import LINEAGE, HeldCheckpoint
 from coterie.spark.generations import resplit
 from coterie.spark.generations.layout import generation_folder
 from coterie.spark.generations.manifest import read_manifest
-from coterie.spark.generations.resplit import Finisher
+from coterie.spark.generations.resplit import Finisher, OvertakenError
 from coterie.spark.generations.stores import PositionStore
 from tests.spark.generations import model
 from tests.spark.generations.model import Files, Source, Topic, World
@@ -116,10 +116,13 @@ def read_positions_before_the_exchange(patch: pytest.MonkeyPatch) -> None:
 
     def read_and_take(finisher: Finisher, number: int) -> list[HeldCheckpoint]:
         tasks = read_manifest(generation_folder(finisher.connector, number)).split.tasks
-        read[threading.get_ident()] = [
-            dict(finisher.store.read(held.path, parts))
-            for held, parts in zip(found(finisher, number), tasks, strict=True)
-        ]
+        try:
+            read[threading.get_ident()] = [
+                dict(finisher.store.read(held.path, parts))
+                for held, parts in zip(found(finisher, number), tasks, strict=True)
+            ]
+        except OSError as error:
+            raise OvertakenError from error
         return take(finisher, number)
 
     class Read:
@@ -139,10 +142,6 @@ def read_positions_before_the_exchange(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(
         Finisher, "commit", lambda self, number, held: commit(replace(self, store=Read(self.store)), number, held)
     )
-
-
-def remove_what_is_retired(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(resplit, "retire", lambda path: shutil.rmtree(path, ignore_errors=True))
 
 
 def sweep_seeds_of_others(patch: pytest.MonkeyPatch) -> None:
@@ -166,7 +165,6 @@ def begin_new_partitions_at_their_end(patch: pytest.MonkeyPatch) -> None:
         (take_nothing, "doubled"),
         (leave_batches_in_flight, "doubled"),
         (read_positions_before_the_exchange, "doubled"),
-        (remove_what_is_retired, "worker [0-9]+ failed|lost|doubled"),
         (sweep_seeds_of_others, "worker [0-9]+ failed|lost|doubled"),
         (begin_new_partitions_at_their_end, "lost"),
     ],
