@@ -1,0 +1,35 @@
+"""Every interleaving of two owners of a task over two batches: no row is lost or doubled; careless recipes fail."""
+
+import pytest
+
+from tests.spark.sinks.file_model import Fault, visit
+
+
+def test_no_order_of_the_steps_of_two_owners_loses_or_doubles_a_row() -> None:
+    states, found = visit(2)
+    assert found is None
+    assert states > 1_000
+
+
+@pytest.mark.soak
+def test_no_order_of_the_steps_of_three_owners_loses_or_doubles_a_row() -> None:
+    states, found = visit(3)
+    assert found is None
+    assert states > 100_000
+
+
+@pytest.mark.parametrize(
+    ("fault", "finding"),
+    [
+        (Fault.NO_MARK, "doubled"),
+        (Fault.NO_LOOK_AT_THE_MARK, "lost"),
+        (Fault.ENOENT_ENDS_THE_MOVE, "lost"),
+        (Fault.COMMIT_BEFORE_THE_MOVE, "lost"),
+        (Fault.MARKS_GO_WITH_THE_NEXT_BATCH, "doubled"),
+        (Fault.RETIRED_NAME_IS_FREE, "doubled"),
+    ],
+)
+def test_a_careless_recipe_is_found(fault: Fault, finding: str) -> None:
+    _, found = visit(2, fault)
+    assert found is not None
+    assert found.startswith(finding)
