@@ -1,7 +1,6 @@
 """A cluster of real processes: one broker, some workers, each with its own JVM, and input that keeps coming."""
 
 import csv
-import json
 import os
 import signal
 import socket
@@ -17,11 +16,10 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import httpx
-import pyarrow.json
-import pyarrow.parquet
 
 from coterie.cli.parent import PIPE_VARIABLE
 from tests.ports import free_port
+from tests.sink_files import counted
 
 SESSION_MS = 10_000
 TASKS = 4
@@ -223,7 +221,7 @@ class Cluster:
             "source.schema": "row BIGINT, half DOUBLE",
             "source.option.header": "true",
             "sink.format": sink_format,
-            "sink.path": str(self.out),
+            "sink.path": str(self.out / name),
         }
         answer = httpx.post(f"{worker.url}/connectors", json={"name": name, "config": config}, timeout=60)
         assert answer.status_code == 201, answer.text
@@ -255,15 +253,7 @@ class Cluster:
 
     def rows(self, connector: str) -> Counter[int]:
         """How often each row stands in what a reader is told to read, counted without Spark."""
-        seen: Counter[int] = Counter()
-        for path in (self.out / connector).glob("*/*/*"):
-            if path.name.startswith((".", "_")) or "_staging" in path.parts:
-                continue
-            if path.suffix == ".parquet":
-                seen.update(pyarrow.parquet.read_table(path, columns=["row"], partitioning=None)["row"].to_pylist())
-            else:
-                seen.update(json.loads(line)["row"] for line in path.read_text().splitlines())
-        return seen
+        return counted(self.out / connector, "row")
 
     def assert_exact(self, connector: str, rows: int, *, within_s: float = 60) -> None:
         """Until all ``rows`` are there; then: none lost, none doubled."""

@@ -5,9 +5,8 @@ started (the number in its checkpoint's name), and at rows that were not there b
 """
 
 import asyncio
-import json
 from collections import Counter
-from collections.abc import Awaitable, Callable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
@@ -16,6 +15,7 @@ import httpx
 
 from coterie.rest.leader import open_client
 from tests.processes.cluster import Feed
+from tests.sink_files import batch_of, values_in, visible_files
 from tests.worker.simulated import until
 
 CONNECTORS = ("x", "y")
@@ -125,7 +125,7 @@ class RollingUpdate:
                 "source.schema": "row BIGINT, half DOUBLE",
                 "source.option.header": "true",
                 "sink.format": "json",
-                "sink.path": str(self.out),
+                "sink.path": str(self.out / name),
             }
             body = {"name": name, "config": config}
             answer = await self.client.post(f"{self.workers['w1'].url}/connectors", json=body)
@@ -223,21 +223,15 @@ class RollingUpdate:
 
     def _batches(self, name: str) -> dict[tuple[str, int], list[int]]:
         """The rows of each batch that a reader is told to read, by task and number."""
-        return {
-            (batch.parent.name, int(batch.name)): [
-                json.loads(line)["row"]
-                for part in sorted(batch.glob("part-*.json"))
-                for line in part.read_text().splitlines()
-            ]
-            for batch in self._batch_folders(name)
-        }
-
-    def _batch_folders(self, name: str) -> Iterator[Path]:
-        return (self.out / name).glob("[0-9]*/[0-9]*")
+        found: dict[tuple[str, int], list[int]] = {}
+        for path in visible_files(self.out / name):
+            found.setdefault(batch_of(path), []).extend(values_in(path, "row"))
+        return found
 
     def _batch_counts(self) -> dict[str, Counter[str]]:
         """How many batches of each connector and task are in place. To read them all takes seconds in the end."""
-        return {name: Counter(batch.parent.name for batch in self._batch_folders(name)) for name in CONNECTORS}
+        batches = {name: {batch_of(path) for path in visible_files(self.out / name)} for name in CONNECTORS}
+        return {name: Counter(task for task, _ in batches[name]) for name in CONNECTORS}
 
     async def _flow(self) -> None:
         """Until each task has put a batch in place that was not there yet."""

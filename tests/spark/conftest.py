@@ -2,12 +2,9 @@
 
 import asyncio
 import csv
-import json
-import os
 from collections.abc import AsyncIterator, Callable, Mapping
 from pathlib import Path
 
-import pyarrow.parquet
 import pytest
 import pytest_asyncio
 
@@ -18,6 +15,7 @@ from coterie.spark.runtime import SparkTaskRuntime
 from coterie.spark.session import Session
 from coterie.spark.settings import JarSettings, SparkConfig
 from tests.kafka.real_kafka import NotToBeHad
+from tests.sink_files import counted
 
 SCHEMA = "row BIGINT, delay DOUBLE, distance INT"
 
@@ -35,15 +33,7 @@ def write_file(folder: Path, name: str, rows: list[tuple[int, float | None, int]
 
 def rows_of(out: Path, column: str = "row") -> list[int]:
     """The numbers in ``column`` that a reader finds, without Spark, sorted."""
-    found: list[int] = []
-    for folder, folders, names in os.walk(out):
-        folders[:] = [name for name in folders if not name.startswith(("_", "."))]
-        for path in (Path(folder, name) for name in names if name.startswith("part-")):
-            if ".parquet" in path.name:
-                found += pyarrow.parquet.ParquetFile(path).read(columns=[column])[column].to_pylist()
-            else:
-                found += [json.loads(line)[column] for line in path.read_text().splitlines()]
-    return sorted(found)
+    return sorted(counted(out, column).elements())
 
 
 class Rig:

@@ -8,6 +8,7 @@ from coterie.config.definition import Definition, Width
 from coterie.spark import transforms, validation
 from coterie.spark.plugins import SINKS, sink_end, source_end, sources
 from coterie.spark.seams import Source
+from coterie.spark.sinks.file_writers import FORMATS
 from coterie.spark.sources.files import FileSource
 from coterie.spark.sources.kafka import KafkaSource
 from coterie.spark.sources.rate import RateSource
@@ -68,11 +69,11 @@ def test_a_key_with_a_closed_list_of_values_recommends_them(definition: Definiti
     assert recommended["transforms.kept.type"] == ("Cast", "Filter")
     if "sink.class" in recommended:
         assert recommended["sink.class"] == tuple(sorted(SINKS))
-        assert recommended["sink.format"] in (("json", "parquet"), ("console", "json", "noop", "parquet"))
+        assert recommended["sink.format"] in (FORMATS, tuple(sorted((*FORMATS, "console", "noop"))))
     else:
         assert set(recommended["source.class"]) >= {"FileSource", "RateSource"}
         values = recommended["insert.mode"] if "insert.mode" in recommended else recommended["format"]
-        assert values in (("json", "parquet"), ("insert", "upsert"))
+        assert values in (FORMATS, ("insert", "upsert"))
 
 
 def test_the_entry_points_lead_to_our_sources_by_alias_class_and_full_class_name() -> None:

@@ -13,6 +13,7 @@ from coterie.spark.generations.split import SplitFunction
 from coterie.spark.pipeline import Pipeline, split_of, task_configs
 from coterie.spark.plugins import source_end
 from coterie.spark.seams import Share
+from coterie.spark.sinks.file_copies import Layout, SinkFolder
 from coterie.spark.sinks.files import FileSink
 from coterie.spark.sources.files import FileSource
 from coterie.spark.sources.kafka import KafkaSource
@@ -52,7 +53,9 @@ def test_a_task_config_becomes_a_pipeline_and_defaults_come_from_the_keys() -> N
         options={"header": "true"},
         share=Share(index=2, count=3, parts=("/in",), function=SplitFunction.PATH_HASH_V1),
     )
-    assert pipeline.sink == FileSink(format="parquet", path=Path("/out"), options={"compression": "gzip"})
+    layout = Layout(format="parquet", partition_columns=())
+    folder = SinkFolder(path=Path("/out"), layout=layout)
+    assert pipeline.sink == FileSink(folder=folder, options={"compression": "gzip"})
     (kept,) = pipeline.transforms
     assert (kept.key, kept.value) == ("transforms.kept.condition", "row > 0")
     assert pipeline.trigger_interval_ms == 1000
@@ -73,6 +76,8 @@ def test_a_connector_without_tasks_max_has_one_task() -> None:
         ({"sink.format": "xml"}, "sink.format"),
         ({"sink.path": "s3://bucket/x"}, "sink.path"),
         ({"sink.path": "out"}, "sink.path"),
+        ({"sink.path": "/"}, "sink.path"),
+        ({"sink.partition.field.name": "day,Day"}, "sink.partition.field.name"),
         ({"trigger.interval.ms": "soon"}, "trigger.interval.ms"),
     ],
 )

@@ -42,7 +42,13 @@ async def test_rows_go_through_filter_and_cast_and_each_file_to_one_task(
     for start in starts:
         await rig.runtime.stop(start.task, grace_ms=10_000)
     assert rows_of(tmp_path / "out") == wanted
-    assert not os.listdir(tmp_path / "out" / "_staging")
+    assert os.listdir(tmp_path / ".out.coterie" / "staged") == []
+
+
+def put_in_the_way(out: Path) -> None:
+    """Have a plain file stand where a sink's folder stood without files."""
+    out.rmdir()
+    out.write_text("in the way")
 
 
 async def test_an_idle_look_is_progress(rig: Rig, tmp_path: Path) -> None:
@@ -88,14 +94,14 @@ async def test_an_idle_query_whose_checkpoint_was_taken_is_told_and_ends(rig: Ri
 
 async def test_a_query_that_died_can_be_started_again_on_the_same_checkpoint(rig: Rig, tmp_path: Path) -> None:
     """Its output folder cannot be written for a while."""
-    (tmp_path / "out").write_text("in the way")
-    write_file(tmp_path / "in", "a.csv", [(1, 1.0, 1)])
     start = await rig.start(rig.config(tmp_path), "revived")
     held = rig.spark_runtime.held(start.task)
     assert held is not None
+    put_in_the_way(tmp_path / "out")
+    write_file(tmp_path / "in", "a.csv", [(1, 1.0, 1)])
     died = await rig.end_of(start.task)
     assert (died.is_held, died.can_restart) == (True, True)
-    cause = f"Batch 0 failed: Nothing can be written to sink.path={tmp_path / 'out'}: Not a directory"
+    cause = f"Batch 0 failed: Nothing can be written to sink.path={tmp_path / 'out'}: File exists"
     assert died.trace.startswith(f"{cause}\n\n")
     assert last_batch(held.path / "offsets") == 0
     (tmp_path / "out").unlink()
@@ -147,8 +153,11 @@ async def test_a_file_with_a_glob_character_fails_the_task_by_name(rig: Rig, tmp
     assert rows_of(tmp_path / "out") == []
 
 
-async def test_a_file_that_vanished_after_planning_fails_the_task_by_name(rig: Rig, tmp_path: Path) -> None:
+async def test_a_file_that_vanished_after_planning_fails_the_task_by_name(
+    rig: Rig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (tmp_path / "out").write_text("in the way until the file is gone")
+    monkeypatch.setattr(FileSink, "take_over", lambda *_: None)
     write_file(tmp_path / "in", "stays.csv", [(1, 1.0, 1)])
     gone = write_file(tmp_path / "in", "goes.csv", [(2, 1.0, 1)])
     config = rig.config(tmp_path)
@@ -157,6 +166,7 @@ async def test_a_file_that_vanished_after_planning_fails_the_task_by_name(rig: R
     assert held is not None
     await rig.wait_until(lambda: last_batch(held.path / "offsets") == 0)
     await rig.runtime.stop(start.task, grace_ms=0)
+    monkeypatch.undo()
     gone.unlink()
     (tmp_path / "out").unlink()
     assert str(gone) in await fails(rig, config, "vanished")
@@ -252,7 +262,7 @@ async def test_batches_without_rows_leave_nothing_to_read(rig: Rig, tmp_path: Pa
         assert held is not None
         await rig.wait_until(lambda: last_batch(held.path / "commits") == 0)  # noqa: B023
         await rig.runtime.stop(start.task, grace_ms=5_000)
-        assert os.listdir(folder / "out") == ["_staging"]
+        assert os.listdir(folder / "out") == []
 
 
 async def test_a_stop_without_grace_lets_no_effect_through_afterwards(rig: Rig, tmp_path: Path) -> None:
@@ -260,7 +270,7 @@ async def test_a_stop_without_grace_lets_no_effect_through_afterwards(rig: Rig, 
     for number in range(20):
         write_file(tmp_path / "in", f"{number}.csv", [(number, 1.0, 1)])
     start = await rig.start(config, "abrupt")
-    await rig.wait_until(lambda: (tmp_path / "out" / "abrupt").is_dir())
+    await rig.wait_until(lambda: len(rows_of(tmp_path / "out")) > 0)
     await rig.runtime.stop(start.task, grace_ms=0)
     before = rows_of(tmp_path / "out")
     await asyncio.sleep(0.3)

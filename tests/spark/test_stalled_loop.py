@@ -16,9 +16,11 @@ from coterie.spark.fence import FencedError
 from coterie.spark.query import TaskQuery
 from coterie.spark.runtime import SparkTaskRuntime
 from coterie.spark.seams import Batch
-from coterie.spark.sinks.files import FileSink, StagedFiles
+from coterie.spark.sinks.file_copies import Copy
+from coterie.spark.sinks.files import FileSink
 from coterie.spark.supervisor import STARTS_AT_ONCE
 from tests.kafka.embedded_broker import EmbeddedBroker
+from tests.sink_files import visible_files
 from tests.spark.conftest import Rig, rows_of, write_file
 from tests.worker.fleet import SESSION_MS, Fleet
 from tests.worker.simulated import until
@@ -85,8 +87,7 @@ async def test_a_stalled_loop_commits_nothing_once_its_session_is_over_and_nothi
 
     def done() -> list[tuple[Path, float]]:
         """Every commit and every batch put in place, with when."""
-        # Not the files of ``_staging``: they are not in place, and are gone before they can be looked at.
-        paths = [*checkpoints.glob("flights-*/*/*/commits/[0-9]*"), *(tmp_path / "out").glob("[!_]*/*/*")]
+        paths = [*checkpoints.glob("flights-*/*/*/commits/[0-9]*"), *visible_files(tmp_path / "out")]
         return sorted((path, path.stat().st_mtime) for path in paths)
 
     worker, _ = await fleet.start_on(lent)
@@ -189,7 +190,7 @@ async def test_what_is_in_its_grace_is_halted_too_and_its_last_batch_is_left_to_
     in_batch, go_on = threading.Event(), threading.Event()
     stage = FileSink.stage
 
-    def slow(sink: FileSink, batch: Batch) -> StagedFiles:
+    def slow(sink: FileSink, batch: Batch) -> Copy:
         staged = stage(sink, batch)
         in_batch.set()
         assert go_on.wait(60)

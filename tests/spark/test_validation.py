@@ -19,7 +19,7 @@ WRONG: list[tuple[dict[str, str | None], set[str]]] = [
     ({}, set()),
     ({**FILTER}, set()),
     ({**CAST}, set()),
-    ({"source.path": None, "sink.format": "csv"}, {"source.path", "sink.format"}),
+    ({"source.path": None, "sink.format": "xml"}, {"source.path", "sink.format"}),
     ({"connector.class": "Nothing"}, {"connector.class"}),
     ({"tasks.max": "0", "trigger.interval.ms": "soon"}, {"tasks.max", "trigger.interval.ms"}),
     ({"tasks.max": "1" * 5_000}, {"tasks.max"}),

@@ -11,7 +11,8 @@ from coterie.nouns.errors import ConfigError
 from coterie.spark.end_config import SINK, SOURCE, EndConfig
 from coterie.spark.paths import SINK_GROUP, SOURCE_GROUP
 from coterie.spark.seams import Sink, Source
-from coterie.spark.sinks.files import FORMATS, FileSink
+from coterie.spark.sinks.file_writers import FORMATS
+from coterie.spark.sinks.files import FileSink
 from coterie.spark.sinks.noop import NoopSink
 from coterie.spark.sinks.postgres import PostgresSink
 from coterie.spark.sinks.spark import SparkSink

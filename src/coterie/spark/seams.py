@@ -196,9 +196,20 @@ class Sink(Protocol):
         """Remove what earlier owners of this task have staged, and end what they still have open on a server, so that
         nothing of it is put in place any more. Called before each start of the query, on this object each time.
 
-        ``start`` is the number of the task's start (:attr:`Held.starts`): earlier owners have lower ones.
+        ``start`` is the number of the task's start (:attr:`HeldCheckpoint.starts`): earlier owners have lower ones.
 
         :raises WorldError: when the sink cannot be reached.
+        """
+        ...
+
+    @classmethod
+    def retire(cls, config: EndConfig, lineages: Sequence[TaskLineage]) -> None:
+        """Remove what guards lineages against a second copy of a batch. All their batches are committed, no start will
+        use them any more, and a batch that an owner brings after a long freeze must still not be shown. Repeatable.
+
+        ``config`` is that of the generation to which the lineages belong.
+
+        :raises ConfigError, WorldError, OSError: when that cannot be done now; it is tried again later.
         """
         ...
 

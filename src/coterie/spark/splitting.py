@@ -10,11 +10,12 @@ from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
 
 from coterie.herder.seams import PartsChanged
-from coterie.nouns.errors import ConfigError, WorldError
+from coterie.nouns.errors import ConfigError, CoterieError, WorldError
 from coterie.nouns.ids import Incarnation
 from coterie.nouns.jobs import ConnectorName, ConnectorTaskId
 from coterie.spark.checkpoint import HeldCheckpoint, batch_in_flight
 from coterie.spark.events import Events
+from coterie.spark.failures import sentence_of
 from coterie.spark.fence import Fence, FencedError
 from coterie.spark.generations.layout import GenerationId, connector_folder
 from coterie.spark.generations.manifest import Manifest
@@ -24,6 +25,7 @@ from coterie.spark.generations.split import Split, SplitFunction
 from coterie.spark.pipeline import GENERATION, Pipeline, resolved, split_of, task_configs
 from coterie.spark.plugins import SourceEnd, sink_end, source_end
 from coterie.spark.query import TaskQuery
+from coterie.spark.seams import TaskLineage
 from coterie.spark.session import Session
 from coterie.spark.settings import SparkConfig
 from coterie.spark.transforms import first_sentence
@@ -139,6 +141,7 @@ class Splitter:
                 store=source_end(resolved(config), self._config.kafka).plugin.store,
                 run_batch=partial(self._run_batch, fence, connector, config),
                 fence=fence,
+                retire_lineages=partial(self._retire_lineages, connector),
             )
         finally:
             with self._lock:
@@ -165,6 +168,17 @@ class Splitter:
         """What of a config says where rows are written: the sink and its keys, without the options of a format."""
         sink = sink_end(resolved(config), self._config.kafka)
         return {"sink": sink.plugin.__name__, **{key.name: config.get(key.name) for key in sink.definition.keys}}
+
+    def _retire_lineages(self, connector: ConnectorName, manifest: Manifest, lineages: Mapping[int, str]) -> bool:
+        """Have the sink of a generation forget its lineages; see :data:`RetireLineages`."""
+        retired = [TaskLineage(task=ConnectorTaskId(connector, task), lineage=one) for task, one in lineages.items()]
+        try:
+            sink = sink_end(resolved(manifest.config), self._config.kafka)
+            sink.plugin.retire(sink.config, retired)
+        except (CoterieError, OSError) as error:
+            log.warning("%s: generation %s is not removed yet: %s", connector, manifest.generation, sentence_of(error))
+            return False
+        return True
 
     def _run_batch(
         self,

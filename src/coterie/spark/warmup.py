@@ -13,13 +13,14 @@ from coterie.spark.fence import Fence
 from coterie.spark.generations.split import SplitFunction
 from coterie.spark.pipeline import Pipeline
 from coterie.spark.query import TaskQuery
-from coterie.spark.sinks.files import FORMATS
 
+FORMATS = ("json", "parquet")
+"""One that Spark writes, and the one that Arrow writes."""
 ROWS = 200
 
 
 def warm_up(spark: SparkSession, scratch: Path) -> None:
-    """CSV through a filter and a cast to every format of sink, two batches each, in a folder that goes away.
+    """CSV through a filter and a cast to files, by Spark's writer and by Arrow, two batches each; the files go away.
 
     :raises WorldError, PySparkException: when not even this works.
     """
@@ -58,6 +59,6 @@ def _run(spark: SparkSession, folder: Path, format_: str) -> None:
         "transforms.typed.type": "Cast",
         "transforms.typed.spec": "id:int,amount:float",
         "sink.format": format_,
-        "sink.path": str(folder / "out"),
+        "sink.path": str(folder / f"{format_}-out"),
     }
     TaskQuery(spark, task, Pipeline.of(config, {}), held, Fence()).run_once()

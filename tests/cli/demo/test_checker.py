@@ -37,32 +37,32 @@ def out(tmp_path: Path, archive: Path) -> Path:
     package = checker.package_rows(archive)
     for connector, write in ((flights.PARQUET, write_parquet), (flights.JSON, write_json)):
         rows = checker.expected_rows(connector, package).to_pylist()
-        write(tmp_path / "out" / connector / "0-a" / "0", rows[:10])
-        write(tmp_path / "out" / connector / "0-a" / "1", rows[10:20])
-        write(tmp_path / "out" / connector / "1-b" / "0", rows[20:])
+        write(tmp_path / "out" / connector, f"{connector}-0-a-0-0", rows[:10])
+        write(tmp_path / "out" / connector, f"{connector}-0-a-1-0", rows[10:20])
+        write(tmp_path / "out" / connector, f"{connector}-1-b-0-0", rows[20:])
     return tmp_path / "out"
 
 
-def write_parquet(batch: Path, rows: Rows) -> None:
-    batch.mkdir(parents=True, exist_ok=True)
+def write_parquet(folder: Path, name: str, rows: Rows) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
     fields = [("row", pa.int64())]
     fields += [(name, pa.int32() if type_ == "INT" else pa.string()) for name, type_ in flights.COLUMNS.items()]
     schema = pa.schema([(name, pa.float64() if name == "distance" else type_) for name, type_ in fields])
-    pa.parquet.write_table(pa.Table.from_pylist(rows, schema), batch / f"part-{len(list(batch.iterdir()))}.parquet")
+    pa.parquet.write_table(pa.Table.from_pylist(rows, schema), folder / f"{name}.parquet")
 
 
-def write_json(batch: Path, rows: Rows) -> None:
-    batch.mkdir(parents=True, exist_ok=True)
+def write_json(folder: Path, name: str, rows: Rows) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
     lines = [json.dumps({name: value for name, value in row.items() if value is not None}) + "\n" for row in rows]
-    (batch / f"part-{len(list(batch.iterdir()))}.json").write_text("".join(lines))
+    (folder / f"{name}.json").write_text("".join(lines))
 
 
 def comparisons(archive: Path, out: Path) -> dict[str, checker.Comparison]:
     return {comparison.connector: comparison for comparison in checker.check(archive, out)}
 
 
-def read_json(batch: Path) -> Rows:
-    return [json.loads(line) for file in batch.iterdir() for line in file.read_text().splitlines()]
+def read_json(file: Path) -> Rows:
+    return [json.loads(line) for line in file.read_text().splitlines()]
 
 
 def test_a_right_output_passes_with_both_counts(archive: Path, out: Path) -> None:
@@ -74,18 +74,17 @@ def test_a_right_output_passes_with_both_counts(archive: Path, out: Path) -> Non
     assert str(found[flights.JSON]).startswith("flights-json: 40 rows expected, 40 found: nothing lost")
 
 
-def test_staging_hidden_and_empty_files_are_not_output(archive: Path, out: Path) -> None:
+def test_work_hidden_and_empty_files_are_not_output(archive: Path, out: Path) -> None:
     for connector in flights.CONNECTORS:
-        write_json(out / connector / "_staging" / "7", [{"row": 1}])
-        (out / connector / "0-a" / "0" / "_SUCCESS").touch()
-        (out / connector / "0-a" / "0" / ".part.crc").touch()
-    (out / flights.JSON / "0-a" / "0" / "part-9.json").touch()
+        write_json(out / f".{connector}.coterie" / "staged" / "7", "part-0", [{"row": 1}])
+        (out / connector / "_SUCCESS").touch()
+        (out / connector / ".part.crc").touch()
+    (out / flights.JSON / f"{flights.JSON}-0-a-9-0.json").touch()
     assert all(comparison.is_right for comparison in comparisons(archive, out).values())
 
 
 def test_a_lost_file_is_named_by_its_rows(archive: Path, out: Path) -> None:
-    (batch,) = (out / flights.JSON / "0-a" / "1").iterdir()
-    batch.unlink()
+    (out / flights.JSON / f"{flights.JSON}-0-a-1-0.json").unlink()
     comparison = comparisons(archive, out)[flights.JSON]
     assert (comparison.is_right, comparison.lost, comparison.doubled) == (False, tuple(range(11, 21)), ())
     assert "10 lost (rows 11, 12, 13, 14, 15, …)" in str(comparison)
@@ -95,7 +94,7 @@ def test_a_lost_file_is_named_by_its_rows(archive: Path, out: Path) -> None:
 def test_a_doubled_batch_is_named_by_its_rows(archive: Path, out: Path, connector: str) -> None:
     write = write_parquet if connector == flights.PARQUET else write_json
     rows = checker.expected_rows(connector, checker.package_rows(archive)).to_pylist()[:2]
-    write(out / connector / "0-z" / "5", rows)
+    write(out / connector, f"{connector}-0-z-5-0", rows)
     comparison = comparisons(archive, out)[connector]
     assert (comparison.is_right, comparison.doubled, comparison.lost) == (False, tuple(row["row"] for row in rows), ())
 
@@ -111,8 +110,8 @@ def test_a_doubled_batch_is_named_by_its_rows(archive: Path, out: Path, connecto
 def test_a_wrong_value_is_named_by_row_and_column(
     archive: Path, out: Path, change: Callable[[dict[str, Any]], dict[str, Any]], expected: list[tuple[int, str]]
 ) -> None:
-    (file,) = (out / flights.JSON / "0-a" / "0").iterdir()
-    rows = [change(row) if row["row"] == 3 else row for row in read_json(file.parent)]
+    file = out / flights.JSON / f"{flights.JSON}-0-a-0-0.json"
+    rows = [change(row) if row["row"] == 3 else row for row in read_json(file)]
     file.write_text("".join(json.dumps(row) + "\n" for row in rows))
     comparison = comparisons(archive, out)[flights.JSON]
     assert (comparison.is_right, list(comparison.wrong), comparison.lost) == (False, expected, ())
@@ -120,7 +119,7 @@ def test_a_wrong_value_is_named_by_row_and_column(
 
 def test_a_row_that_the_filter_drops_is_strange(archive: Path, out: Path) -> None:
     rows = checker.package_rows(archive).to_pylist()
-    write_parquet(out / flights.PARQUET / "1-b" / "9", [row for row in rows if row["row"] == 4])
+    write_parquet(out / flights.PARQUET, "flights-1-b-9-0", [row for row in rows if row["row"] == 4])
     comparison = comparisons(archive, out)[flights.PARQUET]
     assert (comparison.is_right, comparison.strange, comparison.lost) == (False, (4,), ())
 

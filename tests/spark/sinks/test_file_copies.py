@@ -1,73 +1,274 @@
-"""Putting a batch in place: the first wins, a swept copy never does."""
+"""Batches in a sink's folder: each is shown once, whatever stops where; what is left half done is finished or swept."""
 
+import json
 import os
+import random
+import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
-from coterie.nouns.jobs import ConnectorName, ConnectorTaskId
+from coterie.nouns.errors import WorldError
+from coterie.nouns.jobs import ConnectorTaskId
 from coterie.spark.fence import FencedError
 from coterie.spark.seams import TaskLineage
-from coterie.spark.sinks.files import FileSink, StagedFiles
+from coterie.spark.sinks.file_copies import Copy, SinkFolder
+from tests.spark.generations.stepped import Stage, install
+from tests.spark.sinks.file_killed import POINTS
+from tests.spark.sinks.file_owners import LINEAGE, TASK, Owners, folder_at, visible
 
-TASK = ConnectorTaskId(ConnectorName("my/c"), 2)
-LINEAGE = TaskLineage(task=TASK, lineage="l")
-
-
-def sink_to(path: Path) -> FileSink:
-    return FileSink(format="json", path=path, options={})
+ROOT = Path(__file__).parents[3]
 
 
-def written(staged: StagedFiles, text: str) -> StagedFiles:
-    staged.out.mkdir(parents=True)
-    (staged.out / "part-0").write_text(text)
-    return staged
+def staged(folder: SinkFolder, text: str, batch_id: int = 0) -> Copy:
+    copy = folder.copy(LINEAGE, batch_id)
+    copy.begin()
+    return written(copy, text)
 
 
-def stage(sink: FileSink, text: str, batch_id: int = 0) -> StagedFiles:
-    return written(StagedFiles(sink, LINEAGE, batch_id), text)
+def written(copy: Copy, text: str) -> Copy:
+    copy.out.mkdir(parents=True, exist_ok=True)
+    (copy.out / copy.name(0, ".json")).write_text(text)
+    return copy
 
 
-def test_the_first_copy_of_a_batch_wins_and_the_other_is_dropped(tmp_path: Path) -> None:
-    sink = sink_to(tmp_path)
-    first, second = stage(sink, "first", 7), stage(sink, "second", 7)
-    for staged in (first, second):
-        staged.put_in_place()
-        staged.drop()
-    assert (tmp_path / "my%2Fc" / "2-l" / "7" / "part-0").read_text() == "first"
-    assert os.listdir(tmp_path / "_staging") == []
+def test_the_first_copy_of_a_batch_counts_and_its_file_is_named_by_task_lineage_batch_and_number(
+    tmp_path: Path,
+) -> None:
+    folder = folder_at(tmp_path / "out")
+    first, second = staged(folder, "first", 7), staged(folder, "second", 7)
+    for copy in (first, second):
+        copy.put_in_place()
+        copy.drop()
+    assert {path.name: path.read_text() for path in (tmp_path / "out").iterdir()} == {"my%2Fc-2-l-7-0.json": "first"}
+    assert os.listdir(folder.staged) == []
+    assert os.listdir(folder.committed(LINEAGE) / "7") == ["mark"]
 
 
-def test_a_batch_without_rows_makes_no_folder(tmp_path: Path) -> None:
-    stage(sink_to(tmp_path), "").put_in_place()
-    assert os.listdir(tmp_path) == ["_staging"]
+def test_a_batch_without_rows_leaves_a_mark_and_shows_nothing(tmp_path: Path) -> None:
+    folder = folder_at(tmp_path / "out")
+    copy = folder.copy(LINEAGE, 0)
+    copy.begin()
+    copy.put_in_place()
+    assert os.listdir(tmp_path / "out") == []
+    assert os.listdir(folder.committed(LINEAGE) / "0") == ["mark"]
+    # A replay that finds rows, because a transform does not give the same twice, comes too late.
+    assert folder.copy(LINEAGE, 0).is_decided
 
 
 def test_a_copy_that_was_swept_while_it_was_written_is_never_seen_in_part(tmp_path: Path) -> None:
-    old, new = sink_to(tmp_path), sink_to(tmp_path)
-    staged = stage(old, "{}\n")
-    new.take_over(LINEAGE, 1)
-    assert os.listdir(tmp_path / "_staging") == []
+    old, new = folder_at(tmp_path / "out"), folder_at(tmp_path / "out")
+    copy = staged(old, "{}\n")
+    new.take_over(LINEAGE)
+    assert os.listdir(old.staged) == []
     # Spark's writer makes the folders anew and writes the rest of the batch.
-    written(staged, "the rest")
+    written(copy, "the rest")
     with pytest.raises(FencedError):
-        staged.put_in_place()
-    assert not old.folder_of(LINEAGE, 0).exists()
+        copy.put_in_place()
+    assert os.listdir(tmp_path / "out") == []
 
 
 def test_a_copy_that_was_swept_after_it_was_written_is_not_taken_for_a_batch_without_rows(tmp_path: Path) -> None:
     """Else the batch would be committed, and its rows lost."""
-    sink = sink_to(tmp_path)
-    staged = stage(sink, "{}\n")
-    sink_to(tmp_path).take_over(LINEAGE, 1)
+    copy = staged(folder_at(tmp_path / "out"), "{}\n")
+    folder_at(tmp_path / "out").take_over(LINEAGE)
     with pytest.raises(FencedError):
-        staged.put_in_place()
+        copy.put_in_place()
 
 
 def test_taking_over_leaves_the_copies_of_other_tasks_and_lives(tmp_path: Path) -> None:
-    sink = sink_to(tmp_path)
-    staged = stage(sink, "{}\n")
-    sink.take_over(TaskLineage(task=ConnectorTaskId(TASK.connector, 1), lineage="l"), 1)
-    sink.take_over(TaskLineage(task=TASK, lineage="m"), 1)
-    staged.put_in_place()
-    assert sink.folder_of(LINEAGE, 0).is_dir()
+    folder = folder_at(tmp_path / "out")
+    copy = staged(folder, "{}\n")
+    folder.take_over(TaskLineage(task=ConnectorTaskId(TASK.connector, 1), lineage="l"))
+    folder.take_over(TaskLineage(task=TASK, lineage="m"))
+    copy.put_in_place()
+    assert len(os.listdir(tmp_path / "out")) == 1
+
+
+def test_a_take_over_moves_out_what_an_owner_has_left_half_way(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = folder_at(tmp_path / "out", "p")
+    copy = staged(folder, "one")
+    (copy.out / "p=1").mkdir()
+    (copy.out / "p=1" / copy.name(1, ".json")).write_text("two")
+    with monkeypatch.context() as patch:
+        patch.setattr(SinkFolder, "move_out", lambda *_: None)
+        copy.put_in_place()
+    assert visible(tmp_path / "out").total() == 0
+    folder.take_over(LINEAGE)
+    assert visible(tmp_path / "out") == {"one": 1, "two": 1}
+    assert os.listdir(folder.committed(LINEAGE) / "0") == ["mark"]
+
+
+def test_a_retired_lineage_takes_no_batch_any_more(tmp_path: Path) -> None:
+    folder = folder_at(tmp_path / "out")
+    staged(folder, "one").put_in_place()
+    late, next_ = staged(folder, "late"), staged(folder, "next", 1)
+    folder.retire([LINEAGE])
+    folder.retire([LINEAGE])
+    assert folder.committed(LINEAGE).is_file()
+    for copy in (late, next_):
+        with pytest.raises(FencedError):
+            copy.put_in_place()
+    assert visible(tmp_path / "out") == {"one": 1}
+
+
+# -- what does not go together ----------------------------------------------------------------------------------------
+
+
+def test_a_folder_takes_files_of_one_format_and_one_partitioning(tmp_path: Path) -> None:
+    folder_at(tmp_path / "out", "day").take_over(LINEAGE)
+    folder_at(tmp_path / "out", "day").take_over(LINEAGE)
+    with pytest.raises(WorldError, match=r"holds json files partitioned by day, and .* json files without partition"):
+        folder_at(tmp_path / "out").take_over(LINEAGE)
+    (tmp_path / ".out.coterie" / "layout.json").unlink()
+    folder_at(tmp_path / "out").take_over(LINEAGE)
+
+
+def test_a_folder_on_another_device_than_its_parent_is_refused(tmp_path: Path) -> None:
+    """Files could not be renamed into it."""
+    device = Path("/proc") if Path("/proc").stat().st_dev != Path("/").stat().st_dev else Path("/dev/shm")
+    sentence = folder_at(device).misfit()
+    assert sentence is not None
+    assert sentence.startswith(f"{device} is on another device than /, where .{device.name}.coterie is to be")
+
+
+# -- checkpoints from before generations ------------------------------------------------------------------------------
+
+
+def former(path: Path) -> Path:
+    """Where batches of the task stood before generations; one stands there."""
+    folder = path / "my%2Fc" / "2-l"
+    (folder / "6").mkdir(parents=True)
+    (folder / "6" / "part-0.json").write_text("six")
+    return folder
+
+
+def test_the_last_batch_of_a_checkpoint_from_before_generations_stands_once(tmp_path: Path) -> None:
+    """Its owner may have put a copy there, and died before it could commit the batch to the checkpoint."""
+    batches = former(tmp_path / "out")
+    folder = folder_at(tmp_path / "out")
+    folder.take_over(LINEAGE)
+    staged(folder, "six", 6).put_in_place()
+    first, second = staged(folder, "seven", 7), staged(folder, "other", 7)
+    for copy in (first, second):
+        copy.put_in_place()
+        copy.drop()
+    copy = folder.copy(LINEAGE, 6)
+    assert copy.is_decided
+    copy.put_in_place()
+    assert visible(tmp_path / "out") == {"six": 1, "seven": 1}
+    assert sorted(os.listdir(batches)) == ["6", "7"]
+    empty = folder.copy(LINEAGE, 8)
+    empty.begin()
+    empty.put_in_place()
+    assert sorted(os.listdir(batches)) == ["6", "7"]
+    assert os.listdir(folder.work / "committed") == []
+
+
+def test_what_was_staged_before_generations_is_swept(tmp_path: Path) -> None:
+    former(tmp_path / "out")
+    left = tmp_path / "out" / "_staging" / "my%2Fc-2-l-0123"
+    left.mkdir(parents=True)
+    others = tmp_path / "out" / "_staging" / "other-2-l-0123"
+    others.mkdir()
+    folder = folder_at(tmp_path / "out")
+    folder.take_over(LINEAGE)
+    assert os.listdir(tmp_path / "out" / "_staging") == ["other-2-l-0123"]
+    others.rmdir()
+    folder.take_over(LINEAGE)
+    assert os.listdir(tmp_path / "out") == ["my%2Fc"]
+
+
+def test_two_connectors_of_before_that_share_a_folder_can_both_finish_their_last_batch(tmp_path: Path) -> None:
+    former(tmp_path / "out")
+    other = TaskLineage(task=ConnectorTaskId(TASK.connector, 0), lineage="other")
+    folder_at(tmp_path / "out", "day").take_over(other)
+    folder = folder_at(tmp_path / "out")
+    folder.take_over(LINEAGE)
+    staged(folder, "seven", 7).put_in_place()
+    assert visible(tmp_path / "out") == {"six": 1, "seven": 1}
+
+
+# -- owners interleaved at every operation ----------------------------------------------------------------------------
+
+
+def play(path: Path, seed: int, patch: pytest.MonkeyPatch) -> None:
+    """Owners that start, freeze, die and come back; then one that finishes, and the end of the generation."""
+    rng = random.Random(seed)
+    owners = Owners(folder_at(path / "out", "p"), rng, batches=6)
+    stage = Stage(rng, kill=0.004, freeze=0.02)
+    install(patch, stage)
+    names = iter(range(10_000))
+
+    def enter() -> None:
+        stage.enter(f"owner {next(names)}", owners.own)
+
+    for _ in range(3):
+        enter()
+    stage.run(600, on_death=enter)
+    try:
+        owners.own()
+        assert owners.checkpoint.committed == owners.batches - 1
+        if seed % 2:
+            owners.retire()
+        stage.run_to_the_end()
+        owners.check_committed()
+        owners.folder.retire([LINEAGE])
+        assert os.listdir(owners.folder.staged) == [] or owners.folder.committed(LINEAGE).is_file()
+    except AssertionError as error:
+        error.add_note(f"seed {seed}; the last operations:\n" + "\n".join(stage.story))
+        raise
+
+
+@pytest.mark.parametrize("seeds", [range(8), pytest.param(range(8, 1000), marks=pytest.mark.soak)])
+@pytest.mark.timeout(1800)
+def test_no_row_is_lost_or_doubled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seeds: range) -> None:
+    for seed in seeds:
+        with monkeypatch.context() as patch:
+            play(tmp_path / str(seed), seed, patch)
+        shutil.rmtree(tmp_path / str(seed))
+
+
+def put_unmarked_copies_in_place(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Path, "exists", lambda path: path.name == "mark" or os.path.exists(path))
+
+
+def commit_before_files_are_moved(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(SinkFolder, "move_out", lambda *_: None)
+
+
+@pytest.mark.parametrize(
+    ("plant", "finding"),
+    [
+        (put_unmarked_copies_in_place, "lost"),
+        (commit_before_files_are_moved, "lost"),
+    ],
+)
+def test_a_planted_bug_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, plant: object, finding: str) -> None:
+    assert callable(plant)
+    plant(monkeypatch)
+    for seed in range(60):
+        with monkeypatch.context() as patch:
+            try:
+                play(tmp_path / str(seed), seed, patch)
+            except AssertionError as found:
+                assert finding in f"{found} {found.__cause__}"  # noqa: PT017 - most plays do not meet the bug
+                return
+    pytest.fail("not found in 60 plays")
+
+
+# -- owners killed ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("times", [1, pytest.param(20, marks=pytest.mark.soak)])
+def test_no_row_is_lost_or_doubled_wherever_an_owner_is_killed_or_frozen(tmp_path: Path, times: int) -> None:
+    """In a process of one thread, which can fork. Each play looks at the disk: was the owner hit where it says?"""
+    command = [sys.executable, "-m", "tests.spark.sinks.file_killed", str(tmp_path), str(times)]
+    plays = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert plays.returncode == 0, plays.stderr
+    assert json.loads(plays.stdout) == {
+        f"{point}, {fault}": times for point in POINTS for fault in ("killed", "frozen")
+    }

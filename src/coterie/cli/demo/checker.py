@@ -1,13 +1,13 @@
 """The checker: compares what the connectors wrote with what the package holds, row by row and value by value.
 
 It shares nothing with what it checks: no Spark, no code of the sinks; the filter is evaluated here a second time.
-What counts as output is what a reader is told to read: ``PATH/<connector>/<task>-<lineage>/<batch>/``; `_staging` and
-whatever else begins with `_` or `.` is not output.
+What counts as output is what a reader is told to read: the files in the connector's folder. A name that begins with `_`
+or `.` is not output.
 """
 
 import io
 import zipfile
-from collections.abc import Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -85,16 +85,17 @@ def expected_rows(connector: str, flights: pa.Table) -> pa.Table:
     return _with(flights, "flight", pa.string())
 
 
-def batches(out: Path, connector: str) -> Iterator[Path]:
-    """The folders of batches that stand in place, sorted."""
-    for lineage in _visible(out / connector):
-        yield from _visible(lineage)
+def written_files(out: Path, connector: str) -> list[Path]:
+    """The files that readers of a connector's folder see, sorted."""
+    folder = out / connector
+    if not folder.is_dir():
+        return []
+    return sorted(path for path in folder.iterdir() if not path.name.startswith(("_", ".")))
 
 
-def written_rows(batch_folders: Iterator[Path], schema: pa.Schema) -> pa.Table:
-    """All rows in all files of these folders, in the given shape."""
-    tables = [_read(file, schema) for folder in batch_folders for file in _visible(folder)]
-    return pa.concat_tables([schema.empty_table(), *tables])
+def written_rows(files: Iterable[Path], schema: pa.Schema) -> pa.Table:
+    """All rows in these files, in the given shape."""
+    return pa.concat_tables([schema.empty_table(), *(_read(file, schema) for file in files)])
 
 
 def compare(connector: str, expected: pa.Table, found: pa.Table) -> Comparison:
@@ -120,7 +121,7 @@ def check(archive: Path, out: Path, connectors: tuple[str, ...] = (PARQUET, JSON
     comparisons = []
     for connector in connectors:
         expected = expected_rows(connector, flights)
-        comparisons.append(compare(connector, expected, written_rows(batches(out, connector), expected.schema)))
+        comparisons.append(compare(connector, expected, written_rows(written_files(out, connector), expected.schema)))
     return comparisons
 
 
@@ -155,9 +156,3 @@ def _read(file: Path, schema: pa.Schema) -> pa.Table:
 def _with(table: pa.Table, column: str, type_: pa.DataType) -> pa.Table:
     at = table.schema.get_field_index(column)
     return table.set_column(at, column, table[column].cast(type_))
-
-
-def _visible(folder: Path) -> list[Path]:
-    if not folder.is_dir():
-        return []
-    return sorted(path for path in folder.iterdir() if not path.name.startswith(("_", ".")))

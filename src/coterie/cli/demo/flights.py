@@ -86,7 +86,6 @@ def connector_configs(*, flights: Path, out: Path, trigger_ms: int) -> dict[str,
         "source.schema": SCHEMA,
         "source.option.header": "true",
         "source.option.nullValue": MISSING,
-        "sink.path": str(out),
     }
     return {
         PARQUET: {
@@ -97,6 +96,7 @@ def connector_configs(*, flights: Path, out: Path, trigger_ms: int) -> dict[str,
             "transforms.typed.type": "Cast",
             "transforms.typed.spec": "distance:double",
             "sink.format": "parquet",
+            "sink.path": str(out / PARQUET),
         },
         JSON: {
             **source,
@@ -104,5 +104,6 @@ def connector_configs(*, flights: Path, out: Path, trigger_ms: int) -> dict[str,
             "transforms.typed.type": "Cast",
             "transforms.typed.spec": "flight:string",
             "sink.format": "json",
+            "sink.path": str(out / JSON),
         },
     }

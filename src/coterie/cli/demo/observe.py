@@ -8,7 +8,7 @@ from typing import Any
 import httpx
 import pyarrow.parquet
 
-from coterie.cli.demo.checker import batches
+from coterie.cli.demo.checker import written_files
 from coterie.cli.demo.flights import CONNECTORS, TASKS
 from coterie.nouns.jobs import ConnectorName, ConnectorTaskId
 from coterie.spark.checkpoint import LINEAGE, last_batch, safe_name, starts_of
@@ -88,26 +88,28 @@ class Progress:
     def __init__(self, checkpoints: Checkpoints, out: Path) -> None:
         self._checkpoints = checkpoints
         self._out = out
-        # A batch in place never changes, so it is counted once.
+        # A file in place never changes, so it is counted once.
         self._rows: dict[Path, int] = {}
 
     def committed(self, connector: str) -> int:
         """Rows of one connector that are committed now."""
         last: dict[str, int] = {}
         for number in range(TASKS):
-            holder = self._checkpoints.holder(ConnectorTaskId(ConnectorName(connector), number))
+            task = ConnectorTaskId(ConnectorName(connector), number)
+            holder = self._checkpoints.holder(task)
             if holder is not None and (batch := last_batch(holder / "commits")) is not None:
-                last[str(number)] = batch
-        return sum(
-            self._count(batch)
-            for batch in batches(self._out, connector)
-            if int(batch.name) <= last.get(batch.parent.name.partition("-")[0], -1)
-        )
+                last[str(task)] = batch
+        counted = 0
+        for file in written_files(self._out, connector):
+            task_name, _, batch_id, _ = file.name.rsplit("-", 3)
+            if int(batch_id) <= last.get(task_name, -1):
+                counted += self._count(file)
+        return counted
 
-    def _count(self, batch: Path) -> int:
-        if batch not in self._rows:
-            self._rows[batch] = sum(_rows_in(file) for file in sorted(batch.iterdir()))
-        return self._rows[batch]
+    def _count(self, file: Path) -> int:
+        if file not in self._rows:
+            self._rows[file] = _rows_in(file)
+        return self._rows[file]
 
 
 # -- small hands ------------------------------------------------------------------------------------------------------

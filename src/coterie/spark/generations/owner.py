@@ -72,7 +72,7 @@ class Owner:
             number = standing(self._connector)
             try:
                 if (manifest := self._newest(number, wanted)) is not None:
-                    retire_old(self._connector)
+                    retire_old(self._connector, self._finisher.retire_lineages)
                     return manifest
             except OSError:
                 # Another finisher has made a newer generation, and has retired the one that was looked at.

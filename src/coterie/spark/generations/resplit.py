@@ -26,10 +26,11 @@ import errno
 import os
 import threading
 import uuid
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeAlias
 
 from coterie.nouns.errors import CoterieError
 from coterie.spark.checkpoint import GENESIS, LINEAGE, HeldCheckpoint, is_taken, make_first
@@ -60,6 +61,16 @@ from coterie.spark.positions import Positions
 
 SIGN_EVERY_MS = 2_000
 """How often a finisher shows life, at least."""
+
+
+RetireLineages: TypeAlias = Callable[[Manifest, Mapping[int, str]], bool]
+"""Has the sink of a generation that is to be retired forget the lineages of its tasks, by their number. Repeatable;
+False when that cannot be done now: the generation then stays until the next time."""
+
+
+def nothing_to_retire(manifest: Manifest, lineages: Mapping[int, str]) -> bool:
+    """For sinks that keep nothing by lineage."""
+    return True
 
 
 class OvertakenError(CoterieError):
@@ -127,6 +138,7 @@ class Finisher:
     """Runs the batch in flight of a task of a closed generation; returns when it is committed."""
     fence: Fence
     """Closed when this worker may no longer act for the connector."""
+    retire_lineages: RetireLineages = nothing_to_retire
 
     def begin(self, plan: Plan) -> Manifest:
         """Make generation 1 of a connector that has none: all tasks begin at the plan's ``starts``."""
@@ -252,15 +264,29 @@ class Finisher:
 # -- g. ---------------------------------------------------------------------------------------------------------------
 
 
-def retire_old(connector: Path) -> None:
+def lineages(generation: Path, manifest: Manifest) -> dict[int, str]:
+    """The lineages of the checkpoints of a closed generation, by task."""
+    found: dict[int, str] = {}
+    for task in range(len(manifest.split.tasks)):
+        for folder in (generation / CLOSING / str(task), generation / str(task)):
+            for name in sorted(os.listdir(folder)) if folder.is_dir() else ():
+                with suppress(FileNotFoundError, NotADirectoryError):
+                    found[task] = (folder / name / LINEAGE).read_text()
+    return found
+
+
+def retire_old(connector: Path, retire_lineages: RetireLineages = nothing_to_retire) -> None:
     """Retire all generations but the last two, and remove what finishers and retirements have left behind."""
     newest = standing(connector)
     if newest is None:
         return
     names = sorted(os.listdir(connector))
     for number in range(1, newest - 1):
-        if (folder := generation_folder(connector, number)).is_dir():
-            retire(folder)
+        folder = generation_folder(connector, number)
+        with suppress(FileNotFoundError, NotADirectoryError):  # Another worker has retired it.
+            manifest = read_manifest(folder)
+            if retire_lineages(manifest, lineages(folder, manifest)):
+                retire(folder)
     if newest >= 2:
         for name in names:
             if (name.isdigit() or name in (CLOSING, RELEASED)) and (connector / name).is_dir():

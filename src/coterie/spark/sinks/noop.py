@@ -1,5 +1,6 @@
 """The noop sink: every batch is read and transformed whole, and written nowhere. For measurements and dry runs."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Self
 
@@ -35,6 +36,10 @@ class NoopSink:
 
     def take_over(self, lineage: TaskLineage, start: int) -> None:
         """No earlier owner has left anything."""
+
+    @classmethod
+    def retire(cls, config: EndConfig, lineages: Sequence[TaskLineage]) -> None:
+        """There is nothing to guard."""
 
     def stage(self, batch: Batch) -> "NothingStaged":
         """Compute every row."""

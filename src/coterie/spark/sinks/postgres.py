@@ -3,6 +3,7 @@
 psycopg comes with the extra ``coterie[postgres]``, so the modules that need it are imported when a sink is used.
 """
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, ClassVar, Self
 
 from pyspark.sql import SparkSession
@@ -65,6 +66,10 @@ class PostgresSink:
         writer = PostgresWriter(self._target, lineage, start)
         self._writer = writer
         writer.take_over()
+
+    @classmethod
+    def retire(cls, config: EndConfig, lineages: Sequence[TaskLineage]) -> None:
+        """Rows of the ledger stay: they are few, and guard against a batch that comes late."""
 
     def stage(self, batch: Batch) -> Staged:
         if self._writer is None:

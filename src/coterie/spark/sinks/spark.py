@@ -4,7 +4,7 @@ Spark's writers keep no account of the batches that they have written. So the ro
 its worker died or the task was taken from it, are written again.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Self
 
@@ -73,6 +73,10 @@ class SparkSink:
 
     def take_over(self, lineage: TaskLineage, start: int) -> None:
         """Spark's writers do not tell what an earlier owner has left."""
+
+    @classmethod
+    def retire(cls, config: EndConfig, lineages: Sequence[TaskLineage]) -> None:
+        """Spark's writers keep no marks."""
 
     def stage(self, batch: Batch) -> "Unwritten":
         return Unwritten(self, batch.rows)

@@ -1,0 +1,217 @@
+"""Writes the rows of a batch as files under their final names: by Spark, small ones of Parquet by Arrow on the driver.
+
+Both writers write the same Parquet: times as microseconds in UTC, Spark's own names of partition folders, and the
+schema of the rows as Spark writes it, so that a reader need not know which of them wrote a file.
+"""
+
+import os
+import re
+import shutil
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.orc
+import pyarrow.parquet
+from pyspark.sql import DataFrame
+from pyspark.sql.types import (
+    ArrayType,
+    BinaryType,
+    BooleanType,
+    ByteType,
+    DataType,
+    DateType,
+    DecimalType,
+    DoubleType,
+    FloatType,
+    IntegerType,
+    LongType,
+    MapType,
+    ShortType,
+    StringType,
+    StructType,
+    TimestampNTZType,
+    TimestampType,
+)
+
+from coterie.nouns.errors import WorldError
+from coterie.spark.arrow import pieces
+from coterie.spark.seams import Batch
+from coterie.spark.sinks.file_copies import Copy
+
+FORMATS = ("csv", "json", "orc", "parquet")
+
+_SPARK_NAME = re.compile(r"part-\d+-[0-9a-f-]{36}[-.]c\d+(.*)")
+_CODECS = {
+    "snappy": ("snappy", ".snappy.parquet"),
+    "gzip": ("gzip", ".gz.parquet"),
+    "zstd": ("zstd", ".zstd.parquet"),
+    "none": ("none", ".parquet"),
+    "uncompressed": ("none", ".parquet"),
+}
+"""Spark's names of codecs that Arrow writes too: Arrow's name, and the end of a file's name."""
+_NO_VALUE = "__HIVE_DEFAULT_PARTITION__"
+_UNSAFE = re.compile(r"[\x01-\x1f\x7f\"#%'*/:=?\\{\[\]^]")
+_PLAIN: tuple[type[DataType], ...] = (
+    BinaryType,
+    BooleanType,
+    ByteType,
+    DateType,
+    DecimalType,
+    DoubleType,
+    FloatType,
+    IntegerType,
+    LongType,
+    ShortType,
+    StringType,
+    TimestampNTZType,
+    TimestampType,
+)
+_NAMED_ALIKE: tuple[type[DataType], ...] = (
+    BooleanType,
+    ByteType,
+    DateType,
+    IntegerType,
+    LongType,
+    ShortType,
+    StringType,
+)
+"""Types of partition columns whose values Arrow writes into names as Spark does."""
+
+
+def write(batch: Batch, copy: Copy, *, format_: str, columns: Sequence[str], options: Mapping[str, str]) -> None:
+    """Write the rows of ``batch`` into ``copy``; without rows no file is written.
+
+    :raises WorldError: when the rows lack a partition column.
+    :raises PySparkException, Py4JError: when Spark cannot compute or write the rows.
+    """
+    partition_columns = _resolved(batch.rows, columns)
+    asked = {key.lower(): value.lower() for key, value in options.items()}
+    codec = asked.pop("compression", None) or batch.rows.sparkSession.conf.get("spark.sql.parquet.compression.codec")
+    if (
+        format_ == "parquet"
+        and batch.is_small
+        and not asked
+        and codec in _CODECS
+        and all(_is_written_by_arrow(field.dataType) for field in batch.rows.schema)
+        and all(type(batch.rows.schema[name].dataType) in _NAMED_ALIKE for name in partition_columns)
+    ):
+        _write_by_arrow(batch.rows, copy, partition_columns, codec)
+    else:
+        _write_by_spark(batch.rows, copy, partition_columns, format_, options)
+
+
+def _resolved(rows: DataFrame, columns: Sequence[str]) -> list[str]:
+    """The names of partition columns as the rows have them; Spark compares names without case."""
+    by_name = {name.lower(): name for name in rows.columns}
+    if missing := [name for name in columns if name.lower() not in by_name]:
+        raise WorldError(
+            f"sink.partition.field.name names {', '.join(missing)}, and the rows have the columns "
+            f"{', '.join(rows.columns)}: correct the key, or have a transform make the column"
+        )
+    if len(by_name) == len(columns):
+        raise WorldError("sink.partition.field.name names every column of the rows: leave one out, to be in the files")
+    return [by_name[name.lower()] for name in columns]
+
+
+# -- Spark ------------------------------------------------------------------------------------------------------------
+
+
+def _write_by_spark(
+    rows: DataFrame, copy: Copy, partition_columns: Sequence[str], format_: str, options: Mapping[str, str]
+) -> None:
+    if format_ == "parquet":
+        # INT96, Spark's default, has no zone: other readers would see local times beside the times of Arrow's files.
+        rows.sparkSession.conf.set("spark.sql.parquet.outputTimestampType", "TIMESTAMP_MICROS")
+    aside = copy.staged / "spark"
+    rows.write.format(format_).options(**options).partitionBy(*partition_columns).save(str(aside))
+    has_header = any(key.lower() == "header" and value.lower() == "true" for key, value in options.items())
+    number = 0
+    for part, suffix in _parts(aside):
+        if _has_rows(part, format_, has_header=has_header):
+            folder = copy.out / part.parent.relative_to(aside)
+            folder.mkdir(parents=True, exist_ok=True)
+            part.rename(folder / copy.name(number, suffix))
+            number += 1
+    shutil.rmtree(aside)
+
+
+def _parts(folder: Path) -> Iterator[tuple[Path, str]]:
+    """The files that Spark has written, each with the end of its name that says what it is."""
+    for parent, folders, names in os.walk(folder):
+        folders.sort()
+        for name in sorted(names):
+            if found := _SPARK_NAME.fullmatch(name):
+                yield Path(parent, name), found[1]
+
+
+def _has_rows(part: Path, format_: str, *, has_header: bool) -> bool:
+    match format_:
+        case "parquet":
+            return bool(pyarrow.parquet.read_metadata(part).num_rows)
+        case "orc":
+            return bool(pyarrow.orc.ORCFile(part).nrows)
+        case _:
+            if has_header and part.suffix == ".csv":
+                with part.open() as text:
+                    return bool(text.readline() and text.readline())
+            return part.stat().st_size > 0
+
+
+# -- Arrow ------------------------------------------------------------------------------------------------------------
+
+
+def _is_written_by_arrow(type_: DataType) -> bool:
+    match type_:
+        case ArrayType():
+            return _is_written_by_arrow(type_.elementType)
+        case MapType():
+            return _is_written_by_arrow(type_.keyType) and _is_written_by_arrow(type_.valueType)
+        case StructType():
+            return all(_is_written_by_arrow(field.dataType) for field in type_)
+        case _:
+            return type(type_) in _PLAIN
+
+
+def _write_by_arrow(rows: DataFrame, copy: Copy, partition_columns: Sequence[str], codec: str) -> None:
+    batches = list(pieces(rows, is_small=True))
+    if not any(batch.num_rows for batch in batches):
+        return
+    table = pa.Table.from_batches(batches)
+    in_files = StructType([field for field in rows.schema if field.name not in partition_columns])
+    metadata = {
+        "org.apache.spark.version": rows.sparkSession.version,
+        "org.apache.spark.sql.parquet.row.metadata": in_files.json(),
+    }
+    compression, suffix = _CODECS[codec]
+    for number, (folder, part) in enumerate(_by_folder(table, partition_columns)):
+        (copy.out / folder).mkdir(parents=True, exist_ok=True)
+        pyarrow.parquet.write_table(
+            part.replace_schema_metadata(metadata),
+            copy.out / folder / copy.name(number, suffix),
+            compression=compression,
+        )
+
+
+def _by_folder(table: pa.Table, partition_columns: Sequence[str]) -> Iterator[tuple[str, pa.Table]]:
+    """The rows of each partition without its columns, and the name of its folder."""
+    if not partition_columns:
+        yield "", table
+        return
+    texts = [pc.cast(table[name], pa.string()).to_pylist() for name in partition_columns]
+    rows_of: dict[tuple[str | None, ...], list[int]] = {}
+    for row, values in enumerate(zip(*texts, strict=True)):
+        rows_of.setdefault(tuple(value or None for value in values), []).append(row)
+    rest = table.drop_columns(list(partition_columns))
+    for values, numbers in rows_of.items():
+        folders = (
+            f"{_escaped(name)}={_NO_VALUE if value is None else _escaped(value)}"
+            for name, value in zip(partition_columns, values, strict=True)
+        )
+        yield "/".join(folders), rest.take(numbers)
+
+
+def _escaped(text: str) -> str:
+    """``text`` in the name of a partition folder, as Hive and Spark write it."""
+    return _UNSAFE.sub(lambda found: f"%{ord(found[0]):02X}", text)
