@@ -49,7 +49,7 @@ def test_a_task_config_becomes_a_pipeline_and_defaults_come_from_the_keys() -> N
         format="csv",
         path="/in",
         columns="row BIGINT",
-        max_files_per_trigger=None,
+        bound={"maxFilesPerTrigger": "1000"},
         options={"header": "true"},
         share=Share(index=2, count=3, parts=("/in",), function=SplitFunction.PATH_HASH_V1),
     )

@@ -7,40 +7,50 @@ happen:
 - a name with ``{ } [ ] * ? \\`` doubles other files: a batch with such a name is refused before it has an effect;
 - a file that vanished after planning is skipped in silence: every file of the batch must still be there when its rows
   are written, else they are not put in place;
-- a malformed line becomes nulls in silence: ``FAILFAST`` unless the config says otherwise; and the header of a CSV file
-  has to name the columns of the schema.
+- a malformed line of CSV or JSON becomes nulls in silence: ``FAILFAST`` unless the config says otherwise; and the
+  header of a CSV file has to name the columns of the schema.
 """
 
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import ClassVar, Self, cast
 
+import pyarrow as pa
+import pyarrow.orc
+import pyarrow.parquet
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql.types import StructType
+from pyspark.sql.types import StringType, StructField, StructType
 
 from coterie.config.definition import Definition, Importance, Key, Type, Width, at_least, not_blank, one_of
 from coterie.nouns.errors import ConfigError, WorldError
 from coterie.spark.end_config import OPTIONS, EndConfig
 from coterie.spark.generations.split import SplitFunction, sql_task
 from coterie.spark.generations.stores import FilePositions, PositionStore
+from coterie.spark.jars import missing
 from coterie.spark.paths import SOURCE_GROUP, local_file_path
 from coterie.spark.positions import Positions
-from coterie.spark.seams import SMALL_BATCH_BYTES, Share
+from coterie.spark.seams import SMALL_BATCH_BYTES, SMALL_BATCH_ROWS, Share
 from coterie.spark.sources.file_log import (
     local_path,
     names_with_glob_characters,
     planned_files,
     vanished,
 )
+from coterie.spark.sources.folder_size import FolderSize
 from coterie.spark.transforms import first_sentence
+
+FORMATS = ("avro", "csv", "json", "orc", "parquet", "text")
+UNPACKED_TIMES = 8
+"""How many times larger the rows of a compressed file are taken to be."""
+_PACKED = (".bz2", ".deflate", ".gz", ".lz4", ".snappy", ".xz", ".zst")
 
 OURS = {
     "path": "is said by source.path",
     "maxfilespertrigger": "is said by source.max.files.per.trigger",
-    "maxbytespertrigger": "would split a batch differently for each task",
+    "maxbytespertrigger": "is said by source.max.bytes.per.trigger",
     "maxfileage": "would skip older files in silence",
     "latestfirst": "would skip older files in silence",
     "filenameonly": "would skip a file whose name was seen in another folder in silence",
@@ -58,7 +68,7 @@ DEFINITION = Definition(
             type=Type.STRING,
             documentation="Format of the files that are read.",
             importance=Importance.HIGH,
-            check=one_of(("csv", "json")),
+            check=one_of(FORMATS),
             group=SOURCE_GROUP,
             width=Width.SHORT,
             display_name="Source format",
@@ -76,7 +86,10 @@ DEFINITION = Definition(
         Key(
             name="schema",
             type=Type.STRING,
-            documentation="Columns of the files, as in CREATE TABLE: row BIGINT, name STRING, ...",
+            documentation=(
+                "Columns of the files, as in CREATE TABLE: row BIGINT, name STRING, ... Files of text have none: each "
+                "line is the column value."
+            ),
             importance=Importance.HIGH,
             check=not_blank,
             group=SOURCE_GROUP,
@@ -87,19 +100,34 @@ DEFINITION = Definition(
             name="max.files.per.trigger",
             type=Type.INT,
             documentation="Most files that one batch looks at, counted over all tasks of the connector.",
-            optional=True,
+            default="1000",
             check=at_least(1),
             group=SOURCE_GROUP,
             width=Width.SHORT,
             display_name="Files per trigger",
         ),
+        Key(
+            name="max.bytes.per.trigger",
+            type=Type.LONG,
+            documentation=(
+                "Most bytes of files that one batch looks at, counted over all tasks of the connector, instead of "
+                "max.files.per.trigger. A batch has one file at least."
+            ),
+            optional=True,
+            check=at_least(1),
+            group=SOURCE_GROUP,
+            width=Width.SHORT,
+            display_name="Bytes per trigger",
+        ),
     )
 )
+WITHOUT_SCHEMA = Definition(tuple(key for key in DEFINITION.keys if key.name != "schema"))
+TEXT = StructType([StructField("value", StringType())])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FileSource:
-    """Reads CSV or JSON files from a folder: those whose path hashes to the task's share."""
+    """Reads files from a folder: those whose path hashes to the task's share."""
 
     free_prefixes: ClassVar[tuple[str, ...]] = (OPTIONS,)
     split_function: ClassVar[SplitFunction] = SplitFunction.PATH_HASH_V1
@@ -108,20 +136,27 @@ class FileSource:
 
     format: str
     path: str
-    columns: str
-    """The schema, as in CREATE TABLE."""
-    max_files_per_trigger: int | None
+    columns: str | None
+    """The schema, as in CREATE TABLE; None for text."""
+    bound: Mapping[str, str]
+    """Spark's option that bounds a batch."""
     options: Mapping[str, str]
     share: Share
+    _folder_size: FolderSize = field(default_factory=FolderSize, repr=False, compare=False)
 
     @classmethod
     def definition(cls, config: EndConfig) -> Definition:
-        return DEFINITION
+        return WITHOUT_SCHEMA if config.config.get(config.key("format"), "").strip() == "text" else DEFINITION
 
     @classmethod
     def validate(cls, spark: SparkSession, config: EndConfig) -> dict[str, list[str]]:
-        """What only Spark can tell: the schema, the names of the options."""
+        """What only Spark can tell: the schema, the names of the options, whether it has the jar of Avro."""
         found: dict[str, list[str]] = {}
+        if all(config.key(name) in config.config for name in ("max.files.per.trigger", "max.bytes.per.trigger")):
+            sentence = f"Spark bounds a batch by files or by bytes: remove it, or {config.key('max.files.per.trigger')}"
+            found |= config.error("max.bytes.per.trigger", sentence)
+        if config.read(DEFINITION, "format", str) == "avro" and (lacking := missing(spark, "avro")) is not None:
+            return found | config.error("format", lacking)
         try:
             columns_of(spark, config)
         except ConfigError as error:
@@ -152,45 +187,68 @@ class FileSource:
 
     @classmethod
     def of(cls, config: EndConfig, share: Share) -> Self:
+        format_ = config.read(DEFINITION, "format", str)
+        size = config.find(DEFINITION, "max.bytes.per.trigger", int)
+        files = config.read(DEFINITION, "max.files.per.trigger", int)
         return cls(
-            format=config.read(DEFINITION, "format", str),
+            format=format_,
             path=config.read(DEFINITION, "path", str),
-            columns=config.read(DEFINITION, "schema", str),
-            max_files_per_trigger=config.find(DEFINITION, "max.files.per.trigger", int),
+            columns=None if format_ == "text" else config.read(DEFINITION, "schema", str),
+            bound={"maxFilesPerTrigger": str(files)} if size is None else {"maxBytesPerTrigger": str(size)},
             options=config.under(OPTIONS),
             share=share,
         )
 
     def schema(self, spark: SparkSession) -> StructType:
-        return cast(StructType, StructType.fromDDL(self.columns))
+        return TEXT if self.columns is None else cast(StructType, StructType.fromDDL(self.columns))
 
     def read(self, spark: SparkSession, checkpoint: Path) -> DataFrame:
-        defaults = {"mode": "FAILFAST", "maxFileAge": "365000d"}
+        defaults = {"maxFileAge": "365000d", **self.bound}
+        if self.format in ("csv", "json"):
+            defaults["mode"] = "FAILFAST"
         if any(key.lower() == "header" and value.lower() == "true" for key, value in self.options.items()):
             defaults["enforceSchema"] = "false"
-        if self.max_files_per_trigger is not None:
-            defaults["maxFilesPerTrigger"] = str(self.max_files_per_trigger)
+        self._folder_size.look(self.path)
         reader = spark.readStream.format(self.format).schema(self.schema(spark))
         rows = reader.options(**defaults).options(**self.options).load(self.path)
         return rows.where(self._is_own("_metadata.file_path"))
 
     def is_small(self, checkpoint: Path, batch_id: int) -> bool:
-        """By the sizes of the files, those of the connector's other tasks among them."""
-        size_bytes = 0
+        """By the files' sizes and, where they have footers, their rows, those of other tasks' files among them."""
+        size_bytes = rows = 0
         for path in planned_files(checkpoint, batch_id):
             try:
-                size_bytes += os.stat(path).st_size
+                size_bytes += self._unpacked_bytes(path)
+                rows += self._counted_rows(path)
             except FileNotFoundError:
                 continue  # check_read refuses the batch.
-            if size_bytes > SMALL_BATCH_BYTES:
+            except (OSError, pa.ArrowException):
+                return False  # Spark says what is wrong with the file.
+            if size_bytes > SMALL_BATCH_BYTES or rows > SMALL_BATCH_ROWS:
                 return False
         return True
+
+    def _unpacked_bytes(self, path: str) -> int:
+        """How many bytes a file has once it is unpacked, about."""
+        is_packed = self.format in ("avro", "orc", "parquet") or path.endswith(_PACKED)
+        return os.stat(path).st_size * (UNPACKED_TIMES if is_packed else 1)
+
+    def _counted_rows(self, path: str) -> int:
+        """How many rows the footer of a file counts; 0 without a footer."""
+        match self.format:
+            case "parquet":
+                return int(pyarrow.parquet.read_metadata(path).num_rows)
+            case "orc":
+                return int(pyarrow.orc.ORCFile(path).nrows)
+            case _:
+                return 0
 
     def check_plan(self, checkpoint: Path, batch_id: int) -> None:
         """Before a batch is read.
 
         :raises WorldError: when reading it would double rows.
         """
+        self._folder_size.look(self.path)
         if odd := names_with_glob_characters(planned_files(checkpoint, batch_id)):
             raise WorldError(
                 f"Batch {batch_id} is refused: a file's name holds one of {{ }} [ ] * ? \\, and Spark reads "
@@ -229,6 +287,8 @@ def columns_of(spark: SparkSession, config: EndConfig) -> StructType:
 
     :raises ConfigError: when Spark does not understand them.
     """
+    if config.read(DEFINITION, "format", str) == "text":
+        return TEXT
     try:
         return cast(StructType, StructType.fromDDL(config.read(DEFINITION, "schema", str)))
     except PySparkException as error:
@@ -237,7 +297,14 @@ def columns_of(spark: SparkSession, config: EndConfig) -> StructType:
 
 def _knows(spark: SparkSession, format_: str, option: str) -> bool:
     catalyst = spark._jvm.org.apache.spark.sql  # type: ignore[union-attr]
-    known = {"csv": catalyst.catalyst.csv.CSVOptions, "json": catalyst.catalyst.json.JSONOptions}[format_]
+    known = {
+        "avro": catalyst.avro.AvroOptions,
+        "csv": catalyst.catalyst.csv.CSVOptions,
+        "json": catalyst.catalyst.json.JSONOptions,
+        "orc": catalyst.execution.datasources.orc.OrcOptions,
+        "parquet": catalyst.execution.datasources.parquet.ParquetOptions,
+        "text": catalyst.execution.datasources.text.TextOptions,
+    }[format_]
     # pathGlobFilter is the one option of files in general that Spark keeps in no list.
     general = catalyst.execution.datasources.FileIndexOptions
     return bool(known.isValidOption(option) or general.isValidOption(option) or option.lower() == "pathglobfilter")

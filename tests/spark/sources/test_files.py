@@ -1,0 +1,121 @@
+"""The formats of the file source, each read once by two tasks; and what bounds a batch."""
+
+import logging
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.orc
+import pyarrow.parquet
+import pytest
+from pyspark.sql import SparkSession
+
+from coterie.spark.end_config import SOURCE, EndConfig
+from coterie.spark.generations.split import SplitFunction
+from coterie.spark.positions import commit_empty_batches, write_source_log
+from coterie.spark.seams import SMALL_BATCH_BYTES, SMALL_BATCH_ROWS, Share
+from coterie.spark.sources.files import FileSource
+from coterie.spark.sources.folder_size import FolderSize
+from tests.spark.conftest import Rig, rows_of
+
+ROWS = 60
+
+
+def write_files(spark: SparkSession, folder: Path, format_: str) -> None:
+    """Six files, written aside and renamed in."""
+    aside, here = folder / "aside", folder / "in"
+    rows = spark.range(ROWS).selectExpr("id AS row", "named_struct('half', id / 2) AS nested").repartition(6)
+    if format_ == "text":
+        rows = rows.selectExpr("CAST(row AS STRING) AS value")
+    rows.write.format(format_).save(str(aside))
+    here.mkdir()
+    for path in aside.glob("part-*"):
+        path.rename(here / path.name)
+
+
+@pytest.mark.spark
+@pytest.mark.asyncio(loop_scope="session")
+@pytest.mark.timeout(180)
+@pytest.mark.parametrize("format_", ["avro", "orc", "parquet", "text"])
+async def test_each_row_of_a_format_is_read_by_one_of_two_tasks(
+    rig: Rig, tmp_path: Path, spark_jars: Path, format_: str
+) -> None:
+    write_files(rig.spark_runtime._living().spark.newSession(), tmp_path, format_)
+    config = rig.config(tmp_path, tasks__max="2", source__format=format_)
+    del config["source.option.header"]
+    config["source.schema"] = "row BIGINT, nested STRUCT<half: DOUBLE>"
+    if format_ == "text":
+        del config["source.schema"]
+        cast = {"type": "Cast", "spec": "value:bigint"}
+        config |= {"transforms": "typed", **{f"transforms.typed.{key}": value for key, value in cast.items()}}
+    assert await rig.runtime.validate(config, ()) == {}
+    assert set(await rig.runtime.validate(config | {"source.option.xx": "1"}, ())) == {"source.option.xx"}
+    column = "value" if format_ == "text" else "row"
+    starts = [await rig.start(config, f"read-{format_}", index) for index in range(2)]
+    await rig.wait_until(lambda: rows_of(tmp_path / "out", column) == list(range(ROWS)))
+    for start in starts:
+        await rig.runtime.stop(start.task, grace_ms=10_000)
+    assert rows_of(tmp_path / "out", column) == list(range(ROWS))
+
+
+# -- how large a batch is ---------------------------------------------------------------------------------------------
+
+
+def source(format_: str, **keys: str) -> FileSource:
+    config = {"format": format_, "path": "/in", "schema": "row BIGINT"} | keys
+    end = EndConfig(config={SOURCE + key.replace("__", "."): value for key, value in config.items()}, prefix=SOURCE)
+    return FileSource.of(end, Share(index=0, count=1, parts=("/in",), function=SplitFunction.PATH_HASH_V1))
+
+
+def is_small(checkpoint: Path, format_: str, *files: Path) -> bool:
+    """Whether a batch of these files is small."""
+    entries = [f'{{"path": "{path.as_uri()}", "timestamp": 1, "batchId": 0}}' for path in files]
+    write_source_log(checkpoint, entries)
+    commit_empty_batches(checkpoint, '{"logOffset": 0}', 1)
+    return source(format_).is_small(checkpoint, 0)
+
+
+@pytest.mark.parametrize("format_", ["orc", "parquet"])
+def test_a_batch_of_files_with_footers_is_small_by_its_rows(tmp_path: Path, format_: str) -> None:
+    """Rows that are all alike take hardly a byte in such a file."""
+    for rows in (SMALL_BATCH_ROWS, SMALL_BATCH_ROWS + 1):
+        path, table = tmp_path / f"{rows}.{format_}", pa.table({"row": pa.array([7] * rows)})
+        (pyarrow.orc.write_table if format_ == "orc" else pyarrow.parquet.write_table)(table, path)
+        assert is_small(tmp_path / f"{rows}", format_, path) == (rows == SMALL_BATCH_ROWS)
+
+
+def test_a_batch_of_other_files_is_small_by_its_bytes_and_a_packed_file_counts_for_more(tmp_path: Path) -> None:
+    half = b" " * (SMALL_BATCH_BYTES // 2)
+    for name, count, small in (
+        ("a.json", 2, True),
+        ("b.json", 3, False),
+        ("c.json.gz", 1, False),
+        ("d.avro", 1, False),
+    ):
+        files = [tmp_path / f"{number}-{name}" for number in range(count)]
+        for path in files:
+            path.write_bytes(half)
+        assert is_small(tmp_path / f"of-{name}", name.split(".")[1], *files) == small, name
+    damaged = tmp_path / "damaged.parquet"
+    damaged.write_text("no Parquet")
+    assert not is_small(tmp_path / "of-damaged", "parquet", damaged)
+
+
+def test_a_batch_is_bounded_by_files_or_by_bytes() -> None:
+    assert source("json").bound == {"maxFilesPerTrigger": "1000"}
+    assert source("json", max__files__per__trigger="7").bound == {"maxFilesPerTrigger": "7"}
+    assert source("json", max__bytes__per__trigger="70000").bound == {"maxBytesPerTrigger": "70000"}
+
+
+def test_a_folder_of_many_files_is_warned_of_once_and_when_it_has_doubled(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    size = FolderSize()
+    counts = iter([9_999, 10_000, 19_999, 20_000, 39_999])
+    monkeypatch.setattr("os.listdir", lambda _: range(next(counts)))
+    with caplog.at_level(logging.WARNING, "coterie"):
+        for _ in range(5):
+            size.look(str(tmp_path))
+    assert [record.getMessage().partition(" or more")[0] for record in caplog.records] == [
+        f"source.path={tmp_path} holds {count} files. Every look of every task lists all of them, at {cpu_s} s of CPU"
+        for count, cpu_s in ((10_000, 0.26), (20_000, 0.52))
+    ]
