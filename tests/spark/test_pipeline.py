@@ -12,6 +12,7 @@ from coterie.spark.generations.manifest import Plan
 from coterie.spark.generations.split import SplitFunction
 from coterie.spark.pipeline import Pipeline, split_of, task_configs
 from coterie.spark.plugins import source_end
+from coterie.spark.rotation import Rotation
 from coterie.spark.seams import Share
 from coterie.spark.sinks.file_copies import Layout, SinkFolder
 from coterie.spark.sinks.files import FileSink
@@ -55,7 +56,9 @@ def test_a_task_config_becomes_a_pipeline_and_defaults_come_from_the_keys() -> N
     )
     layout = Layout(format="parquet", partition_columns=())
     folder = SinkFolder(path=Path("/out"), layout=layout)
-    assert pipeline.sink == FileSink(folder=folder, options={"compression": "gzip"})
+    assert pipeline.sink == FileSink(
+        folder=folder, rotation=Rotation(rows=None, interval_ms=30_000), options={"compression": "gzip"}
+    )
     (kept,) = pipeline.transforms
     assert (kept.key, kept.value) == ("transforms.kept.condition", "row > 0")
     assert pipeline.trigger_interval_ms == 1000

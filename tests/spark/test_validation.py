@@ -44,6 +44,7 @@ WRONG: list[tuple[dict[str, str | None], set[str]]] = [
     ({"source.max.files.per.trigger": "1", "source.max.bytes.per.trigger": "1"}, {"source.max.bytes.per.trigger"}),
     ({"source.format": "text"}, {"source.schema"}),
     ({"source.format": "text", "source.schema": None}, {"source.option.header"}),
+    ({"sink.flush.size": "10", "sink.rotate.interval.ms": "0"}, {"sink.flush.size", "sink.rotate.interval.ms"}),
     ({"sink.path": "/proc"}, {"sink.path"}),
     ({**FILTER, "transforms.f.condition": "dleay > 0"}, {"transforms.f.condition"}),
     ({**FILTER, "transforms.f.condition": "delay >"}, {"transforms.f.condition"}),

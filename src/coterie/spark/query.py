@@ -53,7 +53,9 @@ class TaskQuery:
 
     def _begin(self, **trigger: Any) -> StreamingQuery:
         """Start the query with one of Spark's triggers."""
-        rows = transform(self._pipeline.source.read(self._spark, self.held.path), self._pipeline.transforms)
+        pipeline = self._pipeline
+        read = pipeline.source.read(self._spark, self.held.path, pipeline.sink.rotation)
+        rows = transform(read, pipeline.transforms)
         writer = rows.writeStream.foreachBatch(self._effect).option("checkpointLocation", str(self.held.path))
         writer = writer.trigger(**trigger)
         # A start that has lost its checkpoint meanwhile must not sweep away what the next owner stages.

@@ -18,6 +18,7 @@ from coterie.spark.end_config import EndConfig
 from coterie.spark.generations.split import SplitFunction
 from coterie.spark.generations.stores import PositionStore
 from coterie.spark.positions import Positions
+from coterie.spark.rotation import Rotation
 
 SMALL_BATCH_ROWS = 20_000
 SMALL_BATCH_BYTES = 8 << 20
@@ -47,6 +48,8 @@ class Source(Protocol):
     """Whether the positions of one split mean nothing to another, so that the number of tasks never changes."""
     store: ClassVar[PositionStore]
     """Reads the positions of a task's checkpoint, and writes them into a new one."""
+    can_rotate: ClassVar[bool]
+    """Whether :meth:`read` has batches wait for rows, as the sink's :class:`Rotation` asks for."""
 
     @classmethod
     def definition(cls, config: EndConfig) -> Definition:
@@ -97,9 +100,9 @@ class Source(Protocol):
         """
         ...
 
-    def read(self, spark: SparkSession, checkpoint: Path) -> DataFrame:
+    def read(self, spark: SparkSession, checkpoint: Path, rotation: Rotation | None) -> DataFrame:
         """The stream of this task's rows; called before each start of the query on ``checkpoint``, which may be without
-        batches. A replayed batch has the same rows.
+        batches. A replayed batch has the same rows. Every batch is bounded.
 
         :raises ConfigError: when a value is not valid; names its key.
         :raises WorldError: when this share cannot go on there.
@@ -171,6 +174,11 @@ class Sink(Protocol):
 
     free_prefixes: ClassVar[tuple[str, ...]]
     """See :attr:`Source.free_prefixes`."""
+
+    @property
+    def rotation(self) -> Rotation | None:
+        """How batches are to wait for rows; None for a sink to which small ones do no harm."""
+        ...
 
     @classmethod
     def definition(cls, config: EndConfig) -> Definition:

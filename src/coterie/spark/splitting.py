@@ -13,6 +13,7 @@ from coterie.herder.seams import PartsChanged
 from coterie.nouns.errors import ConfigError, CoterieError, WorldError
 from coterie.nouns.ids import Incarnation
 from coterie.nouns.jobs import ConnectorName, ConnectorTaskId
+from coterie.spark import rotation
 from coterie.spark.checkpoint import HeldCheckpoint, batch_in_flight
 from coterie.spark.events import Events
 from coterie.spark.failures import sentence_of
@@ -165,9 +166,12 @@ class Splitter:
         )
 
     def _sink(self, config: Mapping[str, str]) -> Mapping[str, str | None]:
-        """What of a config says where rows are written: the sink and its keys, without the options of a format."""
+        """What of a config says where rows are written: the sink and its keys, without the options of a format and the
+        keys that say when."""
         sink = sink_end(resolved(config), self._config.kafka)
-        return {"sink": sink.plugin.__name__, **{key.name: config.get(key.name) for key in sink.definition.keys}}
+        when = rotation.keys(sink.config)
+        stated = {key.name: config.get(key.name) for key in sink.definition.keys if key.name not in when}
+        return {"sink": sink.plugin.__name__, **stated}
 
     def _retire_lineages(self, connector: ConnectorName, manifest: Manifest, lineages: Mapping[int, str]) -> bool:
         """Have the sink of a generation forget its lineages; see :data:`RetireLineages`."""

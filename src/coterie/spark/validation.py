@@ -9,7 +9,7 @@ from pyspark.sql import SparkSession
 from coterie.config.definition import Definition, Importance, Key, Type, Width, at_least, between, not_blank, one_of
 from coterie.nouns.errors import ConfigError
 from coterie.nouns.jobs import TASKS_MAX
-from coterie.spark import transforms
+from coterie.spark import rotation, transforms
 from coterie.spark.checkpoint import NAME_BYTES_MAX, safe_name
 from coterie.spark.plugins import SINKS, SinkEnd, SourceEnd, sink_end, source_end, sources
 from coterie.spark.seams import Share
@@ -139,6 +139,8 @@ def errors_of(
     if sink is not None:
         wrong = sink.definition.errors(config) | sink.config.unknown(sink.definition, sink.plugin.free_prefixes)
         found |= wrong or sink.plugin.validate(spark, sink.config) | _weaker(sink)
+        if source is not None and not source.plugin.can_rotate:
+            found |= _without_rotation(source, sink)
     return found
 
 
@@ -195,6 +197,17 @@ def _weaker(sink: SinkEnd) -> dict[str, list[str]]:
         f"set {EXACTLY_ONCE.name}=requested to accept that, or choose another sink (docs/guarantees.md)"
     )
     return {EXACTLY_ONCE.name: [f"Invalid value required for configuration {EXACTLY_ONCE.name}: {sentence}"]}
+
+
+def _without_rotation(source: SourceEnd, sink: SinkEnd) -> dict[str, list[str]]:
+    """An error for each key of rotation that is set where it has no effect."""
+    sentence = (
+        f"{source.plugin.__name__} does not tell how many rows are waiting: a batch is what it finds. Remove the key, "
+        "and set trigger.interval.ms to have fewer and larger files"
+    )
+    known = {key.name for key in sink.definition.keys}
+    found = [key for key in rotation.keys(sink.config) if key in known and key in sink.config.config]
+    return {key: [f"Configuration {key} has no effect: {sentence}"] for key in found}
 
 
 def parts_of_tasks(source: SourceEnd) -> Sequence[Sequence[str]]:

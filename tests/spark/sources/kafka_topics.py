@@ -59,6 +59,7 @@ class Kafka:
             "value.schema": "row BIGINT",
             "format": "json",
             "path": str(self.out / topic),
+            "rotate.interval.ms": "0",
         } | {key.replace("__", "."): value for key, value in keys.items()}
 
     def rows(self, topic: str) -> list[int]:

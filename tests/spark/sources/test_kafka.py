@@ -1,5 +1,6 @@
 """The Kafka source on a real Spark session and the embedded broker; rows are counted without Spark."""
 
+import asyncio
 import json
 import logging
 import time
@@ -22,7 +23,7 @@ from coterie.spark.sources.kafka_positions import KafkaPart
 from tests.broker.secured import PASSWORD, USER, secured_broker
 from tests.certificates import Authority
 from tests.ports import free_port
-from tests.sink_files import take_back, visible_files
+from tests.sink_files import batch_of, take_back, visible_files
 from tests.spark.conftest import Rig, rows_of
 from tests.spark.sources.kafka_topics import Kafka
 
@@ -218,6 +219,21 @@ async def test_a_record_that_does_not_parse_fails_the_task_by_its_place(rig: Rig
     assert [json.loads(line) for line in lines] == [{"row": 1}, {}]
 
 
+async def test_batches_wait_for_the_rows_that_a_sink_of_files_asks_for(rig: Rig, kafka: Kafka) -> None:
+    kafka.create("rotated", 2)
+    kafka.produce_rows("rotated", 2, each=10)
+    config = kafka.config("rotated", rotate__interval__ms="600000", flush__size="50")
+    assert await rig.runtime.validate(config, ()) == {}
+    start = await rig.start(config, "rotated")
+    await rig.wait_until(lambda: len(kafka.rows("rotated")) == 20)
+    kafka.produce_rows("rotated", 2, each=10)
+    await asyncio.sleep(1.5)  # The task looks all the while.
+    kafka.produce_rows("rotated", 2, each=20)
+    await rig.wait_until(lambda: len(kafka.rows("rotated")) == 80)
+    await rig.runtime.stop(start.task, grace_ms=20_000)
+    assert {batch_of(path)[1] for path in visible_files(kafka.out / "rotated")} == {0, 1}
+
+
 async def test_rows_have_the_columns_that_are_chosen(rig: Rig, kafka: Kafka) -> None:
     kafka.create("columns", 1)
     kafka.produce("columns", 0, ["grün".encode()], timestamp_ms=1_700_000_000_000)
@@ -273,7 +289,7 @@ async def test_a_connector_needs_rights_on_its_topic_and_on_no_group_and_shows_n
         share = Share(index=0, count=1, parts=parts, function=KafkaSource.split_function)
         source = KafkaSource.of(own, share)
         KafkaSource.store.seed(tmp_path / "checkpoint", KafkaSource.starts(own, parts, is_first=True))
-        rows = source.read(rig.spark_runtime._living().spark, tmp_path / "checkpoint")
+        rows = source.read(rig.spark_runtime._living().spark, tmp_path / "checkpoint", None)
         plan = rows._jdf.queryExecution().toString()
         wrong = {name: value.replace("marks", "mark") for name, value in overrides.items()}
         (error,) = (await rig.runtime.validate(config | wrong, ())).values()

@@ -14,9 +14,11 @@ from typing import ClassVar, Self
 from pyspark.sql import SparkSession
 
 from coterie.config.definition import Definition, Importance, Key, Type, Width, as_list, one_of
+from coterie.spark import rotation
 from coterie.spark.end_config import OPTIONS, EndConfig
 from coterie.spark.fence import FencedError
 from coterie.spark.paths import SINK_GROUP, as_path, local_file_path
+from coterie.spark.rotation import Rotation
 from coterie.spark.seams import Batch, TaskLineage
 from coterie.spark.sinks.file_copies import Copy, Layout, SinkFolder
 from coterie.spark.sinks.file_writers import FORMATS, write
@@ -78,11 +80,12 @@ class FileSink:
     free_prefixes: ClassVar[tuple[str, ...]] = (OPTIONS,)
 
     folder: SinkFolder
+    rotation: Rotation | None
     options: Mapping[str, str]
 
     @classmethod
     def definition(cls, config: EndConfig) -> Definition:
-        return DEFINITION
+        return DEFINITION + rotation.DEFINITION
 
     @classmethod
     def validate(cls, spark: SparkSession, config: EndConfig) -> dict[str, list[str]]:
@@ -110,7 +113,7 @@ class FileSink:
 
     @classmethod
     def of(cls, config: EndConfig) -> Self:
-        return cls(folder=_folder(config), options=config.under(OPTIONS))
+        return cls(folder=_folder(config), rotation=Rotation.of(config), options=config.under(OPTIONS))
 
     def take_over(self, lineage: TaskLineage, start: int) -> None:
         """Remove what earlier owners of this task have staged, and move out what they have committed."""

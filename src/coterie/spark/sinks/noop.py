@@ -8,6 +8,7 @@ from pyspark.sql import SparkSession
 
 from coterie.config.definition import Definition
 from coterie.spark.end_config import OPTIONS, EndConfig, refused_options
+from coterie.spark.rotation import Rotation
 from coterie.spark.seams import Batch, TaskLineage
 
 
@@ -15,6 +16,7 @@ from coterie.spark.seams import Batch, TaskLineage
 class NoopSink:
     """Nothing. A batch counts when it is committed to the checkpoint."""
 
+    rotation: ClassVar[Rotation | None] = None
     free_prefixes: ClassVar[tuple[str, ...]] = (OPTIONS,)
 
     @classmethod

@@ -14,6 +14,7 @@ from coterie.spark.arrow import pieces
 from coterie.spark.end_config import EndConfig
 from coterie.spark.extras import missing_extra
 from coterie.spark.fence import FencedError
+from coterie.spark.rotation import Rotation
 from coterie.spark.seams import Batch, Staged, TaskLineage
 from coterie.spark.sinks.postgres_target import DEFINITION, PostgresTarget, errors_of
 
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
 class PostgresSink:
     """Rows of a table."""
 
+    rotation: ClassVar[Rotation | None] = None
     free_prefixes: ClassVar[tuple[str, ...]] = ()
 
     def __init__(self, target: PostgresTarget) -> None:

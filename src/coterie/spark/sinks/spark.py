@@ -17,6 +17,7 @@ from coterie.nouns.errors import WorldError
 from coterie.spark.end_config import OPTIONS, EndConfig
 from coterie.spark.jars import missing
 from coterie.spark.paths import SINK_GROUP
+from coterie.spark.rotation import Rotation
 from coterie.spark.seams import Batch, TaskLineage
 from coterie.spark.transforms import first_sentence
 
@@ -40,6 +41,7 @@ DEFINITION = Definition(
 class SparkSink:
     """What Spark's writer of ``format`` makes of rows, with the options under ``option.``."""
 
+    rotation: ClassVar[Rotation | None] = None
     free_prefixes: ClassVar[tuple[str, ...]] = (OPTIONS,)
 
     format: str

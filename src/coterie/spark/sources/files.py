@@ -32,6 +32,7 @@ from coterie.spark.generations.stores import FilePositions, PositionStore
 from coterie.spark.jars import missing
 from coterie.spark.paths import SOURCE_GROUP, local_file_path
 from coterie.spark.positions import Positions
+from coterie.spark.rotation import Rotation
 from coterie.spark.seams import SMALL_BATCH_BYTES, SMALL_BATCH_ROWS, Share
 from coterie.spark.sources.file_log import (
     local_path,
@@ -133,6 +134,7 @@ class FileSource:
     split_function: ClassVar[SplitFunction] = SplitFunction.PATH_HASH_V1
     has_fixed_split: ClassVar[bool] = False
     store: ClassVar[PositionStore] = FilePositions()
+    can_rotate: ClassVar[bool] = False
 
     format: str
     path: str
@@ -202,7 +204,7 @@ class FileSource:
     def schema(self, spark: SparkSession) -> StructType:
         return TEXT if self.columns is None else cast(StructType, StructType.fromDDL(self.columns))
 
-    def read(self, spark: SparkSession, checkpoint: Path) -> DataFrame:
+    def read(self, spark: SparkSession, checkpoint: Path, rotation: Rotation | None) -> DataFrame:
         defaults = {"maxFileAge": "365000d", **self.bound}
         if self.format in ("csv", "json"):
             defaults["mode"] = "FAILFAST"

@@ -41,6 +41,7 @@ from coterie.spark.generations.stores import PositionStore
 from coterie.spark.jars import missing
 from coterie.spark.paths import SOURCE_GROUP
 from coterie.spark.positions import Positions
+from coterie.spark.rotation import Rotation
 from coterie.spark.seams import SMALL_BATCH_ROWS, Share
 from coterie.spark.sources.kafka_client import (
     Edge,
@@ -223,6 +224,7 @@ class KafkaSource:
     split_function: ClassVar[SplitFunction] = SplitFunction.PARTS_V1
     has_fixed_split: ClassVar[bool] = False
     store: ClassVar[PositionStore] = KafkaPositions()
+    can_rotate: ClassVar[bool] = True
 
     consumer: Mapping[str, str] = field(repr=False)
     """Properties of Kafka's consumer; may hold passwords."""
@@ -343,7 +345,7 @@ class KafkaSource:
                 fields.append(StructField(name, type_))
         return StructType(fields)
 
-    def read(self, spark: SparkSession, checkpoint: Path) -> DataFrame:
+    def read(self, spark: SparkSession, checkpoint: Path, rotation: Rotation | None) -> DataFrame:
         self._prepare(checkpoint)
         assigned: dict[str, list[int]] = {}
         for part in self._parts:
@@ -358,6 +360,10 @@ class KafkaSource:
             "includeHeaders": str("headers" in self.columns).lower(),
             "failOnDataLoss": str(not self.has_lost_in_flight).lower(),
         }
+        if rotation is not None:
+            most = self.max_offsets_per_trigger
+            options["minOffsetsPerTrigger"] = str(min(rotation.rows or most, most))
+            options["maxTriggerDelay"] = f"{rotation.interval_ms}ms"
         records = spark.readStream.format("kafka").options(**options).load()
         for converter in (self.key, self.value):
             if converter.side in self.columns:

@@ -26,6 +26,7 @@ from coterie.spark.positions import (
     planned_offset,
     write_source_log,
 )
+from coterie.spark.rotation import Rotation
 from coterie.spark.seams import SMALL_BATCH_ROWS, Share
 
 DEFINITION = Definition(
@@ -68,6 +69,7 @@ class RateSource:
     split_function: ClassVar[SplitFunction] = SplitFunction.PARTS_V1
     has_fixed_split: ClassVar[bool] = True
     store: ClassVar[PositionStore] = RatePositions()
+    can_rotate: ClassVar[bool] = False
 
     rows_per_second: int
     share: Share
@@ -102,7 +104,7 @@ class RateSource:
     def schema(self, spark: SparkSession) -> StructType:
         return SCHEMA
 
-    def read(self, spark: SparkSession, checkpoint: Path) -> DataFrame:
+    def read(self, spark: SparkSession, checkpoint: Path, rotation: Rotation | None) -> DataFrame:
         # One Spark partition: a batch of a file sink is one file.
         options = {"rowsPerSecond": str(self.rows_per_second), "numPartitions": "1"}
         rows = spark.readStream.format("rate").options(**options).load()
