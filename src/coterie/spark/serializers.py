@@ -1,0 +1,232 @@
+"""Serializers: how columns become the key or the value of a Kafka record, by the names of Connect's converters.
+
+The counterpart of :mod:`coterie.spark.converters`. What a JsonConverter is asked for here, Connect's own JsonConverter
+reads with the same setting of ``schemas.enable``: timestamps are milliseconds and dates are days, with the schema by
+name; decimals are numbers, as with ``decimal.format=NUMERIC``.
+"""
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Self
+
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F
+from pyspark.sql.types import (
+    ArrayType,
+    BinaryType,
+    BooleanType,
+    ByteType,
+    CharType,
+    DataType,
+    DateType,
+    DecimalType,
+    DoubleType,
+    FloatType,
+    IntegerType,
+    LongType,
+    MapType,
+    ShortType,
+    StringType,
+    StructField,
+    StructType,
+    TimestampNTZType,
+    TimestampType,
+    VarcharType,
+)
+
+from coterie.config.definition import Definition, Importance, Key, Type, Width, one_of
+from coterie.nouns.errors import WorldError
+from coterie.spark.converters import FORMATS, Format
+from coterie.spark.end_config import EndConfig
+from coterie.spark.paths import SINK_GROUP
+
+_DEFAULTS = {"key": Format.STRING, "value": Format.JSON}
+
+_PLAIN: dict[type[DataType], str] = {
+    BooleanType: "boolean",
+    ByteType: "int8",
+    ShortType: "int16",
+    IntegerType: "int32",
+    LongType: "int64",
+    FloatType: "float",
+    DoubleType: "double",
+    StringType: "string",
+    CharType: "string",
+    VarcharType: "string",
+    BinaryType: "bytes",
+}
+"""Connect's types of the columns that Spark writes to JSON as Connect does."""
+
+
+def definition(config: EndConfig, side: str) -> Definition:
+    """The keys of the converter of ``side``, which is ``key`` or ``value``."""
+    name = f"{side}.converter"
+    default = _DEFAULTS[side]
+    keys = [
+        Key(
+            name=name,
+            type=Type.CLASS,
+            documentation=f"How the {side} of a record is written, by the name of Connect's converter.",
+            default=default.value,
+            importance=Importance.HIGH,
+            check=one_of(FORMATS),
+            group=SINK_GROUP,
+            width=Width.LONG,
+            display_name=f"{side.capitalize()} converter",
+        )
+    ]
+    chosen = config.config.get(config.key(name), default.value).strip()
+    if FORMATS.get(chosen) is Format.JSON:
+        keys.append(
+            Key(
+                name=f"{name}.schemas.enable",
+                type=Type.BOOLEAN,
+                documentation=f'Whether the {side} is written as {{"schema": ..., "payload": ...}}.',
+                default="true",
+                group=SINK_GROUP,
+                width=Width.SHORT,
+                display_name=f"Schema in the {side}",
+            )
+        )
+    return Definition(tuple(keys))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Serializer:
+    """Writes the ``side`` of records."""
+
+    side: str
+    format: Format
+    has_envelope: bool = False
+    """Of JSON: whether the schema is written too."""
+
+    @classmethod
+    def of(cls, config: EndConfig, side: str) -> Self:
+        """:raises ConfigError: when a value is not valid; names its key."""
+        own = definition(config, side)
+        format_ = FORMATS[config.read(own, f"{side}.converter", str)]
+        has_envelope = format_ is Format.JSON and config.read(own, f"{side}.converter.schemas.enable", bool)
+        return cls(side=side, format=format_, has_envelope=has_envelope)
+
+    def of_column(self, rows: DataFrame, name: str) -> Column:
+        """The bytes of one column; null where it is null.
+
+        :raises WorldError: when its type cannot be written so.
+        """
+        field, column = rows.schema[name], column_of(name)
+        match self.format:
+            case Format.BYTES if not isinstance(field.dataType, BinaryType):
+                raise WorldError(
+                    f"Column {name} has type {field.dataType.simpleString()}, and the ByteArrayConverter of the "
+                    f"{self.side} writes binary only; use a StringConverter or a JsonConverter"
+                )
+            case Format.BYTES:
+                return column
+            case Format.STRING if isinstance(field.dataType, (ArrayType, MapType, StructType)):
+                raise WorldError(
+                    f"Column {name} has type {field.dataType.simpleString()}, and the StringConverter of the "
+                    f"{self.side} writes no lists, maps or structs; use a JsonConverter"
+                )
+            case Format.STRING:
+                # Bytes stay as they are.
+                return column if isinstance(field.dataType, BinaryType) else column.cast("string").cast("binary")
+            case Format.JSON:
+                text = _json_of(column, field)
+                return F.when(column.isNotNull(), self._with_schema(text, field.dataType))
+
+    def of_columns(self, rows: DataFrame, names: Sequence[str]) -> Column:
+        """The bytes of a JSON object with these columns.
+
+        :raises WorldError: when the type of one cannot be written.
+        """
+        fields = [rows.schema[name] for name in names]
+        payload = F.struct(*(_payload(column_of(name), rows.schema[name]).alias(name) for name in names))
+        return self._with_schema(_to_json(payload), StructType(fields))
+
+    def _with_schema(self, text: Column, type_: DataType) -> Column:
+        if not self.has_envelope:
+            return text.cast("binary")
+        schema = json.dumps(_connect_schema(type_, is_optional=False), ensure_ascii=False, separators=(",", ":"))
+        return F.concat(F.lit(f'{{"schema":{schema},"payload":'), text, F.lit("}")).cast("binary")
+
+
+def column_of(name: str) -> Column:
+    """The column with exactly this name, dots in it or not."""
+    return F.col("`{}`".format(name.replace("`", "``")))
+
+
+def _json_of(column: Column, field: StructField) -> Column:
+    """Any value as JSON; Spark itself writes objects and lists only."""
+    text = _to_json(F.struct(_payload(column, field).alias("v")))
+    return F.substring(text, F.lit(len('{"v":') + 1), F.length(text) - len('{"v":}'))
+
+
+def _to_json(payload: Column) -> Column:
+    return F.to_json(payload, {"ignoreNullFields": "false"})
+
+
+def _payload(column: Column, field: StructField) -> Column:
+    """The column in types of which Spark's JSON is that of Connect.
+
+    :raises WorldError: when there are none.
+    """
+    try:
+        return _converted(column, field.dataType)
+    except ValueError as error:
+        raise WorldError(
+            f"Column {field.name} has type {error}, which a JsonConverter cannot write; cast or drop it by a transform"
+        ) from error
+
+
+def _converted(column: Column, type_: DataType) -> Column:
+    """:raises ValueError: names a type that cannot be written."""
+    match type_:
+        case TimestampType():
+            return F.unix_millis(column)
+        case TimestampNTZType():
+            return F.timestamp_diff("MILLISECOND", F.lit("1970-01-01 00:00:00").cast("timestamp_ntz"), column)
+        case DateType():
+            return F.unix_date(column)
+        case ArrayType():
+            _converted(F.lit(None), type_.elementType)
+            return F.transform(column, lambda item: _converted(item, type_.elementType))
+        case MapType(keyType=StringType()):
+            _converted(F.lit(None), type_.valueType)
+            return F.transform_values(column, lambda _, value: _converted(value, type_.valueType))
+        case StructType():
+            members = (_converted(column[one.name], one.dataType).alias(one.name) for one in type_.fields)
+            return F.when(column.isNotNull(), F.struct(*members))
+        case DecimalType():
+            return column
+        case _ if type(type_) in _PLAIN:
+            return column
+        case _:
+            raise ValueError(type_.simpleString())
+
+
+def _connect_schema(type_: DataType, *, is_optional: bool) -> dict[str, Any]:
+    """The schema of a type that :func:`_converted` takes, as Connect's JsonConverter writes it."""
+    schema: dict[str, Any]
+    match type_:
+        case StructType():
+            fields = [
+                {**_connect_schema(one.dataType, is_optional=one.nullable), "field": one.name} for one in type_.fields
+            ]
+            schema = {"type": "struct", "fields": fields}
+        case ArrayType():
+            items = _connect_schema(type_.elementType, is_optional=type_.containsNull)
+            schema = {"type": "array", "items": items}
+        case MapType():
+            values = _connect_schema(type_.valueType, is_optional=type_.valueContainsNull)
+            schema = {"type": "map", "keys": {"type": "string", "optional": False}, "values": values}
+        case TimestampType() | TimestampNTZType():
+            schema = {"type": "int64", "name": "org.apache.kafka.connect.data.Timestamp", "version": 1}
+        case DateType():
+            schema = {"type": "int32", "name": "org.apache.kafka.connect.data.Date", "version": 1}
+        case DecimalType():
+            name = "org.apache.kafka.connect.data.Decimal"
+            schema = {"type": "bytes", "name": name, "version": 1, "parameters": {"scale": str(type_.scale)}}
+        case _:
+            schema = {"type": _PLAIN[type(type_)]}
+    return {**schema, "optional": is_optional}
