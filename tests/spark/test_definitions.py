@@ -30,6 +30,8 @@ CONNECTORS = [
     {"connector.class": "FileSink", "source.class": "RateSource"},
     {"connector.class": "PostgresSink", "source.class": "RateSource"},
     {"connector.class": "FileSink", "value.converter": "JsonConverter"},
+    {"connector.class": "RateSource", "topic": "t"},
+    {"connector.class": "KafkaSink", "key.converter": "JsonConverter"},
 ]
 
 
@@ -72,8 +74,8 @@ def test_a_key_with_a_closed_list_of_values_recommends_them(definition: Definiti
         assert recommended["sink.format"] in (FORMATS, tuple(sorted((*FORMATS, "console", "noop"))))
     else:
         assert set(recommended["source.class"]) >= {"FileSource", "RateSource"}
-        values = recommended["insert.mode"] if "insert.mode" in recommended else recommended["format"]
-        assert values in (FORMATS, ("insert", "upsert"))
+        values = next(recommended[key] for key in ("insert.mode", "delivery.guarantee", "format") if key in recommended)
+        assert values in (FORMATS, ("insert", "upsert"), ("at-least-once", "exactly-once"))
 
 
 def test_the_entry_points_lead_to_our_sources_by_alias_class_and_full_class_name() -> None:

@@ -13,16 +13,22 @@ from coterie.spark.paths import SINK_GROUP, SOURCE_GROUP
 from coterie.spark.seams import Sink, Source
 from coterie.spark.sinks.file_writers import FORMATS
 from coterie.spark.sinks.files import FileSink
+from coterie.spark.sinks.kafka import KafkaSink
 from coterie.spark.sinks.noop import NoopSink
 from coterie.spark.sinks.postgres import PostgresSink
 from coterie.spark.sinks.spark import SparkSink
+from coterie.spark.sources.kafka import KafkaSource
 
 DEFAULT_SOURCE = "KafkaSource"
 """The source of a sink connector that names none, as in Kafka Connect."""
+DEFAULT_SINK = "KafkaSink"
+"""The sink of a source connector without a key for a sink, as in Kafka Connect."""
 ENTRY_POINTS = "coterie.connectors"
 """The group of entry points under which a package offers its sources: alias = class."""
 
-SINKS: Mapping[str, type[Sink]] = {sink.__name__: sink for sink in (FileSink, NoopSink, PostgresSink, SparkSink)}
+SINKS: Mapping[str, type[Sink]] = {
+    sink.__name__: sink for sink in (FileSink, KafkaSink, NoopSink, PostgresSink, SparkSink)
+}
 """Every sink, by its class name."""
 SINK_BY_FORMAT: Mapping[str, type[Sink]] = {
     **dict.fromkeys(FORMATS, FileSink),
@@ -121,8 +127,8 @@ def source_end(config: Mapping[str, str], worker: Mapping[str, str], class_key: 
     selectors = Definition(() if is_own else (source_class(),))
     if not is_own:
         name = selectors.read(config, "source.class", str)
-    # A sink connector of Kafka Connect names its topics without a prefix.
-    is_prefix_optional = is_own or "source.class" not in config
+    # A sink connector of Kafka Connect names its topics without a prefix. The keys of the Kafka sink are its own.
+    is_prefix_optional = is_own or ("source.class" not in config and SINKS.get(config[class_key].strip()) != KafkaSink)
     end = EndConfig(config=config, prefix=SOURCE, is_prefix_optional=is_prefix_optional, worker=worker)
     plugin = sources()[name]
     keys = end.shown(plugin.definition(end)).keys
@@ -138,14 +144,19 @@ def sink_end(config: Mapping[str, str], worker: Mapping[str, str], class_key: st
     """
     name = _class_name(config, class_key)
     selectors: tuple[Key, ...] = ()
+    is_implied = False
     if is_own := name in SINKS:
         plugin = SINKS[name]
     elif named := Definition((sink_class(),)).find(config, "sink.class", str):
         plugin, selectors = SINKS[named], (sink_class(),)
+    elif is_implied := not any(key.startswith(SINK) for key in config):
+        plugin, selectors = SINKS[DEFAULT_SINK], (sink_class(), replace(SINK_FORMAT, optional=True))
     else:
         selectors = (sink_class(), SINK_FORMAT)
         plugin = SINK_BY_FORMAT[Definition(selectors).read(config, SINK_FORMAT.name, str)]
-    end = EndConfig(config=config, prefix=SINK, is_prefix_optional=is_own, worker=worker)
+    # A source connector of Kafka Connect names its topic without a prefix. The keys of the Kafka source are its own.
+    is_prefix_optional = is_own or (is_implied and sources()[name] is not KafkaSource)
+    end = EndConfig(config=config, prefix=SINK, is_prefix_optional=is_prefix_optional, worker=worker)
     keys = end.shown(plugin.definition(end)).keys
     # A key of the sink's own that has a selector's name is left out: the selector has the values of all sinks.
     taken = {key.name for key in selectors}

@@ -1,8 +1,9 @@
-"""``KafkaAdmin``: what a source has to ask a Kafka cluster, through the admin client of Kafka's own jar in the JVM.
+"""``KafkaAdmin``: what sources and sinks ask of a Kafka cluster, by the admin client of Kafka's own jar in the JVM.
 
 The jar is there wherever Spark can read from Kafka at all. Every call has a time limit.
 """
 
+import time
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from enum import Enum
@@ -39,7 +40,7 @@ class TopicAbsentError(CoterieError):
         super().__init__(f"There is no topic {', '.join(self.topics)}")
 
 
-def _jvm() -> Any:
+def kafka_jvm() -> Any:
     """The JVM of this worker's Spark session.
 
     :raises WorldError: when there is none, or it lacks a jar.
@@ -54,18 +55,25 @@ def _jvm() -> Any:
 
 def unknown_properties(names: Iterable[str]) -> list[str]:
     """Those of ``names`` that are no properties of Kafka's consumer."""
-    known = _jvm().org.apache.kafka.clients.consumer.ConsumerConfig.configNames()
+    known = kafka_jvm().org.apache.kafka.clients.consumer.ConsumerConfig.configNames()
+    return sorted(name for name in names if not known.contains(name))
+
+
+def unknown_producer_properties(names: Iterable[str]) -> list[str]:
+    """Those of ``names`` that are no properties of Kafka's producer."""
+    known = kafka_jvm().org.apache.kafka.clients.producer.ProducerConfig.configNames()
     return sorted(name for name in names if not known.contains(name))
 
 
 @contextmanager
-def kafka_admin(properties: Mapping[str, str]) -> Iterator["KafkaAdmin"]:
-    """A client with ``properties`` of a consumer, closed at the end.
+def kafka_admin(properties: Mapping[str, str], java: Any = None) -> Iterator["KafkaAdmin"]:
+    """A client with ``properties`` of a consumer or producer, closed at the end. ``java`` is the JVM: by default that
+    of this worker's Spark session.
 
     :raises WorldError: when the JVM lacks a jar, or the properties make no client: a file that is not there, a host
         that has no address.
     """
-    java = _jvm()
+    java = kafka_jvm() if java is None else java
     clients = java.org.apache.kafka.clients.admin
     known = clients.AdminClientConfig.configNames()
     own = java.java.util.Properties()
@@ -76,7 +84,7 @@ def kafka_admin(properties: Mapping[str, str]) -> Iterator["KafkaAdmin"]:
     try:
         client = clients.AdminClient.create(own)
     except Py4JJavaError as error:
-        raise WorldError(f"No Kafka client can be made: {_causes(error.java_exception)}") from error
+        raise WorldError(f"No Kafka client can be made: {causes(error.java_exception)}") from error
     try:
         yield KafkaAdmin(java, client, properties)
     finally:
@@ -140,6 +148,40 @@ class KafkaAdmin:
         later = [part for part in parts if found[str(part)] < 0]
         return {**found, **(self.edges(later, Edge.END) if later else {})}
 
+    def create(self, topic: str, partitions: int, replication: int, configs: Mapping[str, str]) -> None:
+        """Create a topic unless another worker has done it meanwhile; -1 leaves a number to the cluster.
+
+        Returns when the topic is seen: a broker learns of it a moment after the cluster has it.
+        """
+        java = self._java
+        given = java.java.util.HashMap()
+        for name, value in configs.items():
+            given.put(name, value)
+        new = java.org.apache.kafka.clients.admin.NewTopic(topic, partitions, replication).configs(given)
+        try:
+            self._answer(self._client.createTopics(java.java.util.Collections.singletonList(new)).all())
+        except WorldError as error:
+            if "TopicExistsException" not in str(error):
+                raise
+        deadline = time.monotonic() + LIMIT_MS / 1000
+        while not self._is_seen(topic):
+            if time.monotonic() > deadline:
+                raise WorldError(f"Kafka at {self._servers} does not show topic {topic}, which was created just now")
+            time.sleep(0.05)
+
+    def _is_seen(self, topic: str) -> bool:
+        try:
+            return bool(self.partitions([topic]))
+        except TopicAbsentError:
+            return False
+
+    def config(self, topic: str, name: str) -> str:
+        """The value of one config of a topic."""
+        resources = self._java.org.apache.kafka.common.config
+        resource = resources.ConfigResource(getattr(resources, "ConfigResource$Type").TOPIC, topic)
+        asked = self._java.java.util.Collections.singletonList(resource)
+        return str(self._answer(self._client.describeConfigs(asked).all()).get(resource).get(name).value())
+
     def _offsets(self, parts: Iterable[KafkaPart], spec: Any) -> dict[str, int]:
         partition_of = self._java.org.apache.kafka.common.TopicPartition
         asked = self._java.java.util.HashMap()
@@ -155,17 +197,17 @@ class KafkaAdmin:
         try:
             return future.get(LIMIT_MS, self._java.java.util.concurrent.TimeUnit.MILLISECONDS)
         except Py4JJavaError as error:
-            causes = _causes(error.java_exception)
-            if "UnknownTopicOrPartitionException" in causes:
-                raise _UnknownTopicError(causes) from error
-            raise WorldError(f"Kafka at {self._servers} did not answer: {causes}") from error
+            said = causes(error.java_exception)
+            if "UnknownTopicOrPartitionException" in said:
+                raise _UnknownTopicError(said) from error
+            raise WorldError(f"Kafka at {self._servers} did not answer: {said}") from error
 
 
 class _UnknownTopicError(WorldError):
     pass
 
 
-def _causes(error: Any) -> str:
+def causes(error: Any) -> str:
     """What a Java exception and its causes say, in one line."""
     found: list[str] = []
     while error is not None:

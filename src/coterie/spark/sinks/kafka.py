@@ -1,0 +1,170 @@
+"""The Kafka sink: rows become records of a topic; exactly once by transactions, or at least once by Spark's writer.
+
+Spark's Kafka writer has no transactions. So an exactly-once batch goes through one transactional producer on the
+driver: Spark's own code turns rows into records and hands them to that producer, in the JVM, row by row.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar, Self
+
+from py4j.protocol import Py4JJavaError
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame, SparkSession
+
+from coterie.config.definition import Definition
+from coterie.nouns.errors import UnreachableError, WorldError
+from coterie.spark.end_config import EndConfig
+from coterie.spark.failures import sentence_of
+from coterie.spark.fence import FencedError
+from coterie.spark.jars import missing
+from coterie.spark.rotation import Rotation
+from coterie.spark.seams import Batch, Staged, TaskLineage
+from coterie.spark.sinks.kafka_target import (
+    CREATION,
+    DEFINITION,
+    OVERRIDE,
+    SERVERS,
+    Guarantee,
+    KafkaTarget,
+    definition,
+    errors_of,
+)
+from coterie.spark.sinks.kafka_writer import (
+    KafkaWriter,
+    Send,
+    absence,
+    absent_topics,
+    ledger_refusal,
+    make_topics,
+    spark_pool,
+)
+from coterie.spark.sources.kafka_client import kafka_admin, kafka_jvm, unknown_producer_properties
+
+
+class KafkaSink:
+    """Records of topics."""
+
+    free_prefixes: ClassVar[tuple[str, ...]] = (OVERRIDE, CREATION)
+    rotation: ClassVar[Rotation | None] = None
+
+    def __init__(self, target: KafkaTarget) -> None:
+        self._target = target
+        self._writer: KafkaWriter | None = None
+
+    @classmethod
+    def definition(cls, config: EndConfig) -> Definition:
+        return definition(config)
+
+    @classmethod
+    def validate(cls, spark: SparkSession, config: EndConfig) -> dict[str, list[str]]:
+        """Look at the jars first, then at the properties, and ask the cluster only when they are fine."""
+        if (sentence := missing(spark, "kafka")) is not None:
+            return {next(key for key in ("sink.class", "connector.class") if key in config.config): [sentence]}
+        if found := errors_of(config):
+            return found
+        unknown = unknown_producer_properties(config.under(OVERRIDE))
+        if unknown:
+            return {config.key(OVERRIDE + name): [f"Kafka's producer has no property {name}"] for name in unknown}
+        return _errors_at_cluster(config)
+
+    @classmethod
+    def is_exactly_once(cls, config: EndConfig) -> bool:
+        return config.read(DEFINITION, "delivery.guarantee", str) == Guarantee.EXACTLY_ONCE.value
+
+    @classmethod
+    def of(cls, config: EndConfig) -> Self:
+        return cls(KafkaTarget.of(config))
+
+    def take_over(self, lineage: TaskLineage, start: int) -> None:
+        """Create missing topics, and fence the producers of earlier starts, those of this object among them."""
+        self.close()
+        if self._target.guarantee is Guarantee.AT_LEAST_ONCE:
+            with kafka_admin(self._target.producer) as admin:
+                make_topics(admin, self._target)
+            return
+        java = kafka_jvm()
+        writer = KafkaWriter(self._target, lineage, java, spark_pool(java))
+        self._writer = writer
+        writer.take_over()
+
+    @classmethod
+    def retire(cls, config: EndConfig, lineages: Sequence[TaskLineage]) -> None:
+        """The ledger has one record a task, and later starts fence earlier ones."""
+
+    def stage(self, batch: Batch) -> Staged:
+        records = self._target.records(batch.rows)
+        if self._target.guarantee is Guarantee.AT_LEAST_ONCE:
+            return Unwritten(self._target, records)
+        if self._writer is None:
+            raise FencedError
+        return self._writer.stage(batch.batch_id, lambda: sender(records, self._target.topic, is_small=batch.is_small))
+
+    def close(self) -> None:
+        if self._writer is not None:
+            self._writer.close()
+
+
+def sender(records: DataFrame, topic: str | None, *, is_small: bool) -> Send | None:
+    """Sends ``records`` by a producer; None when there are none.
+
+    A small batch is collected whole. Of another one the driver holds the records of one Spark partition at a time.
+    """
+    java: Any = records.sparkSession._jvm
+    plan = records._jdf.queryExecution().executedPlan()
+    # What Spark's own collect and toLocalIterator call: rows in Spark's own form, which its writer of records takes.
+    rows = getattr(plan.executeCollectIterator(), "_2")() if is_small else plan.executeToIterator()  # noqa: B009
+    if not rows.hasNext():
+        return None
+    task = java.org.apache.spark.sql.kafka010.KafkaWriteTask
+
+    def send(producer: Any, properties: Any) -> None:
+        writing = task(properties, plan.output(), java.scala.Option.apply(topic))
+        try:
+            writing.execute(rows)
+        finally:
+            # Waits until all records are sent, and raises what went wrong with one.
+            writing.close()
+
+    return send
+
+
+class Unwritten:
+    """The records of a batch; Spark's writer has no step between writing and showing them."""
+
+    def __init__(self, target: KafkaTarget, records: DataFrame) -> None:
+        self._target = target
+        self._records = records
+
+    def put_in_place(self) -> None:
+        """Append the records.
+
+        :raises WorldError: when the writer fails.
+        """
+        options: Mapping[str, str] = {f"kafka.{name}": value for name, value in self._target.producer.items()}
+        writer = self._records.write.format("kafka").options(**options)
+        if self._target.topic is not None:
+            writer = writer.option("topic", self._target.topic)
+        try:
+            writer.save()
+        except (PySparkException, Py4JJavaError) as error:
+            raise UnreachableError(f"{self._target.where}: Spark's writer failed: {sentence_of(error)}") from error
+
+    def drop(self) -> None:
+        """There is no copy."""
+
+
+def _errors_at_cluster(config: EndConfig) -> dict[str, list[str]]:
+    """Errors by the user's key, for a config whose keys are valid."""
+    target = KafkaTarget.of(config)
+    try:
+        with kafka_admin(target.producer) as admin:
+            absent = absent_topics(admin, target)
+            if target.topic in absent and target.creation is None:
+                return config.error("topic", absence(target))
+            if target.guarantee is Guarantee.EXACTLY_ONCE and target.ledger not in absent:
+                policy = admin.config(target.ledger, "cleanup.policy")
+                if policy != "compact":
+                    return config.error("ledger.topic", ledger_refusal(target, policy))
+    except WorldError as error:
+        return config.error(OVERRIDE + SERVERS, str(error))
+    return {}

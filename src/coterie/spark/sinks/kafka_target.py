@@ -1,0 +1,320 @@
+"""The keys of the Kafka sink, by the names of Kafka Connect's source connectors, and ``KafkaTarget``: what they say."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Self
+
+from pyspark.sql import Column, DataFrame
+from pyspark.sql.types import ArrayType, BinaryType, DataType, IntegerType, StringType, StructType
+
+from coterie.config.definition import Definition, Importance, Key, Type, Width, as_list, at_least, not_blank, one_of
+from coterie.nouns.errors import ConfigError, WorldError
+from coterie.spark import serializers
+from coterie.spark.converters import Format
+from coterie.spark.end_config import EndConfig
+from coterie.spark.paths import SINK_GROUP
+from coterie.spark.serializers import Serializer, column_of
+
+OVERRIDE = "producer.override."
+CREATION = "topic.creation.default."
+SERVERS = "bootstrap.servers"
+TIMEOUT = "transaction.timeout.ms"
+LEDGER_CONFIGS = {"cleanup.policy": "compact", "segment.bytes": "1048576", "min.cleanable.dirty.ratio": "0.01"}
+"""Of a ledger topic that is created here. Small segments are compacted early, so that a start has little to read."""
+LEDGER_PARTITIONS = 16
+
+OURS = {
+    "transactional.id": "it is made of ledger.topic, the connector's name and the task",
+    "key.serializer": "key.converter says what a key is",
+    "value.serializer": "value.converter says what a value is",
+    "interceptor.classes": "the sink runs no interceptors",
+    "client.id": "each start of a task has its own",
+}
+"""Properties of a producer that cannot be set here, and why."""
+OF_TRANSACTIONS = {"enable.idempotence": "true", "acks": "all"}
+"""The only values of these properties with which Kafka has transactions."""
+_ALL = {"acks": ("all", "-1")}
+
+RECORD = ("topic", "key", "value", "headers", "partition")
+"""The parts of a record that Spark's Kafka writer takes from columns of these names."""
+
+
+class Guarantee(Enum):
+    """How often the row of a batch that is replayed is seen by a reader with ``isolation.level=read_committed``."""
+
+    EXACTLY_ONCE = "exactly-once"
+    AT_LEAST_ONCE = "at-least-once"
+
+
+def _names(value: str) -> str | None:
+    names = as_list(value)
+    return None if all(names) and len(set(names)) == len(names) else "Must be names of columns, each once"
+
+
+def _replication(value: str) -> str | None:
+    return None if int(value) == -1 or int(value) >= 1 else "Value must be -1 (the broker's default) or at least 1"
+
+
+def _key(name: str, type_: Type, documentation: str, label: str, **others: object) -> Key:
+    return Key(
+        name=name,
+        type=type_,
+        documentation=documentation,
+        group=SINK_GROUP,
+        width=Width.MEDIUM,
+        display_name=label,
+        **others,  # type: ignore[arg-type]
+    )
+
+
+DEFINITION = Definition(
+    (
+        _key(
+            "topic",
+            Type.STRING,
+            "The topic that records are written to; without it, the column topic of each row names it.",
+            "Topic",
+            optional=True,
+            importance=Importance.HIGH,
+            check=not_blank,
+        ),
+        _key(
+            "key.fields",
+            Type.LIST,
+            "Columns that make the key of a record; without it the column key does, where there is one.",
+            "Fields of the key",
+            default="",
+            check=_names,
+        ),
+        _key(
+            "delivery.guarantee",
+            Type.STRING,
+            "exactly-once writes each batch in a transaction; at-least-once may write rows again after a failure.",
+            "Delivery guarantee",
+            default=Guarantee.EXACTLY_ONCE.value,
+            importance=Importance.HIGH,
+            check=one_of([one.value for one in Guarantee]),
+        ),
+        _key(
+            "ledger.topic",
+            Type.STRING,
+            "The compacted topic that states the last batch of each task; created when it does not exist.",
+            "Ledger topic",
+            default="coterie-ledger",
+            check=not_blank,
+        ),
+        _key(
+            CREATION + "replication.factor",
+            Type.SHORT,
+            "Replication factor of the topic if it has to be created; -1 is the broker's default.",
+            "Replication factor of a new topic",
+            optional=True,
+            check=_replication,
+        ),
+        _key(
+            CREATION + "partitions",
+            Type.INT,
+            "Partitions of the topic if it has to be created; -1 is the broker's default.",
+            "Partitions of a new topic",
+            optional=True,
+            check=_replication,
+        ),
+        _key(
+            OVERRIDE + TIMEOUT,
+            Type.INT,
+            "How long the transaction of one batch may take, at most the broker's transaction.max.timeout.ms.",
+            "Transaction timeout (ms)",
+            default="300000",
+            check=at_least(1000),
+        ),
+        _key(
+            OVERRIDE + SERVERS,
+            Type.LIST,
+            "Kafka's addresses; by default those of the worker.",
+            "Bootstrap servers",
+            optional=True,
+        ),
+    )
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Creation:
+    """How a missing topic is created; -1 leaves a number to the broker."""
+
+    partitions: int
+    replication: int
+    configs: Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KafkaTarget:
+    """Where a task writes, and how rows become records."""
+
+    producer: Mapping[str, str] = field(repr=False)
+    """Properties of Kafka's producer; may hold passwords."""
+    topic: str | None
+    creation: Creation | None
+    key: Serializer
+    value: Serializer
+    key_fields: tuple[str, ...]
+    guarantee: Guarantee
+    ledger: str
+    transaction_timeout_ms: int
+
+    @classmethod
+    def of(cls, config: EndConfig) -> Self:
+        """:raises ConfigError: when a value is not valid; names its key."""
+        topic = config.find(DEFINITION, "topic", str)
+        key = Serializer.of(config, "key")
+        key_fields = config.read(DEFINITION, "key.fields", tuple)
+        guarantee = Guarantee(config.read(DEFINITION, "delivery.guarantee", str))
+        timeout_ms = config.read(DEFINITION, OVERRIDE + TIMEOUT, int)
+        if len(key_fields) > 1 and key.format is not Format.JSON:
+            raise config.refused("key.fields", "only a JsonConverter makes one key of several columns")
+        return cls(
+            producer=_producer(config, guarantee, timeout_ms),
+            topic=topic,
+            creation=_creation(config, topic),
+            key=key,
+            value=Serializer.of(config, "value"),
+            key_fields=key_fields,
+            guarantee=guarantee,
+            ledger=config.read(DEFINITION, "ledger.topic", str),
+            transaction_timeout_ms=timeout_ms,
+        )
+
+    @property
+    def where(self) -> str:
+        """The cluster, for messages."""
+        return f"Kafka at {self.producer.get(SERVERS, '')}"
+
+    @property
+    def topics(self) -> set[str]:
+        """The topics that have to exist, the ledger among them."""
+        ledger = {self.ledger} if self.guarantee is Guarantee.EXACTLY_ONCE else set()
+        return ledger | ({self.topic} if self.topic else set())
+
+    def records(self, rows: DataFrame) -> DataFrame:
+        """``rows`` as records: columns ``key`` and ``value`` of bytes, and those of :data:`RECORD` that there are.
+
+        :raises WorldError: when the columns make no record; names the column.
+        """
+        names = rows.columns
+        parts: dict[str, Column] = {}
+        if self.topic is None:
+            parts["topic"] = _part(rows, "topic", StringType(), "; without it, the key topic has to name the topic")
+            if "partition" in names:
+                parts["partition"] = _part(rows, "partition", IntegerType(), "")
+        if "headers" in names and _is_headers(rows.schema["headers"].dataType):
+            parts["headers"] = column_of("headers")
+        if self.key_fields:
+            if unknown := [name for name in self.key_fields if name not in names]:
+                raise WorldError(f"key.fields: there is no column {', '.join(unknown)}; there are: {', '.join(names)}")
+            if self.key.format is Format.JSON:
+                parts["key"] = self.key.of_columns(rows, self.key_fields)
+            else:
+                parts["key"] = self.key.of_column(rows, self.key_fields[0])
+        elif "key" in names:
+            parts["key"] = self.key.of_column(rows, "key")
+        taken = {name for name in parts if name != "key" or not self.key_fields}
+        rest = [name for name in names if name not in taken]
+        if self.value.format is Format.JSON:
+            if not rest:
+                raise WorldError("There is no column for the value of a record")
+            parts["value"] = self.value.of_columns(rows, rest)
+        else:
+            parts["value"] = self._raw_value(rows, rest)
+        return rows.select(*(column.alias(name) for name, column in parts.items()))
+
+    def _raw_value(self, rows: DataFrame, rest: list[str]) -> Column:
+        """The column ``value``, and no other that a reader would miss."""
+        if unknown := [name for name in rest if name not in ("value", *self.key_fields)]:
+            raise WorldError(
+                f"Column {unknown[0]} is no part of a record ({', '.join(RECORD)}). Drop it by a transform, or set "
+                "value.converter to a JsonConverter, which writes all columns"
+            )
+        if "value" not in rest:
+            raise WorldError(
+                "There is no column value; set value.converter to a JsonConverter, which writes all columns"
+            )
+        return self.value.of_column(rows, "value")
+
+
+def definition(config: EndConfig) -> Definition:
+    """All keys of the sink."""
+    return DEFINITION + serializers.definition(config, "key") + serializers.definition(config, "value")
+
+
+def errors_of(config: EndConfig) -> dict[str, list[str]]:
+    """What keys that are valid one by one do wrong together, by the user's key."""
+    overrides = config.under(OVERRIDE)
+    found = {
+        config.key(OVERRIDE + name): [f"{OVERRIDE}{name} cannot be set: {OURS[name]}"]
+        for name in sorted(OURS.keys() & overrides.keys())
+    }
+    if config.read(DEFINITION, "delivery.guarantee", str) == Guarantee.EXACTLY_ONCE.value:
+        for name, value in OF_TRANSACTIONS.items():
+            if name in overrides and overrides[name].strip().lower() not in _ALL.get(name, (value,)):
+                found |= config.error(
+                    OVERRIDE + name, f"a transaction needs {name}={value}; or set delivery.guarantee=at-least-once"
+                )
+    if found:
+        return found
+    try:
+        KafkaTarget.of(config)
+    except ConfigError as error:
+        return {key: list(sentences) for key, sentences in error.errors.items()}
+    return {}
+
+
+def _producer(config: EndConfig, guarantee: Guarantee, timeout_ms: int) -> dict[str, str]:
+    """Properties of the producer: the worker's, and over them the connector's.
+
+    The worker's password is for the worker's cluster: a connector that names another one gets none of them.
+    """
+    overrides = config.under(OVERRIDE)
+    overrides.pop(TIMEOUT, None)
+    properties = {**({} if SERVERS in overrides else config.worker), **overrides}
+    if guarantee is Guarantee.EXACTLY_ONCE:
+        properties[TIMEOUT] = str(timeout_ms)
+    return properties
+
+
+def _creation(config: EndConfig, topic: str | None) -> Creation | None:
+    given = config.under(CREATION)
+    if not given:
+        return None
+    if topic is None:
+        first = CREATION + sorted(given)[0]
+        raise config.refused(first, "topics that rows name must exist; only the one that topic names is created")
+    numbers = {name: config.find(DEFINITION, CREATION + name, int) for name in ("partitions", "replication.factor")}
+    partitions, replication = numbers.values()
+    if partitions is None or replication is None:
+        key = config.key(CREATION + next(name for name, number in numbers.items() if number is None))
+        raise ConfigError({key: [f"Missing required configuration {key}: with one {CREATION}* both must be set"]})
+    configs = {name: value for name, value in given.items() if name not in numbers}
+    return Creation(partitions=partitions, replication=replication, configs=configs)
+
+
+def _part(rows: DataFrame, name: str, type_: DataType, otherwise: str) -> Column:
+    if name not in rows.columns:
+        raise WorldError(f"The rows have no column {name}{otherwise}; there are: {', '.join(rows.columns)}")
+    found = rows.schema[name].dataType
+    if found != type_:
+        raise WorldError(
+            f"Column {name} has type {found.simpleString()} and must be {type_.simpleString()}: without the key topic, "
+            "it says where the record goes"
+        )
+    return column_of(name)
+
+
+def _is_headers(type_: DataType) -> bool:
+    """Whether a column has Kafka's headers, as the Kafka source reads them."""
+    return (
+        isinstance(type_, ArrayType)
+        and isinstance(type_.elementType, StructType)
+        and [field.dataType for field in type_.elementType.fields] == [StringType(), BinaryType()]
+        and type_.elementType.names == ["key", "value"]
+    )

@@ -1,0 +1,432 @@
+"""``KafkaWriter``: what one start of a task does on the cluster, by the clients of Kafka's own jar in the JVM.
+
+Theory of operation. A batch is one transaction: its records, then one record in the ledger topic, whose key is the task
+and whose value is the lineage and the batch::
+
+    initTransactions            once a start: ends the transaction of every earlier start, which can commit no more
+    read the task's last ledger record
+    for each batch that is not in the ledger:
+        beginTransaction; records; ledger record; commitTransaction
+
+The ledger is read after ``initTransactions``, so that no earlier start can add to it. A batch is written by the
+producer of this start or not at all: when anything fails, the producer is given up, and only the next start, which
+reads the ledger again, tries the batch again. So it does not matter whether a commit without an answer took place.
+
+The tasks of all connectors share the partitions of the ledger. The transaction of another task may be open below the
+last record of this task, and a reader with ``read_committed`` stops there. So the ledger is read to the end that it had
+after ``initTransactions``, not to the last stable offset, unless this task has no record between the two.
+
+The ledger has one record for each task. A new lineage counts its batches from 0, and its first batch replaces the
+record of the former lineage. That is sound because batches of the former lineage are complete then, and because a start
+that runs one of them late was fenced by the first start of the new lineage.
+"""
+
+import json
+import threading
+import time
+import uuid
+import zlib
+from collections.abc import Callable
+from typing import Any
+
+from py4j.protocol import Py4JError, Py4JJavaError
+
+from coterie.nouns.errors import UnreachableError, WorldError
+from coterie.spark.fence import FencedError
+from coterie.spark.seams import TaskLineage
+from coterie.spark.sinks.kafka_target import LEDGER_CONFIGS, LEDGER_PARTITIONS, OVERRIDE, TIMEOUT, KafkaTarget
+from coterie.spark.sources.kafka_client import Edge, KafkaAdmin, TopicAbsentError, causes, kafka_admin
+from coterie.spark.sources.kafka_positions import KafkaPart
+
+LEDGER_LIMIT_S = 60
+"""How long a start waits for the ledger: for the cluster, and for the end of another task's commit."""
+POLL_MS = 500
+FIRST_LOOK = 1000
+"""How many offsets from the end of the ledger are read first; each further look reads ten times as many."""
+
+_FENCED = ("ProducerFencedException", "InvalidProducerEpochException", "InvalidPidMappingException")
+_TOO_LARGE = "RecordTooLargeException"
+_DENIED = "AuthorizationException"
+
+Send = Callable[[Any, Any], None]
+"""Sends the records of a batch by a producer (KafkaProducer), whose properties (java.util.Map) are its name in Spark's
+pool of producers."""
+
+
+class KafkaWriter:
+    """One start of one task. Batches come one after another; :meth:`close` may come from any thread."""
+
+    def __init__(self, target: KafkaTarget, lineage: TaskLineage, java: Any, pool: Any) -> None:
+        """``java``: the JVM, with the jars of the package kafka. ``pool``: where producers come from, as
+        :func:`spark_pool`."""
+        self._target = target
+        self._lineage = lineage
+        self._java = java
+        self._pool = pool
+        self._key = json.dumps([str(lineage.task.connector), lineage.task.task])
+        self._id = transactional_id(target, lineage)
+        self._lock = threading.Lock()
+        self._closed = False
+        self._pooled: Any = None
+        """Spark's CachedKafkaProducer; None before the take-over, and once it is given up."""
+        self._properties: Any = None
+        self._ledger: KafkaPart | None = None
+        self._last = -1
+        """The last batch of the lineage in the ledger."""
+
+    # -- the take-over ------------------------------------------------------------------------------------------------
+
+    def take_over(self) -> None:
+        """Fence earlier starts, then read which batch is the last.
+
+        :raises FencedError: when this writer is closed meanwhile.
+        :raises WorldError: when the cluster cannot be reached in time, or a topic or right is missing.
+        """
+        with kafka_admin(self._target.producer, self._java) as admin:
+            make_topics(admin, self._target)
+            ledger = ledger_part(admin, self._target, self._key)
+            try:
+                self._open().initTransactions()
+            except Py4JJavaError as error:
+                raise self._failure(error, "the start of transactions", None) from error
+            # Before this moment an earlier start may have committed; after it none can.
+            end = admin.edges([ledger], Edge.END)[str(ledger)]
+            begin = admin.edges([ledger], Edge.BEGINNING)[str(ledger)]
+        try:
+            found = LedgerReader(self._java, self._target, ledger).last(self._key, begin, end)
+        except Py4JJavaError as error:
+            raise self._failure(error, f"reading ledger topic {self._target.ledger}", None) from error
+        self._ledger = ledger
+        self._last = -1 if found is None else self._batch_of(found)
+
+    def _batch_of(self, value: str) -> int:
+        """The last batch that a record of the ledger states for this lineage."""
+        try:
+            mark = json.loads(value)
+            lineage, batch_id = mark["lineage"], int(mark["batch"])
+        except (ValueError, KeyError, TypeError) as error:
+            raise WorldError(
+                f"{self._target.where}: the record of task {self._lineage.task} in ledger topic {self._target.ledger} "
+                f"is not of the Kafka sink: {value[:200]!r}. Set ledger.topic to a topic that nothing else writes to"
+            ) from error
+        return batch_id if lineage == self._lineage.lineage else -1
+
+    def _open(self) -> Any:
+        """A producer with the task's transactional id and properties that no other producer has."""
+        java = self._java
+        properties = java.java.util.HashMap()
+        serializer = "org.apache.kafka.common.serialization.ByteArraySerializer"
+        ours = {
+            "transactional.id": self._id,
+            # So Spark's pool never gives us a producer that was given up.
+            "client.id": f"{self._id}-{uuid.uuid4().hex[:8]}",
+            "key.serializer": serializer,
+            "value.serializer": serializer,
+        }
+        for name, value in {**self._target.producer, **ours}.items():
+            properties.put(name, value)
+        pooled = self._pool.acquire(properties)
+        with self._lock:
+            if not self._closed:
+                self._pooled, self._properties = pooled, properties
+                return pooled.producer()
+        self._give_up(pooled)
+        raise FencedError
+
+    # -- a batch ------------------------------------------------------------------------------------------------------
+
+    def stage(self, batch_id: int, prepare: Callable[[], Send | None]) -> "StagedTransaction":
+        """Send the batch in a transaction and leave that open. ``prepare`` is called unless the ledger has the batch;
+        it returns None when the batch has no row.
+
+        :raises FencedError: when another start has taken over, or this one was closed.
+        :raises WorldError: when the cluster refuses a record, or cannot be reached in time.
+        """
+        with self._lock:
+            pooled = self._pooled
+        if pooled is None:
+            raise FencedError
+        if self._has(batch_id) or (send := prepare()) is None:
+            return StagedTransaction(self, batch_id, None, 0.0)
+        began = time.monotonic()
+        producer = pooled.producer()
+        try:
+            producer.beginTransaction()
+            send(producer, self._properties)
+        except Py4JJavaError as error:
+            failure = self._failure(error, f"batch {batch_id} of task {self._lineage.task}", began)
+            if not isinstance(failure, (FencedError, UnreachableError)):
+                # The cluster answers: readers need not wait until the transaction times out.
+                self.abort(producer)
+            self._close_producer()
+            raise failure from error
+        except BaseException:
+            self.abort(producer)
+            raise
+        return StagedTransaction(self, batch_id, producer, began)
+
+    def _has(self, batch_id: int) -> bool:
+        """Whether the ledger states that the batch was written."""
+        return batch_id <= self._last
+
+    def commit(self, producer: Any, batch_id: int, began: float) -> None:
+        """Write the batch into the ledger and commit.
+
+        :raises FencedError: when another start has taken over: the batch is not written.
+        :raises UnreachableError: when the outcome is not known: the ledger tells the next start.
+        """
+        assert self._ledger is not None, "a batch is staged after the take-over"
+        value = json.dumps({"lineage": self._lineage.lineage, "batch": batch_id}).encode()
+        record_of = self._java.org.apache.kafka.clients.producer.ProducerRecord
+        number = self._java.java.lang.Integer(self._ledger.partition)
+        try:
+            producer.send(record_of(self._ledger.topic, number, self._key.encode(), value))
+            producer.commitTransaction()
+        except Py4JJavaError as error:
+            self._close_producer()
+            raise self._failure(error, f"the commit of batch {batch_id} of task {self._lineage.task}", began) from error
+        except BaseException:
+            self._close_producer()
+            raise
+        self._last = batch_id
+
+    def abort(self, producer: Any) -> None:
+        """Give up an open transaction, so that readers need not wait until it times out. Raises nothing."""
+        try:
+            producer.abortTransaction()
+        except (Py4JError, OSError):
+            self._close_producer()
+
+    def close(self) -> None:
+        """Give up the producer; a call that waits on another thread fails. Raises nothing."""
+        with self._lock:
+            self._closed = True
+        self._close_producer()
+
+    def _close_producer(self) -> None:
+        with self._lock:
+            pooled, self._pooled = self._pooled, None
+        if pooled is not None:
+            self._give_up(pooled)
+
+    def _give_up(self, pooled: Any) -> None:
+        """Close without waiting; Spark's pool drops the entry some minutes after its release."""
+        try:
+            pooled.producer().close(self._java.java.time.Duration.ZERO)
+            self._pool.release(pooled)
+        except (Py4JError, OSError):
+            pass  # The JVM has ended, and the producer with it.
+
+    def _failure(self, error: Py4JJavaError, what: str, began: float | None) -> Exception:
+        """What an exception in the JVM means for the task; one that is not Kafka's is returned as it is."""
+        with self._lock:
+            if self._closed:
+                return FencedError()
+        said = causes(error.java_exception)
+        sentence = f"{self._target.where}: {what} failed: {said}"
+        if any(name in said for name in _FENCED):
+            timeout_ms = self._target.transaction_timeout_ms
+            if began is not None and (time.monotonic() - began) * 1000 >= timeout_ms:
+                return UnreachableError(
+                    f"{sentence}. The transaction took longer than the {timeout_ms} ms of {OVERRIDE}{TIMEOUT}: raise "
+                    "it, or have the source read less in one batch"
+                )
+            return FencedError(f"Another producer has the transactional id {self._id}: {said}")
+        if _TOO_LARGE in said:
+            return WorldError(
+                f"{sentence}. For larger records raise {OVERRIDE}max.request.size and {OVERRIDE}buffer.memory, and "
+                "max.message.bytes of the topic"
+            )
+        if _DENIED in said:
+            return WorldError(
+                f"{sentence}. The sink needs WRITE on transactional id {self._id}, WRITE on the topics it writes to, "
+                f"and READ and WRITE on ledger topic {self._target.ledger}"
+            )
+        return UnreachableError(sentence) if "org.apache.kafka." in said else error
+
+
+class StagedTransaction:
+    """A batch in a transaction that is still to be committed."""
+
+    def __init__(self, writer: KafkaWriter, batch_id: int, producer: Any, began: float) -> None:
+        """``producer`` is None when there is nothing to write."""
+        self._writer = writer
+        self._batch_id = batch_id
+        self._producer = producer
+        self._began = began
+
+    def put_in_place(self) -> None:
+        """Commit, unless the ledger has the batch already or it has no row.
+
+        :raises FencedError: when another start has taken over.
+        :raises WorldError: when the cluster refused, or did not answer.
+        """
+        producer, self._producer = self._producer, None
+        if producer is not None:
+            self._writer.commit(producer, self._batch_id, self._began)
+
+    def drop(self) -> None:
+        """Give up what is not committed."""
+        producer, self._producer = self._producer, None
+        if producer is not None:
+            self._writer.abort(producer)
+
+
+class LedgerReader:
+    """Reads a partition of the ledger."""
+
+    def __init__(self, java: Any, target: KafkaTarget, part: KafkaPart) -> None:
+        self._java = java
+        self._target = target
+        self._partition = java.org.apache.kafka.common.TopicPartition(part.topic, part.partition)
+
+    def last(self, key: str, begin: int, end: int) -> str | None:
+        """The value of the last committed record with ``key`` from offset ``begin`` to before ``end``.
+
+        :raises UnreachableError: when the partition cannot be read to ``end`` in time.
+        """
+        deadline = time.monotonic() + LEDGER_LIMIT_S
+        with _Consumer(self._java, self._target, self._partition, "read_committed") as committed:
+            stable = committed.end()
+            if stable < end:
+                # Another task's transaction is open. Wait for its end only if it hides a record of this task.
+                with _Consumer(self._java, self._target, self._partition, "read_uncommitted") as uncommitted:
+                    if uncommitted.last(key, stable, end, deadline) is None:
+                        end = stable
+            upper, look = end, FIRST_LOOK
+            while upper > begin:
+                lower = max(begin, upper - look)
+                if (found := committed.last(key, lower, upper, deadline)) is not None:
+                    return found
+                upper, look = lower, look * 10
+        return None
+
+
+class _Consumer:
+    """A consumer of one partition, without a group."""
+
+    def __init__(self, java: Any, target: KafkaTarget, partition: Any, isolation: str) -> None:
+        self._java = java
+        self._target = target
+        self._partition = partition
+        known = java.org.apache.kafka.clients.consumer.ConsumerConfig.configNames()
+        properties = java.java.util.Properties()
+        deserializer = "org.apache.kafka.common.serialization.StringDeserializer"
+        ours = {
+            "isolation.level": isolation,
+            "allow.auto.create.topics": "false",
+            "enable.auto.commit": "false",
+            "auto.offset.reset": "earliest",
+            "max.poll.records": "10000",
+            "key.deserializer": deserializer,
+            "value.deserializer": deserializer,
+        }
+        for name, value in {**target.producer, **ours}.items():
+            if known.contains(name):
+                properties.setProperty(name, value)
+        self._client = java.org.apache.kafka.clients.consumer.KafkaConsumer(properties)
+        self._key_of = _key_of(java)
+        self._client.assign(java.java.util.Collections.singletonList(partition))
+
+    def __enter__(self) -> "_Consumer":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._client.close(self._java.java.time.Duration.ZERO)
+
+    def end(self) -> int:
+        """The offset after the last record that this consumer may see."""
+        ends = self._client.endOffsets(self._java.java.util.Collections.singletonList(self._partition))
+        return int(ends.get(self._partition))
+
+    def last(self, key: str, lower: int, upper: int, deadline: float) -> str | None:
+        """The value of the last record with ``key`` from ``lower`` to ``upper``, or of a later one."""
+        found: str | None = None
+        self._client.seek(self._partition, lower)
+        wait = self._java.java.time.Duration.ofMillis(POLL_MS)
+        # The position passes the marks of transactions too, which are no records.
+        while int(self._client.position(self._partition)) < upper:
+            if time.monotonic() > deadline:
+                raise UnreachableError(
+                    f"{self._target.where}: ledger {self._partition.toString()} could not be read from offset "
+                    f"{int(self._client.position(self._partition))} to {upper} within {LEDGER_LIMIT_S} s: the cluster "
+                    "does not answer, or the transaction of another task is open"
+                )
+            records = self._client.poll(wait).records(self._partition)
+            keys = self._java.java.util.ArrayList(records)
+            keys.replaceAll(self._key_of)
+            if (at := int(keys.lastIndexOf(key))) >= 0:
+                found = records.get(at).value() or ""
+        return found
+
+
+def _key_of(java: Any) -> Any:
+    """A function of Java that returns a record's key: a call from Python for each record would take a minute."""
+    record, invoke = java.org.apache.kafka.clients.consumer.ConsumerRecord._java_lang_class, java.java.lang.invoke
+    returns = invoke.MethodType.methodType(java.java.lang.Object._java_lang_class)
+    key = invoke.MethodHandles.publicLookup().findVirtual(record, "key", returns)
+    operator = java.java.util.function.UnaryOperator._java_lang_class
+    return invoke.MethodHandleProxies.asInterfaceInstance(operator, key)
+
+
+def transactional_id(target: KafkaTarget, lineage: TaskLineage) -> str:
+    """Of all starts of a task; tasks that share a ledger differ in it."""
+    return f"{target.ledger}-{lineage.task}"
+
+
+def make_topics(admin: KafkaAdmin, target: KafkaTarget) -> None:
+    """Create the topics that are missing and may be created.
+
+    :raises WorldError: when the cluster does not answer, or a topic is missing that may not be created.
+    """
+    absent = absent_topics(admin, target)
+    if target.topic is not None and target.topic in absent:
+        if target.creation is None:
+            raise WorldError(absence(target))
+        admin.create(target.topic, target.creation.partitions, target.creation.replication, target.creation.configs)
+    if target.ledger in absent:
+        admin.create(target.ledger, LEDGER_PARTITIONS, -1, LEDGER_CONFIGS)
+
+
+def absent_topics(admin: KafkaAdmin, target: KafkaTarget) -> tuple[str, ...]:
+    """Those of the target's topics that do not exist."""
+    try:
+        admin.partitions(sorted(target.topics))
+    except TopicAbsentError as error:
+        return error.topics
+    return ()
+
+
+def absence(target: KafkaTarget) -> str:
+    """What to do about a topic that does not exist."""
+    return (
+        f"{target.where} has no topic {target.topic}; create it, or set topic.creation.default.partitions and "
+        "topic.creation.default.replication.factor"
+    )
+
+
+def ledger_part(admin: KafkaAdmin, target: KafkaTarget, key: str) -> KafkaPart:
+    """The partition of the ledger in which a task's records are.
+
+    :raises WorldError: when the ledger's records would be deleted by age.
+    """
+    try:
+        parts = admin.partitions([target.ledger])
+    except TopicAbsentError as error:
+        raise UnreachableError(f"{target.where}: {error}; it was deleted just now") from error
+    if "compact" not in (policy := admin.config(target.ledger, "cleanup.policy")) or "delete" in policy:
+        raise WorldError(ledger_refusal(target, policy))
+    return parts[zlib.crc32(key.encode()) % len(parts)]
+
+
+def ledger_refusal(target: KafkaTarget, policy: str) -> str:
+    """What is wrong with a ledger topic that was created for something else."""
+    return (
+        f"{target.where}: topic {target.ledger} has cleanup.policy={policy} and must have compact to be a ledger. "
+        "Change that, or set ledger.topic to another topic"
+    )
+
+
+def spark_pool(java: Any) -> Any:
+    """Spark's pool of producers. Its writers of rows take their producer from there."""
+    return getattr(getattr(java.org.apache.spark.sql.kafka010.producer, "InternalKafkaProducerPool$"), "MODULE$")

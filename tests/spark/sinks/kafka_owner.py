@@ -1,0 +1,49 @@
+"""An owner of a task that writes to Kafka, as a process without Spark: it can be killed or stopped inside a batch.
+
+Arguments: the sink's keys as JSON, the folder of jars, the batch's number, the parent's process id.
+It takes over, says ``owns``, and at the next line on stdin stages the batch: it sends half of the rows, says
+``inside``, sends the rest at the next line, says ``staged``, and commits at the next. It says ``done``, or ``fenced``.
+"""
+
+import json
+import sys
+from pathlib import Path
+
+from coterie.spark.fence import FencedError
+from coterie.spark.sinks.kafka_writer import KafkaWriter
+from tests.spark.holder import end_with, say
+from tests.spark.sinks.kafka_jvm import Producers, running_jvm
+from tests.spark.sinks.kafka_rows import LINEAGE, ROWS, numbered, target_of
+
+
+def wait() -> None:
+    sys.stdin.readline()
+
+
+def inside() -> None:
+    say("inside")
+    wait()
+
+
+def main(keys: dict[str, str], jars: Path, batch_id: int) -> None:
+    with running_jvm(jars) as java:
+        writer = KafkaWriter(target_of(keys), LINEAGE, java, Producers(java))
+        try:
+            writer.take_over()
+            say("owns")
+            wait()
+            staged = writer.stage(batch_id, numbered(java, keys["topic"], batch_id * ROWS, inside))
+            say("staged")
+            wait()
+            staged.put_in_place()
+            say("done")
+            wait()
+        except FencedError:
+            say("fenced")
+        finally:
+            writer.close()
+
+
+if __name__ == "__main__":
+    end_with(int(sys.argv[4]))
+    main(json.loads(sys.argv[1]), Path(sys.argv[2]), int(sys.argv[3]))

@@ -1,0 +1,89 @@
+"""What the tests of the Kafka sink write: batches of numbered records, without Spark; and what a reader finds."""
+
+from collections.abc import Callable, Mapping
+from typing import Any, TypeAlias
+
+from confluent_kafka import Consumer, TopicPartition
+
+from coterie.nouns.jobs import ConnectorName, ConnectorTaskId
+from coterie.spark.end_config import SINK, EndConfig
+from coterie.spark.seams import TaskLineage
+from coterie.spark.sinks.kafka_target import KafkaTarget
+from coterie.spark.sinks.kafka_writer import KafkaWriter, Send
+
+TASK = ConnectorTaskId(ConnectorName("my/é"), 2)
+LINEAGE = TaskLineage(task=TASK, lineage="l")
+ROWS = 20
+"""Of a batch."""
+
+
+def target_of(keys: Mapping[str, str]) -> KafkaTarget:
+    return KafkaTarget.of(EndConfig(config=keys, prefix=SINK, is_prefix_optional=True))
+
+
+def numbered(java: Any, topic: str, first: int, halfway: Callable[[], None] = lambda: None) -> Callable[[], Send]:
+    """Sends the numbers from ``first`` on, and calls ``halfway`` when half of them are on the broker."""
+    record_of = java.org.apache.kafka.clients.producer.ProducerRecord
+
+    def send(producer: Any, properties: Any) -> None:
+        assert properties.get("transactional.id")
+        for number in range(first, first + ROWS):
+            if number == first + ROWS // 2:
+                producer.flush()
+                halfway()
+            sent = producer.send(record_of(topic, b"key", b"%d" % number))
+        producer.flush()
+        sent.get()
+
+    return lambda: send
+
+
+def write(writer: KafkaWriter, java: Any, topic: str, batch_id: int) -> None:
+    staged = writer.stage(batch_id, numbered(java, topic, batch_id * ROWS))
+    try:
+        staged.put_in_place()
+    finally:
+        staged.drop()
+
+
+def values(servers: str, topic: str, isolation: str = "read_committed") -> list[bytes | None]:
+    """The values of all records up to the last stable offset, or with ``read_uncommitted`` of all."""
+    return [value for _, value, _ in records(servers, topic, isolation)]
+
+
+Found: TypeAlias = tuple[bytes | None, bytes | None, list[tuple[str, str | bytes | None]]]
+"""Key, value and headers."""
+
+
+def records(servers: str, topic: str, isolation: str = "read_committed") -> list[Found]:
+    """The records of a topic, partition by partition."""
+    consumer = Consumer(
+        {
+            "bootstrap.servers": servers,
+            "group.id": "counts",
+            "isolation.level": isolation,
+            "enable.auto.commit": False,
+            "enable.partition.eof": True,
+            "fetch.wait.max.ms": 10,
+        }
+    )
+    found: list[Found] = []
+    try:
+        partitions = consumer.list_topics(topic, 30).topics[topic].partitions
+        for partition in partitions:
+            consumer.assign([TopicPartition(topic, partition, 0)])
+            while True:
+                message = consumer.poll(30)
+                assert message is not None, "the broker does not answer"
+                if message.error() is not None:
+                    break  # The end.
+                headers = message.headers() or []
+                assert isinstance(headers, list)
+                found.append((message.key(), message.value(), headers))
+    finally:
+        consumer.close()
+    return found
+
+
+def numbers(servers: str, topic: str, isolation: str = "read_committed") -> list[int]:
+    return sorted(int(value) for value in values(servers, topic, isolation) if value is not None)

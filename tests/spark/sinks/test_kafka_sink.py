@@ -1,0 +1,197 @@
+"""From files and Kafka into topics through real Spark; records are counted by a plain client."""
+
+import json
+from pathlib import Path
+
+import pytest
+from confluent_kafka import Producer
+from confluent_kafka.admin import AdminClient, NewTopic
+
+from coterie.spark.checkpoint import last_batch
+from coterie.spark.plugins import sink_end, source_end
+from coterie.spark.sources.files import FileSource
+from tests.kafka.embedded_broker import EmbeddedBroker
+from tests.ports import free_port
+from tests.spark.conftest import Rig, write_file
+from tests.spark.sinks.kafka_rows import records, values
+
+pytestmark = [pytest.mark.spark, pytest.mark.asyncio(loop_scope="session"), pytest.mark.timeout(300)]
+
+JSON = "org.apache.kafka.connect.json.JsonConverter"
+
+
+@pytest.fixture
+def servers(spark_jars: Path, rig: Rig, embedded_broker: EmbeddedBroker) -> str:
+    return embedded_broker.bootstrap_servers
+
+
+def config_of(rig: Rig, servers: str, folder: Path, topic: str, **changes: str) -> dict[str, str]:
+    """A source connector without a sink, as in Connect."""
+    return {
+        **{key: value for key, value in rig.config(folder).items() if not key.startswith("sink.")},
+        "topic": topic,
+        "value.converter": JSON,
+        "value.converter.schemas.enable": "false",
+        "producer.override.bootstrap.servers": servers,
+        "topic.creation.default.partitions": "3",
+        "topic.creation.default.replication.factor": "-1",
+    } | {key.replace("__", "."): value for key, value in changes.items()}
+
+
+def create(servers: str, topic: str, partitions: int = 1) -> None:
+    admin = AdminClient({"bootstrap.servers": servers})
+    for future in admin.create_topics([NewTopic(topic, partitions, 1)]).values():
+        future.result(30)
+
+
+def rows(servers: str, topic: str) -> list[int]:
+    if topic not in AdminClient({"bootstrap.servers": servers}).list_topics(timeout=30).topics:
+        return []
+    return sorted(json.loads(value)["row"] for value in values(servers, topic) if value is not None)
+
+
+@pytest.mark.parametrize("is_small", [True, False])
+async def test_rows_of_files_arrive_once_over_stops_and_replays(
+    rig: Rig, servers: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_small: bool
+) -> None:
+    monkeypatch.setattr(FileSource, "is_small", lambda *_: is_small)
+    topic = f"files-{is_small}"
+    config = config_of(rig, servers, tmp_path, topic, key__fields="distance", exactly__once__support="required")
+    assert await rig.runtime.validate(config, ()) == {}
+    for number in range(3):
+        write_file(tmp_path / "in", f"{number}.csv", [(number * 10 + i, None, i) for i in range(10)])
+        start = await rig.start(config, topic)
+        await rig.wait_until(lambda wanted=(number + 1) * 10: len(rows(servers, topic)) >= wanted)  # type: ignore[misc]
+        held = rig.spark_runtime.held(start.task)
+        await rig.runtime.stop(start.task, grace_ms=10_000)
+        assert held is not None
+        if number == 1:
+            # The last batch was committed in Kafka and not in the checkpoint, as after a kill at that point.
+            last = last_batch(held.path / "commits")
+            assert last == 1
+            (held.path / "commits" / str(last)).unlink()
+    assert rows(servers, topic) == list(range(30))
+    assert (b"3", b'{"row":13,"delay":null,"distance":3}', []) in records(servers, topic)
+
+
+async def test_records_are_copied_with_their_keys_headers_topics_and_partitions(
+    rig: Rig, servers: str, tmp_path: Path
+) -> None:
+    create(servers, "copied", 2)
+    producer = Producer({"bootstrap.servers": servers})
+    sent = [(b"k", b"\xff\0"), (None, b""), (b"", None)]
+    headers: list[tuple[str, str | bytes | None]] = [("h", b"\xfe"), ("n", None)]
+    for key, value in sent:
+        producer.produce("copied", value, key=key, partition=1, headers=headers)
+    assert producer.flush(30) == 0
+    create(servers, "copy", 2)
+    config = {
+        "connector.class": "KafkaSink",
+        "trigger.interval.ms": "0",
+        "source.topics": "copied",
+        "source.columns": "key,value,headers,partition,topic",
+        "source.consumer.override.bootstrap.servers": servers,
+        "value.converter": "org.apache.kafka.connect.converters.ByteArrayConverter",
+        "producer.override.bootstrap.servers": servers,
+        "transforms": "f",
+        "transforms.f.type": "Filter",
+        "transforms.f.condition": "partition = 1",
+    }
+    assert await rig.runtime.validate(config | {"topic": "copy"}, ()) == {}
+    # Without a topic, the rows name it: these are written behind those that they were read from.
+    start = await rig.start(config | {"source.max.offsets.per.trigger": "3"}, "copy")
+    await rig.wait_until(lambda: len(records(servers, "copied")) >= 6)
+    await rig.runtime.stop(start.task, grace_ms=10_000)
+    assert records(servers, "copied")[:6] == [(key, value, headers) for key, value in sent * 2]
+
+
+async def test_at_least_once_needs_no_ledger_and_is_refused_where_exactly_once_is_required(
+    rig: Rig, servers: str, tmp_path: Path
+) -> None:
+    weaker = {"delivery.guarantee": "at-least-once", "ledger.topic": "never-made"}
+    config = config_of(rig, servers, tmp_path, "weaker") | weaker
+    assert set(await rig.runtime.validate(config | {"exactly.once.support": "required"}, ())) == {
+        "exactly.once.support"
+    }
+    assert await rig.runtime.validate(config, ()) == {}
+    write_file(tmp_path / "in", "a.csv", [(i, None, i) for i in range(10)])
+    start = await rig.start(config, "weaker")
+    await rig.wait_until(lambda: len(rows(servers, "weaker")) >= 10)
+    await rig.runtime.stop(start.task, grace_ms=10_000)
+    assert rows(servers, "weaker") == list(range(10))
+    assert "never-made" not in AdminClient({"bootstrap.servers": servers}).list_topics(timeout=30).topics
+
+
+async def test_each_wrong_key_is_named(rig: Rig, servers: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    create(servers, "no-ledger")
+    override = "producer.override."
+    wrong: list[tuple[dict[str, str | None], str, str]] = [
+        ({"topic": None}, "topic.creation.default.partitions", "only the one that topic names is created"),
+        ({"topic.creation.default.partitions": None}, "topic.creation.default.partitions", "both must be set"),
+        ({"topic.creation.default.partitions": "0"}, "topic.creation.default.partitions", "-1"),
+        ({"value.converter": "AvroConverter"}, "value.converter", "JsonConverter"),
+        ({"key.fields": "row,delay"}, "key.fields", "only a JsonConverter makes one key of several columns"),
+        ({"delivery.guarantee": "at-most-once"}, "delivery.guarantee", "at-least-once, exactly-once"),
+        ({f"{override}transactional.id": "mine"}, f"{override}transactional.id", "is made of ledger.topic"),
+        ({f"{override}key.serializer": "x"}, f"{override}key.serializer", "key.converter says"),
+        ({f"{override}acks": "1"}, f"{override}acks", "needs acks=all; or set delivery.guarantee=at-least-once"),
+        ({f"{override}linger": "1"}, f"{override}linger", "Kafka's producer has no property linger"),
+        ({f"{override}transaction.timeout.ms": "1"}, f"{override}transaction.timeout.ms", "at least 1000"),
+        ({"ledger.topic": "no-ledger"}, "ledger.topic", "cleanup.policy=delete and must have compact"),
+        (
+            {f"{override}bootstrap.servers": f"127.0.0.1:{free_port()}"},
+            f"{override}bootstrap.servers",
+            "did not answer",
+        ),
+    ]
+    for changes, key, sentence in wrong:
+        config = {
+            name: value
+            for name, value in {**config_of(rig, servers, tmp_path, "wrong"), **changes}.items()
+            if value is not None
+        }
+        if sentence == "did not answer":
+            monkeypatch.setattr("coterie.spark.sources.kafka_client.LIMIT_MS", 500)
+        errors = await rig.runtime.validate(config, ())
+        assert set(errors) == {key}, changes
+        assert sentence in errors[key][0], changes
+    monkeypatch.undo()
+    config = {
+        name: value
+        for name, value in config_of(rig, servers, tmp_path, "wrong").items()
+        if not name.startswith("topic.creation.")
+    }
+    errors = await rig.runtime.validate(config, ())
+    assert "has no topic wrong; create it, or set topic.creation.default" in errors["topic"][0]
+
+
+async def test_rows_that_make_no_record_fail_the_task_with_the_column(rig: Rig, servers: str, tmp_path: Path) -> None:
+    write_file(tmp_path / "in", "a.csv", [(1, None, 1)])
+    for number, (changes, sentence) in enumerate(
+        [
+            ({"value.converter": "StringConverter"}, "Column row is no part of a record"),
+            ({"key.fields": "id"}, "key.fields: there is no column id; there are: row, delay, distance"),
+            ({"key.fields": "row", "key.converter": "ByteArrayConverter"}, "Column row has type bigint"),
+        ]
+    ):
+        start = await rig.start(config_of(rig, servers, tmp_path, "unfit") | changes, f"unfit-{number}")
+        died = await rig.end_of(start.task)
+        assert sentence in died.trace
+        assert not died.can_restart
+        await rig.runtime.stop(start.task, grace_ms=0)
+
+
+async def test_the_other_end_is_kafka_where_a_config_names_none(tmp_path: Path) -> None:
+    source = {"connector.class": "FileSource", "topic": "t", "value.converter": "StringConverter"}
+    end = sink_end(source, {})
+    assert end.plugin.__name__ == "KafkaSink"
+    assert end.config.key("value.converter") == "value.converter"
+    assert sink_end(source | {"sink.format": "json"}, {}).plugin.__name__ == "FileSink"
+    # Where both ends are Kafka, a key without a prefix belongs to the end that connector.class names.
+    sink = {"connector.class": "KafkaSink", "topic": "t", "value.converter": "StringConverter"}
+    assert source_end(sink, {}).plugin.__name__ == "KafkaSource"
+    assert source_end(sink, {}).config.key("value.converter") == "source.value.converter"
+    assert sink_end(sink, {}).config.key("value.converter") == "value.converter"
+    copied = {"connector.class": "KafkaSource", "topics": "t", "value.converter": "StringConverter"}
+    assert sink_end(copied, {}).config.key("value.converter") == "sink.value.converter"
+    assert source_end(copied, {}).config.key("value.converter") == "value.converter"

@@ -1,0 +1,454 @@
+"""A batch stands in a topic once for readers with read_committed, whichever owner dies, freezes or comes back."""
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from confluent_kafka import Producer
+from confluent_kafka.admin import AdminClient, NewTopic
+
+from coterie.nouns.errors import UnreachableError, WorldError
+from coterie.spark.fence import FencedError
+from coterie.spark.seams import TaskLineage
+from coterie.spark.sinks import kafka_writer
+from coterie.spark.sinks.kafka_writer import KafkaWriter
+from coterie.spark.sources.kafka_client import kafka_admin
+from tests.kafka.embedded_broker import EmbeddedBroker
+from tests.kafka.real_kafka import RealKafka
+from tests.ports import free_port
+from tests.spark.sinks.kafka_jvm import Producers
+from tests.spark.sinks.kafka_rows import LINEAGE, ROWS, numbered, numbers, records, target_of, values, write
+
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(120)]
+
+REPOSITORY = Path(__file__).parents[3]
+
+
+ON_BOTH = pytest.mark.parametrize(
+    "servers", ["embedded", pytest.param("kafka", marks=pytest.mark.kafka)], indirect=True
+)
+
+KILLED_ON_BOTH = pytest.mark.parametrize(
+    "servers", ["embedded", pytest.param("kafka", marks=[pytest.mark.kafka, pytest.mark.soak])], indirect=True
+)
+
+
+@pytest.fixture
+def servers(request: pytest.FixtureRequest) -> str:
+    """The embedded broker; for tests that are marked so a real Kafka too."""
+    kinds = {"embedded": "embedded_broker", "kafka": "real_kafka"}
+    broker = request.getfixturevalue(kinds[getattr(request, "param", "embedded")])
+    assert isinstance(broker, (EmbeddedBroker, RealKafka))
+    return broker.bootstrap_servers
+
+
+@pytest.fixture
+def keys(servers: str, request: pytest.FixtureRequest) -> dict[str, str]:
+    """Of a sink with a topic and a ledger that do not exist yet."""
+    name = f"t{abs(hash(request.node.nodeid))}"
+    return {
+        "topic": name,
+        "ledger.topic": f"{name}-ledger",
+        "producer.override.bootstrap.servers": servers,
+        "topic.creation.default.partitions": "1",
+        "topic.creation.default.replication.factor": "1",
+    }
+
+
+class Scene:
+    """A topic and owners of the task that writes to it."""
+
+    def __init__(self, keys: dict[str, str], java: Any, jars: Path, ended_by: contextlib.ExitStack) -> None:
+        self.keys = keys
+        self.java = java
+        self.topic = keys["topic"]
+        self.servers = keys["producer.override.bootstrap.servers"]
+        self._jars = jars
+        self._ended_by = ended_by
+
+    def own(self, lineage: TaskLineage = LINEAGE, kind: type[KafkaWriter] = KafkaWriter, **changes: str) -> KafkaWriter:
+        """Take over, with keys that differ."""
+        keys = self.keys | {key.replace("__", "."): value for key, value in changes.items()}
+        writer = kind(target_of(keys), lineage, self.java, Producers(self.java))
+        self._ended_by.callback(writer.close)
+        writer.take_over()
+        return writer
+
+    def write(self, writer: KafkaWriter, *batches: int) -> None:
+        for batch_id in batches:
+            write(writer, self.java, self.topic, batch_id)
+
+    def batch(self, batch_id: int) -> Callable[[], kafka_writer.Send]:
+        return numbered(self.java, self.topic, batch_id * ROWS)
+
+    def process(self, batch_id: int) -> "Process":
+        made = Process(self.keys, self._jars, batch_id)
+        self._ended_by.callback(made.end)
+        return made
+
+    def numbers(self, isolation: str = "read_committed") -> list[int]:
+        return numbers(self.servers, self.topic, isolation)
+
+
+class Process:
+    """One run of ``kafka_owner.py``, with its JVM in one process group."""
+
+    def __init__(self, keys: dict[str, str], jars: Path, batch_id: int) -> None:
+        words = [json.dumps(keys), str(jars), str(batch_id), str(os.getpid())]
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "tests.spark.sinks.kafka_owner", *words],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            start_new_session=True,
+            bufsize=1,
+            cwd=REPOSITORY,
+        )
+
+    def hear(self, word: str) -> None:
+        assert self.process.stdout is not None
+        assert self.process.stdout.readline().strip() == word
+
+    def go_on(self) -> None:
+        assert self.process.stdin is not None
+        self.process.stdin.write("\n")
+
+    def signal(self, number: int) -> None:
+        os.killpg(self.process.pid, number)
+
+    def end(self) -> None:
+        self.signal(signal.SIGKILL)
+        self.process.wait()
+        for pipe in (self.process.stdin, self.process.stdout):
+            assert pipe is not None
+            with contextlib.suppress(BrokenPipeError):
+                pipe.close()
+
+
+@pytest.fixture
+def scene(keys: dict[str, str], kafka_clients: Any, spark_jars: Path) -> Iterator[Scene]:
+    with contextlib.ExitStack() as stack:
+        yield Scene(keys, kafka_clients, spark_jars, stack)
+
+
+def rows(batches: int) -> list[int]:
+    return list(range(batches * ROWS))
+
+
+# -- once -------------------------------------------------------------------------------------------------------------
+
+
+@ON_BOTH
+def test_a_batch_is_seen_when_it_is_put_in_place_and_not_before(scene: Scene) -> None:
+    staged = scene.own().stage(0, scene.batch(0))
+    assert scene.numbers() == []
+    assert scene.numbers("read_uncommitted") == rows(1)
+    staged.put_in_place()
+    staged.drop()
+    assert scene.numbers() == rows(1)
+
+
+def test_a_staged_batch_that_is_dropped_leaves_nothing_and_can_be_staged_again(scene: Scene) -> None:
+    writer = scene.own()
+    writer.stage(0, scene.batch(0)).drop()
+    scene.write(writer, 0)
+    assert scene.numbers() == rows(1)
+
+
+@ON_BOTH
+def test_a_replay_writes_nothing_and_the_ledger_states_the_last_batch(scene: Scene) -> None:
+    for _ in range(2):
+        scene.write(scene.own(), 0, 1, 0)
+    assert scene.numbers() == rows(2)
+    assert records(scene.servers, scene.keys["ledger.topic"])[-1] == (
+        json.dumps(["my/é", 2]).encode(),
+        b'{"lineage": "l", "batch": 1}',
+        [],
+    )
+
+
+class WithoutLedger(KafkaWriter):
+    """A mutant that does not ask the ledger."""
+
+    def _has(self, batch_id: int) -> bool:
+        return False
+
+
+def test_without_the_ledger_a_replay_doubles_every_row(scene: Scene) -> None:
+    """So the test before can fail."""
+    for _ in range(2):
+        scene.write(scene.own(kind=WithoutLedger), 0)
+    assert len(scene.numbers()) == 2 * ROWS
+
+
+def test_a_batch_without_rows_makes_no_transaction(scene: Scene) -> None:
+    writer = scene.own()
+    staged = writer.stage(0, lambda: None)
+    staged.put_in_place()
+    staged.drop()
+    assert values(scene.servers, scene.keys["ledger.topic"]) == []
+
+
+def test_a_new_lineage_counts_its_batches_anew(scene: Scene) -> None:
+    """Not skipped by the numbers of the former one."""
+    scene.write(scene.own(), 0, 1)
+    scene.write(scene.own(replace(LINEAGE, lineage="next")), 0, 1)
+    assert scene.numbers() == sorted(rows(2) * 2)
+
+
+# -- owners -----------------------------------------------------------------------------------------------------------
+
+
+@ON_BOTH
+def test_an_owner_that_another_has_replaced_can_write_no_more(scene: Scene) -> None:
+    old = scene.own()
+    left = old.stage(0, scene.batch(0))
+    new = scene.own()
+    with pytest.raises(FencedError):
+        left.put_in_place()
+    left.drop()
+    with pytest.raises(FencedError):
+        scene.write(old, 0)
+    scene.write(new, 0, 1)
+    newest = scene.own()
+    with pytest.raises(FencedError):
+        scene.write(new, 2)
+    scene.write(newest, 2)
+    assert scene.numbers() == rows(3)
+
+
+class WithoutFence(KafkaWriter):
+    """A mutant whose starts have each an id of their own."""
+
+    made = 0
+
+    def __init__(self, *arguments: Any) -> None:
+        super().__init__(*arguments)
+        WithoutFence.made += 1
+        self._id += f"-{WithoutFence.made}"
+
+
+def test_without_the_fence_an_owner_that_was_replaced_doubles_its_batch(scene: Scene) -> None:
+    """So the test before can fail."""
+    left = scene.own(kind=WithoutFence).stage(0, scene.batch(0))
+    scene.write(scene.own(kind=WithoutFence), 0)
+    left.put_in_place()
+    assert len(scene.numbers()) == 2 * ROWS
+
+
+@ON_BOTH
+def test_two_owners_at_once_put_each_batch_in_place_once(scene: Scene) -> None:
+    """Take-overs of a live owner, in the midst of its batches, again and again."""
+    rounds, batches = 6, 3
+    writer = scene.own()
+
+    def write_until_fenced(writer: KafkaWriter, wanted: range) -> None:
+        with contextlib.suppress(FencedError):
+            scene.write(writer, *wanted)
+
+    for number in range(rounds):
+        wanted = range(number * batches, (number + 1) * batches)
+        old = threading.Thread(target=write_until_fenced, args=(writer, wanted))
+        old.start()
+        writer = scene.own()
+        # It replays what the old one may have written.
+        scene.write(writer, *wanted)
+        old.join()
+    assert scene.numbers() == rows(rounds * batches)
+
+
+# -- killed and stopped -----------------------------------------------------------------------------------------------
+
+
+@KILLED_ON_BOTH
+@pytest.mark.parametrize("point", ["owns", "inside", "staged", "done"])
+def test_an_owner_that_is_killed_leaves_a_batch_that_the_next_one_completes_once(scene: Scene, point: str) -> None:
+    """Before the transaction, inside it, before its commit and after it."""
+    scene.write(scene.own(), 0)
+    process = scene.process(1)
+    for word in ("owns", "inside", "staged", "done"):
+        process.hear(word)
+        if word == point:
+            break
+        process.go_on()
+    seen = {"owns": 1.0, "inside": 1.5, "staged": 2.0, "done": 2.0}[point]
+    assert len(scene.numbers("read_uncommitted")) == seen * ROWS, "the kill does not fall where it is to"
+    assert len(scene.numbers()) == (2 if point == "done" else 1) * ROWS
+    process.signal(signal.SIGKILL)
+    scene.write(scene.own(), 1, 2)
+    assert scene.numbers() == rows(3)
+
+
+@KILLED_ON_BOTH
+def test_an_owner_stopped_inside_its_transaction_is_fenced_when_it_goes_on(scene: Scene) -> None:
+    process = scene.process(0)
+    process.hear("owns")
+    process.go_on()
+    process.hear("inside")
+    process.signal(signal.SIGSTOP)
+    scene.write(scene.own(), 0)
+    process.signal(signal.SIGCONT)
+    process.go_on()
+    process.hear("fenced")
+    assert scene.numbers() == rows(1)
+
+
+# -- the ledger -------------------------------------------------------------------------------------------------------
+
+
+@contextlib.contextmanager
+def open_transaction(scene: Scene, key: bytes) -> Iterator[None]:
+    """Of another task, in the partition of the ledger of this one; it ends as its owner does."""
+    producer = Producer({"bootstrap.servers": scene.servers, "transactional.id": "another", "linger.ms": 0})
+    producer.init_transactions(30)
+    producer.begin_transaction()
+    producer.produce(scene.keys["ledger.topic"], b"{}", key=key, partition=ledger_partition(scene))
+    assert producer.flush(30) == 0
+    try:
+        yield
+    finally:
+        producer.abort_transaction(30)
+
+
+def ledger_partition(scene: Scene) -> int:
+    target = target_of(scene.keys)
+    with kafka_admin(target.producer, scene.java) as admin:
+        return kafka_writer.ledger_part(admin, target, json.dumps(["my/é", 2])).partition
+
+
+@ON_BOTH
+def test_a_record_above_another_tasks_open_transaction_is_waited_for(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The last stable offset is below it: a reader that stops there would write the batch again."""
+    writer = scene.own()
+    scene.write(writer, 0)
+    monkeypatch.setattr(kafka_writer, "LEDGER_LIMIT_S", 1)
+    with open_transaction(scene, b"another"):
+        scene.write(writer, 1)
+        with pytest.raises(UnreachableError, match="the transaction of another task is open"):
+            scene.own()
+    scene.write(scene.own(), 1)
+    assert scene.numbers() == rows(2)
+
+
+def test_another_tasks_open_transaction_is_not_waited_for_where_it_hides_nothing(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    scene.write(scene.own(), 0)
+    monkeypatch.setattr(kafka_writer, "LEDGER_LIMIT_S", 1)
+    with open_transaction(scene, b"another"):
+        scene.write(scene.own(), 0, 1)
+    assert scene.numbers() == rows(2)
+
+
+def test_the_last_record_of_a_task_is_found_however_far_from_the_end_it_is(scene: Scene) -> None:
+    scene.write(scene.own(), 0)
+    producer, partition = Producer({"bootstrap.servers": scene.servers}), ledger_partition(scene)
+    for number in range(kafka_writer.FIRST_LOOK * 3):
+        producer.produce(scene.keys["ledger.topic"], b"{}", key=b"%d" % number, partition=partition)
+    assert producer.flush(30) == 0
+    scene.write(scene.own(), 0, 1)
+    assert scene.numbers() == rows(2)
+
+
+def test_a_topic_that_is_no_ledger_is_refused(scene: Scene) -> None:
+    admin = AdminClient({"bootstrap.servers": scene.servers})
+    for future in admin.create_topics([NewTopic(scene.keys["ledger.topic"], 1, 1)]).values():
+        future.result(30)
+    with pytest.raises(WorldError, match=r"has cleanup\.policy=delete and must have compact"):
+        scene.own()
+
+
+def test_a_record_in_the_ledger_that_is_not_ours_is_named(scene: Scene) -> None:
+    scene.own()
+    producer = Producer({"bootstrap.servers": scene.servers})
+    key = json.dumps(["my/é", 2]).encode()
+    producer.produce(scene.keys["ledger.topic"], b"what is this?", key=key, partition=ledger_partition(scene))
+    assert producer.flush(30) == 0
+    with pytest.raises(WorldError, match="is not of the Kafka sink: 'what is this"):
+        scene.own()
+
+
+# -- what a cluster refuses -------------------------------------------------------------------------------------------
+
+
+@ON_BOTH
+def test_a_transaction_that_takes_too_long_names_the_key(scene: Scene) -> None:
+    writer = scene.own(producer__override__transaction__timeout__ms="1000")
+    staged = writer.stage(0, scene.batch(0))
+    threading.Event().wait(1.1)
+    # The broker aborts the transaction some seconds later; here the next start does.
+    scene.own()
+    with pytest.raises(UnreachableError) as caught:
+        staged.put_in_place()
+    assert "longer than the 1000 ms of producer.override.transaction.timeout.ms: raise it" in str(caught.value)
+
+
+def test_a_record_that_is_too_large_names_the_keys_and_leaves_nothing_open(scene: Scene) -> None:
+    writer = scene.own()
+    record_of = scene.java.org.apache.kafka.clients.producer.ProducerRecord
+
+    def send(producer: Any, _: Any) -> None:
+        producer.send(record_of(scene.topic, b"small"))
+        producer.send(record_of(scene.topic, b"x" * (2 << 20))).get()
+
+    with pytest.raises(WorldError) as caught:
+        writer.stage(0, lambda: send)
+    assert not isinstance(caught.value, UnreachableError)
+    assert "raise producer.override.max.request.size and producer.override.buffer.memory" in str(caught.value)
+    scene.write(scene.own(), 0)
+    assert scene.numbers() == rows(1)
+
+
+def test_a_topic_that_is_absent_is_named_unless_it_may_be_created(scene: Scene) -> None:
+    creation = {key: value for key, value in scene.keys.items() if key.startswith("topic.creation.")}
+    for key in creation:
+        del scene.keys[key]
+    with pytest.raises(WorldError, match=rf"has no topic {scene.topic}; create it, or set topic\.creation"):
+        scene.own()
+    scene.keys |= creation
+    scene.own()
+
+
+def test_a_cluster_that_is_away_is_named(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("coterie.spark.sources.kafka_client.LIMIT_MS", 500)
+    servers = f"127.0.0.1:{free_port()}"
+    with pytest.raises(WorldError, match=f"Kafka at {servers} did not answer"):
+        scene.own(producer__override__bootstrap__servers=servers)
+
+
+def test_close_ends_a_batch_on_another_thread(scene: Scene) -> None:
+    writer = scene.own()
+    inside, may_go_on = threading.Event(), threading.Event()
+
+    def halfway() -> None:
+        inside.set()
+        may_go_on.wait(30)
+
+    caught: list[Exception] = []
+
+    def stage() -> None:
+        try:
+            writer.stage(0, numbered(scene.java, scene.topic, 0, halfway))
+        except (FencedError, WorldError) as error:
+            caught.append(error)
+
+    thread = threading.Thread(target=stage)
+    thread.start()
+    assert inside.wait(30)
+    writer.close()
+    may_go_on.set()
+    thread.join(30)
+    assert [type(error) for error in caught] == [FencedError]
+    scene.write(scene.own(), 0)
+    assert scene.numbers() == rows(1)
