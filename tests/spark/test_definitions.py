@@ -28,6 +28,7 @@ CONNECTORS = [
     {"connector.class": "FileSource", "sink.format": "noop"},
     {"connector.class": "RateSource", "sink.class": "FileSink"},
     {"connector.class": "FileSink", "source.class": "RateSource"},
+    {"connector.class": "DeltaSink", "source.class": "RateSource"},
     {"connector.class": "PostgresSink", "source.class": "RateSource"},
     {"connector.class": "FileSink", "value.converter": "JsonConverter"},
     {"connector.class": "RateSource", "topic": "t"},

@@ -11,6 +11,7 @@ from coterie.nouns.errors import ConfigError
 from coterie.spark.end_config import SINK, SOURCE, EndConfig
 from coterie.spark.paths import SINK_GROUP, SOURCE_GROUP
 from coterie.spark.seams import Sink, Source
+from coterie.spark.sinks.delta import DeltaSink
 from coterie.spark.sinks.file_writers import FORMATS
 from coterie.spark.sinks.files import FileSink
 from coterie.spark.sinks.kafka import KafkaSink
@@ -27,7 +28,7 @@ ENTRY_POINTS = "coterie.connectors"
 """The group of entry points under which a package offers its sources: alias = class."""
 
 SINKS: Mapping[str, type[Sink]] = {
-    sink.__name__: sink for sink in (FileSink, KafkaSink, NoopSink, PostgresSink, SparkSink)
+    sink.__name__: sink for sink in (DeltaSink, FileSink, KafkaSink, NoopSink, PostgresSink, SparkSink)
 }
 """Every sink, by its class name."""
 SINK_BY_FORMAT: Mapping[str, type[Sink]] = {

@@ -1,0 +1,49 @@
+"""What a Delta table says of a config of the Delta sink when it is validated."""
+
+from pyspark.sql import SparkSession
+
+from coterie.nouns.errors import UnreachableError
+from coterie.spark.end_config import EndConfig
+from coterie.spark.jars import missing
+from coterie.spark.sinks.delta_columns import Layout
+from coterie.spark.sinks.delta_table import table_at
+from coterie.spark.sinks.delta_target import DeltaTarget
+
+
+def errors_at_table(spark: SparkSession, config: EndConfig) -> dict[str, list[str]]:
+    """Errors by the user's key, for a config whose keys are valid."""
+    target = DeltaTarget.of(config)
+    try:
+        layout = table_at(target.path).look()
+    except UnreachableError as error:
+        return config.error("path", str(error))
+    if layout is None:
+        if not target.auto_create:
+            return config.error("path", "There is no Delta table; create the table, or set auto.create=true")
+        if target.path.is_dir() and any(not entry.name.startswith(("_", ".")) for entry in target.path.iterdir()):
+            return config.error("path", "The folder has other files, and a Delta table wants one of its own")
+    elif found := _at_table(target, layout, config):
+        return found
+    if target.is_upsert and (lacking := missing(spark, "delta")):
+        return config.error("insert.mode", f"An upsert too large for the driver is merged by Spark. {lacking}")
+    if layout is not None and layout.only_spark and (lacking := missing(spark, "delta")):
+        return config.error("path", f"Only Spark can write to this table: {layout.only_spark}. {lacking}")
+    return {}
+
+
+def _at_table(target: DeltaTarget, layout: Layout, config: EndConfig) -> dict[str, list[str]]:
+    if target.is_upsert and layout.is_append_only:
+        return config.error("insert.mode", "The table has delta.appendOnly=true; use insert, or unset the property")
+    if layout.columns is None:
+        return {}
+    for name in target.key_columns:
+        if name not in layout.columns.names:
+            return config.error(
+                "pk.fields", f"The table has no column {name}; there are: {', '.join(sorted(layout.columns.names))}"
+            )
+    if target.partition_columns and target.partition_columns != layout.partition_columns:
+        return config.error(
+            "partition.field.name",
+            f"The table is partitioned by: {', '.join(layout.partition_columns) or 'nothing'}; drop the key",
+        )
+    return {}

@@ -1,0 +1,199 @@
+"""What a Delta table looks like, by its schema and protocol: which rows fit, and whether only Spark can write to it."""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from pyspark.sql.types import (
+    ArrayType,
+    BinaryType,
+    BooleanType,
+    ByteType,
+    CharType,
+    DataType,
+    DateType,
+    DecimalType,
+    DoubleType,
+    FloatType,
+    IntegerType,
+    LongType,
+    MapType,
+    ShortType,
+    StringType,
+    StructType,
+    TimestampNTZType,
+    TimestampType,
+    VarcharType,
+)
+
+from coterie.nouns.errors import WorldError
+
+WHOLE_NUMBERS = (ByteType, ShortType, IntegerType, LongType)
+PARTITION_TYPES = (*WHOLE_NUMBERS, StringType, DateType, BooleanType)
+"""Types of partition columns whose values pyarrow and Spark write into names of folders in one form, Delta's."""
+
+_PLAIN = (
+    *PARTITION_TYPES,
+    BinaryType,
+    CharType,
+    DecimalType,
+    DoubleType,
+    FloatType,
+    TimestampNTZType,
+    TimestampType,
+    VarcharType,
+)
+_FORBIDDEN = " ,;{}()\n\t="
+"""In names of columns, without column mapping."""
+_NULLABLE = ("nullable", "containsNull", "valueContainsNull")
+_WRITER_FEATURES = {"appendOnly", "invariants", "timestampNtz"}
+"""Table features that a plain append keeps to. Of ``invariants``, only tables that have none are written plainly."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Layout:
+    """What a writer has to know of a table; two versions of a table with equal layouts take the same files."""
+
+    columns: StructType | None
+    """None when deltalake cannot read the table's metadata."""
+    partition_columns: tuple[str, ...]
+    is_append_only: bool
+    only_spark: str | None
+    """Why only Spark's Delta can write to the table; None when plain Parquet files can be added."""
+
+    @classmethod
+    def of(
+        cls,
+        *,
+        schema: str,
+        partition_columns: Sequence[str],
+        configuration: Mapping[str, str],
+        writer_version: int,
+        writer_features: Sequence[str],
+    ) -> "Layout":
+        """``schema`` is Delta's JSON; the rest is Delta's metadata and protocol."""
+        tree = json.loads(schema)
+        columns = StructType.fromJson(tree)
+        return cls(
+            columns=columns,
+            partition_columns=tuple(partition_columns),
+            is_append_only=configuration.get("delta.appendOnly", "").lower() == "true",
+            only_spark=_unknown_feature(writer_version, writer_features)
+            or _constraint(tree)
+            or _odd_partition(columns, partition_columns),
+        )
+
+
+def _unknown_feature(version: int, features: Sequence[str]) -> str | None:
+    if version <= 2:
+        return None
+    if version < 7:
+        return f"its writer version is {version}"
+    unknown = sorted(set(features) - _WRITER_FEATURES)
+    return f"it has the table feature {unknown[0]}" if unknown else None
+
+
+def _constraint(node: Any) -> str | None:
+    """A rule of a column that a plain append would not keep to: NOT NULL, an invariant, a generated or default value,
+    a length."""
+    if isinstance(node, list):
+        return next((found for item in node if (found := _constraint(item))), None)
+    if not isinstance(node, dict):
+        return None
+    name = node.get("name", "")
+    if any(node.get(word) is False for word in _NULLABLE):
+        return f"column {name} is NOT NULL" if name else "it has an array or a map without nulls"
+    if rules := sorted(set(node.get("metadata", {})) - {"comment"}):
+        return f"column {name} has {rules[0]}"
+    return _constraint([value for key, value in node.items() if key != "metadata"])
+
+
+def _odd_partition(columns: StructType, partition_columns: Sequence[str]) -> str | None:
+    odd = [name for name in partition_columns if not isinstance(columns[name].dataType, PARTITION_TYPES)]
+    return f"its partition column {odd[0]} has type {columns[odd[0]].dataType.simpleString()}" if odd else None
+
+
+def schema_for(rows: StructType, partition_columns: Sequence[str]) -> str:
+    """The schema of a new table for ``rows``, as Delta's JSON. Each column may be null.
+
+    :raises WorldError: when a column has a name or a type that no column of a Delta table can have.
+    """
+    for field in rows.fields:
+        if any(sign in field.name for sign in _FORBIDDEN):
+            raise WorldError(
+                f"Column {field.name!r} cannot be created in a Delta table: its name has a space or one of ,;{{}}()=; "
+                "rename the column"
+            )
+        if not _is_plain(field.dataType):
+            raise WorldError(
+                f"Column {field.name} has type {field.dataType.simpleString()}, which the sink creates in no Delta "
+                "table; cast the column or drop it"
+            )
+    for name in partition_columns:
+        if name not in rows.names:
+            raise WorldError(f"The rows have no column {name}, which partition.field.name names; {_has(rows)}")
+        if not isinstance(rows[name].dataType, PARTITION_TYPES):
+            raise WorldError(
+                f"Column {name} has type {rows[name].dataType.simpleString()}, and partition.field.name takes text, "
+                "whole numbers, dates and booleans; cast the column"
+            )
+    if set(rows.names) == set(partition_columns):
+        raise WorldError("partition.field.name names all columns of the rows; leave one out")
+    return json.dumps(_nullable(json.loads(rows.json())))
+
+
+def _is_plain(type_: DataType) -> bool:
+    match type_:
+        case StructType():
+            return all(_is_plain(field.dataType) for field in type_.fields)
+        case ArrayType():
+            return _is_plain(type_.elementType)
+        case MapType():
+            return _is_plain(type_.keyType) and _is_plain(type_.valueType)
+        case _:
+            return isinstance(type_, _PLAIN)
+
+
+def check_fit(where: str, layout: Layout, rows: StructType, key_columns: Sequence[str]) -> None:
+    """:raises WorldError: when rows of this schema do not fit into the table; names the column."""
+    for name in key_columns:
+        if name not in rows.names:
+            raise WorldError(f"The rows have no column {name}, which pk.fields names; {_has(rows)}")
+    if layout.is_append_only and key_columns:
+        raise WorldError(f"{where} has delta.appendOnly=true; set insert.mode=insert, or unset the property")
+    if layout.columns is None:
+        return
+    types = {field.name: field.dataType for field in layout.columns.fields}
+    for field in rows.fields:
+        if (type_ := types.get(field.name)) is None:
+            raise WorldError(
+                f"{where} has no column {field.name} ({field.dataType.simpleString()}); add the column to the table, "
+                f"or drop it from the rows. The table has: {', '.join(sorted(types))}"
+            )
+        if _shape(type_) != _shape(field.dataType):
+            raise WorldError(
+                f"Column {field.name} of {where} has type {type_.simpleString()}, and the rows have "
+                f"{field.dataType.simpleString()}; cast the column, or change the table"
+            )
+    for name in layout.partition_columns:
+        if name not in rows.names:
+            raise WorldError(f"{where} is partitioned by {name}, and the rows have no such column; {_has(rows)}")
+
+
+def _has(rows: StructType) -> str:
+    return f"they have: {', '.join(rows.names)}"
+
+
+def _shape(type_: DataType) -> Any:
+    """A type without what does not matter to a writer: whether values may be null, and comments."""
+    return _nullable(json.loads(type_.json()))
+
+
+def _nullable(node: Any) -> Any:
+    if isinstance(node, list):
+        return [_nullable(item) for item in node]
+    if not isinstance(node, dict):
+        return node
+    free: dict[str, Any] = dict.fromkeys(_NULLABLE, True) | {"metadata": {}}
+    return {key: free[key] if key in free else _nullable(value) for key, value in node.items()}

@@ -1,0 +1,114 @@
+"""Parquet files of a batch, written beside a Delta table's own, and how its log describes them."""
+
+import json
+import time
+import uuid
+from collections.abc import Iterator, Mapping, Sequence
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+from urllib.parse import unquote
+
+import pyarrow as pa
+import pyarrow.dataset
+import pyarrow.parquet
+from deltalake.transaction import AddAction
+from pyspark.sql import DataFrame
+from pyspark.sql.types import DataType, DateType, StringType, StructType, TimestampType
+
+from coterie.spark.sinks.delta_columns import WHOLE_NUMBERS
+
+_NULL = "__HIVE_DEFAULT_PARTITION__"
+_TEXT_MAX = 32
+"""Longest text that is given as a smallest or largest value."""
+
+
+def write_small(rows: pa.Table, folder: Path, partition_columns: Sequence[str]) -> None:
+    """Write rows in the driver's memory as Parquet files below ``folder``, which is empty."""
+    if not rows.num_rows:
+        return
+    if not partition_columns:
+        pyarrow.parquet.write_table(rows, folder / "part-0.parquet")
+        return
+    schema = pa.schema([rows.schema.field(name) for name in partition_columns])
+    pyarrow.dataset.write_dataset(
+        rows,
+        folder,
+        basename_template="part-{i}.parquet",
+        format="parquet",
+        partitioning=pyarrow.dataset.partitioning(schema, flavor="hive"),
+        max_partitions=rows.num_rows,
+        existing_data_behavior="overwrite_or_ignore",
+    )
+
+
+def write_large(rows: DataFrame, folder: Path, partition_columns: Sequence[str]) -> None:
+    """Have Spark write rows as Parquet files below ``folder``."""
+    # The session is the query's own. Spark's default, INT96, has no statistics.
+    rows.sparkSession.conf.set("spark.sql.parquet.outputTimestampType", "TIMESTAMP_MICROS")
+    writer = rows.write.mode("append")
+    if partition_columns:
+        writer = writer.partitionBy(*partition_columns)
+    writer.parquet(str(folder))
+
+
+def described(folder: Path, columns: StructType) -> Iterator[tuple[Path, AddAction]]:
+    """Each file with rows below ``folder``, and the action that adds it to the table under a fresh name."""
+    types = {field.name: field.dataType for field in columns.fields}
+    for path in sorted(folder.rglob("part-*")):
+        footer = pyarrow.parquet.read_metadata(path)
+        if footer.num_rows:
+            stat = path.stat()
+            yield (
+                path,
+                AddAction(
+                    path=f"part-{uuid.uuid4()}.snappy.parquet",
+                    size=stat.st_size,
+                    partition_values=_partition(path.parent.relative_to(folder)),
+                    modification_time=time.time_ns() // 1_000_000,
+                    data_change=True,
+                    stats=json.dumps(_statistics(footer, types)),
+                ),
+            )
+
+
+def _partition(folder: Path) -> dict[str, str | None]:
+    """The values that the names of folders hold, as in ``day=2026-01-01/city=Z%C3%BCrich``."""
+    pairs = (part.split("=", 1) for part in folder.parts)
+    return {unquote(name): None if value in (_NULL, "") else unquote(value) for name, value in pairs}
+
+
+def _statistics(footer: Any, types: Mapping[str, DataType]) -> dict[str, Any]:
+    """What readers skip files by: smallest and largest values of columns for which these are exact."""
+    smallest: dict[str, Any] = {}
+    largest: dict[str, Any] = {}
+    nulls: dict[str, int] = {}
+    for index in range(footer.num_columns):
+        groups = [footer.row_group(group).column(index) for group in range(footer.num_row_groups)]
+        name = groups[0].path_in_schema
+        known = [group.statistics for group in groups]
+        if name not in types or not all(known):
+            continue
+        if all(one.has_null_count for one in known):
+            nulls[name] = sum(one.null_count for one in known)
+        bounds = [one for one in known if one.has_min_max]
+        if not bounds or any(not one.has_min_max and one.num_values for one in known):
+            continue
+        low = _json_of(min(one.min for one in bounds), types[name])
+        high = _json_of(max(one.max for one in bounds), types[name])
+        if low is not None and high is not None:
+            smallest[name], largest[name] = low, high
+    return {"numRecords": footer.num_rows, "minValues": smallest, "maxValues": largest, "nullCount": nulls}
+
+
+def _json_of(value: Any, type_: DataType) -> Any:
+    """``value`` in the log's form; None when it has no exact one."""
+    match type_:
+        case TimestampType() if isinstance(value, datetime):
+            return value.replace(tzinfo=None).isoformat(timespec="microseconds") + "Z"
+        case DateType():
+            return value.isoformat()
+        case StringType() if isinstance(value, str) and len(value) <= _TEXT_MAX:
+            return value
+        case _:
+            return value if isinstance(type_, WHOLE_NUMBERS) else None

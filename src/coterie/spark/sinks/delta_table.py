@@ -1,0 +1,186 @@
+"""``Table``: a Delta table as deltalake knows it. A commit holds the rows of a batch and the batch's number.
+
+Theory of operation. Delta's log has an action ``txn``: an application's id and a version. The application is one
+lineage of one task, the version is the batch. A commit of a batch is made so::
+
+    bring the snapshot up to date
+    the last version of the application in this snapshot >= batch: the batch is there; stop
+    commit file actions and txn as the version of the table that follows this snapshot
+    another commit has that version: again, from the start
+
+The look and the commit have one snapshot, and deltalake may not try a commit again by itself
+(``max_commit_retries=0``): then it fails as soon as any other commit came after the snapshot. So of two owners of a
+task, a frozen one that wakes among them, only the first commits a batch. Delta itself compares no versions.
+
+The tasks of this process share one ``Table`` for each path: the list of a table's files is in memory once, and these
+tasks commit one after another instead of failing by each other's commits.
+"""
+
+import logging
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import TypeAlias
+from weakref import WeakValueDictionary
+
+import pyarrow as pa
+import pyarrow.compute
+from deltalake import CommitProperties, DeltaTable, Schema, Transaction
+from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundError
+from pyspark.sql.types import StructType
+
+from coterie.nouns.errors import UnreachableError
+from coterie.spark.sinks.delta_columns import Layout, schema_for
+from coterie.spark.sinks.delta_target import LOG
+
+log = logging.getLogger(__name__)
+
+Act: TypeAlias = Callable[[DeltaTable, CommitProperties], None]
+"""Makes one commit on top of the table's snapshot, with these properties."""
+
+PATIENCE_S = 120
+"""How long a batch is tried again while other commits come first."""
+
+
+class Table:
+    """A Delta table. Safe on any thread."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._lock = threading.RLock()
+        """Held from a look to the commit that rests on it."""
+        self._opened: DeltaTable | None = None
+        self._log_inode = 0
+
+    def look(self) -> Layout | None:
+        """The table as it is now; None when there is none.
+
+        :raises UnreachableError: when its log cannot be read.
+        """
+        with self._lock:
+            try:
+                table = self._up_to_date()
+            except TableNotFoundError:
+                self._opened = None
+                return None
+            except DeltaError as error:
+                self._opened = None
+                return Layout(columns=None, partition_columns=(), is_append_only=False, only_spark=words_of(error))
+            except OSError as error:
+                self._opened = None
+                raise UnreachableError(f"The log of Delta table {self.path} cannot be read: {error}") from error
+            metadata, protocol = table.metadata(), table.protocol()
+            return Layout.of(
+                schema=table.schema().to_json(),
+                partition_columns=metadata.partition_columns,
+                configuration=metadata.configuration,
+                writer_version=protocol.min_writer_version,
+                writer_features=protocol.writer_features or (),
+            )
+
+    def _up_to_date(self) -> DeltaTable:
+        folder = self.path / LOG
+        try:
+            inode = folder.stat().st_ino
+        except FileNotFoundError:
+            raise TableNotFoundError from None
+        table = self._opened
+        # A table that was removed and made again has another log; it must not be taken for a later version.
+        if table is None or inode != self._log_inode or not (folder / f"{table.version():020}.json").exists():
+            table = DeltaTable(str(self.path))
+            self._opened, self._log_inode = table, inode
+        else:
+            table.update_incremental()
+        return table
+
+    def create(self, rows: StructType, partition_columns: tuple[str, ...]) -> None:
+        """Create the table for ``rows`` unless another task does so first.
+
+        :raises WorldError: when no Delta table has such columns, or the folder cannot be written.
+        """
+        schema = Schema.from_json(schema_for(rows, partition_columns))
+        # Tried again by deltalake, a creation that came second would give the table another schema, as its version 1.
+        once = CommitProperties(max_commit_retries=0)
+        try:
+            DeltaTable.create(
+                str(self.path), schema, mode="ignore", partition_by=list(partition_columns), commit_properties=once
+            )
+        except (DeltaError, OSError) as error:
+            if self.look() is None:
+                raise UnreachableError(f"Delta table {self.path} cannot be created: {words_of(error)}") from error
+
+    def has(self, application: str, batch_id: int) -> bool:
+        """Whether a batch was in the table at the last look."""
+        with self._lock:
+            return self._opened is not None and _is_there(self._opened, application, batch_id)
+
+    def commit(self, application: str, batch_id: int, layout: Layout, act: Act) -> None:
+        """Have ``act`` make one commit of a batch, unless the table has the batch.
+
+        :raises UnreachableError: when the table has another layout now, or the commit fails.
+        """
+        give_up = time.monotonic() + PATIENCE_S
+        failure: Exception | None = None
+        with self._lock:
+            while True:
+                found = self.look()
+                table = self._opened
+                # A commit may stand although it was answered with an error: of a checkpoint that follows it, say.
+                if table is not None and _is_there(table, application, batch_id):
+                    return
+                if table is None or found != layout:
+                    raise UnreachableError(
+                        f"Delta table {self.path} was changed or removed while batch {batch_id} was written"
+                    )
+                if failure is not None and (not isinstance(failure, CommitFailedError) or time.monotonic() > give_up):
+                    raise UnreachableError(
+                        f"Delta table {self.path}: the commit of batch {batch_id} failed: {words_of(failure)}"
+                    ) from failure
+                batch = Transaction(application, batch_id, time.time_ns() // 1_000_000)
+                try:
+                    act(table, CommitProperties(max_commit_retries=0, app_transactions=[batch]))
+                    return
+                except (DeltaError, OSError) as error:
+                    failure = error
+
+    def size_bytes(self) -> int:
+        """The sizes of the table's files together, as of the last look."""
+        with self._lock:
+            if self._opened is None:
+                return 0
+            files = pa.table(self._opened.get_add_actions())
+            return pyarrow.compute.sum(files.column("size_bytes")).as_py() or 0
+
+    def compact(self) -> None:
+        """Make few large files of many small ones. Readers see the same rows, and no commit of a batch is in its way.
+
+        :raises DeltaError, OSError: when it fails.
+        """
+        # Not under the lock: it takes long. deltalake itself lays the commit on top of those that came meanwhile.
+        found = DeltaTable(str(self.path)).optimize.compact(max_concurrent_tasks=1)
+        log.info("%s: %s small files were made into %s", self.path, found["numFilesRemoved"], found["numFilesAdded"])
+
+
+def _is_there(table: DeltaTable, application: str, batch_id: int) -> bool:
+    last = table.transaction_version(application)
+    return last is not None and last >= batch_id
+
+
+_tables: WeakValueDictionary[Path, Table] = WeakValueDictionary()
+_tables_lock = threading.Lock()
+
+
+def table_at(path: Path) -> Table:
+    """The table of this process at ``path``."""
+    with _tables_lock:
+        table = _tables.get(path)
+        if table is None:
+            table = _tables[path] = Table(path)
+        return table
+
+
+def words_of(error: Exception) -> str:
+    """The first line of what deltalake says."""
+    lines = str(error).strip().splitlines()
+    return lines[0] if lines else type(error).__name__

@@ -1,0 +1,167 @@
+"""The keys of the Delta sink, by the names of Connect's sinks where they mean the same; and ``DeltaTarget``."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from coterie.config.definition import (
+    Check,
+    Definition,
+    Importance,
+    Key,
+    Type,
+    Width,
+    as_list,
+    at_least,
+    one_of,
+)
+from coterie.nouns.errors import ConfigError
+from coterie.spark.end_config import EndConfig
+from coterie.spark.paths import SINK_GROUP, as_path, local_file_path
+
+LOG = "_delta_log"
+"""The folder of a table in which its commits are."""
+
+
+def _columns(value: str) -> str | None:
+    columns = as_list(value)
+    is_fine = all(columns) and len(set(columns)) == len(columns)
+    return None if is_fine else "Must be names of columns between commas, each once"
+
+
+def _only_false(refusal: str) -> Check:
+    return lambda value: None if value.lower() == "false" else refusal
+
+
+def _key(
+    name: str, type_: Type, documentation: str, label: str, *, default: str = "", check: Check | None = None
+) -> Key:
+    return Key(
+        name=name,
+        type=type_,
+        documentation=documentation,
+        default=default,
+        check=check,
+        group=SINK_GROUP,
+        width=Width.MEDIUM,
+        display_name=label,
+    )
+
+
+DEFINITION = Definition(
+    (
+        Key(
+            name="path",
+            type=Type.STRING,
+            documentation="The folder of the Delta table, on the file system that all workers share.",
+            importance=Importance.HIGH,
+            check=local_file_path,
+            group=SINK_GROUP,
+            width=Width.LONG,
+            display_name="Table folder",
+        ),
+        _key(
+            "insert.mode",
+            Type.STRING,
+            "insert appends rows; upsert replaces the row that has the same values in pk.fields.",
+            "Insert mode",
+            default="insert",
+            check=one_of(("insert", "upsert")),
+        ),
+        _key(
+            "pk.fields",
+            Type.LIST,
+            "With insert.mode=upsert, the columns that tell rows apart.",
+            "Key columns",
+            check=_columns,
+        ),
+        _key(
+            "delete.enabled",
+            Type.BOOLEAN,
+            "Only false: rows are never deleted.",
+            "Enable deletes",
+            default="false",
+            check=_only_false("Records with a null value do not reach a sink yet; set false"),
+        ),
+        _key(
+            "auto.create",
+            Type.BOOLEAN,
+            "Whether a missing table is created from the columns of the first batch.",
+            "Auto-create",
+            default="false",
+        ),
+        _key(
+            "auto.evolve",
+            Type.BOOLEAN,
+            "Only false: the columns of a table are never changed.",
+            "Auto-evolve",
+            default="false",
+            check=_only_false("Columns are not added to a table; add them yourself and set false"),
+        ),
+        _key(
+            "partition.field.name",
+            Type.LIST,
+            "The columns by which a table that the sink creates is partitioned.",
+            "Partition columns",
+            check=_columns,
+        ),
+        _key(
+            "optimize.interval.batches",
+            Type.INT,
+            "After how many batches task 0 makes few large files of many small ones; 0 means never.",
+            "Optimize interval (batches)",
+            default="1000",
+            check=at_least(0),
+        ),
+    )
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeltaTarget:
+    """A Delta table and how a task writes to it."""
+
+    path: Path
+    is_upsert: bool
+    key_columns: tuple[str, ...]
+    """Empty unless ``is_upsert``."""
+    auto_create: bool
+    partition_columns: tuple[str, ...]
+    """Of a table that the sink creates."""
+    optimize_interval: int
+    """Batches; 0 means never."""
+
+    @classmethod
+    def of(cls, config: EndConfig) -> "DeltaTarget":
+        """:raises ConfigError: when a value is not valid; names its key."""
+        is_upsert = config.read(DEFINITION, "insert.mode", str) == "upsert"
+        key_columns = config.read(DEFINITION, "pk.fields", tuple)
+        partition_columns = config.read(DEFINITION, "partition.field.name", tuple)
+        auto_create = config.read(DEFINITION, "auto.create", bool)
+        if is_upsert and not key_columns:
+            raise config.refused("insert.mode", "upsert needs pk.fields: the columns that tell rows apart")
+        if key_columns and not is_upsert:
+            raise config.refused("pk.fields", "insert.mode=insert has no key; set insert.mode=upsert or drop pk.fields")
+        if partition_columns and not auto_create:
+            raise config.refused("partition.field.name", "only a table that the sink creates: set auto.create=true")
+        return cls(
+            path=as_path(config.read(DEFINITION, "path", str)),
+            is_upsert=is_upsert,
+            key_columns=key_columns,
+            auto_create=auto_create,
+            partition_columns=partition_columns,
+            optimize_interval=config.read(DEFINITION, "optimize.interval.batches", int),
+        )
+
+    @property
+    def where(self) -> str:
+        """The table, for messages."""
+        return f"Delta table {self.path}"
+
+
+def errors_of(config: EndConfig) -> dict[str, list[str]]:
+    """What keys that are valid one by one do wrong together, by the user's key."""
+    try:
+        DeltaTarget.of(config)
+    except ConfigError as error:
+        return {key: list(sentences) for key, sentences in error.errors.items()}
+    return {}

@@ -1,0 +1,56 @@
+"""What the tests of the Delta sink write and read: batches of numbered rows as Arrow, without Spark."""
+
+from collections.abc import Callable, Mapping
+from functools import partial
+from pathlib import Path
+
+import pyarrow as pa
+from deltalake import DeltaTable
+from pyspark.sql.types import LongType, StringType, StructField, StructType
+
+from coterie.nouns.jobs import ConnectorName, ConnectorTaskId
+from coterie.spark.end_config import SINK, EndConfig
+from coterie.spark.seams import TaskLineage
+from coterie.spark.sinks.delta_files import write_small
+from coterie.spark.sinks.delta_target import DeltaTarget
+from coterie.spark.sinks.delta_writer import DeltaWriter
+
+LINEAGE = TaskLineage(task=ConnectorTaskId(ConnectorName("my/é"), 2), lineage="l")
+SCHEMA = StructType([StructField("row", LongType()), StructField("text", StringType())])
+ROWS = 100
+"""Of a batch."""
+
+
+def arrow(first: int, count: int) -> pa.Table:
+    rows = range(first, first + count)
+    return pa.table({"row": pa.array(rows, pa.int64()), "text": [f"text {row}" for row in rows]})
+
+
+def target_of(path: Path, keys: Mapping[str, str]) -> DeltaTarget:
+    config = {"path": str(path), "auto.create": "true", **keys}
+    return DeltaTarget.of(EndConfig(config=config, prefix=SINK, is_prefix_optional=True))
+
+
+def write(writer: DeltaWriter, batch_id: int) -> None:
+    """Rows of a batch, through all steps."""
+    append(writer, batch_id, SCHEMA, partial(write_small, arrow(batch_id * ROWS, ROWS), partition_columns=()))
+
+
+def append(writer: DeltaWriter, batch_id: int, schema: StructType, files: Callable[[Path], None]) -> None:
+    staged = writer.stage_files(batch_id, writer.fitting(schema), files)
+    try:
+        staged.put_in_place()
+    finally:
+        staged.drop()
+
+
+def rows_of(path: Path, column: str = "row") -> list[object]:
+    """What a reader without Spark finds, sorted; nothing where there is no table."""
+    if not DeltaTable.is_deltatable(str(path)):
+        return []
+    return sorted(DeltaTable(str(path)).to_pyarrow_table(columns=[column])[column].to_pylist())
+
+
+def versions(path: Path) -> int:
+    """How many commits the table has had."""
+    return DeltaTable(str(path)).version() + 1

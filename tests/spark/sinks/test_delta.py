@@ -1,0 +1,279 @@
+"""From files into Delta tables through real Spark; rows are counted by deltalake."""
+
+import sys
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from deltalake import DeltaTable
+from pyspark.sql import DataFrame, SparkSession
+
+from coterie.nouns.errors import WorldError
+from coterie.nouns.jobs import ConnectorTaskId
+from coterie.spark.checkpoint import last_batch
+from coterie.spark.seams import SMALL_BATCH_BYTES, Batch, TaskLineage
+from coterie.spark.sinks import delta_spark
+from coterie.spark.sinks.delta_files import write_large, write_small
+from coterie.spark.sinks.delta_table import table_at
+from coterie.spark.sinks.delta_writer import DeltaWriter, StagedForSpark, StagedMerge, StagedNothing
+from tests.spark.conftest import Rig, write_file
+from tests.spark.sinks.delta_rows import LINEAGE, rows_of, target_of, versions
+
+pytestmark = [pytest.mark.spark, pytest.mark.asyncio(loop_scope="session"), pytest.mark.timeout(300)]
+
+LARGE = 300_000
+"""Rows of a batch that does not leave whole through the driver."""
+
+
+def config_of(rig: Rig, folder: Path, **changes: str) -> dict[str, str]:
+    config = {key: value for key, value in rig.config(folder).items() if not key.startswith("sink.")}
+    config |= {"sink.class": "DeltaSink", "sink.path": str(folder / "table"), "sink.auto.create": "true"}
+    return config | {key.replace("__", "."): value for key, value in changes.items()}
+
+
+@pytest.fixture
+def spark(rig: Rig, spark_jars: Path) -> SparkSession:
+    return rig.spark_runtime._living().spark.newSession()
+
+
+# -- through a task ---------------------------------------------------------------------------------------------------
+
+
+async def test_rows_of_files_arrive_once_over_stops_starts_and_replays(rig: Rig, tmp_path: Path) -> None:
+    """A stop without grace, and checkpoints as they are after a kill before ``commits/N``."""
+    config = config_of(rig, tmp_path, exactly__once__support="required")
+    assert await rig.runtime.validate(config, ()) == {}
+    table = tmp_path / "table"
+    for number in range(4):
+        write_file(tmp_path / "in", f"{number}.csv", [(number * 10 + i, None, i) for i in range(10)])
+        start = await rig.start(config, "to-delta")
+        held = rig.spark_runtime.held(start.task)
+        assert held is not None
+        await rig.wait_until(lambda wanted=(number + 1) * 10: len(rows_of(table)) >= wanted)  # type: ignore[misc]
+        await rig.wait_until(lambda wanted=number, path=held.path: last_batch(path / "commits") == wanted)  # type: ignore[misc]
+        await rig.runtime.stop(start.task, grace_ms=10_000 if number % 2 else 0)
+        (held.path / "commits" / str(number)).unlink()
+    assert rows_of(table) == list(range(40))
+    assert versions(table) == 5
+
+
+async def test_a_batch_too_large_for_the_driver_is_written_by_spark_and_committed_like_a_small_one(
+    rig: Rig, tmp_path: Path
+) -> None:
+    table = tmp_path / "table"
+    config = config_of(rig, tmp_path, sink__partition__field__name="distance", source__max__files__per__trigger="1")
+    write_file(tmp_path / "in", "a.csv", [(row, 1.0, 0) for row in range(10)])
+    start = await rig.start(config, "large-to-delta")
+    await rig.wait_until(lambda: len(rows_of(table)) == 10)
+    path = write_file(tmp_path / "in", "b.csv", [(row, 1 / 3, row % 3) for row in range(10, LARGE)])
+    assert path.stat().st_size > SMALL_BATCH_BYTES
+    await rig.wait_until(lambda: versions(table) == 3)
+    await rig.runtime.stop(start.task, grace_ms=10_000)
+    assert rows_of(table) == list(range(LARGE))
+    assert rows_of(table, "distance")[-1] == 2
+
+
+async def test_a_row_that_the_table_refuses_fails_the_task_and_names_the_column(rig: Rig, tmp_path: Path) -> None:
+    table = tmp_path / "table"
+    DeltaTable.create(str(table), pa.schema({"row": pa.int64(), "distance": pa.int32()}))
+    write_file(tmp_path / "in", "a.csv", [(1, 1.0, 1)])
+    start = await rig.start(config_of(rig, tmp_path), "refused-by-delta")
+    died = await rig.end_of(start.task)
+    assert died.is_held
+    assert f"Delta table {table} has no column delay (double); add the column" in died.trace
+    await rig.runtime.stop(start.task, grace_ms=0)
+
+
+@pytest.mark.parametrize(
+    ("changes", "key", "words"),
+    [
+        ({"sink.path": "table"}, "sink.path", "A relative path is another folder on each worker"),
+        ({"sink.path": "s3://bucket/table"}, "sink.path", "Only paths of this machine's file system"),
+        ({"sink.path": "{folder}/in"}, "sink.path", "The folder has other files"),
+        ({"sink.auto.create": "false"}, "sink.path", "set auto.create=true"),
+        ({"sink.insert.mode": "update"}, "sink.insert.mode", "insert, upsert"),
+        ({"sink.insert.mode": "upsert"}, "sink.insert.mode", "upsert needs pk.fields"),
+        ({"sink.pk.fields": "row"}, "sink.pk.fields", "set insert.mode=upsert"),
+        ({"sink.pk.fields": "row,row"}, "sink.pk.fields", "each once"),
+        ({"sink.delete.enabled": "true"}, "sink.delete.enabled", "set false"),
+        ({"sink.auto.evolve": "true"}, "sink.auto.evolve", "set false"),
+        ({"sink.optimize.interval.batches": "-1"}, "sink.optimize.interval.batches", "at least 0"),
+        ({"sink.option.x": "y"}, "sink.option.x", "Unknown"),
+    ],
+)
+async def test_what_cannot_be_had_is_refused_by_key(
+    rig: Rig, tmp_path: Path, changes: dict[str, str], key: str, words: str
+) -> None:
+    write_file(tmp_path / "in", "a.csv", [(1, 1.0, 1)])
+    changes = {name: value.format(folder=tmp_path) for name, value in changes.items()}
+    errors = await rig.runtime.validate(config_of(rig, tmp_path) | changes, ())
+    assert set(errors) == {key}
+    assert words in errors[key][0]
+
+
+async def test_keys_that_do_not_fit_the_table_are_refused(rig: Rig, tmp_path: Path) -> None:
+    schema = pa.schema({"row": pa.int64(), "delay": pa.float64(), "distance": pa.int32()})
+    table = DeltaTable.create(str(tmp_path / "table"), schema, partition_by="distance")
+    upsert = {"sink.insert.mode": "upsert", "sink.pk.fields": "row"}
+    config = config_of(rig, tmp_path)
+    assert await rig.runtime.validate(config | {"sink.partition.field.name": "distance"}, ()) == {}
+    errors = await rig.runtime.validate(config | {"sink.partition.field.name": "row"}, ())
+    assert "is partitioned by: distance" in errors["sink.partition.field.name"][0]
+    errors = await rig.runtime.validate(config | upsert | {"sink.pk.fields": "id"}, ())
+    assert "has no column id; there are: delay, distance, row" in errors["sink.pk.fields"][0]
+    table.alter.set_table_properties({"delta.appendOnly": "true"})
+    errors = await rig.runtime.validate(config | upsert, ())
+    assert "delta.appendOnly=true" in errors["sink.insert.mode"][0]
+
+
+async def test_without_deltalake_validate_and_start_name_the_extra(
+    rig: Rig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "deltalake", None)
+    config = config_of(rig, tmp_path)
+    errors = await rig.runtime.validate(config, ())
+    assert "pip install 'coterie[delta]'" in errors["sink.path"][0]
+    start = await rig.start(config, "without-deltalake")
+    died = await rig.end_of(start.task)
+    assert "pip install 'coterie[delta]'" in died.trace
+    await rig.runtime.stop(start.task, grace_ms=0)
+
+
+# -- writers of one table ---------------------------------------------------------------------------------------------
+
+
+def batch_of(rows: DataFrame, batch_id: int, *, is_small: bool) -> Batch:
+    return Batch(lineage=LINEAGE, batch_id=batch_id, rows=rows, is_small=is_small)
+
+
+def put(writer: DeltaWriter, batch: Batch) -> type[object]:
+    """Which way the batch went."""
+    staged = writer.stage(batch)
+    staged.put_in_place()
+    staged.drop()
+    return type(staged)
+
+
+async def test_the_three_writers_of_a_table_share_one_ledger(spark: SparkSession, tmp_path: Path) -> None:
+    """Batches of one task go by each writer in turn, and each is replayed by each of the others."""
+    path = tmp_path / "table"
+    writer = DeltaWriter(target_of(path, {}), LINEAGE)
+    application = "my/é-2/l"
+
+    def rows(batch_id: int) -> DataFrame:
+        return spark.range(batch_id * 10, batch_id * 10 + 10).selectExpr("id AS row", "string(id) AS text")
+
+    def by_spark(batch_id: int) -> None:
+        delta_spark.write(rows(batch_id), path, application, batch_id, ())
+
+    def by_files(batch_id: int, *, is_small: bool) -> None:
+        layout = writer.fitting(rows(batch_id).schema)
+        table = rows(batch_id)
+
+        def files(out: Path) -> None:
+            if is_small:
+                write_small(table.toArrow(), out, ())
+            else:
+                write_large(table, out, ())
+
+        writer.stage_files(batch_id, layout, files).put_in_place()
+
+    ways: list[Callable[[int], None]] = [partial(by_files, is_small=True), by_spark, partial(by_files, is_small=False)]
+    for batch_id, first in enumerate(ways):
+        first(batch_id)
+        for way in ways:
+            way(batch_id)
+    assert rows_of(path) == list(range(30))
+    assert versions(path) == 4
+    assert DeltaTable(str(path)).transaction_version(application) == 2
+    assert put(writer, batch_of(rows(2), 2, is_small=True)) is StagedNothing
+
+
+ONLY_SPARK = {
+    "column row is NOT NULL": "(row BIGINT NOT NULL, text STRING) USING delta",
+    "generatedColumns": "(row BIGINT, text STRING, twice BIGINT GENERATED ALWAYS AS (row * 2)) USING delta",
+    "columnMapping": "(row BIGINT, text STRING) USING delta TBLPROPERTIES ('delta.columnMapping.mode' = 'name')",
+    "deletionVectors": "(row BIGINT, text STRING) USING delta TBLPROPERTIES ('delta.enableDeletionVectors' = 'true')",
+}
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("why", ONLY_SPARK)
+async def test_tables_that_only_spark_can_write_to_get_each_batch_once(
+    spark: SparkSession, tmp_path: Path, why: str
+) -> None:
+    path = tmp_path / "table"
+    spark.sql(f"CREATE TABLE delta.`{path}` {ONLY_SPARK[why]}")
+    writer = DeltaWriter(target_of(path, {}), LINEAGE)
+    rows = spark.range(10).selectExpr("id AS row", "string(id) AS text")
+    layout = table_at(path).look()
+    assert layout is not None
+    assert why in (layout.only_spark or "")
+    staged = StagedForSpark(batch_of(rows, 0, is_small=True), target_of(path, {}), "my/é-2/l")
+    for _ in range(2):
+        staged.put_in_place()
+    assert put(writer, batch_of(rows, 1, is_small=True)) is StagedForSpark
+    found = [row[0] for row in spark.read.format("delta").load(str(path)).select("row").collect()]
+    assert sorted(found) == sorted([*range(10)] * 2)
+
+
+@pytest.mark.soak
+async def test_an_upsert_by_spark_and_one_by_deltalake_leave_the_same_rows(spark: SparkSession, tmp_path: Path) -> None:
+    keys = {"insert.mode": "upsert", "pk.fields": "row"}
+    path = tmp_path / "table"
+    writer = DeltaWriter(target_of(path, keys), LINEAGE)
+
+    def rows(*pairs: tuple[int | None, str]) -> DataFrame:
+        return spark.createDataFrame(list(pairs), "row BIGINT, text STRING").coalesce(1)
+
+    ways = []
+    for batch_id, (is_small, batch) in enumerate(
+        [
+            (True, rows((3, "a"), (1, "b"), (3, "c"))),
+            (False, rows((1, "d"), (2, "e"), (2, "f"))),
+            (True, rows((2, "g"), (4, "h"))),
+            (False, rows((4, "i"), (4, "j"))),
+        ]
+    ):
+        ways.append(put(writer, batch_of(batch, batch_id, is_small=is_small)))
+        assert put(writer, batch_of(batch, batch_id, is_small=not is_small)) is StagedNothing
+    assert ways == [StagedMerge, StagedForSpark] * 2
+    assert DeltaTable(str(path)).to_pyarrow_table().sort_by("row").to_pylist() == [
+        {"row": 1, "text": "d"},
+        {"row": 2, "text": "g"},
+        {"row": 3, "text": "c"},
+        {"row": 4, "text": "j"},
+    ]
+    with pytest.raises(WorldError, match="Column row is null, and pk"):
+        put(writer, batch_of(rows((None, "k")), 4, is_small=False))
+
+
+@pytest.mark.soak
+async def test_an_upsert_by_spark_is_not_repeated(spark: SparkSession, tmp_path: Path) -> None:
+    """A merge that inserts: a replay that looked nowhere would change the rows that others changed meanwhile."""
+    keys = {"insert.mode": "upsert", "pk.fields": "row"}
+    path = tmp_path / "table"
+    writer = DeltaWriter(target_of(path, keys), LINEAGE)
+    one = spark.createDataFrame([(1, "old")], "row BIGINT, text STRING")
+    writer.fitting(one.schema)
+    staged = StagedForSpark(batch_of(one, 0, is_small=False), target_of(path, keys), "my/é-2/l")
+    staged.put_in_place()
+    other = DeltaWriter(target_of(path, keys), replace(LINEAGE, lineage="other"))
+    other.stage_merge(0, other.fitting(one.schema), pa.table({"row": [1], "text": ["new"]})).put_in_place()
+    staged.put_in_place()
+    assert rows_of(path, "text") == ["new"]
+
+
+async def test_every_so_many_batches_task_0_compacts_the_table(spark: SparkSession, tmp_path: Path) -> None:
+    path = tmp_path / "table"
+    rows = spark.range(3).selectExpr("id AS row", "string(id) AS text")
+    for number, files in ((1, 9), (0, 3)):
+        lineage = TaskLineage(task=ConnectorTaskId(LINEAGE.task.connector, number), lineage=str(number))
+        writer = DeltaWriter(target_of(path, {"optimize.interval.batches": "4"}), lineage)
+        for batch_id in range(9 if number else 10):
+            put(writer, replace(batch_of(rows, batch_id, is_small=True), lineage=lineage))
+        assert len(DeltaTable(str(path)).file_uris()) == files
+    assert len(rows_of(path)) == 19 * 3

@@ -1,0 +1,448 @@
+"""A batch is in a real Delta table once, whichever owner dies, freezes or comes back."""
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from datetime import UTC, date, datetime, timedelta
+from functools import partial
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from deltalake import CommitProperties, DeltaTable, Transaction
+from pyspark.sql.types import (
+    BooleanType,
+    DateType,
+    DoubleType,
+    IntegerType,
+    LongType,
+    MapType,
+    NullType,
+    StringType,
+    StructField,
+    StructType,
+    TimestampType,
+)
+
+from coterie.nouns.errors import UnreachableError, WorldError
+from coterie.spark.fence import FencedError
+from coterie.spark.sinks.delta_columns import Layout
+from coterie.spark.sinks.delta_files import write_small
+from coterie.spark.sinks.delta_table import Act, table_at
+from coterie.spark.sinks.delta_writer import STAGING, DeltaWriter
+from tests.spark.sinks.delta_rows import LINEAGE, ROWS, SCHEMA, append, arrow, rows_of, target_of, versions, write
+
+REPOSITORY = Path(__file__).parents[3]
+
+
+def numbers(batches: int) -> list[int]:
+    return list(range(batches * ROWS))
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    """A folder for a table, with a name that is not a URL's."""
+    return tmp_path / "a table 100% é"
+
+
+@pytest.fixture
+def own(path: Path) -> Callable[..., DeltaWriter]:
+    """Take over, with keys that differ."""
+
+    def owner(kind: type[DeltaWriter] = DeltaWriter, *, at: Path = path, **changes: str) -> DeltaWriter:
+        writer = kind(target_of(at, {key.replace("__", "."): value for key, value in changes.items()}), LINEAGE)
+        writer.sweep()
+        return writer
+
+    return owner
+
+
+@pytest.fixture
+def elsewhere(path: Path) -> Path:
+    """Another name of the same folder, so that the one process has two views of the table as two processes have."""
+    path.mkdir()
+    link = path.with_name("link")
+    link.symlink_to(path)
+    return link
+
+
+def at_once(run: Callable[[DeltaWriter], object], writers: Sequence[DeltaWriter]) -> None:
+    with ThreadPoolExecutor(len(writers)) as threads:
+        list(threads.map(run, writers))
+
+
+class Process:
+    """One run of ``delta_owner.py``."""
+
+    def __init__(self, path: Path, batch_id: int) -> None:
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "tests.spark.sinks.delta_owner", str(path), str(batch_id), str(os.getpid())],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            start_new_session=True,
+            bufsize=1,
+            cwd=REPOSITORY,
+        )
+
+    def hear(self, word: str) -> None:
+        assert self.process.stdout is not None
+        assert self.process.stdout.readline().strip() == word
+
+    def go_on(self) -> None:
+        assert self.process.stdin is not None
+        self.process.stdin.write("\n")
+
+    def end(self) -> None:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self.process.pid, signal.SIGKILL)
+        self.process.wait()
+        for pipe in (self.process.stdin, self.process.stdout):
+            assert pipe is not None
+            with contextlib.suppress(BrokenPipeError):
+                pipe.close()
+
+
+@pytest.fixture
+def process(path: Path) -> Iterator[Process]:
+    started = Process(path, 0)
+    yield started
+    started.end()
+
+
+# -- once -------------------------------------------------------------------------------------------------------------
+
+
+def test_a_batch_is_seen_when_it_is_put_in_place_and_not_before(path: Path, own: Callable[..., DeltaWriter]) -> None:
+    writer = own()
+    staged = writer.stage_files(0, writer.fitting(SCHEMA), partial(write_small, arrow(0, ROWS), partition_columns=()))
+    assert rows_of(path) == []
+    staged.put_in_place()
+    staged.drop()
+    assert rows_of(path) == numbers(1)
+    assert list((path / STAGING).iterdir()) == []
+
+
+def test_a_replay_writes_nothing_and_another_lineage_counts_its_own_batches(
+    path: Path, own: Callable[..., DeltaWriter]
+) -> None:
+    for _ in range(2):
+        writer = own()
+        write(writer, 0)
+        write(writer, 1)
+        write(writer, 0)
+    assert rows_of(path) == numbers(2)
+    assert versions(path) == 3
+    assert DeltaTable(str(path)).transaction_version("my/é-2/l") == 1
+    write(DeltaWriter(target_of(path, {}), replace(LINEAGE, lineage="m")), 0)
+    assert len(rows_of(path)) == 3 * ROWS
+
+
+class WithoutTransaction(DeltaWriter):
+    """A mutant whose commits do not hold the batch's number."""
+
+    def commit(self, batch_id: int, layout: Layout, act: Act) -> None:
+        super().commit(batch_id, layout, lambda table, _: act(table, CommitProperties(max_commit_retries=0)))
+
+
+class WithoutLook(DeltaWriter):
+    """A mutant that gives the number to deltalake and does not look for it."""
+
+    def commit(self, batch_id: int, layout: Layout, act: Act) -> None:
+        batch = Transaction(self._application, batch_id)
+        act(DeltaTable(str(self._target.path)), CommitProperties(max_commit_retries=0, app_transactions=[batch]))
+
+
+@pytest.mark.parametrize("mutant", [WithoutTransaction, WithoutLook])
+def test_without_the_ledger_a_replay_doubles_every_row(
+    path: Path, own: Callable[..., DeltaWriter], mutant: type[DeltaWriter]
+) -> None:
+    """So the test before can fail; and deltalake does not refuse a batch because of its number."""
+    for _ in range(2):
+        write(own(mutant), 0)
+    assert len(rows_of(path)) == 2 * ROWS
+
+
+def test_of_two_owners_at_once_the_first_commits_each_batch(
+    path: Path, elsewhere: Path, own: Callable[..., DeltaWriter]
+) -> None:
+    one, other = own(), own(at=elsewhere)
+    write(one, 0)
+
+    def run(writer: DeltaWriter) -> None:
+        for batch_id in range(20):
+            write(writer, batch_id)
+
+    at_once(run, (one, other))
+    assert rows_of(path) == numbers(20)
+    assert versions(path) == 21
+
+
+def test_tasks_of_several_workers_that_commit_at_once_lose_nothing(
+    path: Path, elsewhere: Path, own: Callable[..., DeltaWriter]
+) -> None:
+    write(own(), 0)
+    tasks = [
+        DeltaWriter(target_of(at, {}), replace(LINEAGE, lineage=f"{at.name} {number}"))
+        for number in range(2)
+        for at in (path, elsewhere)
+    ]
+
+    def run(writer: DeltaWriter) -> None:
+        for batch_id in range(10):
+            write(writer, batch_id)
+
+    at_once(run, tasks)
+    assert len(rows_of(path)) == ROWS + len(tasks) * 10 * ROWS
+
+
+# -- owners that die or freeze ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("point", ["owns", "inside", "staged", "looked", "committed"])
+def test_an_owner_that_is_killed_at_a_point_loses_and_doubles_nothing(
+    path: Path, own: Callable[..., DeltaWriter], process: Process, point: str
+) -> None:
+    """Before the batch, inside its files, before the look, before the commit, and after it."""
+    for word in ("owns", "inside", "staged", "looked", "committed"):
+        process.hear(word)
+        if word == point:
+            break
+        process.go_on()
+    assert rows_of(path) == (numbers(1) if point == "committed" else [])
+    process.process.kill()
+    process.process.wait()
+    writer = own()
+    write(writer, 0)
+    assert rows_of(path) == numbers(1)
+    assert list((path / STAGING).iterdir()) == []
+
+
+def test_an_owner_stopped_between_the_look_and_the_commit_doubles_nothing_when_it_goes_on(
+    path: Path, own: Callable[..., DeltaWriter], process: Process
+) -> None:
+    for word in ("owns", "inside", "staged", "looked"):
+        process.hear(word)
+        if word != "looked":
+            process.go_on()
+    os.kill(process.process.pid, signal.SIGSTOP)
+    new = own()
+    write(new, 0)
+    write(new, 1)
+    os.kill(process.process.pid, signal.SIGCONT)
+    process.go_on()
+    # Its commit fails, and it looks again.
+    process.hear("done")
+    assert rows_of(path) == numbers(2)
+    DeltaTable(str(path)).vacuum(0, dry_run=False, enforce_retention_duration=False, full=True)
+    assert len(list(path.glob("part-*"))) == 2, "VACUUM leaves the files of a commit that failed"
+
+
+def test_an_owner_whose_files_are_swept_commits_nothing(path: Path, own: Callable[..., DeltaWriter]) -> None:
+    old = own()
+    staged = old.stage_files(0, old.fitting(SCHEMA), partial(write_small, arrow(0, ROWS), partition_columns=()))
+    new = own()
+    with pytest.raises(FencedError):
+        staged.put_in_place()
+    staged.drop()
+    assert rows_of(path) == []
+    write(new, 0)
+    assert rows_of(path) == numbers(1)
+
+
+# -- the table --------------------------------------------------------------------------------------------------------
+
+
+def test_what_others_do_to_the_table_harms_no_batch(path: Path, own: Callable[..., DeltaWriter]) -> None:
+    writer = own()
+    for batch_id in range(4):
+        write(writer, batch_id)
+        other = DeltaTable(str(path))
+        other.optimize.compact()
+        other.create_checkpoint()
+        other.vacuum(0, dry_run=False, enforce_retention_duration=False, full=True)
+        other.cleanup_metadata()
+        write(writer, batch_id)
+    write(own(), 3)
+    assert rows_of(path) == numbers(4)
+    assert len(DeltaTable(str(path)).file_uris()) == 1
+
+
+def test_a_table_that_was_changed_under_a_batch_is_looked_at_again(path: Path, own: Callable[..., DeltaWriter]) -> None:
+    writer = own()
+    write(writer, 0)
+    files = partial(write_small, arrow(ROWS, ROWS), partition_columns=())
+    staged = writer.stage_files(1, writer.fitting(SCHEMA), files)
+    DeltaTable(str(path)).alter.set_table_properties({"delta.appendOnly": "true"})
+    with pytest.raises(UnreachableError, match="was changed or removed while batch 1 was written"):
+        staged.put_in_place()
+    write(writer, 1)
+    assert rows_of(path) == numbers(2)
+
+
+def test_a_table_that_was_removed_and_made_again_is_another_table(path: Path, own: Callable[..., DeltaWriter]) -> None:
+    writer = own()
+    for batch_id in range(3):
+        write(writer, batch_id)
+    path.rename(path.with_name("away"))
+    write(writer, 3)
+    assert rows_of(path) == list(range(3 * ROWS, 4 * ROWS))
+    assert versions(path) == 2
+
+
+def test_two_tasks_that_find_no_table_create_one(path: Path, elsewhere: Path, own: Callable[..., DeltaWriter]) -> None:
+    at_once(lambda writer: writer.fitting(SCHEMA), [own(at=at) for at in (path, elsewhere) * 4])
+    assert versions(path) == 1
+
+
+def test_a_compaction_leaves_the_rows_and_fewer_files(path: Path, own: Callable[..., DeltaWriter]) -> None:
+    writer = own()
+    for batch_id in range(5):
+        write(writer, batch_id)
+    table_at(path).compact()
+    write(writer, 4)
+    write(writer, 5)
+    assert rows_of(path) == numbers(6)
+    assert len(DeltaTable(str(path)).file_uris()) == 2
+
+
+# -- rows -------------------------------------------------------------------------------------------------------------
+
+
+def test_upsert_keeps_the_last_row_of_each_key_over_batches_and_replays(
+    path: Path, own: Callable[..., DeltaWriter]
+) -> None:
+    writer = own(insert__mode="upsert", pk__fields="row")
+
+    def merge(batch_id: int, *rows: tuple[int, str]) -> None:
+        table = pa.table({"row": pa.array([row for row, _ in rows], pa.int64()), "text": [text for _, text in rows]})
+        writer.stage_merge(batch_id, writer.fitting(SCHEMA), table).put_in_place()
+
+    merge(0, (3, "a"), (1, "b"), (3, "c"))
+    merge(1, (1, "d"), (2, "e"), (2, "f"))
+    merge(0, (3, "a"), (1, "b"), (3, "c"))
+    assert DeltaTable(str(path)).to_pyarrow_table().sort_by("row").to_pylist() == [
+        {"row": 1, "text": "d"},
+        {"row": 2, "text": "f"},
+        {"row": 3, "text": "c"},
+    ]
+    assert versions(path) == 3
+    with pytest.raises(WorldError, match="row 1 from 0: column row is null"):
+        writer.stage_merge(2, writer.fitting(SCHEMA), pa.table({"row": pa.array([1, None], pa.int64())}))
+
+
+def test_tasks_that_change_the_same_rows_at_once_both_end(path: Path, elsewhere: Path) -> None:
+    keys = {"insert.mode": "upsert", "pk.fields": "row"}
+    tasks = [DeltaWriter(target_of(at, keys), replace(LINEAGE, lineage=at.name)) for at in (path, elsewhere)]
+    tasks[0].fitting(SCHEMA)
+
+    def run(writer: DeltaWriter) -> None:
+        for batch_id in range(5):
+            writer.stage_merge(batch_id, writer.fitting(SCHEMA), arrow(0, ROWS)).put_in_place()
+
+    at_once(run, tasks)
+    assert rows_of(path) == numbers(1)
+    assert versions(path) == 11
+
+
+PARTITIONED = StructType(
+    [
+        StructField("row", LongType()),
+        StructField("city", StringType()),
+        StructField("day", DateType()),
+        StructField("number", IntegerType()),
+        StructField("is_late", BooleanType()),
+        StructField("at", TimestampType()),
+    ]
+)
+
+
+def test_partition_values_of_each_type_are_those_of_the_rows(path: Path, own: Callable[..., DeltaWriter]) -> None:
+    rows = [
+        {"row": 0, "city": "Zürich / a=b%20", "day": date(2026, 1, 31), "number": -7, "is_late": True},
+        {"row": 1, "city": None, "day": None, "number": None, "is_late": None},
+        {"row": 2, "city": "Zürich / a=b%20", "day": date(1969, 1, 31), "number": 8, "is_late": False},
+    ]
+    schema = pa.schema(
+        {"row": pa.int64(), "city": pa.string(), "day": pa.date32(), "number": pa.int32(), "is_late": pa.bool_()}
+    )
+    columns = ("city", "day", "number", "is_late")
+    table = pa.Table.from_pylist(rows, schema)
+    writer = own(partition__field__name=",".join(columns))
+    append(writer, 0, PARTITIONED, partial(write_small, table, partition_columns=columns))
+    found = DeltaTable(str(path)).to_pyarrow_table(columns=list(schema.names)).sort_by("row")
+    assert found.to_pylist() == rows
+    assert DeltaTable(str(path)).metadata().partition_columns == list(columns)
+
+
+def test_a_file_tells_readers_its_smallest_and_largest_values(path: Path, own: Callable[..., DeltaWriter]) -> None:
+    at = datetime(2026, 1, 1, 12, 0, 0, 123_456, tzinfo=UTC)
+    table = pa.table(
+        {
+            "row": pa.array([5, None, 2], pa.int64()),
+            "city": ["b", "x" * 100, None],
+            "day": [date(2026, 1, 2), date(2026, 1, 1), None],
+            "at": pa.array([at, at + timedelta(seconds=1), None], pa.timestamp("us", "UTC")),
+        }
+    )
+    append(own(), 0, PARTITIONED, partial(write_small, table, partition_columns=()))
+    found = pa.table(DeltaTable(str(path)).get_add_actions(flatten=True)).to_pylist()[0]
+    assert found["num_records"] == 3
+    assert (found["min.row"], found["max.row"], found["null_count.row"]) == (2, 5, 1)
+    assert (found["min.day"], found["max.day"]) == (date(2026, 1, 1), date(2026, 1, 2))
+    assert found["min.at"] == at
+    assert found["max.at"] == at + timedelta(seconds=1)
+    assert found["max.city"] is None, "it is too long to be given"
+
+
+# -- what is refused --------------------------------------------------------------------------------------------------
+
+
+def with_column(name: str, type_: object) -> StructType:
+    return StructType([*SCHEMA.fields, StructField(name, type_)])  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("schema", "keys", "words"),
+    [
+        (with_column("a b", LongType()), {}, "its name has a space"),
+        (with_column("none", NullType()), {}, "Column none has type void"),
+        (with_column("in", MapType(StringType(), NullType())), {}, "Column in has type map<string,void>"),
+        (SCHEMA, {"partition.field.name": "day"}, "no column day, which partition.field.name names"),
+        (with_column("d", DoubleType()), {"partition.field.name": "d"}, "takes text, whole numbers"),
+        (SCHEMA, {"partition.field.name": "text,row"}, "names all columns"),
+        (SCHEMA, {"auto.create": "false"}, "There is no Delta table in"),
+        (SCHEMA, {"insert.mode": "upsert", "pk.fields": "id"}, "no column id, which pk.fields names"),
+    ],
+)
+def test_rows_for_which_no_table_can_be_made_are_refused(
+    path: Path, schema: StructType, keys: dict[str, str], words: str
+) -> None:
+    with pytest.raises(WorldError, match=words):
+        DeltaWriter(target_of(path, keys), LINEAGE).fitting(schema)
+
+
+@pytest.mark.parametrize(
+    ("schema", "words"),
+    [
+        (with_column("more", LongType()), "has no column more \\(bigint\\); add the column"),
+        (StructType([StructField("row", IntegerType())]), "Column row of .* has type bigint, and the rows have int"),
+        (StructType([StructField("row", LongType())]), "is partitioned by text, and the rows have no such column"),
+    ],
+)
+def test_rows_that_do_not_fit_into_the_table_are_refused(path: Path, schema: StructType, words: str) -> None:
+    DeltaWriter(target_of(path, {"partition.field.name": "text"}), LINEAGE).fitting(SCHEMA)
+    with pytest.raises(WorldError, match=words):
+        DeltaWriter(target_of(path, {}), LINEAGE).fitting(schema)
+
+
+def test_a_column_that_the_rows_lack_is_null(path: Path, own: Callable[..., DeltaWriter]) -> None:
+    write(own(), 0)
+    rows = pa.table({"row": pa.array([1000], pa.int64())})
+    append(own(), 1, StructType([SCHEMA.fields[0]]), partial(write_small, rows, partition_columns=()))
+    assert DeltaTable(str(path)).to_pyarrow_table().sort_by("row").to_pylist()[-1] == {"row": 1000, "text": None}
