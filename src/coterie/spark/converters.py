@@ -20,6 +20,7 @@ from pyspark.sql.types import (
 
 from coterie.config.definition import Definition, Importance, Key, Type, Width, not_blank, one_of
 from coterie.nouns.errors import ConfigError
+from coterie.spark.bad_records.hidden import ERROR, FAULT, fault
 from coterie.spark.end_config import EndConfig
 from coterie.spark.paths import SOURCE_GROUP
 from coterie.spark.transforms import first_sentence
@@ -133,8 +134,11 @@ class Converter:
                 return BinaryType()
 
     def convert(self, records: DataFrame) -> DataFrame:
-        """``records`` with the column converted. Of a null the columns are null. A batch with a record that does not
-        convert fails with the record's topic, partition and offset."""
+        """``records`` with the column converted. Of a null the columns are null.
+
+        A record that does not convert gets an error where ``records`` have the hidden columns of bad records. Elsewhere
+        it fails the batch with its topic, partition and offset.
+        """
         match self.format:
             case Format.JSON:
                 return self._parsed(records)
@@ -168,8 +172,17 @@ class Converter:
             value = value["payload"]
         # Two steps: in one, the text would be parsed again for each use of what was parsed.
         rows = records.withColumn(name, F.from_json(wrapped, shape, options))
+        is_null = F.col(self.side).isNull()
+        if ERROR in records.columns:
+            is_bad = ~is_null & ~F.coalesce(is_good, F.lit(False))
+            error = fault(f"{self.side.upper()}_CONVERTER", self.format.value, self._fault).cast(FAULT)
+            columns = {
+                ERROR: F.coalesce(F.col(ERROR), F.when(is_bad, error)),
+                self.side: F.when(~is_null & is_good, value),
+            }
+            return rows.withColumns(columns).drop(name)
         converted = (
-            F.when(F.col(self.side).isNull(), F.lit(None))
+            F.when(is_null, F.lit(None))
             .when(is_good, value)
             .otherwise(F.raise_error(self._refusal()).cast(self.data_type()))
         )
@@ -183,9 +196,14 @@ class Converter:
             F.col("partition"),
             F.lit(", offset "),
             F.col("offset"),
-            F.lit(f": the record's {self.side} is not JSON with the columns of {self.side}.schema"),
-            F.lit(' in {"schema": ..., "payload": ...}' if self.has_envelope else ""),
+            F.lit(f": {self._fault}"),
         )
+
+    @property
+    def _fault(self) -> str:
+        """What is wrong with a record that does not convert."""
+        envelope = ' in {"schema": ..., "payload": ...}' if self.has_envelope else ""
+        return f"the record's {self.side} is not JSON with the columns of {self.side}.schema{envelope}"
 
 
 def _has_keys(text: Column, names: tuple[str, ...]) -> Column:

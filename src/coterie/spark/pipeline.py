@@ -6,6 +6,8 @@ from dataclasses import dataclass
 
 from coterie.config.definition import Definition, Key, Type, at_least, one_of
 from coterie.spark import transforms
+from coterie.spark.bad_records.keys import Tolerance, tolerance_of
+from coterie.spark.bad_records.queue import DeadLetterQueue, queue_of
 from coterie.spark.generations.manifest import Manifest
 from coterie.spark.generations.split import Split, SplitFunction
 from coterie.spark.plugins import SourceEnd, sink_end, source_end
@@ -43,6 +45,10 @@ class Pipeline:
     source: Source
     transforms: tuple[transforms.Transform, ...]
     sink: Sink
+    tolerance: Tolerance | None
+    """What becomes of bad records; None: the first one fails the task."""
+    queue: DeadLetterQueue | None
+    """Writes bad records that the sink does not hold; None where it does, and where they are dropped."""
     trigger_interval_ms: int
     """How often the task looks for new input; 0 means again at once."""
 
@@ -60,10 +66,14 @@ class Pipeline:
             function=SplitFunction(TASK.read(config, "task.split", str)),
         )
         source, sink = source_end(config, worker, "task.class"), sink_end(config, worker, "task.class")
+        tolerance = tolerance_of(config)
+        holds = tolerance is None or isinstance(tolerance.letters, sink.plugin.holds)
         return cls(
             source=source.plugin.of(source.config, share),
             transforms=transforms.parsed(config),
             sink=sink.plugin.of(sink.config),
+            tolerance=tolerance,
+            queue=None if tolerance is None or holds else queue_of(tolerance.letters, config, worker),
             trigger_interval_ms=common().read(config, "trigger.interval.ms", int),
         )
 

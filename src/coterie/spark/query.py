@@ -3,6 +3,9 @@
 import logging
 import threading
 import time
+from collections.abc import Callable
+from contextlib import ExitStack
+from dataclasses import replace
 from math import ceil
 from pathlib import Path
 from typing import Any
@@ -14,11 +17,15 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from coterie.nouns.errors import UnreachableError, WorldError
 from coterie.nouns.jobs import ConnectorTaskId
+from coterie.spark.bad_records.guarded import guarded
+from coterie.spark.bad_records.hidden import bad_rows, good_rows
+from coterie.spark.bad_records.report import Report
+from coterie.spark.bad_records.sifted import Sifter, Tally, kept, tally_of
 from coterie.spark.checkpoint import HeldCheckpoint, batch_in_flight, is_taken, last_batch
 from coterie.spark.failures import raised_sentence, sentence_of, sentence_of_java
 from coterie.spark.fence import Fence, FencedError
 from coterie.spark.pipeline import Pipeline
-from coterie.spark.seams import Batch, TaskLineage
+from coterie.spark.seams import Batch, Staged, TaskLineage
 from coterie.spark.transforms import transform
 
 log = logging.getLogger(__name__)
@@ -40,6 +47,7 @@ class TaskQuery:
         self._spark = spark
         self._pipeline = pipeline
         self._lineage = TaskLineage(task=task, lineage=held.lineage)
+        self._report = None if pipeline.tolerance is None else Report(task, pipeline.tolerance)
         self._query: StreamingQuery | None = None
         self._starting = threading.Lock()
 
@@ -54,13 +62,16 @@ class TaskQuery:
     def _begin(self, **trigger: Any) -> StreamingQuery:
         """Start the query with one of Spark's triggers."""
         pipeline = self._pipeline
-        read = pipeline.source.read(self._spark, self.held.path, pipeline.sink.rotation)
-        rows = transform(read, pipeline.transforms)
+        rows = pipeline.source.read(self._spark, self.held.path, pipeline.sink.rotation)
+        through = transform if pipeline.tolerance is None else guarded
+        rows = through(rows, pipeline.transforms)
         writer = rows.writeStream.foreachBatch(self._effect).option("checkpointLocation", str(self.held.path))
         writer = writer.trigger(**trigger)
         # A start that has lost its checkpoint meanwhile must not sweep away what the next owner stages.
         if not self.taken:
             self._pipeline.sink.take_over(self._lineage, self.held.starts)
+            if self._pipeline.queue is not None:
+                self._pipeline.queue.take_over(self._lineage, self.held.starts)
         with self._starting:
             if self.fence.closed:
                 raise FencedError
@@ -87,7 +98,12 @@ class TaskQuery:
             raise WorldError(self.trace()) from error
         finally:
             query.stop()
-            self._pipeline.sink.close()
+            self._close_sinks()
+
+    def _close_sinks(self) -> None:
+        self._pipeline.sink.close()
+        if self._pipeline.queue is not None:
+            self._pipeline.queue.close()
 
     @property
     def taken(self) -> bool:
@@ -132,7 +148,7 @@ class TaskQuery:
         except (PySparkException, Py4JError, ConnectionError) as error:
             # So it is when the JVM is gone, or is ended while somebody still waits here.
             log.warning("%s: the query did not stop in order; it is fenced: %s", self.task, error)
-        self._pipeline.sink.close()
+        self._close_sinks()
         planned, committed = (last_batch(self.held.path / name) for name in ("offsets", "commits"))
         state = "at a batch boundary" if planned == committed else f"in batch {planned}, which will be replayed"
         log.info("%s: stopped %s after %d ms", self.task, state, (time.monotonic() - started) * 1000)
@@ -154,15 +170,15 @@ class TaskQuery:
             if self.fence.closed:
                 raise FencedError
             is_small = self._pipeline.source.is_small(self.held.path, batch_id)
-            staged = self._pipeline.sink.stage(
-                Batch(lineage=self._lineage, batch_id=batch_id, rows=batch, is_small=is_small)
-            )
-            try:
+            whole = Batch(lineage=self._lineage, batch_id=batch_id, rows=batch, is_small=is_small)
+            with ExitStack() as stack:
+                in_order, sifted = self._stage(whole, stack)
                 self._pipeline.source.check_read(batch.sparkSession, self.held.path, batch_id)
                 with self.fence.passing():
-                    staged.put_in_place()
-            finally:
-                staged.drop()
+                    for staged in in_order:
+                        staged.put_in_place()
+                if self._report is not None:
+                    self._report.add(sifted())
         except UnreachableError as error:
             self._cause = str(error)
             raise
@@ -176,6 +192,31 @@ class TaskQuery:
             self.refusal = raised_sentence(error)
             self._cause = f"Batch {batch_id} failed: {sentence_of(error)}"
             raise
+
+    def _stage(self, whole: Batch, stack: ExitStack) -> tuple[list[Staged], Callable[[], Tally]]:
+        """What is to be put in place, in this order, and what tells of the bad rows afterwards."""
+        sink, tolerance = self._pipeline.sink, self._pipeline.tolerance
+        if tolerance is None:
+            return [self._staged(stack, sink.stage(whole))], Tally
+        if isinstance(tolerance.letters, sink.holds):
+            sifter = Sifter(whole.rows, is_small=whole.is_small)
+            batch = replace(whole, rows=good_rows(whole.rows), sifter=sifter)
+            return [self._staged(stack, sink.stage(batch))], lambda: sifter.tally
+        if self._pipeline.queue is None and not tolerance.logs:
+            # Only the good rows are looked at: there is no second evaluation that they have to agree with.
+            return [self._staged(stack, sink.stage(replace(whole, rows=good_rows(whole.rows))))], Tally
+        rows = stack.enter_context(kept(whole.rows))
+        tally = tally_of(rows)
+        in_order: list[Staged] = []
+        if self._pipeline.queue is not None and tally.count:
+            in_order.append(self._staged(stack, self._pipeline.queue.stage(replace(whole, rows=bad_rows(rows)))))
+        in_order.append(self._staged(stack, sink.stage(replace(whole, rows=good_rows(rows)))))
+        return in_order, lambda: tally
+
+    @staticmethod
+    def _staged(stack: ExitStack, staged: Staged) -> Staged:
+        stack.callback(staged.drop)
+        return staged
 
 
 def _end_at_boundary(query: StreamingQuery, checkpoint: Path, grace_ms: int) -> None:

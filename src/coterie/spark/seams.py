@@ -14,6 +14,8 @@ from pyspark.sql.types import StructType
 
 from coterie.config.definition import Definition
 from coterie.nouns.jobs import ConnectorTaskId
+from coterie.spark.bad_records.keys import DeadLetters
+from coterie.spark.bad_records.sifted import Sifter
 from coterie.spark.end_config import EndConfig
 from coterie.spark.generations.split import SplitFunction
 from coterie.spark.generations.stores import PositionStore
@@ -46,6 +48,9 @@ class Source(Protocol):
     """How the rows of the parts are told apart by task."""
     has_fixed_split: ClassVar[bool]
     """Whether the positions of one split mean nothing to another, so that the number of tasks never changes."""
+    sifts_bad_records: ClassVar[bool]
+    """Whether :meth:`read` gives rows the hidden columns of ``bad_records/hidden.py`` where the config has
+    ``errors.tolerance=all``, so that a record that does not convert is a bad row and fails no batch."""
     store: ClassVar[PositionStore]
     """Reads the positions of a task's checkpoint, and writes them into a new one."""
     can_rotate: ClassVar[bool]
@@ -141,7 +146,8 @@ class TaskLineage:
 class Batch:
     """What one batch brings to its sink, whole: one :meth:`Staged.put_in_place` shows all of it or nothing.
 
-    A replay brings the same rows under the same lineage and id.
+    A replay brings the same rows under the same lineage and id. Which of them are bad may differ between two
+    evaluations, where an expression of the user is not deterministic.
     """
 
     lineage: TaskLineage
@@ -149,6 +155,9 @@ class Batch:
     rows: DataFrame
     is_small: bool
     """Whether the rows may be collected on the driver; see :meth:`Source.is_small`."""
+    sifter: Sifter | None = None
+    """Divides the batch into good and bad rows, for a sink that :attr:`Sink.holds` both; it then takes its rows from
+    here, and not from ``rows``, which are the good ones of another evaluation."""
 
 
 class Staged(Protocol):
@@ -174,6 +183,14 @@ class Sink(Protocol):
 
     free_prefixes: ClassVar[tuple[str, ...]]
     """See :attr:`Source.free_prefixes`."""
+    holds: ClassVar[tuple[type[DeadLetters], ...]]
+    """The places of bad rows that the sink writes itself, by the same decisive step as the good rows of a batch. For
+    these :meth:`stage` gets a batch with a :attr:`Batch.sifter`, and reads where bad rows go from its config.
+
+    A file sink that holds a folder puts the file of bad rows into the staged copy of the batch; the rename of the copy
+    decides about both, and the file is renamed out to the folder of bad rows afterwards.
+
+    For other places a batch has good rows only. Its bad rows are put in place before them, by a sink of their own."""
 
     @property
     def rotation(self) -> Rotation | None:

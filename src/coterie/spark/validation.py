@@ -1,15 +1,32 @@
 """What is wrong with a connector's config, by key; and the keys that every connector has."""
 
 import logging
+import re
 from collections.abc import Mapping, Sequence
 from functools import cache
 
 from pyspark.sql import SparkSession
+from pyspark.sql.types import StructField, StructType
 
-from coterie.config.definition import Definition, Importance, Key, Type, Width, at_least, between, not_blank, one_of
+from coterie.config.definition import (
+    Definition,
+    Importance,
+    Key,
+    Type,
+    Width,
+    as_list,
+    at_least,
+    between,
+    not_blank,
+    one_of,
+)
 from coterie.nouns.errors import ConfigError
 from coterie.nouns.jobs import TASKS_MAX
 from coterie.spark import rotation, transforms
+from coterie.spark.bad_records import keys as bad_records
+from coterie.spark.bad_records.guarded import guarded
+from coterie.spark.bad_records.hidden import ERROR, FAULT, ORIGINAL, RECORD
+from coterie.spark.bad_records.queue import queue_of
 from coterie.spark.checkpoint import NAME_BYTES_MAX, safe_name
 from coterie.spark.plugins import SINKS, SinkEnd, SourceEnd, sink_end, source_end, sources
 from coterie.spark.seams import Share
@@ -101,6 +118,7 @@ def common() -> Definition:
                 display_name="Trigger interval (ms)",
             ),
             EXACTLY_ONCE,
+            *bad_records.DEFINITION.keys,
         )
     )
 
@@ -141,7 +159,50 @@ def errors_of(
         found |= wrong or sink.plugin.validate(spark, sink.config) | _weaker(sink)
         if source is not None and not source.plugin.can_rotate:
             found |= _without_rotation(source, sink)
+    if source is not None and sink is not None and not any(key.startswith("errors.") for key in found):
+        found |= _unfit_tolerance(config, source, sink)
     return found
+
+
+def _unfit_tolerance(config: Mapping[str, str], source: SourceEnd, sink: SinkEnd) -> dict[str, list[str]]:
+    """Errors of the keys of bad records that depend on the source and the sink."""
+    try:
+        tolerance = bad_records.tolerance_of(config)
+    except ConfigError as error:
+        return {key: list(sentences) for key, sentences in error.errors.items()}
+    if tolerance is None:
+        return {}
+    key = bad_records.TOLERANCE
+    if not source.plugin.sifts_bad_records:
+        name = source.plugin.__name__
+        return {key: [f"{key}=all: {name} does not tell which of its records are bad; only KafkaSource does. Set none"]}
+    holds = isinstance(tolerance.letters, sink.plugin.holds)
+    if isinstance(tolerance.letters, bad_records.ToTopic) and _reads(source, tolerance.letters.topic):
+        topic = tolerance.letters.topic
+        return {bad_records.TOPIC: [f"Topic {topic} is one of the topics that the connector reads; name another"]}
+    if not holds:
+        try:
+            queue_of(tolerance.letters, config, source.config.worker)
+        except ConfigError as error:
+            return {key: list(sentences) for key, sentences in error.errors.items()}
+    if not holds and common().read(config, EXACTLY_ONCE.name, str) == "required":
+        sentence = (
+            f"{sink.plugin.__name__} does not write bad records by the same step as good ones, so a record may be lost "
+            f"or doubled where an expression is not deterministic; set {EXACTLY_ONCE.name}=requested to accept that "
+            "(docs/guarantees.md)"
+        )
+        return {EXACTLY_ONCE.name: [f"Invalid value required for configuration {EXACTLY_ONCE.name}: {sentence}"]}
+    return {}
+
+
+def _reads(source: SourceEnd, topic: str) -> bool:
+    config = source.config.config
+    pattern = config.get(source.config.key("topics.regex"), "")
+    try:
+        matches = bool(pattern) and re.fullmatch(pattern, topic) is not None
+    except re.error:  # The expression is Java's.
+        matches = False
+    return matches or topic in as_list(config.get(source.config.key("topics"), ""))
 
 
 def _ends(
@@ -285,7 +346,13 @@ def _unfit_transforms(spark: SparkSession, source: SourceEnd, found: Mapping[str
     try:
         share = Share(index=0, count=1, parts=(), function=source.plugin.split_function)
         schema = source.plugin.of(source.config, share).schema(spark)
-        transforms.transform(spark.createDataFrame([], schema), transforms.parsed(source.config.config))
+        parsed = transforms.parsed(source.config.config)
+        tolerance = source.config.config.get(bad_records.TOLERANCE, "none").strip()
+        if tolerance == "all" and source.plugin.sifts_bad_records:
+            hidden = [StructField(ORIGINAL, RECORD), StructField(ERROR, FAULT)]
+            guarded(spark.createDataFrame([], StructType([*schema.fields, *hidden])), parsed)
+        else:
+            transforms.transform(spark.createDataFrame([], schema), parsed)
     except ConfigError as error:
         return {key: list(sentences) for key, sentences in error.errors.items()}
     return {}

@@ -14,7 +14,7 @@ import pyarrow as pa
 from coterie.spark.fence import FencedError
 from coterie.spark.sinks.postgres_writer import PostgresWriter
 from tests.spark.holder import end_with, say
-from tests.spark.sinks.postgres_rows import LINEAGE, ROWS, SCHEMA, piece, target_of
+from tests.spark.sinks.postgres_rows import LINEAGE, ROWS, SCHEMA, divided, piece, target_of
 
 
 def wait() -> None:
@@ -34,7 +34,7 @@ def main(keys: dict[str, str], start: int, batch_id: int, first: int) -> None:
         writer.take_over()
         say("owns")
         wait()
-        staged = writer.stage(batch_id, SCHEMA, lambda: pieces(first))
+        staged = writer.stage(batch_id, SCHEMA, divided(lambda: pieces(first)))
         say("staged")
         wait()
         staged.put_in_place()

@@ -30,7 +30,7 @@ from pyspark.sql.types import (
 from coterie.nouns.errors import WorldError
 from coterie.spark.sinks.postgres_tables import create_table
 from coterie.spark.sinks.postgres_writer import PostgresWriter
-from tests.spark.sinks.postgres_rows import LINEAGE, target_of
+from tests.spark.sinks.postgres_rows import LINEAGE, divided, target_of
 from tests.spark.sinks.postgres_server import PostgresServer
 
 UTC = datetime.UTC
@@ -82,7 +82,7 @@ def write(server: PostgresServer, schema: StructType, batch: pa.RecordBatch, **k
     writer = PostgresWriter(target, LINEAGE, 1)
     try:
         writer.take_over()
-        staged = writer.stage(0, schema, lambda: [batch])
+        staged = writer.stage(0, schema, divided(lambda: [batch]))
         staged.put_in_place()
         staged.drop()
     finally:

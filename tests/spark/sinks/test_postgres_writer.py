@@ -21,7 +21,7 @@ from coterie.nouns.errors import UnreachableError, WorldError
 from coterie.spark.fence import FencedError
 from coterie.spark.sinks.postgres_writer import PostgresWriter, Session, StagedTransaction
 from tests.ports import free_port
-from tests.spark.sinks.postgres_rows import LINEAGE, ROWS, SCHEMA, piece, target_of
+from tests.spark.sinks.postgres_rows import LINEAGE, ROWS, SCHEMA, divided, piece, target_of
 from tests.spark.sinks.postgres_server import PASSWORD, PostgresServer
 
 REPOSITORY = Path(__file__).parents[3]
@@ -64,7 +64,7 @@ def own(keys: dict[str, str]) -> Iterator[Callable[..., PostgresWriter]]:
 
 
 def write(writer: PostgresWriter, batch_id: int, pieces: Callable[[], Iterable[pa.RecordBatch]] | None = None) -> None:
-    staged = writer.stage(batch_id, SCHEMA, pieces or pieces_of(batch_id))
+    staged = writer.stage(batch_id, SCHEMA, divided(pieces or pieces_of(batch_id)))
     staged.put_in_place()
     staged.drop()
 
@@ -128,7 +128,7 @@ def is_locked(server: PostgresServer) -> bool:
 def test_a_batch_is_seen_when_it_is_put_in_place_and_not_before(
     server: PostgresServer, own: Callable[..., PostgresWriter]
 ) -> None:
-    staged = own().stage(0, SCHEMA, pieces_of(0))
+    staged = own().stage(0, SCHEMA, divided(pieces_of(0)))
     assert server.rows(ALL) == []
     staged.put_in_place()
     staged.drop()
@@ -139,7 +139,7 @@ def test_a_staged_batch_that_is_dropped_leaves_nothing_and_can_be_staged_again(
     server: PostgresServer, own: Callable[..., PostgresWriter]
 ) -> None:
     writer = own()
-    writer.stage(0, SCHEMA, pieces_of(0)).drop()
+    writer.stage(0, SCHEMA, divided(pieces_of(0))).drop()
     assert server.rows(ALL) == []
     write(writer, 0)
     assert server.rows(ALL) == numbers(1)
@@ -188,7 +188,7 @@ def test_a_new_start_of_the_same_number_gives_up_what_the_former_one_has_open(
     server: PostgresServer, own: Callable[..., PostgresWriter]
 ) -> None:
     """A query that died is started again under the same number; its last batch may still be on its way."""
-    left = own(1).stage(0, SCHEMA, pieces_of(0))
+    left = own(1).stage(0, SCHEMA, divided(pieces_of(0)))
     write(own(1), 0)
     with pytest.raises(UnreachableError):
         left.put_in_place()
@@ -378,7 +378,7 @@ def test_a_batch_waits_for_a_server_that_is_started_again(
 
 def stage_error(writer: PostgresWriter, batch: pa.RecordBatch, schema: StructType = SCHEMA) -> str:
     with pytest.raises(WorldError) as caught:
-        writer.stage(0, schema, lambda: [batch])
+        writer.stage(0, schema, divided(lambda: [batch]))
     return str(caught.value)
 
 
@@ -494,7 +494,7 @@ def test_a_close_from_another_thread_ends_a_wait_for_the_server(
 
     def stage() -> StagedTransaction | None:
         try:
-            return writer.stage(0, SCHEMA, pieces_of(0))
+            return writer.stage(0, SCHEMA, divided(pieces_of(0)))
         except FencedError as error:
             caught.append(error)
             return None

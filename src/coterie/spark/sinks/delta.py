@@ -14,6 +14,7 @@ from pyspark.sql import SparkSession
 
 from coterie.config.definition import Definition
 from coterie.nouns.errors import WorldError
+from coterie.spark.bad_records.keys import DeadLetters
 from coterie.spark.end_config import EndConfig
 from coterie.spark.extras import missing_extra
 from coterie.spark.fence import FencedError
@@ -30,6 +31,7 @@ class DeltaSink:
 
     free_prefixes: ClassVar[tuple[str, ...]] = ()
     rotation: ClassVar[Rotation | None] = None
+    holds: ClassVar[tuple[type[DeadLetters], ...]] = ()
 
     def __init__(self, target: DeltaTarget) -> None:
         self._target = target

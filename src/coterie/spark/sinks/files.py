@@ -15,6 +15,7 @@ from pyspark.sql import SparkSession
 
 from coterie.config.definition import Definition, Importance, Key, Type, Width, as_list, one_of
 from coterie.spark import rotation
+from coterie.spark.bad_records.keys import DeadLetters
 from coterie.spark.end_config import OPTIONS, EndConfig
 from coterie.spark.fence import FencedError
 from coterie.spark.paths import SINK_GROUP, as_path, local_file_path
@@ -78,6 +79,7 @@ class FileSink:
     """Files in a folder."""
 
     free_prefixes: ClassVar[tuple[str, ...]] = (OPTIONS,)
+    holds: ClassVar[tuple[type[DeadLetters], ...]] = ()
 
     folder: SinkFolder
     rotation: Rotation | None

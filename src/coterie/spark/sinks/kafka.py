@@ -13,6 +13,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from coterie.config.definition import Definition
 from coterie.nouns.errors import UnreachableError, WorldError
+from coterie.spark.bad_records.keys import DeadLetters
 from coterie.spark.end_config import EndConfig
 from coterie.spark.failures import sentence_of
 from coterie.spark.fence import FencedError
@@ -46,6 +47,7 @@ class KafkaSink:
 
     free_prefixes: ClassVar[tuple[str, ...]] = (OVERRIDE, CREATION)
     rotation: ClassVar[Rotation | None] = None
+    holds: ClassVar[tuple[type[DeadLetters], ...]] = ()
 
     def __init__(self, target: KafkaTarget) -> None:
         self._target = target

@@ -7,6 +7,7 @@ from typing import ClassVar, Self
 from pyspark.sql import SparkSession
 
 from coterie.config.definition import Definition
+from coterie.spark.bad_records.keys import DeadLetters
 from coterie.spark.end_config import OPTIONS, EndConfig, refused_options
 from coterie.spark.rotation import Rotation
 from coterie.spark.seams import Batch, TaskLineage
@@ -18,6 +19,7 @@ class NoopSink:
 
     rotation: ClassVar[Rotation | None] = None
     free_prefixes: ClassVar[tuple[str, ...]] = (OPTIONS,)
+    holds: ClassVar[tuple[type[DeadLetters], ...]] = ()
 
     @classmethod
     def definition(cls, config: EndConfig) -> Definition:

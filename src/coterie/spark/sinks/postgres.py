@@ -1,5 +1,7 @@
 """The PostgreSQL sink: one transaction holds the rows of a batch and its mark in a ledger: a batch counts once.
 
+The same transaction holds the bad rows of the batch, where these go to a table of the same database.
+
 psycopg comes with the extra ``coterie[postgres]``, so the modules that need it are imported when a sink is used.
 """
 
@@ -11,6 +13,8 @@ from pyspark.sql import SparkSession
 from coterie.config.definition import Definition
 from coterie.nouns.errors import WorldError
 from coterie.spark.arrow import pieces
+from coterie.spark.bad_records.keys import DeadLetters, Dropped, ToTable
+from coterie.spark.bad_records.sifted import Divided
 from coterie.spark.end_config import EndConfig
 from coterie.spark.extras import missing_extra
 from coterie.spark.fence import FencedError
@@ -27,6 +31,7 @@ class PostgresSink:
 
     rotation: ClassVar[Rotation | None] = None
     free_prefixes: ClassVar[tuple[str, ...]] = ()
+    holds: ClassVar[tuple[type[DeadLetters], ...]] = (Dropped, ToTable)
 
     def __init__(self, target: PostgresTarget) -> None:
         self._target = target
@@ -76,10 +81,14 @@ class PostgresSink:
     def stage(self, batch: Batch) -> Staged:
         if self._writer is None:
             raise FencedError
-        return self._writer.stage(
-            batch.batch_id, batch.rows.schema, lambda: pieces(batch.rows, is_small=batch.is_small)
-        )
+        return self._writer.stage(batch.batch_id, batch.rows.schema, lambda: _divided(batch))
 
     def close(self) -> None:
         if self._writer is not None:
             self._writer.close()
+
+
+def _divided(batch: Batch) -> Divided:
+    if batch.sifter is not None:
+        return batch.sifter.divide()
+    return Divided(pieces(batch.rows, is_small=batch.is_small))

@@ -5,6 +5,7 @@ from dataclasses import replace
 import psycopg
 
 from coterie.nouns.errors import WorldError
+from coterie.spark.bad_records.keys import TABLE, ToTable
 from coterie.spark.end_config import EndConfig
 from coterie.spark.sinks.postgres_tables import quoted
 from coterie.spark.sinks.postgres_target import PostgresTarget
@@ -63,6 +64,8 @@ def _errors(session: Session, target: PostgresTarget, config: EndConfig) -> dict
             f"The user may create no table in schema {home}, and {LEDGER} has to be there; run: "
             f"GRANT CREATE ON SCHEMA {home} TO …",
         )
+    if target.bad_table is not None and (errors := _errors_of_bad_table(session, target, target.bad_table)):
+        return errors
     table = quoted(schema, target.table)
     columns = {column.name for column in columns_of(session, table)}
     if not columns:
@@ -80,6 +83,22 @@ def _errors(session: Session, target: PostgresTarget, config: EndConfig) -> dict
             )
     if target.is_upsert and not _is(session, _HAS_UNIQUE, table, sorted(target.key_columns)):
         return config.error("pk.fields", f"Table {table} has no primary key or unique constraint on these columns")
+    return {}
+
+
+def _errors_of_bad_table(session: Session, target: PostgresTarget, bad: ToTable) -> dict[str, list[str]]:
+    schema = bad.schema or target.schema
+    if schema is not None and not _is(session, "SELECT to_regnamespace(%s) IS NOT NULL", quoted(schema)):
+        return {TABLE: [f"{TABLE}: {target.where} has no schema {schema}; create it"]}
+    table = quoted(schema, bad.table)
+    if columns_of(session, table):
+        if not _is(session, "SELECT has_table_privilege(to_regclass(%s), 'INSERT')", table):
+            return {TABLE: [f"{TABLE}: the user has no right to insert; run: GRANT INSERT ON {table} TO …"]}
+        return {}
+    home = schema_of(session, target) if schema is None else quoted(schema)
+    if not _is(session, "SELECT has_schema_privilege(to_regnamespace(%s), 'CREATE')", home):
+        sentence = f"the user may create no table in schema {home}; run: GRANT CREATE ON SCHEMA {home} TO …"
+        return {TABLE: [f"{TABLE}: {sentence}"]}
     return {}
 
 

@@ -18,6 +18,7 @@ from coterie.config.definition import (
     not_blank,
 )
 from coterie.nouns.errors import ConfigError
+from coterie.spark.bad_records.keys import ToTable, tolerance_of
 from coterie.spark.end_config import EndConfig
 from coterie.spark.paths import SINK_GROUP
 
@@ -214,6 +215,8 @@ class PostgresTarget:
     key_columns: tuple[str, ...]
     """The columns of the primary key; empty for pk.mode=none."""
     auto_create: bool
+    bad_table: ToTable | None
+    """The table of bad rows, which is created when it is missing; its schema is the table's where it names none."""
     connection_timeout_ms: int
     statement_timeout_ms: int
     max_retries: int
@@ -231,6 +234,7 @@ class PostgresTarget:
             raise config.refused("pk.mode", "insert.mode=upsert needs pk.mode=record_value")
         if has_key and not key_columns:
             raise config.refused("pk.fields", "pk.mode=record_value needs the columns of the primary key here")
+        tolerance = tolerance_of(config.config)
         return cls(
             host=host,
             port=port,
@@ -243,6 +247,7 @@ class PostgresTarget:
             is_upsert=is_upsert,
             key_columns=key_columns if has_key else (),
             auto_create=config.read(DEFINITION, "auto.create", bool),
+            bad_table=tolerance.letters if tolerance is not None and isinstance(tolerance.letters, ToTable) else None,
             connection_timeout_ms=config.read(DEFINITION, "connection.timeout.ms", int),
             statement_timeout_ms=config.read(DEFINITION, "statement.timeout.ms", int),
             max_retries=config.read(DEFINITION, "max.retries", int),

@@ -5,7 +5,8 @@ each task and lineage: the highest start that has taken over, and the last batch
 transaction::
 
     UPDATE coterie_ledger SET batch = N WHERE task, lineage AND start = S AND batch < N
-    COPY …
+    COPY … the good rows
+    COPY … the bad rows, where the config names a table for them
     COMMIT
 
 The first statement decides. It locks the row, so that a rival with the same task waits until this transaction has
@@ -21,6 +22,7 @@ import hashlib
 import threading
 import time
 from collections.abc import Callable, Generator, Iterable, Sequence
+from contextlib import closing
 from typing import Any, TypeVar
 
 import psycopg
@@ -30,6 +32,8 @@ from psycopg.conninfo import make_conninfo
 from pyspark.sql.types import StructType
 
 from coterie.nouns.errors import UnreachableError, WorldError
+from coterie.spark.bad_records.letters import ROW, letters
+from coterie.spark.bad_records.sifted import Divided
 from coterie.spark.fence import FencedError
 from coterie.spark.seams import TaskLineage
 from coterie.spark.sinks.postgres_tables import (
@@ -149,6 +153,8 @@ class PostgresWriter:
         key = hashlib.sha256(repr(self._row).encode()).hexdigest()[:24]
         self._sessions_prefix = f"coterie {key} "
         self._table = quoted(target.schema, target.table)
+        bad = target.bad_table
+        self._bad_table = None if bad is None else quoted(bad.schema or target.schema, bad.table)
         self._ledger = ""
         """Quoted, with its schema; known after :meth:`take_over`."""
         self._fits = False
@@ -223,10 +229,8 @@ class PostgresWriter:
 
     # -- a batch ------------------------------------------------------------------------------------------------------
 
-    def stage(
-        self, batch_id: int, schema: StructType, pieces: Callable[[], Iterable[pa.RecordBatch]]
-    ) -> "StagedTransaction":
-        """Write the batch in a transaction and leave that open. ``pieces`` gives the rows anew at each call.
+    def stage(self, batch_id: int, schema: StructType, divide: Callable[[], Divided]) -> "StagedTransaction":
+        """Write the batch in a transaction and leave that open. ``divide`` evaluates the rows anew at each call.
 
         The transaction is tried again whole when the server rolled it back because of another transaction, or when the
         connection broke: it was not committed.
@@ -237,7 +241,7 @@ class PostgresWriter:
         for attempt in range(self._target.max_retries + 1):
             is_last = attempt == self._target.max_retries
             try:
-                return self._stage(batch_id, schema, pieces)
+                return self._stage(batch_id, schema, divide)
             except UnreachableError:
                 if is_last:
                     raise
@@ -249,16 +253,15 @@ class PostgresWriter:
                     raise WorldError(f"{error} The batch was tried {attempt + 1} times.") from error
         raise AssertionError("the last attempt returns or raises")
 
-    def _stage(
-        self, batch_id: int, schema: StructType, pieces: Callable[[], Iterable[pa.RecordBatch]]
-    ) -> "StagedTransaction":
+    def _stage(self, batch_id: int, schema: StructType, divide: Callable[[], Divided]) -> "StagedTransaction":
         session = self._borrow()
         try:
             if not self._fits:
                 self._make_fit(session, schema)
                 self._fits = True
             if is_new := self._enter(session, batch_id):
-                self._fill(session, batch_id, schema.names, pieces())
+                with closing(divide()) as divided:
+                    self._fill(session, batch_id, schema.names, divided)
         except BaseException as error:
             self._give_back(session)
             if isinstance(error, psycopg.Error):
@@ -285,10 +288,22 @@ class PostgresWriter:
             raise FencedError
         return False
 
-    def _fill(self, session: Session, batch_id: int, names: Sequence[str], pieces: Iterable[pa.RecordBatch]) -> None:
-        columns = ", ".join(quoted(name) for name in names)
+    def _fill(self, session: Session, batch_id: int, names: Sequence[str], divided: Divided) -> None:
         # Spark may compute the rows for longer than one statement may take; each wait for the server is limited.
         session.execute("SET LOCAL statement_timeout = 0")
+        self._fill_good(session, batch_id, names, divided.good())
+        if self._bad_table is not None and divided.tally.count:
+            columns = ", ".join(quoted(name) for name in ROW.names)
+            with session.cursor() as cursor:
+                statement = f"COPY {self._bad_table} ({columns}) FROM STDIN (FORMAT csv)"
+                with cursor.copy(statement.encode()) as copy:
+                    for piece in divided.bad():
+                        copy.write(as_csv(letters(piece, self._lineage.task)))
+
+    def _fill_good(
+        self, session: Session, batch_id: int, names: Sequence[str], pieces: Iterable[pa.RecordBatch]
+    ) -> None:
+        columns = ", ".join(quoted(name) for name in names)
         if not self._target.is_upsert:
             self._copy(session, batch_id, f"{self._table} ({columns})", pieces)
             return
@@ -332,17 +347,25 @@ class PostgresWriter:
     # -- the table ----------------------------------------------------------------------------------------------------
 
     def _make_fit(self, session: Session, schema: StructType) -> None:
-        """Create the table when that is wanted, and compare its columns with those of the rows."""
-        check_keys(schema, self._target.key_columns)
-        if not (columns := columns_of(session, self._table)):
-            if not self._target.auto_create:
-                raise WorldError(f"{self._target.where} has no table {self._table}; create it, or set auto.create=true")
+        """Create the tables when that is wanted, and compare their columns with those of the rows."""
+        target = self._target
+        check_keys(schema, target.key_columns)
+        self._make_table(session, self._table, schema, target.key_columns, may_create=target.auto_create)
+        if self._bad_table is not None:
+            self._make_table(session, self._bad_table, ROW, (), may_create=True)
+
+    def _make_table(
+        self, session: Session, table: str, schema: StructType, key_columns: Sequence[str], *, may_create: bool
+    ) -> None:
+        if not (columns := columns_of(session, table)):
+            if not may_create:
+                raise WorldError(f"{self._target.where} has no table {table}; create it, or set auto.create=true")
             session.execute("SELECT pg_advisory_xact_lock(%s)", (_CREATE_LOCK,))
-            if not columns_of(session, self._table):
-                session.execute(create_table(self._table, schema, self._target.key_columns).encode())
+            if not columns_of(session, table):
+                session.execute(create_table(table, schema, key_columns).encode())
             session.commit()
-            columns = columns_of(session, self._table)
-        check_fit(self._table, columns, schema)
+            columns = columns_of(session, table)
+        check_fit(table, columns, schema)
         session.commit()
 
     # -- sessions -----------------------------------------------------------------------------------------------------

@@ -14,6 +14,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from coterie.config.definition import Definition, Importance, Key, Type, Width, not_blank
 from coterie.nouns.errors import WorldError
+from coterie.spark.bad_records.keys import DeadLetters
 from coterie.spark.end_config import OPTIONS, EndConfig
 from coterie.spark.jars import missing
 from coterie.spark.paths import SINK_GROUP
@@ -43,6 +44,7 @@ class SparkSink:
 
     rotation: ClassVar[Rotation | None] = None
     free_prefixes: ClassVar[tuple[str, ...]] = (OPTIONS,)
+    holds: ClassVar[tuple[type[DeadLetters], ...]] = ()
 
     format: str
     options: Mapping[str, str]

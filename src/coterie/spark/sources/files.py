@@ -133,6 +133,7 @@ class FileSource:
     free_prefixes: ClassVar[tuple[str, ...]] = (OPTIONS,)
     split_function: ClassVar[SplitFunction] = SplitFunction.PATH_HASH_V1
     has_fixed_split: ClassVar[bool] = False
+    sifts_bad_records: ClassVar[bool] = False
     store: ClassVar[PositionStore] = FilePositions()
     can_rotate: ClassVar[bool] = False
 

@@ -19,8 +19,6 @@ from typing import Any, ClassVar, Self
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import (
-    ArrayType,
-    BinaryType,
     DataType,
     IntegerType,
     LongType,
@@ -33,6 +31,8 @@ from pyspark.sql.types import (
 from coterie.config.definition import Definition, Importance, Key, Type, Width, as_list, at_least, one_of
 from coterie.nouns.errors import ConfigError, WorldError
 from coterie.spark import converters
+from coterie.spark.bad_records.hidden import ERROR, HEADERS, ORIGINAL, with_hidden
+from coterie.spark.bad_records.keys import tolerance_of
 from coterie.spark.checkpoint import batch_in_flight
 from coterie.spark.converters import Converter
 from coterie.spark.end_config import EndConfig
@@ -70,9 +70,7 @@ SERVERS = "bootstrap.servers"
 COLUMNS: Mapping[str, DataType | None] = {
     "key": None,
     "value": None,
-    "headers": ArrayType(
-        StructType([StructField("key", StringType()), StructField("value", BinaryType())]),
-    ),
+    "headers": HEADERS,
     "topic": StringType(),
     "partition": IntegerType(),
     "offset": LongType(),
@@ -223,6 +221,7 @@ class KafkaSource:
     free_prefixes: ClassVar[tuple[str, ...]] = (OVERRIDE,)
     split_function: ClassVar[SplitFunction] = SplitFunction.PARTS_V1
     has_fixed_split: ClassVar[bool] = False
+    sifts_bad_records: ClassVar[bool] = True
     store: ClassVar[PositionStore] = KafkaPositions()
     can_rotate: ClassVar[bool] = True
 
@@ -233,6 +232,8 @@ class KafkaSource:
     columns: tuple[str, ...]
     max_offsets_per_trigger: int
     reset: str
+    is_tolerant: bool
+    """Whether rows have the hidden columns of bad records; see ``bad_records/hidden.py``."""
     config: EndConfig = field(repr=False)
     share: Share
     has_lost_in_flight: bool = False
@@ -330,6 +331,7 @@ class KafkaSource:
             columns=config.read(DEFINITION, "columns", tuple),
             max_offsets_per_trigger=config.read(DEFINITION, "max.offsets.per.trigger", int),
             reset=config.read(DEFINITION, OVERRIDE + RESET, str),
+            is_tolerant=tolerance_of(config.config) is not None,
             config=config,
             share=share,
         )
@@ -357,7 +359,7 @@ class KafkaSource:
             **{f"kafka.{name}": value for name, value in self.consumer.items()},
             "assign": json.dumps(assigned),
             "maxOffsetsPerTrigger": str(self.max_offsets_per_trigger),
-            "includeHeaders": str("headers" in self.columns).lower(),
+            "includeHeaders": str("headers" in self.columns or self.is_tolerant).lower(),
             "failOnDataLoss": str(not self.has_lost_in_flight).lower(),
         }
         if rotation is not None:
@@ -365,6 +367,8 @@ class KafkaSource:
             options["minOffsetsPerTrigger"] = str(min(rotation.rows or most, most))
             options["maxTriggerDelay"] = f"{rotation.interval_ms}ms"
         records = spark.readStream.format("kafka").options(**options).load()
+        if self.is_tolerant:
+            records = with_hidden(records)
         for converter in (self.key, self.value):
             if converter.side in self.columns:
                 records = converter.convert(records)
@@ -374,7 +378,7 @@ class KafkaSource:
                 chosen += [F.col("value")[field.name].alias(field.name) for field in type_.fields]
             else:
                 chosen.append(F.col(name))
-        return records.select(*chosen)
+        return records.select(*chosen, *((ORIGINAL, ERROR) if self.is_tolerant else ()))
 
     def is_small(self, checkpoint: Path, batch_id: int) -> bool:
         ranges = planned_ranges(checkpoint, batch_id, self._parts)

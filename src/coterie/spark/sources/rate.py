@@ -68,6 +68,7 @@ class RateSource:
     free_prefixes: ClassVar[tuple[str, ...]] = (OPTIONS,)
     split_function: ClassVar[SplitFunction] = SplitFunction.PARTS_V1
     has_fixed_split: ClassVar[bool] = True
+    sifts_bad_records: ClassVar[bool] = False
     store: ClassVar[PositionStore] = RatePositions()
     can_rotate: ClassVar[bool] = False
 

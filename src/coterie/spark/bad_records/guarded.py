@@ -1,0 +1,199 @@
+"""Leads the hidden columns around transforms, and makes a row that a transform cannot compute a bad one.
+
+A transform sees the columns of its rows only. Afterwards its part of Spark's logical plan is built again, node by node:
+each projection also hands the hidden columns on, and each filter lets bad rows pass. An expression that can fail is
+computed inside Spark's ``TryEval``: where it fails, the row gets an error instead of the batch. An expression is not
+computed for a row that is bad already.
+
+So a transform needs to know nothing of bad records, as long as it computes row by row with expressions of Spark: its
+nodes are projections and filters. The only module here that builds nodes of Spark's plans.
+"""
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F
+
+from coterie.nouns.errors import ConfigError
+from coterie.spark.bad_records.hidden import ERROR, FAULT, ORIGINAL, TRANSFORMATION, fault, with_bad
+from coterie.spark.bad_records.keys import TOLERANCE
+from coterie.spark.transforms import KINDS, Transform, transform
+
+_NEVER_FAIL = frozenset(
+    [
+        "Alias",
+        "And",
+        "AttributeReference",
+        "CaseWhen",
+        "Coalesce",
+        "Concat",
+        "Contains",
+        "EndsWith",
+        "EqualNullSafe",
+        "EqualTo",
+        "GetStructField",
+        "GreaterThan",
+        "GreaterThanOrEqual",
+        "If",
+        "In",
+        "InSet",
+        "IsNotNull",
+        "IsNull",
+        "LessThan",
+        "LessThanOrEqual",
+        "Literal",
+        "Lower",
+        "Not",
+        "Or",
+        "StartsWith",
+        "StringTrim",
+        "Upper",
+    ]
+)
+"""Expressions of Spark that have a value for every input: they need no guard."""
+_TRANSPARENT = frozenset(["SubqueryAlias", "View"])
+"""Nodes that give a name to their child."""
+
+
+def guarded(rows: DataFrame, transforms: Iterable[Transform]) -> DataFrame:
+    """``rows``, which have the hidden columns, through ``transforms``, with ``BAD`` in the place of these columns.
+
+    :raises ConfigError: when a transform does not fit the columns that reach it, or does not compute row by row.
+    """
+    for one in transforms:
+        seen = rows.drop(ORIGINAL, ERROR)
+        changed = transform(seen, (one,))
+        rows = _Guard(rows, one).through(changed)
+    return with_bad(rows)
+
+
+class _Guard:
+    """Builds the plan of one transform again."""
+
+    def __init__(self, rows: DataFrame, one: Transform) -> None:
+        self._spark = rows.sparkSession
+        self._one = one
+        java: Any = self._spark._jvm
+        self._java = java
+        self._expressions = java.org.apache.spark.sql.catalyst.expressions
+        self._nodes = java.org.apache.spark.sql.catalyst.plans.logical
+        self._before = _plan(rows)
+        message = f"{one.key}={one.value} cannot be computed for this record"
+        class_name = next(name for name, kind in KINDS.items() if kind is one.kind)
+        self._fault = self._expression(fault(TRANSFORMATION, class_name, message).cast(FAULT))
+        self._name = self._expression(F.lit("value"))
+
+    def through(self, changed: DataFrame) -> DataFrame:
+        java: Any = self._spark
+        plan = self._built(_plan(changed))
+        return DataFrame(self._java.org.apache.spark.sql.classic.Dataset.ofRows(java._jsparkSession, plan), self._spark)
+
+    def _built(self, node: Any) -> Any:
+        if node.fastEquals(self._before):
+            return self._before
+        name = node.getClass().getSimpleName()
+        if name == "Project":
+            return self._projected(self._built(node.child()), _items(node.projectList()))
+        if name == "Filter":
+            return self._filtered(self._built(node.child()), node.condition())
+        if name in _TRANSPARENT:
+            return self._built(node.child())
+        raise ConfigError(
+            {
+                TOLERANCE: [
+                    f"{TOLERANCE}=all cannot be used with {self._one.key}: Spark runs it as {name}, which does not "
+                    "keep each record beside its row; set none, or leave the transform out"
+                ]
+            }
+        )
+
+    def _projected(self, child: Any, outputs: Sequence[Any]) -> Any:
+        guards = [_can_fail(output) for output in outputs]
+        if not any(guards):
+            hidden = [self._attribute(child, name) for name in (ORIGINAL, ERROR)]
+            return self._nodes.Project(self._seq([*outputs, *hidden]), child)
+        tried = [self._tried(child, output.child()) for output, guard in zip(outputs, guards, strict=True) if guard]
+        below = self._nodes.Project(self._seq([*_items(child.output()), *tried]), child)
+        results = [one.toAttribute() for one in tried]
+        left = iter(results)
+        computed = [
+            output.withNewChildren(self._seq([self._value(next(left))])) if guard else output
+            for output, guard in zip(outputs, guards, strict=True)
+        ]
+        hidden = [self._attribute(below, ORIGINAL), self._error(below, results)]
+        return self._nodes.Project(self._seq([*computed, *hidden]), below)
+
+    def _filtered(self, child: Any, condition: Any) -> Any:
+        if not _can_fail(condition):
+            return self._nodes.Filter(self._or([self._is_bad(child), condition]), child)
+        tried = self._tried(child, condition)
+        below = self._nodes.Project(self._seq([*_items(child.output()), tried]), child)
+        visible = [item for item in _items(child.output()) if item.name() != ERROR]
+        result = tried.toAttribute()
+        judged = self._nodes.Project(self._seq([*visible, self._error(below, [result]), result]), below)
+        kept = self._nodes.Filter(self._or([self._is_bad(judged), self._value(result)]), judged)
+        outputs = [item for item in _items(judged.output()) if not item.exprId().equals(result.exprId())]
+        return self._nodes.Project(self._seq(outputs), kept)
+
+    # -- expressions --------------------------------------------------------------------------------------------------
+
+    def _tried(self, child: Any, expression: Any) -> Any:
+        """A new column: a struct of the expression's value; null where it fails, and for a row that is bad already."""
+        made = self._expressions.CreateNamedStruct(self._seq([self._name, expression]))
+        is_good = self._expressions.IsNull(self._attribute(child, ERROR))
+        nothing = self._expressions.Literal(None, made.dataType())
+        return self._alias(self._expressions.If(is_good, self._expressions.TryEval(made), nothing), "coterie_tried")
+
+    def _value(self, result: Any) -> Any:
+        return self._expressions.GetStructField(result, 0, self._none())
+
+    def _error(self, child: Any, results: Sequence[Any]) -> Any:
+        """The column :data:`ERROR`, in which rows get an error for which one of ``results`` is null."""
+        error = self._attribute(child, ERROR)
+        has_failed = self._or([self._expressions.IsNull(result) for result in results])
+        is_new = self._expressions.And(self._expressions.IsNull(error), has_failed)
+        return self._alias(self._expressions.If(is_new, self._fault, error), ERROR)
+
+    def _is_bad(self, child: Any) -> Any:
+        return self._expressions.IsNotNull(self._attribute(child, ERROR))
+
+    def _or(self, conditions: Sequence[Any]) -> Any:
+        whole = conditions[0]
+        for condition in conditions[1:]:
+            whole = self._expressions.Or(whole, condition)
+        return whole
+
+    def _alias(self, expression: Any, name: str) -> Any:
+        fresh = self._expressions.NamedExpression.newExprId()
+        return self._expressions.Alias(expression, name, fresh, self._seq([]), self._none(), self._seq([]))
+
+    def _expression(self, column: Column) -> Any:
+        """The expression of a column that depends on no other."""
+        one = _plan(self._spark.range(1).select(column.alias("one")))
+        return one.projectList().head().child()
+
+    def _attribute(self, node: Any, name: str) -> Any:
+        return next(item for item in _items(node.output()) if item.name() == name)
+
+    def _seq(self, items: Sequence[Any]) -> Any:
+        return self._java.PythonUtils.toSeq(list(items))
+
+    def _none(self) -> Any:
+        return self._java.scala.Option.empty()
+
+
+def _plan(rows: DataFrame) -> Any:
+    frame: Any = rows
+    return frame._jdf.queryExecution().analyzed()
+
+
+def _items(seq: Any) -> list[Any]:
+    return [seq.apply(index) for index in range(seq.length())]
+
+
+def _can_fail(expression: Any) -> bool:
+    """Whether an expression may fail for a row; a projected column that is handed on never does."""
+    if expression.getClass().getSimpleName() not in _NEVER_FAIL:
+        return True
+    return any(_can_fail(child) for child in _items(expression.children()))

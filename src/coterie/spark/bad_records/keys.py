@@ -1,0 +1,241 @@
+"""The keys that say what becomes of bad records and of failed attempts, by Connect's names, and what they say.
+
+``errors.deadletterqueue.path`` and ``errors.deadletterqueue.table`` are not Connect's: they name a folder or a table as
+the place of bad records instead of a topic.
+"""
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TypeAlias
+
+from coterie.config.definition import Check, Definition, Importance, Key, Type, Width, at_least, one_of
+from coterie.nouns.errors import ConfigError
+from coterie.spark.paths import as_path, local_file_path
+
+GROUP = "Error Handling"
+TOLERANCE = "errors.tolerance"
+QUEUE = "errors.deadletterqueue."
+TOPIC, PATH, TABLE = QUEUE + "topic.name", QUEUE + "path", QUEUE + "table"
+REPLICATION = QUEUE + "topic.replication.factor"
+CONTEXT = QUEUE + "context.headers.enable"
+
+_TABLE_BYTES = 63
+"""PostgreSQL cuts longer names off, without an error."""
+
+
+def _topic(value: str) -> str | None:
+    if not value or (re.fullmatch(r"[a-zA-Z0-9._-]{1,249}", value) and value not in (".", "..")):
+        return None
+    return "Must be the name of a topic: at most 249 letters, digits, dots, underscores and hyphens"
+
+
+def _path(value: str) -> str | None:
+    return local_file_path(value) if value else None
+
+
+def _table(value: str) -> str | None:
+    parts = value.split(".")
+    if value and not (len(parts) <= 2 and all(0 < len(part.encode()) <= _TABLE_BYTES for part in parts)):
+        return f"Must be table or schema.table, each of at most {_TABLE_BYTES} bytes"
+    return None
+
+
+def _replication(value: str) -> str | None:
+    return None if int(value) == -1 or int(value) > 0 else "Value must be at least 1, or -1 for the broker's default"
+
+
+def _key(
+    order: int,
+    name: str,
+    type_: Type,
+    default: str,
+    label: str,
+    documentation: str,
+    check: Check | None = None,
+    width: Width = Width.MEDIUM,
+) -> Key:
+    return Key(
+        name=name,
+        type=type_,
+        documentation=documentation,
+        default=default,
+        importance=Importance.MEDIUM,
+        check=check,
+        group=GROUP,
+        order=order,
+        width=width,
+        display_name=label,
+    )
+
+
+DEFINITION = Definition(
+    (
+        _key(
+            0,
+            TOLERANCE,
+            Type.STRING,
+            "none",
+            "Error Tolerance",
+            "With none, a record that does not convert or transform fails its task; with all, it is left out.",
+            one_of(("none", "all")),
+            Width.SHORT,
+        ),
+        _key(
+            1,
+            "errors.log.enable",
+            Type.BOOLEAN,
+            "false",
+            "Log Errors",
+            "With errors.tolerance=all: write to the worker's log how many records were left out, once a minute.",
+        ),
+        _key(
+            2,
+            "errors.log.include.messages",
+            Type.BOOLEAN,
+            "false",
+            "Log Error Details",
+            "Whether that line names topic, partition, offset and timestamp of the first of these records.",
+        ),
+        _key(
+            3,
+            TOPIC,
+            Type.STRING,
+            "",
+            "Dead Letter Queue Topic Name",
+            "With errors.tolerance=all: topic that records which are left out are written to; empty for none.",
+            _topic,
+        ),
+        _key(
+            4,
+            REPLICATION,
+            Type.SHORT,
+            "3",
+            "Dead Letter Queue Topic Replication Factor",
+            "Replication factor of that topic where it is created.",
+            _replication,
+        ),
+        _key(
+            5,
+            CONTEXT,
+            Type.BOOLEAN,
+            "false",
+            "Enable Error Context Headers",
+            "Whether records in that topic get headers about the error; their keys start with __connect.errors.",
+        ),
+        _key(
+            6,
+            PATH,
+            Type.STRING,
+            "",
+            "Dead Letter Folder",
+            "With errors.tolerance=all: folder of Parquet files that records which are left out are written to.",
+            _path,
+            Width.LONG,
+        ),
+        _key(
+            7,
+            TABLE,
+            Type.STRING,
+            "",
+            "Dead Letter Table",
+            "With errors.tolerance=all: table that such records are written to, in the database of the PostgresSink.",
+            _table,
+        ),
+        _key(
+            8,
+            "errors.retry.timeout",
+            Type.LONG,
+            "0",
+            "Retry Timeout for Errors",
+            "How long a task waits for a server that cannot be reached, in milliseconds; -1 means for ever.",
+            at_least(-1),
+        ),
+        _key(
+            9,
+            "errors.retry.delay.max.ms",
+            Type.LONG,
+            "60000",
+            "Maximum Delay Between Retries for Errors",
+            "Longest pause between two attempts to reach a server, in milliseconds.",
+            at_least(1),
+        ),
+    )
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Dropped:
+    """Bad records are left out and written nowhere."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ToTopic:
+    """Bad records are written to a topic of Kafka."""
+
+    topic: str
+    replication_factor: int
+    has_context: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ToFolder:
+    """Bad records are written to Parquet files in a folder."""
+
+    path: Path
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ToTable:
+    """Bad records are written to a table of the sink's own database."""
+
+    schema: str | None
+    """None: the schema of the sink's table."""
+    table: str
+
+
+DeadLetters: TypeAlias = Dropped | ToTopic | ToFolder | ToTable
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tolerance:
+    """``errors.tolerance=all``: what becomes of bad records."""
+
+    letters: DeadLetters
+    logs: bool
+    logs_places: bool
+    """Whether the log names topic, partition, offset and timestamp of a bad record."""
+
+
+def tolerance_of(config: Mapping[str, str]) -> Tolerance | None:
+    """What a connector's or task's config says of bad records; None: the first one fails the task.
+
+    :raises ConfigError: when a value is not valid; names its key.
+    """
+    if DEFINITION.read(config, TOLERANCE, str) == "none":
+        return None
+    return Tolerance(
+        letters=_letters(config),
+        logs=DEFINITION.read(config, "errors.log.enable", bool),
+        logs_places=DEFINITION.read(config, "errors.log.include.messages", bool),
+    )
+
+
+def _letters(config: Mapping[str, str]) -> DeadLetters:
+    topic, path, table = (DEFINITION.read(config, key, str) for key in (TOPIC, PATH, TABLE))
+    named = [key for key, value in ((TOPIC, topic), (PATH, path), (TABLE, table)) if value]
+    if len(named) > 1:
+        raise ConfigError({named[1]: [f"Bad records go to one place: set only one of {', '.join(named)}"]})
+    if topic:
+        return ToTopic(
+            topic=topic,
+            replication_factor=DEFINITION.read(config, REPLICATION, int),
+            has_context=DEFINITION.read(config, CONTEXT, bool),
+        )
+    if path:
+        return ToFolder(path=as_path(path))
+    if table:
+        *schema, name = table.split(".")
+        return ToTable(schema=schema[0] if schema else None, table=name)
+    return Dropped()

@@ -1,0 +1,95 @@
+"""Writes the bad rows of a task to a topic or a folder by a sink of their own, before the good rows of the batch.
+
+It is for places that the connector's sink does not hold. The sink of the bad rows has its own account of the batches
+that are in place, so that a replayed batch is there once; but the good and the bad rows of a batch are two steps.
+"""
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import replace
+
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
+
+from coterie.nouns.errors import ConfigError, UnreachableError, WorldError
+from coterie.nouns.jobs import ConnectorTaskId
+from coterie.spark.bad_records.hidden import RECORD
+from coterie.spark.bad_records.keys import PATH, TABLE, TOPIC, DeadLetters, Dropped, ToFolder, ToTable, ToTopic
+from coterie.spark.bad_records.letters import EXCEPTION
+from coterie.spark.end_config import SINK, EndConfig
+from coterie.spark.fence import FencedError
+from coterie.spark.seams import Batch, Sink, Staged, TaskLineage
+from coterie.spark.sinks.files import FileSink
+
+
+class DeadLetterQueue:
+    """A sink, and what it writes of a bad row. ``key`` is the key that names the place; errors name it."""
+
+    def __init__(self, key: str, sink: Sink, shape: Callable[[DataFrame, ConnectorTaskId], DataFrame]) -> None:
+        self._key = key
+        self._sink = sink
+        self._shape = shape
+
+    def take_over(self, lineage: TaskLineage, start: int) -> None:
+        """See :meth:`Sink.take_over`."""
+        with self._named():
+            self._sink.take_over(lineage, start)
+
+    def stage(self, batch: Batch) -> Staged:
+        """See :meth:`Sink.stage`; the rows of ``batch`` are bad rows."""
+        with self._named():
+            return self._sink.stage(replace(batch, rows=self._shape(batch.rows, batch.lineage.task)))
+
+    def close(self) -> None:
+        """See :meth:`Sink.close`."""
+        self._sink.close()
+
+    @contextmanager
+    def _named(self) -> Iterator[None]:
+        try:
+            yield
+        except FencedError:
+            raise
+        except UnreachableError as error:
+            raise UnreachableError(f"{self._key}: {error}") from error
+        except WorldError as error:
+            raise WorldError(f"{self._key}: {error}") from error
+        except OSError as error:
+            # Not a refusal: the next start may find the folder in order.
+            raise OSError(error.errno, f"{self._key}: {error.strerror}") from error
+
+
+def queue_of(letters: DeadLetters, config: Mapping[str, str], worker: Mapping[str, str]) -> DeadLetterQueue | None:
+    """The queue of a task's config; None where bad rows are written nowhere.
+
+    :raises ConfigError: when only the sink itself could write to such a place.
+    """
+    match letters:
+        case Dropped():
+            return None
+        case ToFolder(path=path):
+            end = EndConfig(config={"format": "parquet", "path": str(path)}, prefix=SINK, is_prefix_optional=True)
+            return DeadLetterQueue(PATH, FileSink.of(end), _file_rows)
+        case ToTopic():
+            raise ConfigError({TOPIC: [f"{TOPIC} is not supported yet; set {PATH}, or {TABLE} with PostgresSink"]})
+        case ToTable():
+            raise ConfigError(
+                {TABLE: [f"{TABLE} cannot be used: the sink writes to no database; use PostgresSink, or set {PATH}"]}
+            )
+
+
+def _file_rows(bad: DataFrame, task: ConnectorTaskId) -> DataFrame:
+    """A bad row as the columns of a dead letter in a file: those of a table, with the headers as they are."""
+    record = [F.col(name) for name in RECORD.names if name not in ("key", "value", "headers")]
+    return bad.select(
+        F.lit(str(task.connector)).alias("connector"),
+        F.lit(task.task).alias("task"),
+        *record,
+        "key",
+        "value",
+        "headers",
+        "stage",
+        "class_name",
+        F.lit(EXCEPTION).alias("exception_class_name"),
+        F.col("message").alias("exception_message"),
+    )

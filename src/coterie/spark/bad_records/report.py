@@ -1,0 +1,48 @@
+"""What the worker's log says of records that were left out: one line a minute and task."""
+
+import logging
+import time
+from collections.abc import Callable
+
+from coterie.nouns.jobs import ConnectorTaskId
+from coterie.spark.bad_records.keys import Tolerance
+from coterie.spark.bad_records.sifted import Tally
+
+log = logging.getLogger(__name__)
+
+EVERY_S = 60
+
+
+class Report:
+    """Counts the bad records of one run of a task, and writes the log's lines."""
+
+    def __init__(
+        self, task: ConnectorTaskId, tolerance: Tolerance, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._task = task
+        self._tolerance = tolerance
+        self._clock = clock
+        self._since = Tally()
+        self._logged_at: float | None = None
+        self.count = 0
+        """Bad records in batches that were put in place."""
+
+    def add(self, tally: Tally) -> None:
+        """Count the bad records of a batch that was put in place; called with every batch."""
+        self.count += tally.count
+        self._since = Tally(count=self._since.count + tally.count, first=self._since.first or tally.first)
+        now = self._clock()
+        if self._tolerance.logs and self._since.count and (self._logged_at is None or now - self._logged_at >= EVERY_S):
+            self._logged_at = now
+            log.warning("%s: %s", self._task, self._line())
+            self._since = Tally()
+
+    def _line(self) -> str:
+        first = dict(self._since.first)
+        line = f"{self._since.count} bad records were left out, {self.count} since the task started; "
+        if self._tolerance.logs_places:
+            place = ", ".join(f"{name} {first[name]}" for name in ("topic", "partition", "offset", "timestamp"))
+            line += f"the first: {place}: "
+        else:
+            line += "the first: "
+        return f"{line}{first['message']} ({first['stage']})"

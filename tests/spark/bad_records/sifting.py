@@ -1,0 +1,51 @@
+"""Connectors that read good and bad records, and what becomes of the records; counted without Spark."""
+
+import json
+from collections.abc import Sequence
+
+from tests.spark.sinks.postgres_server import PostgresServer
+from tests.spark.sources.kafka_topics import Kafka
+
+RANDOMLY_BAD = {
+    "transforms": "random",
+    "transforms.random.type": "Filter",
+    "transforms.random.condition": (
+        "CAST(reflect('java.lang.Math', 'random') AS DOUBLE) < 0.5 OR raise_error('bad by chance') IS NULL"
+    ),
+}
+"""A transform for which a record is bad in one evaluation and good in another; Spark's rand() repeats itself."""
+
+
+def postgres_config(kafka: Kafka, server: PostgresServer, topic: str, **keys: str) -> dict[str, str]:
+    """From a topic into the table ``good``, its bad records into the table ``bad``."""
+    source = {key: value for key, value in kafka.config(topic).items() if key not in ("format", "path")}
+    return (
+        source
+        | server.keys
+        | {
+            "connector.class": "PostgresSink",
+            "table.name.format": "good",
+            "auto.create": "true",
+            "exactly.once.support": "required",
+            "errors.tolerance": "all",
+            "errors.deadletterqueue.table": "bad",
+        }
+        | {key.replace("__", "."): value for key, value in keys.items()}
+    )
+
+
+def numbers(values: Sequence[object]) -> list[int]:
+    """The rows of the original bytes of dead letters."""
+    found: list[int] = []
+    for value in values:
+        assert isinstance(value, bytes | memoryview)
+        found.append(json.loads(bytes(value))["row"])
+    return sorted(found)
+
+
+def good_and_bad(server: PostgresServer) -> tuple[list[int], list[int]]:
+    """The numbers of the rows in both tables; nothing of a table that is not there yet."""
+    if not server.rows("SELECT 1 WHERE to_regclass('good') IS NOT NULL AND to_regclass('bad') IS NOT NULL"):
+        return [], []
+    good = sorted(row for (row,) in server.rows("SELECT row FROM good") if isinstance(row, int))
+    return good, numbers([value for (value,) in server.rows("SELECT value FROM bad")])

@@ -1,0 +1,230 @@
+"""Bad records of a topic reach their place beside the good ones; real Spark, PostgreSQL and broker."""
+
+import base64
+import json
+from collections import Counter
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pyarrow.dataset
+import pytest
+
+from coterie.spark.bad_records.sifted import Divided, Sifter
+from coterie.spark.checkpoint import last_batch
+from coterie.spark.sinks.postgres_writer import StagedTransaction
+from tests.spark.bad_records.sifting import RANDOMLY_BAD, good_and_bad, numbers, postgres_config
+from tests.spark.conftest import Rig, rows_of
+from tests.spark.sinks.postgres_server import PostgresServer
+from tests.spark.sources.kafka_topics import Kafka
+
+pytestmark = [pytest.mark.spark, pytest.mark.asyncio(loop_scope="session"), pytest.mark.timeout(300)]
+
+BAD = [b"", b'{"row": 1} trailing', b'{"row": "x"}', b"[1]", b'{"row": 1']
+BATCHES = 2
+ROWS = 80
+
+
+@pytest.fixture
+def server(postgres: PostgresServer) -> PostgresServer:
+    """The server without tables."""
+    postgres.run("DROP TABLE IF EXISTS good, bad, coterie_ledger")
+    return postgres
+
+
+async def test_bad_records_reach_a_table_with_their_bytes_their_place_and_what_is_wrong(
+    rig: Rig, kafka: Kafka, server: PostgresServer
+) -> None:
+    kafka.create("to-table", 1)
+    good = [b'{"row": %d}' % row for row in range(20)]
+    kafka.produce("to-table", 0, [*BAD, None, *good], timestamp_ms=1_700_000_000_000)
+    config = postgres_config(kafka, server, "to-table")
+    assert await rig.runtime.validate(config, ()) == {}
+    start = await rig.start(config, "to-table")
+    await rig.wait_until(lambda: len(good_rows(server)) >= 21)
+    await rig.runtime.stop(start.task, grace_ms=10_000)
+    # The tombstone is a row of nulls, as it is without errors.tolerance.
+    assert good_rows(server) == [*range(20), None]
+    found = server.rows('SELECT * FROM bad ORDER BY "offset"')
+    assert [row[7] for row in found] == BAD
+    assert [row[4] for row in found] == list(range(len(BAD)))
+    letter = dict(zip([name for (name,) in server.rows(COLUMNS_OF_BAD)], found[0], strict=True))
+    headers = letter.pop("headers")
+    assert isinstance(headers, str)
+    assert json.loads(headers) == [{"key": "h", "value": base64.b64encode(b"1").decode()}]
+    assert letter.pop("timestamp").timestamp() == 1_700_000_000  # type: ignore[attr-defined]
+    assert letter == {
+        "connector": "to-table",
+        "task": 0,
+        "topic": "to-table",
+        "partition": 0,
+        "offset": 0,
+        "key": b"k",
+        "value": b"",
+        "stage": "VALUE_CONVERTER",
+        "class_name": "org.apache.kafka.connect.json.JsonConverter",
+        "exception_class_name": "org.apache.kafka.connect.errors.DataException",
+        "exception_message": "the record's value is not JSON with the columns of value.schema",
+    }
+
+
+COLUMNS_OF_BAD = "SELECT attname FROM pg_attribute WHERE attrelid = 'bad'::regclass AND attnum > 0 ORDER BY attnum"
+
+
+def good_rows(server: PostgresServer) -> list[object]:
+    if not server.rows("SELECT 1 WHERE to_regclass('good') IS NOT NULL"):
+        return []
+    return [row for (row,) in server.rows("SELECT row FROM good ORDER BY row")]
+
+
+class Deaths:
+    """Each batch is tried three times: its owner dies before the commit, then after it, and then lives on."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.before = self.after = self.batches = 0
+        commit = StagedTransaction.put_in_place
+
+        def put_in_place(staged: StagedTransaction) -> None:
+            self.batches += 1
+            if self.batches % 3 == 1:
+                self.before += 1
+                raise ConnectionError("dies before the commit")
+            commit(staged)
+            if self.batches % 3 == 2:
+                self.after += 1
+                raise ConnectionError("dies after the commit")
+
+        monkeypatch.setattr(StagedTransaction, "put_in_place", put_in_place)
+
+
+async def sift(
+    rig: Rig, kafka: Kafka, server: PostgresServer, topic: str, deaths: Deaths
+) -> tuple[list[int], list[int]]:
+    """What both tables have when records that are bad by chance have all been read, over deaths."""
+    kafka.create(topic, 1)
+    kafka.produce_rows(topic, 1, each=ROWS)
+    limit = str(ROWS // BATCHES)
+    config = postgres_config(kafka, server, topic, max__offsets__per__trigger=limit, **RANDOMLY_BAD)
+    assert await rig.runtime.validate(config, ()) == {}
+    start = await rig.start(config, topic)
+    held = rig.spark_runtime.held(start.task)
+    assert held is not None
+    for _ in range(2 * BATCHES):
+        died = await rig.end_of(start.task)
+        assert died.can_restart, died.trace
+        await rig.runtime.restart(start.task)
+    await rig.wait_until(lambda: last_batch(held.path / "commits") == BATCHES - 1)
+    await rig.runtime.stop(start.task, grace_ms=10_000)
+    return good_and_bad(server)
+
+
+async def test_a_record_that_is_bad_by_chance_is_in_one_table_once_whenever_its_owner_dies(
+    rig: Rig, kafka: Kafka, server: PostgresServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    deaths = Deaths(monkeypatch)
+    good, bad = await sift(rig, kafka, server, "by-chance", deaths)
+    assert deaths.before == deaths.after == BATCHES
+    assert len(good) > 10
+    assert len(bad) > 10
+    assert sorted(good + bad) == list(range(ROWS))
+
+
+async def test_the_same_record_is_lost_or_doubled_where_good_and_bad_rows_are_evaluated_apart(
+    rig: Rig, kafka: Kafka, server: PostgresServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A mutant: the bad rows come from a second evaluation."""
+    divide = Sifter.divide
+
+    def twice(sifter: Sifter) -> Divided:
+        second = divide(Sifter(sifter._classified, is_small=sifter._is_small))
+        with closing(second):
+            list(second.good())
+            bad = list(second.bad())
+        first = divide(sifter)
+        monkeypatch.setattr(first, "bad", lambda: iter(bad))
+        return first
+
+    monkeypatch.setattr(Sifter, "divide", twice)
+    good, bad = await sift(rig, kafka, server, "apart", Deaths(monkeypatch))
+    counts = Counter(good + bad)
+    assert set(range(ROWS)) - set(counts), "nothing was lost"
+    assert max(counts.values()) > 1, "nothing was doubled"
+
+
+async def test_bad_records_reach_a_folder_beside_any_sink_before_the_good_rows(
+    rig: Rig, kafka: Kafka, tmp_path: Path
+) -> None:
+    kafka.create("to-folder", 1)
+    kafka.produce_rows("to-folder", 1, each=100)
+    kafka.produce("to-folder", 0, BAD)
+    config = kafka.config(
+        "to-folder", errors__tolerance="all", errors__deadletterqueue__path=str(tmp_path / "bad"), **RANDOMLY_BAD
+    )
+    assert await rig.runtime.validate(config, ()) == {}
+    start = await rig.start(config, "to-folder")
+    held = rig.spark_runtime.held(start.task)
+    assert held is not None
+    await rig.wait_until(lambda: last_batch(held.path / "commits") is not None)
+    kafka.produce_rows("to-folder", 1, each=1)
+    await rig.wait_until(lambda: (last_batch(held.path / "commits") or 0) >= 1)
+    await rig.runtime.stop(start.task, grace_ms=10_000)
+    letters: list[dict[str, Any]] = pyarrow.dataset.dataset(tmp_path / "bad", format="parquet").to_table().to_pylist()
+    broken = [letter for letter in letters if letter["stage"] == "VALUE_CONVERTER"]
+    assert sorted(letter["value"] for letter in broken) == sorted(BAD)
+    assert broken[0]["headers"] == [{"key": "h", "value": b"1"}]
+    chance = numbers([letter["value"] for letter in letters if letter["stage"] == "TRANSFORMATION"])
+    good = rows_of(kafka.out / "to-folder")
+    assert sorted(good + chance) == list(range(101))
+    assert len(chance) > 20
+
+
+async def test_bad_records_are_left_out_where_no_place_is_named(rig: Rig, kafka: Kafka, caplog: Any) -> None:
+    kafka.create("dropped", 1)
+    kafka.produce_rows("dropped", 1, each=10)
+    kafka.produce("dropped", 0, BAD)
+    kafka.produce_rows("dropped", 1, each=10)
+    for name, logs in (("quiet", "false"), ("loud", "true")):
+        config = kafka.config(
+            "dropped",
+            path=str(kafka.out / name),
+            errors__tolerance="all",
+            errors__log__enable=logs,
+            errors__log__include__messages="true",
+        )
+        assert await rig.runtime.validate(config, ()) == {}
+        start = await rig.start(config, name)
+        await rig.wait_until(lambda: rows_of(kafka.out / name) == list(range(20)))  # noqa: B023
+        await rig.runtime.stop(start.task, grace_ms=10_000)
+    lines = [record.getMessage() for record in caplog.records if "left out" in record.getMessage()]
+    (line,) = lines
+    assert line.startswith("loud-0: 5 bad records were left out")
+    assert "topic dropped, partition 0, offset 10" in line
+
+
+async def test_each_wrong_key_is_named(rig: Rig, kafka: Kafka, server: PostgresServer, tmp_path: Path) -> None:
+    kafka.create("wrong-errors", 1)
+    queue = "errors.deadletterqueue."
+    files = kafka.config("wrong-errors", errors__tolerance="all")
+    table = postgres_config(kafka, server, "wrong-errors")
+    wrong: list[tuple[dict[str, str], dict[str, str], str, str]] = [
+        (files, {"errors.tolerance": "some"}, "errors.tolerance", "all, none"),
+        (files, {f"{queue}path": "bad"}, f"{queue}path", "relative path"),
+        (files, {f"{queue}table": "a.b.c"}, f"{queue}table", "table or schema.table"),
+        (files, {f"{queue}table": "bad"}, f"{queue}table", "use PostgresSink"),
+        (files, {f"{queue}path": "/bad", f"{queue}table": "bad"}, f"{queue}table", "set only one of"),
+        (files, {f"{queue}topic.name": "wrong-errors"}, f"{queue}topic.name", "one of the topics"),
+        (files, {f"{queue}topic.name": "wrong errors"}, f"{queue}topic.name", "Must be the name of a topic"),
+        (files, {f"{queue}topic.replication.factor": "0"}, f"{queue}topic.replication.factor", "at least 1"),
+        (files, {"exactly.once.support": "required", f"{queue}path": "/bad"}, "exactly.once.support", "bad records"),
+        (table, {f"{queue}table": "nowhere.bad"}, f"{queue}table", "has no schema nowhere"),
+        (
+            rig.config(tmp_path),
+            {"errors.tolerance": "all"},
+            "errors.tolerance",
+            "FileSource does not tell which of its records are bad",
+        ),
+    ]
+    for config, changes, key, sentence in wrong:
+        errors = await rig.runtime.validate(config | changes, ())
+        assert set(errors) == {key}, (changes, errors)
+        assert sentence in errors[key][0], (changes, errors)
