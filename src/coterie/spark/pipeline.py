@@ -10,6 +10,7 @@ from coterie.spark.bad_records.keys import Tolerance, tolerance_of
 from coterie.spark.bad_records.queue import DeadLetterQueue, queue_of
 from coterie.spark.generations.manifest import Manifest
 from coterie.spark.generations.split import Split, SplitFunction
+from coterie.spark.patience import Patience
 from coterie.spark.plugins import SourceEnd, sink_end, source_end
 from coterie.spark.seams import Share, Sink, Source
 from coterie.spark.validation import common
@@ -49,6 +50,7 @@ class Pipeline:
     """What becomes of bad records; None: the first one fails the task."""
     queue: DeadLetterQueue | None
     """Writes bad records that the sink does not hold; None where it does, and where they are dropped."""
+    patience: Patience
     trigger_interval_ms: int
     """How often the task looks for new input; 0 means again at once."""
 
@@ -74,6 +76,7 @@ class Pipeline:
             sink=sink.plugin.of(sink.config),
             tolerance=tolerance,
             queue=None if tolerance is None or holds else queue_of(tolerance.letters, config, worker),
+            patience=Patience.of(config),
             trigger_interval_ms=common().read(config, "trigger.interval.ms", int),
         )
 

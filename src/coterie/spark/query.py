@@ -24,6 +24,7 @@ from coterie.spark.bad_records.sifted import Sifter, Tally, kept, tally_of
 from coterie.spark.checkpoint import HeldCheckpoint, batch_in_flight, is_taken, last_batch
 from coterie.spark.failures import raised_sentence, sentence_of, sentence_of_java
 from coterie.spark.fence import Fence, FencedError
+from coterie.spark.patience import BATCH_TIMEOUT, Patience
 from coterie.spark.pipeline import Pipeline
 from coterie.spark.seams import Batch, Staged, TaskLineage
 from coterie.spark.transforms import transform
@@ -42,6 +43,10 @@ class TaskQuery:
         self.fence = fence
         self.refusal: str | None = None
         """Why a batch was refused; starting again would refuse it again."""
+        self.is_server_away = False
+        """Whether the last start or batch failed because a server could not be reached."""
+        self._batch: tuple[int, float] | None = None
+        """The number of the batch that is written, and the monotonic second in which that began."""
         self._cause: str | None = None
         """What the last batch failed of, in one line; Spark knows of it only that Python raised something."""
         self._spark = spark
@@ -57,10 +62,15 @@ class TaskQuery:
         :raises ConfigError, PySparkException, Py4JError: when Spark does not start it.
         :raises FencedError: when the task was stopped meanwhile.
         """
-        self._begin(processingTime=f"{self._pipeline.trigger_interval_ms} milliseconds")
+        try:
+            self._begin(processingTime=f"{self._pipeline.trigger_interval_ms} milliseconds")
+        except UnreachableError:
+            self.is_server_away = True
+            raise
 
     def _begin(self, **trigger: Any) -> StreamingQuery:
         """Start the query with one of Spark's triggers."""
+        self.is_server_away = False
         pipeline = self._pipeline
         rows = pipeline.source.read(self._spark, self.held.path, pipeline.sink.rotation)
         through = transform if pipeline.tolerance is None else guarded
@@ -104,6 +114,21 @@ class TaskQuery:
         self._pipeline.sink.close()
         if self._pipeline.queue is not None:
             self._pipeline.queue.close()
+
+    @property
+    def patience(self) -> Patience:
+        return self._pipeline.patience
+
+    def overdue(self) -> str | None:
+        """Why the batch that is written fails the task, when it takes longer than it may."""
+        batch, limit_ms = self._batch, self._pipeline.patience.batch_timeout_ms
+        if batch is None or limit_ms is None or time.monotonic() - batch[1] <= limit_ms / 1000:
+            return None
+        self.refusal = (
+            f"Batch {batch[0]} has not ended within {BATCH_TIMEOUT.name}={limit_ms}: a function or an expression of "
+            "the pipeline does not return, or a batch is too large. Mend it and restart the task, or raise the limit"
+        )
+        return self.refusal
 
     @property
     def taken(self) -> bool:
@@ -165,6 +190,7 @@ class TaskQuery:
 
     def _effect(self, batch: DataFrame, batch_id: int) -> None:
         """What foreachBatch calls: check, write aside, check again, put in place."""
+        self._batch = (batch_id, time.monotonic())
         try:
             self._pipeline.source.check_plan(self.held.path, batch_id)
             if self.fence.closed:
@@ -181,6 +207,7 @@ class TaskQuery:
                     self._report.add(sifted())
         except UnreachableError as error:
             self._cause = str(error)
+            self.is_server_away = True
             raise
         except WorldError as error:
             self.refusal = str(error)
@@ -192,6 +219,8 @@ class TaskQuery:
             self.refusal = raised_sentence(error)
             self._cause = f"Batch {batch_id} failed: {sentence_of(error)}"
             raise
+        finally:
+            self._batch = None
 
     def _stage(self, whole: Batch, stack: ExitStack) -> tuple[list[Staged], Callable[[], Tally]]:
         """What is to be put in place, in this order, and what tells of the bad rows afterwards."""

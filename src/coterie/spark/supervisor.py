@@ -5,17 +5,21 @@ to restart. Only the supervisor changes a run's state, always under its lock:
 
 | state | meaning | next |
 |---|---|---|
-| ``QueryStarting`` | waits for a thread, takes the checkpoint over, starts the query | Running, Failed, Ended |
+| ``QueryStarting`` | waits for a thread, takes the checkpoint, starts the query | Running, Waiting, Failed, Ended |
 | ``QueryRunning`` | the query runs, or its failure was not noticed yet | Failed, Stopping, Ended |
-| ``QueryFailed`` | the query failed; the checkpoint is held | Restarting, Stopping, Ended |
-| ``QueryRestarting`` | a thread starts the query on the same checkpoint | Running, Failed, Stopping, Ended |
+| ``QueryFailed`` | the query failed; the checkpoint is held | Restarting, Waiting, Stopping, Ended |
+| ``QueryWaiting`` | a server is away, and ``errors.retry.timeout`` is not over | Restarting, Stopping, Ended |
+| ``QueryRestarting`` | a thread starts the query on the same checkpoint | Running, Waiting, Failed, Stopping, Ended |
 | ``QueryStopping`` | is being stopped; the running batch may be put in place until the grace is over | Ended |
 | ``QueryEnded`` | this run has no effect any more | |
 
+A task that fails because a server is away is started again here, as ``errors.retry.*`` say. Of other failures, and when
+that time is over, the herder is told, and decides.
+
 A run ends for one of five reasons: it was stopped; its generation of checkpoints was closed (:class:`TaskClosed`); it
 was *halted* with all others (:class:`TaskHalted`); another worker holds its checkpoint (:class:`TaskDied`, not held);
-or the JVM ended. Spark raises no exception of its own when a
-checkpoint was taken, so that the supervisor looks at the checkpoint.
+or the JVM ended. Spark raises no exception of its own when a checkpoint was taken, so that the supervisor looks at the
+checkpoint.
 """
 
 import asyncio
@@ -41,6 +45,7 @@ from coterie.spark.fence import Fence, FencedError
 from coterie.spark.generations.layout import GenerationId, connector_folder, generation_folder
 from coterie.spark.generations.resplit import release
 from coterie.spark.generations.taking import GenerationAbsentError, GenerationClosedError, is_closed, take_open
+from coterie.spark.patience import Outage
 from coterie.spark.pipeline import GENERATION, Pipeline
 from coterie.spark.query import TaskQuery
 from coterie.spark.session import Session
@@ -82,6 +87,13 @@ class QueryFailed:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class QueryWaiting:
+    query: TaskQuery
+    restarts_at: float
+    """The monotonic second."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class QueryRestarting:
     query: TaskQuery
 
@@ -96,7 +108,9 @@ class QueryEnded:
     pass
 
 
-QueryState: TypeAlias = QueryStarting | QueryRunning | QueryFailed | QueryRestarting | QueryStopping | QueryEnded
+QueryState: TypeAlias = (
+    QueryStarting | QueryRunning | QueryFailed | QueryWaiting | QueryRestarting | QueryStopping | QueryEnded
+)
 
 
 class QueryRun:
@@ -108,6 +122,8 @@ class QueryRun:
         self.generation: Path | None = None
         """Where the checkpoint stands; None before it is looked for."""
         self.ended = threading.Event()
+        self.outage: Outage | None = None
+        """A server that the task needs has been away since its last progress."""
         self.state: QueryState = QueryStarting()
 
 
@@ -273,8 +289,7 @@ class Supervisor:
                 if died is None:
                     run.state = QueryRunning(query=query, progress=None)
                 else:
-                    run.state = QueryFailed(query=query)
-                    self._events.put(died)
+                    self._fail(run, query, died)
                 return
         self._events.put(TaskHalted(task=run.task))
         query.stop(grace_ms=0)
@@ -348,7 +363,7 @@ class Supervisor:
 
     def _look(self, run: QueryRun) -> None:
         state = run.state
-        if not isinstance(state, QueryRunning):
+        if not isinstance(state, QueryRunning | QueryWaiting):
             return
         query = state.query
         if query.taken:
@@ -359,6 +374,16 @@ class Supervisor:
             if self._move(run, state, QueryStopping()):
                 self._stops.submit(self._close, run, query)
             return
+        if isinstance(state, QueryWaiting):
+            restarting = QueryRestarting(query=query)
+            if time.monotonic() >= state.restarts_at and self._move(run, state, restarting):
+                self._starts.submit(self._restart, run, restarting)
+            return
+        if (overdue := query.overdue()) is not None:
+            # The herder then stops the task without grace, which ends what the batch runs in Spark.
+            died = TaskDied(task=run.task, trace=overdue, is_held=True, can_restart=False)
+            self._move(run, state, QueryFailed(query=query), died)
+            return
         is_alive, progress = query.active(), query.progress()
         if progress is not None and progress != state.progress:
             progressed = QueryRunning(query=query, progress=progress)
@@ -367,6 +392,7 @@ class Supervisor:
             if not self._move(run, state, progressed, event):
                 return
             state = progressed
+            run.outage = None
         if not is_alive:
             dead = QueryFailed(query=query)
             if self._move(run, state, dead):
@@ -387,7 +413,7 @@ class Supervisor:
         died = TaskDied(task=run.task, trace=trace, is_held=True, can_restart=query.refusal is None)
         with self._lock:
             if run.state is dead:
-                self._events.put(died)
+                self._fail(run, query, died)
 
     def _restart(self, run: QueryRun, restarting: QueryRestarting) -> None:
         query = restarting.query
@@ -400,7 +426,9 @@ class Supervisor:
         if died is None:
             self._move(run, restarting, QueryRunning(query=query, progress=None))
         elif died.is_held:
-            self._move(run, restarting, QueryFailed(query=query), died)
+            with self._lock:
+                if run.state is restarting:
+                    self._fail(run, query, died)
         else:
             self._give_up(run, died)
 
@@ -409,7 +437,12 @@ class Supervisor:
         run.fence.close()
         with self._lock:
             match run.state:
-                case QueryRunning(query=query) | QueryFailed(query=query) | QueryRestarting(query=query):
+                case (
+                    QueryRunning(query=query)
+                    | QueryFailed(query=query)
+                    | QueryWaiting(query=query)
+                    | QueryRestarting(query=query)
+                ):
                     self._end(run)
                     self._events.put(event)
                 case QueryStarting() | QueryStopping() | QueryEnded():
@@ -431,7 +464,7 @@ class Supervisor:
         return [
             (run, run.state.query)
             for run in self._runs
-            if isinstance(run.state, QueryRunning | QueryFailed | QueryRestarting)
+            if isinstance(run.state, QueryRunning | QueryFailed | QueryWaiting | QueryRestarting)
         ]
 
     def _end_running(self) -> list[tuple[QueryRun, TaskQuery]]:
@@ -439,6 +472,19 @@ class Supervisor:
         for run, _ in running:
             self._end(run)
         return running
+
+    def _fail(self, run: QueryRun, query: TaskQuery, died: TaskDied) -> None:
+        """Report that the query failed; or, where a server is away and the config says so, wait and start it again."""
+        if query.is_server_away:
+            now = time.monotonic()
+            outage = run.outage or Outage(since=now, attempts=0)
+            if (at := query.patience.retry_at(outage, now)) is not None:
+                run.outage = Outage(since=outage.since, attempts=outage.attempts + 1)
+                run.state = QueryWaiting(query=query, restarts_at=at)
+                log.warning("%s is started again in %d ms: %.500s", run.task, (at - now) * 1000, died.trace)
+                return
+        run.state = QueryFailed(query=query)
+        self._events.put(died)
 
     def _end(self, run: QueryRun) -> None:
         run.state = QueryEnded()

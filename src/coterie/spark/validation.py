@@ -28,6 +28,7 @@ from coterie.spark.bad_records.guarded import guarded
 from coterie.spark.bad_records.hidden import ERROR, FAULT, ORIGINAL, RECORD
 from coterie.spark.bad_records.queue import queue_of
 from coterie.spark.checkpoint import NAME_BYTES_MAX, safe_name
+from coterie.spark.patience import BATCH_TIMEOUT
 from coterie.spark.plugins import SINKS, SinkEnd, SourceEnd, sink_end, source_end, sources
 from coterie.spark.seams import Share
 
@@ -118,6 +119,7 @@ def common() -> Definition:
                 display_name="Trigger interval (ms)",
             ),
             EXACTLY_ONCE,
+            BATCH_TIMEOUT,
             *bad_records.DEFINITION.keys,
         )
     )

@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -221,6 +222,45 @@ async def test_a_server_that_stays_away_is_named_and_the_task_goes_on_when_it_is
     await rig.wait_until(lambda: len(rows(server)) >= 20)
     await rig.runtime.stop(start.task, grace_ms=10_000)
     assert rows(server) == list(range(20))
+
+
+async def test_a_task_waits_for_its_server_as_long_as_errors_retry_timeout_says_and_is_stopped_meanwhile(
+    rig: Rig, server: PostgresServer, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    config = config_of(rig, server, tmp_path, sink__max__retries="0", errors__retry__delay__max__ms="400")
+    write_file(tmp_path / "in", "a.csv", [(row, 1.0, 1) for row in range(9)])
+    start = await rig.start(config | {"errors.retry.timeout": "-1"}, "waits")
+    await rig.wait_until(lambda: len(rows(server)) == 9)
+
+    def attempts() -> int:
+        return len([record for record in caplog.records if "waits-0 is started again in" in record.getMessage()])
+
+    server.stop()
+    try:
+        write_file(tmp_path / "in", "b.csv", [(row, 1.0, 1) for row in range(9, 20)])
+        await rig.wait_until(lambda: attempts() >= 3)
+    finally:
+        server.start()
+    # The herder was told of nothing: the task goes on by itself.
+    await rig.wait_until(lambda: len(rows(server)) >= 20)
+    server.stop()
+    try:
+        before = attempts()
+        write_file(tmp_path / "in", "c.csv", [(row, 1.0, 1) for row in range(20, 30)])
+        await rig.wait_until(lambda: attempts() > before)
+        began = time.monotonic()
+        await rig.runtime.stop(start.task, grace_ms=30_000)
+        assert time.monotonic() - began < 15, "the stop waited for the server"
+        start = await rig.start(config | {"errors.retry.timeout": "900"}, "waits")
+        died = await rig.end_of(start.task)
+    finally:
+        server.start()
+    assert died.can_restart
+    assert f"PostgreSQL at 127.0.0.1:{server.port}, database postgres cannot be reached" in died.trace
+    await rig.runtime.restart(start.task)
+    await rig.wait_until(lambda: len(rows(server)) >= 30)
+    await rig.runtime.stop(start.task, grace_ms=10_000)
+    assert rows(server) == list(range(30))
 
 
 async def test_without_psycopg_validate_and_start_name_the_extra(

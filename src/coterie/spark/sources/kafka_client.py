@@ -13,7 +13,7 @@ from py4j.protocol import Py4JJavaError
 from pyspark.errors import IllegalArgumentException
 from pyspark.sql import SparkSession
 
-from coterie.nouns.errors import CoterieError, WorldError
+from coterie.nouns.errors import CoterieError, UnreachableError, WorldError
 from coterie.spark.jars import missing
 from coterie.spark.positions import Positions
 from coterie.spark.sources.kafka_positions import KafkaPart
@@ -92,7 +92,7 @@ def kafka_admin(properties: Mapping[str, str], java: Any = None) -> Iterator["Ka
 
 
 class KafkaAdmin:
-    """Asks one cluster. Methods raise WorldError when it does not answer in time, or refuses."""
+    """Asks one cluster. Methods raise UnreachableError when it does not answer in time, or refuses."""
 
     def __init__(self, java: Any, client: Any, properties: Mapping[str, str]) -> None:
         self._java = java
@@ -200,7 +200,7 @@ class KafkaAdmin:
             said = causes(error.java_exception)
             if "UnknownTopicOrPartitionException" in said:
                 raise _UnknownTopicError(said) from error
-            raise WorldError(f"Kafka at {self._servers} did not answer: {said}") from error
+            raise UnreachableError(f"Kafka at {self._servers} did not answer: {said}") from error
 
 
 class _UnknownTopicError(WorldError):

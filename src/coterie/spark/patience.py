@@ -1,0 +1,60 @@
+"""How long a task waits for a server that cannot be reached, and how long one of its batches may take."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from coterie.config.definition import Definition, Key, Type, Width, at_least
+from coterie.spark.bad_records import keys as bad_records
+
+FIRST_DELAY_MS = 300
+"""Before the second attempt, as in Connect; doubles with each."""
+
+BATCH_TIMEOUT = Key(
+    name="task.batch.timeout.ms",
+    type=Type.LONG,
+    documentation="How long one batch may take before its task fails, in milliseconds; 0 means as long as it takes.",
+    default="3600000",
+    check=at_least(0),
+    group="Common",
+    order=5,
+    width=Width.SHORT,
+    display_name="Batch timeout (ms)",
+)
+"""A batch is bounded in rows or files, so that one that takes an hour stands still, in all likelihood in user code."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outage:
+    """A server that a task needs cannot be reached."""
+
+    since: float
+    """The monotonic second of the first failure."""
+    attempts: int
+    """How often the task was started again since then."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Patience:
+    """What a task's config says of waiting."""
+
+    retry_timeout_ms: int
+    """How long a task is started again while a server cannot be reached; -1 means for ever."""
+    delay_max_ms: int
+    batch_timeout_ms: int | None
+
+    @classmethod
+    def of(cls, config: Mapping[str, str]) -> "Patience":
+        """:raises ConfigError: when a value is not valid; names its key."""
+        limit_ms = Definition((BATCH_TIMEOUT,)).read(config, BATCH_TIMEOUT.name, int)
+        return cls(
+            retry_timeout_ms=bad_records.DEFINITION.read(config, "errors.retry.timeout", int),
+            delay_max_ms=bad_records.DEFINITION.read(config, "errors.retry.delay.max.ms", int),
+            batch_timeout_ms=limit_ms or None,
+        )
+
+    def retry_at(self, outage: Outage, now: float) -> float | None:
+        """The monotonic second of the next attempt; None when the time for attempts is over."""
+        delay_ms = min(FIRST_DELAY_MS << min(outage.attempts, 30), self.delay_max_ms)
+        at = now + delay_ms / 1000
+        is_in_time = self.retry_timeout_ms < 0 or at - outage.since <= self.retry_timeout_ms / 1000
+        return at if is_in_time else None

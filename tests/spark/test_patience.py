@@ -1,0 +1,108 @@
+"""How long a task waits for a server, and how long for a batch that does not end."""
+
+import os
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
+
+from coterie.nouns.errors import ConfigError
+from coterie.spark.patience import Outage, Patience
+from coterie.spark.transforms import KINDS, Kind
+from tests.spark.conftest import Rig, rows_of, write_file
+
+
+def delays(timeout_ms: int, delay_max_ms: int, attempts: int) -> list[float | None]:
+    """The pauses in milliseconds before attempts that all fail at once."""
+    patience = Patience(retry_timeout_ms=timeout_ms, delay_max_ms=delay_max_ms, batch_timeout_ms=None)
+    now, found = 100.0, list[float | None]()
+    for attempt in range(attempts):
+        at = patience.retry_at(Outage(since=100.0, attempts=attempt), now)
+        found.append(None if at is None else round((at - now) * 1000))
+        now = now if at is None else at
+    return found
+
+
+def test_pauses_double_from_300_ms_up_to_the_longest_and_end_with_the_time_limit() -> None:
+    assert delays(0, 60_000, 2) == [None, None]
+    assert delays(5_000, 60_000, 5) == [300, 600, 1200, 2400, None]
+    assert delays(5_000, 1_000, 7) == [300, 600, 1000, 1000, 1000, 1000, None]
+    assert delays(-1, 60_000, 100)[-1] == 60_000
+
+
+def test_the_keys_are_connects_and_a_batch_may_take_an_hour_by_default() -> None:
+    assert Patience.of({}) == Patience(retry_timeout_ms=0, delay_max_ms=60_000, batch_timeout_ms=3_600_000)
+    keys = {"errors.retry.timeout": "-1", "errors.retry.delay.max.ms": "7", "task.batch.timeout.ms": "0"}
+    assert Patience.of(keys) == Patience(retry_timeout_ms=-1, delay_max_ms=7, batch_timeout_ms=None)
+    wrong = (("errors.retry.timeout", "-2"), ("errors.retry.delay.max.ms", "0"), ("task.batch.timeout.ms", "-1"))
+    for key, value in wrong:
+        with pytest.raises(ConfigError, match=key):
+            Patience.of({key: value})
+
+
+def endless(pids: Path) -> Kind:
+    """A transform with a Python function that never returns."""
+
+    def never(row: int) -> int:
+        with pids.open("a") as file:
+            file.write(f"{os.getpid()}\n")
+        while True:
+            pass
+        return row
+
+    def apply(rows: DataFrame, _: str) -> DataFrame:
+        return rows.withColumn("row", F.udf(never, "bigint", useArrow=False)("row"))
+
+    return Kind(key="any", display_name="", documentation="", check=lambda _: None, apply=apply)
+
+
+def is_alive(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
+
+
+@pytest.fixture
+def pids(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """Where the processes of the function that never returns write their ids."""
+    path = tmp_path / "pids"
+    monkeypatch.setattr("coterie.spark.transforms.KINDS", {**KINDS, "Endless": endless(path)})
+    yield path
+    for pid in ids(path):
+        assert not is_alive(pid), "the function still runs"
+
+
+def ids(path: Path) -> list[int]:
+    return [int(line) for line in path.read_text().splitlines()] if path.exists() else []
+
+
+@pytest.mark.spark
+@pytest.mark.asyncio(loop_scope="session")
+@pytest.mark.timeout(300)
+async def test_a_batch_whose_function_never_returns_fails_its_task_alone_and_the_function_is_ended(
+    rig: Rig, tmp_path: Path, pids: Path
+) -> None:
+    session = rig.spark_runtime._living().spark
+    # The first function of a session waits for an interpreter to start.
+    session.range(1).select(F.udf(abs, "bigint", useArrow=False)("id")).collect()
+    neighbour = await rig.start(rig.config(tmp_path / "neighbour"), "neighbour")
+    transforms = {"transforms": "t", "transforms.t.type": "Endless", "transforms.t.any": "x"}
+    config = rig.config(tmp_path / "own", task__batch__timeout__ms="4000") | transforms
+    write_file(tmp_path / "own" / "in", "a.csv", [(1, 1.0, 1)])
+    start = await rig.start(config, "endless")
+    began = time.monotonic()
+    died = await rig.end_of(start.task)
+    assert time.monotonic() - began > 2
+    assert (died.is_held, died.can_restart) == (True, False)
+    assert died.trace.startswith("Batch 0 has not ended within task.batch.timeout.ms=4000: a function or an expression")
+    assert ids(pids), "the function was never called"
+    await rig.runtime.stop(start.task, grace_ms=0)
+    await rig.wait_until(lambda: not any(is_alive(pid) for pid in ids(pids)))
+    write_file(tmp_path / "neighbour" / "in", "a.csv", [(7, 1.0, 1)])
+    await rig.wait_until(lambda: rows_of(tmp_path / "neighbour" / "out") == [7])
+    await rig.runtime.stop(neighbour.task, grace_ms=10_000)
+    assert not (tmp_path / "own" / "out" / "endless").exists()
