@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 import pytest_asyncio
+from pyspark.sql import SparkSession
 
 from coterie.herder.seams import RuntimeDied, TaskDied, TaskEvent, TaskRuntime, TaskStart
 from coterie.nouns.ids import Incarnation
@@ -42,6 +43,11 @@ class Rig:
     def __init__(self, runtime: SparkTaskRuntime) -> None:
         self.spark_runtime = runtime
         self.runtime: TaskRuntime = runtime
+
+    @property
+    def session(self) -> SparkSession:
+        """A session of its own, as each task has one."""
+        return SparkSession.builder.getOrCreate().newSession()
 
     def config(self, folder: Path, **keys: str) -> dict[str, str]:
         (folder / "in").mkdir(parents=True, exist_ok=True)

@@ -10,8 +10,10 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from coterie.nouns.errors import ConfigError
+from coterie.spark.end_config import EndConfig
 from coterie.spark.patience import Outage, Patience
-from coterie.spark.transforms import KINDS, Kind
+from coterie.spark.smt.kind import Kind, Side, key
+from coterie.spark.smt.table import KINDS
 from tests.spark.conftest import Rig, rows_of, write_file
 
 
@@ -38,9 +40,9 @@ def test_the_keys_are_connects_and_a_batch_may_take_an_hour_by_default() -> None
     keys = {"errors.retry.timeout": "-1", "errors.retry.delay.max.ms": "7", "task.batch.timeout.ms": "0"}
     assert Patience.of(keys) == Patience(retry_timeout_ms=-1, delay_max_ms=7, batch_timeout_ms=None)
     wrong = (("errors.retry.timeout", "-2"), ("errors.retry.delay.max.ms", "0"), ("task.batch.timeout.ms", "-1"))
-    for key, value in wrong:
-        with pytest.raises(ConfigError, match=key):
-            Patience.of({key: value})
+    for name, value in wrong:
+        with pytest.raises(ConfigError, match=name):
+            Patience.of({name: value})
 
 
 def endless(pids: Path) -> Kind:
@@ -53,10 +55,10 @@ def endless(pids: Path) -> Kind:
             pass
         return row
 
-    def apply(rows: DataFrame, _: str) -> DataFrame:
+    def apply(rows: DataFrame, side: Side, settings: EndConfig) -> DataFrame:
         return rows.withColumn("row", F.udf(never, "bigint", useArrow=False)("row"))
 
-    return Kind(key="any", display_name="", documentation="", check=lambda _: None, apply=apply)
+    return Kind(name="Endless", package=None, keys=(key("any", "", "", optional=True),), apply=apply)
 
 
 def is_alive(pid: int) -> bool:
@@ -70,7 +72,8 @@ def is_alive(pid: int) -> bool:
 def pids(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """Where the processes of the function that never returns write their ids."""
     path = tmp_path / "pids"
-    monkeypatch.setattr("coterie.spark.transforms.KINDS", {**KINDS, "Endless": endless(path)})
+    monkeypatch.setattr("coterie.spark.transforms.KINDS", {**KINDS, "Endless": (endless(path), Side.VALUE)})
+    monkeypatch.setattr("coterie.spark.transforms.TYPE_CHECK", lambda _: None)
     yield path
     for pid in ids(path):
         assert not is_alive(pid), "the function still runs"

@@ -73,8 +73,10 @@ class TaskQuery:
         self.is_server_away = False
         pipeline = self._pipeline
         rows = pipeline.source.read(self._spark, self.held.path, pipeline.sink.rotation)
-        through = transform if pipeline.tolerance is None else guarded
-        rows = through(rows, pipeline.transforms)
+        if pipeline.tolerance is None:
+            rows = pipeline.sink.shape(transform(rows, pipeline.transforms))
+        else:
+            rows = guarded(rows, pipeline.transforms, pipeline.sink)
         writer = rows.writeStream.foreachBatch(self._effect).option("checkpointLocation", str(self.held.path))
         writer = writer.trigger(**trigger)
         # A start that has lost its checkpoint meanwhile must not sweep away what the next owner stages.

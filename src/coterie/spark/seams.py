@@ -153,6 +153,7 @@ class Batch:
     lineage: TaskLineage
     batch_id: int
     rows: DataFrame
+    """Their columns are those that :meth:`Sink.shape` gave them."""
     is_small: bool
     """Whether the rows may be collected on the driver; see :meth:`Source.is_small`."""
     sifter: Sifter | None = None
@@ -215,6 +216,14 @@ class Sink(Protocol):
     @classmethod
     def of(cls, config: EndConfig) -> Self:
         """:raises ConfigError: when a value is not valid; names its key."""
+        ...
+
+    def shape(self, rows: DataFrame) -> DataFrame:
+        """The columns with which rows come in batches: those of the value, and what the sink takes from the hidden
+        columns of ``rows`` (:mod:`coterie.spark.record`). Called before each start of the query. Row by row.
+
+        :raises ConfigError: when ``rows`` lack what a key of the sink asks for; names the key.
+        """
         ...
 
     def take_over(self, lineage: TaskLineage, start: int) -> None:

@@ -1,88 +1,19 @@
-"""Transforms: what a connector does to its rows, as column expressions that run in the JVM."""
+"""Transforms: what a connector does to its rows, in the order of its config. What each kind does is in ``smt``."""
 
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
 
 from pyspark.errors import PySparkException
-from pyspark.sql import DataFrame
+from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
-from coterie.config.definition import Check, Definition, Importance, Key, Type, Width, as_list, not_blank, one_of
+from coterie.config.definition import Definition, Importance, Key, Type, Width, as_list, one_of
 from coterie.nouns.errors import ConfigError
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Kind:
-    """One type of transform: its one key, and what it does with the key's value."""
-
-    key: str
-    display_name: str
-    documentation: str
-    check: Check
-    apply: Callable[[DataFrame, str], DataFrame]
-
-
-def filter_rows(rows: DataFrame, condition: str) -> DataFrame:
-    """Keep the rows for which the SQL ``condition`` is true; null is not true."""
-    return rows.where(F.expr(condition))
-
-
-def cast_columns(rows: DataFrame, spec: str) -> DataFrame:
-    """``col:type,col:type``: give columns other types; their order and names stay."""
-    types = parse_cast(spec)
-    unknown = sorted(set(types) - set(rows.columns))
-    if unknown:
-        raise ValueError(f"no such column: {', '.join(unknown)}; there are {', '.join(rows.columns)}")
-    return rows.withColumns({column: rows[f"`{column}`"].cast(type_) for column, type_ in types.items()})
-
-
-def parse_cast(spec: str) -> dict[str, str]:
-    """Type by column. A comma inside parentheses belongs to a type: ``price:decimal(10,2),distance:double``.
-
-    :raises ValueError: with what is wrong.
-    """
-    items, depth = [""], 0
-    for character in spec:
-        depth += (character in "(<") - (character in ")>")
-        if character == "," and depth == 0:
-            items.append("")
-        else:
-            items[-1] += character
-    types: dict[str, str] = {}
-    for item in items:
-        column, colon, type_ = (part.strip() for part in item.partition(":"))
-        if not (column and colon and type_):
-            raise ValueError(f"{item.strip()!r} is not column:type")
-        if column in types:
-            raise ValueError(f"column {column} is named twice")
-        types[column] = type_
-    return types
-
-
-def _well_formed_cast(spec: str) -> str | None:
-    try:
-        parse_cast(spec)
-    except ValueError as error:
-        return str(error)
-    return None
-
-
-KINDS: Mapping[str, Kind] = {
-    "Filter": Kind(
-        key="condition",
-        display_name="Condition",
-        documentation="SQL condition; rows for which it is true are kept.",
-        check=not_blank,
-        apply=filter_rows,
-    ),
-    "Cast": Kind(
-        key="spec",
-        display_name="Types by column",
-        documentation="Columns and the types they get: column:type,column:type.",
-        check=_well_formed_cast,
-        apply=cast_columns,
-    ),
-}
+from coterie.spark.end_config import EndConfig
+from coterie.spark.record import BEFORE, MATCHES, column
+from coterie.spark.smt.kind import Kind, Side
+from coterie.spark.smt.predicates import PREDICATES, PredicateKind
+from coterie.spark.smt.table import KINDS, TYPE_CHECK
 
 
 def _distinct(value: str) -> str | None:
@@ -92,84 +23,220 @@ def _distinct(value: str) -> str | None:
     return "Aliases must be distinct" if len(set(aliases)) < len(aliases) else None
 
 
-ALIASES = Key(
-    name="transforms",
-    type=Type.LIST,
-    documentation="Aliases of the transforms, in the order in which they are applied.",
-    default="",
-    check=_distinct,
-    group="Transforms",
-    order=0,
-    width=Width.LONG,
-    display_name="Transforms",
-)
+def _aliases(name: str, documentation: str) -> Key:
+    label = name.capitalize()
+    return Key(
+        name=name,
+        type=Type.LIST,
+        documentation=documentation,
+        default="",
+        check=_distinct,
+        group=label,
+        order=0,
+        width=Width.LONG,
+        display_name=label,
+    )
+
+
+ALIASES = _aliases("transforms", "Aliases of the transforms, in the order in which they are applied.")
+PREDICATE_ALIASES = _aliases("predicates", "Aliases of the predicates, which transforms name.")
+_PREFIXES = tuple(f"{key.name}." for key in (ALIASES, PREDICATE_ALIASES))
+
+
+def aliases(config: Mapping[str, str], key: Key = ALIASES) -> list[str]:
+    """The transforms or predicates that ``config`` names, also where the list is not valid."""
+    return as_list(config.get(key.name, key.default or ""))
+
+
+def _settings(config: Mapping[str, str], key: Key, alias: str) -> EndConfig:
+    """The keys of one transform or predicate; of the config no others."""
+    prefix = f"{key.name}.{alias}."
+    own = {name: value for name, value in config.items() if name.startswith(prefix)}
+    return EndConfig(config=own, prefix=prefix)
+
+
+# -- keys -------------------------------------------------------------------------------------------------------------
 
 
 def definition(config: Mapping[str, str]) -> Definition:
-    """The keys of the transforms that ``config`` names."""
+    """The keys of the transforms and predicates that ``config`` names."""
     keys: list[Key] = []
     for alias in aliases(config):
-        kind = KINDS.get(config.get(f"transforms.{alias}.type", "").strip())
-        settings = () if kind is None else (_setting(alias, kind),)
-        keys += [_type(alias, dependents=tuple(key.name for key in settings)), *settings]
+        found = KINDS.get(config.get(f"{ALIASES.name}.{alias}.type", "").strip())
+        own = () if found is None else (*found[0].keys, *(_PREDICATE_KEYS if found[0].takes_predicate else ()))
+        keys += _numbered(ALIASES, alias, "transform", TYPE_CHECK, own)
+    for alias in aliases(config, PREDICATE_ALIASES):
+        kind = PREDICATES.get(config.get(f"{PREDICATE_ALIASES.name}.{alias}.type", "").strip())
+        keys += _numbered(PREDICATE_ALIASES, alias, "predicate", _PREDICATE_CHECK, () if kind is None else kind.keys)
     return Definition(tuple(keys))
 
 
-def aliases(config: Mapping[str, str]) -> list[str]:
-    """The transforms that ``config`` names, also where the list is not valid."""
-    return as_list(config.get(ALIASES.name, ALIASES.default or ""))
-
-
-def _type(alias: str, dependents: tuple[str, ...]) -> Key:
-    return Key(
-        name=f"transforms.{alias}.type",
-        type=Type.CLASS,
-        documentation=f"Type of the transform {alias}.",
-        importance=Importance.HIGH,
-        check=one_of(KINDS),
-        group=f"Transforms: {alias}",
-        order=0,
-        width=Width.SHORT,
-        display_name=f"Type of {alias}",
-        dependents=dependents,
-    )
-
-
-def _setting(alias: str, kind: Kind) -> Key:
-    return Key(
-        name=f"transforms.{alias}.{kind.key}",
+_PREDICATE_KEYS = (
+    Key(
+        name="predicate",
         type=Type.STRING,
-        documentation=kind.documentation,
-        check=kind.check,
-        group=f"Transforms: {alias}",
-        order=1,
+        documentation="The transform is applied to rows that match this predicate, and others stay as they are.",
+        optional=True,
+        width=Width.MEDIUM,
+        display_name="Predicate",
+    ),
+    Key(
+        name="negate",
+        type=Type.BOOLEAN,
+        documentation="Whether it is applied to the rows that do not match the predicate.",
+        default="false",
+        width=Width.SHORT,
+        display_name="Negate the predicate",
+    ),
+)
+_PREDICATE_CHECK = one_of(PREDICATES, "No such predicate; there are")
+
+
+def _numbered(list_key: Key, alias: str, what: str, check: object, own: Iterable[Key]) -> list[Key]:
+    """The type of one transform or predicate, and its own keys, in the order of a form."""
+    prefix, group = f"{list_key.name}.{alias}.", f"{list_key.display_name}: {alias}"
+    assert callable(check)
+    type_ = Key(
+        name="type",
+        type=Type.CLASS,
+        documentation=f"Type of the {what} {alias}.",
+        importance=Importance.HIGH,
+        check=check,
         width=Width.LONG,
-        display_name=kind.display_name,
+        display_name=f"Type of {alias}",
     )
+    own = list(own)
+    type_ = replace(type_, dependents=tuple(prefix + key.name for key in own))
+    return [replace(key, name=prefix + key.name, group=group, order=order) for order, key in enumerate([type_, *own])]
+
+
+def errors_of(config: Mapping[str, str]) -> dict[str, list[str]]:
+    """What is wrong with the keys of the transforms and predicates, by key; columns are not looked at."""
+    own = definition(config)
+    known = {key.name for key in own.keys}
+    unknown = [key for key in config if key.startswith(_PREFIXES) and key not in known]
+    return _wrong_values(config, own) | {key: [f"Unknown configuration {key}"] for key in unknown}
+
+
+def _wrong_values(config: Mapping[str, str], own: Definition) -> dict[str, list[str]]:
+    found = own.errors(config)
+    for alias in aliases(config):
+        settings = _settings(config, ALIASES, alias)
+        if any(key.startswith(settings.prefix) for key in found):
+            continue
+        kind, _ = KINDS[config[f"{settings.prefix}type"].strip()]
+        found |= kind.check(settings) | _predicate_errors(config, settings)
+    return found
+
+
+def _predicate_errors(config: Mapping[str, str], settings: EndConfig) -> dict[str, list[str]]:
+    name = config.get(settings.key("predicate"))
+    if name is not None and name.strip() not in (there := aliases(config, PREDICATE_ALIASES)):
+        return settings.error("predicate", f"There is no such predicate; predicates names {', '.join(there) or 'none'}")
+    if name is None and settings.key("negate") in config:
+        return settings.error("negate", f"There is no predicate to negate: set {settings.key('predicate')}")
+    return {}
+
+
+# -- transforms -------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Predicate:
+    """One predicate of a connector, as a transform uses it."""
+
+    kind: PredicateKind
+    settings: EndConfig
+    is_negated: bool
+
+    def matches(self, rows: DataFrame) -> Column:
+        """Whether the transform is applied to a row; never null.
+
+        :raises ConfigError: when the predicate does not fit the rows; names its key.
+        """
+        key = self.kind.keys[0].name if self.kind.keys else "type"
+        try:
+            found = F.coalesce(self.kind.matches(rows, self.settings), F.lit(False))
+        except (PySparkException, ValueError) as error:
+            raise self.settings.refused(key, first_sentence(error)) from error
+        return ~found if self.is_negated else found
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Transform:
-    """One transform of a connector: its kind, and the value of its key."""
+    """One transform of a connector."""
 
     kind: Kind
-    key: str
-    """The full name of the key."""
-    value: str
+    side: Side
+    settings: EndConfig
+    predicate: Predicate | None = None
+
+    @property
+    def key(self) -> str:
+        """The user's key that errors name unless another one is wrong."""
+        return self.settings.key(self.kind.keys[0].name if self.kind.keys else "type")
+
+    @property
+    def type(self) -> str:
+        """The name of its class, as the config states it."""
+        return self.settings.config[self.settings.key("type")].strip()
+
+    @property
+    def value(self) -> str:
+        return self.settings.config.get(self.key, "")
+
+    def apply(self, rows: DataFrame) -> DataFrame:
+        """:raises ConfigError: when it does not fit the columns of ``rows``; names its key."""
+        try:
+            if self.predicate is None:
+                return self.kind.apply(rows, self.side, self.settings)
+            return self._where_matching(rows, self.predicate.matches(rows))
+        except (PySparkException, ValueError) as error:
+            sentence = f"Invalid value {self.value} for configuration {self.key}: {first_sentence(error)}"
+            raise ConfigError({self.key: [sentence]}) from error
+
+    def _where_matching(self, rows: DataFrame, matches: Column) -> DataFrame:
+        """Apply it to all rows, and choose the old or the new columns row by row. A column that only one of both has is
+        null in the other rows."""
+        before = rows.withColumn(MATCHES, matches).withColumn(BEFORE, F.struct(*map(column, rows.columns)))
+        after = self.kind.apply(before, self.side, self.settings)
+        old = {field.name: field.dataType for field in rows.schema.fields}
+        new = {field.name: field.dataType for field in after.schema.fields if field.name not in (MATCHES, BEFORE)}
+        chosen: list[Column] = []
+        for name in [*new, *(name for name in old if name not in new)]:
+            if name in old and name in new and old[name].simpleString() != new[name].simpleString():
+                raise self.settings.refused(
+                    "predicate",
+                    f"the transform makes {new[name].simpleString()} of column {name}, and rows that do not match have "
+                    f"{old[name].simpleString()}: give all rows one type",
+                )
+            taken = F.when(column(MATCHES), column(name) if name in new else F.lit(None))
+            chosen.append(taken.otherwise(column(BEFORE)[name] if name in old else F.lit(None)).alias(name))
+        return after.select(*chosen)
 
 
 def parsed(config: Mapping[str, str]) -> tuple[Transform, ...]:
     """The transforms of ``config``, in their order.
 
-    :raises ConfigError: when a value is not valid; names its key.
+    :raises ConfigError: when values are not valid; names each key.
     """
-    own = definition(config)
-    found: list[Transform] = []
-    for alias in aliases(config):
-        kind = KINDS[own.read(config, f"transforms.{alias}.type", str)]
-        key = f"transforms.{alias}.{kind.key}"
-        found.append(Transform(kind=kind, key=key, value=own.read(config, key, str)))
-    return tuple(found)
+    if errors := _wrong_values(config, definition(config)):
+        raise ConfigError(errors)
+    return tuple(_parsed(config, alias) for alias in aliases(config))
+
+
+def _parsed(config: Mapping[str, str], alias: str) -> Transform:
+    settings = _settings(config, ALIASES, alias)
+    kind, side = KINDS[config[f"{settings.prefix}type"].strip()]
+    predicate = None
+    if (name := config.get(settings.key("predicate"))) is not None:
+        own = _settings(config, PREDICATE_ALIASES, name.strip())
+        predicate = Predicate(
+            kind=PREDICATES[config[f"{own.prefix}type"].strip()],
+            settings=own,
+            is_negated=settings.read(Definition(_PREDICATE_KEYS), "negate", bool),
+        )
+    return Transform(kind=kind, side=side, settings=settings, predicate=predicate)
 
 
 def transform(rows: DataFrame, transforms: Iterable[Transform]) -> DataFrame:
@@ -178,15 +245,19 @@ def transform(rows: DataFrame, transforms: Iterable[Transform]) -> DataFrame:
     :raises ConfigError: when one does not fit the columns that reach it; names its key.
     """
     for one in transforms:
-        try:
-            rows = one.kind.apply(rows, one.value)
-        except (PySparkException, ValueError) as error:
-            raise refused_value(one.key, one.value, error) from error
+        rows = one.apply(rows)
     return rows
 
 
-def refused_value(key: str, value: str, error: Exception) -> ConfigError:
-    return ConfigError({key: [f"Invalid value {value} for configuration {key}: {first_sentence(error)}"]})
+def use_headers(config: Mapping[str, str]) -> bool:
+    """Whether a transform or a predicate of a connector looks at the headers of records. Reading them costs CPU."""
+    for alias in aliases(config):
+        settings = _settings(config, ALIASES, alias)
+        found = KINDS.get(config.get(f"{settings.prefix}type", "").strip())
+        if found is not None and found[0].uses_headers(settings):
+            return True
+    types = [config.get(f"{PREDICATE_ALIASES.name}.{alias}.type") for alias in aliases(config, PREDICATE_ALIASES)]
+    return any(type_ is not None and (kind := PREDICATES.get(type_.strip())) and kind.uses_headers for type_ in types)
 
 
 def first_sentence(error: Exception) -> str:

@@ -35,7 +35,7 @@ from coterie.spark.seams import Share
 logger = logging.getLogger(__name__)
 
 GROUP = "Common"
-_PREFIXES = ("source", "sink", "transforms")
+_PREFIXES = ("source", "sink", "transforms", "predicates")
 EXACTLY_ONCE = Key(
     name="exactly.once.support",
     type=Type.STRING,
@@ -107,6 +107,7 @@ def common() -> Definition:
                 display_name="Tasks max",
             ),
             transforms.ALIASES,
+            transforms.PREDICATE_ALIASES,
             Key(
                 name="trigger.interval.ms",
                 type=Type.LONG,
@@ -138,7 +139,7 @@ def errors_of(
     """
     for key, probably in slips(config).items():
         logger.warning("The key %s of connector %s is ignored; is %s meant?", key, config.get("name", ""), probably)
-    found = (common() + transforms.definition(config)).errors(config) | _unknown_transforms(config)
+    found = common().errors(config) | transforms.errors_of(config)
     if "connector.class" in found:
         return found
     source, sink, missing = _ends(config, worker)
@@ -154,7 +155,7 @@ def errors_of(
         if not wrong:
             if "tasks.max" not in found and source.plugin.has_fixed_split:
                 found |= split_errors(config, len(parts_of_tasks(source)), checkpointed)
-            found |= _unfit_transforms(spark, source, found)
+            found |= _unfit_transforms(spark, source, sink, found)
         found |= wrong
     if sink is not None:
         wrong = sink.definition.errors(config) | sink.config.unknown(sink.definition, sink.plugin.free_prefixes)
@@ -333,28 +334,27 @@ def split_errors(
     }
 
 
-def _unknown_transforms(config: Mapping[str, str]) -> dict[str, list[str]]:
-    """An error for each key under ``transforms.`` that no transform has: a slip of the pen must be seen."""
-    known = {key.name for key in transforms.definition(config).keys}
-    return {
-        key: [f"Unknown configuration {key}"] for key in config if key.startswith("transforms.") and key not in known
-    }
-
-
-def _unfit_transforms(spark: SparkSession, source: SourceEnd, found: Mapping[str, list[str]]) -> dict[str, list[str]]:
-    """Resolve the transforms against the source's columns, as the query will."""
-    if any(key.startswith("transforms") for key in found):
+def _unfit_transforms(
+    spark: SparkSession, source: SourceEnd, sink: SinkEnd | None, found: Mapping[str, list[str]]
+) -> dict[str, list[str]]:
+    """Resolve the transforms against the source's columns, as the query will, and what the sink takes of the rows."""
+    if any(key.startswith(("transforms", "predicates")) for key in found):
         return {}
     try:
         share = Share(index=0, count=1, parts=(), function=source.plugin.split_function)
-        schema = source.plugin.of(source.config, share).schema(spark)
+        # A session of its own, as each task has one: transforms may make views in it.
+        own = spark.newSession()
+        schema = source.plugin.of(source.config, share).schema(own)
         parsed = transforms.parsed(source.config.config)
+        to_sink = None if sink is None else sink.plugin.of(sink.config)
         tolerance = source.config.config.get(bad_records.TOLERANCE, "none").strip()
         if tolerance == "all" and source.plugin.sifts_bad_records:
             hidden = [StructField(ORIGINAL, RECORD), StructField(ERROR, FAULT)]
-            guarded(spark.createDataFrame([], StructType([*schema.fields, *hidden])), parsed)
+            guarded(own.createDataFrame([], StructType([*schema.fields, *hidden])), parsed, to_sink)
         else:
-            transforms.transform(spark.createDataFrame([], schema), parsed)
+            rows = transforms.transform(own.createDataFrame([], schema), parsed)
+            if to_sink is not None:
+                to_sink.shape(rows)
     except ConfigError as error:
         return {key: list(sentences) for key, sentences in error.errors.items()}
     return {}

@@ -10,7 +10,9 @@ from pyspark.sql import functions as F
 from coterie.nouns.errors import ConfigError
 from coterie.spark.bad_records.guarded import guarded
 from coterie.spark.bad_records.hidden import BAD, ERROR, FAULT, ORIGINAL, bad_rows, fault, good_rows, with_hidden
-from coterie.spark.transforms import KINDS, Kind, parsed, transform
+from coterie.spark.end_config import EndConfig
+from coterie.spark.smt.kind import Kind, Side, key
+from coterie.spark.transforms import Transform, parsed, transform
 from tests.spark.conftest import Rig
 
 pytestmark = [pytest.mark.spark, pytest.mark.asyncio(loop_scope="session"), pytest.mark.timeout(240)]
@@ -31,7 +33,7 @@ def records(spark: SparkSession) -> DataFrame:
 
 def sifted(rows: DataFrame, config: Mapping[str, str]) -> tuple[list[object], dict[int, str]]:
     """The good rows' first column, and of each bad row's offset the stage and the class."""
-    classified = guarded(rows, parsed(config)).coalesce(1)
+    classified = guarded(rows, parsed(config), None).coalesce(1)
     bad = bad_rows(classified).collect()
     assert all(row["value"].decode() == TEXTS[row["offset"]] for row in bad)
     good = good_rows(classified)
@@ -42,8 +44,8 @@ def sifted(rows: DataFrame, config: Mapping[str, str]) -> tuple[list[object], di
 def named(*transforms: tuple[str, str, str]) -> dict[str, str]:
     """A config of transforms: type, key, value."""
     config = {"transforms": ",".join(f"t{number}" for number in range(len(transforms)))}
-    for number, (type_, key, value) in enumerate(transforms):
-        config |= {f"transforms.t{number}.type": type_, f"transforms.t{number}.{key}": value}
+    for number, (type_, name, value) in enumerate(transforms):
+        config |= {f"transforms.t{number}.type": type_, f"transforms.t{number}.{name}": value}
     return config
 
 
@@ -71,21 +73,20 @@ async def test_a_cast_or_a_condition_that_fails_makes_its_row_bad_and_bad_rows_p
 
 async def test_the_record_and_the_transforms_key_stand_beside_the_error(rig: Rig) -> None:
     spark = rig.spark_runtime._living().spark
-    classified = guarded(records(spark), parsed(named(("Cast", "spec", "text:int"))))
+    classified = guarded(records(spark), parsed(named(("Cast", "spec", "text:int"))), None)
     row = bad_rows(classified).where("offset = 2").collect()[0]
     assert (row["topic"], row["partition"], bytes(row["value"])) == ("t", 0, b"x")
     assert row["message"] == "transforms.t0.spec=text:int cannot be computed for this record"
 
 
-async def test_a_transform_that_does_not_work_row_by_row_is_refused_by_its_key(
-    rig: Rig, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def count(rows: DataFrame, _: str) -> DataFrame:
+async def test_a_transform_that_does_not_work_row_by_row_is_refused_by_its_key(rig: Rig) -> None:
+    def count(rows: DataFrame, side: Side, settings: EndConfig) -> DataFrame:
         return rows.groupBy("text").count()
 
-    filter_ = KINDS["Filter"]
-    counting = Kind(key="by", display_name="", documentation="", check=filter_.check, apply=count)
-    monkeypatch.setattr("coterie.spark.transforms.KINDS", {**KINDS, "Count": counting})
-    monkeypatch.setattr("coterie.spark.bad_records.guarded.KINDS", {**KINDS, "Count": counting})
+    counting = Transform(
+        kind=Kind(name="Count", package=None, keys=(key("by", "", ""),), apply=count),
+        side=Side.VALUE,
+        settings=EndConfig(config=named(("Count", "by", "text")), prefix="transforms.t0."),
+    )
     with pytest.raises(ConfigError, match=r"cannot be used with transforms\.t0\.by: Spark runs it as Aggregate"):
-        guarded(records(rig.spark_runtime._living().spark), parsed(named(("Count", "by", "text"))))
+        guarded(records(rig.spark_runtime._living().spark), [counting], None)

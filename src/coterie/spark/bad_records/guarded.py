@@ -10,15 +10,17 @@ nodes are projections and filters. The only module here that builds nodes of Spa
 """
 
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
 from coterie.nouns.errors import ConfigError
-from coterie.spark.bad_records.hidden import ERROR, FAULT, ORIGINAL, TRANSFORMATION, fault, with_bad
+from coterie.spark.bad_records.hidden import ERROR, FAULT, ORIGINAL, PUT, TRANSFORMATION, fault, with_bad
 from coterie.spark.bad_records.keys import TOLERANCE
-from coterie.spark.transforms import KINDS, Transform, transform
+from coterie.spark.seams import Sink
+from coterie.spark.transforms import Transform
 
 _NEVER_FAIL = frozenset(
     [
@@ -56,32 +58,46 @@ _TRANSPARENT = frozenset(["SubqueryAlias", "View"])
 """Nodes that give a name to their child."""
 
 
-def guarded(rows: DataFrame, transforms: Iterable[Transform]) -> DataFrame:
-    """``rows``, which have the hidden columns, through ``transforms``, with ``BAD`` in the place of these columns.
+def guarded(rows: DataFrame, transforms: Iterable[Transform], sink: Sink | None) -> DataFrame:
+    """``rows``, which have the hidden columns, through ``transforms`` and :meth:`Sink.shape`, with ``BAD`` in the place
+    of these columns.
 
     :raises ConfigError: when a transform does not fit the columns that reach it, or does not compute row by row.
     """
     for one in transforms:
-        seen = rows.drop(ORIGINAL, ERROR)
-        changed = transform(seen, (one,))
-        rows = _Guard(rows, one).through(changed)
+        failure = f"{one.key}={one.value} cannot be computed for this record"
+        step = _Step(key=one.key, stage=TRANSFORMATION, class_name=one.type, failure=failure)
+        rows = _Guard(rows, step).through(one.apply(rows.drop(ORIGINAL, ERROR)))
+    if sink is not None:
+        name = type(sink).__name__
+        failure = f"The columns that {name} writes cannot be made of this record"
+        step = _Step(key="sink.class", stage=PUT, class_name=name, failure=failure)
+        rows = _Guard(rows, step).through(sink.shape(rows.drop(ORIGINAL, ERROR)))
     return with_bad(rows)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Step:
+    """What is done to rows, as messages name it."""
+
+    key: str
+    stage: str
+    class_name: str
+    failure: str
 
 
 class _Guard:
     """Builds the plan of one transform again."""
 
-    def __init__(self, rows: DataFrame, one: Transform) -> None:
+    def __init__(self, rows: DataFrame, step: _Step) -> None:
         self._spark = rows.sparkSession
-        self._one = one
+        self._step = step
         java: Any = self._spark._jvm
         self._java = java
         self._expressions = java.org.apache.spark.sql.catalyst.expressions
         self._nodes = java.org.apache.spark.sql.catalyst.plans.logical
         self._before = _plan(rows)
-        message = f"{one.key}={one.value} cannot be computed for this record"
-        class_name = next(name for name, kind in KINDS.items() if kind is one.kind)
-        self._fault = self._expression(fault(TRANSFORMATION, class_name, message).cast(FAULT))
+        self._fault = self._expression(fault(step.stage, step.class_name, step.failure).cast(FAULT))
         self._name = self._expression(F.lit("value"))
 
     def through(self, changed: DataFrame) -> DataFrame:
@@ -102,7 +118,7 @@ class _Guard:
         raise ConfigError(
             {
                 TOLERANCE: [
-                    f"{TOLERANCE}=all cannot be used with {self._one.key}: Spark runs it as {name}, which does not "
+                    f"{TOLERANCE}=all cannot be used with {self._step.key}: Spark runs it as {name}, which does not "
                     "keep each record beside its row; set none, or leave the transform out"
                 ]
             }

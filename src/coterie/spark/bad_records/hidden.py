@@ -8,7 +8,6 @@ a good row, and for a bad one the record and what is wrong with it.
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.types import (
-    ArrayType,
     BinaryType,
     IntegerType,
     LongType,
@@ -18,16 +17,17 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
+from coterie.spark.record import HEADERS_TYPE
+
 ORIGINAL = "__coterie_original"
 ERROR = "__coterie_error"
 BAD = "__coterie_bad"
 
-HEADERS = ArrayType(StructType([StructField("key", StringType()), StructField("value", BinaryType())]))
 RECORD = StructType(
     [
         StructField("key", BinaryType()),
         StructField("value", BinaryType()),
-        StructField("headers", HEADERS),
+        StructField("headers", HEADERS_TYPE),
         StructField("topic", StringType()),
         StructField("partition", IntegerType()),
         StructField("offset", LongType()),
@@ -47,7 +47,9 @@ BAD_ROW = StructType([*RECORD.fields, *FAULT.fields])
 """The columns of a bad row."""
 
 TRANSFORMATION = "TRANSFORMATION"
-"""Connect's name of the stage of an error in a transform; a converter's is ``KEY_CONVERTER`` or ``VALUE_CONVERTER``."""
+PUT = "TASK_PUT"
+"""Connect's names of the stages of errors in a transform and in a sink; a converter's is ``KEY_CONVERTER`` or
+``VALUE_CONVERTER``."""
 
 
 def with_hidden(records: DataFrame) -> DataFrame:

@@ -10,7 +10,7 @@ deltalake comes with the extra ``coterie[delta]``, so the modules that need it a
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, ClassVar, Self
 
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
 
 from coterie.config.definition import Definition
 from coterie.nouns.errors import WorldError
@@ -18,6 +18,7 @@ from coterie.spark.bad_records.keys import DeadLetters
 from coterie.spark.end_config import EndConfig
 from coterie.spark.extras import missing_extra
 from coterie.spark.fence import FencedError
+from coterie.spark.record import visible
 from coterie.spark.rotation import Rotation
 from coterie.spark.seams import Batch, Staged, TaskLineage
 from coterie.spark.sinks.delta_target import DEFINITION, DeltaTarget, errors_of
@@ -68,6 +69,9 @@ class DeltaSink:
 
         self._writer = DeltaWriter(self._target, lineage)
         self._writer.sweep()
+
+    def shape(self, rows: DataFrame) -> DataFrame:
+        return visible(rows)
 
     @classmethod
     def retire(cls, config: EndConfig, lineages: Sequence[TaskLineage]) -> None:

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Self
 
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
 
 from coterie.config.definition import Definition, Importance, Key, Type, Width, as_list, one_of
 from coterie.spark import rotation
@@ -19,6 +19,7 @@ from coterie.spark.bad_records.keys import DeadLetters
 from coterie.spark.end_config import OPTIONS, EndConfig
 from coterie.spark.fence import FencedError
 from coterie.spark.paths import SINK_GROUP, as_path, local_file_path
+from coterie.spark.record import visible
 from coterie.spark.rotation import Rotation
 from coterie.spark.seams import Batch, TaskLineage
 from coterie.spark.sinks.file_copies import Copy, Layout, SinkFolder
@@ -116,6 +117,9 @@ class FileSink:
     @classmethod
     def of(cls, config: EndConfig) -> Self:
         return cls(folder=_folder(config), rotation=Rotation.of(config), options=config.under(OPTIONS))
+
+    def shape(self, rows: DataFrame) -> DataFrame:
+        return visible(rows)
 
     def take_over(self, lineage: TaskLineage, start: int) -> None:
         """Remove what earlier owners of this task have staged, and move out what they have committed."""

@@ -18,6 +18,7 @@ from coterie.spark.end_config import EndConfig
 from coterie.spark.failures import sentence_of
 from coterie.spark.fence import FencedError
 from coterie.spark.jars import missing
+from coterie.spark.record import visible
 from coterie.spark.rotation import Rotation
 from coterie.spark.seams import Batch, Staged, TaskLineage
 from coterie.spark.sinks.kafka_target import (
@@ -88,6 +89,9 @@ class KafkaSink:
         writer = KafkaWriter(self._target, lineage, java, spark_pool(java))
         self._writer = writer
         writer.take_over()
+
+    def shape(self, rows: DataFrame) -> DataFrame:
+        return visible(rows)
 
     @classmethod
     def retire(cls, config: EndConfig, lineages: Sequence[TaskLineage]) -> None:

@@ -4,11 +4,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Self
 
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
 
 from coterie.config.definition import Definition
 from coterie.spark.bad_records.keys import DeadLetters
 from coterie.spark.end_config import OPTIONS, EndConfig, refused_options
+from coterie.spark.record import visible
 from coterie.spark.rotation import Rotation
 from coterie.spark.seams import Batch, TaskLineage
 
@@ -37,6 +38,9 @@ class NoopSink:
     @classmethod
     def of(cls, config: EndConfig) -> Self:
         return cls()
+
+    def shape(self, rows: DataFrame) -> DataFrame:
+        return visible(rows)
 
     def take_over(self, lineage: TaskLineage, start: int) -> None:
         """No earlier owner has left anything."""

@@ -8,7 +8,7 @@ psycopg comes with the extra ``coterie[postgres]``, so the modules that need it 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, ClassVar, Self
 
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
 
 from coterie.config.definition import Definition
 from coterie.nouns.errors import WorldError
@@ -18,6 +18,7 @@ from coterie.spark.bad_records.sifted import Divided
 from coterie.spark.end_config import EndConfig
 from coterie.spark.extras import missing_extra
 from coterie.spark.fence import FencedError
+from coterie.spark.record import visible
 from coterie.spark.rotation import Rotation
 from coterie.spark.seams import Batch, Staged, TaskLineage
 from coterie.spark.sinks.postgres_target import DEFINITION, PostgresTarget, errors_of
@@ -59,6 +60,9 @@ class PostgresSink:
     @classmethod
     def of(cls, config: EndConfig) -> Self:
         return cls(PostgresTarget.of(config))
+
+    def shape(self, rows: DataFrame) -> DataFrame:
+        return visible(rows)
 
     def take_over(self, lineage: TaskLineage, start: int) -> None:
         """End the sessions of earlier starts on the server, those of this object among them.

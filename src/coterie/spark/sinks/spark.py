@@ -18,6 +18,7 @@ from coterie.spark.bad_records.keys import DeadLetters
 from coterie.spark.end_config import OPTIONS, EndConfig
 from coterie.spark.jars import missing
 from coterie.spark.paths import SINK_GROUP
+from coterie.spark.record import visible
 from coterie.spark.rotation import Rotation
 from coterie.spark.seams import Batch, TaskLineage
 from coterie.spark.transforms import first_sentence
@@ -74,6 +75,9 @@ class SparkSink:
     @classmethod
     def of(cls, config: EndConfig) -> Self:
         return cls(format=config.read(DEFINITION, "format", str), options=config.under(OPTIONS))
+
+    def shape(self, rows: DataFrame) -> DataFrame:
+        return visible(rows)
 
     def take_over(self, lineage: TaskLineage, start: int) -> None:
         """Spark's writers do not tell what an earlier owner has left."""

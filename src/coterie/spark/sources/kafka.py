@@ -19,6 +19,7 @@ from typing import Any, ClassVar, Self
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import (
+    BooleanType,
     DataType,
     IntegerType,
     LongType,
@@ -31,7 +32,7 @@ from pyspark.sql.types import (
 from coterie.config.definition import Definition, Importance, Key, Type, Width, as_list, at_least, one_of
 from coterie.nouns.errors import ConfigError, WorldError
 from coterie.spark import converters
-from coterie.spark.bad_records.hidden import ERROR, HEADERS, ORIGINAL, with_hidden
+from coterie.spark.bad_records.hidden import ERROR, ORIGINAL, with_hidden
 from coterie.spark.bad_records.keys import tolerance_of
 from coterie.spark.checkpoint import batch_in_flight
 from coterie.spark.converters import Converter
@@ -41,6 +42,7 @@ from coterie.spark.generations.stores import PositionStore
 from coterie.spark.jars import missing
 from coterie.spark.paths import SOURCE_GROUP
 from coterie.spark.positions import Positions
+from coterie.spark.record import HEADERS_TYPE, Part
 from coterie.spark.rotation import Rotation
 from coterie.spark.seams import SMALL_BATCH_ROWS, Share
 from coterie.spark.sources.kafka_client import (
@@ -59,6 +61,7 @@ from coterie.spark.sources.kafka_positions import (
     partitions_of,
     planned_ranges,
 )
+from coterie.spark.transforms import use_headers
 
 log = logging.getLogger(__name__)
 
@@ -70,7 +73,7 @@ SERVERS = "bootstrap.servers"
 COLUMNS: Mapping[str, DataType | None] = {
     "key": None,
     "value": None,
-    "headers": HEADERS,
+    "headers": HEADERS_TYPE,
     "topic": StringType(),
     "partition": IntegerType(),
     "offset": LongType(),
@@ -345,13 +348,24 @@ class KafkaSource:
             else:
                 assert type_ is not None
                 fields.append(StructField(name, type_))
+        hidden = {**COLUMNS, "key": self.key.data_type(), "tombstone": BooleanType()}
+        for part in self._hidden:
+            type_ = hidden[part.word]
+            assert type_ is not None
+            fields.append(StructField(part.value, type_))
         return StructType(fields)
+
+    @property
+    def _hidden(self) -> tuple[Part, ...]:
+        """What the rows have in hidden columns."""
+        return tuple(part for part in Part if part is not Part.HEADERS or use_headers(self.config.config))
 
     def read(self, spark: SparkSession, checkpoint: Path, rotation: Rotation | None) -> DataFrame:
         self._prepare(checkpoint)
         assigned: dict[str, list[int]] = {}
         for part in self._parts:
             assigned.setdefault(part.topic, []).append(part.partition)
+        has_headers = "headers" in self.columns or Part.HEADERS in self._hidden or self.is_tolerant
         options = {
             # No group is joined. Consumers are cached by group and partition, whatever their other properties are, so
             # that each start needs another group: Spark appends a fresh id.
@@ -359,7 +373,7 @@ class KafkaSource:
             **{f"kafka.{name}": value for name, value in self.consumer.items()},
             "assign": json.dumps(assigned),
             "maxOffsetsPerTrigger": str(self.max_offsets_per_trigger),
-            "includeHeaders": str("headers" in self.columns or self.is_tolerant).lower(),
+            "includeHeaders": str(has_headers).lower(),
             "failOnDataLoss": str(not self.has_lost_in_flight).lower(),
         }
         if rotation is not None:
@@ -370,14 +384,16 @@ class KafkaSource:
         if self.is_tolerant:
             records = with_hidden(records)
         for converter in (self.key, self.value):
-            if converter.side in self.columns:
-                records = converter.convert(records)
+            records = converter.convert(records)
         chosen: list[Column] = []
         for name in self.columns:
             if name == "value" and isinstance(type_ := self.value.data_type(), StructType):
                 chosen += [F.col("value")[field.name].alias(field.name) for field in type_.fields]
             else:
                 chosen.append(F.col(name))
+        for hidden in self._hidden:
+            made = F.col("value").isNull() if hidden is Part.TOMBSTONE else F.col(hidden.word)
+            chosen.append(made.alias(hidden.value))
         return records.select(*chosen, *((ORIGINAL, ERROR) if self.is_tolerant else ()))
 
     def is_small(self, checkpoint: Path, batch_id: int) -> bool:

@@ -1,0 +1,17 @@
+"""Java's regular expressions, which Connect's keys hold."""
+
+from py4j.protocol import Py4JJavaError
+from pyspark.sql import SparkSession
+
+
+def whole_match(spark: SparkSession, regex: str) -> str:
+    """A pattern that matches a text when ``regex`` matches all of it.
+
+    :raises ValueError: when Java does not understand ``regex``.
+    """
+    assert spark._jvm is not None
+    try:
+        spark._jvm.java.util.regex.Pattern.compile(regex)
+    except Py4JJavaError as error:
+        raise ValueError(str(error.java_exception.getDescription())) from error
+    return rf"\A(?:{regex})\z"

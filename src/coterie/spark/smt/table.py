@@ -1,0 +1,50 @@
+"""All kinds of transforms by the names that configs use, and those of other projects that are refused, with the way
+out."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from coterie.config.definition import OneOf
+from coterie.spark.smt import fields, records
+from coterie.spark.smt.kind import Kind, Side
+
+ALL = (*fields.KINDS, *records.KINDS)
+KINDS: Mapping[str, tuple[Kind, Side]] = {
+    name: (kind, side) for kind in ALL for name, side in kind.sides_by_name().items()
+}
+
+REFUSED: Mapping[str, str] = {
+    "io.debezium.transforms.ByLogicalTableRouter": "use RegexRouter",
+    "io.debezium.transforms.ContentBasedRouter": "use one connector with a Filter for each topic",
+    "io.debezium.transforms.Filter": "use Filter with a SQL condition",
+    "io.debezium.transforms.HeaderToValue": "use Sql, with headers among the source's columns",
+    "io.debezium.transforms.ExtractChangedRecordState": "use ExtractNewRecordState, or Sql over before and after",
+    "io.debezium.transforms.TimezoneConverter": "use Sql with from_utc_timestamp",
+    "io.debezium.transforms.SchemaChangeEventFilter": "use Filter with a SQL condition",
+    "io.debezium.transforms.partitions.PartitionRouting": "partitions of a topic are chosen by the key: use ValueToKey",
+    "io.debezium.transforms.outbox.EventRouter": "use Sql over the columns of after",
+    "io.confluent.connect.transforms.Drop": "use ReplaceField, or Sql",
+    "io.confluent.connect.transforms.ExtractTopic": "use Sql, with topic among the source's columns",
+    "io.confluent.connect.transforms.Filter": "use Filter with a SQL condition",
+    "io.confluent.connect.transforms.MessageTimestampRouter": "use TimestampRouter",
+    "io.confluent.connect.transforms.ReplaceField": "use ReplaceField",
+    "io.confluent.connect.transforms.TombstoneHandler": "use Filter with the predicate RecordIsTombstone",
+    "io.confluent.connect.transforms.GzipDecompress": "use Function",
+}
+"""What replaces well-known transforms that Coterie does not have; the names are without ``$Key`` and ``$Value``."""
+
+
+@dataclass(frozen=True, slots=True)
+class TypeCheck(OneOf):
+    """A check of a transform's type."""
+
+    def __call__(self, value: str) -> str | None:
+        if value in KINDS:
+            return None
+        plain = value.partition("$")[0]
+        if (instead := REFUSED.get(plain)) is not None:
+            return f"Coterie does not run this transform; {instead} (docs/transforms.md)"
+        return f"{self.refusal}: {', '.join(self.values)}; Java classes are not loaded"
+
+
+TYPE_CHECK = TypeCheck(tuple(sorted(kind.name for kind in ALL)), "String must be one of")
