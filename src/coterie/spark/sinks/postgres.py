@@ -18,9 +18,9 @@ from coterie.spark.bad_records.sifted import Divided
 from coterie.spark.end_config import EndConfig
 from coterie.spark.extras import missing_extra
 from coterie.spark.fence import FencedError
-from coterie.spark.record import visible
 from coterie.spark.rotation import Rotation
 from coterie.spark.seams import Batch, Staged, TaskLineage
+from coterie.spark.sinks.postgres_columns import table_columns
 from coterie.spark.sinks.postgres_target import DEFINITION, PostgresTarget, errors_of
 
 if TYPE_CHECKING:
@@ -34,8 +34,9 @@ class PostgresSink:
     free_prefixes: ClassVar[tuple[str, ...]] = ()
     holds: ClassVar[tuple[type[DeadLetters], ...]] = (Dropped, ToTable)
 
-    def __init__(self, target: PostgresTarget) -> None:
+    def __init__(self, target: PostgresTarget, config: EndConfig) -> None:
         self._target = target
+        self._config = config
         self._writer: PostgresWriter | None = None
 
     @classmethod
@@ -59,10 +60,10 @@ class PostgresSink:
 
     @classmethod
     def of(cls, config: EndConfig) -> Self:
-        return cls(PostgresTarget.of(config))
+        return cls(PostgresTarget.of(config), config)
 
     def shape(self, rows: DataFrame) -> DataFrame:
-        return visible(rows)
+        return table_columns(rows, self._target, self._config)
 
     def take_over(self, lineage: TaskLineage, start: int) -> None:
         """End the sessions of earlier starts on the server, those of this object among them.

@@ -76,6 +76,8 @@ def _errors(session: Session, target: PostgresTarget, config: EndConfig) -> dict
         )
     if not _is(session, "SELECT has_table_privilege(to_regclass(%s), 'INSERT')", table):
         return config.error("table.name.format", f"The user has no right to insert; run: GRANT INSERT ON {table} TO …")
+    if target.deletes and not _is(session, "SELECT has_table_privilege(to_regclass(%s), 'DELETE')", table):
+        return config.error("delete.enabled", f"The user has no right to delete; run: GRANT DELETE ON {table} TO …")
     for name in target.key_columns:
         if name not in columns:
             return config.error(

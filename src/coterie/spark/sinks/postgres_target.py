@@ -93,7 +93,7 @@ def _key(
     )
 
 
-_NO_KEYS = "keys of Kafka records are not read yet; use record_value with pk.fields, or none"
+_NO_POSITION = "topic, partition and offset make no key here; use record_key or record_value with pk.fields, or none"
 
 DEFINITION = Definition(
     (
@@ -162,10 +162,10 @@ DEFINITION = Definition(
         _key(
             "pk.mode",
             Type.STRING,
-            "Where the primary key comes from: none, or the columns in pk.fields (record_value).",
+            "Where the columns in pk.fields come from: the record's key (record_key) or its value (record_value).",
             "Primary key mode",
             default="none",
-            check=_one_of("none", "record_value", refused={"kafka": _NO_KEYS, "record_key": _NO_KEYS}),
+            check=_one_of("none", "record_key", "record_value", refused={"kafka": _NO_POSITION}),
         ),
         _key(
             "pk.fields", Type.LIST, "The columns of the primary key.", "Primary key fields", default="", check=_columns
@@ -173,10 +173,9 @@ DEFINITION = Definition(
         _key(
             "delete.enabled",
             Type.BOOLEAN,
-            "Only false: rows are never deleted.",
+            "Whether a record with a null value deletes the row that has its key.",
             "Enable deletes",
             default="false",
-            check=_only_false("Records with a null value do not reach a sink yet; set false"),
         ),
         _key(
             "auto.create",
@@ -214,6 +213,10 @@ class PostgresTarget:
     is_upsert: bool
     key_columns: tuple[str, ...]
     """The columns of the primary key; empty for pk.mode=none."""
+    has_record_key: bool
+    """Whether they come from the record's key, and not from its value."""
+    deletes: bool
+    """Whether a record with a null value deletes the row that has its key."""
     auto_create: bool
     bad_table: ToTable | None
     """The table of bad rows, which is created when it is missing; its schema is the table's where it names none."""
@@ -228,12 +231,15 @@ class PostgresTarget:
         host, port, database, parameters = _split(config.read(DEFINITION, "connection.url", str))
         *schema, table = config.read(DEFINITION, "table.name.format", str).split(".")
         is_upsert = config.read(DEFINITION, "insert.mode", str) == "upsert"
-        has_key = config.read(DEFINITION, "pk.mode", str) == "record_value"
+        pk_mode = config.read(DEFINITION, "pk.mode", str)
+        has_key, deletes = pk_mode != "none", config.read(DEFINITION, "delete.enabled", bool)
         key_columns = config.read(DEFINITION, "pk.fields", tuple)
         if is_upsert and not has_key:
-            raise config.refused("pk.mode", "insert.mode=upsert needs pk.mode=record_value")
+            raise config.refused("pk.mode", "insert.mode=upsert needs pk.mode=record_key or record_value")
         if has_key and not key_columns:
-            raise config.refused("pk.fields", "pk.mode=record_value needs the columns of the primary key here")
+            raise config.refused("pk.fields", f"pk.mode={pk_mode} needs the columns of the primary key here")
+        if deletes and not (is_upsert and pk_mode == "record_key"):
+            raise config.refused("delete.enabled", "deletes need pk.mode=record_key and insert.mode=upsert")
         tolerance = tolerance_of(config.config)
         return cls(
             host=host,
@@ -246,6 +252,8 @@ class PostgresTarget:
             table=table,
             is_upsert=is_upsert,
             key_columns=key_columns if has_key else (),
+            has_record_key=pk_mode == "record_key",
+            deletes=deletes,
             auto_create=config.read(DEFINITION, "auto.create", bool),
             bad_table=tolerance.letters if tolerance is not None and isinstance(tolerance.letters, ToTable) else None,
             connection_timeout_ms=config.read(DEFINITION, "connection.timeout.ms", int),

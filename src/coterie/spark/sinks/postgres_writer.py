@@ -36,6 +36,7 @@ from coterie.spark.bad_records.letters import ROW, letters
 from coterie.spark.bad_records.sifted import Divided
 from coterie.spark.fence import FencedError
 from coterie.spark.seams import TaskLineage
+from coterie.spark.sinks.postgres_columns import DELETED
 from coterie.spark.sinks.postgres_tables import (
     Column,
     as_csv,
@@ -257,11 +258,12 @@ class PostgresWriter:
         session = self._borrow()
         try:
             if not self._fits:
-                self._make_fit(session, schema)
+                self._make_fit(session, StructType([field for field in schema.fields if field.name != DELETED]))
                 self._fits = True
             if is_new := self._enter(session, batch_id):
+                columns = [name for name in schema.names if name != DELETED]
                 with closing(divide()) as divided:
-                    self._fill(session, batch_id, schema.names, divided)
+                    self._fill(session, batch_id, columns, divided)
         except BaseException as error:
             self._give_back(session)
             if isinstance(error, psycopg.Error):
@@ -307,20 +309,25 @@ class PostgresWriter:
         if not self._target.is_upsert:
             self._copy(session, batch_id, f"{self._table} ({columns})", pieces)
             return
+        deletes = self._target.deletes
         session.execute(
-            f"CREATE TEMPORARY TABLE IF NOT EXISTS {STAGED.removeprefix('pg_temp.')} ON COMMIT DELETE ROWS "
-            f"AS SELECT {columns}, 0::bigint AS {POSITION} FROM {self._table} WITH NO DATA".encode()
+            f"CREATE TEMPORARY TABLE IF NOT EXISTS {STAGED.removeprefix('pg_temp.')} ON COMMIT DELETE ROWS AS "
+            f"SELECT {columns}, false AS {DELETED}, 0::bigint AS {POSITION} FROM {self._table} WITH NO DATA".encode()
         )
-        self._copy(session, batch_id, f"{STAGED} ({columns}, {POSITION})", pieces)
+        self._copy(session, batch_id, f"{STAGED} ({columns}, {f'{DELETED}, ' if deletes else ''}{POSITION})", pieces)
         keys = ", ".join(quoted(name) for name in self._target.key_columns)
         changes = ", ".join(
             f"{quoted(name)} = excluded.{quoted(name)}" for name in names if name not in self._target.key_columns
         )
         session.execute(f"SET LOCAL statement_timeout = {self._target.statement_timeout_ms}".encode())
+        last = f"SELECT DISTINCT ON ({keys}) * FROM {STAGED} ORDER BY {keys}, {POSITION} DESC"
+        if deletes:
+            same = " AND ".join(f"t.{quoted(name)} = l.{quoted(name)}" for name in self._target.key_columns)
+            session.execute(f"DELETE FROM {self._table} t USING ({last}) l WHERE l.{DELETED} AND {same}".encode())
         # Sorted by key, so that two tasks lock the rows that both change in one order.
         session.execute(
-            f"INSERT INTO {self._table} ({columns}) SELECT DISTINCT ON ({keys}) {columns} FROM {STAGED} "
-            f"ORDER BY {keys}, {POSITION} DESC "
+            f"INSERT INTO {self._table} ({columns}) SELECT {columns} FROM ({last}) l "
+            f"{f'WHERE NOT {DELETED} ' if deletes else ''}ORDER BY {keys} "
             f"ON CONFLICT ({keys}) DO {f'UPDATE SET {changes}' if changes else 'NOTHING'}".encode()
         )
 
