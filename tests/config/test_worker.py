@@ -241,6 +241,17 @@ def test_a_worker_fetches_no_jars_unless_it_is_told_to() -> None:
     }
 
 
+def test_a_worker_allows_no_module_unless_it_is_told_to() -> None:
+    assert (settings().pipeline_modules, settings().python_executable) == ((), None)
+    assert settings(pipeline_modules="acme.pipelines, other").pipeline_modules == ("acme.pipelines", "other")
+    for key, value, words in (
+        ("pipeline_modules", "acme-pipelines", "'acme-pipelines' is not the name of a Python module"),
+        ("python_executable", "python3", "must be an absolute path"),
+    ):
+        with pytest.raises(ConfigError, match=words):
+            settings(**{key: value})
+
+
 @pytest.mark.parametrize(
     ("key", "value", "sentence"),
     [

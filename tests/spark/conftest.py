@@ -14,7 +14,7 @@ from coterie.nouns.ids import Incarnation
 from coterie.nouns.jobs import ConnectorName, ConnectorTaskId
 from coterie.spark.runtime import SparkTaskRuntime
 from coterie.spark.session import Session
-from coterie.spark.settings import JarSettings, SparkConfig
+from coterie.spark.settings import JarSettings, PythonSettings, SparkConfig
 from tests.kafka.real_kafka import NotToBeHad
 from tests.sink_files import counted
 
@@ -108,6 +108,7 @@ async def rig(tmp_path_factory: pytest.TempPathFactory, spark_jars_if_any: Path 
             log_file=folder / "spark.log",
             settings={"spark.master": "local[2]"},
             jars=jars,
+            python=PythonSettings(modules=("tests.spark.user_functions",)),
         )
     )
     await runtime.open()

@@ -36,6 +36,24 @@ def test_any_other_error_is_one_line_and_its_stack() -> None:
     assert sentence_of(ValueError("no\nnumber")) == "ValueError: no number"
 
 
+def test_what_a_function_in_python_raised_is_told_with_its_place() -> None:
+    message = """Job aborted due to stage failure: Task 0 in stage 1.0 failed 1 times, most recent failure: Lost task:
+org.apache.spark.api.python.PythonException: Traceback (most recent call last):
+  File "/site-packages/pyspark/worker.py", line 3, in main
+    process()
+  File "/acme/rates.py", line 31, in convert
+    raise LookupError("no rate for XYZ")
+LookupError: no rate for XYZ
+
+\tat org.apache.spark.api.python.BasePythonRunner
+Driver stacktrace:"""
+    wanted = "A function in Python raised LookupError: no rate for XYZ (rates.py, line 31, in convert)"
+    assert sentence_of_java(Throwable(message=message)) == wanted
+    assert sentence_of_java(Throwable(message="Lost task", cause=Throwable(message=message))) == wanted
+    crashed = "org.apache.spark.SparkException: Python worker exited unexpectedly (crashed)"
+    assert "it called os._exit, crashed" in sentence_of_java(Throwable(message=crashed))
+
+
 def test_java_exceptions_are_told_from_the_outermost_to_the_cause_without_repetition() -> None:
     number = Throwable(message='For input string: "x"')
     malformed = Throwable(message="Malformed records.\n  Mode: FAILFAST. SQLSTATE: 22023", cause=number)

@@ -142,6 +142,12 @@ class WorkerSettings(InterWorkerSettings):
     """Whether the worker fetches the jars that this folder lacks before it starts. (Coterie's own key.)"""
     jars_mirror: Annotated[str, Field(repr=False)] = defaults.MAVEN_CENTRAL
     """The Maven repository that jars are fetched from. (Coterie's own key.)"""
+    pipeline_modules: Claims = ()
+    """The Python modules, and packages with all their modules, from which connectors may run functions; by default
+    none. Who may write connectors' configs may run any function of these. (Coterie's own key.)"""
+    python_executable: Name | None = None
+    """The Python in which functions over rows run; by default the worker's own. It needs PySpark and pyarrow of the
+    worker's versions. (Coterie's own key.)"""
     spark: Mapping[str, str] = Field(default={}, exclude=True)
     """Every `spark.…` key, handed to the Spark session as it is."""
     security: KafkaSecurity = Field(default=KafkaSecurity(), exclude=True)
@@ -308,6 +314,21 @@ class WorkerSettings(InterWorkerSettings):
         if folder is not None and any(letter in folder for letter in ":,*"):
             raise ValueError("Java cannot have jars of a folder with : , or * in its name")
         return folder
+
+    @field_validator("pipeline_modules")
+    @classmethod
+    def _are_modules(cls, modules: tuple[str, ...]) -> tuple[str, ...]:
+        for module in modules:
+            if not all(part.isidentifier() for part in module.split(".")):
+                raise ValueError(f"{module!r} is not the name of a Python module")
+        return modules
+
+    @field_validator("python_executable")
+    @classmethod
+    def _is_a_program(cls, executable: str | None) -> str | None:
+        if executable is not None and not executable.startswith("/"):
+            raise ValueError("must be an absolute path")
+        return executable
 
     @field_validator("jars_mirror")
     @classmethod

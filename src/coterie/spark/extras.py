@@ -3,7 +3,7 @@
 import importlib
 from collections.abc import Mapping
 
-MODULES: Mapping[str, str] = {"delta": "deltalake", "postgres": "psycopg"}
+MODULES: Mapping[str, str] = {"delta": "deltalake", "postgres": "psycopg", "python": "pandas"}
 """What each extra installs."""
 
 

@@ -2,6 +2,7 @@
 
 import re
 import traceback
+from pathlib import Path
 from typing import Any
 
 from py4j.protocol import Py4JJavaError
@@ -11,6 +12,9 @@ from coterie.nouns.errors import CoterieError
 
 _MESSAGE_MAX = 600
 _RAISED = re.compile(r"\[USER_RAISED_EXCEPTION\] (.*?) SQLSTATE: P0001", re.DOTALL)
+_ENDED = "Python worker exited unexpectedly"
+_TRACEBACK = re.compile(r"Traceback \(most recent call last\):\n(.*?)(?=\n\n|\n\s*at |\Z)", re.DOTALL)
+_PLACE = re.compile(r' +File "(.+)", line (\d+), in (\S+)')
 _CAUSES_MAX = 3
 """The outermost exceptions with a message of their own: which file, what is wrong with it, with which value."""
 
@@ -35,11 +39,31 @@ def sentence_of_java(throwable: Any) -> str:
     """The messages of a Java exception and of what caused it, in one line."""
     messages: list[str] = []
     while throwable is not None and len(messages) < _CAUSES_MAX:
+        if (sentence := _python_sentence(throwable.getMessage() or "")) is not None:
+            return sentence
         message = _one_line(throwable.getMessage() or "")
         if message and not any(message in known or known in message for known in messages):
             messages.append(message)
         throwable = throwable.getCause()
     return " Cause: ".join(messages) or "Spark gives no reason"
+
+
+def _python_sentence(message: str) -> str | None:
+    """What a function of a user raised and where, or that its process ended; None when ``message`` is of neither."""
+    if _ENDED in message:
+        return (
+            "A function's Python process ended before the function had returned: it called os._exit, crashed, or was "
+            "killed for its memory"
+        )
+    tracebacks = _TRACEBACK.findall(message)
+    if not tracebacks:
+        return None
+    lines = [line for line in tracebacks[-1].splitlines() if line.strip()]
+    raised = next((line for line in reversed(lines) if not line.startswith(" ")), lines[-1].strip())
+    places = [found for line in lines if (found := _PLACE.match(line))]
+    own = [place for place in places if "/pyspark/" not in place[1] and "/coterie/spark/" not in place[1]]
+    where = f" ({Path(own[-1][1]).name}, line {own[-1][2]}, in {own[-1][3]})" if own else ""
+    return f"A function in Python raised {_one_line(raised)}{where}"
 
 
 def raised_sentence(error: BaseException) -> str | None:

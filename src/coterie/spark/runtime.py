@@ -15,6 +15,7 @@ from coterie.herder.seams import RuntimeDied, TaskEvent, TaskStart
 from coterie.nouns.errors import WorldError
 from coterie.nouns.ids import Incarnation
 from coterie.nouns.jobs import ConnectorName, ConnectorTaskId
+from coterie.spark import user_code
 from coterie.spark.checkpoint import HeldCheckpoint, check_location
 from coterie.spark.events import Events
 from coterie.spark.jar_fetch import fetch, is_whole
@@ -118,7 +119,7 @@ class SparkTaskRuntime:
     def _open(self) -> None:
         config = self._config
         check_location(config.checkpoint_location)  # Before Spark starts, which takes long.
-        settings = {**self._jar_settings(), **config.settings}
+        settings = {**user_code.settings_of(config.python), **self._jar_settings(), **config.settings}
         self._session = open_session(replace(config, settings=settings), self._died)
         if self._closing.is_set():
             raise WorldError("Spark was closed while it started")

@@ -19,6 +19,16 @@ class JarSettings:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class PythonSettings:
+    """What a worker allows of users' Python."""
+
+    modules: tuple[str, ...] = ()
+    """Modules, and packages with all their modules, from which connectors may run functions."""
+    executable: str | None = None
+    """The Python in which functions over rows run; None is the worker's own."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class SparkConfig:
     """How a worker runs Spark."""
 
@@ -34,3 +44,4 @@ class SparkConfig:
     """What sources and sinks of Kafka use where a connector says nothing else: properties of Kafka's clients."""
     jars: JarSettings | None = None
     """Without it Spark has its own jars only."""
+    python: PythonSettings = PythonSettings()

@@ -38,7 +38,7 @@ from coterie.rest.leader import HttpLeaderClient, open_client
 from coterie.rest.server import bind, serve_while
 from coterie.spark.jars import default_folder
 from coterie.spark.runtime import SparkTaskRuntime
-from coterie.spark.settings import JarSettings, SparkConfig
+from coterie.spark.settings import JarSettings, PythonSettings, SparkConfig
 from coterie.wire.connect import ConnectProtocol
 from coterie.worker.membership import GroupMembership
 from coterie.worker.worker import Worker
@@ -62,6 +62,7 @@ def spark_runtime(settings: WorkerSettings, name: str, scratch: Path) -> TaskRun
             log_file=Path(settings.log_jvm_file or Path(tempfile.gettempdir()) / f"{_file_name(name)}.jvm.log"),
             settings=settings.spark,
             jars=jar_settings(settings),
+            python=PythonSettings(modules=settings.pipeline_modules, executable=settings.python_executable),
             kafka={
                 "bootstrap.servers": ",".join(settings.bootstrap_servers),
                 **java_settings(settings.security, scratch),

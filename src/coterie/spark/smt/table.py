@@ -5,10 +5,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from coterie.config.definition import OneOf
-from coterie.spark.smt import debezium, fields, records, sql
+from coterie.spark.smt import debezium, fields, function, records, sql
 from coterie.spark.smt.kind import Kind, Side
 
-ALL = (*fields.KINDS, *records.KINDS, debezium.EXTRACT_NEW_RECORD_STATE, sql.SQL)
+ALL = (*fields.KINDS, *records.KINDS, debezium.EXTRACT_NEW_RECORD_STATE, sql.SQL, function.FUNCTION)
 KINDS: Mapping[str, tuple[Kind, Side]] = {
     name: (kind, side) for kind in ALL for name, side in kind.sides_by_name().items()
 }

@@ -1,0 +1,67 @@
+"""``Function``: a function of a user over Arrow batches, which runs in Python processes beside the JVM."""
+
+from collections.abc import Callable, Iterator
+from typing import TypeAlias, cast
+
+import pyarrow as pa
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame
+from pyspark.sql.pandas.types import to_arrow_schema
+from pyspark.sql.types import StructType
+
+from coterie.config.definition import not_blank
+from coterie.spark.end_config import EndConfig
+from coterie.spark.extras import missing_extra
+from coterie.spark.record import visible
+from coterie.spark.smt.kind import Kind, Side, key
+from coterie.spark.user_code import load, well_formed
+
+Batches: TypeAlias = Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]
+
+
+def _apply(rows: DataFrame, side: Side, settings: EndConfig) -> DataFrame:
+    if missing := missing_extra("python"):
+        raise ValueError(missing)
+    own = FUNCTION.definition
+    named = settings.read(own, "function", str)
+    function = load(rows.sparkSession, named)
+    try:
+        schema = cast(StructType, StructType.fromDDL(settings.read(own, "schema", str)))
+    except PySparkException as error:
+        raise settings.refused("schema", str(error).strip().splitlines()[0]) from error
+    expected = to_arrow_schema(schema, timezone="UTC")
+    return visible(rows).mapInArrow(_checked(function, named, expected), schema)
+
+
+def _checked(function: Batches, named: str, expected: pa.Schema) -> Batches:
+    """``function`` with its columns matched to ``expected`` by name, and cast: the JVM takes them unseen.
+
+    The inner function is sent to Python processes by value: Coterie need not be installed in their Python.
+    """
+
+    def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in function(batches):
+            if sorted(batch.schema.names) != sorted(expected.names):
+                there, wanted = ", ".join(batch.schema.names), ", ".join(expected.names)
+                raise TypeError(f"{named} returned the columns {there}, and the config states {wanted}")
+            columns = [batch.column(field.name).cast(field.type) for field in expected]
+            yield type(batch).from_arrays(columns, schema=expected)
+
+    return run
+
+
+FUNCTION = Kind(
+    name="Function",
+    package=None,
+    keys=(
+        key(
+            "function",
+            "package.module:name of a function from an iterator of pyarrow.RecordBatch to another one.",
+            "Function",
+            check=well_formed,
+        ),
+        key("schema", "The columns that the function returns, as in CREATE TABLE.", "Columns", check=not_blank),
+    ),
+    apply=_apply,
+    takes_predicate=False,
+)

@@ -1,0 +1,90 @@
+"""Functions of users that configs name as ``package.module:name``, from modules that the worker allows."""
+
+import importlib
+import sys
+import threading
+import traceback
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from pyspark.sql import SparkSession
+
+from coterie.config.definition import as_list
+from coterie.spark.settings import PythonSettings
+
+MODULES_SETTING = "spark.coterie.pipeline.modules"
+"""Spark's setting in which a worker's session keeps the modules that the worker allows."""
+PYTHON_SETTING = "spark.sql.execution.pyspark.python"
+"""Spark's setting for the Python in which functions of users run."""
+
+
+def settings_of(python: PythonSettings) -> Mapping[str, str]:
+    """The settings of a worker's session."""
+    return {MODULES_SETTING: ",".join(python.modules), PYTHON_SETTING: python.executable or sys.executable}
+
+
+def well_formed(value: str) -> str | None:
+    """A check."""
+    module, colon, name = value.partition(":")
+    if colon and name.isidentifier() and all(part.isidentifier() for part in module.split(".")):
+        return None
+    return "Must be package.module:function"
+
+
+def load(spark: SparkSession, named: str) -> Callable[..., Any]:
+    """The function that ``named``, which is well-formed, names.
+
+    :raises ValueError: when the worker does not allow its module, or there is no such function.
+    """
+    module_name, _, name = named.partition(":")
+    allowed = as_list(spark.conf.get(MODULES_SETTING, "") or "")
+    if not any(module_name == prefix or module_name.startswith(f"{prefix}.") for prefix in allowed):
+        there = f"allows {', '.join(allowed)}" if allowed else "is not set"
+        raise ValueError(
+            f"the worker does not allow the module {module_name}: its pipeline.modules {there}. Add the module, or a "
+            "package that it is in, to the file of every worker"
+        )
+    try:
+        module = importlib.import_module(module_name)
+    except (Exception, SystemExit) as error:
+        raise ValueError(f"the module {module_name} cannot be imported: {raised(error)}") from error
+    function = getattr(module, name, None)
+    if function is None:
+        raise ValueError(f"the module {module_name} has no {name}")
+    if not callable(function):
+        raise ValueError(f"{named} is a {type(function).__name__}, and no function")
+    found: Callable[..., Any] = function
+    return found
+
+
+def raised(error: BaseException) -> str:
+    """What was raised and where, in one line: the innermost place."""
+    lines = str(error).strip().splitlines()
+    sentence = f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__
+    frames = traceback.extract_tb(error.__traceback__)
+    return f"{sentence} ({frames[-1].filename}, line {frames[-1].lineno})" if frames else sentence
+
+
+def call_within(limit_s: float, function: Callable[..., Any], *arguments: object) -> Any:
+    """The result of ``function``, which runs on a thread of its own.
+
+    :raises ValueError: when the function raises, exits, or does not return within ``limit_s``; its thread is then left
+        behind.
+    """
+    results: list[object] = []
+    errors: list[BaseException] = []
+
+    def run() -> None:
+        try:
+            results.append(function(*arguments))
+        except BaseException as error:  # noqa: BLE001 - a function of a user may raise anything, SystemExit too
+            errors.append(error)
+
+    thread = threading.Thread(target=run, name="coterie-user-code", daemon=True)
+    thread.start()
+    thread.join(limit_s)
+    if errors:
+        raise ValueError(f"it raised {raised(errors[0])}") from errors[0]
+    if not results:
+        raise ValueError(f"it did not return within {limit_s:.0f} s")
+    return results[0]
