@@ -11,9 +11,10 @@ from coterie.spark.seams import Source
 from coterie.spark.sinks.file_writers import FORMATS
 from coterie.spark.sources.files import FileSource
 from coterie.spark.sources.kafka import KafkaSource
+from coterie.spark.sources.python import PythonSource
 from coterie.spark.sources.rate import RateSource
 
-SOURCES: tuple[type[Source], ...] = (FileSource, KafkaSource, RateSource)
+SOURCES: tuple[type[Source], ...] = (FileSource, KafkaSource, PythonSource, RateSource)
 """Typed so that mypy checks that each fits the seam: what an entry point loads has no type."""
 
 TRANSFORMS = {
@@ -30,6 +31,7 @@ CONNECTORS = [
     {"connector.class": "FileSink", "source.class": "RateSource"},
     {"connector.class": "DeltaSink", "source.class": "RateSource"},
     {"connector.class": "PostgresSink", "source.class": "RateSource"},
+    {"connector.class": "PythonSource", "sink.class": "FileSink"},
     {"connector.class": "FileSink", "value.converter": "JsonConverter"},
     {"connector.class": "RateSource", "topic": "t"},
     {"connector.class": "KafkaSink", "key.converter": "JsonConverter"},

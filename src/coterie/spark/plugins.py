@@ -8,6 +8,7 @@ from importlib.metadata import entry_points
 
 from coterie.config.definition import Definition, Importance, Key, Type, Width, one_of
 from coterie.nouns.errors import ConfigError
+from coterie.spark import rotation
 from coterie.spark.end_config import SINK, SOURCE, EndConfig
 from coterie.spark.paths import SINK_GROUP, SOURCE_GROUP
 from coterie.spark.seams import Sink, Source
@@ -166,6 +167,18 @@ def sink_end(config: Mapping[str, str], worker: Mapping[str, str], class_key: st
         config=end,
         definition=_numbered((*selectors, *(key for key in keys if key.name not in taken))),
     )
+
+
+def written_to(config: Mapping[str, str], worker: Mapping[str, str]) -> Mapping[str, str | None]:
+    """What of a connector's config says where rows are written: the sink and its keys, without the options of a format
+    and the keys that say when.
+
+    ``worker``: see :attr:`EndConfig.worker`.
+    """
+    sink = sink_end(config, worker)
+    when = rotation.keys(sink.config)
+    stated = {key.name: config.get(key.name) for key in sink.definition.keys if key.name not in when}
+    return {"sink": sink.plugin.__name__, **stated}
 
 
 def _numbered(keys: Iterable[Key]) -> Definition:

@@ -13,7 +13,6 @@ from coterie.herder.seams import PartsChanged
 from coterie.nouns.errors import ConfigError, CoterieError, WorldError
 from coterie.nouns.ids import Incarnation
 from coterie.nouns.jobs import ConnectorName, ConnectorTaskId
-from coterie.spark import rotation
 from coterie.spark.checkpoint import HeldCheckpoint, batch_in_flight
 from coterie.spark.events import Events
 from coterie.spark.failures import sentence_of
@@ -24,13 +23,13 @@ from coterie.spark.generations.owner import Owner, Wanted, next_config
 from coterie.spark.generations.resplit import Finisher, OvertakenError
 from coterie.spark.generations.split import Split, SplitFunction
 from coterie.spark.pipeline import GENERATION, Pipeline, resolved, split_of, task_configs
-from coterie.spark.plugins import SourceEnd, sink_end, source_end
+from coterie.spark.plugins import SourceEnd, sink_end, source_end, written_to
 from coterie.spark.query import TaskQuery
 from coterie.spark.seams import TaskLineage
 from coterie.spark.session import Session
 from coterie.spark.settings import SparkConfig
 from coterie.spark.transforms import first_sentence
-from coterie.spark.validation import source_errors, split_errors
+from coterie.spark.validation import sink_errors, source_errors, split_errors
 
 log = logging.getLogger(__name__)
 
@@ -65,7 +64,7 @@ class Splitter:
         self._session()
         worker = self._config.kafka
         source = source_end(resolved(config), worker)
-        if errors := source_errors(source, checkpointed):
+        if errors := source_errors(source, checkpointed) | sink_errors(source, checkpointed):
             raise ConfigError(errors)
         parts = source.plugin.parts(source.config)
         split = split_of(source, parts)
@@ -166,12 +165,7 @@ class Splitter:
         )
 
     def _sink(self, config: Mapping[str, str]) -> Mapping[str, str | None]:
-        """What of a config says where rows are written: the sink and its keys, without the options of a format and the
-        keys that say when."""
-        sink = sink_end(resolved(config), self._config.kafka)
-        when = rotation.keys(sink.config)
-        stated = {key.name: config.get(key.name) for key in sink.definition.keys if key.name not in when}
-        return {"sink": sink.plugin.__name__, **stated}
+        return written_to(resolved(config), self._config.kafka)
 
     def _retire_lineages(self, connector: ConnectorName, manifest: Manifest, lineages: Mapping[int, str]) -> bool:
         """Have the sink of a generation forget its lineages; see :data:`RetireLineages`."""

@@ -28,8 +28,9 @@ from coterie.spark.bad_records.guarded import guarded
 from coterie.spark.bad_records.hidden import ERROR, FAULT, ORIGINAL, RECORD
 from coterie.spark.bad_records.queue import queue_of
 from coterie.spark.checkpoint import NAME_BYTES_MAX, safe_name
+from coterie.spark.generations.stores import NoPositions
 from coterie.spark.patience import BATCH_TIMEOUT
-from coterie.spark.plugins import SINKS, SinkEnd, SourceEnd, sink_end, source_end, sources
+from coterie.spark.plugins import SINKS, SinkEnd, SourceEnd, sink_end, source_end, sources, written_to
 from coterie.spark.seams import Share
 
 logger = logging.getLogger(__name__)
@@ -146,6 +147,8 @@ def errors_of(
     found |= missing
     if source is not None:
         found |= source_errors(source, checkpointed)
+    if source is not None and sink is not None:
+        found |= sink_errors(source, checkpointed)
     wrong: dict[str, list[str]] = {}
     if source is not None:
         wrong = source.definition.errors(config)
@@ -304,6 +307,21 @@ def source_errors(source: SourceEnd, checkpointed: Sequence[Mapping[str, str]]) 
     if old == new or all(known.name != key for known in source.definition.keys):
         return {}
     return _other_source(key, source, old)
+
+
+def sink_errors(source: SourceEnd, checkpointed: Sequence[Mapping[str, str]]) -> dict[str, list[str]]:
+    """An error for each key of the sink that is changed where the ``checkpointed`` tasks have read, of a source whose
+    positions cannot be taken to other checkpoints: another sink needs others."""
+    if not checkpointed or not isinstance(source.plugin.store, NoPositions):
+        return {}
+    config, worker = source.config.config, source.config.worker
+    before, now = written_to(checkpointed[0], worker), written_to(config, worker)
+    changed = sorted(key for key in before.keys() | now.keys() if before.get(key) != now.get(key) and key != "sink")
+    sentence = (
+        f"the connector has checkpoints, and a connector of {source.plugin.__name__} keeps its sink. Put the former "
+        f"value back; {_OTHERWISE}"
+    )
+    return {key: [f"Invalid value {config.get(key)} for configuration {key}: {sentence}"] for key in changed}
 
 
 def _other_source(key: str, source: SourceEnd, before: str) -> dict[str, list[str]]:

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Protocol
 
+from coterie.nouns.errors import WorldError
 from coterie.spark.positions import Positions
 from coterie.spark.sources.file_log import read_files, seed_read_files
 
@@ -18,6 +19,19 @@ class PositionStore(Protocol):
     def seed(self, checkpoint: Path, positions: Positions) -> None:
         """Have a checkpoint without batches go on at ``positions``."""
         ...
+
+
+class NoPositions:
+    """Of a source whose positions only its own checkpoint can hold."""
+
+    def read(self, checkpoint: Path, parts: Sequence[str]) -> Positions:
+        raise WorldError(
+            f"The positions in {checkpoint} cannot be taken to another checkpoint: the connector keeps its sink, or "
+            "create one under another name"
+        )
+
+    def seed(self, checkpoint: Path, positions: Positions) -> None:
+        assert not positions, "nothing to go on from"
 
 
 class FilePositions:

@@ -1,0 +1,100 @@
+"""A connector whose stream a function of the user builds, on a real Spark."""
+
+from pathlib import Path
+
+import pytest
+
+from coterie.nouns.errors import ConfigError, WorldError
+from coterie.nouns.ids import Incarnation
+from coterie.nouns.jobs import ConnectorName
+from coterie.spark.checkpoint import last_batch
+from coterie.spark.generations.stores import NoPositions
+from coterie.spark.user_code import call_within
+from tests.spark import user_functions
+from tests.spark.conftest import Rig, rows_of, write_file
+
+pytestmark = [pytest.mark.spark, pytest.mark.asyncio(loop_scope="session"), pytest.mark.timeout(300)]
+
+MODULE = "tests.spark.user_functions"
+
+
+def config_of(folder: Path, function: str = f"{MODULE}:build", **changes: str) -> dict[str, str]:
+    (folder / "in").mkdir(exist_ok=True)
+    return {
+        "connector.class": "PythonSource",
+        "tasks.max": "4",
+        "trigger.interval.ms": "0",
+        "pipeline.function": function,
+        "folder": str(folder / "in"),
+        "offset": "100",
+        "transforms": "kept",
+        "transforms.kept.type": "Filter",
+        "transforms.kept.condition": "delay IS NOT NULL",
+        "sink.format": "json",
+        "sink.path": str(folder / "out"),
+    } | changes
+
+
+async def test_rows_of_a_functions_stream_arrive_once_also_from_a_batch_that_is_replayed(
+    rig: Rig, tmp_path: Path
+) -> None:
+    config = config_of(tmp_path)
+    assert await rig.runtime.validate(config, ()) == {}
+    assert len(await rig.runtime.split(ConnectorName("build"), Incarnation("i"), config, ())) == 1
+    for number in range(2):
+        rows = [(row, 1.0 if row % 2 else None, row) for row in range(number * 10, number * 10 + 10)]
+        write_file(tmp_path / "in", f"{number}.csv", rows)
+        start = await rig.start(config, "build")
+        await rig.wait_until(lambda wanted=(number + 1) * 5: len(rows_of(tmp_path / "out")) >= wanted)  # type: ignore[misc]
+        held = rig.spark_runtime.held(start.task)
+        assert held is not None
+        await rig.runtime.stop(start.task, grace_ms=0)
+        if (last := last_batch(held.path / "commits")) is not None:
+            # The last batch had its effect and was not committed, as after a kill at that point.
+            (held.path / "commits" / str(last)).unlink()
+    start = await rig.start(config, "build")
+    write_file(tmp_path / "in", "last.csv", [(51, 1.0, 1)])
+    wanted = [100 + row for row in (*range(1, 20, 2), 51)]
+    await rig.wait_until(lambda: rows_of(tmp_path / "out") == wanted)
+    await rig.runtime.stop(start.task, grace_ms=10_000)
+    assert rows_of(tmp_path / "out") == wanted
+
+
+@pytest.mark.parametrize(
+    ("function", "words"),
+    [
+        ("shutil:rmtree", "its pipeline.modules allows tests.spark.user_functions"),
+        (f"{MODULE}:no", "has no no"),
+        (f"{MODULE}:build_nothing", "it returned a NoneType, and no DataFrame"),
+        (f"{MODULE}:build_batch", "that is no stream: build it from spark.readStream"),
+        (f"{MODULE}:build_raises", "it raised KeyError: 'folder' ("),
+        (f"{MODULE}:build_leaves", "it raised SystemExit: enough ("),
+        (f"{MODULE}:build_counts", "keeps state between batches (Aggregate)"),
+    ],
+)
+async def test_a_function_that_builds_no_stream_is_refused_with_the_reason(
+    rig: Rig, tmp_path: Path, function: str, words: str
+) -> None:
+    errors = await rig.runtime.validate(config_of(tmp_path, function), ())
+    assert set(errors) == {"pipeline.function"}
+    assert words in errors["pipeline.function"][0]
+
+
+async def test_a_function_that_does_not_return_is_not_waited_for() -> None:
+    with pytest.raises(ValueError, match="it did not return within 0 s"):
+        call_within(0.05, user_functions.build_never, None, {})
+
+
+async def test_the_sink_of_a_connector_with_checkpoints_stays(rig: Rig, tmp_path: Path) -> None:
+    config = config_of(tmp_path)
+    name, incarnation = ConnectorName("stays"), Incarnation("i")
+    tasks = await rig.runtime.split(name, incarnation, config, ())
+    assert await rig.runtime.validate(config | {"offset": "7", "tasks.max": "2"}, tasks) == {}
+    changed = config | {"sink.path": str(tmp_path / "other")}
+    errors = await rig.runtime.validate(changed, tasks)
+    assert set(errors) == {"sink.path"}
+    assert "a connector of PythonSource keeps its sink" in errors["sink.path"][0]
+    with pytest.raises(ConfigError, match="keeps its sink"):
+        await rig.runtime.split(name, incarnation, changed, tasks)
+    with pytest.raises(WorldError, match="cannot be taken to another checkpoint"):
+        NoPositions().read(tmp_path, ["stream"])
