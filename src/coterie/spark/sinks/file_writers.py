@@ -14,6 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.orc
 import pyarrow.parquet
+import pyspark
 from pyspark.sql import DataFrame
 from pyspark.sql.types import (
     ArrayType,
@@ -181,7 +182,7 @@ def _write_by_arrow(rows: DataFrame, copy: Copy, partition_columns: Sequence[str
     table = pa.Table.from_batches(batches)
     in_files = StructType([field for field in rows.schema if field.name not in partition_columns])
     metadata = {
-        "org.apache.spark.version": rows.sparkSession.version,
+        "org.apache.spark.version": pyspark.__version__,
         "org.apache.spark.sql.parquet.row.metadata": in_files.json(),
     }
     compression, suffix = _CODECS[codec]

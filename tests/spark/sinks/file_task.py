@@ -1,0 +1,120 @@
+"""A task on Spark that writes files and kills its process at a point of a batch; see ``test_files_killed.py``.
+
+``python -m tests.spark.sinks.file_task FOLDER FORMAT POINT`` takes the task over, finishes the batch in flight and goes
+on. With a point, SIGKILL goes to the process group in the second batch after that, once it is there; without one
+(``-``) everything is read.
+"""
+
+import os
+import signal
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from coterie.nouns.jobs import ConnectorName, ConnectorTaskId
+from coterie.spark.checkpoint import make_first, take_over
+from coterie.spark.fence import Fence
+from coterie.spark.generations.split import SplitFunction
+from coterie.spark.pipeline import Pipeline
+from coterie.spark.query import TaskQuery
+from coterie.spark.seams import Batch
+from coterie.spark.session import open_session
+from coterie.spark.settings import SparkConfig
+from coterie.spark.sinks import file_writers, files
+from coterie.spark.sinks.file_copies import COMMITTED, Copy
+from coterie.spark.sinks.files import FileSink
+
+TASK = ConnectorTaskId(ConnectorName("c"), 0)
+POINTS = ("planned", "begun", "staged", "decided", "half moved", "moved", "committed")
+
+
+class Points:
+    """Kills the process group at a point of one batch."""
+
+    def __init__(self, point: str, batch: int) -> None:
+        self._point, self._batch = point, batch
+        self._current = -1
+
+    def install(self) -> None:
+        stage, put_in_place, rename = FileSink.stage, Copy.put_in_place, os.rename
+
+        def seen_stage(sink: FileSink, batch: Batch) -> Copy:
+            # The batch before this one is committed.
+            self._reached("committed" if batch.batch_id == self._batch + 1 else "", self._batch)
+            self._current = batch.batch_id
+            self._reached("planned")
+            copy = stage(sink, batch)
+            self._reached("staged")
+            return copy
+
+        def seen_write(*args: Any, **keys: Any) -> None:
+            self._reached("begun")
+            file_writers.write(*args, **keys)
+
+        def seen_rename(source: Any, there: Any) -> None:
+            rename(source, there)
+            if Path(there).parent.parent.name == COMMITTED:
+                self._reached("decided")
+            elif COMMITTED in Path(source).parts:
+                self._reached("half moved")
+
+        def seen_put(copy: Copy) -> None:
+            put_in_place(copy)
+            self._reached("moved")
+
+        seams: list[tuple[object, str, Callable[..., Any]]] = [
+            (FileSink, "stage", seen_stage),
+            (files, "write", seen_write),
+            (os, "rename", seen_rename),
+            (Copy, "put_in_place", seen_put),
+        ]
+        for owner, name, seen in seams:
+            setattr(owner, name, seen)
+
+    def _reached(self, point: str, batch: int | None = None) -> None:
+        if point == self._point and (self._current if batch is None else batch) == self._batch:
+            os.killpg(0, signal.SIGKILL)
+
+
+def config_of(folder: Path, format_: str) -> dict[str, str]:
+    return {
+        "task.class": "FileSource",
+        "task.index": "0",
+        "task.count": "1",
+        "task.split": SplitFunction.PATH_HASH_V1.value,
+        "source.format": "json",
+        "source.path": str(folder / "in"),
+        "source.schema": "row BIGINT, part INT",
+        "source.max.files.per.trigger": "1",
+        "sink.format": format_,
+        "sink.path": str(folder / "out"),
+        "sink.partition.field.name": "part",
+    }
+
+
+def main(folder: Path, format_: str, point: str) -> None:
+    (folder / "scratch").mkdir(exist_ok=True)
+    session = open_session(
+        SparkConfig(
+            checkpoint_location=folder / "checkpoints",
+            scratch=folder / "scratch",
+            log_file=folder / "spark.log",
+            settings={"spark.master": "local[2]", "spark.driver.memory": "512m"},
+            jars=None,
+        ),
+        lambda _: None,
+    )
+    make_first(folder / "checkpoints" / "0")
+    held = take_over(folder / "checkpoints" / "0")
+    last = max((int(path.name) for path in (held.path / "offsets").glob("[0-9]*")), default=-1)
+    if point != "-":
+        Points(point, last + 2).install()
+        (folder / "victim").write_text(str(last + 2))
+    query = TaskQuery(session.spark, TASK, Pipeline.of(config_of(folder, format_), {}), held, Fence())
+    query.run_once()
+    session.close()
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]), sys.argv[2], sys.argv[3])
