@@ -181,6 +181,22 @@ async def test_rows_that_make_no_record_fail_the_task_with_the_column(rig: Rig, 
         await rig.runtime.stop(start.task, grace_ms=0)
 
 
+@pytest.mark.parametrize("guarantee", ["exactly-once", "at-least-once"])
+async def test_a_row_that_is_too_large_names_the_keys_to_raise(
+    rig: Rig, servers: str, tmp_path: Path, guarantee: str
+) -> None:
+    (tmp_path / "in").mkdir()
+    (tmp_path / "in" / "a.csv").write_text(f"row,delay,distance\n1,,{'x' * (2 << 20)}\n")
+    name = f"large-{guarantee}"
+    changes = {"source.schema": "row BIGINT, delay DOUBLE, distance STRING", "delivery.guarantee": guarantee}
+    start = await rig.start(config_of(rig, servers, tmp_path, name) | changes, name)
+    died = await rig.end_of(start.task)
+    assert "raise producer.override.max.request.size and producer.override.buffer.memory" in died.trace
+    assert not died.can_restart
+    await rig.runtime.stop(start.task, grace_ms=0)
+    assert rows(servers, name) == []
+
+
 async def test_the_other_end_is_kafka_where_a_config_names_none(tmp_path: Path) -> None:
     source = {"connector.class": "FileSource", "topic": "t", "value.converter": "StringConverter"}
     end = sink_end(source, {})

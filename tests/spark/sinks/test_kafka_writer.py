@@ -269,23 +269,43 @@ def test_two_owners_at_once_put_each_batch_in_place_once(scene: Scene) -> None:
 # -- killed and stopped -----------------------------------------------------------------------------------------------
 
 
-@KILLED_ON_BOTH
-@pytest.mark.parametrize("point", ["owns", "inside", "staged", "done"])
-def test_an_owner_that_is_killed_leaves_a_batch_that_the_next_one_completes_once(scene: Scene, point: str) -> None:
-    """Before the transaction, inside it, before its commit and after it."""
-    scene.write(scene.own(), 0)
-    process = scene.process(1)
-    for word in ("owns", "inside", "staged", "done"):
+POINTS = {"owns": 0, "inside": ROWS // 2, "staged": ROWS, "done": ROWS}
+"""What an owner says last before it is killed, and how many rows of its batch are in the topic then: before the
+transaction, inside it, before its commit and after it."""
+
+
+def kill_an_owner(scene: Scene, point: str, batch_id: int) -> None:
+    """Kill the owner of a batch there, and have the next owner write it again."""
+    process = scene.process(batch_id)
+    before = len(scene.numbers("read_uncommitted"))
+    for word in POINTS:
         process.hear(word)
         if word == point:
             break
         process.go_on()
-    seen = {"owns": 1.0, "inside": 1.5, "staged": 2.0, "done": 2.0}[point]
-    assert len(scene.numbers("read_uncommitted")) == seen * ROWS, "the kill does not fall where it is to"
-    assert len(scene.numbers()) == (2 if point == "done" else 1) * ROWS
-    process.signal(signal.SIGKILL)
-    scene.write(scene.own(), 1, 2)
+    assert len(scene.numbers("read_uncommitted")) - before == POINTS[point], "the kill does not fall where it is to"
+    assert (ROWS * batch_id in scene.numbers()) == (point == "done")
+    process.end()
+    scene.write(scene.own(), batch_id)
+
+
+@KILLED_ON_BOTH
+@pytest.mark.parametrize("point", POINTS)
+def test_an_owner_that_is_killed_leaves_a_batch_that_the_next_one_completes_once(scene: Scene, point: str) -> None:
+    scene.write(scene.own(), 0)
+    kill_an_owner(scene, point, 1)
+    scene.write(scene.own(), 2)
     assert scene.numbers() == rows(3)
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(900)
+@ON_BOTH
+def test_batches_of_twenty_owners_killed_at_each_point_are_there_once(scene: Scene) -> None:
+    kills = [point for _ in range(20) for point in POINTS]
+    for batch_id, point in enumerate(kills):
+        kill_an_owner(scene, point, batch_id)
+    assert scene.numbers() == rows(len(kills))
 
 
 @KILLED_ON_BOTH
@@ -394,6 +414,11 @@ def test_a_transaction_that_takes_too_long_names_the_key(scene: Scene) -> None:
     assert "longer than the 1000 ms of producer.override.transaction.timeout.ms: raise it" in str(caught.value)
 
 
+def test_a_transaction_timeout_that_the_broker_does_not_allow_names_the_key(scene: Scene) -> None:
+    with pytest.raises(WorldError, match=r"Set producer\.override\.transaction\.timeout\.ms to at most"):
+        scene.own(producer__override__transaction__timeout__ms="900001")
+
+
 def test_a_record_that_is_too_large_names_the_keys_and_leaves_nothing_open(scene: Scene) -> None:
     writer = scene.own()
     record_of = scene.java.org.apache.kafka.clients.producer.ProducerRecord
@@ -408,6 +433,28 @@ def test_a_record_that_is_too_large_names_the_keys_and_leaves_nothing_open(scene
     assert "raise producer.override.max.request.size and producer.override.buffer.memory" in str(caught.value)
     scene.write(scene.own(), 0)
     assert scene.numbers() == rows(1)
+
+
+def test_a_commit_without_an_answer_is_looked_up_in_the_ledger_by_the_next_start(
+    scene: Scene, mortal_broker: EmbeddedBroker
+) -> None:
+    """The broker is killed before the commit of a batch: once it is back in time, once it is not."""
+    scene.servers = scene.keys["producer.override.bootstrap.servers"] = mortal_broker.bootstrap_servers
+    scene.keys["producer.override.max.block.ms"] = "1000"
+    writer = scene.own(producer__override__max__block__ms="30000")
+    staged = writer.stage(0, scene.batch(0))
+    mortal_broker.kill()
+    mortal_broker.start()
+    staged.put_in_place()
+    assert scene.numbers() == rows(1)
+    staged = scene.own().stage(1, scene.batch(1))
+    mortal_broker.kill()
+    with pytest.raises(UnreachableError, match="the commit of batch 1 of task my/é-2 failed"):
+        staged.put_in_place()
+    staged.drop()
+    mortal_broker.start()
+    scene.write(scene.own(), 0, 1, 2)
+    assert scene.numbers() == rows(3)
 
 
 def test_a_topic_that_is_absent_is_named_unless_it_may_be_created(scene: Scene) -> None:

@@ -15,7 +15,7 @@ from coterie.config.definition import Definition
 from coterie.nouns.errors import UnreachableError, WorldError
 from coterie.spark.bad_records.keys import DeadLetters
 from coterie.spark.end_config import EndConfig
-from coterie.spark.failures import sentence_of
+from coterie.spark.failures import raised_sentence, sentence_of
 from coterie.spark.fence import FencedError
 from coterie.spark.jars import missing
 from coterie.spark.record import visible
@@ -32,6 +32,8 @@ from coterie.spark.sinks.kafka_target import (
     errors_of,
 )
 from coterie.spark.sinks.kafka_writer import (
+    HOW_LARGER,
+    TOO_LARGE,
     KafkaWriter,
     Send,
     absence,
@@ -144,7 +146,8 @@ class Unwritten:
     def put_in_place(self) -> None:
         """Append the records.
 
-        :raises WorldError: when the writer fails.
+        :raises WorldError: when the cluster refuses a record, or cannot be reached.
+        :raises PySparkException, Py4JJavaError: when Spark cannot compute the rows.
         """
         options: Mapping[str, str] = {f"kafka.{name}": value for name, value in self._target.producer.items()}
         writer = self._records.write.format("kafka").options(**options)
@@ -153,7 +156,12 @@ class Unwritten:
         try:
             writer.save()
         except (PySparkException, Py4JJavaError) as error:
-            raise UnreachableError(f"{self._target.where}: Spark's writer failed: {sentence_of(error)}") from error
+            if raised_sentence(error) is not None:
+                raise
+            sentence = f"{self._target.where}: Spark's writer failed: {sentence_of(error)}"
+            if TOO_LARGE in str(error):
+                raise WorldError(f"{sentence}. {HOW_LARGER}") from error
+            raise UnreachableError(sentence) from error
 
     def drop(self) -> None:
         """There is no copy."""

@@ -45,7 +45,11 @@ FIRST_LOOK = 1000
 """How many offsets from the end of the ledger are read first; each further look reads ten times as many."""
 
 _FENCED = ("ProducerFencedException", "InvalidProducerEpochException", "InvalidPidMappingException")
-_TOO_LARGE = "RecordTooLargeException"
+TOO_LARGE = "RecordTooLargeException"
+HOW_LARGER = (
+    f"For larger records raise {OVERRIDE}max.request.size and {OVERRIDE}buffer.memory, and the topic's "
+    "max.message.bytes"
+)
 _DENIED = "AuthorizationException"
 
 Send = Callable[[Any, Any], None]
@@ -159,6 +163,8 @@ class KafkaWriter:
                 # The cluster answers: readers need not wait until the transaction times out.
                 self.abort(producer)
             self._close_producer()
+            if failure is error:
+                raise
             raise failure from error
         except BaseException:
             self.abort(producer)
@@ -232,11 +238,10 @@ class KafkaWriter:
                     "it, or have the source read less in one batch"
                 )
             return FencedError(f"Another producer has the transactional id {self._id}: {said}")
-        if _TOO_LARGE in said:
-            return WorldError(
-                f"{sentence}. For larger records raise {OVERRIDE}max.request.size and {OVERRIDE}buffer.memory, and "
-                "max.message.bytes of the topic"
-            )
+        if "InvalidTxnTimeoutException" in said:
+            return WorldError(f"{sentence}. Set {OVERRIDE}{TIMEOUT} to at most the broker's transaction.max.timeout.ms")
+        if TOO_LARGE in said:
+            return WorldError(f"{sentence}. {HOW_LARGER}")
         if _DENIED in said:
             return WorldError(
                 f"{sentence}. The sink needs WRITE on transactional id {self._id}, WRITE on the topics it writes to, "
