@@ -14,6 +14,7 @@ from pyspark.sql import DataFrame, SparkSession
 from coterie.nouns.errors import WorldError
 from coterie.nouns.jobs import ConnectorTaskId
 from coterie.spark.checkpoint import last_batch
+from coterie.spark.jars import Jar, Package
 from coterie.spark.seams import SMALL_BATCH_BYTES, Batch, TaskLineage
 from coterie.spark.sinks import delta_spark
 from coterie.spark.sinks.delta_files import write_large, write_small
@@ -142,6 +143,32 @@ async def test_without_deltalake_validate_and_start_name_the_extra(
     await rig.runtime.stop(start.task, grace_ms=0)
 
 
+async def test_without_deltas_jars_rows_are_appended_and_what_needs_spark_is_refused(
+    rig: Rig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    absent = Jar(
+        group="org.example", artifact="absent", version="1.0", size_bytes=0, sha256="", class_name="org.example.Absent"
+    )
+    lacking = Package(name="delta", serves="", jars=(absent,), settings={})
+    monkeypatch.setattr("coterie.spark.jars.packages", lambda: {"delta": lacking})
+    config = config_of(rig, tmp_path)
+    assert await rig.runtime.validate(config, ()) == {}
+    upsert = {"sink.insert.mode": "upsert", "sink.pk.fields": "row"}
+    errors = await rig.runtime.validate(config | upsert, ())
+    assert "org.example:absent:1.0: run `coterie jars fetch delta`" in errors["sink.insert.mode"][0]
+    write_file(tmp_path / "in", "a.csv", [(1, 1.0, 1)])
+    start = await rig.start(config, "without-jars")
+    await rig.wait_until(lambda: rows_of(tmp_path / "table") == [1])
+    DeltaTable(str(tmp_path / "table")).alter.add_constraint({"few": "row < 100"})
+    errors = await rig.runtime.validate(config, ())
+    assert "Only Spark can write to this table: its writer version is 3. " in errors["sink.path"][0]
+    write_file(tmp_path / "in", "b.csv", [(2, 1.0, 1)])
+    died = await rig.end_of(start.task)
+    assert "Only Spark can write batch 1 to Delta table" in died.trace
+    assert "coterie jars fetch delta" in died.trace
+    await rig.runtime.stop(start.task, grace_ms=0)
+
+
 # -- writers of one table ---------------------------------------------------------------------------------------------
 
 
@@ -181,10 +208,10 @@ async def test_the_three_writers_of_a_table_share_one_ledger(spark: SparkSession
 
         writer.stage_files(batch_id, layout, files).put_in_place()
 
-    ways: list[Callable[[int], None]] = [partial(by_files, is_small=True), by_spark, partial(by_files, is_small=False)]
-    for batch_id, first in enumerate(ways):
-        first(batch_id)
-        for way in ways:
+    small, large = partial(by_files, is_small=True), partial(by_files, is_small=False)
+    ways: list[list[Callable[[int], None]]] = [[small, by_spark, large], [by_spark, small], [large, small]]
+    for batch_id, first_and_replays in enumerate(ways):
+        for way in first_and_replays:
             way(batch_id)
     assert rows_of(path) == list(range(30))
     assert versions(path) == 4

@@ -1,6 +1,7 @@
 """A batch is in a real Delta table once, whichever owner dies, freezes or comes back."""
 
 import contextlib
+import json
 import os
 import signal
 import subprocess
@@ -34,9 +35,12 @@ from coterie.spark.fence import FencedError
 from coterie.spark.sinks.delta_columns import Layout
 from coterie.spark.sinks.delta_files import write_small
 from coterie.spark.sinks.delta_table import Act, table_at
+from coterie.spark.sinks.delta_target import LOG
 from coterie.spark.sinks.delta_writer import STAGING, DeltaWriter
 from tests.spark.sinks.delta_rows import LINEAGE, ROWS, SCHEMA, append, arrow, rows_of, target_of, versions, write
 
+POINTS = ("owns", "inside", "staged", "looked", "committed")
+"""Before the batch, inside its files, before the look, before the commit, and after it but before Spark's commit."""
 REPOSITORY = Path(__file__).parents[3]
 
 
@@ -109,10 +113,16 @@ class Process:
 
 
 @pytest.fixture
-def process(path: Path) -> Iterator[Process]:
-    started = Process(path, 0)
-    yield started
-    started.end()
+def start_process(path: Path) -> Iterator[Callable[[int], Process]]:
+    """Start an owner that is to write one batch."""
+    with contextlib.ExitStack() as stack:
+
+        def process(batch_id: int) -> Process:
+            started = Process(path, batch_id)
+            stack.callback(started.end)
+            return started
+
+        yield process
 
 
 # -- once -------------------------------------------------------------------------------------------------------------
@@ -204,32 +214,65 @@ def test_tasks_of_several_workers_that_commit_at_once_lose_nothing(
 # -- owners that die or freeze ----------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("point", ["owns", "inside", "staged", "looked", "committed"])
-def test_an_owner_that_is_killed_at_a_point_loses_and_doubles_nothing(
-    path: Path, own: Callable[..., DeltaWriter], process: Process, point: str
-) -> None:
-    """Before the batch, inside its files, before the look, before the commit, and after it."""
-    for word in ("owns", "inside", "staged", "looked", "committed"):
+def run_to(process: Process, point: str) -> None:
+    for word in POINTS:
         process.hear(word)
         if word == point:
-            break
+            return
         process.go_on()
+
+
+@pytest.mark.parametrize("point", POINTS)
+def test_an_owner_that_is_killed_at_a_point_loses_and_doubles_nothing(
+    path: Path, own: Callable[..., DeltaWriter], start_process: Callable[[int], Process], point: str
+) -> None:
+    process = start_process(0)
+    run_to(process, point)
     assert rows_of(path) == (numbers(1) if point == "committed" else [])
-    process.process.kill()
-    process.process.wait()
-    writer = own()
-    write(writer, 0)
+    process.end()
+    write(own(), 0)
     assert rows_of(path) == numbers(1)
     assert list((path / STAGING).iterdir()) == []
 
 
-def test_an_owner_stopped_between_the_look_and_the_commit_doubles_nothing_when_it_goes_on(
-    path: Path, own: Callable[..., DeltaWriter], process: Process
+@pytest.mark.soak
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("point", POINTS)
+def test_owners_that_are_killed_at_a_point_again_and_again_lose_and_double_nothing(
+    path: Path, own: Callable[..., DeltaWriter], start_process: Callable[[int], Process], point: str
 ) -> None:
-    for word in ("owns", "inside", "staged", "looked"):
-        process.hear(word)
-        if word != "looked":
-            process.go_on()
+    for batch_id in range(20):
+        process = start_process(batch_id)
+        run_to(process, point)
+        assert rows_of(path) == numbers(batch_id + (point == "committed"))
+        process.end()
+        write(own(), batch_id)
+        assert rows_of(path) == numbers(batch_id + 1)
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(900)
+def test_owners_that_freeze_before_the_commit_again_and_again_double_nothing(
+    path: Path, own: Callable[..., DeltaWriter], start_process: Callable[[int], Process]
+) -> None:
+    for batch_id in range(20):
+        process = start_process(batch_id)
+        run_to(process, "looked")
+        os.kill(process.process.pid, signal.SIGSTOP)
+        write(own(), batch_id)
+        os.kill(process.process.pid, signal.SIGCONT)
+        process.go_on()
+        process.hear("done")
+        process.end()
+        assert rows_of(path) == numbers(batch_id + 1)
+    assert versions(path) == 21
+
+
+def test_an_owner_stopped_between_the_look_and_the_commit_doubles_nothing_when_it_goes_on(
+    path: Path, own: Callable[..., DeltaWriter], start_process: Callable[[int], Process]
+) -> None:
+    process = start_process(0)
+    run_to(process, "looked")
     os.kill(process.process.pid, signal.SIGSTOP)
     new = own()
     write(new, 0)
@@ -293,6 +336,18 @@ def test_a_table_that_was_removed_and_made_again_is_another_table(path: Path, ow
     write(writer, 3)
     assert rows_of(path) == list(range(3 * ROWS, 4 * ROWS))
     assert versions(path) == 2
+
+
+def test_a_table_with_a_feature_that_deltalake_cannot_read_is_for_spark(
+    path: Path, own: Callable[..., DeltaWriter]
+) -> None:
+    write(own(), 0)
+    features = ["magic"]
+    protocol = {"minReaderVersion": 3, "minWriterVersion": 7, "readerFeatures": features, "writerFeatures": features}
+    (path / LOG / f"{versions(path):020}.json").write_text(json.dumps({"protocol": protocol}))
+    layout = own().fitting(SCHEMA)
+    assert layout.columns is None
+    assert "'magic' is not supported" in (layout.only_spark or "")
 
 
 def test_two_tasks_that_find_no_table_create_one(path: Path, elsewhere: Path, own: Callable[..., DeltaWriter]) -> None:
@@ -387,7 +442,7 @@ def test_a_file_tells_readers_its_smallest_and_largest_values(path: Path, own: C
             "row": pa.array([5, None, 2], pa.int64()),
             "city": ["b", "x" * 100, None],
             "day": [date(2026, 1, 2), date(2026, 1, 1), None],
-            "at": pa.array([at, at + timedelta(seconds=1), None], pa.timestamp("us", "UTC")),
+            "at": pa.array([at, at + timedelta(seconds=1), None], pa.timestamp("us", "America/New_York")),
         }
     )
     append(own(), 0, PARTITIONED, partial(write_small, table, partition_columns=()))

@@ -109,7 +109,7 @@ DEFINITION = Definition(
             Type.INT,
             "After how many batches task 0 makes few large files of many small ones; 0 means never.",
             "Optimize interval (batches)",
-            default="1000",
+            default="200",
             check=at_least(0),
         ),
     )
