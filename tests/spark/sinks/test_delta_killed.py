@@ -1,0 +1,95 @@
+"""Workers that write to a Delta table are killed and stopped in the midst of a backlog; each row is there once."""
+
+import contextlib
+import json
+import os
+import signal
+from pathlib import Path
+
+import pytest
+from deltalake import DeltaTable
+
+from coterie.spark.checkpoint import LINEAGE, batch_in_flight, last_batch
+from tests.spark.conftest import SCHEMA, write_file
+from tests.spark.holders import Holder, directories, wait_until
+from tests.spark.sinks.delta_rows import rows_of
+
+pytestmark = [pytest.mark.spark, pytest.mark.soak, pytest.mark.timeout(900)]
+
+FILES = 60
+ROWS = 20
+"""Of a file, and of a batch."""
+
+
+def state_of(holder: Holder, folder: Path) -> str:
+    """Where in a batch the disk shows the task."""
+    (checkpoint,) = directories(holder, folder)
+    if (batch_id := batch_in_flight(checkpoint)) is None:
+        return "between batches"
+    application = f"fight-0/{(checkpoint / LINEAGE).read_text()}"
+    last = DeltaTable(str(folder / "table")).transaction_version(application)
+    return "planned" if last is None or last < batch_id else "in the table"
+
+
+def stop_in(holder: Holder, folder: Path, wanted: str) -> None:
+    """Stop the worker where the disk shows its task in this state."""
+
+    def is_stopped() -> bool:
+        # Python and the JVM are one process group.
+        os.killpg(holder.process.pid, signal.SIGSTOP)
+        if state_of(holder, folder) == wanted:
+            return True
+        os.killpg(holder.process.pid, signal.SIGCONT)
+        return False
+
+    wait_until(is_stopped, f"a batch is {wanted}")
+
+
+def test_each_row_is_there_once_though_workers_are_killed_and_stopped(tmp_path: Path) -> None:
+    for number in range(FILES):
+        write_file(tmp_path / "in", f"{number:02}.csv", [(number * ROWS + i, 1.0, i) for i in range(ROWS)])
+    config = {
+        "connector.class": "FileSource",
+        "tasks.max": "1",
+        "trigger.interval.ms": "0",
+        "source.format": "csv",
+        "source.path": str(tmp_path / "in"),
+        "source.schema": SCHEMA,
+        "source.option.header": "true",
+        "source.max.files.per.trigger": "1",
+        "sink.class": "DeltaSink",
+        "sink.path": str(tmp_path / "table"),
+        "sink.auto.create": "true",
+        "sink.optimize.interval.batches": "7",
+    }
+    start = f"start {tmp_path.name} {json.dumps(config)}"
+    with contextlib.ExitStack() as stack:
+
+        def started(number: int) -> Holder:
+            holder = Holder(tmp_path, f"worker-{number}", stack)
+            holder.jvm = int(holder.hear("ready").split()[1])
+            holder.tell(start)
+            holder.hear("holds")
+            return holder
+
+        def committed(holder: Holder) -> int:
+            return max((last_batch(path / "commits") or 0 for path in directories(holder, tmp_path)), default=0)
+
+        holder = started(0)
+        for number, wanted in enumerate(("planned", "in the table", "planned", "in the table"), 1):
+            before = committed(holder)
+            wait_until(lambda: committed(holder) >= before + 5, "five batches were committed")  # noqa: B023
+            stop_in(holder, tmp_path, wanted)
+            if number <= 2:
+                holder.kill()
+                holder = started(number)
+            else:
+                old, holder = holder, started(number)
+                before = committed(holder)
+                wait_until(lambda: committed(holder) >= before + 3, "the next owner gets on")  # noqa: B023
+                os.killpg(old.process.pid, signal.SIGCONT)
+                old.hear("taken")
+            assert committed(holder) < FILES - 1, "the backlog was read before the end"
+        wait_until(lambda: len(rows_of(tmp_path / "table")) >= FILES * ROWS, "all rows are there")
+        holder.ask("stop", "stopped")
+    assert rows_of(tmp_path / "table") == list(range(FILES * ROWS))
