@@ -46,6 +46,12 @@ def renames(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         yield pa.record_batch({"number": batch["row"]})
 
 
+def told(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """A variable of the environment of the Python in which this runs."""
+    for batch in batches:
+        yield pa.record_batch({"told": [os.environ.get("COTERIE_TEST_PYTHON")] * batch.num_rows})
+
+
 # -- sources ----------------------------------------------------------------------------------------------------------
 
 

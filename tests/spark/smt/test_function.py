@@ -1,14 +1,17 @@
 """Functions of users over Arrow batches: only from allowed modules; one that fails, fails its task alone."""
 
 import asyncio
+import sys
 from pathlib import Path
 
 import pytest
 
 from coterie.herder.seams import TaskDied
 from coterie.nouns.errors import ConfigError
+from coterie.spark.settings import PythonSettings
+from coterie.spark.user_code import settings_of
 from tests.spark.conftest import Rig, rows_of, write_file
-from tests.spark.smt.records import config_of, records, through
+from tests.spark.smt.records import config_of, records, through, values
 
 pytestmark = [pytest.mark.spark, pytest.mark.asyncio(loop_scope="session"), pytest.mark.timeout(300)]
 
@@ -33,6 +36,19 @@ async def test_a_function_changes_columns_and_drops_rows(rig: Rig, tmp_path: Pat
     await rig.runtime.stop(start.task, grace_ms=10_000)
     assert rows_of(tmp_path / "out") == [0, 2, 4, 6, 8]
     assert rows_of(tmp_path / "out", "twice") == [0, 4, 8, 12, 16]
+
+
+async def test_a_function_runs_in_the_python_that_the_worker_names(rig: Rig, tmp_path: Path) -> None:
+    python = tmp_path / "python"
+    python.write_text(f'#!/bin/sh\nCOTERIE_TEST_PYTHON=named exec "{sys.executable}" "$@"\n')
+    python.chmod(0o755)
+    session = rig.session
+    for name, value in settings_of(PythonSettings(modules=(MODULE,), executable=str(python))).items():
+        session.conf.set(name, value)
+    rows = through(
+        records(session, (1, "a", None)), config_of(type="Function", function=f"{MODULE}:told", schema="told STRING")
+    )
+    assert values(rows) == [{"told": "named"}]
 
 
 FAILURES = {
