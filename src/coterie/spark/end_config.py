@@ -27,7 +27,7 @@ class EndConfig:
     config: Mapping[str, str]
     """The whole config of the connector or of one of its tasks, references to secrets resolved."""
     prefix: str
-    """:data:`SOURCE` or :data:`SINK`."""
+    """:data:`SOURCE`, :data:`SINK`, or what the keys of one transform or predicate start with."""
     is_prefix_optional: bool = False
     worker: Mapping[str, str] = field(default_factory=dict, repr=False)
     """What the worker's own settings say of Kafka, as properties of Kafka's clients: ``bootstrap.servers``, ..."""

@@ -39,9 +39,10 @@ def sentence_of_java(throwable: Any) -> str:
     """The messages of a Java exception and of what caused it, in one line."""
     messages: list[str] = []
     while throwable is not None and len(messages) < _CAUSES_MAX:
-        if (sentence := _python_sentence(throwable.getMessage() or "")) is not None:
+        whole = throwable.getMessage() or ""
+        if (sentence := _python_sentence(whole)) is not None:
             return sentence
-        message = _one_line(throwable.getMessage() or "")
+        message = _one_line(whole)
         if message and not any(message in known or known in message for known in messages):
             messages.append(message)
         throwable = throwable.getCause()
