@@ -15,6 +15,7 @@ from coterie.spark.checkpoint import last_batch
 from coterie.spark.sinks.postgres_writer import StagedTransaction
 from tests.spark.bad_records.sifting import RANDOMLY_BAD, good_and_bad, numbers, postgres_config
 from tests.spark.conftest import Rig, rows_of
+from tests.spark.sinks.kafka_rows import records
 from tests.spark.sinks.postgres_server import PostgresServer
 from tests.spark.sources.kafka_topics import Kafka
 
@@ -176,6 +177,44 @@ async def test_bad_records_reach_a_folder_beside_any_sink_before_the_good_rows(
     good = rows_of(kafka.out / "to-folder")
     assert sorted(good + chance) == list(range(101))
     assert len(chance) > 20
+
+
+async def test_bad_records_reach_a_topic_with_connects_headers_once_over_a_replay(rig: Rig, kafka: Kafka) -> None:
+    kafka.create("to-topic", 1)
+    kafka.produce("to-topic", 0, [*BAD, b'{"row": 7}'])
+    queue = "errors.deadletterqueue."
+    config = kafka.config("to-topic", errors__tolerance="all") | {
+        f"{queue}topic.name": "letters",
+        f"{queue}topic.replication.factor": "1",
+        f"{queue}context.headers.enable": "true",
+        "producer.override.bootstrap.servers": kafka.servers,
+    }
+    assert await rig.runtime.validate(config, ()) == {}
+    for _ in range(2):
+        start = await rig.start(config, "to-topic")
+        held = rig.spark_runtime.held(start.task)
+        assert held is not None
+        await rig.wait_until(lambda: last_batch(held.path / "commits") == 0)  # noqa: B023
+        await rig.runtime.stop(start.task, grace_ms=10_000)
+        (held.path / "commits" / "0").unlink()
+    assert rows_of(kafka.out / "to-topic") == [7]
+    found = records(kafka.servers, "letters")
+    assert [(key, value) for key, value, _ in found] == [(b"k", value) for value in BAD]
+    message = b"the record's value is not JSON with the columns of value.schema"
+    exception = b"org.apache.kafka.connect.errors.DataException"
+    assert found[1][2] == [
+        ("h", b"1"),
+        ("__connect.errors.topic", b"to-topic"),
+        ("__connect.errors.partition", b"0"),
+        ("__connect.errors.offset", b"1"),
+        ("__connect.errors.connector.name", b"to-topic"),
+        ("__connect.errors.task.id", b"0"),
+        ("__connect.errors.stage", b"VALUE_CONVERTER"),
+        ("__connect.errors.class.name", b"org.apache.kafka.connect.json.JsonConverter"),
+        ("__connect.errors.exception.class.name", exception),
+        ("__connect.errors.exception.message", message),
+        ("__connect.errors.exception.stacktrace", exception + b": " + message + b"\n"),
+    ]
 
 
 async def test_bad_records_are_left_out_where_no_place_is_named(rig: Rig, kafka: Kafka, caplog: Any) -> None:

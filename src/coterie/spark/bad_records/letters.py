@@ -2,8 +2,11 @@
 
 import base64
 import json
+from collections.abc import Callable
 
 import pyarrow as pa
+from pyspark.sql import Column
+from pyspark.sql import functions as F
 from pyspark.sql.types import (
     BinaryType,
     IntegerType,
@@ -15,9 +18,13 @@ from pyspark.sql.types import (
 )
 
 from coterie.nouns.jobs import ConnectorTaskId
+from coterie.spark.record import HEADERS_TYPE
 
 EXCEPTION = "org.apache.kafka.connect.errors.DataException"
 """What Connect raises for a record that a converter or a transform refuses."""
+
+CONTEXT = "__connect.errors."
+"""How the keys of Connect's headers about an error start."""
 
 ROW = StructType(
     [
@@ -61,3 +68,32 @@ def _headers(headers: list[dict[str, object]] | None) -> str | None:
 
 def _text(value: object) -> str | None:
     return base64.b64encode(value).decode() if isinstance(value, bytes) else None
+
+
+def record_parts(of: Callable[[str], Column], task: ConnectorTaskId, *, has_context: bool) -> dict[str, Column]:
+    """The key, the value and the headers of a dead letter in a topic; ``of`` gives a column of the bad row by name.
+
+    With ``has_context`` the record's own headers are followed by those that Connect adds, in Connect's order.
+    """
+    parts = {"key": of("key"), "value": of("value"), "headers": of("headers")}
+    if has_context:
+        context = {
+            "topic": of("topic"),
+            "partition": of("partition"),
+            "offset": of("offset"),
+            "connector.name": F.lit(str(task.connector)),
+            "task.id": F.lit(task.task),
+            "stage": of("stage"),
+            "class.name": of("class_name"),
+            "exception.class.name": F.lit(EXCEPTION),
+            "exception.message": of("message"),
+            # There is no Java stack: the line that Java would print above it.
+            "exception.stacktrace": F.concat(F.lit(f"{EXCEPTION}: "), of("message"), F.lit("\n")),
+        }
+        added = [
+            F.struct(F.lit(CONTEXT + name).alias("key"), value.cast("string").cast("binary").alias("value"))
+            for name, value in context.items()
+        ]
+        own = F.coalesce(of("headers"), F.array().cast(HEADERS_TYPE))
+        parts["headers"] = F.concat(own, F.array(*added).cast(HEADERS_TYPE))
+    return parts

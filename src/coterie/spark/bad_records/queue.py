@@ -15,11 +15,17 @@ from coterie.nouns.errors import ConfigError, UnreachableError, WorldError
 from coterie.nouns.jobs import ConnectorTaskId
 from coterie.spark.bad_records.hidden import RECORD
 from coterie.spark.bad_records.keys import PATH, TABLE, TOPIC, DeadLetters, Dropped, ToFolder, ToTable, ToTopic
-from coterie.spark.bad_records.letters import EXCEPTION
+from coterie.spark.bad_records.letters import EXCEPTION, record_parts
+from coterie.spark.converters import Format
 from coterie.spark.end_config import SINK, EndConfig
 from coterie.spark.fence import FencedError
 from coterie.spark.seams import Batch, Sink, Staged, TaskLineage
 from coterie.spark.sinks.files import FileSink
+from coterie.spark.sinks.kafka import KafkaSink
+from coterie.spark.sinks.kafka_target import OVERRIDE
+
+LEDGER = "coterie-ledger-dead-letters"
+"""The compacted topic that states the last batch of each task whose bad records are in a topic."""
 
 
 class DeadLetterQueue:
@@ -70,12 +76,37 @@ def queue_of(letters: DeadLetters, config: Mapping[str, str], worker: Mapping[st
         case ToFolder(path=path):
             end = EndConfig(config={"format": "parquet", "path": str(path)}, prefix=SINK, is_prefix_optional=True)
             return DeadLetterQueue(PATH, FileSink.of(end), _file_rows)
-        case ToTopic():
-            raise ConfigError({TOPIC: [f"{TOPIC} is not supported yet; set {PATH}, or {TABLE} with PostgresSink"]})
+        case ToTopic(has_context=has_context):
+            sink = KafkaSink.of(_topic_end(letters, config, worker))
+            return DeadLetterQueue(TOPIC, sink, lambda bad, task: _records(bad, task, has_context=has_context))
         case ToTable():
             raise ConfigError(
                 {TABLE: [f"{TABLE} cannot be used: the sink writes to no database; use PostgresSink, or set {PATH}"]}
             )
+
+
+def _topic_end(letters: ToTopic, config: Mapping[str, str], worker: Mapping[str, str]) -> EndConfig:
+    """The config of a Kafka sink that creates the topic as Connect does, and has a ledger of its own.
+
+    The connector's sink may be a Kafka sink too: with one ledger both would have one transactional id.
+    """
+    overrides = EndConfig(config=config, prefix=SINK, is_prefix_optional=True).under(OVERRIDE)
+    bytes_ = Format.BYTES.value
+    keys = {
+        "topic": letters.topic,
+        "ledger.topic": LEDGER,
+        "topic.creation.default.partitions": "1",
+        "topic.creation.default.replication.factor": str(letters.replication_factor),
+        "key.converter": bytes_,
+        "value.converter": bytes_,
+        **{OVERRIDE + name: value for name, value in overrides.items()},
+    }
+    return EndConfig(config=keys, prefix=SINK, is_prefix_optional=True, worker=worker)
+
+
+def _records(bad: DataFrame, task: ConnectorTaskId, *, has_context: bool) -> DataFrame:
+    parts = record_parts(F.col, task, has_context=has_context)
+    return bad.select(*(column.alias(name) for name, column in parts.items()))
 
 
 def _file_rows(bad: DataFrame, task: ConnectorTaskId) -> DataFrame:
