@@ -12,6 +12,7 @@ import pytest
 
 from coterie.spark.bad_records.sifted import Divided, Sifter
 from coterie.spark.checkpoint import last_batch
+from coterie.spark.sinks.kafka_writer import StagedTransaction as KafkaTransaction
 from coterie.spark.sinks.postgres_writer import StagedTransaction
 from tests.spark.bad_records.sifting import RANDOMLY_BAD, good_and_bad, numbers, postgres_config
 from tests.spark.conftest import Rig, rows_of
@@ -215,6 +216,62 @@ async def test_bad_records_reach_a_topic_with_connects_headers_once_over_a_repla
         ("__connect.errors.exception.message", message),
         ("__connect.errors.exception.stacktrace", exception + b": " + message + b"\n"),
     ]
+
+
+async def test_good_and_bad_records_between_topics_are_in_one_transaction_whenever_its_owner_dies(
+    rig: Rig, kafka: Kafka, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    kafka.create("between", 1)
+    kafka.create("good", 1)
+    kafka.produce_rows("between", 1, each=ROWS)
+    kafka.produce("between", 0, [b"no JSON"])
+    of_source = ("topics", "value.", "consumer.override.")
+    source = {f"source.{key}": value for key, value in kafka.config("between").items() if key.startswith(of_source)}
+    config = (
+        source
+        | RANDOMLY_BAD
+        | {
+            "connector.class": "KafkaSink",
+            "source.class": "KafkaSource",
+            "tasks.max": "1",
+            "trigger.interval.ms": "0",
+            "topic": "good",
+            "value.converter.schemas.enable": "false",
+            "producer.override.bootstrap.servers": kafka.servers,
+            "exactly.once.support": "required",
+            "errors.tolerance": "all",
+            "errors.log.enable": "true",
+            "errors.deadletterqueue.topic.name": "bad",
+            "errors.deadletterqueue.topic.replication.factor": "1",
+        }
+    )
+    assert await rig.runtime.validate(config, ()) == {}
+    commit, tries = KafkaTransaction.put_in_place, list[int]()
+
+    def put_in_place(staged: KafkaTransaction) -> None:
+        tries.append(1)
+        if len(tries) == 1:
+            raise ConnectionError("dies before the commit")
+        commit(staged)
+        if len(tries) == 2:
+            raise ConnectionError("dies after the commit")
+
+    monkeypatch.setattr(KafkaTransaction, "put_in_place", put_in_place)
+    start = await rig.start(config, "between")
+    held = rig.spark_runtime.held(start.task)
+    assert held is not None
+    for _ in range(2):
+        died = await rig.end_of(start.task)
+        assert died.can_restart, died.trace
+        await rig.runtime.restart(start.task)
+    await rig.wait_until(lambda: last_batch(held.path / "commits") == 0)
+    await rig.runtime.stop(start.task, grace_ms=10_000)
+    good = [json.loads(value or b"")["row"] for _, value, _ in records(kafka.servers, "good")]
+    bad = [value or b"" for _, value, _ in records(kafka.servers, "bad")]
+    assert bad.pop() == b"no JSON"
+    assert len(good) > 10
+    assert len(bad) > 10
+    assert sorted(good + numbers(bad)) == list(range(ROWS))
 
 
 async def test_bad_records_are_left_out_where_no_place_is_named(rig: Rig, kafka: Kafka, caplog: Any) -> None:

@@ -5,6 +5,7 @@ come from another loses rows and doubles others. So either all rows go through t
 (:class:`Sifter`), or Spark keeps the evaluated rows until both kinds are written (:func:`kept`).
 """
 
+import json
 import tempfile
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
@@ -20,6 +21,7 @@ from coterie.spark.bad_records.hidden import BAD, bad_rows
 
 SPOOL_BYTES = 4 << 20
 """How many bytes of bad rows are held in memory; more go to a file without a name."""
+_METRICS = "coterie_bad_rows"
 _SHOWN = ("stage", "message", "topic", "partition", "offset", "timestamp")
 
 
@@ -85,6 +87,7 @@ class Sifter:
         self._classified = classified
         self._is_small = is_small
         self._last: Divided | None = None
+        self._counted: Tally | None = None
 
     def divide(self) -> Divided:
         """Evaluate the rows; the caller closes the result."""
@@ -94,7 +97,22 @@ class Sifter:
     @property
     def tally(self) -> Tally:
         """Of the last evaluation."""
-        return Tally() if self._last is None else self._last.tally
+        return self._counted or (Tally() if self._last is None else self._last.tally)
+
+    def observed(self) -> DataFrame:
+        """All rows, with the column ``BAD``, for a sink that writes both kinds by one plan of Spark; that sink calls
+        :meth:`count` once it has run the plan."""
+        bad = F.col(BAD)
+        first = F.when(bad.isNotNull(), F.to_json(F.struct(*(bad[name].alias(name) for name in _SHOWN))))
+        metrics = F.count(bad).alias("count"), F.first(first, ignorenulls=True).alias("first")
+        return self._classified.observe(_METRICS, *metrics)
+
+    def count(self, written: DataFrame) -> None:
+        """Take the tally from ``written``, which was made of :meth:`observed` and was run."""
+        frame: Any = written
+        found = frame._jdf.queryExecution().observedMetrics().get(_METRICS)
+        if found.isDefined() and (count := found.get().getLong(0)):
+            self._counted = Tally(count=count, first=tuple(json.loads(found.get().getString(1)).items()))
 
 
 @contextmanager

@@ -13,7 +13,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from coterie.config.definition import Definition
 from coterie.nouns.errors import UnreachableError, WorldError
-from coterie.spark.bad_records.keys import DeadLetters
+from coterie.spark.bad_records.keys import DeadLetters, ToTopic
 from coterie.spark.end_config import EndConfig
 from coterie.spark.failures import raised_sentence, sentence_of
 from coterie.spark.fence import FencedError
@@ -50,7 +50,7 @@ class KafkaSink:
 
     free_prefixes: ClassVar[tuple[str, ...]] = (OVERRIDE, CREATION)
     rotation: ClassVar[Rotation | None] = None
-    holds: ClassVar[tuple[type[DeadLetters], ...]] = ()
+    holds: ClassVar[tuple[type[DeadLetters], ...]] = (ToTopic,)
 
     def __init__(self, target: KafkaTarget) -> None:
         self._target = target
@@ -100,12 +100,19 @@ class KafkaSink:
         """The ledger has one record a task, and later starts fence earlier ones."""
 
     def stage(self, batch: Batch) -> Staged:
-        records = self._target.records(batch.rows)
-        if self._target.guarantee is Guarantee.AT_LEAST_ONCE:
-            return Unwritten(self._target, records)
+        target, sifter, topic = self._target, batch.sifter, self._target.topic
+        if sifter is None or target.letters is None:
+            records = target.records(batch.rows)
+        else:
+            records, topic = target.sifted(sifter.observed(), target.letters, batch.lineage.task), None
+        if target.guarantee is Guarantee.AT_LEAST_ONCE:
+            return Unwritten(target, records, topic)
         if self._writer is None:
             raise FencedError
-        return self._writer.stage(batch.batch_id, lambda: sender(records, self._target.topic, is_small=batch.is_small))
+        staged = self._writer.stage(batch.batch_id, lambda: sender(records, topic, is_small=batch.is_small))
+        if sifter is not None:
+            sifter.count(records)
+        return staged
 
     def close(self) -> None:
         if self._writer is not None:
@@ -139,9 +146,10 @@ def sender(records: DataFrame, topic: str | None, *, is_small: bool) -> Send | N
 class Unwritten:
     """The records of a batch; Spark's writer has no step between writing and showing them."""
 
-    def __init__(self, target: KafkaTarget, records: DataFrame) -> None:
+    def __init__(self, target: KafkaTarget, records: DataFrame, topic: str | None) -> None:
         self._target = target
         self._records = records
+        self._topic = topic
 
     def put_in_place(self) -> None:
         """Append the records.
@@ -151,8 +159,8 @@ class Unwritten:
         """
         options: Mapping[str, str] = {f"kafka.{name}": value for name, value in self._target.producer.items()}
         writer = self._records.write.format("kafka").options(**options)
-        if self._target.topic is not None:
-            writer = writer.option("topic", self._target.topic)
+        if self._topic is not None:
+            writer = writer.option("topic", self._topic)
         try:
             writer.save()
         except (PySparkException, Py4JJavaError) as error:

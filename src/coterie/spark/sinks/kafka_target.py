@@ -6,11 +6,16 @@ from enum import Enum
 from typing import Self
 
 from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F
 from pyspark.sql.types import ArrayType, BinaryType, DataType, IntegerType, StringType, StructType
 
 from coterie.config.definition import Definition, Importance, Key, Type, Width, as_list, at_least, not_blank, one_of
 from coterie.nouns.errors import ConfigError, WorldError
+from coterie.nouns.jobs import ConnectorTaskId
 from coterie.spark import serializers
+from coterie.spark.bad_records.hidden import BAD
+from coterie.spark.bad_records.keys import ToTopic, tolerance_of
+from coterie.spark.bad_records.letters import record_parts
 from coterie.spark.converters import Format
 from coterie.spark.end_config import EndConfig
 from coterie.spark.paths import SINK_GROUP
@@ -161,6 +166,8 @@ class KafkaTarget:
     key_fields: tuple[str, ...]
     guarantee: Guarantee
     ledger: str
+    letters: ToTopic | None
+    """The topic of bad records, which the sink writes by the transaction of the good ones."""
     transaction_timeout_ms: int
 
     @classmethod
@@ -171,6 +178,7 @@ class KafkaTarget:
         key_fields = config.read(DEFINITION, "key.fields", tuple)
         guarantee = Guarantee(config.read(DEFINITION, "delivery.guarantee", str))
         timeout_ms = config.read(DEFINITION, OVERRIDE + TIMEOUT, int)
+        tolerance = tolerance_of(config.config)
         if len(key_fields) > 1 and key.format is not Format.JSON:
             raise config.refused("key.fields", "only a JsonConverter makes one key of several columns")
         return cls(
@@ -182,6 +190,7 @@ class KafkaTarget:
             key_fields=key_fields,
             guarantee=guarantee,
             ledger=config.read(DEFINITION, "ledger.topic", str),
+            letters=tolerance.letters if tolerance is not None and isinstance(tolerance.letters, ToTopic) else None,
             transaction_timeout_ms=timeout_ms,
         )
 
@@ -194,13 +203,34 @@ class KafkaTarget:
     def topics(self) -> set[str]:
         """The topics that have to exist, the ledger among them."""
         ledger = {self.ledger} if self.guarantee is Guarantee.EXACTLY_ONCE else set()
-        return ledger | ({self.topic} if self.topic else set())
+        letters = set() if self.letters is None else {self.letters.topic}
+        return ledger | letters | ({self.topic} if self.topic else set())
 
     def records(self, rows: DataFrame) -> DataFrame:
         """``rows`` as records: columns ``key`` and ``value`` of bytes, and those of :data:`RECORD` that there are.
 
         :raises WorldError: when the columns make no record; names the column.
         """
+        return rows.select(*(column.alias(name) for name, column in self._parts(rows).items()))
+
+    def sifted(self, classified: DataFrame, letters: ToTopic, task: ConnectorTaskId) -> DataFrame:
+        """Good rows as records and bad ones as dead letters, by one evaluation; each record names its topic.
+
+        :raises WorldError: when the columns make no record; names the column.
+        """
+        good = {"topic": F.lit(self.topic), **self._parts(classified.drop(BAD))}
+        bad = {
+            "topic": F.lit(letters.topic),
+            **record_parts(lambda name: F.col(BAD)[name], task, has_context=letters.has_context),
+        }
+        is_bad = F.col(BAD).isNotNull()
+        names = [name for name in RECORD if name in good or name in bad]
+        nothing = F.lit(None)
+        return classified.select(
+            *(F.when(is_bad, bad.get(name, nothing)).otherwise(good.get(name, nothing)).alias(name) for name in names)
+        )
+
+    def _parts(self, rows: DataFrame) -> dict[str, Column]:
         names = rows.columns
         parts: dict[str, Column] = {}
         if self.topic is None:
@@ -226,7 +256,7 @@ class KafkaTarget:
             parts["value"] = self.value.of_columns(rows, rest)
         else:
             parts["value"] = self._raw_value(rows, rest)
-        return rows.select(*(column.alias(name) for name, column in parts.items()))
+        return parts
 
     def _raw_value(self, rows: DataFrame, rest: list[str]) -> Column:
         """The column ``value``, and no other that a reader would miss."""

@@ -389,6 +389,8 @@ def make_topics(admin: KafkaAdmin, target: KafkaTarget) -> None:
         if target.creation is None:
             raise WorldError(absence(target))
         admin.create(target.topic, target.creation.partitions, target.creation.replication, target.creation.configs)
+    if target.letters is not None and target.letters.topic in absent:
+        admin.create(target.letters.topic, 1, target.letters.replication_factor, {})
     if target.ledger in absent:
         admin.create(target.ledger, LEDGER_PARTITIONS, -1, LEDGER_CONFIGS)
 
