@@ -56,7 +56,7 @@ def test_every_key_has_documentation_a_group_a_width_and_a_label(definition: Def
 def test_names_are_unique_and_orders_count_each_groups_keys_from_0(definition: Definition) -> None:
     assert max(Counter(key.name for key in definition.keys).values()) == 1
     groups = {key.group for key in definition.keys}
-    assert len(groups) == 7
+    assert len(groups) == 8
     for group in groups:
         orders = [key.order for key in definition.keys if key.group == group]
         assert sorted(orders) == list(range(len(orders))), group
