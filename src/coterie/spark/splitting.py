@@ -13,6 +13,7 @@ from coterie.herder.seams import PartsChanged
 from coterie.nouns.errors import ConfigError, CoterieError, WorldError
 from coterie.nouns.ids import Incarnation
 from coterie.nouns.jobs import ConnectorName, ConnectorTaskId
+from coterie.spark.bad_records import queue
 from coterie.spark.checkpoint import HeldCheckpoint, batch_in_flight
 from coterie.spark.events import Events
 from coterie.spark.failures import sentence_of
@@ -173,6 +174,7 @@ class Splitter:
         try:
             sink = sink_end(resolved(manifest.config), self._config.kafka)
             sink.plugin.retire(sink.config, retired)
+            queue.retire(sink.config.config, retired)
         except (CoterieError, OSError) as error:
             log.warning("%s: generation %s is not removed yet: %s", connector, manifest.generation, sentence_of(error))
             return False

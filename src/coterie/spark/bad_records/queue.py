@@ -4,9 +4,10 @@ It is for places that the connector's sink does not hold. The sink of the bad ro
 that are in place, so that a replayed batch is there once; but the good and the bad rows of a batch are two steps.
 """
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from pathlib import Path
 
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
@@ -14,7 +15,17 @@ from pyspark.sql import functions as F
 from coterie.nouns.errors import ConfigError, UnreachableError, WorldError
 from coterie.nouns.jobs import ConnectorTaskId
 from coterie.spark.bad_records.hidden import RECORD
-from coterie.spark.bad_records.keys import PATH, TABLE, TOPIC, DeadLetters, Dropped, ToFolder, ToTable, ToTopic
+from coterie.spark.bad_records.keys import (
+    PATH,
+    TABLE,
+    TOPIC,
+    DeadLetters,
+    Dropped,
+    ToFolder,
+    ToTable,
+    ToTopic,
+    tolerance_of,
+)
 from coterie.spark.bad_records.letters import EXCEPTION, record_parts
 from coterie.spark.converters import Format
 from coterie.spark.end_config import SINK, EndConfig
@@ -74,8 +85,7 @@ def queue_of(letters: DeadLetters, config: Mapping[str, str], worker: Mapping[st
         case Dropped():
             return None
         case ToFolder(path=path):
-            end = EndConfig(config={"format": "parquet", "path": str(path)}, prefix=SINK, is_prefix_optional=True)
-            return DeadLetterQueue(PATH, FileSink.of(end), _file_rows)
+            return DeadLetterQueue(PATH, FileSink.of(_folder_end(path)), _file_rows)
         case ToTopic(has_context=has_context):
             sink = KafkaSink.of(_topic_end(letters, config, worker))
             return DeadLetterQueue(TOPIC, sink, lambda bad, task: _records(bad, task, has_context=has_context))
@@ -83,6 +93,17 @@ def queue_of(letters: DeadLetters, config: Mapping[str, str], worker: Mapping[st
             raise ConfigError(
                 {TABLE: [f"{TABLE} cannot be used: the sink writes to no database; use PostgresSink, or set {PATH}"]}
             )
+
+
+def retire(config: Mapping[str, str], lineages: Sequence[TaskLineage]) -> None:
+    """See :meth:`Sink.retire`; for the folder of bad records that ``config`` names, if it names one."""
+    tolerance = tolerance_of(config)
+    if tolerance is not None and isinstance(tolerance.letters, ToFolder):
+        FileSink.retire(_folder_end(tolerance.letters.path), lineages)
+
+
+def _folder_end(path: Path) -> EndConfig:
+    return EndConfig(config={"format": "parquet", "path": str(path)}, prefix=SINK, is_prefix_optional=True)
 
 
 def _topic_end(letters: ToTopic, config: Mapping[str, str], worker: Mapping[str, str]) -> EndConfig:
