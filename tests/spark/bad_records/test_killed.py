@@ -1,0 +1,61 @@
+"""Workers are killed while they divide batches at random; each record ends in one of both tables, once."""
+
+import contextlib
+import json
+from pathlib import Path
+
+import pytest
+
+from coterie.spark.checkpoint import batch_in_flight, last_batch
+from coterie.spark.plugins import source_end
+from coterie.spark.sources.kafka import KafkaSource
+from tests.spark.bad_records.sifting import RANDOMLY_BAD, good_and_bad, postgres_config
+from tests.spark.holders import Holder, directories, wait_until
+from tests.spark.sinks.postgres_server import PostgresServer
+from tests.spark.sources.kafka_topics import Kafka
+
+pytestmark = [pytest.mark.spark, pytest.mark.soak, pytest.mark.timeout(900)]
+
+BATCHES = 40
+ROWS = 50
+"""Of a batch."""
+KILLS = 3
+
+
+def test_each_record_is_in_one_table_once_though_its_workers_are_killed(
+    spark_jars: Path, kafka: Kafka, postgres: PostgresServer, tmp_path: Path
+) -> None:
+    postgres.run("DROP TABLE IF EXISTS good, bad, coterie_ledger")
+    kafka.create("killed-bad", 1)
+    kafka.produce_rows("killed-bad", 1, each=BATCHES * ROWS)
+    config = postgres_config(kafka, postgres, "killed-bad", max__offsets__per__trigger=str(ROWS), **RANDOMLY_BAD)
+    parts = KafkaSource.parts(source_end(config, {}).config)
+    task = {"name": "fight", "task.class": "PostgresSink", "task.index": "0", "task.count": "1"}
+    start = f"start {tmp_path.name} {json.dumps({**config, **task, 'task.parts': json.dumps(parts)})}"
+    in_flight: list[str] = []
+
+    def committed(holder: Holder) -> int:
+        return max((last_batch(path / "commits") or 0 for path in directories(holder, tmp_path)), default=0)
+
+    def is_in_batch(holder: Holder) -> bool:
+        return any(batch_in_flight(path) is not None for path in directories(holder, tmp_path))
+
+    with contextlib.ExitStack() as stack:
+        for number in range(KILLS + 1):
+            holder = Holder(tmp_path, f"worker-{number}", stack, spark_jars)
+            holder.hear("ready")
+            holder.tell(start)
+            in_flight.append(holder.hear("holds").split()[2])
+            if number == KILLS:
+                break
+            before = committed(holder)
+            wait_until(lambda: committed(holder) >= before + 5, "five batches were committed")  # noqa: B023
+            wait_until(lambda: is_in_batch(holder), "a batch is in flight")  # noqa: B023
+            holder.kill()
+            assert committed(holder) < BATCHES - 1, "the backlog was read before the kill"
+        wait_until(lambda: sum(map(len, good_and_bad(postgres))) >= BATCHES * ROWS, "all records are there")
+        holder.ask("stop", "stopped")
+    assert in_flight[1:] != ["-"] * KILLS, "no kill fell into a batch"
+    good, bad = good_and_bad(postgres)
+    assert min(len(good), len(bad)) > BATCHES * ROWS // 4
+    assert sorted(good + bad) == list(range(BATCHES * ROWS))
