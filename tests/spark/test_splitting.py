@@ -87,8 +87,8 @@ async def test_running_tasks_are_closed_and_every_row_is_read_once_by_the_next_o
     before = rig.config(tmp_path, tasks__max="2", source__max__files__per__trigger="1")
     written = 0
     for count in (2, 3, 1, 4):
-        write_files(tmp_path, written, 12)
-        written += 12
+        write_files(tmp_path, written, 6)
+        written += 6
         former = tasks.running
         await tasks.split({**before, "tasks.max": str(count)})
         assert len(tasks.configs) == count
@@ -99,7 +99,7 @@ async def test_running_tasks_are_closed_and_every_row_is_read_once_by_the_next_o
         await tasks.start()
         # Some batches, and on with the next split in the midst of the others.
         seen = len(rows_of(tmp_path / "out")) if (tmp_path / "out").exists() else 0
-        await rig.wait_until(lambda: len(rows_of(tmp_path / "out")) >= seen + 4)  # noqa: B023
+        await rig.wait_until(lambda: len(rows_of(tmp_path / "out")) >= seen + 2)  # noqa: B023
     await rig.wait_until(lambda: rows_of(tmp_path / "out") == list(range(written)))
     await tasks.stop()
     assert rows_of(tmp_path / "out") == list(range(written))
