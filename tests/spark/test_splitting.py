@@ -104,6 +104,11 @@ async def test_running_tasks_are_closed_and_every_row_is_read_once_by_the_next_o
     await tasks.stop()
     assert rows_of(tmp_path / "out") == list(range(written))
     assert sorted(name for name in os.listdir(tasks.folder) if (tasks.folder / name).is_dir()) == ["gen-3", "gen-4"]
+    # The marks of the sink went with the generations, and plain files stand in their place.
+    marks = {path.name.rpartition("-")[2]: path for path in (tmp_path / ".out.coterie" / "committed").iterdir()}
+    stand = {path.read_text() for path in tasks.folder.rglob("lineage") if path.is_file()}
+    assert {lineage for lineage, path in marks.items() if path.is_dir()} == stand & marks.keys()
+    assert len(marks.keys() - stand) > 0
 
 
 async def test_a_config_that_reads_and_writes_the_same_keeps_the_generation(rig: Rig, tmp_path: Path) -> None:

@@ -1,7 +1,7 @@
 """A re-split from two tasks to three, step by step: what stands on the file system after each step."""
 
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -117,8 +117,18 @@ def test_two_tasks_become_three(tmp_path: Path) -> None:
     assert names(connector) == ["gen-1/", "gen-2/"]
     close(connector, plan(3, [PARTS]))
     assert one.finish(2).positions == {PARTS[0]: 10, PARTS[1]: 20, PARTS[2]: 7, PARTS[3]: 0}
-    retire_old(connector)
+    # A generation stays until its sink has forgotten the lineages of its tasks.
+    told: list[tuple[Manifest, dict[int, str]]] = []
+
+    def forget(manifest: Manifest, lineages: Mapping[int, str]) -> bool:
+        told.append((manifest, dict(lineages)))
+        return len(told) > 1
+
+    retire_old(connector, forget)
+    assert names(connector) == ["gen-1/", "gen-2/", "gen-3/"]
+    retire_old(connector, forget)
     assert names(connector) == ["gen-1", "gen-2/", "gen-3/"]
+    assert told == [(born, {task: one.lineage for task, one in enumerate(tasks)})] * 2
     with pytest.raises(GenerationClosedError):
         take_open(gen_1, born.generation, 0)
     with pytest.raises(NotADirectoryError):
