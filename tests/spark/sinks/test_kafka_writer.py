@@ -299,7 +299,7 @@ def test_an_owner_that_is_killed_leaves_a_batch_that_the_next_one_completes_once
 
 
 @pytest.mark.soak
-@pytest.mark.timeout(900)
+@pytest.mark.timeout(1800)
 @ON_BOTH
 def test_batches_of_twenty_owners_killed_at_each_point_are_there_once(scene: Scene) -> None:
     kills = [point for _ in range(20) for point in POINTS]
