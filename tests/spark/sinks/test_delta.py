@@ -1,7 +1,9 @@
 """From files into Delta tables through real Spark; rows are counted by deltalake."""
 
+import asyncio
 import sys
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -292,6 +294,29 @@ async def test_an_upsert_by_spark_is_not_repeated(spark: SparkSession, tmp_path:
     other.stage_merge(0, other.fitting(one.schema), pa.table({"row": [1], "text": ["new"]})).put_in_place()
     staged.put_in_place()
     assert rows_of(path, "text") == ["new"]
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("keys", [{}, {"insert.mode": "upsert", "pk.fields": "row"}], ids=["insert", "upsert"])
+async def test_spark_that_comes_second_with_a_batch_writes_nothing(
+    rig: Rig, spark: SparkSession, tmp_path: Path, keys: dict[str, str]
+) -> None:
+    """Spark has looked for the batch and writes its rows when another owner commits the batch."""
+    path = tmp_path / "table"
+    target = target_of(path, keys)
+    writer = DeltaWriter(target, LINEAGE)
+    rows = spark.range(0, 10, 1, 1).selectExpr("id AS row", "string(id) AS text")
+    writer.fitting(rows.schema)
+    slow = rows.where("reflect('java.lang.Thread', 'sleep', 1000L) IS NULL OR row >= 0")
+    staged = StagedForSpark(batch_of(slow, 0, is_small=False), target, "my/é-2/l")
+    with ThreadPoolExecutor(1) as threads:
+        writing = threads.submit(staged.put_in_place)
+        await rig.wait_until(lambda: writing.done() or list(path.glob("part-*")) != [])
+        assert not writing.done(), "Spark was not caught in the midst of it"
+        assert put(writer, batch_of(rows, 0, is_small=True)) is not StagedNothing
+        await asyncio.wrap_future(writing)
+    assert rows_of(path) == list(range(10))
+    assert versions(path) == 2
 
 
 async def test_every_so_many_batches_task_0_compacts_the_table(spark: SparkSession, tmp_path: Path) -> None:

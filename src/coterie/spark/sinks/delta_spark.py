@@ -9,11 +9,12 @@ import uuid
 from collections.abc import Sequence
 from pathlib import Path
 
+from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
 from pyspark.sql import Column, DataFrame, SparkSession, Window
 from pyspark.sql import functions as F
 
-from coterie.nouns.errors import WorldError
+from coterie.nouns.errors import UnreachableError, WorldError
 from coterie.spark.failures import raised_sentence, sentence_of
 
 PATIENCE_S = 120
@@ -36,6 +37,7 @@ def write(rows: DataFrame, path: Path, application: str, batch_id: int, key_colu
 
     The table stays as it is when it has the batch.
 
+    :raises UnreachableError: when other commits come first for :data:`PATIENCE_S`.
     :raises WorldError: when Spark refuses.
     """
     session = rows.sparkSession
@@ -51,10 +53,15 @@ def write(rows: DataFrame, path: Path, application: str, batch_id: int, key_colu
                 else:
                     rows.write.format("delta").mode("append").save(str(path))
                 return
-            except PySparkException as error:
-                if _CONFLICT not in str(error) or time.monotonic() > give_up:
-                    sentence = raised_sentence(error) or sentence_of(error)
-                    raise WorldError(f"Delta table {path}: batch {batch_id} failed: {sentence}") from error
+            # PySpark has no class for Delta's exceptions of a conflict.
+            except (PySparkException, Py4JJavaError) as error:
+                sentence = (
+                    f"Delta table {path}: batch {batch_id} failed: {raised_sentence(error) or sentence_of(error)}"
+                )
+                if _CONFLICT not in str(error):
+                    raise WorldError(sentence) from error
+                if time.monotonic() > give_up:
+                    raise UnreachableError(sentence) from error
     finally:
         for key in settings:
             session.conf.unset(key)
@@ -87,7 +94,7 @@ def _merge(session: SparkSession, rows: DataFrame, path: Path, key_columns: Sequ
 def compact(session: SparkSession, path: Path) -> None:
     """Make few large files of many small ones.
 
-    :raises PySparkException: when it fails.
+    :raises PySparkException, Py4JJavaError: when it fails.
     """
     session.sql(f"OPTIMIZE delta.{quoted(str(path))}")
 

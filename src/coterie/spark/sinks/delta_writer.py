@@ -12,6 +12,7 @@ import pyarrow as pa
 import pyarrow.compute
 from deltalake import CommitProperties, DeltaTable
 from deltalake.exceptions import DeltaError
+from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
 from pyspark.sql.types import StructType
 
@@ -144,7 +145,7 @@ class DeltaWriter:
                 self._table.compact()
             else:
                 delta_spark.compact(batch.rows.sparkSession, self._target.path)
-        except (DeltaError, OSError, PySparkException) as error:
+        except (DeltaError, OSError, PySparkException, Py4JJavaError) as error:
             log.warning("%s could not be optimized: %s", self._target.where, str(error).strip().splitlines()[:1])
 
 
