@@ -176,7 +176,8 @@ async def test_a_start_that_waits_for_a_thread_is_halted_before_it_takes_its_che
             if isinstance(event, TaskHalted) and event.task.connector == "queue":
                 halted.add(event.task)
     assert asked() == 0
-    assert len(list((runtime._config.checkpoint_location / "queue-i").iterdir())) == threads
+    checkpoints = (runtime._config.checkpoint_location / "queue-i" / "gen-1").glob("[0-9]*")
+    assert sorted(len(list(task.iterdir())) for task in checkpoints) == [1, *[2] * threads], "one was not taken over"
 
 
 async def test_what_is_in_its_grace_is_halted_too_and_its_last_batch_is_left_to_whoever_is_next(
