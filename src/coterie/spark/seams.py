@@ -188,9 +188,6 @@ class Sink(Protocol):
     """The places of bad rows that the sink writes itself, by the same decisive step as the good rows of a batch. For
     these :meth:`stage` gets a batch with a :attr:`Batch.sifter`, and reads where bad rows go from its config.
 
-    A file sink that holds a folder puts the file of bad rows into the staged copy of the batch; the rename of the copy
-    decides about both, and the file is renamed out to the folder of bad rows afterwards.
-
     For other places a batch has good rows only. Its bad rows are put in place before them, by a sink of their own."""
 
     @property

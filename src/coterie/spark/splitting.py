@@ -39,7 +39,8 @@ RELEASE_GRACE_MS = 15_000
 their workers notice."""
 PARTS_MAX_AGE_MS = 60_000
 """How often a source is asked whether its parts have changed."""
-TRANSFORMS = "transforms"
+ON_THE_WAY = ("transforms", "predicates")
+"""What the names of keys start with that say what is done to rows between source and sink."""
 
 
 class Splitter:
@@ -189,13 +190,14 @@ class Splitter:
         task: int,
         held: HeldCheckpoint,
     ) -> None:
-        """Run the batch in flight of a closed generation: its split and its sink, and the transforms of ``config``.
+        """Run the batch in flight of a closed generation: its split and its sink, and the transforms and predicates of
+        ``config``.
 
         :raises OvertakenError: when another finisher has taken the checkpoint.
         :raises WorldError: when the batch cannot be run.
         """
-        former = {key: value for key, value in manifest.config.items() if not key.startswith(TRANSFORMS)}
-        newest = {key: value for key, value in config.items() if key.startswith(TRANSFORMS)}
+        former = {key: value for key, value in manifest.config.items() if key.split(".")[0] not in ON_THE_WAY}
+        newest = {key: value for key, value in config.items() if key.split(".")[0] in ON_THE_WAY}
         task_config = task_configs(connector, former | newest, manifest)[task]
         task_id = ConnectorTaskId(connector, task)
         pipeline = Pipeline.of(task_config, self._config.kafka)
@@ -208,7 +210,7 @@ class Splitter:
                 raise OvertakenError(f"{held.path} was taken by another finisher") from error
             raise WorldError(
                 f"Connector {connector} cannot be split anew: batch {held.batch_in_flight} of task {task} has to be "
-                f"finished first, and fails. Put a config that lets it succeed: {first_sentence(error)}"
+                f"finished first, and fails. Put a config whose transforms let it succeed: {first_sentence(error)}"
             ) from error
         if batch_in_flight(held.path) is not None:
             if query.taken:

@@ -28,7 +28,19 @@ def errors_at_table(spark: SparkSession, config: EndConfig) -> dict[str, list[st
         return config.error("insert.mode", f"An upsert too large for the driver is merged by Spark. {lacking}")
     if layout is not None and layout.only_spark and (lacking := missing(spark, "delta")):
         return config.error("path", f"Only Spark can write to this table: {layout.only_spark}. {lacking}")
+    if layout is not None and layout.only_spark and _promises_more_than_one_writer_can(config):
+        return {
+            "tasks.max": [
+                f"Only Spark can write to this table ({layout.only_spark}), and commits of two tasks may replace each other: "
+                "set 1, or leave exactly.once.support=required out"
+            ]
+        }
     return {}
+
+
+def _promises_more_than_one_writer_can(config: EndConfig) -> bool:
+    stated = config.config
+    return stated.get("exactly.once.support", "").strip() == "required" and stated.get("tasks.max", "1").strip() != "1"
 
 
 def _at_table(target: DeltaTarget, layout: Layout, config: EndConfig) -> dict[str, list[str]]:

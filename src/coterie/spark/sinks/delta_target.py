@@ -80,7 +80,9 @@ DEFINITION = Definition(
             "Only false: rows are never deleted.",
             "Enable deletes",
             default="false",
-            check=_only_false("Records with a null value do not reach a sink yet; set false"),
+            check=_only_false(
+                "DeltaSink deletes no rows; set false, and drop tombstones by Filter and RecordIsTombstone"
+            ),
         ),
         _key(
             "auto.create",

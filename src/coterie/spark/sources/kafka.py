@@ -446,7 +446,7 @@ class KafkaSource:
         if anew := sorted(set(self._parts) - there):
             raise WorldError(
                 f"Task {self._task} cannot go on: {', '.join(part.name for part in anew)} is not the partition that "
-                "it has read, since the topic was deleted and created again. Delete the connector and create it again"
+                "it has read, since the topic was deleted and created again. The connector is split anew in a minute"
             )
 
     def _skip_lost(self, admin: KafkaAdmin, checkpoint: Path) -> None:
