@@ -4,6 +4,7 @@ import logging
 import re
 from collections.abc import Mapping, Sequence
 from functools import cache
+from pathlib import Path
 
 from pyspark.sql import SparkSession
 from pyspark.sql.types import StructField, StructType
@@ -29,6 +30,7 @@ from coterie.spark.bad_records.hidden import ERROR, FAULT, ORIGINAL, RECORD
 from coterie.spark.bad_records.queue import queue_of
 from coterie.spark.checkpoint import NAME_BYTES_MAX, safe_name
 from coterie.spark.generations.stores import NoPositions
+from coterie.spark.paths import as_path
 from coterie.spark.patience import BATCH_TIMEOUT
 from coterie.spark.plugins import SINKS, SinkEnd, SourceEnd, sink_end, source_end, sources, written_to
 from coterie.spark.seams import Share
@@ -186,6 +188,11 @@ def _unfit_tolerance(config: Mapping[str, str], source: SourceEnd, sink: SinkEnd
     if isinstance(tolerance.letters, bad_records.ToTopic) and _reads(source, tolerance.letters.topic):
         topic = tolerance.letters.topic
         return {bad_records.TOPIC: [f"Topic {topic} is one of the topics that the connector reads; name another"]}
+    if isinstance(tolerance.letters, bad_records.ToFolder) and _shows(sink, tolerance.letters.path):
+        path = tolerance.letters.path
+        return {
+            bad_records.PATH: [f"Readers of the sink's folder would read the bad records in {path}; name another one"]
+        }
     if not holds:
         try:
             queue_of(tolerance.letters, config, source.config.worker)
@@ -199,6 +206,14 @@ def _unfit_tolerance(config: Mapping[str, str], source: SourceEnd, sink: SinkEnd
         )
         return {EXACTLY_ONCE.name: [f"Invalid value required for configuration {EXACTLY_ONCE.name}: {sentence}"]}
     return {}
+
+
+def _shows(sink: SinkEnd, folder: Path) -> bool:
+    """Whether the sink writes to files, and ``folder`` is theirs, or lies in theirs, or theirs in it."""
+    if (path := sink.config.config.get(sink.config.key("path"))) is None:
+        return False
+    there, bad = as_path(path).resolve(), folder.resolve()
+    return there == bad or there in bad.parents or bad in there.parents
 
 
 def _reads(source: SourceEnd, topic: str) -> bool:
@@ -321,7 +336,7 @@ def sink_errors(source: SourceEnd, checkpointed: Sequence[Mapping[str, str]]) ->
         f"the connector has checkpoints, and a connector of {source.plugin.__name__} keeps its sink. Put the former "
         f"value back; {_OTHERWISE}"
     )
-    return {key: [f"Invalid value {config.get(key)} for configuration {key}: {sentence}"] for key in changed}
+    return {key: [f"Another value of configuration {key} cannot be taken: {sentence}"] for key in changed}
 
 
 def _other_source(key: str, source: SourceEnd, before: str) -> dict[str, list[str]]:

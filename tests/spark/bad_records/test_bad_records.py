@@ -312,6 +312,8 @@ async def test_each_wrong_key_is_named(rig: Rig, kafka: Kafka, server: PostgresS
         (files, {f"{queue}topic.name": "wrong errors"}, f"{queue}topic.name", "Must be the name of a topic"),
         (files, {f"{queue}topic.replication.factor": "0"}, f"{queue}topic.replication.factor", "at least 1"),
         (files, {"exactly.once.support": "required", f"{queue}path": "/bad"}, "exactly.once.support", "bad records"),
+        (files, {f"{queue}path": files["sink.path"]}, f"{queue}path", "Readers of the sink's folder"),
+        (files, {f"{queue}path": files["sink.path"] + "/bad"}, f"{queue}path", "Readers of the sink's folder"),
         (table, {f"{queue}table": "nowhere.bad"}, f"{queue}table", "has no schema nowhere"),
         (
             rig.config(tmp_path),

@@ -31,8 +31,8 @@ def errors_at_table(spark: SparkSession, config: EndConfig) -> dict[str, list[st
     if layout is not None and layout.only_spark and _promises_more_than_one_writer_can(config):
         return {
             "tasks.max": [
-                f"Only Spark can write to this table ({layout.only_spark}), and commits of two tasks may replace each other: "
-                "set 1, or leave exactly.once.support=required out"
+                f"Only Spark can write to this table ({layout.only_spark}), and commits of two tasks may replace each "
+                "other: set 1, or leave exactly.once.support=required out"
             ]
         }
     return {}
