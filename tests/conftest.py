@@ -43,6 +43,17 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
                 break
 
 
+def pytest_collection_finish(session: pytest.Session) -> None:
+    """Where pytest-xdist keeps groups together, it names the group in a test's id."""
+    keeps_groups = getattr(session.config.option, "loadgroup", False)
+    if keeps_groups and any(
+        item.get_closest_marker("xdist_group") and "@" not in item.nodeid for item in session.items
+    ):
+        raise pytest.UsageError(
+            "This pytest-xdist does not keep groups of tests together with this pytest: see pyproject"
+        )
+
+
 @pytest.fixture(params=list(ConnectProtocol), ids=lambda protocol: protocol.setting)
 def protocol(request: pytest.FixtureRequest) -> ConnectProtocol:
     """``connect.protocol``: whoever asks for it is tried under each of them."""
