@@ -1,4 +1,4 @@
-"""One real PostgreSQL server for all tests of this process, and one JVM with Kafka's clients."""
+"""One real PostgreSQL server for all tests of this process, and the JVM with Kafka's clients."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tests.spark.sinks.kafka_jvm import running_jvm
+from tests.spark.conftest import Rig
 from tests.spark.sinks.postgres_server import PostgresServer, running_server
 
 
@@ -16,7 +16,7 @@ def postgres() -> Iterator[PostgresServer]:
         yield server
 
 
-@pytest.fixture(scope="session")
-def kafka_clients(spark_jars: Path) -> Iterator[Any]:
-    with running_jvm(spark_jars) as java:
-        yield java
+@pytest.fixture
+def kafka_clients(spark_jars: Path, rig: Rig) -> Any:
+    """Spark's own JVM: once Spark runs in a process, PySpark takes each exception in a JVM for one of that JVM."""
+    return rig.session._jvm

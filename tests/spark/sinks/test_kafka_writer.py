@@ -126,7 +126,8 @@ class Process:
         os.killpg(self.process.pid, number)
 
     def end(self) -> None:
-        self.signal(signal.SIGKILL)
+        with contextlib.suppress(ProcessLookupError):
+            self.signal(signal.SIGKILL)
         self.process.wait()
         for pipe in (self.process.stdin, self.process.stdout):
             assert pipe is not None

@@ -238,7 +238,7 @@ class KafkaWriter:
                     "it, or have the source read less in one batch"
                 )
             return FencedError(f"Another producer has the transactional id {self._id}: {said}")
-        if "InvalidTxnTimeoutException" in said:
+        if "InvalidTxnTimeoutException" in said or "transaction timeout is larger" in said:
             return WorldError(f"{sentence}. Set {OVERRIDE}{TIMEOUT} to at most the broker's transaction.max.timeout.ms")
         if TOO_LARGE in said:
             return WorldError(f"{sentence}. {HOW_LARGER}")
