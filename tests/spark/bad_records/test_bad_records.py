@@ -222,7 +222,7 @@ async def test_good_and_bad_records_between_topics_are_in_one_transaction_whenev
     rig: Rig, kafka: Kafka, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     kafka.create("between", 1)
-    kafka.create("good", 1)
+    kafka.create("between-good", 1)
     kafka.produce_rows("between", 1, each=ROWS)
     kafka.produce("between", 0, [b"no JSON"])
     of_source = ("topics", "value.", "consumer.override.")
@@ -235,13 +235,13 @@ async def test_good_and_bad_records_between_topics_are_in_one_transaction_whenev
             "source.class": "KafkaSource",
             "tasks.max": "1",
             "trigger.interval.ms": "0",
-            "topic": "good",
+            "topic": "between-good",
             "value.converter.schemas.enable": "false",
             "producer.override.bootstrap.servers": kafka.servers,
             "exactly.once.support": "required",
             "errors.tolerance": "all",
             "errors.log.enable": "true",
-            "errors.deadletterqueue.topic.name": "bad",
+            "errors.deadletterqueue.topic.name": "between-bad",
             "errors.deadletterqueue.topic.replication.factor": "1",
         }
     )
@@ -266,8 +266,8 @@ async def test_good_and_bad_records_between_topics_are_in_one_transaction_whenev
         await rig.runtime.restart(start.task)
     await rig.wait_until(lambda: last_batch(held.path / "commits") == 0)
     await rig.runtime.stop(start.task, grace_ms=10_000)
-    good = [json.loads(value or b"")["row"] for _, value, _ in records(kafka.servers, "good")]
-    bad = [value or b"" for _, value, _ in records(kafka.servers, "bad")]
+    good = [json.loads(value or b"")["row"] for _, value, _ in records(kafka.servers, "between-good")]
+    bad = [value or b"" for _, value, _ in records(kafka.servers, "between-bad")]
     assert bad.pop() == b"no JSON"
     assert len(good) > 10
     assert len(bad) > 10
@@ -312,8 +312,8 @@ async def test_each_wrong_key_is_named(rig: Rig, kafka: Kafka, server: PostgresS
         (files, {f"{queue}topic.name": "wrong errors"}, f"{queue}topic.name", "Must be the name of a topic"),
         (files, {f"{queue}topic.replication.factor": "0"}, f"{queue}topic.replication.factor", "at least 1"),
         (files, {"exactly.once.support": "required", f"{queue}path": "/bad"}, "exactly.once.support", "bad records"),
-        (files, {f"{queue}path": files["sink.path"]}, f"{queue}path", "Readers of the sink's folder"),
-        (files, {f"{queue}path": files["sink.path"] + "/bad"}, f"{queue}path", "Readers of the sink's folder"),
+        (files, {f"{queue}path": files["path"]}, f"{queue}path", "Readers of the sink's folder"),
+        (files, {f"{queue}path": files["path"] + "/bad"}, f"{queue}path", "Readers of the sink's folder"),
         (table, {f"{queue}table": "nowhere.bad"}, f"{queue}table", "has no schema nowhere"),
         (
             rig.config(tmp_path),
