@@ -105,6 +105,45 @@ async def test_records_are_copied_with_their_keys_headers_topics_and_partitions(
     assert records(servers, "copied")[:6] == [(key, value, headers) for key, value in sent * 2]
 
 
+async def test_a_copied_record_is_routed_by_transforms_with_its_key_its_headers_and_its_null_value(
+    rig: Rig, servers: str
+) -> None:
+    create(servers, "orders")
+    create(servers, "orders-copy")
+    producer = Producer({"bootstrap.servers": servers})
+    for value in (b'{"row": 1}', b"no JSON", None):
+        producer.produce("orders", value, key=b"k", headers=[("h", b"1")])
+    assert producer.flush(30) == 0
+    config = {
+        "connector.class": "KafkaSink",
+        "trigger.interval.ms": "0",
+        "source.topics": "orders",
+        "source.consumer.override.bootstrap.servers": servers,
+        "source.value.converter": JSON,
+        "source.value.converter.schemas.enable": "false",
+        "source.value.schema": "row BIGINT",
+        "value.converter.schemas.enable": "false",
+        "producer.override.bootstrap.servers": servers,
+        "transforms": "routed,marked",
+        "transforms.routed.type": "RegexRouter",
+        "transforms.routed.regex": "(.*)",
+        "transforms.routed.replacement": "$1-copy",
+        "transforms.marked.type": "InsertHeader",
+        "transforms.marked.header": "by",
+        "transforms.marked.value.literal": "coterie",
+        "errors.tolerance": "all",
+        "errors.deadletterqueue.topic.name": "orders-bad",
+        "errors.deadletterqueue.topic.replication.factor": "1",
+    }
+    assert await rig.runtime.validate(config, ()) == {}
+    start = await rig.start(config, "orders")
+    await rig.wait_until(lambda: len(records(servers, "orders-copy")) >= 2)
+    await rig.runtime.stop(start.task, grace_ms=10_000)
+    headers = [("h", b"1"), ("by", b"coterie")]
+    assert records(servers, "orders-copy") == [(b"k", b'{"row":1}', headers), (b"k", None, headers)]
+    assert records(servers, "orders-bad") == [(b"k", b"no JSON", [("h", b"1")])]
+
+
 async def test_at_least_once_needs_no_ledger_and_is_refused_where_exactly_once_is_required(
     rig: Rig, servers: str, tmp_path: Path
 ) -> None:

@@ -18,7 +18,7 @@ from coterie.spark.end_config import EndConfig
 from coterie.spark.failures import raised_sentence, sentence_of
 from coterie.spark.fence import FencedError
 from coterie.spark.jars import missing
-from coterie.spark.record import visible
+from coterie.spark.record import Part, column, hidden_names
 from coterie.spark.rotation import Rotation
 from coterie.spark.seams import Batch, Staged, TaskLineage
 from coterie.spark.sinks.kafka_target import (
@@ -52,8 +52,9 @@ class KafkaSink:
     rotation: ClassVar[Rotation | None] = None
     holds: ClassVar[tuple[type[DeadLetters], ...]] = (ToTopic,)
 
-    def __init__(self, target: KafkaTarget) -> None:
+    def __init__(self, target: KafkaTarget, config: EndConfig) -> None:
         self._target = target
+        self._config = config
         self._writer: KafkaWriter | None = None
 
     @classmethod
@@ -78,7 +79,7 @@ class KafkaSink:
 
     @classmethod
     def of(cls, config: EndConfig) -> Self:
-        return cls(KafkaTarget.of(config))
+        return cls(KafkaTarget.of(config), config)
 
     def take_over(self, lineage: TaskLineage, start: int) -> None:
         """Create missing topics, and fence the producers of earlier starts, those of this object among them."""
@@ -93,7 +94,21 @@ class KafkaSink:
         writer.take_over()
 
     def shape(self, rows: DataFrame) -> DataFrame:
-        return visible(rows)
+        """The columns of the value, and the hidden ones that become parts of a record.
+
+        :raises ConfigError: when ``key.converter`` cannot write the key of the records that were read.
+        """
+        taken = self._target.hidden_parts(rows)
+        if Part.KEY in taken:
+            self._check_key(rows)
+        names = [part.value for part in taken]
+        return rows.drop(*(name for name in hidden_names(rows) if name not in names))
+
+    def _check_key(self, rows: DataFrame) -> None:
+        try:
+            self._target.key.of_column(rows.select(column(Part.KEY.value).alias("key")), "key")
+        except WorldError as error:
+            raise self._config.refused("key.converter", f"it cannot write the records' key: {error}") from error
 
     @classmethod
     def retire(cls, config: EndConfig, lineages: Sequence[TaskLineage]) -> None:

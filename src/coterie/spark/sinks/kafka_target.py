@@ -19,6 +19,7 @@ from coterie.spark.bad_records.letters import record_parts
 from coterie.spark.converters import Format
 from coterie.spark.end_config import EndConfig
 from coterie.spark.paths import SINK_GROUP
+from coterie.spark.record import Part, has, visible_names
 from coterie.spark.serializers import Serializer, column_of
 
 OVERRIDE = "producer.override."
@@ -78,7 +79,7 @@ DEFINITION = Definition(
         _key(
             "topic",
             Type.STRING,
-            "The topic that records are written to; without it, the column topic of each row names it.",
+            "The topic of all records; without it the column topic of a row, else the record's topic as it was read.",
             "Topic",
             optional=True,
             importance=Importance.HIGH,
@@ -87,7 +88,7 @@ DEFINITION = Definition(
         _key(
             "key.fields",
             Type.LIST,
-            "Columns that make the key of a record; without it the column key does, where there is one.",
+            "Columns that make the key of a record; without it the column key, else the record's key as it was read.",
             "Fields of the key",
             default="",
             check=_names,
@@ -206,6 +207,18 @@ class KafkaTarget:
         letters = set() if self.letters is None else {self.letters.topic}
         return ledger | letters | ({self.topic} if self.topic else set())
 
+    def hidden_parts(self, rows: DataFrame) -> tuple[Part, ...]:
+        """The hidden columns of ``rows`` that become parts of a record: those of which no key and no visible column
+        says something else."""
+        names = visible_names(rows)
+        is_taken = {
+            Part.KEY: not self.key_fields and "key" not in names,
+            Part.HEADERS: not _has_headers(rows),
+            Part.TOPIC: self.topic is None and "topic" not in names,
+            Part.TOMBSTONE: True,
+        }
+        return tuple(part for part in is_taken if is_taken[part] and has(rows, part))
+
     def records(self, rows: DataFrame) -> DataFrame:
         """``rows`` as records: columns ``key`` and ``value`` of bytes, and those of :data:`RECORD` that there are.
 
@@ -231,32 +244,47 @@ class KafkaTarget:
         )
 
     def _parts(self, rows: DataFrame) -> dict[str, Column]:
-        names = rows.columns
+        hidden = self.hidden_parts(rows)
+        parts = self._visible_parts(rows, hidden)
+        value = self._value(rows, [name for name in visible_names(rows) if name not in parts])
+        # The columns of a tombstone's value are nulls, and a JsonConverter would write an object of them.
+        parts["value"] = F.when(~column_of(Part.TOMBSTONE.value), value) if Part.TOMBSTONE in hidden else value
+        if self.key_fields:
+            parts["key"] = self._key_of_fields(rows)
+        elif Part.KEY in hidden:
+            parts["key"] = self.key.of_column(rows, Part.KEY.value)
+        return parts | {part.word: column_of(part.value) for part in (Part.HEADERS, Part.TOPIC) if part in hidden}
+
+    def _visible_parts(self, rows: DataFrame, hidden: tuple[Part, ...]) -> dict[str, Column]:
+        """The parts that come from columns of their names; these columns are not in the value."""
+        names = visible_names(rows)
         parts: dict[str, Column] = {}
         if self.topic is None:
-            parts["topic"] = _part(rows, "topic", StringType(), "; without it, the key topic has to name the topic")
+            if Part.TOPIC not in hidden:
+                parts["topic"] = _part(rows, "topic", StringType(), "; without it, the key topic has to name the topic")
             if "partition" in names:
                 parts["partition"] = _part(rows, "partition", IntegerType(), "")
-        if "headers" in names and _is_headers(rows.schema["headers"].dataType):
+        if _has_headers(rows):
             parts["headers"] = column_of("headers")
-        if self.key_fields:
-            if unknown := [name for name in self.key_fields if name not in names]:
-                raise WorldError(f"key.fields: there is no column {', '.join(unknown)}; there are: {', '.join(names)}")
-            if self.key.format is Format.JSON:
-                parts["key"] = self.key.of_columns(rows, self.key_fields)
-            else:
-                parts["key"] = self.key.of_column(rows, self.key_fields[0])
-        elif "key" in names:
+        if "key" in names and not self.key_fields:
             parts["key"] = self.key.of_column(rows, "key")
-        taken = {name for name in parts if name != "key" or not self.key_fields}
-        rest = [name for name in names if name not in taken]
-        if self.value.format is Format.JSON:
-            if not rest:
-                raise WorldError("There is no column for the value of a record")
-            parts["value"] = self.value.of_columns(rows, rest)
-        else:
-            parts["value"] = self._raw_value(rows, rest)
         return parts
+
+    def _key_of_fields(self, rows: DataFrame) -> Column:
+        names = visible_names(rows)
+        if unknown := [name for name in self.key_fields if name not in names]:
+            raise WorldError(f"key.fields: there is no column {', '.join(unknown)}; there are: {', '.join(names)}")
+        if self.key.format is Format.JSON:
+            return self.key.of_columns(rows, self.key_fields)
+        return self.key.of_column(rows, self.key_fields[0])
+
+    def _value(self, rows: DataFrame, rest: list[str]) -> Column:
+        """The value of the columns that are no other part."""
+        if self.value.format is not Format.JSON:
+            return self._raw_value(rows, rest)
+        if not rest:
+            raise WorldError("There is no column for the value of a record")
+        return self.value.of_columns(rows, rest)
 
     def _raw_value(self, rows: DataFrame, rest: list[str]) -> Column:
         """The column ``value``, and no other that a reader would miss."""
@@ -329,8 +357,8 @@ def _creation(config: EndConfig, topic: str | None) -> Creation | None:
 
 
 def _part(rows: DataFrame, name: str, type_: DataType, otherwise: str) -> Column:
-    if name not in rows.columns:
-        raise WorldError(f"The rows have no column {name}{otherwise}; there are: {', '.join(rows.columns)}")
+    if name not in (names := visible_names(rows)):
+        raise WorldError(f"The rows have no column {name}{otherwise}; there are: {', '.join(names)}")
     found = rows.schema[name].dataType
     if found != type_:
         raise WorldError(
@@ -340,8 +368,11 @@ def _part(rows: DataFrame, name: str, type_: DataType, otherwise: str) -> Column
     return column_of(name)
 
 
-def _is_headers(type_: DataType) -> bool:
-    """Whether a column has Kafka's headers, as the Kafka source reads them."""
+def _has_headers(rows: DataFrame) -> bool:
+    """Whether the visible column ``headers`` has Kafka's headers, as the Kafka source reads them."""
+    if "headers" not in rows.columns:
+        return False
+    type_ = rows.schema["headers"].dataType
     return (
         isinstance(type_, ArrayType)
         and isinstance(type_.elementType, StructType)
