@@ -437,6 +437,35 @@ async def test_damage_that_a_write_meets_is_not_met_again(
     ]
 
 
+async def test_rows_of_a_topic_that_is_created_while_upkeep_looks_for_hidden_rows_have_its_name(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looks, created = threading.Event(), threading.Event()
+    look_for = RowReader.partitions_with_hidden_rows
+
+    def look_late(reader: RowReader, failed: Callable[[int, sqlite3.Error], None]) -> list[tuple[int, int]]:
+        looks.set()
+        assert created.wait(DEADLINE_S)
+        return look_for(reader, failed)
+
+    def meet_damage(store: Store, partition_id: int, last_offset: int) -> None:
+        error = sqlite3.DatabaseError("planted")
+        error.sqlite_errorcode = sqlite3.SQLITE_CORRUPT
+        raise error
+
+    monkeypatch.setattr(RowReader, "partitions_with_hidden_rows", look_late)
+    monkeypatch.setattr("coterie.broker.upkeep.loop.remove_rows", meet_damage)
+    async with staged(tmp_path, Upkeep(initial_delay_ms=10**9)) as stage:
+        await until(looks.is_set)
+        partition = await stage.topic({})
+        await stage.put(partition, ("a", "1"))
+        await stage.log.delete_records(partition, 1)
+        created.set()
+        await until(lambda: "has ended" in caplog.text)
+    assert "the removal of deleted records of t-0 has ended" in caplog.text
+    assert "of a deleted topic" not in caplog.text
+
+
 def garble_first_leaf(path: Path, tree: str) -> None:
     """SQLite's file format: an index's page begins with 2 above its leaves, and ends its head with the places of its
     cells, each of which begins with a page's number."""

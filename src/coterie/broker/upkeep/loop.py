@@ -147,6 +147,14 @@ class _Upkeep:
     async def _sweep(self) -> None:
         """Remove the rows that nobody can read any more."""
         self._log.sweep_wanted.clear()
+        unreadable: list[tuple[int, sqlite3.Error]] = []
+        hidden = await self._look(
+            partial(
+                self._reader.partitions_with_hidden_rows,
+                lambda partition_id, error: unreadable.append((partition_id, error)),
+            )
+        )
+        # Named after the look, which also sees rows of topics that were created during it.
         names = {
             partition.id: f"the removal of deleted records of {topic.name}-{partition.number}"
             for topic in self._log.topics.values()
@@ -156,12 +164,8 @@ class _Upkeep:
         def name_of(partition_id: int) -> str:
             return names.get(partition_id, f"the removal of partition {partition_id} of a deleted topic")
 
-        hidden = await self._look(
-            partial(
-                self._reader.partitions_with_hidden_rows,
-                lambda partition_id, error: self._note_unreadable(name_of(partition_id), error),
-            )
-        )
+        for partition_id, error in unreadable:
+            self._note_unreadable(name_of(partition_id), error)
         await self._one_by_one(
             (name_of(partition_id), partial(self._remove, partition_id, start_offset))
             for partition_id, start_offset in hidden
