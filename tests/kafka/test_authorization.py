@@ -1,6 +1,7 @@
 """What a user with few rights is told, request by request: by our broker as by Apache Kafka with the same rules."""
 
 import asyncio
+import time
 from collections.abc import Iterator
 from dataclasses import fields, is_dataclass
 from pathlib import Path
@@ -173,8 +174,10 @@ def told(entity: Any, about: str = "") -> set[tuple[str, str]]:
     return found
 
 
-BATCH = encode_batch([NewRecord(key=None, value=b"v")], timestamp_ms=1)
-TRANSACTED = encode_marker(producer_id=1, producer_epoch=0, is_commit=True, timestamp_ms=1)
+NOW_MS = time.time_ns() // 1_000_000
+"""Of records that retention keeps."""
+BATCH = encode_batch([NewRecord(key=None, value=b"v")], timestamp_ms=NOW_MS)
+TRANSACTED = encode_marker(producer_id=1, producer_epoch=0, is_commit=True, timestamp_ms=NOW_MS)
 ASKED = [*TOPICS, "hers-none", "none"]
 
 

@@ -1,9 +1,11 @@
 """What the tests of the Kafka sink write: batches of numbered records, without Spark; and what a reader finds."""
 
+import time
 from collections.abc import Callable, Mapping
 from typing import Any, TypeAlias
 
-from confluent_kafka import Consumer, TopicPartition
+from confluent_kafka import Consumer, IsolationLevel, TopicPartition
+from confluent_kafka.admin import AdminClient, OffsetSpec
 
 from coterie.nouns.jobs import ConnectorName, ConnectorTaskId
 from coterie.spark.end_config import SINK, EndConfig
@@ -49,6 +51,21 @@ def write(writer: KafkaWriter, java: Any, topic: str, batch_id: int) -> None:
 def values(servers: str, topic: str, isolation: str = "read_committed") -> list[bytes | None]:
     """The values of all records up to the last stable offset, or with ``read_uncommitted`` of all."""
     return [value for _, value, _ in records(servers, topic, isolation)]
+
+
+def await_transactions(servers: str, topic: str) -> None:
+    """Wait until no transaction is open in a topic: Kafka answers a commit before it writes how it ended."""
+    admin = AdminClient({"bootstrap.servers": servers})
+    partitions = [TopicPartition(topic, number) for number in admin.list_topics(topic, 30).topics[topic].partitions]
+
+    def ends(isolation: IsolationLevel) -> list[int]:
+        asked = admin.list_offsets(dict.fromkeys(partitions, OffsetSpec.latest()), isolation_level=isolation)
+        return [future.result(30).offset for _, future in sorted(asked.items(), key=lambda one: one[0].partition)]
+
+    deadline = time.monotonic() + 30
+    while ends(IsolationLevel.READ_COMMITTED) != ends(IsolationLevel.READ_UNCOMMITTED):
+        assert time.monotonic() < deadline, f"a transaction stays open in {topic}"
+        time.sleep(0.02)
 
 
 Found: TypeAlias = tuple[bytes | None, bytes | None, list[tuple[str, str | bytes | None]]]

@@ -186,7 +186,7 @@ async def test_each_wrong_key_is_named(rig: Rig, servers: str, tmp_path: Path, m
     for changes, key, sentence in wrong:
         config = {
             name: value
-            for name, value in {**config_of(rig, servers, tmp_path, "wrong"), **changes}.items()
+            for name, value in {**config_of(rig, servers, tmp_path, "refused"), **changes}.items()
             if value is not None
         }
         if sentence == "did not answer":
@@ -197,11 +197,11 @@ async def test_each_wrong_key_is_named(rig: Rig, servers: str, tmp_path: Path, m
     monkeypatch.undo()
     config = {
         name: value
-        for name, value in config_of(rig, servers, tmp_path, "wrong").items()
+        for name, value in config_of(rig, servers, tmp_path, "refused").items()
         if not name.startswith("topic.creation.")
     }
     errors = await rig.runtime.validate(config, ())
-    assert "has no topic wrong; create it, or set topic.creation.default" in errors["topic"][0]
+    assert "has no topic refused; create it, or set topic.creation.default" in errors["topic"][0]
 
 
 async def test_rows_that_make_no_record_fail_the_task_with_the_column(rig: Rig, servers: str, tmp_path: Path) -> None:

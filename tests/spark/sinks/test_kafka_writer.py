@@ -26,7 +26,17 @@ from tests.kafka.embedded_broker import EmbeddedBroker
 from tests.kafka.real_kafka import RealKafka
 from tests.ports import free_port
 from tests.spark.sinks.kafka_jvm import Producers
-from tests.spark.sinks.kafka_rows import LINEAGE, ROWS, numbered, numbers, records, target_of, values, write
+from tests.spark.sinks.kafka_rows import (
+    LINEAGE,
+    ROWS,
+    await_transactions,
+    numbered,
+    numbers,
+    records,
+    target_of,
+    values,
+    write,
+)
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(120)]
 
@@ -95,7 +105,13 @@ class Scene:
         self._ended_by.callback(made.end)
         return made
 
-    def numbers(self, isolation: str = "read_committed") -> list[int]:
+    def numbers(self) -> list[int]:
+        """What readers see once no transaction is open."""
+        await_transactions(self.servers, self.topic)
+        return numbers(self.servers, self.topic)
+
+    def visible(self, isolation: str = "read_committed") -> list[int]:
+        """What readers see now."""
         return numbers(self.servers, self.topic, isolation)
 
 
@@ -151,8 +167,8 @@ def rows(batches: int) -> list[int]:
 @ON_BOTH
 def test_a_batch_is_seen_when_it_is_put_in_place_and_not_before(scene: Scene) -> None:
     staged = scene.own().stage(0, scene.batch(0))
-    assert scene.numbers() == []
-    assert scene.numbers("read_uncommitted") == rows(1)
+    assert scene.visible() == []
+    assert scene.visible("read_uncommitted") == rows(1)
     staged.put_in_place()
     staged.drop()
     assert scene.numbers() == rows(1)
@@ -278,14 +294,17 @@ transaction, inside it, before its commit and after it."""
 def kill_an_owner(scene: Scene, point: str, batch_id: int) -> None:
     """Kill the owner of a batch there, and have the next owner write it again."""
     process = scene.process(batch_id)
-    before = len(scene.numbers("read_uncommitted"))
+    before = len(scene.visible("read_uncommitted"))
     for word in POINTS:
         process.hear(word)
         if word == point:
             break
         process.go_on()
-    assert len(scene.numbers("read_uncommitted")) - before == POINTS[point], "the kill does not fall where it is to"
-    assert (ROWS * batch_id in scene.numbers()) == (point == "done")
+    assert len(scene.visible("read_uncommitted")) - before == POINTS[point], "the kill does not fall where it is to"
+    if point == "done":
+        assert ROWS * batch_id in scene.numbers()
+    else:
+        assert ROWS * batch_id not in scene.visible()
     process.end()
     scene.write(scene.own(), batch_id)
 
