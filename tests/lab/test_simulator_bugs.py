@@ -52,18 +52,18 @@ def test_every_bug_of_the_list_can_still_be_planted(planted: ModuleType) -> None
 )
 def test_a_planted_bug_breaks_an_invariant_that_it_names(planted: ModuleType, name: str) -> None:
     bug = next(bug for bug in planted.read_bugs() if bug.name == name)
-    found, line = planted.told(bug, planted.try_bug(bug, "1-20"))
+    found, line = planted.try_bug(bug, "1-20")
     assert found, line
 
 
 def test_a_crash_does_not_count_as_found(planted: ModuleType) -> None:
-    bug = planted.Bug(
+    bug = planted.SimulatedBug(
         name="a typing error",
         file="groups/classic/machine.py",
         search="turn = Turn(group, now_ms)",
         replace="turn = Trun(group, now_ms)",
         breaks=("settles",),
     )
-    found, line = planted.told(bug, planted.try_bug(bug, "1"))
+    found, line = planted.try_bug(bug, "1")
     assert not found
     assert "NameError" in line

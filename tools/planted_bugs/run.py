@@ -1,7 +1,8 @@
-"""Does the simulator find bugs? Plant each of `bugs.toml` into a copy of the sources and see which seed finds it.
+"""Are planted bugs found? Plant each of `bugs.toml` into a copy of the sources and see which seed or test finds it.
 
-The clean copy has to pass first. Then only a broken invariant that the bug names counts as found: a crash, an import
-error or another invariant does not.
+A bug of the group protocols is to be found by the simulator, a bug of the data plane by a test that the bug names. The
+clean copy has to pass first. Then only a broken invariant that the bug names counts, or a failed assertion of its
+test: a crash, an import error or another invariant does not.
 
     python tools/planted_bugs/run.py [--seeds 1-200] [--only WORDS] [--file PREFIX]
 """
@@ -14,26 +15,43 @@ import subprocess
 import sys
 import tempfile
 import tomllib
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 HERE = Path(__file__).parent
-SOURCES = HERE.parents[1] / "src"
+ROOT = HERE.parents[1]
+SOURCES = ROOT / "src"
 VERDICT = re.compile(r"^seed (\d+) breaks ([a-z-]+): (.*)$", re.MULTILINE)
+FAILED_ASSERTION = re.compile(r"^FAILED .+? - (?:AssertionError|assert |Failed: DID NOT RAISE).*$", re.MULTILINE)
 PLACE = "import coterie, sys; sys.stdout.write(coterie.__file__)"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Bug:
+class SimulatedBug:
     name: str
     file: str
     search: str
     replace: str
     breaks: tuple[str, ...]
+    """The invariants of which one has to break."""
     play: str = "fleet"
     """Whose seeds are to find it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TestedBug:
+    name: str
+    file: str
+    search: str
+    replace: str
+    test: str
+    """The test that has to fail, by its pytest id."""
+
+
+Bug = SimulatedBug | TestedBug
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,9 +64,20 @@ class Run:
     text: str = ""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PytestRun:
+    """How pytest ended: ``assertion`` is the summary of the failed one, None when all passed or a test crashed."""
+
+    code: int
+    assertion: str | None = None
+    text: str = ""
+
+
 def read_bugs(path: Path = HERE / "bugs.toml") -> list[Bug]:
     bugs = tomllib.loads(path.read_text())["bug"]
-    return [Bug(**{**bug, "breaks": tuple(bug["breaks"])}) for bug in bugs]
+    return [
+        TestedBug(**bug) if "test" in bug else SimulatedBug(**{**bug, "breaks": tuple(bug["breaks"])}) for bug in bugs
+    ]
 
 
 def plant(bug: Bug, sources: Path) -> None:
@@ -61,37 +90,59 @@ def plant(bug: Bug, sources: Path) -> None:
 
 
 def simulate(sources: Path, play: str, seeds: str) -> Run:
-    environment = {**os.environ, "PYTHONPATH": str(sources), "PYTHONDONTWRITEBYTECODE": "1"}
-    place = _python(["-c", PLACE], environment).stdout
-    assert Path(place).is_relative_to(sources), f"the copy is not what runs: {place}"
-    ended = _python(["-m", "coterie.lab.simulator", "--play", play, "--seeds", seeds], environment)
+    ended = _python(["-m", "coterie.lab.simulator", "--play", play, "--seeds", seeds], sources)
     verdict = VERDICT.search(ended.stdout)
     if verdict is None:
         return Run(code=ended.returncode, text=(ended.stdout + ended.stderr)[-1_500:])
     return Run(code=ended.returncode, seed=int(verdict[1]), invariant=verdict[2], text=verdict[3])
 
 
-def _python(arguments: Sequence[str], environment: dict[str, str]) -> "subprocess.CompletedProcess[str]":
-    return subprocess.run([sys.executable, *arguments], env=environment, capture_output=True, text=True, check=False)
+def run_tests(sources: Path, tests: Sequence[str]) -> PytestRun:
+    options = ["-q", "-x", "-rf", "--tb=short", "-p", "no:randomly", "-p", "no:cacheprovider"]
+    ended = _python(["-m", "pytest", *options, *tests], sources)
+    failed = FAILED_ASSERTION.search(ended.stdout)
+    return PytestRun(
+        code=ended.returncode,
+        assertion=None if failed is None else failed[0],
+        text=(ended.stdout + ended.stderr)[-1_500:],
+    )
 
 
-def try_bug(bug: Bug, seeds: str) -> Run:
-    """Copy, plant, simulate."""
-    return in_a_copy(bug, bug.play, seeds)
+def _python(arguments: Sequence[str], sources: Path) -> "subprocess.CompletedProcess[str]":
+    environment = {**os.environ, "PYTHONPATH": str(sources), "PYTHONDONTWRITEBYTECODE": "1"}
+
+    def run(*arguments: str) -> "subprocess.CompletedProcess[str]":
+        return subprocess.run(
+            [sys.executable, *arguments], env=environment, cwd=ROOT, capture_output=True, text=True, check=False
+        )
+
+    place = run("-c", PLACE).stdout
+    assert Path(place).is_relative_to(sources), f"the copy is not what runs: {place}"
+    return run(*arguments)
 
 
-def in_a_copy(bug: Bug | None, play: str, seeds: str) -> Run:
-    """Without a bug: the clean tree."""
+@contextmanager
+def a_copy(bug: Bug | None) -> Iterator[Path]:
+    """The sources with ``bug`` in them; without one, the clean sources."""
     with tempfile.TemporaryDirectory(prefix="planted-") as folder:
         sources = Path(folder) / "src"
         shutil.copytree(SOURCES, sources, ignore=shutil.ignore_patterns("__pycache__", "*.egg-info"))
         if bug is not None:
             plant(bug, sources)
-        return simulate(sources, play, seeds)
+        yield sources
 
 
-def told(bug: Bug, run: Run) -> tuple[bool, str]:
+def try_bug(bug: Bug, seeds: str) -> tuple[bool, str]:
     """Whether ``bug`` was found, and one line that says how."""
+    with a_copy(bug) as sources:
+        match bug:
+            case SimulatedBug():
+                return found_by_seed(bug, simulate(sources, bug.play, seeds))
+            case TestedBug():
+                return found_by_test(bug, run_tests(sources, [bug.test]))
+
+
+def found_by_seed(bug: SimulatedBug, run: Run) -> tuple[bool, str]:
     if run.invariant in bug.breaks:
         return True, f"found at seed {run.seed:>3}  {run.invariant:<22} {bug.name}"
     if run.invariant is not None:
@@ -99,6 +150,27 @@ def told(bug: Bug, run: Run) -> tuple[bool, str]:
     if run.code == 0:
         return False, f"NOT FOUND within these seeds: {bug.name}"
     return False, f"NOT FOUND: the simulator crashed: {bug.name}\n{run.text}"
+
+
+def found_by_test(bug: TestedBug, run: PytestRun) -> tuple[bool, str]:
+    if run.assertion is not None:
+        return True, f"found by a test                       {bug.name}"
+    if run.code == 0:
+        return False, f"NOT FOUND: {bug.test} passes: {bug.name}"
+    return False, f"NOT FOUND: {bug.test} crashed: {bug.name}\n{run.text}"
+
+
+def fault_of_clean_sources(bugs: Sequence[Bug], seeds: str) -> str | None:
+    """What fails without any bug, of all that is to find ``bugs``."""
+    with a_copy(None) as sources:
+        for play in sorted({bug.play for bug in bugs if isinstance(bug, SimulatedBug)}):
+            clean = simulate(sources, play, seeds)
+            if clean.code != 0:
+                return f"seed {clean.seed} of {play} breaks {clean.invariant}: {clean.text}"
+        tests = sorted({bug.test for bug in bugs if isinstance(bug, TestedBug)})
+        if tests and (ended := run_tests(sources, tests)).code != 0:
+            return f"{ended.assertion or 'a test crashed'}\n{ended.text}"
+    return None
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -110,18 +182,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--processes", type=int, default=2)
     options = parser.parse_args(arguments)
     bugs = [bug for bug in read_bugs() if options.only in bug.name and bug.file.startswith(options.file)]
-    for play in sorted({bug.play for bug in bugs}):
-        clean = in_a_copy(None, play, options.clean_seeds)
-        if clean.code != 0:
-            sys.stdout.write(
-                f"the clean sources do not pass: seed {clean.seed} of {play} breaks {clean.invariant}: {clean.text}\n"
-            )
-            return 1
-        sys.stdout.write(f"the clean sources pass seeds {options.clean_seeds} of {play}\n")
+    if (fault := fault_of_clean_sources(bugs, options.clean_seeds)) is not None:
+        sys.stdout.write(f"the clean sources do not pass: {fault}\n")
+        return 1
+    sys.stdout.write(f"the clean sources pass (seeds {options.clean_seeds} of each play, and the tests)\n")
     found = 0
     with ThreadPoolExecutor(options.processes) as pool:
-        for bug, run in zip(bugs, pool.map(lambda bug: try_bug(bug, options.seeds), bugs), strict=True):
-            was_found, line = told(bug, run)
+        for was_found, line in pool.map(lambda bug: try_bug(bug, options.seeds), bugs):
             found += was_found
             sys.stdout.write(f"{line}\n")
             sys.stdout.flush()
