@@ -127,6 +127,9 @@ class WorkerSettings(InterWorkerSettings):
 
     task_shutdown_graceful_timeout_ms: MillisecondsOrZero = defaults.TASK_SHUTDOWN_GRACEFUL_TIMEOUT_MS
     """For all tasks of this worker together: after it they are interrupted, and their last batch is replayed."""
+    offset_flush_interval_ms: Milliseconds = defaults.OFFSET_FLUSH_INTERVAL_MS
+    """How often the offsets that tasks have read in Kafka are committed to group `connect-<connector>`, where Kafka's
+    tools show the lag. Tasks never read them from there."""
     checkpoint_location: Name
     """A folder that all workers of the group reach by the same name. (Coterie's own key.)"""
     worker_name: Name | None = None

@@ -26,7 +26,7 @@ from coterie.spark.failures import raised_sentence, sentence_of, sentence_of_jav
 from coterie.spark.fence import Fence, FencedError
 from coterie.spark.patience import BATCH_TIMEOUT, Patience
 from coterie.spark.pipeline import Pipeline
-from coterie.spark.seams import Batch, Staged, TaskLineage
+from coterie.spark.seams import Batch, Source, Staged, TaskLineage
 from coterie.spark.transforms import transform
 
 log = logging.getLogger(__name__)
@@ -120,6 +120,10 @@ class TaskQuery:
     @property
     def patience(self) -> Patience:
         return self._pipeline.patience
+
+    @property
+    def source(self) -> Source:
+        return self._pipeline.source
 
     def overdue(self) -> str | None:
         """Why the batch that is written fails the task, when it takes longer than it may."""

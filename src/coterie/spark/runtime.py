@@ -20,6 +20,7 @@ from coterie.spark.checkpoint import HeldCheckpoint, check_location
 from coterie.spark.events import Events
 from coterie.spark.jar_fetch import fetch, is_whole
 from coterie.spark.jars import missing_packages, packages, session_settings
+from coterie.spark.lag import LagReports
 from coterie.spark.pipeline import resolved
 from coterie.spark.plugins import connector_type
 from coterie.spark.session import Session, open_session
@@ -45,6 +46,7 @@ class SparkTaskRuntime:
         self._dead: str | None = None
         self._lacks: Mapping[str, str] = {}
         self._closing = threading.Event()
+        self._lag_thread: threading.Thread | None = None
         self._supervisor = Supervisor(config, self._events, self._living, self._closing)
         self._splitter = Splitter(config, self._events, self._living)
         # Apart from starts and stops: a plug-in that blocks while it validates or splits must delay neither.
@@ -135,6 +137,9 @@ class SparkTaskRuntime:
             target=self._splitter.watch_parts, args=(self._closing,), name="coterie-parts", daemon=True
         )
         watcher.start()
+        lag = LagReports(self._supervisor.running, self._config.offset_flush_interval_ms)
+        self._lag_thread = threading.Thread(target=lag.run, args=(self._closing,), name="coterie-lag", daemon=True)
+        self._lag_thread.start()
 
     def _jar_settings(self) -> Mapping[str, str]:
         """The settings that give Spark the jars of the worker's folder, fetched before if the worker is to do so."""
@@ -163,6 +168,8 @@ class SparkTaskRuntime:
             self._session.close()
         self._supervisor.join()
         self._questions.shutdown(cancel_futures=True)
+        if self._lag_thread is not None:
+            self._lag_thread.join()
         # An `open` that was under way had no session yet when we looked.
         if self._session is not None:
             self._session.close()

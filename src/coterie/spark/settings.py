@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from coterie.config.defaults import MAVEN_CENTRAL
+from coterie.config.defaults import MAVEN_CENTRAL, OFFSET_FLUSH_INTERVAL_MS
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,3 +45,5 @@ class SparkConfig:
     jars: JarSettings | None = None
     """Without it Spark has its own jars only."""
     python: PythonSettings = PythonSettings()
+    offset_flush_interval_ms: int = OFFSET_FLUSH_INTERVAL_MS
+    """How often the offsets of tasks that read from Kafka are committed to their connector's group."""

@@ -213,6 +213,11 @@ class Supervisor:
             current = self._current(task)
             return None if current is None else current[1].held
 
+    def running(self) -> list[TaskQuery]:
+        """The queries that run."""
+        with self._lock:
+            return [run.state.query for run in self._runs if isinstance(run.state, QueryRunning)]
+
     def close(self) -> None:
         """Fence all that runs, end the watch and drop the starts that still wait for a thread."""
         self.fence_running()

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from confluent_kafka import Producer, TopicPartition
+from confluent_kafka import ConsumerGroupTopicPartitions, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from tests.spark.conftest import rows_of
@@ -48,6 +48,18 @@ class Kafka:
 
     def config(self, topic: str, **keys: str) -> dict[str, str]:
         """A sink connector whose source has no prefix, as in Connect."""
+    def group_offsets(self, group: str) -> dict[tuple[str, int], int]:
+        """What tools that show lag read."""
+        (asked,) = self.admin.list_consumer_group_offsets([ConsumerGroupTopicPartitions(group)]).values()
+        found = asked.result(30).topic_partitions
+        return {(one.topic, one.partition): one.offset for one in found}
+
+    def set_group_offsets(self, group: str, offsets: Mapping[tuple[str, int], int]) -> None:
+        partitions = [TopicPartition(topic, number, offset) for (topic, number), offset in offsets.items()]
+        asked = self.admin.alter_consumer_group_offsets([ConsumerGroupTopicPartitions(group, partitions)])
+        for future in asked.values():
+            future.result(30)
+
         return {
             "connector.class": "FileSink",
             "tasks.max": "1",

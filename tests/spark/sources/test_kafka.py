@@ -260,7 +260,32 @@ async def test_rows_have_the_columns_that_are_chosen(rig: Rig, kafka: Kafka) -> 
     }
 
 
-async def test_a_connector_needs_rights_on_its_topic_and_on_no_group_and_shows_no_password(
+async def test_tools_see_in_the_group_of_a_connector_what_its_tasks_have_read_also_the_last_of_a_stopped_one(
+    rig: Rig, kafka: Kafka
+) -> None:
+    kafka.create("lag", 3)
+    kafka.produce_rows("lag", 3)
+    config = kafka.config("lag", tasks__max="2")
+    begun = [await rig.start(config, "lag", index) for index in range(2)]
+    await rig.wait_until(lambda: kafka.group_offsets("connect-lag") == {("lag", number): 20 for number in range(3)})
+    kafka.produce_rows("lag", 2)
+    await rig.wait_until(lambda: len(kafka.rows("lag")) == kafka.next_row)
+    for start in begun:
+        await rig.runtime.stop(start.task, grace_ms=20_000)
+    read = {("lag", 0): 40, ("lag", 1): 40, ("lag", 2): 20}
+    await rig.wait_until(lambda: kafka.group_offsets("connect-lag") == read)
+    # A task goes on from its checkpoint, whatever the group says.
+    kafka.set_group_offsets("connect-lag", dict.fromkeys(read, 0))
+    begun = [await rig.start(config, "lag", index) for index in range(2)]
+    kafka.produce_rows("lag", 3)
+    await rig.wait_until(lambda: len(kafka.rows("lag")) >= kafka.next_row)
+    await rig.wait_until(lambda: kafka.group_offsets("connect-lag") == {key: at + 20 for key, at in read.items()})
+    for start in begun:
+        await rig.runtime.stop(start.task, grace_ms=20_000)
+    assert kafka.rows("lag") == list(range(kafka.next_row))
+
+
+async def test_a_connector_needs_rights_on_its_topic_and_on_its_group_only_to_show_lag_and_shows_no_password(
     rig: Rig, kafka: Kafka, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     authority = Authority(tmp_path / "certificates")
@@ -283,6 +308,7 @@ async def test_a_connector_needs_rights_on_its_topic_and_on_no_group_and_shows_n
         with caplog.at_level(logging.DEBUG, "coterie"):
             start = await rig.start(config | overrides, "secured")
             await rig.wait_until(lambda: len(secured.rows("secured")) == 20)
+            await rig.wait_until(lambda: "does not show the lag of connector secured" in caplog.text)
             await rig.runtime.stop(start.task, grace_ms=20_000)
         own = source_end({**config, **overrides, "name": "secured"}, {}).config
         parts = tuple(KafkaSource.parts(own))
@@ -295,6 +321,8 @@ async def test_a_connector_needs_rights_on_its_topic_and_on_no_group_and_shows_n
         (error,) = (await rig.runtime.validate(config | wrong, ())).values()
     assert "did not answer" in error[0]
     assert "secured" in plan
+    assert caplog.text.count("does not show the lag of connector secured") == 1
+    assert "GROUP_AUTHORIZATION_FAILED" in caplog.text or "GroupAuthorizationException" in caplog.text
     assert PASSWORD not in caplog.text + plan + str(error) + repr(source)
 
 

@@ -63,6 +63,7 @@ def spark_runtime(settings: WorkerSettings, name: str, scratch: Path) -> TaskRun
             settings=settings.spark,
             jars=jar_settings(settings),
             python=PythonSettings(modules=settings.pipeline_modules, executable=settings.python_executable),
+            offset_flush_interval_ms=settings.offset_flush_interval_ms,
             kafka={
                 "bootstrap.servers": ",".join(settings.bootstrap_servers),
                 **java_settings(settings.security, scratch),

@@ -53,6 +53,7 @@ from coterie.spark.sources.kafka_client import (
     unknown_properties,
 )
 from coterie.spark.sources.kafka_positions import (
+    GroupOffsets,
     KafkaPart,
     KafkaPositions,
     committed_offsets,
@@ -433,6 +434,15 @@ class KafkaSource:
             if (there := partitions_of(checkpoint)) != own:
                 raise WorldError(
                     f"Task {self._task} has a checkpoint of other partitions than it is to read: it has "
+    def group_offsets(self, checkpoint: Path) -> GroupOffsets:
+        """What group ``connect-<name>`` shows of this task, as the group of a sink connector of Connect does."""
+        offsets = committed_offsets(checkpoint, self._parts)
+        return GroupOffsets(
+            group=f"connect-{self.config.config['name']}",
+            offsets={part: offsets[str(part)] for part in self._parts if str(part) in offsets},
+            client=self.consumer,
+        )
+
                     f"{_named(there - own)} beside its own, and lacks {_named(own - there)}. Delete the connector and "
                     "create it again, with start.offsets or start.timestamp.ms"
                 )

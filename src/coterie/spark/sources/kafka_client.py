@@ -182,6 +182,15 @@ class KafkaAdmin:
         asked = self._java.java.util.Collections.singletonList(resource)
         return str(self._answer(self._client.describeConfigs(asked).all()).get(resource).get(name).value())
 
+    def commit(self, group: str, positions: Mapping[KafkaPart, int]) -> None:
+        """Commit ``positions`` as the offsets of a consumer group that has no members."""
+        partition_of = self._java.org.apache.kafka.common.TopicPartition
+        offset_of = self._java.org.apache.kafka.clients.consumer.OffsetAndMetadata
+        offsets = self._java.java.util.HashMap()
+        for part, offset in positions.items():
+            offsets.put(partition_of(part.topic, part.partition), offset_of(offset))
+        self._answer(self._client.alterConsumerGroupOffsets(group, offsets).all())
+
     def _offsets(self, parts: Iterable[KafkaPart], spec: Any) -> dict[str, int]:
         partition_of = self._java.org.apache.kafka.common.TopicPartition
         asked = self._java.java.util.HashMap()

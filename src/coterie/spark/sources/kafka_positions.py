@@ -7,7 +7,7 @@ offsets at which batch 0 starts are in ``sources/0/0``.
 import json
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Self
 
@@ -41,6 +41,16 @@ class KafkaPart:
         if not (topic and colon and partition.isascii() and partition.isdigit()):
             raise ValueError(f"{text!r} is not <topic>:<partition>@<topic id>")
         return cls(topic=topic, partition=int(partition), topic_id=topic_id)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupOffsets:
+    """The next offsets of partitions, to be shown in a consumer group."""
+
+    group: str
+    offsets: Mapping[KafkaPart, int]
+    client: Mapping[str, str] = field(repr=False)
+    """Properties of a Kafka client that reaches the cluster; may hold passwords."""
 
 
 class KafkaPositions:
