@@ -38,7 +38,7 @@ CONNECTOR = {
 def configs_of(config: Mapping[str, str]) -> list[Mapping[str, str]]:
     source = source_end(config, {})
     split = split_of(source, source.plugin.parts(source.config))
-    plan = Plan(generation=GenerationId(number=1, id="a"), split=split, config=config, schema=None, starts={})
+    plan = Plan(generation=GenerationId(number=1, id="a"), split=split, config=config, inferred={}, starts={})
     return task_configs("c", config, plan.born({}))
 
 

@@ -1,9 +1,9 @@
 """Converters: how the bytes of a Kafka record's key or value become columns, by the names of Connect's converters."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
-from typing import Self, cast
+from typing import Any, Self, cast
 
 from pyspark.errors import PySparkException
 from pyspark.sql import Column, DataFrame
@@ -21,6 +21,7 @@ from pyspark.sql.types import (
 from coterie.config.definition import Definition, Importance, Key, Type, Width, not_blank, one_of
 from coterie.nouns.errors import ConfigError
 from coterie.spark.bad_records.hidden import ERROR, FAULT, fault
+from coterie.spark.columns import ddl_of
 from coterie.spark.end_config import EndConfig
 from coterie.spark.paths import SOURCE_GROUP
 from coterie.spark.transforms import first_sentence
@@ -68,7 +69,11 @@ def _json_keys(side: str) -> list[Key]:
         Key(
             name=f"{side}.schema",
             type=Type.STRING,
-            documentation=f"Columns in the JSON of the {side}, as in CREATE TABLE: id BIGINT, name STRING, ...",
+            documentation=(
+                f"Columns in the JSON of the {side}, as in CREATE TABLE: id BIGINT, name STRING, ... By default those "
+                "of the newest records that are there when the connector is created."
+            ),
+            optional=True,
             importance=Importance.HIGH,
             check=not_blank,
             group=SOURCE_GROUP,
@@ -108,7 +113,7 @@ class Converter:
         return cls(
             side=side,
             format=format_,
-            columns=config.read(own, f"{side}.schema", str),
+            columns=config.read(_stated(own, side), f"{side}.schema", str),
             has_envelope=config.read(own, f"{side}.converter.schemas.enable", bool),
         )
 
@@ -212,6 +217,37 @@ def _has_keys(text: Column, names: tuple[str, ...]) -> Column:
     for name in names:
         has &= F.array_contains(keys, name)
     return F.coalesce(has, F.lit(False))
+
+
+def open_keys(config: EndConfig, side: str) -> list[str]:
+    """The key of the columns of ``side``, where the converter needs columns and the config does not name them."""
+    own, key = definition(config, side), f"{side}.schema"
+    return [key] if any(one.name == key for one in own.keys) and config.find(own, key, str) is None else []
+
+
+def inferred_columns(config: EndConfig, side: str, records: DataFrame) -> str:
+    """The columns, as in CREATE TABLE, of the JSON in the column ``side`` of ``records``, as Spark infers them.
+
+    :raises ConfigError: when there is no record, or none is a JSON object.
+    """
+    key, spark = config.key(f"{side}.schema"), records.sparkSession
+    texts = records.select(F.col(side).cast("string")).where(F.col(side).isNotNull())
+    java: Any = spark._jvm
+    as_strings = getattr(texts._jdf, "as")(java.org.apache.spark.sql.Encoders.STRING())
+    found = DataFrame(spark._jsparkSession.read().json(as_strings), spark).schema
+    if config.read(definition(config, side), f"{side}.converter.schemas.enable", bool):
+        payload = found["payload"].dataType if "payload" in found.names else None
+        found = payload if isinstance(payload, StructType) else StructType()
+    kept = [field for field in found.fields if field.name != "_corrupt_record"]
+    if not kept:
+        sentence = f"There is no record whose {side} is a JSON object with columns, to infer them from: set {key}"
+        raise ConfigError({key: [sentence]})
+    return ddl_of(spark, StructType(kept))
+
+
+def _stated(own: Definition, side: str) -> Definition:
+    """The key of the columns, once they were inferred where the config leaves them out."""
+    return Definition((replace(own[f"{side}.schema"], optional=False),))
 
 
 def checked(config: EndConfig, side: str) -> dict[str, list[str]]:

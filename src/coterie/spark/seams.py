@@ -4,7 +4,7 @@ A plug-in is a class. Its class methods answer for a connector: which keys it ha
 split. An object of the class is made with ``of`` from one task's config and reads or writes for one start of that task.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar, Protocol, Self
@@ -66,6 +66,21 @@ class Source(Protocol):
         """Errors by the user's key that the definition cannot find: options, columns, a server that cannot be reached.
 
         Called when the definition finds none. Waits for a server for some seconds at most.
+        """
+        ...
+
+    @classmethod
+    def open_keys(cls, config: EndConfig) -> Sequence[str]:
+        """The keys that ``config`` leaves out and that :meth:`infer` finds a value for: the columns of what is read."""
+        ...
+
+    @classmethod
+    def infer(cls, spark: SparkSession, config: EndConfig) -> Mapping[str, str]:
+        """A value for each of :meth:`open_keys`, from what there is to read now. All tasks of a generation have these
+        values, and later generations keep them.
+
+        :raises ConfigError: when there is nothing to find a value from; names the key to set.
+        :raises WorldError: when the source cannot be reached.
         """
         ...
 

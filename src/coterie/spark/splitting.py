@@ -78,6 +78,8 @@ class Splitter:
             split=split,
             sink=self._sink,
             starts=partial(source.plugin.starts, source.config),
+            open_keys=frozenset(source.plugin.open_keys(source.config)),
+            infer=partial(source.plugin.infer, self._session().spark, source.config),
             is_fixed=source.plugin.has_fixed_split,
             is_known=is_known,
             flat=self._flat(checkpointed) if checkpointed and not is_known else None,
@@ -161,7 +163,7 @@ class Splitter:
                 tasks=tuple(tuple(one) for one in parts),
             ),
             config={key: value for key, value in tasks[0].items() if not key.startswith("task.")},
-            schema=None,
+            inferred={},
             positions={},
             parked={},
         )

@@ -3,6 +3,7 @@
 import logging
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 
@@ -21,7 +22,7 @@ from coterie.config.definition import (
     not_blank,
     one_of,
 )
-from coterie.nouns.errors import ConfigError
+from coterie.nouns.errors import ConfigError, WorldError
 from coterie.nouns.jobs import TASKS_MAX
 from coterie.spark import rotation, transforms
 from coterie.spark.bad_records import keys as bad_records
@@ -29,6 +30,7 @@ from coterie.spark.bad_records.guarded import guarded
 from coterie.spark.bad_records.hidden import ERROR, FAULT, ORIGINAL, RECORD
 from coterie.spark.bad_records.queue import queue_of
 from coterie.spark.checkpoint import NAME_BYTES_MAX, safe_name
+from coterie.spark.end_config import EndConfig
 from coterie.spark.generations.stores import NoPositions
 from coterie.spark.paths import as_path
 from coterie.spark.patience import BATCH_TIMEOUT
@@ -153,10 +155,7 @@ def errors_of(
         found |= sink_errors(source, checkpointed)
     wrong: dict[str, list[str]] = {}
     if source is not None:
-        wrong = source.definition.errors(config)
-        wrong |= source.config.unknown(source.definition, source.plugin.free_prefixes)
-        if not wrong:
-            wrong = source.plugin.validate(spark, source.config)
+        source, wrong = _checked(spark, source, checkpointed)
         if not wrong:
             if "tasks.max" not in found and source.plugin.has_fixed_split:
                 found |= split_errors(config, len(parts_of_tasks(source)), checkpointed)
@@ -170,6 +169,43 @@ def errors_of(
     if source is not None and sink is not None and not any(key.startswith("errors.") for key in found):
         found |= _unfit_tolerance(config, source, sink)
     return found
+
+
+def _checked(
+    spark: SparkSession, source: SourceEnd, checkpointed: Sequence[Mapping[str, str]]
+) -> tuple[SourceEnd, dict[str, list[str]]]:
+    """The source, with what its tasks would have for the keys that the config leaves out; and errors of its keys."""
+    wrong = source.definition.errors(source.config.config)
+    wrong |= source.config.unknown(source.definition, source.plugin.free_prefixes)
+    if not wrong:
+        source, wrong = _with_columns(spark, source, checkpointed)
+    if not wrong:
+        wrong = source.plugin.validate(spark, source.config)
+    return source, wrong
+
+
+def _with_columns(
+    spark: SparkSession, source: SourceEnd, checkpointed: Sequence[Mapping[str, str]]
+) -> tuple[SourceEnd, dict[str, list[str]]]:
+    """The source, with what its tasks would have for the keys that the config leaves out; or why that is not found."""
+    wanted = source.plugin.open_keys(source.config)
+    known: dict[str, str] = {}
+    if checkpointed:
+        before = EndConfig(
+            config=checkpointed[0], prefix=source.config.prefix, is_prefix_optional=source.config.is_prefix_optional
+        )
+        known = {name: value for name in wanted if (value := before.config.get(before.key(name))) is not None}
+    if not wanted or len(known) == len(wanted):
+        inferred: Mapping[str, str] = known
+    else:
+        try:
+            inferred = {**source.plugin.infer(spark, source.config), **known}
+        except ConfigError as error:
+            return source, {key: list(sentences) for key, sentences in error.errors.items()}
+        except WorldError as error:
+            key = source.config.key(wanted[0])
+            return source, {key: [f"No columns can be inferred: {error}. Set {key}, or try again"]}
+    return replace(source, config=replace(source.config, config=source.config.filled(inferred))), {}
 
 
 def _unfit_tolerance(config: Mapping[str, str], source: SourceEnd, sink: SinkEnd) -> dict[str, list[str]]:

@@ -230,7 +230,7 @@ class World:
             generation=GenerationId(number=0, id="flat"),
             split=Split(function=SplitFunction.PATH_HASH_V0, tasks=(("/in",),) * 3),
             config={},
-            schema=None,
+            inferred={},
             positions={},
             parked={},
         )
@@ -301,7 +301,7 @@ class World:
             generation=GenerationId(number=number, id=uuid.uuid4().hex),
             split=Split(function=self.source.function, tasks=tasks),
             config={"tasks.max": str(count)},
-            schema=None,
+            inferred={},
             starts=self.source.starts(),
         )
 
@@ -332,7 +332,7 @@ class World:
             generation=GenerationId(number=number + 1, id="last"),
             split=Split(function=self.source.function, tasks=(tuple(parts),)),
             config={},
-            schema=None,
+            inferred={},
             starts=self.source.starts(),
         )
         close(self.connector, last)

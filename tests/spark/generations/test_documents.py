@@ -17,7 +17,7 @@ PLAN = Plan(
     generation=GenerationId(number=3, id="id-with-dash"),
     split=SPLIT,
     config={"user.password": "${env:PASSWORD}"},
-    schema=None,
+    inferred={},
     starts={"b:0@y": 4},
 )
 

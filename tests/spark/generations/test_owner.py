@@ -36,7 +36,12 @@ def owner(connector: Path, **keys: Any) -> Owner:
 
 
 def wanted(
-    *tasks: Sequence[str], known: bool = True, fixed: bool = False, asked: list[str] | None = None, **config: str
+    *tasks: Sequence[str],
+    known: bool = True,
+    fixed: bool = False,
+    asked: list[str] | None = None,
+    open_keys: frozenset[str] = frozenset(),
+    **config: str,
 ) -> Wanted:
     def starts(parts: Sequence[str], *, is_first: bool) -> dict[str, int]:
         if asked is not None:
@@ -48,6 +53,8 @@ def wanted(
         split=Split(function=SplitFunction.PARTS_V1, tasks=tuple(tuple(parts) for parts in tasks)),
         sink=lambda config: {key: value for key, value in config.items() if key in ("sink.path", "sink.format")},
         starts=starts,
+        open_keys=open_keys,
+        infer=lambda: dict.fromkeys(open_keys, f"inferred from {config}"),
         is_fixed=fixed,
         is_known=known,
         flat=None,
@@ -58,6 +65,19 @@ def test_the_first_generation_is_made_once(tmp_path: Path) -> None:
     first = owner(tmp_path / "c").settle(wanted(PARTS, known=False))
     assert first.positions == dict.fromkeys(PARTS, 3)
     assert owner(tmp_path / "c").settle(wanted(PARTS)) == first
+
+
+def test_what_was_inferred_is_kept_by_later_generations(tmp_path: Path) -> None:
+    schema = frozenset(["schema"])
+    first = owner(tmp_path).settle(wanted(PARTS, known=False, open_keys=schema, now="1"))
+    assert first.inferred == {"schema": "inferred from {'now': '1'}"}
+    second = owner(tmp_path).settle(wanted(PARTS[:1], PARTS[1:], open_keys=schema, now="2"))
+    assert (second.generation.number, second.inferred) == (2, first.inferred)
+    # What the config names itself is not kept, and is inferred again once the config leaves it out.
+    third = owner(tmp_path).settle(wanted(PARTS, now="3"))
+    assert (third.generation.number, third.inferred) == (3, {})
+    fourth = owner(tmp_path).settle(wanted(PARTS, open_keys=schema, now="4"))
+    assert (fourth.generation.number, fourth.inferred) == (4, {"schema": "inferred from {'now': '4'}"})
 
 
 @pytest.mark.parametrize("changed", [wanted(PARTS, transforms="u"), wanted(PARTS, sink__option__compression="none")])
@@ -102,7 +122,7 @@ def test_a_re_split_that_another_worker_has_begun_is_finished_before_ours(tmp_pa
 
 
 def plan(generation: GenerationId, split: Split) -> Plan:
-    return Plan(generation=generation, split=split, config=CONFIG, schema=None, starts={})
+    return Plan(generation=generation, split=split, config=CONFIG, inferred={}, starts={})
 
 
 def test_tasks_have_the_grace_to_stop_and_no_longer_than_they_need(tmp_path: Path) -> None:
@@ -152,13 +172,15 @@ def test_checkpoints_from_before_generations_become_the_first_one_at_once(tmp_pa
     make_first(tmp_path / "0")
     split = Split(function=SplitFunction.PATH_HASH_V0, tasks=(("/in",), ("/in",)))
     flat = Manifest(
-        generation=GenerationId(number=0, id="flat"), split=split, config=CONFIG, schema=None, positions={}, parked={}
+        generation=GenerationId(number=0, id="flat"), split=split, config=CONFIG, inferred={}, positions={}, parked={}
     )
     now = Wanted(
         config=CONFIG,
         split=Split(function=SplitFunction.PATH_HASH_V1, tasks=split.tasks),
         sink=lambda config: config,
         starts=lambda parts, *, is_first: {},
+        open_keys=frozenset(),
+        infer=dict,
         is_fixed=False,
         is_known=True,
         flat=flat,

@@ -36,7 +36,7 @@ def plan(number: int, tasks: Sequence[Sequence[str]], id_: str = "a", start: int
         generation=GenerationId(number=number, id=id_),
         split=Split(function=SplitFunction.PARTS_V1, tasks=tuple(tuple(parts) for parts in tasks)),
         config={"tasks.max": str(len(tasks)), "password": "${file:secrets:password}"},
-        schema="value STRING",
+        inferred={"schema": "value STRING"},
         starts={part: start for parts in tasks for part in parts},
     )
 
@@ -104,11 +104,11 @@ def test_two_tasks_become_three(tmp_path: Path) -> None:
     made = read_manifest(gen_2)
     assert made.positions == {PARTS[0]: 10, PARTS[1]: 20, PARTS[3]: 0}
     assert made.parked == {PARTS[2]: 7}
-    assert (made.generation, made.split, made.config, made.schema) == (
+    assert (made.generation, made.split, made.config, made.inferred) == (
         second.generation,
         second.split,
         second.config,
-        second.schema,
+        second.inferred,
     )
     assert take_open(gen_2, made.generation, 1).lineage not in {task.lineage for task in tasks}
 
@@ -218,7 +218,7 @@ def test_the_layout_of_before_is_generation_0_and_its_folders_become_files(tmp_p
         generation=GenerationId(number=0, id="flat"),
         split=Split(function=SplitFunction.PATH_HASH_V0, tasks=(("/in",), ("/in",))),
         config={},
-        schema=None,
+        inferred={},
         positions={},
         parked={},
     )
@@ -229,7 +229,7 @@ def test_the_layout_of_before_is_generation_0_and_its_folders_become_files(tmp_p
     for number in (1, 2):
         close(
             tmp_path,
-            Plan(generation=GenerationId(number=number, id="x"), split=split, config={}, schema=None, starts={}),
+            Plan(generation=GenerationId(number=number, id="x"), split=split, config={}, inferred={}, starts={}),
         )
         one.finish(number - 1)
         retire_old(tmp_path)

@@ -28,10 +28,12 @@ class Kafka:
         for future in self.admin.delete_topics([topic]).values():
             future.result(30)
 
-    def produce(self, topic: str, partition: int, values: Sequence[bytes | None], timestamp_ms: int = 0) -> None:
+    def produce(
+        self, topic: str, partition: int, values: Sequence[bytes | None], timestamp_ms: int = 0, key: bytes = b"k"
+    ) -> None:
         producer = Producer(self._client)
         for value in values:
-            producer.produce(topic, value, key=b"k", partition=partition, headers=[("h", b"1")], timestamp=timestamp_ms)
+            producer.produce(topic, value, key=key, partition=partition, headers=[("h", b"1")], timestamp=timestamp_ms)
         assert producer.flush(30) == 0
 
     def produce_rows(self, topic: str, partitions: int, each: int = 20) -> None:
@@ -46,8 +48,6 @@ class Kafka:
         for future in self.admin.delete_records([TopicPartition(topic, partition, offset)]).values():
             future.result(30)
 
-    def config(self, topic: str, **keys: str) -> dict[str, str]:
-        """A sink connector whose source has no prefix, as in Connect."""
     def group_offsets(self, group: str) -> dict[tuple[str, int], int]:
         """What tools that show lag read."""
         (asked,) = self.admin.list_consumer_group_offsets([ConsumerGroupTopicPartitions(group)]).values()
@@ -60,6 +60,8 @@ class Kafka:
         for future in asked.values():
             future.result(30)
 
+    def config(self, topic: str, **keys: str) -> dict[str, str]:
+        """A sink connector whose source has no prefix, as in Connect."""
         return {
             "connector.class": "FileSink",
             "tasks.max": "1",

@@ -57,6 +57,64 @@ async def test_each_row_of_a_format_is_read_by_one_of_two_tasks(
     assert rows_of(tmp_path / "out", column) == list(range(ROWS))
 
 
+@pytest.mark.spark
+@pytest.mark.asyncio(loop_scope="session")
+@pytest.mark.timeout(180)
+@pytest.mark.parametrize(
+    ("format_", "columns"),
+    [
+        ("csv", "row INT,name STRING"),
+        ("json", "name STRING,row BIGINT"),
+        ("orc", "row BIGINT,name STRING"),
+        ("parquet", "row BIGINT,name STRING"),
+    ],
+)
+async def test_columns_that_no_key_names_are_those_of_the_first_files_and_stay_when_the_connector_is_split_anew(
+    rig: Rig, tmp_path: Path, format_: str, columns: str
+) -> None:
+    spark = rig.spark_runtime._living().spark.newSession()
+    config = rig.config(tmp_path, source__format=format_, source__option__header="true")
+    del config["source.schema"]
+    if format_ != "csv":
+        del config["source.option.header"]
+
+    def put(name: str, *selected: str) -> None:
+        aside = tmp_path / name
+        writer = spark.range(3).selectExpr(*selected).coalesce(1).write.format(format_)
+        (writer.option("header", "true") if format_ == "csv" else writer).save(str(aside))
+        (file,) = aside.glob("part-*")
+        file.rename(tmp_path / "in" / f"{name}{file.suffix}")
+
+    assert await rig.runtime.validate(config, ()) == {
+        "source.schema": [
+            f"There is no file in {tmp_path / 'in'} to infer the columns from: set source.schema, or put one there"
+        ]
+    }
+    (tmp_path / "in" / "_hidden").write_text("not looked at")
+    put("first", "id AS row", "concat('n', id) AS name")
+    assert await rig.runtime.validate(config, ()) == {}
+    config |= {"name": f"inferred-{format_}"}
+    start = await rig.start(config, config["name"])
+    assert start.config["source.schema"] == columns
+    await rig.wait_until(lambda: rows_of(tmp_path / "out") == [0, 1, 2])
+    await rig.runtime.stop(start.task, grace_ms=10_000)
+    # Another column is in the files that come later.
+    if format_ != "csv":  # The header of a CSV file has to name the columns.
+        put("second", "id + 3 AS row", "concat('n', id) AS name", "true AS late")
+    config["tasks.max"] = "2"
+    assert await rig.runtime.validate(config, [start.config]) == {}
+    starts = [await rig.start(config, config["name"], index) for index in range(2)]
+    assert [one.config["source.schema"] for one in starts] == [start.config["source.schema"]] * 2
+    await rig.wait_until(lambda: rows_of(tmp_path / "out") == list(range(3 if format_ == "csv" else 6)))
+    for one in starts:
+        await rig.runtime.stop(one.task, grace_ms=10_000)
+    # What the config names counts from then on.
+    named = config | {"source.schema": "row INT"}
+    start = await rig.start(named, config["name"])
+    assert start.config["source.schema"] == "row INT"
+    await rig.runtime.stop(start.task, grace_ms=10_000)
+
+
 # -- how large a batch is ---------------------------------------------------------------------------------------------
 
 

@@ -105,7 +105,7 @@ async def test_each_wrong_key_is_named(rig: Rig, kafka: Kafka) -> None:
         ({f"{override}fetch.min.byte": "1"}, f"{override}fetch.min.byte", "has no property fetch.min.byte"),
         ({f"{override}auto.offset.reset": "first"}, f"{override}auto.offset.reset", "earliest, latest, none"),
         ({"value.schema": "row BIGINTT"}, "value.schema", "BIGINTT"),
-        ({"value.schema": None}, "value.schema", "Missing required"),
+        ({"value.schema": None}, "value.schema", "There is no record whose value is a JSON object"),
         ({"value.converter": "AvroConverter"}, "value.converter", "JsonConverter"),
         ({"columns": "value,size"}, "columns", "list of different columns"),
         ({"columns": "value,offset", "value.schema": "Offset INT"}, "columns", "has a column offset too"),
@@ -258,6 +258,34 @@ async def test_rows_have_the_columns_that_are_chosen(rig: Rig, kafka: Kafka) -> 
         "offset": 0,
         "timestamp": "2023-11-14T22:13:20.000Z",
     }
+
+
+async def test_columns_that_no_key_names_are_those_of_the_newest_records(rig: Rig, kafka: Kafka) -> None:
+    kafka.create("inferred", 2)
+    config = kafka.config("inferred")
+    del config["value.schema"]
+    kafka.produce("inferred", 1, [b"no json", None, b'{"row": 7, "name": "n", "more": {"at": [1.5]}}'])
+    assert await rig.runtime.validate(config, ()) == {}
+    (task,) = await rig.runtime.split(ConnectorName("inferred"), Incarnation("i"), config, ())
+    assert task["value.schema"] == "more STRUCT<at: ARRAY<DOUBLE>>,name STRING,row BIGINT"
+    # Inside an envelope the payload counts; the key has columns of its own, here under the prefix that the config uses.
+    kafka.create("enveloped", 1)
+    kafka.produce(
+        "enveloped", 0, [b'{"schema": null, "payload": {"row": 1}}'], key=b'{"schema": {}, "payload": {"id": "x"}}'
+    )
+    config = {f"source.{key}" if "." in key or key == "topics" else key: value for key, value in config.items()}
+    config |= {
+        "source.topics": "enveloped",
+        "source.value.converter.schemas.enable": "true",
+        "source.key.converter": "JsonConverter",
+        "source.columns": "key,value",
+        "connector.class": "FileSink", "tasks.max": "1", "trigger.interval.ms": "0", "rotate.interval.ms": "0",
+    }  # fmt: skip
+    for key in ("connector.class", "tasks.max", "trigger.interval.ms", "rotate.interval.ms"):
+        del config[f"source.{key}"]
+    assert await rig.runtime.validate(config, ()) == {}
+    (task,) = await rig.runtime.split(ConnectorName("enveloped"), Incarnation("i"), config, ())
+    assert (task["source.key.schema"], task["source.value.schema"]) == ("id STRING", "row BIGINT")
 
 
 async def test_tools_see_in_the_group_of_a_connector_what_its_tasks_have_read_also_the_last_of_a_stopped_one(

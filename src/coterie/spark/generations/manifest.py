@@ -22,8 +22,8 @@ class Plan:
     split: Split
     config: Mapping[str, str] = field(repr=False)
     """The connector's, with references unresolved."""
-    schema: str | None
-    """The columns that were inferred for the connector, as in CREATE TABLE; None when the config states them."""
+    inferred: Mapping[str, str]
+    """Keys of the source that the config leaves out, without prefix, and the values that were found for them."""
     starts: Positions
     """Where to begin with parts that were never read before."""
 
@@ -38,7 +38,7 @@ class Plan:
             generation=self.generation,
             split=self.split,
             config=self.config,
-            schema=self.schema,
+            inferred=self.inferred,
             positions=live,
             parked={part: at for part, at in everything.items() if part not in live},
         )
@@ -51,7 +51,7 @@ class Manifest:
     generation: GenerationId
     split: Split
     config: Mapping[str, str] = field(repr=False)
-    schema: str | None
+    inferred: Mapping[str, str]
     positions: Positions
     """Where the tasks begin."""
     parked: Positions
@@ -93,7 +93,7 @@ def _common(stated: Plan | Manifest) -> dict[str, Any]:
         "generation": str(stated.generation),
         "split": {"function": stated.split.function.value, "tasks": [list(parts) for parts in stated.split.tasks]},
         "config": dict(stated.config),
-        "schema": stated.schema,
+        "inferred": dict(stated.inferred),
     }
 
 
@@ -105,7 +105,7 @@ def _fields(stated: Mapping[str, Any]) -> dict[str, Any]:
             function=SplitFunction(split["function"]), tasks=tuple(tuple(parts) for parts in split["tasks"])
         ),
         "config": stated["config"],
-        "schema": stated["schema"],
+        "inferred": stated["inferred"],
     }
 
 

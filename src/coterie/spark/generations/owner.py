@@ -45,12 +45,22 @@ class Wanted:
     """What of a config says where rows are written. A batch in flight is written by the sink of its own generation, so
     that another sink needs another generation."""
     starts: Starts
+    open_keys: frozenset[str]
+    """Keys of the source that the config leaves out."""
+    infer: Callable[[], Mapping[str, str]] = field(repr=False)
+    """Finds values for them."""
     is_fixed: bool
     """Positions of one split mean nothing to another: the split never changes."""
     is_known: bool
     """The connector's tasks have been started before: if no generation stands, the shared file system is not there."""
     flat: Manifest | None
     """What the tasks read that ran before there were generations."""
+
+    def inferred(self, former: Mapping[str, str]) -> Mapping[str, str]:
+        """Values for the keys that the config leaves out: those of the former generation, as far as it has them."""
+        if self.open_keys <= former.keys():
+            return {key: former[key] for key in self.open_keys}
+        return {**self.infer(), **{key: former[key] for key in self.open_keys & former.keys()}}
 
 
 class Owner:
@@ -146,7 +156,7 @@ class Owner:
             generation=GenerationId(number=number, id=uuid.uuid4().hex),
             split=wanted.split,
             config=wanted.config,
-            schema=None,
+            inferred=wanted.inferred({} if former is None else former.inferred),
             starts=wanted.starts(parts, is_first=former is None),
         )
 
@@ -191,5 +201,10 @@ def next_config(connector: Path) -> Mapping[str, str] | None:
 
 
 def fits(manifest: Manifest, wanted: Wanted) -> bool:
-    """Whether the tasks of a generation do what the config asks for: they read the same and write to the same sink."""
-    return manifest.split == wanted.split and wanted.sink(manifest.config) == wanted.sink(wanted.config)
+    """Whether the tasks of a generation do what the config asks for: they read the same, by columns that are known, and
+    write to the same sink."""
+    return (
+        manifest.split == wanted.split
+        and wanted.open_keys <= manifest.inferred.keys()
+        and wanted.sink(manifest.config) == wanted.sink(wanted.config)
+    )

@@ -13,7 +13,7 @@ happen:
 
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import ClassVar, Self, cast
 
@@ -26,11 +26,12 @@ from pyspark.sql.types import StringType, StructField, StructType
 
 from coterie.config.definition import Definition, Importance, Key, Type, Width, at_least, not_blank, one_of
 from coterie.nouns.errors import ConfigError, WorldError
+from coterie.spark.columns import ddl_of
 from coterie.spark.end_config import OPTIONS, EndConfig
 from coterie.spark.generations.split import SplitFunction, sql_task
 from coterie.spark.generations.stores import FilePositions, PositionStore
 from coterie.spark.jars import missing
-from coterie.spark.paths import SOURCE_GROUP, local_file_path
+from coterie.spark.paths import SOURCE_GROUP, as_path, local_file_path
 from coterie.spark.positions import Positions
 from coterie.spark.rotation import Rotation
 from coterie.spark.seams import SMALL_BATCH_BYTES, SMALL_BATCH_ROWS, Share
@@ -44,6 +45,9 @@ from coterie.spark.sources.folder_size import FolderSize
 from coterie.spark.transforms import first_sentence
 
 FORMATS = ("avro", "csv", "json", "orc", "parquet", "text")
+SAMPLED_FILES = 100
+SAMPLED_BYTES = 32 << 20
+"""How much is read to infer columns."""
 UNPACKED_TIMES = 8
 """How many times larger the rows of a compressed file are taken to be."""
 _PACKED = (".bz2", ".deflate", ".gz", ".lz4", ".snappy", ".xz", ".zst")
@@ -88,9 +92,10 @@ DEFINITION = Definition(
             name="schema",
             type=Type.STRING,
             documentation=(
-                "Columns of the files, as in CREATE TABLE: row BIGINT, name STRING, ... Files of text have none: each "
-                "line is the column value."
+                "Columns of the files, as in CREATE TABLE: row BIGINT, name STRING, ... By default those of the files "
+                "that are there when the connector is created. Files of text have none: each line is the column value."
             ),
+            optional=True,
             importance=Importance.HIGH,
             check=not_blank,
             group=SOURCE_GROUP,
@@ -123,6 +128,8 @@ DEFINITION = Definition(
     )
 )
 WITHOUT_SCHEMA = Definition(tuple(key for key in DEFINITION.keys if key.name != "schema"))
+STATED = Definition(tuple(replace(key, optional=False) for key in DEFINITION.keys if key.name == "schema"))
+"""``schema``, once it was inferred where the config leaves it out."""
 TEXT = StructType([StructField("value", StringType())])
 
 
@@ -174,6 +181,23 @@ class FileSource:
         return found
 
     @classmethod
+    def open_keys(cls, config: EndConfig) -> Sequence[str]:
+        """``schema``, where the config does not name the columns."""
+        own = cls.definition(config)
+        is_open = any(key.name == "schema" for key in own.keys) and config.find(own, "schema", str) is None
+        return ("schema",) if is_open else ()
+
+    @classmethod
+    def infer(cls, spark: SparkSession, config: EndConfig) -> Mapping[str, str]:
+        """The columns of some of the files that are there now, as Spark infers them.
+
+        :raises ConfigError: when there is no file, or Spark finds no columns.
+        """
+        if not cls.open_keys(config):
+            return {}
+        return {"schema": inferred_columns(spark, config)}
+
+    @classmethod
     def parts(cls, config: EndConfig) -> Sequence[str]:
         """The folder: every task looks at the whole of it."""
         return [config.read(DEFINITION, "path", str)]
@@ -196,7 +220,7 @@ class FileSource:
         return cls(
             format=format_,
             path=config.read(DEFINITION, "path", str),
-            columns=None if format_ == "text" else config.read(DEFINITION, "schema", str),
+            columns=None if format_ == "text" else config.read(STATED, "schema", str),
             bound={"maxFilesPerTrigger": str(files)} if size is None else {"maxBytesPerTrigger": str(size)},
             options=config.under(OPTIONS),
             share=share,
@@ -293,9 +317,49 @@ def columns_of(spark: SparkSession, config: EndConfig) -> StructType:
     if config.read(DEFINITION, "format", str) == "text":
         return TEXT
     try:
-        return cast(StructType, StructType.fromDDL(config.read(DEFINITION, "schema", str)))
+        return cast(StructType, StructType.fromDDL(config.read(STATED, "schema", str)))
     except PySparkException as error:
         raise config.refused("schema", first_sentence(error)) from error
+
+
+def inferred_columns(spark: SparkSession, config: EndConfig) -> str:
+    """The columns, as in CREATE TABLE, that Spark infers from some files of the folder.
+
+    :raises ConfigError: when there is no file, or Spark finds no columns.
+    """
+    folder, format_ = str(as_path(config.read(DEFINITION, "path", str))), config.read(DEFINITION, "format", str)
+    key = config.key("schema")
+    sample = sampled_files(folder)
+    if not sample:
+        raise ConfigError(
+            {key: [f"There is no file in {folder} to infer the columns from: set {key}, or put one there"]}
+        )
+    reader = spark.read.format(format_).option("basePath", folder).option("inferSchema", "true")
+    try:
+        columns = reader.options(**config.under(OPTIONS)).load(sample).schema
+    except PySparkException as error:
+        raise ConfigError({key: [f"No columns can be inferred: {first_sentence(error)}. Set {key}"]}) from error
+    kept = [field for field in columns.fields if field.name != "_corrupt_record"]
+    if not kept:
+        raise ConfigError({key: [f"No columns can be inferred from {sample[0]}: set {key}"]})
+    return ddl_of(spark, StructType(kept))
+
+
+def sampled_files(folder: str) -> list[str]:
+    """The first files of ``folder`` that Spark would read, up to :data:`SAMPLED_FILES` and about
+    :data:`SAMPLED_BYTES`; one at least, if there is any."""
+    found: list[str] = []
+    size_bytes = 0
+    for parent, folders, names in os.walk(folder):
+        folders[:] = sorted(name for name in folders if not name.startswith((".", "_")))
+        hidden_or_odd = {name for name in names if name.startswith((".", "_"))} | set(names_with_glob_characters(names))
+        for name in sorted(set(names) - hidden_or_odd):
+            path = os.path.join(parent, name)
+            size_bytes += os.stat(path).st_size
+            if found and (size_bytes > SAMPLED_BYTES or len(found) == SAMPLED_FILES):
+                return found
+            found.append(path)
+    return found
 
 
 def _knows(spark: SparkSession, format_: str, option: str) -> bool:

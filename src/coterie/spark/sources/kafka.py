@@ -61,6 +61,7 @@ from coterie.spark.sources.kafka_positions import (
     next_offsets,
     partitions_of,
     planned_ranges,
+    spark_offsets,
 )
 from coterie.spark.transforms import use_headers
 
@@ -116,6 +117,10 @@ def _offsets(value: str) -> str | None:
         is_one = False
     return None if is_one else 'Must be offsets by topic and partition: {"topic": {"0": 42}}'
 
+
+SAMPLED_RECORDS = 200
+SAMPLED_PARTITIONS = 20
+"""How much is read to infer columns."""
 
 DEFINITION = Definition(
     (
@@ -273,6 +278,24 @@ class KafkaSource:
         return {}
 
     @classmethod
+    def open_keys(cls, config: EndConfig) -> Sequence[str]:
+        """``key.schema`` and ``value.schema``, where a JsonConverter has none."""
+        return (*converters.open_keys(config, "key"), *converters.open_keys(config, "value"))
+
+    @classmethod
+    def infer(cls, spark: SparkSession, config: EndConfig) -> Mapping[str, str]:
+        """The columns of the newest records of some partitions.
+
+        :raises ConfigError: when there is no record that tells.
+        :raises WorldError: when the cluster cannot be reached.
+        """
+        wanted = cls.open_keys(config)
+        if not wanted:
+            return {}
+        records = _newest_records(spark, config, cls.parts(config))
+        return {key: converters.inferred_columns(config, key.partition(".")[0], records) for key in wanted}
+
+    @classmethod
     def parts(cls, config: EndConfig) -> Sequence[str]:
         """The partitions of the topics that there are now, each with its topic's id."""
         topics = config.find(DEFINITION, "topics", tuple)
@@ -411,6 +434,15 @@ class KafkaSource:
         if gone:
             log.warning("%s: batch %d goes on: %s", self._task, batch_id, _counted(gone))
 
+    def group_offsets(self, checkpoint: Path) -> GroupOffsets:
+        """What group ``connect-<name>`` shows of this task, as the group of a sink connector of Connect does."""
+        offsets = committed_offsets(checkpoint, self._parts)
+        return GroupOffsets(
+            group=f"connect-{self.config.config['name']}",
+            offsets={part: offsets[str(part)] for part in self._parts if str(part) in offsets},
+            client=self.consumer,
+        )
+
     def check_read(self, spark: SparkSession, checkpoint: Path, batch_id: int) -> None:
         """Spark fails a batch of which it could not read all records."""
 
@@ -434,15 +466,6 @@ class KafkaSource:
             if (there := partitions_of(checkpoint)) != own:
                 raise WorldError(
                     f"Task {self._task} has a checkpoint of other partitions than it is to read: it has "
-    def group_offsets(self, checkpoint: Path) -> GroupOffsets:
-        """What group ``connect-<name>`` shows of this task, as the group of a sink connector of Connect does."""
-        offsets = committed_offsets(checkpoint, self._parts)
-        return GroupOffsets(
-            group=f"connect-{self.config.config['name']}",
-            offsets={part: offsets[str(part)] for part in self._parts if str(part) in offsets},
-            client=self.consumer,
-        )
-
                     f"{_named(there - own)} beside its own, and lacks {_named(own - there)}. Delete the connector and "
                     "create it again, with start.offsets or start.timestamp.ms"
                 )
@@ -525,6 +548,30 @@ def _check_names(source: KafkaSource, spark: SparkSession) -> None:
         raise source.config.refused(
             "columns", f"value.schema has a column {', '.join(twice)} too; name that otherwise, or leave this one out"
         )
+
+
+def _newest_records(spark: SparkSession, config: EndConfig, names: Sequence[str]) -> DataFrame:
+    """Up to :data:`SAMPLED_RECORDS` of the newest records of each of up to :data:`SAMPLED_PARTITIONS` partitions."""
+    parts = [KafkaPart.parse(name) for name in names]
+    consumer = _consumer(config)
+    with kafka_admin(consumer) as admin:
+        ends, begins = admin.edges(parts, Edge.END), admin.edges(parts, Edge.BEGINNING)
+    sampled = [part for part in parts if ends[str(part)] > begins[str(part)]][:SAMPLED_PARTITIONS]
+    if not sampled:
+        return spark.createDataFrame([], "key BINARY, value BINARY")
+    lows: dict[str, int] = {str(part): max(begins[str(part)], ends[str(part)] - SAMPLED_RECORDS) for part in sampled}
+    assigned: dict[str, list[int]] = {}
+    for part in sampled:
+        assigned.setdefault(part.topic, []).append(part.partition)
+    options = {
+        **{f"kafka.{name}": value for name, value in consumer.items()},
+        "assign": json.dumps(assigned),
+        "startingOffsets": spark_offsets(lows),
+        "endingOffsets": spark_offsets({str(part): ends[str(part)] for part in sampled}),
+        # Retention may take a record meanwhile.
+        "failOnDataLoss": "false",
+    }
+    return spark.read.format("kafka").options(**options).load()
 
 
 def _gone(admin: KafkaAdmin, positions: Positions) -> dict[str, int]:

@@ -6,7 +6,7 @@ connector's only task and when the config is validated. So a worker runs only fu
 taken to another checkpoint, so the connector is never split anew and keeps its sink.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar, Self
@@ -88,6 +88,16 @@ class PythonSource:
             cls.of(config, Share(index=0, count=1, parts=(), function=cls.split_function)).schema(spark)
         except ConfigError as error:
             return {key: list(sentences) for key, sentences in error.errors.items()}
+        return {}
+
+    @classmethod
+    def open_keys(cls, config: EndConfig) -> Sequence[str]:
+        """None: the function's rows have their columns."""
+        return ()
+
+    @classmethod
+    def infer(cls, spark: SparkSession, config: EndConfig) -> Mapping[str, str]:
+        """No key is left open."""
         return {}
 
     @classmethod

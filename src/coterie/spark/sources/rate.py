@@ -6,7 +6,7 @@ the same rows.
 """
 
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar, Self
@@ -82,6 +82,16 @@ class RateSource:
     @classmethod
     def validate(cls, spark: SparkSession, config: EndConfig) -> dict[str, list[str]]:
         return refused_options(config, "RateSource")
+
+    @classmethod
+    def open_keys(cls, config: EndConfig) -> Sequence[str]:
+        """None: the columns are fixed."""
+        return ()
+
+    @classmethod
+    def infer(cls, spark: SparkSession, config: EndConfig) -> Mapping[str, str]:
+        """No key is left open."""
+        return {}
 
     @classmethod
     def parts(cls, config: EndConfig) -> Sequence[str]:
