@@ -1,5 +1,6 @@
 """How long a task waits for a server, and how long for a batch that does not end."""
 
+import asyncio
 import os
 import time
 from collections.abc import Iterator
@@ -9,9 +10,14 @@ import pytest
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from coterie.nouns.errors import ConfigError
+from coterie.nouns.errors import ConfigError, UnreachableError, WorldError
+from coterie.spark.checkpoint import take_over
 from coterie.spark.end_config import EndConfig
+from coterie.spark.fence import Fence, FencedError
 from coterie.spark.patience import Outage, Patience
+from coterie.spark.pipeline import Pipeline
+from coterie.spark.query import TaskQuery
+from coterie.spark.sinks.files import FileSink
 from coterie.spark.smt.kind import Kind, Side, key
 from coterie.spark.smt.table import KINDS
 from tests.spark.conftest import Rig, rows_of, write_file
@@ -109,3 +115,53 @@ async def test_a_batch_whose_function_never_returns_fails_its_task_alone_and_the
     await rig.wait_until(lambda: rows_of(tmp_path / "neighbour" / "out") == [7])
     await rig.runtime.stop(neighbour.task, grace_ms=10_000)
     assert not (tmp_path / "own" / "out" / "endless").exists()
+
+
+@pytest.mark.spark
+@pytest.mark.asyncio(loop_scope="session")
+@pytest.mark.timeout(300)
+async def test_finishing_a_batch_ends_at_its_time_limit_and_when_the_fence_is_shut_and_says_why(
+    rig: Rig, tmp_path: Path, pids: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    transforms = {"transforms": "t", "transforms.t.type": "Endless", "transforms.t.any": "x"}
+    config = rig.config(tmp_path, task__batch__timeout__ms="0") | transforms
+    write_file(tmp_path / "in", "a.csv", [(1, 1.0, 1)])
+    start = await rig.start(config, "unfinished")
+    folder = rig.spark_runtime.held(start.task)
+    assert folder is not None
+    await rig.wait_until(lambda: len(ids(pids)) == 1)
+    await rig.runtime.stop(start.task, grace_ms=0)
+    held = take_over(folder.path.parent)
+    assert held.batch_in_flight == 0
+
+    def query(fence: Fence, limit_ms: int) -> TaskQuery:
+        limited = {**start.config, "task.batch.timeout.ms": str(limit_ms)}
+        return TaskQuery(rig.session, start.task, Pipeline.of(limited, {}), held, fence)
+
+    with pytest.raises(WorldError, match="Batch 0 has not ended within task"):
+        await asyncio.to_thread(query(Fence(), 4000).finish_batch)
+    assert len(ids(pids)) == 2, "the function was not called"
+    fence = Fence()
+    finishing = asyncio.create_task(asyncio.to_thread(query(fence, 0).finish_batch))
+    await rig.wait_until(lambda: len(ids(pids)) == 3)
+    fence.shut()
+    with pytest.raises(FencedError):
+        await asyncio.wait_for(finishing, 30)
+    await rig.wait_until(lambda: not any(is_alive(pid) for pid in ids(pids)))
+
+    def away(*_: object) -> None:
+        raise UnreachableError("the server is away")
+
+    def later(*_: object) -> None:
+        raise FencedError
+
+    monkeypatch.setattr(FileSink, "stage", away)
+    with pytest.raises(UnreachableError, match="the server is away"):
+        await asyncio.to_thread(query(Fence(), 0).finish_batch)
+    monkeypatch.setattr(FileSink, "take_over", away)
+    with pytest.raises(UnreachableError, match="the server is away"):
+        await asyncio.to_thread(query(Fence(), 0).finish_batch)
+    monkeypatch.setattr(FileSink, "take_over", later)
+    with pytest.raises(WorldError, match="a later start of the task has taken over in the sink"):
+        await asyncio.to_thread(query(Fence(), 0).finish_batch)
+    assert rows_of(tmp_path / "out") == []

@@ -22,7 +22,7 @@ from coterie.spark.bad_records.hidden import bad_rows, good_rows
 from coterie.spark.bad_records.report import Report
 from coterie.spark.bad_records.sifted import Sifter, Tally, kept, tally_of
 from coterie.spark.checkpoint import HeldCheckpoint, batch_in_flight, is_taken, last_batch
-from coterie.spark.failures import raised_sentence, sentence_of, sentence_of_java
+from coterie.spark.failures import raised_sentence, sentence_of, sentence_of_java, trace_of
 from coterie.spark.fence import Fence, FencedError
 from coterie.spark.patience import BATCH_TIMEOUT, Patience
 from coterie.spark.pipeline import Pipeline
@@ -30,6 +30,11 @@ from coterie.spark.seams import Batch, Source, Staged, TaskLineage
 from coterie.spark.transforms import transform
 
 log = logging.getLogger(__name__)
+
+LOOK_EVERY_S = 1
+"""How often a thread that waits for a batch looks whether it has to go on waiting."""
+
+_OVERTAKEN = "a later start of the task has taken over in the sink"
 
 
 class TaskQuery:
@@ -62,15 +67,18 @@ class TaskQuery:
         :raises ConfigError, PySparkException, Py4JError: when Spark does not start it.
         :raises FencedError: when the task was stopped meanwhile.
         """
-        try:
-            self._begin(processingTime=f"{self._pipeline.trigger_interval_ms} milliseconds")
-        except UnreachableError:
-            self.is_server_away = True
-            raise
+        self._begin(processingTime=f"{self._pipeline.trigger_interval_ms} milliseconds")
 
     def _begin(self, **trigger: Any) -> StreamingQuery:
         """Start the query with one of Spark's triggers."""
         self.is_server_away = False
+        try:
+            return self._begin_with(trigger)
+        except UnreachableError:
+            self.is_server_away = True
+            raise
+
+    def _begin_with(self, trigger: dict[str, Any]) -> StreamingQuery:
         pipeline = self._pipeline
         rows = pipeline.source.read(self._spark, self.held.path, pipeline.sink.rotation)
         if pipeline.tolerance is None:
@@ -101,21 +109,25 @@ class TaskQuery:
     def finish_batch(self) -> None:
         """Run the batch in flight, and no other.
 
-        :raises PySparkException, Py4JError, WorldError: when the batch cannot be run.
+        :raises FencedError: when the fence was shut, before the batch began or while it ran.
+        :raises UnreachableError: when the batch failed because a server is away.
+        :raises WorldError: when the batch failed for another reason, or took longer than ``task.batch.timeout.ms``.
         """
-        query = self._begin(once=True)
         try:
-            query.awaitTermination()
-        except PySparkException as error:
-            raise WorldError(self.trace()) from error
+            query = self._begin(once=True)
+            while not query.awaitTermination(LOOK_EVERY_S):
+                if self.fence.closed:
+                    raise FencedError
+                if (overdue := self.overdue()) is not None:
+                    raise WorldError(overdue)
+        except Exception as error:
+            if self.fence.closed:
+                raise FencedError from error
+            trace = self.trace() if self._query is not None else trace_of(error)
+            raise (UnreachableError if self.is_server_away else WorldError)(trace or _OVERTAKEN) from error
         finally:
-            query.stop()
+            self._interrupt()
             self._close_sinks()
-
-    def _close_sinks(self) -> None:
-        self._pipeline.sink.close()
-        if self._pipeline.queue is not None:
-            self._pipeline.queue.close()
 
     @property
     def patience(self) -> Patience:
@@ -171,18 +183,27 @@ class TaskQuery:
             log.debug("%s: no graceful end: %s", self.task, error)
         finally:
             self.fence.close()
+        self._interrupt()
+        self._close_sinks()
+        planned, committed = (last_batch(self.held.path / name) for name in ("offsets", "commits"))
+        state = "at a batch boundary" if planned == committed else f"in batch {planned}, which will be replayed"
+        log.info("%s: stopped %s after %d ms", self.task, state, (time.monotonic() - started) * 1000)
+
+    def _interrupt(self) -> None:
+        """End the query, also in the middle of a batch, and wait until Spark has ended it."""
         try:
             # A start that is under way ends first; one that comes later finds the fence closed.
             with self._starting:
                 if self._query is not None:
                     self._query.stop()
-        except (PySparkException, Py4JError, ConnectionError) as error:
+        except (PySparkException, Py4JError, OSError) as error:
             # So it is when the JVM is gone, or is ended while somebody still waits here.
             log.warning("%s: the query did not stop in order; it is fenced: %s", self.task, error)
-        self._close_sinks()
-        planned, committed = (last_batch(self.held.path / name) for name in ("offsets", "commits"))
-        state = "at a batch boundary" if planned == committed else f"in batch {planned}, which will be replayed"
-        log.info("%s: stopped %s after %d ms", self.task, state, (time.monotonic() - started) * 1000)
+
+    def _close_sinks(self) -> None:
+        self._pipeline.sink.close()
+        if self._pipeline.queue is not None:
+            self._pipeline.queue.close()
 
     def _finish_batch(self, ended: StreamingQuery, deadline: float) -> None:
         """Spark may have planned one more batch in the moment in which it was told to end. Run that one, and no other:
