@@ -3,6 +3,7 @@
 import asyncio
 import csv
 from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import AsyncExitStack
 from pathlib import Path
 
 import pytest
@@ -15,8 +16,10 @@ from coterie.nouns.jobs import ConnectorName, ConnectorTaskId
 from coterie.spark.runtime import SparkTaskRuntime
 from coterie.spark.session import Session
 from coterie.spark.settings import JarSettings, PythonSettings, SparkConfig
+from tests.kafka.embedded_broker import EmbeddedBroker
 from tests.kafka.real_kafka import NotToBeHad
 from tests.sink_files import counted
+from tests.worker.fleet import Fleet
 
 SCHEMA = "row BIGINT, delay DOUBLE, distance INT"
 
@@ -115,3 +118,23 @@ async def rig(tmp_path_factory: pytest.TempPathFactory, spark_jars_if_any: Path 
     await runtime.open()
     yield Rig(runtime)
     await runtime.close()
+
+
+@pytest.fixture
+def lent(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> SparkTaskRuntime:
+    """The runtime of all tests, which no worker opens or closes, for as long as there are workers."""
+    monkeypatch.setattr(rig.spark_runtime, "open", nothing)
+    monkeypatch.setattr(rig.spark_runtime, "close", nothing)
+    return rig.spark_runtime
+
+
+@pytest_asyncio.fixture(loop_scope="session")
+async def fleet(embedded_broker: EmbeddedBroker, lent: SparkTaskRuntime) -> AsyncIterator[Fleet]:
+    async with AsyncExitStack() as stack:
+        fleet = Fleet(embedded_broker.bootstrap_servers, stack)
+        yield fleet
+        await fleet.stop()
+
+
+async def nothing() -> None:
+    pass

@@ -28,3 +28,11 @@ def test_closing_waits_for_the_effect_under_way_and_shutting_does_not() -> None:
         assert closing.is_alive()
     closing.join(10)
     assert not closing.is_alive()
+
+
+def test_closing_within_a_time_says_whether_an_effect_is_still_under_way() -> None:
+    fence = Fence()
+    with fence.passing():
+        assert not fence.close(within_s=0.01)
+        assert fence.closed
+    assert fence.close(within_s=0.01)

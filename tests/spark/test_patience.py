@@ -3,24 +3,30 @@
 import asyncio
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import pytest
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
+from coterie.herder.requests import ConnectorStatus, DescribeStatus
+from coterie.herder.seams import TaskHalted
 from coterie.nouns.errors import ConfigError, UnreachableError, WorldError
+from coterie.nouns.jobs import ConnectorName
 from coterie.spark.checkpoint import take_over
 from coterie.spark.end_config import EndConfig
 from coterie.spark.fence import Fence, FencedError
 from coterie.spark.patience import Outage, Patience
 from coterie.spark.pipeline import Pipeline
 from coterie.spark.query import TaskQuery
+from coterie.spark.runtime import SparkTaskRuntime
 from coterie.spark.sinks.files import FileSink
 from coterie.spark.smt.kind import Kind, Side, key
 from coterie.spark.smt.table import KINDS
 from tests.spark.conftest import Rig, rows_of, write_file
+from tests.worker.fleet import Fleet
+from tests.worker.simulated import until
 
 
 def delays(timeout_ms: int, delay_max_ms: int, attempts: int) -> list[float | None]:
@@ -67,6 +73,9 @@ def endless(pids: Path) -> Kind:
     return Kind(name="Endless", package=None, keys=(key("any", "", "", optional=True),), apply=apply)
 
 
+ENDLESS = {"transforms": "t", "transforms.t.type": "Endless", "transforms.t.any": "x"}
+
+
 def is_alive(pid: int) -> bool:
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
@@ -99,8 +108,7 @@ async def test_a_batch_whose_function_never_returns_fails_its_task_alone_and_the
     # The first function of a session waits for an interpreter to start.
     session.range(1).select(F.udf(abs, "bigint", useArrow=False)("id")).collect()
     neighbour = await rig.start(rig.config(tmp_path / "neighbour"), "neighbour")
-    transforms = {"transforms": "t", "transforms.t.type": "Endless", "transforms.t.any": "x"}
-    config = rig.config(tmp_path / "own", task__batch__timeout__ms="4000") | transforms
+    config = rig.config(tmp_path / "own", task__batch__timeout__ms="4000") | ENDLESS
     write_file(tmp_path / "own" / "in", "a.csv", [(1, 1.0, 1)])
     start = await rig.start(config, "endless")
     began = time.monotonic()
@@ -123,8 +131,7 @@ async def test_a_batch_whose_function_never_returns_fails_its_task_alone_and_the
 async def test_finishing_a_batch_ends_at_its_time_limit_and_when_the_fence_is_shut_and_says_why(
     rig: Rig, tmp_path: Path, pids: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    transforms = {"transforms": "t", "transforms.t.type": "Endless", "transforms.t.any": "x"}
-    config = rig.config(tmp_path, task__batch__timeout__ms="0") | transforms
+    config = rig.config(tmp_path, task__batch__timeout__ms="0") | ENDLESS
     write_file(tmp_path / "in", "a.csv", [(1, 1.0, 1)])
     start = await rig.start(config, "unfinished")
     folder = rig.spark_runtime.held(start.task)
@@ -165,3 +172,79 @@ async def test_finishing_a_batch_ends_at_its_time_limit_and_when_the_fence_is_sh
     with pytest.raises(WorldError, match="a later start of the task has taken over in the sink"):
         await asyncio.to_thread(query(Fence(), 0).finish_batch)
     assert rows_of(tmp_path / "out") == []
+
+
+CONSOLE = {"sink.class": "SparkSink", "sink.format": "console"}
+KAFKA = {
+    "topic": "endless",
+    "value.converter": "org.apache.kafka.connect.json.JsonConverter",
+    "value.converter.schemas.enable": "false",
+    "delivery.guarantee": "at-least-once",
+    "topic.creation.default.partitions": "1",
+    "topic.creation.default.replication.factor": "1",
+}
+
+
+def endless_config(rig: Rig, folder: Path, sink: Mapping[str, str], limit_ms: int) -> dict[str, str]:
+    config = {key: value for key, value in rig.config(folder).items() if not key.startswith("sink.")}
+    return {**config, **sink, **ENDLESS, "task.batch.timeout.ms": str(limit_ms)}
+
+
+@pytest.mark.spark
+@pytest.mark.processes
+@pytest.mark.asyncio(loop_scope="session")
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("sink", [CONSOLE, KAFKA], ids=["console", "kafka"])
+async def test_a_batch_that_never_ends_fails_its_task_also_where_the_sink_computes_its_rows_as_it_shows_them(
+    rig: Rig, lent: SparkTaskRuntime, fleet: Fleet, spark_jars: Path, tmp_path: Path, pids: Path, sink: dict[str, str]
+) -> None:
+    """These sinks compute the rows of a batch in the step that shows them."""
+    servers = {"producer.override.bootstrap.servers": fleet.bootstrap} if sink is KAFKA else {}
+    config = endless_config(rig, tmp_path / "own", sink | servers, 4000)
+    write_file(tmp_path / "own" / "in", "a.csv", [(1, 1.0, 1)])
+    worker, _ = await fleet.start_on(lent)
+    await until(lambda: worker.phase == "running", within_s=120)
+    endless, neighbour = ConnectorName("endless"), ConnectorName("neighbour")
+    await fleet.create(neighbour, 1, rig.config(tmp_path / "neighbour"))
+    await fleet.create(endless, 1, config)
+    traces: list[str] = []
+
+    async def has_failed() -> bool:
+        answer = await worker.ask(DescribeStatus(connector=endless))
+        if isinstance(answer, ConnectorStatus):
+            traces[:] = [str(status.trace) for _, status in answer.tasks if status.state == "FAILED"]
+        return bool(traces)
+
+    await until(has_failed, within_s=60)
+    assert traces[0].startswith("Batch 0 has not ended within task.batch.timeout.ms=4000: a function or an expression")
+    assert ids(pids), "the function was never called"
+    await rig.wait_until(lambda: not any(is_alive(pid) for pid in ids(pids)))
+    write_file(tmp_path / "neighbour" / "in", "a.csv", [(7, 1.0, 1)])
+    await rig.wait_until(lambda: rows_of(tmp_path / "neighbour" / "out") == [7])
+
+
+@pytest.mark.spark
+@pytest.mark.asyncio(loop_scope="session")
+@pytest.mark.timeout(300)
+async def test_a_stop_and_the_stop_of_everything_end_while_a_function_does_not_return(
+    rig: Rig, tmp_path: Path, pids: Path
+) -> None:
+    write_file(tmp_path / "in", "a.csv", [(1, 1.0, 1)])
+    start = await rig.start(endless_config(rig, tmp_path, CONSOLE, 0), "stuck")
+    await rig.wait_until(lambda: len(ids(pids)) == 1)
+    began = time.monotonic()
+    await asyncio.wait_for(rig.runtime.stop(start.task, grace_ms=2000), 30)
+    assert time.monotonic() - began >= 2, "the grace was for the batch"
+    await rig.runtime.start(start)
+    await rig.wait_until(lambda: len(ids(pids)) == 2)
+    stopping = asyncio.create_task(rig.runtime.stop(start.task, grace_ms=600_000))
+    await rig.wait_until(lambda: rig.spark_runtime.held(start.task) is None)
+    await asyncio.wait_for(asyncio.to_thread(rig.runtime.stop_everything_now), 30)
+    await asyncio.wait_for(stopping, 30)
+    await rig.runtime.start(start)
+    await rig.wait_until(lambda: len(ids(pids)) == 3)
+    await asyncio.wait_for(asyncio.to_thread(rig.runtime.stop_everything_now), 30)
+    async with asyncio.timeout(30):
+        while await rig.runtime.next_event() != TaskHalted(task=start.task):
+            pass
+    await rig.wait_until(lambda: not any(is_alive(pid) for pid in ids(pids)))

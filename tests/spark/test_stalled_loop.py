@@ -3,12 +3,11 @@
 import asyncio
 import threading
 import time
-from collections.abc import AsyncIterator, Iterator
-from contextlib import AsyncExitStack, contextmanager
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-import pytest_asyncio
 
 from coterie.herder.seams import TaskHalted
 from coterie.nouns.jobs import ConnectorName, ConnectorTaskId
@@ -19,7 +18,6 @@ from coterie.spark.seams import Batch
 from coterie.spark.sinks.file_copies import Copy
 from coterie.spark.sinks.files import FileSink
 from coterie.spark.supervisor import STARTS_AT_ONCE
-from tests.kafka.embedded_broker import EmbeddedBroker
 from tests.sink_files import visible_files
 from tests.spark.conftest import Rig, rows_of, write_file
 from tests.worker.fleet import SESSION_MS, Fleet
@@ -31,26 +29,6 @@ pytestmark = [
     pytest.mark.asyncio(loop_scope="session"),
     pytest.mark.timeout(240),
 ]
-
-
-@pytest.fixture
-def lent(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> SparkTaskRuntime:
-    """The runtime of all tests, which no worker opens or closes, for as long as there are workers."""
-    monkeypatch.setattr(rig.spark_runtime, "open", nothing)
-    monkeypatch.setattr(rig.spark_runtime, "close", nothing)
-    return rig.spark_runtime
-
-
-@pytest_asyncio.fixture(loop_scope="session")
-async def fleet(embedded_broker: EmbeddedBroker, lent: SparkTaskRuntime) -> AsyncIterator[Fleet]:
-    async with AsyncExitStack() as stack:
-        fleet = Fleet(embedded_broker.bootstrap_servers, stack)
-        yield fleet
-        await fleet.stop()
-
-
-async def nothing() -> None:
-    pass
 
 
 class Feed:

@@ -22,11 +22,14 @@ class Fence:
         """Let no further effect begin; one may still be under way. Never waits."""
         self._closed = True
 
-    def close(self) -> None:
-        """Shut, and wait for the effect that is under way: when this returns, none is, and none will be."""
+    def close(self, *, within_s: float | None = None) -> bool:
+        """Shut, and wait for the effect that is under way, at most ``within_s`` seconds: when this returns True, none
+        is, and none will be."""
         self.shut()
-        with self._lock:
-            pass
+        is_free = self._lock.acquire(timeout=-1 if within_s is None else within_s)
+        if is_free:
+            self._lock.release()
+        return is_free
 
     @property
     def closed(self) -> bool:

@@ -6,7 +6,6 @@ import time
 from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import replace
-from math import ceil
 from pathlib import Path
 from typing import Any
 
@@ -173,21 +172,30 @@ class TaskQuery:
         return f"{self._cause or sentence_of_java(self._query._jsq.exception().get())}\n\n{failure}"
 
     def stop(self, *, grace_ms: int) -> None:
-        """Let the last batch commit within ``grace_ms``, else interrupt it. No effect comes from here afterwards."""
+        """Let the last batch commit within ``grace_ms``, else interrupt it. No effect comes from here afterwards.
+
+        The grace is over when the fence is shut.
+        """
         started = time.monotonic()
+        deadline = started + grace_ms / 1000
         try:
             if self._query is not None and grace_ms > 0 and not self.fence.closed:
-                _end_at_boundary(self._query, self.held.path, grace_ms)
-                self._finish_batch(self._query, deadline=started + grace_ms / 1000)
+                _end_at_boundary(self._query, self.held.path, lambda: self._is_over(deadline))
+                self._finish_batch(self._query, deadline)
         except (FencedError, PySparkException, Py4JError, ConnectionError) as error:
             log.debug("%s: no graceful end: %s", self.task, error)
         finally:
+            # An effect may compute the batch's rows in Spark, and waits for them: it is interrupted, then waited for.
+            self.fence.shut()
+            self._interrupt()
+            self._close_sinks()
             self.fence.close()
-        self._interrupt()
-        self._close_sinks()
         planned, committed = (last_batch(self.held.path / name) for name in ("offsets", "commits"))
         state = "at a batch boundary" if planned == committed else f"in batch {planned}, which will be replayed"
         log.info("%s: stopped %s after %d ms", self.task, state, (time.monotonic() - started) * 1000)
+
+    def _is_over(self, deadline: float) -> bool:
+        return self.fence.closed or time.monotonic() > deadline
 
     def _interrupt(self) -> None:
         """End the query, also in the middle of a batch, and wait until Spark has ended it."""
@@ -208,12 +216,15 @@ class TaskQuery:
     def _finish_batch(self, ended: StreamingQuery, deadline: float) -> None:
         """Spark may have planned one more batch in the moment in which it was told to end. Run that one, and no other:
         whoever has the task next finds nothing to replay."""
-        left = deadline - time.monotonic()
-        if left <= 0 or ended.exception() is not None or self.taken or batch_in_flight(self.held.path) is None:
+        if self._is_over(deadline) or ended.exception() is not None or self.taken:
+            return
+        if batch_in_flight(self.held.path) is None:
             return
         log.debug("%s: one more batch was planned, and is run", self.task)
         ended.stop()
-        self._begin(once=True).awaitTermination(ceil(left))
+        query = self._begin(once=True)
+        while not self._is_over(deadline) and not query.awaitTermination(LOOK_EVERY_S):
+            pass
 
     def _effect(self, batch: DataFrame, batch_id: int) -> None:
         """What foreachBatch calls: check, write aside, check again, put in place."""
@@ -275,8 +286,8 @@ class TaskQuery:
         return staged
 
 
-def _end_at_boundary(query: StreamingQuery, checkpoint: Path, grace_ms: int) -> None:
-    """Let no further batch begin and wait for the running one.
+def _end_at_boundary(query: StreamingQuery, checkpoint: Path, is_over: Callable[[], bool]) -> None:
+    """Let no further batch begin and wait for the running one until ``is_over``.
 
     The only place that reaches into Spark's internals: the loop over batches goes on while its state is not TERMINATED.
     """
@@ -284,17 +295,16 @@ def _end_at_boundary(query: StreamingQuery, checkpoint: Path, grace_ms: int) -> 
     module = inner.getClass().getClassLoader().loadClass("org.apache.spark.sql.execution.streaming.runtime.TERMINATED$")
     terminated = module.getField("MODULE$").get(None)
     thread = inner.streamingQuery().queryExecutionThread()
-    deadline = time.monotonic() + grace_ms / 1000
     # A batch that is being planned would be dropped once planned: wait until it runs, or there is none.
     while (status := inner.status()).isTriggerActive() and status.message() != "Processing new data":
-        if time.monotonic() > deadline or not thread.isAlive():
+        if is_over() or not thread.isAlive():
             return
         time.sleep(0.002)
     inner.streamingQuery().state().set(terminated)
     quiet = 0
     # The loop ends at once, or sleeps until its next trigger. Between two moments of one batch the trigger can read as
     # inactive: believe that only when it is said twice, and no batch is on its way.
-    while quiet < 2 and thread.isAlive() and time.monotonic() < deadline:
+    while quiet < 2 and thread.isAlive() and not is_over():
         time.sleep(0.02)
         idle = not inner.status().isTriggerActive() and batch_in_flight(checkpoint) is None
         quiet = quiet + 1 if idle else 0

@@ -26,7 +26,7 @@ import asyncio
 import logging
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -65,6 +65,9 @@ CLOSE_GRACE_MS = 10_000
 """How long the last batch of a task may take whose generation is closed; it is run again when it takes longer."""
 ABSENT_MS = 10_000
 """How long a start waits until the generation that its config names is seen on the shared file system."""
+EFFECTS_END_MS = 10_000
+"""How long the stop of everything waits for effects that are under way, while their queries are interrupted. Only a
+sink that waits for something else than Spark can take longer; the next owner of the task is safe from what it does."""
 LOOK_EVERY_MS = 300
 """How often the queries are asked for their progress."""
 
@@ -183,29 +186,28 @@ class Supervisor:
         self._events.forget(task)
 
     def stop_everything_now(self) -> None:
-        """See :meth:`coterie.herder.seams.TaskRuntime.stop_everything_now`."""
+        """See :meth:`coterie.herder.seams.TaskRuntime.stop_everything_now`. An effect that does not end within
+        :data:`EFFECTS_END_MS` is logged: this thread has to give up the worker's place in the group."""
         with self._lock:
             halted = list(self._runs)
             queries = self._end_running()
             for run, _ in queries:
                 self._events.put(TaskHalted(task=run.task))
         # All fences are shut before this waits for one: a run that hangs in its effect must not keep the others
-        # running. A run in QueryStarting finds its fence closed and reports TaskHalted; a run in QueryStopping
-        # reports nothing.
+        # running. A run in QueryStarting finds its fence closed and reports TaskHalted; the grace of a run in
+        # QueryStopping is over, and it reports nothing.
         for run in halted:
             run.fence.shut()
         for _, query in queries:
             self._stops.submit(query.stop, grace_ms=0)
-        for run in halted:
-            run.fence.close()
+        _close_fences(halted)
         log.warning("Everything here was stopped: %d tasks", len(halted))
 
     def fence_running(self) -> None:
         """Let no effect of a run through any more, without stopping its query: the JVM has ended or is about to."""
         with self._lock:
             runs = [run for run, _ in self._end_running()]
-        for run in runs:
-            run.fence.close()
+        _close_fences(runs)
 
     def held(self, task: ConnectorTaskId) -> HeldCheckpoint | None:
         """The checkpoint on which ``task`` runs here."""
@@ -513,6 +515,20 @@ def _await_end(run: QueryRun, deadline: float) -> None:
     """Wait for the end of a run that is being stopped; when the grace is over, until it can have no effect any more."""
     run.ended.wait(max(0, deadline - time.monotonic()))
     run.fence.close()
+
+
+def _close_fences(runs: Sequence[QueryRun]) -> None:
+    """Let no effect of these runs begin, and wait for those that are under way, all together for a limited time."""
+    for run in runs:
+        run.fence.shut()
+    deadline = time.monotonic() + EFFECTS_END_MS / 1000
+    for run in runs:
+        if not run.fence.close(within_s=max(0, deadline - time.monotonic())):
+            log.error(
+                "%s: its last batch was being put in place and has not ended within %d ms; the next owner replays it",
+                run.task,
+                EFFECTS_END_MS,
+            )
 
 
 def _taken(run: QueryRun) -> TaskDied:
