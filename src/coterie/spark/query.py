@@ -14,7 +14,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
-from coterie.nouns.errors import UnreachableError, WorldError
+from coterie.nouns.errors import CoterieError, UnreachableError, WorldError
 from coterie.nouns.jobs import ConnectorTaskId
 from coterie.spark.bad_records.guarded import guarded
 from coterie.spark.bad_records.hidden import bad_rows, good_rows
@@ -73,8 +73,10 @@ class TaskQuery:
         self.is_server_away = False
         try:
             return self._begin_with(trigger)
-        except UnreachableError:
-            self.is_server_away = True
+        except BaseException as error:
+            self.is_server_away = isinstance(error, UnreachableError)
+            # No stop follows a start that was fenced.
+            self._close_sinks()
             raise
 
     def _begin_with(self, trigger: dict[str, Any]) -> StreamingQuery:
@@ -86,7 +88,9 @@ class TaskQuery:
             rows = guarded(rows, pipeline.transforms, pipeline.sink)
         writer = rows.writeStream.foreachBatch(self._effect).option("checkpointLocation", str(self.held.path))
         writer = writer.trigger(**trigger)
-        # A start that has lost its checkpoint meanwhile must not sweep away what the next owner stages.
+        # A start that was stopped or has lost its checkpoint meanwhile must not sweep away what the next owner stages.
+        if self.fence.closed:
+            raise FencedError
         if not self.taken:
             self._pipeline.sink.take_over(self._lineage, self.held.starts)
             if self._pipeline.queue is not None:
@@ -182,7 +186,7 @@ class TaskQuery:
             if self._query is not None and grace_ms > 0 and not self.fence.closed:
                 _end_at_boundary(self._query, self.held.path, lambda: self._is_over(deadline))
                 self._finish_batch(self._query, deadline)
-        except (FencedError, PySparkException, Py4JError, ConnectionError) as error:
+        except (CoterieError, PySparkException, Py4JError, OSError) as error:
             log.debug("%s: no graceful end: %s", self.task, error)
         finally:
             # An effect may compute the batch's rows in Spark, and waits for them: it is interrupted, then waited for.
