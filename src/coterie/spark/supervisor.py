@@ -364,7 +364,7 @@ class Supervisor:
                     log.exception("%s cannot be watched", run.task)
                     state = run.state
                     if isinstance(state, QueryRunning):
-                        run.fence.close()
+                        run.fence.shut()
                         died = TaskDied(task=run.task, trace=trace_of(error), is_held=True, can_restart=False)
                         self._move(run, state, QueryFailed(query=state.query), died)
 
@@ -440,8 +440,10 @@ class Supervisor:
             self._give_up(run, died)
 
     def _give_up(self, run: QueryRun, event: TaskDied) -> None:
-        """End a run by ourselves; reported before the query is stopped, which takes time: the fence is closed."""
-        run.fence.close()
+        """End a run by ourselves; reported before the query is stopped, which takes time. The thread of the watch does
+        not wait for an effect that is under way: the new owner is safe from it, and all other runs are to be watched.
+        """
+        run.fence.shut()
         with self._lock:
             match run.state:
                 case (

@@ -1,0 +1,49 @@
+"""What the supervisor's threads wait for: one task that hangs in a sink holds up no other."""
+
+import asyncio
+import threading
+from pathlib import Path
+
+import pytest
+
+from coterie.herder.seams import TaskProgressed
+from coterie.spark.checkpoint import take_over
+from coterie.spark.sinks.file_copies import Copy
+from tests.spark.conftest import Rig, rows_of, write_file
+
+pytestmark = [pytest.mark.spark, pytest.mark.asyncio(loop_scope="session"), pytest.mark.timeout(180)]
+
+
+async def test_a_task_that_is_taken_while_it_shows_a_batch_is_reported_at_once_and_the_others_are_watched(
+    rig: Rig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    neighbour = await rig.start(rig.config(tmp_path / "neighbour"), "watched")
+    in_effect, go_on = threading.Event(), threading.Event()
+    put_in_place = Copy.put_in_place
+
+    def slow(copy: Copy) -> None:
+        in_effect.set()
+        assert go_on.wait(120)
+        put_in_place(copy)
+
+    monkeypatch.setattr(Copy, "put_in_place", slow)
+    write_file(tmp_path / "long" / "in", "a.csv", [(1, 1.0, 1)])
+    long = await rig.start(rig.config(tmp_path / "long"), "long-effect")
+    try:
+        await rig.wait_until(in_effect.is_set)
+        monkeypatch.undo()
+        held = rig.spark_runtime.held(long.task)
+        assert held is not None
+        take_over(held.path.parent)
+        died = await rig.end_of(long.task)
+        assert not died.is_held
+        write_file(tmp_path / "neighbour" / "in", "a.csv", [(7, 1.0, 1)])
+        async with asyncio.timeout(60):
+            while not isinstance(event := await rig.runtime.next_event(), TaskProgressed) or not event.input_rows:
+                pass
+        assert event.task == neighbour.task
+        assert rows_of(tmp_path / "neighbour" / "out") == [7]
+        assert rows_of(tmp_path / "long" / "out") == [], "the effect was under way all the while"
+    finally:
+        go_on.set()
+    await rig.runtime.stop(neighbour.task, grace_ms=10_000)
