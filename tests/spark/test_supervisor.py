@@ -7,8 +7,13 @@ from pathlib import Path
 import pytest
 
 from coterie.herder.seams import TaskProgressed
+from coterie.nouns.errors import UnreachableError
+from coterie.nouns.jobs import ConnectorTaskId
 from coterie.spark.checkpoint import take_over
+from coterie.spark.seams import TaskLineage
 from coterie.spark.sinks.file_copies import Copy
+from coterie.spark.sinks.files import FileSink
+from coterie.spark.supervisor import RESTARTS_OF_CONNECTOR, STARTS_AT_ONCE
 from tests.spark.conftest import Rig, rows_of, write_file
 
 pytestmark = [pytest.mark.spark, pytest.mark.asyncio(loop_scope="session"), pytest.mark.timeout(180)]
@@ -47,3 +52,38 @@ async def test_a_task_that_is_taken_while_it_shows_a_batch_is_reported_at_once_a
     finally:
         go_on.set()
     await rig.runtime.stop(neighbour.task, grace_ms=10_000)
+
+
+async def test_tasks_that_wait_for_a_server_hold_up_no_start_of_another_connector(
+    rig: Rig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    attempts: list[ConnectorTaskId] = []
+    waiting: list[ConnectorTaskId] = []
+    go_on = threading.Event()
+    take_over_folder = FileSink.take_over
+
+    def away(sink: FileSink, lineage: TaskLineage, start: int) -> None:
+        if lineage.task.connector != "away":
+            take_over_folder(sink, lineage, start)
+            return
+        attempts.append(lineage.task)
+        if attempts.count(lineage.task) > 1:
+            waiting.append(lineage.task)
+            assert go_on.wait(120)
+        raise UnreachableError("the server is away")
+
+    monkeypatch.setattr(FileSink, "take_over", away)
+    count = STARTS_AT_ONCE + 2
+    config = rig.config(tmp_path / "away", tasks__max=str(count), errors__retry__timeout="-1")
+    tasks = [(await rig.start(config, "away", index)).task for index in range(count)]
+    try:
+        await rig.wait_until(lambda: len(waiting) >= STARTS_AT_ONCE)
+        write_file(tmp_path / "healthy" / "in", "a.csv", [(7, 1.0, 1)])
+        healthy = await asyncio.wait_for(rig.start(rig.config(tmp_path / "healthy"), "healthy"), 60)
+        await rig.wait_until(lambda: rows_of(tmp_path / "healthy" / "out") == [7])
+        assert len(waiting) == RESTARTS_OF_CONNECTOR
+        assert len(set(attempts)) == count
+        for task in [*tasks, healthy.task]:
+            await asyncio.wait_for(rig.runtime.stop(task, grace_ms=0), 60)
+    finally:
+        go_on.set()

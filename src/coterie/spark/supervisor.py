@@ -37,7 +37,7 @@ from pyspark.errors import PySparkException
 
 from coterie.herder.seams import TaskClosed, TaskDied, TaskHalted, TaskProgressed, TaskStart
 from coterie.nouns.errors import ConfigError, WorldError
-from coterie.nouns.jobs import ConnectorTaskId
+from coterie.nouns.jobs import ConnectorName, ConnectorTaskId
 from coterie.spark.checkpoint import HeldCheckpoint
 from coterie.spark.events import Events
 from coterie.spark.failures import sentence_of, trace_of
@@ -57,6 +57,11 @@ T = TypeVar("T")
 
 STARTS_AT_ONCE = 4
 """How many queries are started at the same time; more only take turns on the same two or four cores."""
+RESTARTS_AT_ONCE = 16
+"""How many queries are started again at the same time; each may wait a minute for a server that is away."""
+RESTARTS_OF_CONNECTOR = 4
+"""How many of them may be of one connector when its tasks wait for a server: the others leave threads to those whose
+server is back."""
 STOPS_AT_ONCE = 64
 """How many are stopped at the same time: each may hang in Spark for a while, and none may wait for another."""
 REPORTS_AT_ONCE = 4
@@ -147,8 +152,10 @@ class Supervisor:
         self._runs: list[QueryRun] = []
         """All runs that have not ended. A task has at most one run with a query."""
         self._watcher: threading.Thread | None = None
-        # Pools of their own: a start that blocks in a plug-in must delay neither a stop nor the report of a failure.
+        # Pools of their own: a start that blocks in a plug-in must delay neither a stop nor the report of a failure,
+        # and no start waits for a restart whose server is away.
         self._starts = ThreadPoolExecutor(STARTS_AT_ONCE, thread_name_prefix="coterie-start")
+        self._restarts = ThreadPoolExecutor(RESTARTS_AT_ONCE, thread_name_prefix="coterie-restart")
         self._stops = ThreadPoolExecutor(STOPS_AT_ONCE, thread_name_prefix="coterie-stop")
         self._reports = ThreadPoolExecutor(REPORTS_AT_ONCE, thread_name_prefix="coterie-report")
 
@@ -173,7 +180,7 @@ class Supervisor:
                 raise WorldError(f"Task {task} holds no checkpoint here to be restarted on")
             run, restarting = current[0], QueryRestarting(query=dead.query)
             run.state = restarting
-        await on_thread(self._starts, lambda: self._restart(run, restarting))
+        await on_thread(self._restarts, lambda: self._restart(run, restarting))
 
     async def stop(self, task: ConnectorTaskId, *, grace_ms: int) -> None:
         """See :meth:`coterie.herder.seams.TaskRuntime.stop`."""
@@ -226,11 +233,12 @@ class Supervisor:
         # The watcher uses the pools, so it ends first.
         if self._watcher is not None:
             self._watcher.join()
-        self._starts.shutdown(wait=False, cancel_futures=True)
+        for pool in (self._starts, self._restarts):
+            pool.shutdown(wait=False, cancel_futures=True)
 
     def join(self) -> None:
         """Wait for the threads; the session was closed, so that none of them waits for a query."""
-        for pool in (self._starts, self._stops, self._reports):
+        for pool in (self._starts, self._restarts, self._stops, self._reports):
             pool.shutdown(cancel_futures=True)
 
     # -- starts and stops, on threads ---------------------------------------------------------------------------------
@@ -383,8 +391,9 @@ class Supervisor:
             return
         if isinstance(state, QueryWaiting):
             restarting = QueryRestarting(query=query)
-            if time.monotonic() >= state.restarts_at and self._move(run, state, restarting):
-                self._starts.submit(self._restart, run, restarting)
+            is_due = time.monotonic() >= state.restarts_at and self._may_restart(run.task.connector)
+            if is_due and self._move(run, state, restarting):
+                self._restarts.submit(self._restart, run, restarting)
             return
         if (overdue := query.overdue()) is not None:
             # The herder then stops the task without grace, which ends what the batch runs in Spark.
@@ -404,6 +413,12 @@ class Supervisor:
             dead = QueryFailed(query=query)
             if self._move(run, state, dead):
                 self._reports.submit(self._report, run, dead)
+
+    def _may_restart(self, connector: ConnectorName) -> bool:
+        """Whether another waiting task of this connector may be started again now."""
+        with self._lock:
+            restarting = [run for run in self._runs if isinstance(run.state, QueryRestarting)]
+        return sum(run.task.connector == connector for run in restarting) < RESTARTS_OF_CONNECTOR
 
     def _report(self, run: QueryRun, dead: QueryFailed) -> None:
         """Report the cause of the query's failure."""
