@@ -54,5 +54,9 @@ def write_source_log(checkpoint: Path, lines: list[str]) -> None:
 def _write(path: Path, text: str) -> None:
     """:raises FileExistsError: when the checkpoint has such a file: it is not to be seeded."""
     path.parent.mkdir(exist_ok=True, parents=True)
-    with path.open("x") as file:
-        file.write(text)
+    if path.exists():
+        raise FileExistsError(path)
+    # A file that is there is whole. What a start that died has left begins with a dot, and is swept by the next one.
+    aside = path.with_name(f".{path.name}")
+    aside.write_text(text)
+    aside.rename(path)

@@ -1,5 +1,8 @@
 """Where Kafka partitions stand in a checkpoint, read and written as Spark does; without Spark."""
 
+import resource
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -24,6 +27,17 @@ def plan(checkpoint: Path, batch_id: int, positions: dict[str, int], *, commit: 
     for folder in ("offsets", "commits") if commit else ("offsets",):
         (checkpoint / folder).mkdir(exist_ok=True)
         (checkpoint / folder / str(batch_id)).write_text(f"v1\n{{}}\n{spark_offsets(positions)}")
+
+
+@contextmanager
+def full_disk() -> Iterator[None]:
+    """As on a full disk, a file of this process takes no byte more."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (0, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
 
 
 def test_a_part_is_written_and_parsed_again() -> None:
@@ -52,6 +66,16 @@ def test_a_planned_batch_counts_as_next_and_not_as_committed(tmp_path: Path) -> 
     assert planned_ranges(tmp_path, 0, PARTS) == {PARTS[0]: range(3, 5), PARTS[1]: range(4)}
     assert planned_ranges(tmp_path, 1, PARTS) == {PARTS[0]: range(5, 6), PARTS[1]: range(4, 4)}
     assert partitions_of(tmp_path) == {("a.b-c", 0), ("a.b-c", 1)}
+
+
+def test_moving_on_that_fails_on_a_full_disk_leaves_a_checkpoint_on_which_it_can_be_done_again(tmp_path: Path) -> None:
+    seed_offsets(tmp_path, {ZERO: 3, ONE: 0})
+    move_on(tmp_path, {ZERO: 9, ONE: 0})
+    with pytest.raises(OSError, match="File too large"), full_disk():
+        move_on(tmp_path, {ZERO: 11, ONE: 0})
+    assert next_offsets(tmp_path, PARTS) == {ZERO: 9, ONE: 0}
+    move_on(tmp_path, {ZERO: 11, ONE: 0})
+    assert committed_offsets(tmp_path, PARTS) == {ZERO: 11, ONE: 0}
 
 
 def test_moving_on_commits_a_batch_after_the_last_one_also_before_the_first(tmp_path: Path) -> None:
