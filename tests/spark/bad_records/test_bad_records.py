@@ -4,6 +4,7 @@ import base64
 import json
 from collections import Counter
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,10 +13,14 @@ import pytest
 
 from coterie.spark.bad_records.sifted import Divided, Sifter
 from coterie.spark.checkpoint import last_batch
+from coterie.spark.sinks import files as file_sink
+from coterie.spark.sinks.file_copies import Copy
+from coterie.spark.sinks.files import FileSink
 from coterie.spark.sinks.kafka_writer import StagedTransaction as KafkaTransaction
 from coterie.spark.sinks.postgres_writer import StagedTransaction
 from tests.spark.bad_records.sifting import RANDOMLY_BAD, good_and_bad, numbers, postgres_config
 from tests.spark.conftest import Rig, rows_of
+from tests.spark.sinks.file_owners import other_device
 from tests.spark.sinks.kafka_rows import records
 from tests.spark.sinks.postgres_server import PostgresServer
 from tests.spark.sources.kafka_topics import Kafka
@@ -25,6 +30,7 @@ pytestmark = [pytest.mark.spark, pytest.mark.asyncio(loop_scope="session"), pyte
 BAD = [b"", b'{"row": 1} trailing', b'{"row": "x"}', b"[1]", b'{"row": 1']
 BATCHES = 2
 ROWS = 80
+PER_BATCH = str(ROWS // BATCHES)
 
 
 @pytest.fixture
@@ -103,10 +109,15 @@ async def sift(
     rig: Rig, kafka: Kafka, server: PostgresServer, topic: str, deaths: Deaths
 ) -> tuple[list[int], list[int]]:
     """What both tables have when records that are bad by chance have all been read, over deaths."""
+    config = postgres_config(kafka, server, topic, max__offsets__per__trigger=PER_BATCH, **RANDOMLY_BAD)
+    await run_over_deaths(rig, kafka, topic, config)
+    return good_and_bad(server)
+
+
+async def run_over_deaths(rig: Rig, kafka: Kafka, topic: str, config: dict[str, str]) -> None:
+    """Read the batches of a topic; the owner dies twice in each."""
     kafka.create(topic, 1)
     kafka.produce_rows(topic, 1, each=ROWS)
-    limit = str(ROWS // BATCHES)
-    config = postgres_config(kafka, server, topic, max__offsets__per__trigger=limit, **RANDOMLY_BAD)
     assert await rig.runtime.validate(config, ()) == {}
     start = await rig.start(config, topic)
     held = rig.spark_runtime.held(start.task)
@@ -117,7 +128,6 @@ async def sift(
         await rig.runtime.restart(start.task)
     await rig.wait_until(lambda: last_batch(held.path / "commits") == BATCHES - 1)
     await rig.runtime.stop(start.task, grace_ms=10_000)
-    return good_and_bad(server)
 
 
 async def test_a_record_that_is_bad_by_chance_is_in_one_table_once_whenever_its_owner_dies(
@@ -153,31 +163,80 @@ async def test_the_same_record_is_lost_or_doubled_where_good_and_bad_rows_are_ev
     assert max(counts.values()) > 1, "nothing was doubled"
 
 
-async def test_bad_records_reach_a_folder_beside_any_sink_before_the_good_rows(
+class FileDeaths:
+    """Of each batch: the first owner dies before the decisive step, the second one between it and the moves."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.tries: Counter[str] = Counter()
+        put = Copy.put_in_place
+
+        def put_in_place(copy: Copy) -> None:
+            batch = copy._committed.name
+            self.tries[batch] += 1
+            if self.tries[batch] == 1:
+                raise ConnectionError("dies before the decisive step")
+            if self.tries[batch] == 2:
+                copy._decide()
+                raise ConnectionError("dies before the files are moved")
+            put(copy)
+
+        monkeypatch.setattr(Copy, "put_in_place", put_in_place)
+
+
+async def sift_files(rig: Rig, kafka: Kafka, topic: str, bad: Path, **keys: str) -> tuple[list[int], list[int]]:
+    """What both folders have when records that are bad by chance have all been read, over deaths."""
+    config = kafka.config(topic, errors__tolerance="all", errors__deadletterqueue__path=str(bad), **keys)
+    await run_over_deaths(rig, kafka, topic, config | RANDOMLY_BAD | {"max.offsets.per.trigger": PER_BATCH})
+    return rows_of(kafka.out / topic), numbers([letter["value"] for letter in letters_in(bad)])
+
+
+def letters_in(folder: Path) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = pyarrow.dataset.dataset(folder, format="parquet").to_table().to_pylist()
+    return found
+
+
+async def test_a_record_that_is_bad_by_chance_is_in_one_folder_once_whenever_its_owner_dies(
+    rig: Rig, kafka: Kafka, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    deaths = FileDeaths(monkeypatch)
+    good, bad = await sift_files(rig, kafka, "folders", tmp_path / "bad", **{"exactly.once.support": "required"})
+    assert deaths.tries == {str(batch): 3 for batch in range(BATCHES)}
+    assert len(good) > 10
+    assert len(bad) > 10
+    assert sorted(good + bad) == list(range(ROWS))
+
+
+async def test_the_same_record_is_lost_or_doubled_where_folders_are_written_by_two_steps(
+    rig: Rig, kafka: Kafka, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A mutant: the folder of bad records has copies of its own."""
+    monkeypatch.setattr(FileSink, "holds", ())
+    monkeypatch.setattr(file_sink, "_folder", lambda config, make=file_sink._folder: replace(make(config), bad=None))
+    FileDeaths(monkeypatch)
+    good, bad = await sift_files(rig, kafka, "two-folders", tmp_path / "bad")
+    counts = Counter(good + bad)
+    assert set(range(ROWS)) - set(counts), "nothing was lost"
+    assert max(counts.values()) > 1, "nothing was doubled"
+
+
+async def test_bad_records_reach_a_folder_with_their_bytes_and_what_is_wrong(
     rig: Rig, kafka: Kafka, tmp_path: Path
 ) -> None:
     kafka.create("to-folder", 1)
-    kafka.produce_rows("to-folder", 1, each=100)
+    kafka.produce_rows("to-folder", 1, each=10)
     kafka.produce("to-folder", 0, BAD)
-    config = kafka.config(
-        "to-folder", errors__tolerance="all", errors__deadletterqueue__path=str(tmp_path / "bad"), **RANDOMLY_BAD
-    )
+    config = kafka.config("to-folder", errors__tolerance="all", errors__deadletterqueue__path=str(tmp_path / "bad"))
     assert await rig.runtime.validate(config, ()) == {}
     start = await rig.start(config, "to-folder")
     held = rig.spark_runtime.held(start.task)
     assert held is not None
     await rig.wait_until(lambda: last_batch(held.path / "commits") is not None)
-    kafka.produce_rows("to-folder", 1, each=1)
-    await rig.wait_until(lambda: (last_batch(held.path / "commits") or 0) >= 1)
     await rig.runtime.stop(start.task, grace_ms=10_000)
-    letters: list[dict[str, Any]] = pyarrow.dataset.dataset(tmp_path / "bad", format="parquet").to_table().to_pylist()
-    broken = [letter for letter in letters if letter["stage"] == "VALUE_CONVERTER"]
-    assert sorted(letter["value"] for letter in broken) == sorted(BAD)
-    assert broken[0]["headers"] == [{"key": "h", "value": b"1"}]
-    chance = numbers([letter["value"] for letter in letters if letter["stage"] == "TRANSFORMATION"])
-    good = rows_of(kafka.out / "to-folder")
-    assert sorted(good + chance) == list(range(101))
-    assert len(chance) > 20
+    letters = letters_in(tmp_path / "bad")
+    assert sorted(letter["value"] for letter in letters) == sorted(BAD)
+    assert {letter["stage"] for letter in letters} == {"VALUE_CONVERTER"}
+    assert letters[0]["headers"] == [{"key": "h", "value": b"1"}]
+    assert rows_of(kafka.out / "to-folder") == list(range(10))
 
 
 async def test_bad_records_reach_a_topic_with_connects_headers_once_over_a_replay(rig: Rig, kafka: Kafka) -> None:
@@ -311,7 +370,13 @@ async def test_each_wrong_key_is_named(rig: Rig, kafka: Kafka, server: PostgresS
         (files, {f"{queue}topic.name": "wrong-errors"}, f"{queue}topic.name", "one of the topics"),
         (files, {f"{queue}topic.name": "wrong errors"}, f"{queue}topic.name", "Must be the name of a topic"),
         (files, {f"{queue}topic.replication.factor": "0"}, f"{queue}topic.replication.factor", "at least 1"),
-        (files, {"exactly.once.support": "required", f"{queue}path": "/bad"}, "exactly.once.support", "bad records"),
+        (
+            table,
+            {"exactly.once.support": "required", f"{queue}table": "", f"{queue}path": "/bad"},
+            "exactly.once.support",
+            "bad records",
+        ),
+        (files, {f"{queue}path": f"{other_device(tmp_path)}/bad"}, f"{queue}path", "is on another device than"),
         (files, {f"{queue}path": files["path"]}, f"{queue}path", "Readers of the sink's folder"),
         (files, {f"{queue}path": files["path"] + "/bad"}, f"{queue}path", "Readers of the sink's folder"),
         (table, {f"{queue}table": "nowhere.bad"}, f"{queue}table", "has no schema nowhere"),

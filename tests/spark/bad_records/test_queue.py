@@ -12,7 +12,7 @@ def test_a_retired_lineage_is_retired_in_the_folder_of_bad_records_where_there_i
     folder.take_over(LINEAGE)
     copy = folder.copy(LINEAGE, 0)
     copy.begin()
-    copy.out.mkdir(parents=True, exist_ok=True)
+    copy.good.folder.mkdir(parents=True, exist_ok=True)
     copy.put_in_place()
     path = {"errors.deadletterqueue.path": str(tmp_path / "bad")}
     for config in ({}, path, {"errors.tolerance": "all"}):

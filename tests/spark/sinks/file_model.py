@@ -2,7 +2,9 @@
 
 Starts of one task, each a process that may stand still for ever after any step, run two batches. A batch has two rows;
 a copy of it has two files, and every start puts the rows into them in another order, as Spark may: files of two copies
-of a batch do not go together. ``visit`` goes through every state that any order of steps can reach.
+of a batch do not go together. The same holds where bad records go to a folder: one file has the row that is good in the
+evaluation of that start, the other file the row that is bad. ``visit`` goes through every state that any order of steps
+can reach.
 """
 
 from collections import Counter
@@ -34,6 +36,8 @@ class Fault(Enum):
     MARKS_GO_WITH_THE_NEXT_BATCH = auto()
     RETIRED_NAME_IS_FREE = auto()
     """No plain file takes the place of a retired lineage's folder."""
+    GOOD_AND_BAD_ROWS_BY_TWO_STEPS = auto()
+    """Each of the two files is put where readers look by a step of its own, unless one of that number stands there."""
 
 
 class At(Enum):
@@ -47,6 +51,7 @@ class At(Enum):
     WRITE_SECOND = auto()
     LOOK_AT_MARK = auto()
     RENAME = auto()
+    RENAME_SECOND = auto()
     LIST = auto()
     MOVE = auto()
     COMMIT = auto()
@@ -141,7 +146,12 @@ def step(world: World, number: int, fault: Fault) -> Iterator[World]:
             is_whole = copy is not None and (copy.has_mark or fault is Fault.NO_LOOK_AT_THE_MARK)
             yield goes(world, number, At.RENAME) if is_whole else fenced(world, number)
         case At.RENAME:
-            yield rename(world, number, fault)
+            if fault is Fault.GOOD_AND_BAD_ROWS_BY_TWO_STEPS:
+                yield show_alone(world, number, 1, At.RENAME_SECOND)
+            else:
+                yield rename(world, number, fault)
+        case At.RENAME_SECOND:
+            yield show_alone(world, number, 0, At.COMMIT)
         case At.LIST | At.MOVE:
             yield move(world, number, fault)
         case At.COMMIT:
@@ -199,6 +209,14 @@ def rename(world: World, number: int, fault: Fault) -> World:
         decided = tuple(copy.files if batch == me.batch else left for batch, left in enumerate(world.decided))
         without = replace(without, decided=decided)
     return goes(without, number, At.COMMIT if fault is Fault.COMMIT_BEFORE_THE_MOVE else At.LIST)
+
+
+def show_alone(world: World, number: int, which: int, after: At) -> World:
+    """One of the two steps of :attr:`Fault.GOOD_AND_BAD_ROWS_BY_TWO_STEPS`."""
+    me = world.starts[number]
+    stands = any(batch == me.batch and file[0] == which for batch, file in world.out)
+    out = world.out if stands else tuple(sorted([*world.out, (me.batch, (which, number))]))
+    return goes(replace(world, out=out), number, after)
 
 
 def fenced(world: World, number: int) -> World:

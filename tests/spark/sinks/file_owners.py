@@ -1,7 +1,7 @@
 """Owners of one task that write its batches into a sink's folder, without Spark: rows are lines of small files.
 
 Every owner puts the rows of a batch into its files in another order, as Spark may: files of two copies of a batch do
-not go together.
+not go together. In a folder with a folder of bad records each owner takes other rows of a batch for bad ones.
 """
 
 import random
@@ -19,17 +19,35 @@ LINEAGE = TaskLineage(task=TASK, lineage="l")
 FILES = 3
 
 
-def folder_at(path: Path, *columns: str) -> SinkFolder:
-    return SinkFolder(path=path, layout=Layout(format="json", partition_columns=columns))
+def folder_at(path: Path, *columns: str, bad: Path | None = None) -> SinkFolder:
+    """``bad`` is where bad records go."""
+    return SinkFolder(
+        path=path,
+        layout=Layout(format="json", partition_columns=columns),
+        bad=None
+        if bad is None
+        else SinkFolder(path=bad, layout=Layout(format="json", partition_columns=()), key="bad"),
+    )
+
+
+def other_device(than: Path) -> Path:
+    """A folder on another device."""
+    shared = Path("/dev/shm")
+    return shared if shared.stat().st_dev != than.stat().st_dev else Path("/proc")
 
 
 def write(copy: Copy, lines: list[str], rng: random.Random) -> None:
     """Some files in two folders, none without lines. A writer whose folder was removed makes it again."""
     rng.shuffle(lines)
+    if copy.folder.bad is not None and lines:
+        bad = [lines.pop() for _ in range(rng.randrange(1, 4))]
+        copy.bad.folder.mkdir(parents=True, exist_ok=True)
+        for number, line in enumerate(bad):
+            (copy.bad.folder / copy.bad.name(number, ".json")).write_text(f"{line}\n")
     for number in range(FILES if lines else 0):
-        there = copy.out / f"p={number % 2}"
+        there = copy.good.folder / f"p={number % 2}"
         there.mkdir(parents=True, exist_ok=True)
-        (there / copy.name(number, ".json")).write_text("".join(f"{line}\n" for line in lines[number::FILES]))
+        (there / copy.good.name(number, ".json")).write_text("".join(f"{line}\n" for line in lines[number::FILES]))
 
 
 def rows_of_batch(number: int) -> list[str]:
@@ -117,6 +135,8 @@ class Owners:
         """Readers see each row of a committed batch, and no row twice."""
         wanted = {row for batch in range(self.checkpoint.committed + 1) for row in rows_of_batch(batch)}
         seen = visible(self.folder.path)
+        if self.folder.bad is not None:
+            seen += visible(self.folder.bad.path)
         lost, doubled = sorted(wanted - seen.keys()), sorted(row for row, count in seen.items() if count > 1)
         if lost or doubled:
             raise AssertionError(f"lost {lost}, doubled {doubled}")

@@ -1,5 +1,7 @@
 """Batches in a sink's folder: each is shown once, whatever stops where; what is left half done is finished or swept."""
 
+import contextlib
+import errno
 import json
 import os
 import random
@@ -17,20 +19,23 @@ from coterie.spark.seams import TaskLineage
 from coterie.spark.sinks.file_copies import Copy, SinkFolder
 from tests.spark.generations.stepped import Stage, install
 from tests.spark.sinks.file_killed import POINTS
-from tests.spark.sinks.file_owners import LINEAGE, TASK, Owners, folder_at, visible
+from tests.spark.sinks.file_owners import LINEAGE, TASK, Owners, folder_at, other_device, visible
 
 ROOT = Path(__file__).parents[3]
 
 
-def staged(folder: SinkFolder, text: str, batch_id: int = 0) -> Copy:
+def staged(folder: SinkFolder, text: str, batch_id: int = 0, bad: str = "") -> Copy:
     copy = folder.copy(LINEAGE, batch_id)
     copy.begin()
+    if bad:
+        copy.bad.folder.mkdir()
+        (copy.bad.folder / copy.bad.name(0, ".json")).write_text(bad)
     return written(copy, text)
 
 
 def written(copy: Copy, text: str) -> Copy:
-    copy.out.mkdir(parents=True, exist_ok=True)
-    (copy.out / copy.name(0, ".json")).write_text(text)
+    copy.good.folder.mkdir(parents=True, exist_ok=True)
+    (copy.good.folder / copy.good.name(0, ".json")).write_text(text)
     return copy
 
 
@@ -90,8 +95,8 @@ def test_taking_over_leaves_the_copies_of_other_tasks_and_lives(tmp_path: Path) 
 def test_a_take_over_moves_out_what_an_owner_has_left_half_way(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = folder_at(tmp_path / "out", "p")
     copy = staged(folder, "one")
-    (copy.out / "p=1").mkdir()
-    (copy.out / "p=1" / copy.name(1, ".json")).write_text("two")
+    (copy.good.folder / "p=1").mkdir()
+    (copy.good.folder / "p=1" / copy.good.name(1, ".json")).write_text("two")
     with monkeypatch.context() as patch:
         patch.setattr(SinkFolder, "move_out", lambda *_: None)
         copy.put_in_place()
@@ -112,6 +117,72 @@ def test_a_retired_lineage_takes_no_batch_any_more(tmp_path: Path) -> None:
         with pytest.raises(FencedError):
             copy.put_in_place()
     assert visible(tmp_path / "out") == {"one": 1}
+
+
+# -- bad records ------------------------------------------------------------------------------------------------------
+
+
+def test_good_and_bad_rows_of_a_batch_are_those_of_one_copy(tmp_path: Path) -> None:
+    """The second owner takes other rows for bad ones: by two steps a row would be in both places, another in none."""
+    folder = folder_at(tmp_path / "out", bad=tmp_path / "bad")
+    first, second = staged(folder, "a", bad="b"), staged(folder, "b", bad="a")
+    for copy in (second, first):
+        copy.put_in_place()
+        copy.drop()
+    assert visible(tmp_path / "out") == {"b": 1}
+    assert {path.name: path.read_text() for path in (tmp_path / "bad").iterdir()} == {"my%2Fc-2-l-0-bad-0.json": "a"}
+    assert os.listdir(folder.committed(LINEAGE) / "0") == ["mark"]
+
+
+@pytest.mark.parametrize("later", ["other", None])
+def test_bad_records_go_where_their_copy_was_written_for_though_a_later_config_names_another_place(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, later: str | None
+) -> None:
+    copy = staged(folder_at(tmp_path / "out", bad=tmp_path / "bad"), "a", bad="b")
+    with monkeypatch.context() as patch:
+        patch.setattr(SinkFolder, "move_out", lambda *_: None)
+        copy.put_in_place()
+    assert visible(tmp_path / "out").total() == 0
+    folder = folder_at(tmp_path / "out", bad=None if later is None else tmp_path / later)
+    folder.take_over(LINEAGE)
+    assert visible(tmp_path / "out") == {"a": 1}
+    assert visible(tmp_path / "bad") == {"b": 1}
+    again = folder.copy(LINEAGE, 0)
+    assert again.is_decided
+    again.put_in_place()
+    if later is not None:
+        assert os.listdir(tmp_path / later) == []
+    folder.retire([LINEAGE])
+    assert folder.committed(LINEAGE).is_file()
+
+
+def test_bad_records_in_the_folder_of_the_good_ones_replace_none_of_them(tmp_path: Path) -> None:
+    """Validation refuses that; a symbolic link made later shows it nothing."""
+    (tmp_path / "out").mkdir()
+    (tmp_path / "bad").symlink_to(tmp_path / "out")
+    staged(folder_at(tmp_path / "out", bad=tmp_path / "bad"), "a", bad="b").put_in_place()
+    assert visible(tmp_path / "out") == {"a": 1, "b": 1}
+
+
+def test_a_batch_whose_bad_records_cannot_be_moved_is_not_in_place(tmp_path: Path) -> None:
+    """The batch must not be committed to the checkpoint. It is moved as soon as the folder can be made again."""
+    folder = folder_at(tmp_path / "out", bad=tmp_path / "in" / "bad")
+    copy = staged(folder, "a", bad="b")
+    shutil.rmtree(tmp_path / "in")
+    (tmp_path / "in").write_text("")
+    with pytest.raises(OSError, match=r"at sink\.path=.*/out and bad=.*/in/bad: Not a directory"):
+        copy.put_in_place()
+    (tmp_path / "in").unlink()
+    folder.take_over(LINEAGE)
+    assert visible(tmp_path / "in" / "bad") == {"b": 1}
+
+
+def test_a_folder_of_bad_records_on_another_device_is_refused(tmp_path: Path) -> None:
+    device = other_device(tmp_path)
+    folder = folder_at(tmp_path / "out", bad=device / "coterie-no-such-folder")
+    with pytest.raises(WorldError, match=f"^bad={device}/coterie-no-such-folder is on another device than"):
+        folder.take_over(LINEAGE)
+    assert not (device / "coterie-no-such-folder").exists()
 
 
 # -- what does not go together ----------------------------------------------------------------------------------------
@@ -197,7 +268,8 @@ def test_two_connectors_of_before_that_share_a_folder_can_both_finish_their_last
 def play(path: Path, seed: int, patch: pytest.MonkeyPatch) -> None:
     """Owners that start, freeze, die and come back; then one that finishes, and the end of the generation."""
     rng = random.Random(seed)
-    owners = Owners(folder_at(path / "out", "p"), rng, batches=6)
+    bad = path / "bad" if seed % 4 > 1 else None
+    owners = Owners(folder_at(path / "out", "p", bad=bad), rng, batches=6)
     stage = Stage(rng, kill=0.004, freeze=0.02)
     install(patch, stage)
     names = iter(range(10_000))
@@ -232,7 +304,18 @@ def test_no_row_is_lost_or_doubled(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 
 
 def put_unmarked_copies_in_place(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(Path, "exists", lambda path: path.name == "mark" or os.path.exists(path))
+    def decide(copy: Copy) -> None:
+        if copy.is_decided:
+            return
+        with contextlib.suppress(FileExistsError):
+            copy._committed.parent.mkdir()
+        try:
+            os.rename(copy.staged, copy._committed)
+        except OSError as error:
+            if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
+                raise
+
+    patch.setattr(Copy, "_decide", decide)
 
 
 def commit_before_files_are_moved(patch: pytest.MonkeyPatch) -> None:

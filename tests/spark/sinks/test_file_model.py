@@ -27,6 +27,7 @@ def test_no_order_of_the_steps_of_three_owners_loses_or_doubles_a_row() -> None:
         (Fault.COMMIT_BEFORE_THE_MOVE, "lost"),
         (Fault.MARKS_GO_WITH_THE_NEXT_BATCH, "doubled"),
         (Fault.RETIRED_NAME_IS_FREE, "doubled"),
+        (Fault.GOOD_AND_BAD_ROWS_BY_TWO_STEPS, "doubled"),
     ],
 )
 def test_a_careless_recipe_is_found(fault: Fault, finding: str) -> None:

@@ -5,7 +5,7 @@ import json
 from collections.abc import Callable
 
 import pyarrow as pa
-from pyspark.sql import Column
+from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.types import (
     BinaryType,
@@ -18,6 +18,7 @@ from pyspark.sql.types import (
 )
 
 from coterie.nouns.jobs import ConnectorTaskId
+from coterie.spark.bad_records.hidden import RECORD
 from coterie.spark.record import HEADERS_TYPE
 
 EXCEPTION = "org.apache.kafka.connect.errors.DataException"
@@ -58,6 +59,23 @@ def letters(bad: pa.RecordBatch, task: ConnectorTaskId) -> pa.RecordBatch:
         "exception_message": bad.column("message"),
     }
     return pa.record_batch([columns[name] for name in ROW.names], names=ROW.names)
+
+
+def file_letters(bad: DataFrame, task: ConnectorTaskId) -> DataFrame:
+    """Bad rows of ``task`` as the columns of :data:`ROW`, with the headers as they are."""
+    record = [F.col(name) for name in RECORD.names if name not in ("key", "value", "headers")]
+    return bad.select(
+        F.lit(str(task.connector)).alias("connector"),
+        F.lit(task.task).alias("task"),
+        *record,
+        "key",
+        "value",
+        "headers",
+        "stage",
+        "class_name",
+        F.lit(EXCEPTION).alias("exception_class_name"),
+        F.col("message").alias("exception_message"),
+    )
 
 
 def _headers(headers: list[dict[str, object]] | None) -> str | None:

@@ -7,14 +7,12 @@ that are in place, so that a replayed batch is there once; but the good and the 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from pathlib import Path
 
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from coterie.nouns.errors import ConfigError, UnreachableError, WorldError
 from coterie.nouns.jobs import ConnectorTaskId
-from coterie.spark.bad_records.hidden import RECORD
 from coterie.spark.bad_records.keys import (
     PATH,
     TABLE,
@@ -26,12 +24,12 @@ from coterie.spark.bad_records.keys import (
     ToTopic,
     tolerance_of,
 )
-from coterie.spark.bad_records.letters import EXCEPTION, record_parts
+from coterie.spark.bad_records.letters import file_letters, record_parts
 from coterie.spark.converters import Format
 from coterie.spark.end_config import SINK, EndConfig
 from coterie.spark.fence import FencedError
 from coterie.spark.seams import Batch, Sink, Staged, TaskLineage
-from coterie.spark.sinks.files import FileSink
+from coterie.spark.sinks.files import FileSink, bad_folder
 from coterie.spark.sinks.kafka import KafkaSink
 from coterie.spark.sinks.kafka_target import OVERRIDE
 
@@ -85,7 +83,7 @@ def queue_of(letters: DeadLetters, config: Mapping[str, str], worker: Mapping[st
         case Dropped():
             return None
         case ToFolder(path=path):
-            return DeadLetterQueue(PATH, FileSink.of(_folder_end(path)), _file_rows)
+            return DeadLetterQueue(PATH, FileSink(folder=bad_folder(path), rotation=None, options={}), file_letters)
         case ToTopic(has_context=has_context):
             sink = KafkaSink.of(_topic_end(letters, config, worker))
             return DeadLetterQueue(TOPIC, sink, lambda bad, task: _records(bad, task, has_context=has_context))
@@ -96,14 +94,13 @@ def queue_of(letters: DeadLetters, config: Mapping[str, str], worker: Mapping[st
 
 
 def retire(config: Mapping[str, str], lineages: Sequence[TaskLineage]) -> None:
-    """See :meth:`Sink.retire`; for the folder of bad records that ``config`` names, if it names one."""
+    """See :meth:`Sink.retire`; for the folder of bad records that ``config`` names, if it names one.
+
+    A file sink has its marks of bad records in its own work folder, and none here.
+    """
     tolerance = tolerance_of(config)
     if tolerance is not None and isinstance(tolerance.letters, ToFolder):
-        FileSink.retire(_folder_end(tolerance.letters.path), lineages)
-
-
-def _folder_end(path: Path) -> EndConfig:
-    return EndConfig(config={"format": "parquet", "path": str(path)}, prefix=SINK, is_prefix_optional=True)
+        bad_folder(tolerance.letters.path).retire(lineages)
 
 
 def _topic_end(letters: ToTopic, config: Mapping[str, str], worker: Mapping[str, str]) -> EndConfig:
@@ -128,20 +125,3 @@ def _topic_end(letters: ToTopic, config: Mapping[str, str], worker: Mapping[str,
 def _records(bad: DataFrame, task: ConnectorTaskId, *, has_context: bool) -> DataFrame:
     parts = record_parts(F.col, task, has_context=has_context)
     return bad.select(*(column.alias(name) for name, column in parts.items()))
-
-
-def _file_rows(bad: DataFrame, task: ConnectorTaskId) -> DataFrame:
-    """A bad row as the columns of a dead letter in a file: those of a table, with the headers as they are."""
-    record = [F.col(name) for name in RECORD.names if name not in ("key", "value", "headers")]
-    return bad.select(
-        F.lit(str(task.connector)).alias("connector"),
-        F.lit(task.task).alias("task"),
-        *record,
-        "key",
-        "value",
-        "headers",
-        "stage",
-        "class_name",
-        F.lit(EXCEPTION).alias("exception_class_name"),
-        F.col("message").alias("exception_message"),
-    )

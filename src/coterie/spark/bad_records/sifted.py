@@ -99,6 +99,13 @@ class Sifter:
         """Of the last evaluation."""
         return self._counted or (Tally() if self._last is None else self._last.tally)
 
+    @contextmanager
+    def kept(self) -> Iterator[DataFrame]:
+        """All rows, with the column ``BAD``, evaluated once: see :func:`kept`."""
+        with kept(self._classified) as rows:
+            self._counted = tally_of(rows)
+            yield rows
+
     def observed(self) -> DataFrame:
         """All rows, with the column ``BAD``, for a sink that writes both kinds by one plan of Spark; that sink calls
         :meth:`count` once it has run the plan."""

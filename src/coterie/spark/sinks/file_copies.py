@@ -7,7 +7,7 @@ Theory of operation. Readers look at ``PATH``, which holds final files only: all
 | name | what it is |
 |---|---|
 | ``layout.json`` | format and partition columns of the folder, put there by the first task that writes to it |
-| ``staged/<task>-<lineage>-<unique>/`` | a copy that is being written: a ``mark``, and files in ``out/`` |
+| ``staged/<task>-<lineage>-<unique>/`` | a copy that is being written: a ``mark``, files in ``out/``, and in ``bad/`` |
 | ``committed/<task>-<lineage>/<batch>/`` | the copy of a batch that counts |
 
 1. A task stages a copy: files under their final names, and a mark.
@@ -22,6 +22,10 @@ or a committed copy, of which the take-over and the replay move the rest. Marks 
 time finds the mark of its batch. When the generation of the checkpoints is retired, a plain file takes the place of the
 lineage's folder, and refuses every rename into it.
 
+Where bad records go to a folder too, their files are in ``bad/`` of the same copy, and are moved to that folder after
+the same decisive step: so one evaluation of the batch fixes which records are good and which are bad. The mark states
+the folder, so that an owner with another config moves them to where the copy was written for.
+
 A checkpoint from before generations has put each batch, as a folder, at ``PATH/<connector>/<task>-<lineage>/<batch>/``.
 Its last batch goes the same way, since a copy may stand there already.
 """
@@ -33,7 +37,7 @@ import shutil
 import uuid
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from coterie.nouns.errors import WorldError
@@ -44,6 +48,7 @@ from coterie.spark.seams import TaskLineage
 
 MARK = "mark"
 OUT = "out"
+BAD = "bad"
 STAGED = "staged"
 COMMITTED = "committed"
 LAYOUT = "layout.json"
@@ -73,6 +78,10 @@ class SinkFolder:
 
     path: Path
     layout: Layout
+    key: str = field(default="sink.path", compare=False)
+    """The key that names the folder; errors name it."""
+    bad: "SinkFolder | None" = None
+    """Where the files of bad records go, if the copies of this folder hold them."""
 
     @property
     def work(self) -> Path:
@@ -126,15 +135,19 @@ class SinkFolder:
             (self.work / COMMITTED).mkdir(exist_ok=True)
         except OSError as error:
             # Not a refusal: the next start may find the folder in order.
-            raise OSError(error.errno, f"Nothing can be written to sink.path={self.path}: {error.strerror}") from None
+            raise OSError(error.errno, f"Nothing can be written to {self.key}={self.path}: {error.strerror}") from None
+        if self.bad is not None:
+            if sentence := self.bad_misfit():
+                raise WorldError(f"{self.bad.key}={sentence}")
+            self.bad.prepare()
         if is_former:
             return
         if sentence := self.misfit():
-            raise WorldError(sentence)
+            raise WorldError(f"{self.key}={sentence}")
         if not (self.work / LAYOUT).exists():
             stated = {"format": self.layout.format, "partition_columns": self.layout.partition_columns}
             if not put_first(self.work / LAYOUT, json.dumps(stated)) and (sentence := self.misfit()):
-                raise WorldError(sentence)
+                raise WorldError(f"{self.key}={sentence}")
 
     def misfit(self) -> str | None:
         """Why the folder, as far as it is there, cannot be used as it is asked for: a sentence, or None."""
@@ -154,6 +167,17 @@ class SinkFolder:
             f"{self.path} holds {layout}, and readers could not read {self.layout} beside them: name another folder "
             f"({self.work / LAYOUT} says so)"
         )
+
+    def bad_misfit(self) -> str | None:
+        """Why the folder of bad records cannot be used together with this one: a sentence, or None."""
+        if self.bad is None:
+            return None
+        if _device(self.bad.path) != _device(self.path.parent):
+            return (
+                f"{self.bad.path} is on another device than {self.work}, from where the files of bad records are "
+                f"renamed after the step that fixes good and bad rows. Name a folder on the device of {self.path}"
+            )
+        return self.bad.misfit()
 
     def copy(self, lineage: TaskLineage, batch_id: int) -> "Copy":
         """A copy of a batch, to be staged."""
@@ -179,19 +203,32 @@ class SinkFolder:
         return self.path / safe_name(task.connector) / f"{task.task}-{lineage.lineage}"
 
     def move_out(self, committed: Path) -> None:
-        """Move the files of a committed copy to where readers look, until only the mark is left."""
-        out = committed / OUT
-        while files := list(_files(out)):
-            for file in files:
-                there = self.path / file.relative_to(out)
-                there.parent.mkdir(parents=True, exist_ok=True)
-                # Another owner has moved it, and the lineage may be retired since; or a folder was removed just now:
-                # the next look makes it again.
-                with suppress(FileNotFoundError, NotADirectoryError):
-                    os.rename(file, there)
-        for folder, _, _ in os.walk(out, topdown=False):
-            with suppress(OSError):  # Another owner removes it too.
-                os.rmdir(folder)
+        """Move the files of a committed copy to where readers look, until only the mark is left.
+
+        :raises OSError: when a file cannot be moved.
+        """
+        _move(committed / OUT, self.path)
+        if not (committed / BAD).is_dir():
+            return
+        try:
+            to = Path((committed / MARK).read_text())
+        except (FileNotFoundError, NotADirectoryError):
+            return  # Another owner has moved all, and the lineage is retired since.
+        _move(committed / BAD, to)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Files:
+    """The files of a copy that are to lie in one folder of readers."""
+
+    folder: Path
+    """Where they are written: as they are to lie for readers."""
+    prefix: str
+    """How their names begin."""
+
+    def name(self, number: int, suffix: str) -> str:
+        """The final name of one of them."""
+        return f"{self.prefix}-{number}{suffix}"
 
 
 class Copy:
@@ -199,15 +236,12 @@ class Copy:
 
     def __init__(self, folder: SinkFolder, lineage: TaskLineage, batch_id: int) -> None:
         self.folder = folder
-        self._name = f"{_key(lineage)}-{batch_id}"
         self._committed = folder.committed(lineage) / str(batch_id)
         self.staged = folder.staged / f"{_key(lineage)}-{uuid.uuid4().hex}"
-        self.out = self.staged / OUT
-        """Where the files are written: as they are to lie for readers, named by :meth:`name`."""
-
-    def name(self, number: int, suffix: str) -> str:
-        """The final name of one of the copy's files."""
-        return f"{self._name}-{number}{suffix}"
+        name = f"{_key(lineage)}-{batch_id}"
+        self.good = Files(folder=self.staged / OUT, prefix=name)
+        self.bad = Files(folder=self.staged / BAD, prefix=f"{name}-bad")
+        """The bad records, for a folder that has :attr:`SinkFolder.bad`. Even in one folder their names are others."""
 
     @property
     def is_decided(self) -> bool:
@@ -224,8 +258,9 @@ class Copy:
         self._prepare()
         self.staged.mkdir()
         try:
-            (self.staged / MARK).touch()
-            self.out.mkdir()
+            bad = self.folder.bad
+            (self.staged / MARK).write_text("" if bad is None else str(bad.path))
+            self.good.folder.mkdir()
         except FileNotFoundError as error:
             raise FencedError from error
 
@@ -267,7 +302,8 @@ class Copy:
         self.folder.move_out(self._committed)
 
     def _failed(self, error: OSError) -> OSError:
-        sentence = f"A batch could not be put in place at sink.path={self.folder.path}: {error.strerror}"
+        named = [f"{folder.key}={folder.path}" for folder in (self.folder, self.folder.bad) if folder is not None]
+        sentence = f"A batch could not be put in place at {' and '.join(named)}: {error.strerror}"
         return OSError(error.errno, sentence)
 
     def _prepare(self) -> None:
@@ -292,14 +328,14 @@ class FormerCopy(Copy):
     def _decide(self) -> None:
         if self.is_decided:
             return
-        has_files = any(_files(self.out))
+        has_files = any(_files(self.good.folder))
         # After the look: a swept copy must not be taken for a batch without rows.
         if not self.is_whole:
             raise FencedError
         if not has_files:
             return
         try:
-            os.rename(self.out, self._committed)
+            os.rename(self.good.folder, self._committed)
         except OSError as error:
             if error.errno not in _STANDS:
                 raise
@@ -324,3 +360,25 @@ def _last(committed: Path) -> Path | None:
 def _files(folder: Path) -> Iterator[Path]:
     for parent, _, names in os.walk(folder):
         yield from (Path(parent, name) for name in names)
+
+
+def _move(files_of: Path, to: Path) -> None:
+    """Move all files in a folder of a committed copy, and remove the folder."""
+    while files := list(_files(files_of)):
+        for file in files:
+            there = to / file.relative_to(files_of)
+            there.parent.mkdir(parents=True, exist_ok=True)
+            # Another owner has moved it, and the lineage may be retired since; or a folder was removed just now:
+            # the next look makes it again.
+            with suppress(FileNotFoundError, NotADirectoryError):
+                os.rename(file, there)
+    for folder, _, _ in os.walk(files_of, topdown=False):
+        with suppress(OSError):  # Another owner removes it too.
+            os.rmdir(folder)
+
+
+def _device(path: Path) -> int:
+    """The device of a folder, or that on which it would be made."""
+    while not path.exists():
+        path = path.parent
+    return path.stat().st_dev

@@ -39,7 +39,7 @@ from pyspark.sql.types import (
 from coterie.nouns.errors import WorldError
 from coterie.spark.arrow import pieces
 from coterie.spark.seams import Batch
-from coterie.spark.sinks.file_copies import Copy
+from coterie.spark.sinks.file_copies import Files
 
 FORMATS = ("csv", "json", "orc", "parquet")
 
@@ -81,8 +81,8 @@ _NAMED_ALIKE: tuple[type[DataType], ...] = (
 """Types of partition columns whose values Arrow writes into names as Spark does."""
 
 
-def write(batch: Batch, copy: Copy, *, format_: str, columns: Sequence[str], options: Mapping[str, str]) -> None:
-    """Write the rows of ``batch`` into ``copy``; without rows no file is written.
+def write(batch: Batch, files: Files, *, format_: str, columns: Sequence[str], options: Mapping[str, str]) -> None:
+    """Write the rows of ``batch`` as ``files``; without rows no file is written.
 
     :raises WorldError: when the rows lack a partition column.
     :raises PySparkException, Py4JError: when Spark cannot compute or write the rows.
@@ -98,9 +98,9 @@ def write(batch: Batch, copy: Copy, *, format_: str, columns: Sequence[str], opt
         and all(_is_written_by_arrow(field.dataType) for field in batch.rows.schema)
         and all(type(batch.rows.schema[name].dataType) in _NAMED_ALIKE for name in partition_columns)
     ):
-        _write_by_arrow(batch.rows, copy, partition_columns, codec)
+        _write_by_arrow(batch.rows, files, partition_columns, codec)
     else:
-        _write_by_spark(batch.rows, copy, partition_columns, format_, options)
+        _write_by_spark(batch.rows, files, partition_columns, format_, options)
 
 
 def _resolved(rows: DataFrame, columns: Sequence[str]) -> list[str]:
@@ -120,20 +120,20 @@ def _resolved(rows: DataFrame, columns: Sequence[str]) -> list[str]:
 
 
 def _write_by_spark(
-    rows: DataFrame, copy: Copy, partition_columns: Sequence[str], format_: str, options: Mapping[str, str]
+    rows: DataFrame, files: Files, partition_columns: Sequence[str], format_: str, options: Mapping[str, str]
 ) -> None:
     if format_ == "parquet":
         # INT96, Spark's default, has no zone: other readers would see local times beside the times of Arrow's files.
         rows.sparkSession.conf.set("spark.sql.parquet.outputTimestampType", "TIMESTAMP_MICROS")
-    aside = copy.staged / "spark"
+    aside = files.folder.parent / "spark"
     rows.write.format(format_).options(**options).partitionBy(*partition_columns).save(str(aside))
     has_header = any(key.lower() == "header" and value.lower() == "true" for key, value in options.items())
     number = 0
     for part, suffix in _parts(aside):
         if _has_rows(part, format_, has_header=has_header):
-            folder = copy.out / part.parent.relative_to(aside)
+            folder = files.folder / part.parent.relative_to(aside)
             folder.mkdir(parents=True, exist_ok=True)
-            part.rename(folder / copy.name(number, suffix))
+            part.rename(folder / files.name(number, suffix))
             number += 1
     shutil.rmtree(aside)
 
@@ -175,7 +175,7 @@ def _is_written_by_arrow(type_: DataType) -> bool:
             return type(type_) in _PLAIN
 
 
-def _write_by_arrow(rows: DataFrame, copy: Copy, partition_columns: Sequence[str], codec: str) -> None:
+def _write_by_arrow(rows: DataFrame, files: Files, partition_columns: Sequence[str], codec: str) -> None:
     batches = list(pieces(rows, is_small=True))
     if not any(batch.num_rows for batch in batches):
         return
@@ -187,10 +187,10 @@ def _write_by_arrow(rows: DataFrame, copy: Copy, partition_columns: Sequence[str
     }
     compression, suffix = _CODECS[codec]
     for number, (folder, part) in enumerate(_by_folder(table, partition_columns)):
-        (copy.out / folder).mkdir(parents=True, exist_ok=True)
+        (files.folder / folder).mkdir(parents=True, exist_ok=True)
         pyarrow.parquet.write_table(
             part.replace_schema_metadata(metadata),
-            copy.out / folder / copy.name(number, suffix),
+            files.folder / folder / files.name(number, suffix),
             compression=compression,
         )
 

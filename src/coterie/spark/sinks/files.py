@@ -1,21 +1,25 @@
 """File sinks: files of Parquet, JSON, CSV or ORC in a folder that any reader can read as it is.
 
 :mod:`coterie.spark.sinks.file_copies` says how a batch comes to count once, :mod:`coterie.spark.sinks.file_writers` how
-its rows are written.
+its rows are written. Where bad records go to a folder too, one copy holds the good and the bad rows of a batch.
 
 Spark's own file sink is not used: it keeps one log a path, outside the checkpoint, and skips in silence a batch number
 that another task has written to it.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import ClassVar, Self
 
 from pyspark.sql import DataFrame, SparkSession
 
 from coterie.config.definition import Definition, Importance, Key, Type, Width, as_list, one_of
+from coterie.nouns.errors import ConfigError
 from coterie.spark import rotation
-from coterie.spark.bad_records.keys import DeadLetters
+from coterie.spark.bad_records.hidden import bad_rows, good_rows
+from coterie.spark.bad_records.keys import PATH, DeadLetters, ToFolder, tolerance_of
+from coterie.spark.bad_records.letters import file_letters
 from coterie.spark.end_config import OPTIONS, EndConfig
 from coterie.spark.fence import FencedError
 from coterie.spark.paths import SINK_GROUP, as_path, local_file_path
@@ -80,7 +84,7 @@ class FileSink:
     """Files in a folder."""
 
     free_prefixes: ClassVar[tuple[str, ...]] = (OPTIONS,)
-    holds: ClassVar[tuple[type[DeadLetters], ...]] = ()
+    holds: ClassVar[tuple[type[DeadLetters], ...]] = (ToFolder,)
 
     folder: SinkFolder
     rotation: Rotation | None
@@ -92,7 +96,7 @@ class FileSink:
 
     @classmethod
     def validate(cls, spark: SparkSession, config: EndConfig) -> dict[str, list[str]]:
-        """The names of the options, and whether the folder can be used."""
+        """The names of the options, and whether the folders can be used."""
         sql = spark._jvm.org.apache.spark.sql  # type: ignore[union-attr]
         format_ = config.read(DEFINITION, "format", str)
         known = {
@@ -106,8 +110,14 @@ class FileSink:
             for option in config.under(OPTIONS)
             if not (known.isValidOption(option) or option.startswith(f"{format_}."))
         }
-        if sentence := _folder(config).misfit():
+        try:
+            folder = _folder(config)
+        except ConfigError as error:
+            return found | {key: list(sentences) for key, sentences in error.errors.items()}
+        if sentence := folder.misfit():
             found |= config.error("path", sentence)
+        if folder.bad is not None and (sentence := folder.bad_misfit()):
+            found[folder.bad.key] = [f"{folder.bad.key}={sentence}"]
         return found
 
     @classmethod
@@ -136,8 +146,7 @@ class FileSink:
         if not copy.is_decided:
             copy.begin()
             try:
-                layout = self.folder.layout
-                write(batch, copy, format_=layout.format, columns=layout.partition_columns, options=self.options)
+                self._write(batch, copy)
             except Exception as error:
                 was_swept = not copy.is_whole
                 copy.drop()
@@ -146,8 +155,31 @@ class FileSink:
                 raise
         return copy
 
+    def _write(self, batch: Batch, copy: Copy) -> None:
+        if batch.sifter is None:
+            self._write_good(batch, copy)
+            return
+        with batch.sifter.kept() as rows:
+            self._write_good(replace(batch, rows=good_rows(rows)), copy)
+            if batch.sifter.tally.count:
+                bad = replace(batch, rows=file_letters(bad_rows(rows), batch.lineage.task))
+                write(bad, copy.bad, format_=BAD_LAYOUT.format, columns=BAD_LAYOUT.partition_columns, options={})
+
+    def _write_good(self, batch: Batch, copy: Copy) -> None:
+        layout = self.folder.layout
+        write(batch, copy.good, format_=layout.format, columns=layout.partition_columns, options=self.options)
+
     def close(self) -> None:
         """There is no connection."""
+
+
+BAD_LAYOUT = Layout(format="parquet", partition_columns=())
+"""Of a folder of bad records."""
+
+
+def bad_folder(path: Path) -> SinkFolder:
+    """The folder of bad records at ``path``."""
+    return SinkFolder(path=path, layout=BAD_LAYOUT, key=PATH)
 
 
 def _folder(config: EndConfig) -> SinkFolder:
@@ -155,4 +187,11 @@ def _folder(config: EndConfig) -> SinkFolder:
         format=config.read(DEFINITION, "format", str),
         partition_columns=config.read(DEFINITION, "partition.field.name", tuple),
     )
-    return SinkFolder(path=as_path(config.read(DEFINITION, "path", str)), layout=layout)
+    tolerance = tolerance_of(config.config)
+    letters = None if tolerance is None else tolerance.letters
+    return SinkFolder(
+        path=as_path(config.read(DEFINITION, "path", str)),
+        layout=layout,
+        key=config.key("path"),
+        bad=bad_folder(letters.path) if isinstance(letters, ToFolder) else None,
+    )
