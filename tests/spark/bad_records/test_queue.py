@@ -1,9 +1,19 @@
-"""The folder of bad records is a sink's folder: its lineages are retired with those of the connector's sink."""
+"""The places of bad records have accounts of their own: the folder its marks, the topic its ledger."""
 
+from collections.abc import Mapping
 from pathlib import Path
 
+import pytest
+
+from coterie.nouns.jobs import ConnectorName, ConnectorTaskId
 from coterie.spark.bad_records import queue
+from coterie.spark.bad_records.keys import ToTopic
+from coterie.spark.end_config import SINK, EndConfig
+from coterie.spark.seams import TaskLineage
 from coterie.spark.sinks.file_copies import Layout, SinkFolder
+from coterie.spark.sinks.kafka import KafkaSink
+from coterie.spark.sinks.kafka_target import KafkaTarget
+from coterie.spark.sinks.kafka_writer import transactional_id
 from tests.spark.sinks.file_owners import LINEAGE
 
 
@@ -21,3 +31,46 @@ def test_a_retired_lineage_is_retired_in_the_folder_of_bad_records_where_there_i
     for _ in range(2):
         queue.retire(path | {"errors.tolerance": "all"}, [LINEAGE])
         assert folder.committed(LINEAGE).is_file()
+
+
+SERVERS = {"producer.override.bootstrap.servers": "localhost:9092"}
+
+
+def queue_target(**config: str) -> KafkaTarget:
+    """What writes the bad records of a connector whose sink is no KafkaSink to a topic."""
+    letters = ToTopic(topic="bad", replication_factor=1, has_context=False)
+    made = queue.queue_of(letters, SERVERS | {key.replace("__", "."): value for key, value in config.items()}, {})
+    assert made is not None
+    assert isinstance(made._sink, KafkaSink)
+    return made._sink._target
+
+
+def sink_target(config: Mapping[str, str]) -> KafkaTarget:
+    return KafkaTarget.of(EndConfig(config={"topic": "t", **SERVERS, **config}, prefix=SINK, is_prefix_optional=True))
+
+
+def id_of(target: KafkaTarget, connector: str, task: int = 0) -> str:
+    return transactional_id(target, TaskLineage(task=ConnectorTaskId(ConnectorName(connector), task), lineage="l"))
+
+
+@pytest.mark.parametrize(
+    ("connector", "task"), [("dead-letters-orders", 0), ("-dead-letters/orders", 0), ("dead-letters/orders/0", 0)]
+)
+def test_no_connector_with_a_kafka_sink_has_the_transactional_id_of_anothers_bad_records(
+    connector: str, task: int
+) -> None:
+    """Of two producers with one id the broker fences one, and the next start of its task the other."""
+    assert id_of(queue_target(), "orders") != id_of(sink_target({}), connector, task)
+
+
+def test_connectors_whose_names_end_in_a_number_have_transactional_ids_of_their_own() -> None:
+    target = sink_target({})
+    names = [("a", 0), ("a/0", 0), ("a", 10), ("a/1", 0), ("a-1", 0)]
+    assert len({id_of(target, connector, task) for connector, task in names}) == len(names)
+
+
+def test_the_ledger_of_bad_records_follows_the_connectors_ledger() -> None:
+    """So that two groups of workers on one cluster can have connectors of one name."""
+    staging, production = queue_target(ledger__topic="staging"), queue_target()
+    assert (staging.ledger, production.ledger) == ("staging-dead-letters", "coterie-ledger-dead-letters")
+    assert id_of(staging, "orders") != id_of(production, "orders")

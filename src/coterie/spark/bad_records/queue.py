@@ -31,10 +31,12 @@ from coterie.spark.fence import FencedError
 from coterie.spark.seams import Batch, Sink, Staged, TaskLineage
 from coterie.spark.sinks.files import FileSink, bad_folder
 from coterie.spark.sinks.kafka import KafkaSink
+from coterie.spark.sinks.kafka_target import DEFINITION as KAFKA_KEYS
 from coterie.spark.sinks.kafka_target import OVERRIDE
 
-LEDGER = "coterie-ledger-dead-letters"
-"""The compacted topic that states the last batch of each task whose bad records are in a topic."""
+LEDGER_SUFFIX = "-dead-letters"
+"""Follows ``ledger.topic`` in the name of the compacted topic that states the last batch of each task whose bad records
+are in a topic."""
 
 
 class DeadLetterQueue:
@@ -108,16 +110,16 @@ def _topic_end(letters: ToTopic, config: Mapping[str, str], worker: Mapping[str,
 
     The connector's sink may be a Kafka sink too: with one ledger both would have one transactional id.
     """
-    overrides = EndConfig(config=config, prefix=SINK, is_prefix_optional=True).under(OVERRIDE)
+    own = EndConfig(config=config, prefix=SINK, is_prefix_optional=True)
     bytes_ = Format.BYTES.value
     keys = {
         "topic": letters.topic,
-        "ledger.topic": LEDGER,
+        "ledger.topic": own.read(KAFKA_KEYS, "ledger.topic", str) + LEDGER_SUFFIX,
         "topic.creation.default.partitions": "1",
         "topic.creation.default.replication.factor": str(letters.replication_factor),
         "key.converter": bytes_,
         "value.converter": bytes_,
-        **{OVERRIDE + name: value for name, value in overrides.items()},
+        **{OVERRIDE + name: value for name, value in own.under(OVERRIDE).items()},
     }
     return EndConfig(config=keys, prefix=SINK, is_prefix_optional=True, worker=worker)
 

@@ -375,8 +375,9 @@ def _key_of(java: Any) -> Any:
 
 
 def transactional_id(target: KafkaTarget, lineage: TaskLineage) -> str:
-    """Of all starts of a task; tasks that share a ledger differ in it."""
-    return f"{target.ledger}-{lineage.task}"
+    """Of all starts of a task, and of no other task or ledger: no topic's name has a slash, and the last one is before
+    the task's number."""
+    return f"{target.ledger}/{lineage.task.connector}/{lineage.task.task}"
 
 
 def make_topics(admin: KafkaAdmin, target: KafkaTarget) -> None:
