@@ -30,7 +30,7 @@ def sentence_of(error: BaseException) -> str:
     """What is wrong, in one line: of an error of Spark the messages of its causes."""
     if isinstance(error, OSError) and error.strerror:
         return error.strerror if error.filename is None else f"{error.strerror}: {error.filename}"
-    if (throwable := _throwable(error)) is not None:
+    if (throwable := throwable_of(error)) is not None:
         return sentence_of_java(throwable)
     return str(error) if isinstance(error, CoterieError) else f"{type(error).__name__}: {_one_line(str(error))}"
 
@@ -73,7 +73,8 @@ def raised_sentence(error: BaseException) -> str | None:
     return None if found is None else found[1]
 
 
-def _throwable(error: BaseException) -> Any | None:
+def throwable_of(error: BaseException) -> Any | None:
+    """The Java exception of which an exception of PySpark tells."""
     if isinstance(error, Py4JJavaError):
         return error.java_exception
     return getattr(error, "_origin", None) if isinstance(error, PySparkException) else None

@@ -1,6 +1,7 @@
 """A batch is in a real Delta table once, whichever owner dies, freezes or comes back."""
 
 import contextlib
+import errno
 import json
 import os
 import signal
@@ -16,6 +17,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 from deltalake import CommitProperties, DeltaTable, Transaction
+from deltalake.exceptions import CommitFailedError, DeltaError
 from pyspark.sql.types import (
     BooleanType,
     DateType,
@@ -324,6 +326,33 @@ def test_a_table_that_was_changed_under_a_batch_is_looked_at_again(path: Path, o
     DeltaTable(str(path)).alter.set_table_properties({"delta.appendOnly": "true"})
     with pytest.raises(UnreachableError, match="was changed or removed while batch 1 was written"):
         staged.put_in_place()
+    write(writer, 1)
+    assert rows_of(path) == numbers(2)
+
+
+@pytest.mark.parametrize(
+    ("failure", "waits"),
+    [
+        (OSError(errno.ESTALE, "Stale file handle"), True),
+        (OSError("Generic LocalFileSystem error: Unable to open file: Input/output error (os error 5)"), True),
+        (OSError("Generic LocalFileSystem error: Unable to open file: Permission denied (os error 13)"), False),
+        (CommitFailedError("Failed to commit transaction: No space left on device (os error 28)"), False),
+        (DeltaError("Generic DeltaTable error: a function of the user failed"), False),
+    ],
+)
+def test_a_task_waits_only_for_a_file_system_that_is_away(
+    path: Path, own: Callable[..., DeltaWriter], failure: Exception, waits: bool
+) -> None:
+    """What stays until somebody mends it fails the batch: with errors.retry.timeout=-1 it would be tried for ever."""
+    writer = own()
+    write(writer, 0)
+
+    def fail(*_: object) -> None:
+        raise failure
+
+    with pytest.raises(UnreachableError if waits else OSError, match="the commit of batch 1 failed: ") as caught:
+        writer.commit(1, writer.fitting(SCHEMA), fail)
+    assert isinstance(caught.value, UnreachableError) == waits
     write(writer, 1)
     assert rows_of(path) == numbers(2)
 

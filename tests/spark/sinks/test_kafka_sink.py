@@ -6,14 +6,21 @@ from pathlib import Path
 import pytest
 from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewTopic
+from pyspark.errors import PySparkException
+from pyspark.sql import functions as F
 
+from coterie.nouns.errors import UnreachableError, WorldError
 from coterie.spark.checkpoint import last_batch
+from coterie.spark.end_config import SINK, EndConfig
 from coterie.spark.plugins import sink_end, source_end
+from coterie.spark.seams import Batch
+from coterie.spark.sinks.kafka import KafkaSink
 from coterie.spark.sources.files import FileSource
+from coterie.spark.sources.kafka_client import kafka_admin
 from tests.kafka.embedded_broker import EmbeddedBroker
 from tests.ports import free_port
 from tests.spark.conftest import Rig, write_file
-from tests.spark.sinks.kafka_rows import records, values
+from tests.spark.sinks.kafka_rows import LINEAGE, records, values
 
 pytestmark = [pytest.mark.spark, pytest.mark.asyncio(loop_scope="session"), pytest.mark.timeout(300)]
 
@@ -159,6 +166,39 @@ async def test_at_least_once_needs_no_ledger_and_is_refused_where_exactly_once_i
     await rig.runtime.stop(start.task, grace_ms=10_000)
     assert rows(servers, "weaker") == list(range(10))
     assert "never-made" not in AdminClient({"bootstrap.servers": servers}).list_topics(timeout=30).topics
+
+
+async def test_a_task_waits_for_a_cluster_that_is_away_and_not_for_one_that_refuses(rig: Rig, servers: str) -> None:
+    """With errors.retry.timeout=-1 a refusal would be asked for again for ever, and shown by nothing."""
+    with kafka_admin({"bootstrap.servers": servers}) as admin, pytest.raises(WorldError) as refused:
+        admin.create("thrice", 1, 3, {})
+    assert not isinstance(refused.value, UnreachableError)
+    assert "refuses: " in str(refused.value)
+    assert "InvalidReplicationFactorException" in str(refused.value)
+
+
+async def test_spark_says_of_a_batch_at_least_once_whether_the_cluster_is_away_or_the_rows_are_wrong(
+    rig: Rig, servers: str
+) -> None:
+    create(servers, "away-or-wrong")
+    away = f"127.0.0.1:{free_port()}"
+    for at, column, wanted in [
+        (away, "'x'", UnreachableError),
+        (servers, "CAST(CAST(concat('x', id) AS INT) AS STRING)", PySparkException),
+    ]:
+        config = {
+            "topic": "away-or-wrong",
+            "delivery.guarantee": "at-least-once",
+            "value.converter": "StringConverter",
+            "producer.override.bootstrap.servers": at,
+            "producer.override.max.block.ms": "1000",
+        }
+        sink = KafkaSink.of(EndConfig(config=config, prefix=SINK, is_prefix_optional=True))
+        batch = rig.session.range(1).select(F.expr(column).alias("value"))
+        staged = sink.stage(Batch(lineage=LINEAGE, batch_id=0, rows=batch, is_small=True))
+        with pytest.raises((PySparkException, UnreachableError)) as caught:
+            staged.put_in_place()
+        assert isinstance(caught.value, wanted), caught.value
 
 
 async def test_each_wrong_key_is_named(rig: Rig, servers: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

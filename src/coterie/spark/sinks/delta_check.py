@@ -17,6 +17,8 @@ def errors_at_table(spark: SparkSession, config: EndConfig) -> dict[str, list[st
         layout = table_at(target.path).look()
     except UnreachableError as error:
         return config.error("path", str(error))
+    except OSError as error:
+        return config.error("path", error.strerror or str(error))
     if layout is None:
         if not target.auto_create:
             return config.error("path", "There is no Delta table; create the table, or set auto.create=true")

@@ -16,7 +16,9 @@ The tasks of this process share one ``Table`` for each path: the list of a table
 tasks commit one after another instead of failing by each other's commits.
 """
 
+import errno
 import logging
+import re
 import threading
 import time
 from collections.abc import Callable
@@ -60,7 +62,7 @@ class Table:
     def look(self) -> Layout | None:
         """The table as it is now; None when there is none.
 
-        :raises UnreachableError: when its log cannot be read.
+        :raises OSError, UnreachableError: when its log cannot be read.
         """
         with self._lock:
             try:
@@ -76,7 +78,7 @@ class Table:
                 return Layout(columns=None, partition_columns=(), is_append_only=False, only_spark=words_of(error))
             except OSError as error:
                 self._opened = None
-                raise UnreachableError(f"The log of Delta table {self.path} cannot be read: {error}") from error
+                raise failure_of(f"The log of Delta table {self.path} cannot be read", error) from error
             metadata, protocol = table.metadata(), table.protocol()
             return Layout.of(
                 schema=table.schema().to_json(),
@@ -104,7 +106,8 @@ class Table:
     def create(self, rows: StructType, partition_columns: tuple[str, ...]) -> None:
         """Create the table for ``rows`` unless another task does so first.
 
-        :raises WorldError: when no Delta table has such columns, or the folder cannot be written.
+        :raises WorldError: when no Delta table has such columns.
+        :raises OSError, UnreachableError: when the folder cannot be written.
         """
         schema = Schema.from_json(schema_for(rows, partition_columns))
         # Tried again by deltalake, a creation that came second would give the table another schema, as its version 1.
@@ -120,7 +123,7 @@ class Table:
             )
         except (DeltaError, OSError) as error:
             if self.look() is None:
-                raise UnreachableError(f"Delta table {self.path} cannot be created: {words_of(error)}") from error
+                raise failure_of(f"Delta table {self.path} cannot be created", error) from error
 
     def has(self, application: str, batch_id: int) -> bool:
         """Whether a batch was in the table at the last look."""
@@ -130,7 +133,9 @@ class Table:
     def commit(self, application: str, batch_id: int, layout: Layout, act: Act) -> None:
         """Have ``act`` make one commit of a batch, unless the table has the batch.
 
-        :raises UnreachableError: when the table has another layout now, or the commit fails.
+        :raises UnreachableError: when the table has another layout now, other commits come first for
+            :data:`PATIENCE_S`, or the file system is away.
+        :raises OSError: when the commit fails otherwise.
         """
         give_up = time.monotonic() + PATIENCE_S
         failure: Exception | None = None
@@ -145,10 +150,9 @@ class Table:
                     raise UnreachableError(
                         f"Delta table {self.path} was changed or removed while batch {batch_id} was written"
                     )
-                if failure is not None and (not isinstance(failure, CommitFailedError) or time.monotonic() > give_up):
-                    raise UnreachableError(
-                        f"Delta table {self.path}: the commit of batch {batch_id} failed: {words_of(failure)}"
-                    ) from failure
+                if failure is not None and (not _is_conflict(failure) or time.monotonic() > give_up):
+                    sentence = f"Delta table {self.path}: the commit of batch {batch_id} failed"
+                    raise failure_of(sentence, failure) from failure
                 batch = Transaction(application, batch_id, time.time_ns() // 1_000_000)
                 try:
                     act(table, CommitProperties(max_commit_retries=0, app_transactions=[batch]))
@@ -190,6 +194,47 @@ def table_at(path: Path) -> Table:
         if table is None:
             table = _tables[path] = Table(path)
         return table
+
+
+_AWAY = frozenset(
+    (
+        errno.ECONNABORTED,
+        errno.ECONNREFUSED,
+        errno.ECONNRESET,
+        errno.EHOSTDOWN,
+        errno.EHOSTUNREACH,
+        errno.EIO,
+        errno.ENETDOWN,
+        errno.ENETUNREACH,
+        errno.ENOTCONN,
+        errno.EREMOTEIO,
+        errno.ESTALE,
+        errno.ETIMEDOUT,
+    )
+)
+"""Errors of a file system whose server cannot be reached. Others stay until somebody mends them: a disk that is full, a
+right that is missing."""
+_NUMBER = re.compile(r"\(os error (\d+)\)")
+"""How deltalake tells the number of an error of the file system."""
+
+
+def failure_of(sentence: str, error: Exception) -> UnreachableError | OSError:
+    """What a failure of deltalake means for a task: that it waits, or that its batch has failed."""
+    whole = f"{sentence}: {words_of(error)}"
+    number = _number_of(error)
+    if _is_conflict(error) or number in _AWAY:
+        return UnreachableError(whole)
+    return OSError(number or errno.EIO, whole)
+
+
+def _is_conflict(error: Exception) -> bool:
+    """Whether another commit came first; a commit that the file system refuses is no conflict."""
+    return isinstance(error, CommitFailedError) and _number_of(error) is None
+
+
+def _number_of(error: Exception) -> int | None:
+    told = _NUMBER.search(str(error))
+    return int(told[1]) if told else error.errno if isinstance(error, OSError) else None
 
 
 def words_of(error: Exception) -> str:

@@ -15,7 +15,7 @@ from coterie.config.definition import Definition
 from coterie.nouns.errors import UnreachableError, WorldError
 from coterie.spark.bad_records.keys import DeadLetters, ToTopic
 from coterie.spark.end_config import EndConfig
-from coterie.spark.failures import raised_sentence, sentence_of
+from coterie.spark.failures import raised_sentence, sentence_of, throwable_of
 from coterie.spark.fence import FencedError
 from coterie.spark.jars import missing
 from coterie.spark.record import Part, column, hidden_names
@@ -32,6 +32,7 @@ from coterie.spark.sinks.kafka_target import (
     errors_of,
 )
 from coterie.spark.sinks.kafka_writer import (
+    DENIED,
     HOW_LARGER,
     TOO_LARGE,
     KafkaWriter,
@@ -42,7 +43,13 @@ from coterie.spark.sinks.kafka_writer import (
     make_topics,
     spark_pool,
 )
-from coterie.spark.sources.kafka_client import kafka_admin, kafka_jvm, unknown_producer_properties
+from coterie.spark.sources.kafka_client import (
+    causes,
+    is_away,
+    kafka_admin,
+    kafka_jvm,
+    unknown_producer_properties,
+)
 
 
 class KafkaSink:
@@ -169,7 +176,8 @@ class Unwritten:
     def put_in_place(self) -> None:
         """Append the records.
 
-        :raises WorldError: when the cluster refuses a record, or cannot be reached.
+        :raises UnreachableError: when the cluster cannot be reached.
+        :raises WorldError: when the cluster refuses a record.
         :raises PySparkException, Py4JJavaError: when Spark cannot compute the rows.
         """
         options: Mapping[str, str] = {f"kafka.{name}": value for name, value in self._target.producer.items()}
@@ -184,7 +192,11 @@ class Unwritten:
             sentence = f"{self._target.where}: Spark's writer failed: {sentence_of(error)}"
             if TOO_LARGE in str(error):
                 raise WorldError(f"{sentence}. {HOW_LARGER}") from error
-            raise UnreachableError(sentence) from error
+            if is_away(throwable_of(error)):
+                raise UnreachableError(sentence) from error
+            if any(name in causes(throwable_of(error)) for name in DENIED):
+                raise WorldError(f"{sentence}. The sink needs WRITE on the topics it writes to") from error
+            raise
 
     def drop(self) -> None:
         """There is no copy."""

@@ -35,7 +35,7 @@ from coterie.nouns.errors import UnreachableError, WorldError
 from coterie.spark.fence import FencedError
 from coterie.spark.seams import TaskLineage
 from coterie.spark.sinks.kafka_target import LEDGER_CONFIGS, LEDGER_PARTITIONS, OVERRIDE, TIMEOUT, KafkaTarget
-from coterie.spark.sources.kafka_client import Edge, KafkaAdmin, TopicAbsentError, causes, kafka_admin
+from coterie.spark.sources.kafka_client import Edge, KafkaAdmin, TopicAbsentError, causes, is_away, kafka_admin
 from coterie.spark.sources.kafka_positions import KafkaPart
 
 LEDGER_LIMIT_S = 60
@@ -50,7 +50,7 @@ HOW_LARGER = (
     f"For larger records raise {OVERRIDE}max.request.size and {OVERRIDE}buffer.memory, and the topic's "
     "max.message.bytes"
 )
-_DENIED = "AuthorizationException"
+DENIED = ("AuthorizationException", "AuthenticationException")
 
 Send = Callable[[Any, Any], None]
 """Sends the records of a batch by a producer (KafkaProducer), whose properties (java.util.Map) are its name in Spark's
@@ -224,7 +224,7 @@ class KafkaWriter:
             pass  # The JVM has ended, and the producer with it.
 
     def _failure(self, error: Py4JJavaError, what: str, began: float | None) -> Exception:
-        """What an exception in the JVM means for the task; one that is not Kafka's is returned as it is."""
+        """What an exception in the JVM means for the task; one of which nothing is known is returned as it is."""
         with self._lock:
             if self._closed:
                 return FencedError()
@@ -242,12 +242,12 @@ class KafkaWriter:
             return WorldError(f"{sentence}. Set {OVERRIDE}{TIMEOUT} to at most the broker's transaction.max.timeout.ms")
         if TOO_LARGE in said:
             return WorldError(f"{sentence}. {HOW_LARGER}")
-        if _DENIED in said:
+        if any(name in said for name in DENIED):
             return WorldError(
                 f"{sentence}. The sink needs WRITE on transactional id {self._id}, WRITE on the topics it writes to, "
                 f"and READ and WRITE on ledger topic {self._target.ledger}"
             )
-        return UnreachableError(sentence) if "org.apache.kafka." in said else error
+        return UnreachableError(sentence) if is_away(error.java_exception) else error
 
 
 class StagedTransaction:

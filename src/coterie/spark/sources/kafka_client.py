@@ -92,7 +92,8 @@ def kafka_admin(properties: Mapping[str, str], java: Any = None) -> Iterator["Ka
 
 
 class KafkaAdmin:
-    """Asks one cluster. Methods raise UnreachableError when it does not answer in time, or refuses."""
+    """Asks one cluster. Methods raise UnreachableError when it does not answer in time, or will answer later, and
+    WorldError when it refuses."""
 
     def __init__(self, java: Any, client: Any, properties: Mapping[str, str]) -> None:
         self._java = java
@@ -166,7 +167,8 @@ class KafkaAdmin:
         deadline = time.monotonic() + LIMIT_MS / 1000
         while not self._is_seen(topic):
             if time.monotonic() > deadline:
-                raise WorldError(f"Kafka at {self._servers} does not show topic {topic}, which was created just now")
+                sentence = f"Kafka at {self._servers} does not show topic {topic}, which was created just now"
+                raise UnreachableError(sentence)
             time.sleep(0.05)
 
     def _is_seen(self, topic: str) -> bool:
@@ -209,11 +211,30 @@ class KafkaAdmin:
             said = causes(error.java_exception)
             if "UnknownTopicOrPartitionException" in said:
                 raise _UnknownTopicError(said) from error
-            raise UnreachableError(f"Kafka at {self._servers} did not answer: {said}") from error
+            if said.startswith(_LATE) or is_away(error.java_exception):
+                raise UnreachableError(f"Kafka at {self._servers} did not answer: {said}") from error
+            raise WorldError(f"Kafka at {self._servers} refuses: {said}") from error
 
 
 class _UnknownTopicError(WorldError):
     pass
+
+
+_LATE = "java.util.concurrent.TimeoutException"
+_RETRIABLE = "org.apache.kafka.common.errors.RetriableException"
+"""What Kafka's clients raise when a later attempt may succeed: no connection, no answer in time, no leader yet."""
+
+
+def is_away(error: Any) -> bool:
+    """Whether Kafka says of a Java exception, or of a cause of it, that a later attempt may succeed."""
+    while error is not None:
+        kind = error.getClass()
+        while kind is not None:
+            if kind.getName() == _RETRIABLE:
+                return True
+            kind = kind.getSuperclass()
+        error = error.getCause()
+    return False
 
 
 def causes(error: Any) -> str:
