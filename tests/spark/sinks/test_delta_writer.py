@@ -13,6 +13,7 @@ from dataclasses import replace
 from datetime import UTC, date, datetime, timedelta
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -33,7 +34,9 @@ from pyspark.sql.types import (
 )
 
 from coterie.nouns.errors import UnreachableError, WorldError
+from coterie.spark.end_config import SINK, EndConfig
 from coterie.spark.fence import FencedError
+from coterie.spark.sinks.delta_check import errors_at_table
 from coterie.spark.sinks.delta_columns import Layout
 from coterie.spark.sinks.delta_files import write_small
 from coterie.spark.sinks.delta_table import Act, table_at
@@ -355,6 +358,50 @@ def test_a_task_waits_only_for_a_file_system_that_is_away(
     assert isinstance(caught.value, UnreachableError) == waits
     write(writer, 1)
     assert rows_of(path) == numbers(2)
+
+
+def test_a_task_that_tries_a_commit_again_lets_others_write_meanwhile(
+    path: Path, own: Callable[..., DeltaWriter], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    writer = own()
+    write(writer, 0)
+    conflicts = [CommitFailedError("a commit of another process came first")] * 3
+    pauses: list[float] = []
+
+    def look_elsewhere(pause_s: float) -> None:
+        pauses.append(pause_s)
+        with ThreadPoolExecutor(1) as other:
+            assert other.submit(table_at(path).look).result(10) is not None
+
+    def act(table: DeltaTable, properties: CommitProperties) -> None:
+        if conflicts:
+            raise conflicts.pop()
+
+    monkeypatch.setattr("coterie.spark.sinks.delta_table.time.sleep", look_elsewhere)
+    writer.commit(1, writer.fitting(SCHEMA), act)
+    assert len(pauses) == 3
+    assert min(pauses) >= 0
+    assert max(pauses) <= 0.2
+
+
+def test_a_task_that_commits_holds_up_no_validation_and_other_tasks_for_a_limited_time(
+    path: Path, own: Callable[..., DeltaWriter], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    writer = own()
+    write(writer, 0)
+    monkeypatch.setattr("coterie.spark.sinks.delta_table.PATIENCE_S", 0.2)
+    end = EndConfig(config={"path": str(path)}, prefix=SINK, is_prefix_optional=True)
+    spark: Any = None
+
+    def act(*_: object) -> None:
+        with ThreadPoolExecutor(1) as other:
+            assert other.submit(errors_at_table, spark, end).result(10) == {}
+            with pytest.raises(
+                UnreachableError, match=r"other tasks of this worker have been writing to it for 0\.2 s"
+            ):
+                other.submit(table_at(path).look).result(10)
+
+    writer.commit(1, writer.fitting(SCHEMA), act)
 
 
 def test_a_table_that_was_removed_and_made_again_is_another_table(path: Path, own: Callable[..., DeltaWriter]) -> None:

@@ -6,7 +6,7 @@ from coterie.nouns.errors import UnreachableError
 from coterie.spark.end_config import EndConfig
 from coterie.spark.jars import missing
 from coterie.spark.sinks.delta_columns import Layout
-from coterie.spark.sinks.delta_table import table_at
+from coterie.spark.sinks.delta_table import Table
 from coterie.spark.sinks.delta_target import DeltaTarget
 
 
@@ -14,7 +14,8 @@ def errors_at_table(spark: SparkSession, config: EndConfig) -> dict[str, list[st
     """Errors by the user's key, for a config whose keys are valid."""
     target = DeltaTarget.of(config)
     try:
-        layout = table_at(target.path).look()
+        # Not the table of this process's tasks: they hold its lock while they commit.
+        layout = Table(target.path).look()
     except UnreachableError as error:
         return config.error("path", str(error))
     except OSError as error:

@@ -18,10 +18,12 @@ tasks commit one after another instead of failing by each other's commits.
 
 import errno
 import logging
+import random
 import re
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TypeAlias
 from weakref import WeakValueDictionary
@@ -46,7 +48,9 @@ Act: TypeAlias = Callable[[DeltaTable, CommitProperties], None]
 """Makes one commit on top of the table's snapshot, with these properties."""
 
 PATIENCE_S = 120
-"""How long a batch is tried again while other commits come first."""
+"""How long a batch is tried again while other commits come first, and how long a task waits for its turn."""
+FIRST_PAUSE_S, LAST_PAUSE_S = 0.05, 2.0
+"""Longest pauses after the first and after later attempts: a commit of another process takes its time, too."""
 
 
 class Table:
@@ -55,7 +59,7 @@ class Table:
     def __init__(self, path: Path) -> None:
         self.path = path
         self._lock = threading.RLock()
-        """Held from a look to the commit that rests on it."""
+        """Held from a look to the commit that rests on it, and not between two attempts of a commit."""
         self._opened: DeltaTable | None = None
         self._log_inode = 0
 
@@ -64,7 +68,7 @@ class Table:
 
         :raises OSError, UnreachableError: when its log cannot be read.
         """
-        with self._lock:
+        with self._locked():
             try:
                 table = self._up_to_date()
             except TableNotFoundError:
@@ -127,7 +131,7 @@ class Table:
 
     def has(self, application: str, batch_id: int) -> bool:
         """Whether a batch was in the table at the last look."""
-        with self._lock:
+        with self._locked():
             return self._opened is not None and _is_there(self._opened, application, batch_id)
 
     def commit(self, application: str, batch_id: int, layout: Layout, act: Act) -> None:
@@ -139,8 +143,9 @@ class Table:
         """
         give_up = time.monotonic() + PATIENCE_S
         failure: Exception | None = None
-        with self._lock:
-            while True:
+        pause_s = FIRST_PAUSE_S
+        while True:
+            with self._locked():
                 found = self.look()
                 table = self._opened
                 # A commit may stand although it was answered with an error: of a checkpoint that follows it, say.
@@ -159,10 +164,25 @@ class Table:
                     return
                 except (DeltaError, OSError) as error:
                     failure = error
+            if _is_conflict(failure):
+                time.sleep(random.uniform(0, pause_s))
+                pause_s = min(2 * pause_s, LAST_PAUSE_S)
+
+    @contextmanager
+    def _locked(self) -> Iterator[None]:
+        """:raises UnreachableError: when other tasks of this process write to the table for :data:`PATIENCE_S`."""
+        if not self._lock.acquire(timeout=PATIENCE_S):
+            raise UnreachableError(
+                f"Delta table {self.path}: other tasks of this worker have been writing to it for {PATIENCE_S} s"
+            )
+        try:
+            yield
+        finally:
+            self._lock.release()
 
     def size_bytes(self) -> int:
         """The sizes of the table's files together, as of the last look."""
-        with self._lock:
+        with self._locked():
             if self._opened is None:
                 return 0
             files = pa.table(self._opened.get_add_actions())
