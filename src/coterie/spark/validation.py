@@ -26,9 +26,9 @@ from coterie.nouns.errors import ConfigError, WorldError
 from coterie.nouns.jobs import TASKS_MAX
 from coterie.spark import rotation, transforms
 from coterie.spark.bad_records import keys as bad_records
+from coterie.spark.bad_records import queue
 from coterie.spark.bad_records.guarded import guarded
 from coterie.spark.bad_records.hidden import ERROR, FAULT, ORIGINAL, RECORD
-from coterie.spark.bad_records.queue import queue_of
 from coterie.spark.checkpoint import NAME_BYTES_MAX, safe_name
 from coterie.spark.end_config import EndConfig
 from coterie.spark.generations.stores import NoPositions
@@ -231,9 +231,11 @@ def _unfit_tolerance(config: Mapping[str, str], source: SourceEnd, sink: SinkEnd
         }
     if not holds:
         try:
-            queue_of(tolerance.letters, config, source.config.worker)
+            queue.queue_of(tolerance.letters, config, source.config.worker)
         except ConfigError as error:
             return {key: list(sentences) for key, sentences in error.errors.items()}
+        if found := queue.errors_of(tolerance.letters):
+            return found
     if not holds and common().read(config, EXACTLY_ONCE.name, str) == "required":
         sentence = (
             f"{sink.plugin.__name__} does not write bad records by the same step as good ones, so a record may be lost "

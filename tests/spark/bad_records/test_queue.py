@@ -2,15 +2,17 @@
 
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from coterie.nouns.jobs import ConnectorName, ConnectorTaskId
 from coterie.spark.bad_records import queue
-from coterie.spark.bad_records.keys import ToTopic
+from coterie.spark.bad_records.keys import ToFolder, ToTopic
 from coterie.spark.end_config import SINK, EndConfig
-from coterie.spark.seams import TaskLineage
+from coterie.spark.seams import Batch, TaskLineage
 from coterie.spark.sinks.file_copies import Layout, SinkFolder
+from coterie.spark.sinks.files import FileSink, bad_folder
 from coterie.spark.sinks.kafka import KafkaSink
 from coterie.spark.sinks.kafka_target import KafkaTarget
 from coterie.spark.sinks.kafka_writer import transactional_id
@@ -32,6 +34,47 @@ def test_a_retired_lineage_is_retired_in_the_folder_of_bad_records_where_there_i
         queue.retire(path | {"errors.tolerance": "all"}, [LINEAGE])
         assert folder.committed(LINEAGE).is_file()
 
+
+# -- the folder -------------------------------------------------------------------------------------------------------
+
+
+def test_a_folder_that_fails_at_any_step_is_named_by_its_key_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The sink of the connector may have a folder, too."""
+    key = "errors.deadletterqueue.path"
+    (tmp_path / "bad").write_text("a file")
+    made = queue.queue_of(ToFolder(path=tmp_path / "bad"), {}, {})
+    assert made is not None
+    with pytest.raises(OSError, match=f"Nothing can be written to {key}={tmp_path}/bad: File exists") as at_start:
+        made.take_over(LINEAGE, 1)
+    (tmp_path / "bad").unlink()
+    made.take_over(LINEAGE, 2)
+    folder = bad_folder(tmp_path / "bad")
+    copy = folder.copy(LINEAGE, 0)
+    copy.begin()
+    (copy.good.folder / copy.good.name(0, ".parquet")).touch()
+    monkeypatch.setattr(FileSink, "stage", lambda *_: copy)
+    batch: Any = Batch(lineage=LINEAGE, batch_id=0, rows=None, is_small=True)  # type: ignore[arg-type]
+    monkeypatch.setattr(made, "_shape", lambda rows, _: rows)
+    staged = made.stage(batch)
+    (tmp_path / "bad").rmdir()
+    (tmp_path / "bad").write_text("a file")
+    with pytest.raises(OSError, match=f"could not be put in place at {key}={tmp_path}/bad: File exists") as in_place:
+        staged.put_in_place()
+    for error in (at_start.value, in_place.value):
+        assert "sink.path" not in str(error)
+        assert str(error).count(key) == 1
+
+
+def test_a_folder_with_other_files_is_refused_when_the_config_is_validated(tmp_path: Path) -> None:
+    assert queue.errors_of(ToFolder(path=tmp_path / "bad")) == {}
+    SinkFolder(path=tmp_path / "bad", layout=Layout(format="json", partition_columns=())).prepare()
+    (sentence,) = queue.errors_of(ToFolder(path=tmp_path / "bad"))["errors.deadletterqueue.path"]
+    assert sentence.startswith(f"errors.deadletterqueue.path={tmp_path}/bad holds json files without partition columns")
+
+
+# -- the topic --------------------------------------------------------------------------------------------------------
 
 SERVERS = {"producer.override.bootstrap.servers": "localhost:9092"}
 

@@ -5,7 +5,7 @@ that are in place, so that a replayed batch is there once; but the good and the 
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
 
 from pyspark.sql import DataFrame
@@ -55,7 +55,8 @@ class DeadLetterQueue:
     def stage(self, batch: Batch) -> Staged:
         """See :meth:`Sink.stage`; the rows of ``batch`` are bad rows."""
         with self._named():
-            return self._sink.stage(replace(batch, rows=self._shape(batch.rows, batch.lineage.task)))
+            staged = self._sink.stage(replace(batch, rows=self._shape(batch.rows, batch.lineage.task)))
+        return _StagedLetters(staged, self._named)
 
     def close(self) -> None:
         """See :meth:`Sink.close`."""
@@ -68,12 +69,32 @@ class DeadLetterQueue:
         except FencedError:
             raise
         except UnreachableError as error:
-            raise UnreachableError(f"{self._key}: {error}") from error
+            raise UnreachableError(self._sentence(str(error))) from error
         except WorldError as error:
-            raise WorldError(f"{self._key}: {error}") from error
+            raise WorldError(self._sentence(str(error))) from error
         except OSError as error:
             # Not a refusal: the next start may find the folder in order.
-            raise OSError(error.errno, f"{self._key}: {error.strerror}") from error
+            raise OSError(error.errno, self._sentence(error.strerror or str(error))) from error
+
+    def _sentence(self, said: str) -> str:
+        return said if self._key in said else f"{self._key}: {said}"
+
+
+class _StagedLetters:
+    """A batch of bad rows that readers do not see yet; its errors name the key of the place, too."""
+
+    def __init__(self, staged: Staged, named: Callable[[], AbstractContextManager[None]]) -> None:
+        self._staged = staged
+        self._named = named
+
+    def put_in_place(self) -> None:
+        """See :meth:`Staged.put_in_place`."""
+        with self._named():
+            self._staged.put_in_place()
+
+    def drop(self) -> None:
+        """See :meth:`Staged.drop`."""
+        self._staged.drop()
 
 
 def queue_of(letters: DeadLetters, config: Mapping[str, str], worker: Mapping[str, str]) -> DeadLetterQueue | None:
@@ -93,6 +114,16 @@ def queue_of(letters: DeadLetters, config: Mapping[str, str], worker: Mapping[st
             raise ConfigError(
                 {TABLE: [f"{TABLE} cannot be used: the sink writes to no database; use PostgresSink, or set {PATH}"]}
             )
+
+
+def errors_of(letters: DeadLetters) -> dict[str, list[str]]:
+    """Errors by the user's key of a place that is the queue's."""
+    match letters:
+        case ToFolder(path=path):
+            sentence = bad_folder(path).misfit()
+            return {} if sentence is None else {PATH: [f"{PATH}={sentence}"]}
+        case _:
+            return {}
 
 
 def retire(config: Mapping[str, str], lineages: Sequence[TaskLineage]) -> None:
