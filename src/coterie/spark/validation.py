@@ -167,7 +167,7 @@ def errors_of(
         if source is not None and not source.plugin.can_rotate:
             found |= _without_rotation(source, sink)
     if source is not None and sink is not None and not any(key.startswith("errors.") for key in found):
-        found |= _unfit_tolerance(config, source, sink)
+        found |= _unfit_tolerance(spark, config, source, sink)
     return found
 
 
@@ -208,7 +208,9 @@ def _with_columns(
     return replace(source, config=replace(source.config, config=source.config.filled(inferred))), {}
 
 
-def _unfit_tolerance(config: Mapping[str, str], source: SourceEnd, sink: SinkEnd) -> dict[str, list[str]]:
+def _unfit_tolerance(
+    spark: SparkSession, config: Mapping[str, str], source: SourceEnd, sink: SinkEnd
+) -> dict[str, list[str]]:
     """Errors of the keys of bad records that depend on the source and the sink."""
     try:
         tolerance = bad_records.tolerance_of(config)
@@ -231,10 +233,10 @@ def _unfit_tolerance(config: Mapping[str, str], source: SourceEnd, sink: SinkEnd
         }
     if not holds:
         try:
-            queue.queue_of(tolerance.letters, config, source.config.worker)
+            found = queue.errors_of(spark, tolerance.letters, config, source.config.worker)
         except ConfigError as error:
-            return {key: list(sentences) for key, sentences in error.errors.items()}
-        if found := queue.errors_of(tolerance.letters):
+            found = {key: list(sentences) for key, sentences in error.errors.items()}
+        if found:
             return found
     if not holds and common().read(config, EXACTLY_ONCE.name, str) == "required":
         sentence = (

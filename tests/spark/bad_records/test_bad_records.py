@@ -10,6 +10,7 @@ from typing import Any
 
 import pyarrow.dataset
 import pytest
+from confluent_kafka.admin import NewTopic
 
 from coterie.spark.bad_records.sifted import Divided, Sifter
 from coterie.spark.checkpoint import last_batch
@@ -18,6 +19,7 @@ from coterie.spark.sinks.file_copies import Copy
 from coterie.spark.sinks.files import FileSink
 from coterie.spark.sinks.kafka_writer import StagedTransaction as KafkaTransaction
 from coterie.spark.sinks.postgres_writer import StagedTransaction
+from tests.ports import free_port
 from tests.spark.bad_records.sifting import RANDOMLY_BAD, good_and_bad, numbers, postgres_config
 from tests.spark.conftest import Rig, rows_of
 from tests.spark.sinks.file_owners import other_device
@@ -277,6 +279,31 @@ async def test_bad_records_reach_a_topic_with_connects_headers_once_over_a_repla
     ]
 
 
+def kafka_to_kafka(kafka: Kafka, topic: str, to: str) -> dict[str, str]:
+    """Good records to another topic, bad ones to a topic that ends in ``-bad``."""
+    of_source = ("topics", "value.", "consumer.override.")
+    source = {f"source.{key}": value for key, value in kafka.config(topic).items() if key.startswith(of_source)}
+    return source | {
+        "connector.class": "KafkaSink",
+        "source.class": "KafkaSource",
+        "tasks.max": "1",
+        "trigger.interval.ms": "0",
+        "topic": to,
+        "value.converter.schemas.enable": "false",
+        "producer.override.bootstrap.servers": kafka.servers,
+        "exactly.once.support": "required",
+        "errors.tolerance": "all",
+        "errors.log.enable": "true",
+        "errors.deadletterqueue.topic.name": f"{topic}-bad",
+        "errors.deadletterqueue.topic.replication.factor": "1",
+    }
+
+
+def create_with(kafka: Kafka, topic: str, configs: dict[str, str]) -> None:
+    for future in kafka.admin.create_topics([NewTopic(topic, 1, 1, config=configs)]).values():
+        future.result(30)
+
+
 async def test_good_and_bad_records_between_topics_are_in_one_transaction_whenever_its_owner_dies(
     rig: Rig, kafka: Kafka, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -284,26 +311,7 @@ async def test_good_and_bad_records_between_topics_are_in_one_transaction_whenev
     kafka.create("between-good", 1)
     kafka.produce_rows("between", 1, each=ROWS)
     kafka.produce("between", 0, [b"no JSON"])
-    of_source = ("topics", "value.", "consumer.override.")
-    source = {f"source.{key}": value for key, value in kafka.config("between").items() if key.startswith(of_source)}
-    config = (
-        source
-        | RANDOMLY_BAD
-        | {
-            "connector.class": "KafkaSink",
-            "source.class": "KafkaSource",
-            "tasks.max": "1",
-            "trigger.interval.ms": "0",
-            "topic": "between-good",
-            "value.converter.schemas.enable": "false",
-            "producer.override.bootstrap.servers": kafka.servers,
-            "exactly.once.support": "required",
-            "errors.tolerance": "all",
-            "errors.log.enable": "true",
-            "errors.deadletterqueue.topic.name": "between-bad",
-            "errors.deadletterqueue.topic.replication.factor": "1",
-        }
-    )
+    config = kafka_to_kafka(kafka, "between", "between-good") | RANDOMLY_BAD
     assert await rig.runtime.validate(config, ()) == {}
     commit, tries = KafkaTransaction.put_in_place, list[int]()
 
@@ -356,8 +364,11 @@ async def test_bad_records_are_left_out_where_no_place_is_named(rig: Rig, kafka:
     assert "topic dropped, partition 0, offset 10" in line
 
 
-async def test_each_wrong_key_is_named(rig: Rig, kafka: Kafka, server: PostgresServer, tmp_path: Path) -> None:
+async def test_each_wrong_key_is_named(
+    rig: Rig, kafka: Kafka, server: PostgresServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     kafka.create("wrong-errors", 1)
+    kafka.create("wrong-good", 1)
     queue = "errors.deadletterqueue."
     files = kafka.config("wrong-errors", errors__tolerance="all")
     table = postgres_config(kafka, server, "wrong-errors")
@@ -387,6 +398,38 @@ async def test_each_wrong_key_is_named(rig: Rig, kafka: Kafka, server: PostgresS
             "FileSource does not tell which of its records are bad",
         ),
     ]
+    to_topic = files | {
+        f"{queue}topic.name": "letters-of-wrong",
+        f"{queue}topic.replication.factor": "1",
+        "producer.override.bootstrap.servers": kafka.servers,
+    }
+    create_with(kafka, "no-ledger-dead-letters", {"cleanup.policy": "delete"})
+    wrong += [
+        (to_topic, {f"{queue}topic.replication.factor": "3"}, f"{queue}topic.replication.factor", "cannot be created"),
+        (to_topic, {"producer.override.acks": "1"}, "producer.override.acks", "a transaction needs acks=all"),
+        (to_topic, {"producer.override.linger": "1"}, "producer.override.linger", "has no property linger"),
+        (
+            to_topic,
+            {"producer.override.transaction.timeout.ms": "soon"},
+            "producer.override.transaction.timeout.ms",
+            "Invalid value soon",
+        ),
+        (to_topic, {"ledger.topic": "no-ledger"}, "ledger.topic", "cleanup.policy=delete and must have compact"),
+        (
+            to_topic,
+            {"producer.override.bootstrap.servers": f"127.0.0.1:{free_port()}"},
+            "producer.override.bootstrap.servers",
+            "did not answer",
+        ),
+        (
+            kafka_to_kafka(kafka, "wrong-errors", "wrong-good"),
+            {f"{queue}topic.replication.factor": "3"},
+            f"{queue}topic.replication.factor",
+            "cannot be created",
+        ),
+    ]
+    monkeypatch.setattr("coterie.spark.sources.kafka_client.LIMIT_MS", 3000)
+    assert await rig.runtime.validate(to_topic, ()) == {}
     for config, changes, key, sentence in wrong:
         errors = await rig.runtime.validate(config | changes, ())
         assert set(errors) == {key}, (changes, errors)

@@ -67,10 +67,15 @@ def test_a_folder_that_fails_at_any_step_is_named_by_its_key_alone(
         assert str(error).count(key) == 1
 
 
+def errors_of(folder: Path) -> dict[str, list[str]]:
+    spark: Any = None
+    return queue.errors_of(spark, ToFolder(path=folder), {}, {})
+
+
 def test_a_folder_with_other_files_is_refused_when_the_config_is_validated(tmp_path: Path) -> None:
-    assert queue.errors_of(ToFolder(path=tmp_path / "bad")) == {}
+    assert errors_of(tmp_path / "bad") == {}
     SinkFolder(path=tmp_path / "bad", layout=Layout(format="json", partition_columns=())).prepare()
-    (sentence,) = queue.errors_of(ToFolder(path=tmp_path / "bad"))["errors.deadletterqueue.path"]
+    (sentence,) = errors_of(tmp_path / "bad")["errors.deadletterqueue.path"]
     assert sentence.startswith(f"errors.deadletterqueue.path={tmp_path}/bad holds json files without partition columns")
 
 

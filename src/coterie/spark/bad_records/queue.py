@@ -8,13 +8,14 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
 
-from pyspark.sql import DataFrame
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from coterie.nouns.errors import ConfigError, UnreachableError, WorldError
 from coterie.nouns.jobs import ConnectorTaskId
 from coterie.spark.bad_records.keys import (
     PATH,
+    REPLICATION,
     TABLE,
     TOPIC,
     DeadLetters,
@@ -28,15 +29,18 @@ from coterie.spark.bad_records.letters import file_letters, record_parts
 from coterie.spark.converters import Format
 from coterie.spark.end_config import SINK, EndConfig
 from coterie.spark.fence import FencedError
+from coterie.spark.jars import missing
 from coterie.spark.seams import Batch, Sink, Staged, TaskLineage
 from coterie.spark.sinks.files import FileSink, bad_folder
 from coterie.spark.sinks.kafka import KafkaSink
+from coterie.spark.sinks.kafka_target import CREATION, OVERRIDE
 from coterie.spark.sinks.kafka_target import DEFINITION as KAFKA_KEYS
-from coterie.spark.sinks.kafka_target import OVERRIDE
 
 LEDGER_SUFFIX = "-dead-letters"
 """Follows ``ledger.topic`` in the name of the compacted topic that states the last batch of each task whose bad records
 are in a topic."""
+_USERS = {"topic": TOPIC, CREATION + "replication.factor": REPLICATION}
+"""By the keys that :func:`_topic_end` sets: those of the user."""
 
 
 class DeadLetterQueue:
@@ -116,14 +120,34 @@ def queue_of(letters: DeadLetters, config: Mapping[str, str], worker: Mapping[st
             )
 
 
-def errors_of(letters: DeadLetters) -> dict[str, list[str]]:
-    """Errors by the user's key of a place that is the queue's."""
+def errors_of(
+    spark: SparkSession, letters: DeadLetters, config: Mapping[str, str], worker: Mapping[str, str]
+) -> dict[str, list[str]]:
+    """Errors by the user's key of a place to which the queue writes; waits for a server for some seconds at most.
+
+    :raises ConfigError: see :func:`queue_of`.
+    """
     match letters:
+        case Dropped():
+            return {}
         case ToFolder(path=path):
             sentence = bad_folder(path).misfit()
             return {} if sentence is None else {PATH: [f"{PATH}={sentence}"]}
-        case _:
+        case ToTopic():
+            if (sentence := missing(spark, "kafka")) is not None:
+                return {TOPIC: [sentence]}
+            found = KafkaSink.validate(spark, _topic_end(letters, config, worker))
+            return {_USERS.get(key, key): [_of_user(one) for one in sentences] for key, sentences in found.items()}
+        case ToTable():
+            queue_of(letters, config, worker)
             return {}
+
+
+def _of_user(sentence: str) -> str:
+    for key, users in _USERS.items():
+        sentence = sentence.replace(f"configuration {key}:", f"configuration {users}:")
+        sentence = sentence.replace(f"as {key} says", f"as {users} says")
+    return sentence
 
 
 def retire(config: Mapping[str, str], lineages: Sequence[TaskLineage]) -> None:
@@ -146,8 +170,8 @@ def _topic_end(letters: ToTopic, config: Mapping[str, str], worker: Mapping[str,
     keys = {
         "topic": letters.topic,
         "ledger.topic": own.read(KAFKA_KEYS, "ledger.topic", str) + LEDGER_SUFFIX,
-        "topic.creation.default.partitions": "1",
-        "topic.creation.default.replication.factor": str(letters.replication_factor),
+        CREATION + "partitions": "1",
+        CREATION + "replication.factor": str(letters.replication_factor),
         "key.converter": bytes_,
         "value.converter": bytes_,
         **{OVERRIDE + name: value for name, value in own.under(OVERRIDE).items()},

@@ -13,7 +13,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from coterie.config.definition import Definition
 from coterie.nouns.errors import UnreachableError, WorldError
-from coterie.spark.bad_records.keys import DeadLetters, ToTopic
+from coterie.spark.bad_records.keys import QUEUE, DeadLetters, ToTopic
 from coterie.spark.end_config import EndConfig
 from coterie.spark.failures import raised_sentence, sentence_of, throwable_of
 from coterie.spark.fence import FencedError
@@ -36,11 +36,13 @@ from coterie.spark.sinks.kafka_writer import (
     HOW_LARGER,
     TOO_LARGE,
     KafkaWriter,
+    NewTopic,
     Send,
     absence,
     absent_topics,
     ledger_refusal,
     make_topics,
+    new_topics,
     spark_pool,
 )
 from coterie.spark.sources.kafka_client import (
@@ -210,6 +212,13 @@ def _errors_at_cluster(config: EndConfig) -> dict[str, list[str]]:
             absent = absent_topics(admin, target)
             if target.topic in absent and target.creation is None:
                 return config.error("topic", absence(target))
+            for new in new_topics(target, absent):
+                try:
+                    admin.create(new.name, new.partitions, new.replication, new.configs, is_trial=True)
+                except UnreachableError:
+                    raise
+                except WorldError as error:
+                    return _uncreatable(config, new, error)
             if target.guarantee is Guarantee.EXACTLY_ONCE and target.ledger not in absent:
                 policy = admin.config(target.ledger, "cleanup.policy")
                 if policy != "compact":
@@ -217,3 +226,10 @@ def _errors_at_cluster(config: EndConfig) -> dict[str, list[str]]:
     except WorldError as error:
         return config.error(OVERRIDE + SERVERS, str(error))
     return {}
+
+
+def _uncreatable(config: EndConfig, new: NewTopic, error: WorldError) -> dict[str, list[str]]:
+    name = new.replication_key if "ReplicationFactor" in str(error) else new.key
+    # The keys of bad records have no prefix.
+    key = name if name.startswith(QUEUE) else config.key(name)
+    return {key: [f"Topic {new.name} cannot be created as {key} says: {error}"]}

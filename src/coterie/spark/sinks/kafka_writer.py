@@ -26,15 +26,18 @@ import threading
 import time
 import uuid
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from py4j.protocol import Py4JError, Py4JJavaError
 
 from coterie.nouns.errors import UnreachableError, WorldError
+from coterie.spark.bad_records.keys import REPLICATION as LETTERS_REPLICATION
+from coterie.spark.bad_records.keys import TOPIC as LETTERS_TOPIC
 from coterie.spark.fence import FencedError
 from coterie.spark.seams import TaskLineage
-from coterie.spark.sinks.kafka_target import LEDGER_CONFIGS, LEDGER_PARTITIONS, OVERRIDE, TIMEOUT, KafkaTarget
+from coterie.spark.sinks.kafka_target import CREATION, LEDGER_CONFIGS, LEDGER_PARTITIONS, OVERRIDE, TIMEOUT, KafkaTarget
 from coterie.spark.sources.kafka_client import Edge, KafkaAdmin, TopicAbsentError, causes, is_away, kafka_admin
 from coterie.spark.sources.kafka_positions import KafkaPart
 
@@ -380,20 +383,61 @@ def transactional_id(target: KafkaTarget, lineage: TaskLineage) -> str:
     return f"{target.ledger}/{lineage.task.connector}/{lineage.task.task}"
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NewTopic:
+    """A topic that is to be created."""
+
+    key: str
+    """The key that names the topic."""
+    replication_key: str
+    name: str
+    partitions: int
+    replication: int
+    configs: Mapping[str, str]
+
+
 def make_topics(admin: KafkaAdmin, target: KafkaTarget) -> None:
     """Create the topics that are missing and may be created.
 
     :raises WorldError: when the cluster does not answer, or a topic is missing that may not be created.
     """
     absent = absent_topics(admin, target)
-    if target.topic is not None and target.topic in absent:
-        if target.creation is None:
-            raise WorldError(absence(target))
-        admin.create(target.topic, target.creation.partitions, target.creation.replication, target.creation.configs)
-    if target.letters is not None and target.letters.topic in absent:
-        admin.create(target.letters.topic, 1, target.letters.replication_factor, {})
+    if target.topic in absent and target.creation is None:
+        raise WorldError(absence(target))
+    for new in new_topics(target, absent):
+        admin.create(new.name, new.partitions, new.replication, new.configs)
+
+
+def new_topics(target: KafkaTarget, absent: Sequence[str]) -> Iterator[NewTopic]:
+    """How those ``absent`` topics are created that may be."""
+    creation, letters = target.creation, target.letters
+    if target.topic is not None and target.topic in absent and creation is not None:
+        yield NewTopic(
+            key="topic",
+            replication_key=CREATION + "replication.factor",
+            name=target.topic,
+            partitions=creation.partitions,
+            replication=creation.replication,
+            configs=creation.configs,
+        )
+    if letters is not None and letters.topic in absent:
+        yield NewTopic(
+            key=LETTERS_TOPIC,
+            replication_key=LETTERS_REPLICATION,
+            name=letters.topic,
+            partitions=1,
+            replication=letters.replication_factor,
+            configs={},
+        )
     if target.ledger in absent:
-        admin.create(target.ledger, LEDGER_PARTITIONS, -1, LEDGER_CONFIGS)
+        yield NewTopic(
+            key="ledger.topic",
+            replication_key="ledger.topic",
+            name=target.ledger,
+            partitions=LEDGER_PARTITIONS,
+            replication=-1,
+            configs=LEDGER_CONFIGS,
+        )
 
 
 def absent_topics(admin: KafkaAdmin, target: KafkaTarget) -> tuple[str, ...]:

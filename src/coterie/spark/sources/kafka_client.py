@@ -149,21 +149,27 @@ class KafkaAdmin:
         later = [part for part in parts if found[str(part)] < 0]
         return {**found, **(self.edges(later, Edge.END) if later else {})}
 
-    def create(self, topic: str, partitions: int, replication: int, configs: Mapping[str, str]) -> None:
+    def create(
+        self, topic: str, partitions: int, replication: int, configs: Mapping[str, str], *, is_trial: bool = False
+    ) -> None:
         """Create a topic unless another worker has done it meanwhile; -1 leaves a number to the cluster.
 
-        Returns when the topic is seen: a broker learns of it a moment after the cluster has it.
+        With ``is_trial`` the cluster only says whether it would. Otherwise this returns when the topic is seen: a
+        broker learns of it a moment after the cluster has it.
         """
         java = self._java
         given = java.java.util.HashMap()
         for name, value in configs.items():
             given.put(name, value)
-        new = java.org.apache.kafka.clients.admin.NewTopic(topic, partitions, replication).configs(given)
+        admin = java.org.apache.kafka.clients.admin
+        new = java.java.util.Collections.singletonList(admin.NewTopic(topic, partitions, replication).configs(given))
         try:
-            self._answer(self._client.createTopics(java.java.util.Collections.singletonList(new)).all())
+            self._answer(self._client.createTopics(new, admin.CreateTopicsOptions().validateOnly(is_trial)).all())
         except WorldError as error:
             if "TopicExistsException" not in str(error):
                 raise
+        if is_trial:
+            return
         deadline = time.monotonic() + LIMIT_MS / 1000
         while not self._is_seen(topic):
             if time.monotonic() > deadline:
