@@ -6,8 +6,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
+from typing import Any
 
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructField, StructType
 
 from coterie.config.definition import (
@@ -35,7 +36,12 @@ from coterie.spark.generations.stores import NoPositions
 from coterie.spark.paths import as_path
 from coterie.spark.patience import BATCH_TIMEOUT
 from coterie.spark.plugins import SINKS, SinkEnd, SourceEnd, sink_end, source_end, sources, written_to
+from coterie.spark.record import Part
 from coterie.spark.seams import Share
+from coterie.spark.sinks import kafka_target
+from coterie.spark.sinks.kafka import KafkaSink
+from coterie.spark.sources import kafka
+from coterie.spark.sources.kafka import KafkaSource
 
 logger = logging.getLogger(__name__)
 
@@ -166,7 +172,21 @@ def errors_of(
         found |= wrong or sink.plugin.validate(spark, sink.config) | _weaker(sink)
         if source is not None and not source.plugin.can_rotate:
             found |= _without_rotation(source, sink)
-    if source is not None and sink is not None and not any(key.startswith("errors.") for key in found):
+    if source is not None and sink is not None:
+        found |= _unfit_ends(spark, config, source, sink, found)
+    return found
+
+
+def _unfit_ends(
+    spark: SparkSession,
+    config: Mapping[str, str],
+    source: SourceEnd,
+    sink: SinkEnd,
+    known: Mapping[str, list[str]],
+) -> dict[str, list[str]]:
+    """Errors of what the source and the sink do together, beside those that are ``known``."""
+    found = {} if known else _writes_to_itself(spark, source, sink)
+    if not any(key.startswith("errors.") for key in known):
         found |= _unfit_tolerance(spark, config, source, sink)
     return found
 
@@ -264,6 +284,62 @@ def _reads(source: SourceEnd, topic: str) -> bool:
     except re.error:  # The expression is Java's.
         matches = False
     return matches or topic in as_list(config.get(source.config.key("topics"), ""))
+
+
+def _writes_to_itself(spark: SparkSession, source: SourceEnd, sink: SinkEnd) -> dict[str, list[str]]:
+    """An error where a connector would write into a topic that it reads, and so read its own records, without end."""
+    if source.plugin is not KafkaSource or sink.plugin is not KafkaSink:
+        return {}
+    if _servers(source.config, kafka.OVERRIDE).isdisjoint(_servers(sink.config, kafka_target.OVERRIDE)):
+        return {}
+    key, topic = sink.config.key("topic"), sink.config.config.get(sink.config.key("topic"))
+    reads = " or ".join(
+        name for name in map(source.config.key, ("topics", "topics.regex")) if name in sink.config.config
+    )
+    if topic is not None:
+        if not _reads(source, topic.strip()):
+            return {}
+        sentence = f"{reads} names this topic, on the same cluster. Name another one, or leave it out of {reads}"
+        return {key: [f"Invalid value {topic} for configuration {key}: {_ENDLESS}: {sentence}"]}
+    if not _keeps_topics(spark, source):
+        return {}
+    return {
+        key: [
+            f"Missing configuration {key}: {_ENDLESS}: without {key} each record is written to the topic from which it "
+            f"was read by {reads}, on the same cluster. Set {key}, or route the records by a transform such as "
+            "RegexRouter"
+        ]
+    }
+
+
+_ENDLESS = "the connector would read its own records again, without end"
+
+
+def _servers(config: EndConfig, override: str) -> set[str]:
+    overrides = config.under(override)
+    return set(as_list(overrides.get(kafka.SERVERS, config.worker.get(kafka.SERVERS, ""))))
+
+
+def _keeps_topics(spark: SparkSession, source: SourceEnd) -> bool:
+    """Whether no transform changes the topic of a record, as the Kafka sink takes it from a row."""
+    share = Share(index=0, count=1, parts=(), function=source.plugin.split_function)
+    own = spark.newSession()
+    reader = source.plugin.of(source.config, share)
+    assert isinstance(reader, KafkaSource)
+    rows = own.createDataFrame([], reader.schema(own))
+    after = transforms.transform(rows, transforms.parsed(source.config.config))
+    name = "topic" if "topic" in after.columns else Part.TOPIC.value
+    if name == "topic" and name not in reader.columns:
+        return False  # It is a column of the value.
+    return _column_id(rows, name) == _column_id(after, name)
+
+
+def _column_id(rows: DataFrame, name: str) -> int:
+    """Spark's number of a column, which it keeps where a projection hands the column on."""
+    frame: Any = rows
+    output = frame._jdf.queryExecution().analyzed().output()
+    attributes = [output.apply(index) for index in range(output.length())]
+    return next(int(attribute.exprId().id()) for attribute in attributes if attribute.name() == name)
 
 
 def _ends(

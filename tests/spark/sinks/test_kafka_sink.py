@@ -25,6 +25,7 @@ from tests.spark.sinks.kafka_rows import LINEAGE, records, values
 pytestmark = [pytest.mark.spark, pytest.mark.asyncio(loop_scope="session"), pytest.mark.timeout(300)]
 
 JSON = "org.apache.kafka.connect.json.JsonConverter"
+BYTES = "org.apache.kafka.connect.converters.ByteArrayConverter"
 
 
 @pytest.fixture
@@ -149,6 +150,46 @@ async def test_a_copied_record_is_routed_by_transforms_with_its_key_its_headers_
     headers = [("h", b"1"), ("by", b"coterie")]
     assert records(servers, "orders-copy") == [(b"k", b'{"row":1}', headers), (b"k", None, headers)]
     assert records(servers, "orders-bad") == [(b"k", b"no JSON", [("h", b"1")])]
+
+
+async def test_a_connector_that_would_read_its_own_records_is_refused(rig: Rig, servers: str) -> None:
+    create(servers, "circle")
+    create(servers, "line")
+    config = {
+        "connector.class": "KafkaSink",
+        "source.consumer.override.bootstrap.servers": servers,
+        "source.key.converter": BYTES,
+        "source.value.converter": BYTES,
+        "value.converter": BYTES,
+        "producer.override.bootstrap.servers": servers,
+    }
+    routed = {
+        "transforms": "r",
+        "transforms.r.type": "RegexRouter",
+        "transforms.r.regex": "circle",
+        "transforms.r.replacement": "line",
+    }
+    topics, regex = {"source.topics": "line,circle"}, {"source.topics.regex": "circ.*"}
+    elsewhere = {"producer.override.bootstrap.servers": servers.replace("127.0.0.1", "localhost")}
+    assert elsewhere["producer.override.bootstrap.servers"] != servers
+    for reads in (topics, regex):
+        (key,) = reads
+        for changes, sentence in [
+            ({"topic": "circle"}, f"{key} names this topic, on the same cluster"),
+            ({}, "without topic each record is written to the topic from which it was read"),
+            ({"source.columns": "key,value,topic"}, "without topic each record is written to the topic from which"),
+            (
+                {"transforms": "f", "transforms.f.type": "Filter", "transforms.f.condition": "value IS NOT NULL"},
+                "without",
+            ),
+        ]:
+            errors = await rig.runtime.validate(config | reads | changes, ())
+            assert set(errors) == {"topic"}, (changes, errors)
+            assert sentence in errors["topic"][0]
+            assert key in errors["topic"][0]
+            assert await rig.runtime.validate(config | reads | changes | elsewhere, ()) == {}
+        assert await rig.runtime.validate(config | reads | routed, ()) == {}
+    assert await rig.runtime.validate(config | regex | {"topic": "line"}, ()) == {}
 
 
 async def test_at_least_once_needs_no_ledger_and_is_refused_where_exactly_once_is_required(
