@@ -67,6 +67,17 @@ def test_an_unknown_name_is_not_found_in_connects_words(read: Read, message: str
     assert herder.answer(id_) == RequestRefused(problem=Problem.NOT_FOUND, message=message)
 
 
+def test_the_bad_records_that_a_task_has_left_out_are_shown() -> None:
+    herder = ready()
+    herder.assign(assigned=BOTH_TASKS)
+    herder.obey()
+    for batch_id, bad in enumerate((3, 3, 5)):
+        herder.tell(TaskProgressed(task=TASKS[1], batch_id=batch_id, input_rows=10, bad_records=bad))
+    view = herder.answer(herder.ask(DescribeWorker()))
+    assert isinstance(view, WorkerView)
+    assert [task.bad_records for task in view.tasks] == [0, 5]
+
+
 def test_a_task_is_shown_as_running_only_after_its_first_batch() -> None:
     herder = ready()
     herder.assign(assigned=BOTH_TASKS)

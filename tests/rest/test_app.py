@@ -181,6 +181,7 @@ async def test_a_worker_shows_its_own_view(cluster: ServedCluster) -> None:
         "phase": "running",
         "last_batch_id": 0,
         "input_rows": 10,
+        "bad_records": 0,
         "starts": 1,
     }
     assert view["missing_jars"] == {"kafka": "There are no jars for Kafka here"}

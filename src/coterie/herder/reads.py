@@ -168,7 +168,12 @@ def _worker_view(herder: Herder) -> WorkerView:
 
 def _task_view(task: ConnectorTaskId, run: Run) -> TaskView:
     return TaskView(
-        task=task, phase=_phase(run.state), batch_id=run.batch_id, input_rows=run.input_rows, starts=run.starts
+        task=task,
+        phase=_phase(run.state),
+        batch_id=run.batch_id,
+        input_rows=run.input_rows,
+        bad_records=run.bad_records,
+        starts=run.starts,
     )
 
 

@@ -203,6 +203,8 @@ class TaskView:
     """The last batch that was seen committed."""
     input_rows: int
     """Rows read by the batches seen since this worker got the task."""
+    bad_records: int
+    """Records left out as bad since the task was last started."""
     starts: int
     """How often this worker has started it since it got it."""
 

@@ -56,6 +56,8 @@ class TaskProgressed:
     batch_id: int
     input_rows: int
     """Rows read by the batch."""
+    bad_records: int = 0
+    """Records that the task has left out as bad since it was started."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

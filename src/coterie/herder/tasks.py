@@ -153,6 +153,7 @@ def on_progress(turn: Turn, event: TaskProgressed) -> None:
             pass
     run.batch_id = event.batch_id
     run.input_rows += event.input_rows
+    run.bad_records = event.bad_records
     _show(turn, event.task, run)
 
 

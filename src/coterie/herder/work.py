@@ -103,6 +103,7 @@ class Run:
         self.batch_id: int | None = None
         """The last batch that was seen committed."""
         self.input_rows = 0
+        self.bad_records = 0
         self.starts = 0
 
     @property

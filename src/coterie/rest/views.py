@@ -112,6 +112,7 @@ def _task_view(view: TaskView) -> Json:
         "phase": view.phase,
         "last_batch_id": view.batch_id,
         "input_rows": view.input_rows,
+        "bad_records": view.bad_records,
         "starts": view.starts,
     }
 

@@ -165,6 +165,11 @@ class TaskQuery:
         last = self._query._jsq.lastProgress()
         return None if last is None else (int(last.batchId()), int(last.numInputRows()), str(last.timestamp()))
 
+    @property
+    def bad_records(self) -> int:
+        """How many bad records were left out in batches that were put in place."""
+        return 0 if self._report is None else self._report.count
+
     def trace(self) -> str:
         """What the query died of."""
         if self.refusal is not None:

@@ -404,7 +404,9 @@ class Supervisor:
         if progress is not None and progress != state.progress:
             progressed = QueryRunning(query=query, progress=progress)
             batch_id, input_rows, _ = progress
-            event = TaskProgressed(task=run.task, batch_id=batch_id, input_rows=input_rows)
+            event = TaskProgressed(
+                task=run.task, batch_id=batch_id, input_rows=input_rows, bad_records=query.bad_records
+            )
             if not self._move(run, state, progressed, event):
                 return
             state = progressed

@@ -1,5 +1,6 @@
 """Bad records of a topic reach their place beside the good ones; real Spark, PostgreSQL and broker."""
 
+import asyncio
 import base64
 import json
 from collections import Counter
@@ -12,6 +13,8 @@ import pyarrow.dataset
 import pytest
 from confluent_kafka.admin import NewTopic
 
+from coterie.herder.seams import TaskProgressed
+from coterie.nouns.jobs import ConnectorTaskId
 from coterie.spark.bad_records.sifted import Divided, Sifter
 from coterie.spark.checkpoint import last_batch
 from coterie.spark.sinks import files as file_sink
@@ -341,6 +344,14 @@ async def test_good_and_bad_records_between_topics_are_in_one_transaction_whenev
     assert sorted(good + numbers(bad)) == list(range(ROWS))
 
 
+async def left_out(rig: Rig, task: ConnectorTaskId) -> int:
+    """How many bad records the first progress of a task tells of that tells of any."""
+    while True:
+        event = await asyncio.wait_for(rig.runtime.next_event(), 60)
+        if isinstance(event, TaskProgressed) and event.task == task and event.bad_records:
+            return event.bad_records
+
+
 async def test_bad_records_are_left_out_where_no_place_is_named(rig: Rig, kafka: Kafka, caplog: Any) -> None:
     kafka.create("dropped", 1)
     kafka.produce_rows("dropped", 1, each=10)
@@ -357,6 +368,8 @@ async def test_bad_records_are_left_out_where_no_place_is_named(rig: Rig, kafka:
         assert await rig.runtime.validate(config, ()) == {}
         start = await rig.start(config, name)
         await rig.wait_until(lambda: rows_of(kafka.out / name) == list(range(20)))  # noqa: B023
+        if logs == "true":
+            assert await left_out(rig, start.task) == len(BAD)
         await rig.runtime.stop(start.task, grace_ms=10_000)
     lines = [record.getMessage() for record in caplog.records if "left out" in record.getMessage()]
     (line,) = lines
