@@ -25,7 +25,7 @@ from coterie.config.definition import (
 )
 from coterie.nouns.errors import ConfigError, WorldError
 from coterie.nouns.jobs import TASKS_MAX
-from coterie.spark import rotation, transforms
+from coterie.spark import connect_keys, rotation, transforms
 from coterie.spark.bad_records import keys as bad_records
 from coterie.spark.bad_records import queue
 from coterie.spark.bad_records.guarded import guarded
@@ -158,7 +158,7 @@ def errors_of(
     if source is not None:
         found |= source_errors(source, checkpointed)
     if source is not None and sink is not None:
-        found |= sink_errors(source, checkpointed)
+        found |= sink_errors(source, checkpointed) | connect_keys.errors_of(source, sink)
     wrong: dict[str, list[str]] = {}
     if source is not None:
         source, wrong = _checked(spark, source, checkpointed)
