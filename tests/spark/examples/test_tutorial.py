@@ -1,0 +1,40 @@
+"""docs/tutorial.md, command by command, on a real cluster with a real PostgreSQL; rows are counted without Spark."""
+
+import pytest
+from deltalake import DeltaTable
+
+from tests.cli.waiting import wait_until
+from tests.spark.examples.cluster import REPOSITORY, Cluster, scripts
+from tests.spark.sinks.postgres_server import PASSWORD, PostgresServer
+
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(300)]
+
+
+def test_the_tutorial_does_what_it_says_and_no_log_shows_the_password(
+    cluster: Cluster, postgres: PostgresServer
+) -> None:
+    _, produce, create, look, clean_up = scripts(REPOSITORY / "docs" / "tutorial.md")
+    table = cluster.folder / "orders"
+
+    def in_delta() -> int:
+        return int(DeltaTable(table).count()) if DeltaTable.is_deltatable(str(table)) else 0
+
+    def in_postgres() -> object:
+        if not postgres.rows("SELECT 1 WHERE to_regclass('orders') IS NOT NULL"):
+            return 0
+        return postgres.rows("SELECT count(*) FROM orders")[0][0]
+
+    cluster.run(produce)
+    cluster.run(create)
+    wait_until(lambda: (in_delta(), in_postgres()) == (1000, 1000), "1000 rows in both tables", within_s=90)
+    shown = cluster.run(look)
+    assert "orders-to-delta" in shown
+    assert "\n1000\n" in shown
+    assert "1000 | 124875" in shown
+    cluster.run(produce)
+    wait_until(lambda: in_delta() == 2000, "the records that were produced again", within_s=60)
+    assert in_postgres() == 1000
+    cluster.run(clean_up)
+    logged = cluster.everything_logged()
+    assert "orders-to-postgres" in logged
+    assert PASSWORD not in logged
