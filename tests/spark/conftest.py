@@ -111,7 +111,7 @@ async def rig(tmp_path_factory: pytest.TempPathFactory, spark_jars_if_any: Path 
             log_file=folder / "spark.log",
             settings={"spark.master": "local[2]"},
             jars=jars,
-            python=PythonSettings(modules=("tests.spark.user_functions",)),
+            python=PythonSettings(modules=("tests.spark.user_functions", "pipelines")),
             offset_flush_interval_ms=500,
         )
     )

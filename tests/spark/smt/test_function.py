@@ -84,7 +84,7 @@ async def test_a_function_that_fails_fails_its_task_alone_with_one_clear_sentenc
 @pytest.mark.parametrize(
     ("named", "schema", "key", "words"),
     [
-        ("os:getcwd", "row INT", "function", "pipeline.modules allows tests.spark.user_functions. Add the module"),
+        ("os:getcwd", "row INT", "function", "allows tests.spark.user_functions, pipelines. Add the module"),
         ("tests.spark.user_functions_too:f", "row INT", "function", "does not allow the module"),
         (f"{MODULE}.no:f", "row INT", "function", "cannot be imported: ModuleNotFoundError"),
         (f"{MODULE}:nothing", "row INT", "function", "has no nothing"),
