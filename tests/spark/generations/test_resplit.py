@@ -58,6 +58,18 @@ def names(folder: Path) -> list[str]:
     return sorted(name + "/" * (folder / name).is_dir() for name in os.listdir(folder))
 
 
+def test_users_of_the_machine_do_not_read_the_config_in_a_manifest(tmp_path: Path) -> None:
+    connector = tmp_path / "c-i"
+    finisher(connector).begin(plan(1, [PARTS]))
+    assert connector.stat().st_mode & 0o777 == 0o770 & ~current_umask()
+
+
+def current_umask() -> int:
+    mask = os.umask(0)
+    os.umask(mask)
+    return mask
+
+
 def test_two_tasks_become_three(tmp_path: Path) -> None:
     connector = tmp_path / "c-i"
     one = finisher(connector)

@@ -143,7 +143,8 @@ class Finisher:
     def begin(self, plan: Plan) -> Manifest:
         """Make generation 1 of a connector that has none: all tasks begin at the plan's ``starts``."""
         assert plan.generation.number == 1
-        self.connector.mkdir(parents=True, exist_ok=True)
+        # Manifests and plans hold the connector's config, and it may hold a password.
+        self.connector.mkdir(mode=0o770, parents=True, exist_ok=True)
         self._put_in_place(plan.born({}))
         return self.newest()
 
