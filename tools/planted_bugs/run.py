@@ -109,7 +109,13 @@ def run_tests(sources: Path, tests: Sequence[str]) -> PytestRun:
 
 
 def _python(arguments: Sequence[str], sources: Path) -> "subprocess.CompletedProcess[str]":
-    environment = {**os.environ, "PYTHONPATH": str(sources), "PYTHONDONTWRITEBYTECODE": "1"}
+    # pytest cuts its summary off where a line ends.
+    environment = {
+        **os.environ,
+        "PYTHONPATH": str(sources),
+        "PYTHONDONTWRITEBYTECODE": "1",
+        "COLUMNS": "300",
+    }
 
     def run(*arguments: str) -> "subprocess.CompletedProcess[str]":
         return subprocess.run(
