@@ -14,6 +14,7 @@ from tests.cli.waiting import wait_until
 from tests.ports import free_port
 
 REPOSITORY = Path(__file__).parents[3]
+TUTORIAL = REPOSITORY / "docs" / "tutorial.md"
 
 
 def scripts(page: Path) -> list[str]:

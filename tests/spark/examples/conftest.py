@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.spark.examples.cluster import REPOSITORY, Cluster, scripts
+from tests.spark.examples.cluster import TUTORIAL, Cluster, scripts
 from tests.spark.sinks.postgres_server import PASSWORD, USER, PostgresServer, running_server
 
 
@@ -27,7 +27,7 @@ def cluster(spark_jars: Path, postgres: PostgresServer, tmp_path_factory: pytest
     }
     cluster = Cluster(tmp_path_factory.mktemp("examples"), variables)
     try:
-        cluster.start(scripts(REPOSITORY / "docs" / "tutorial.md")[0])
+        cluster.start(scripts(TUTORIAL)[0])
         yield cluster
     finally:
         cluster.interrupt()

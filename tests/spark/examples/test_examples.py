@@ -15,7 +15,7 @@ from coterie.spark.plugins import SINKS, sink_end, source_end, sources
 from tests.cli.waiting import wait_until
 from tests.sink_files import counted
 from tests.spark.conftest import Rig, rows_of
-from tests.spark.examples.cluster import REPOSITORY, Cluster, scripts
+from tests.spark.examples.cluster import REPOSITORY, TUTORIAL, Cluster, scripts
 from tests.spark.sinks.postgres_server import PASSWORD, USER, PostgresServer
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(300)]
@@ -72,7 +72,8 @@ def folder(cluster: Cluster, postgres: PostgresServer) -> Path:
         for place, there in places.items():
             text = text.replace(place, there)
         (cluster.folder / "examples" / name).write_text(text)
-    _, data = scripts(README)
+    start, data = scripts(README)
+    assert start == scripts(TUTORIAL)[0], "the cluster is that of the tutorial"
     cluster.run(data.replace("/var/tmp/coterie-examples", str(folder)))
     return folder
 

@@ -1,10 +1,11 @@
 """docs/tutorial.md, command by command, on a real cluster with a real PostgreSQL; rows are counted without Spark."""
 
+import httpx
 import pytest
 from deltalake import DeltaTable
 
 from tests.cli.waiting import wait_until
-from tests.spark.examples.cluster import REPOSITORY, Cluster, scripts
+from tests.spark.examples.cluster import TUTORIAL, Cluster, scripts
 from tests.spark.sinks.postgres_server import PASSWORD, PostgresServer
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(300)]
@@ -13,7 +14,7 @@ pytestmark = [pytest.mark.spark, pytest.mark.timeout(300)]
 def test_the_tutorial_does_what_it_says_and_no_log_shows_the_password(
     cluster: Cluster, postgres: PostgresServer
 ) -> None:
-    _, produce, create, look, clean_up = scripts(REPOSITORY / "docs" / "tutorial.md")
+    _, produce, create, look, clean_up = scripts(TUTORIAL)
     table = cluster.folder / "orders"
 
     def in_delta() -> int:
@@ -34,6 +35,8 @@ def test_the_tutorial_does_what_it_says_and_no_log_shows_the_password(
     cluster.run(produce)
     wait_until(lambda: in_delta() == 2000, "the records that were produced again", within_s=60)
     assert in_postgres() == 1000
+    config = httpx.get(f"{cluster.url}/connectors/orders-to-postgres/config", timeout=30).json()
+    assert config["connection.password"] == PASSWORD, "the cluster has it"
     cluster.run(clean_up)
     logged = cluster.everything_logged()
     assert "orders-to-postgres" in logged
