@@ -114,7 +114,7 @@ def created(cluster: Cluster, folder: Path, customers: dict[int, tuple[str, str 
     for command in COMMANDS:
         if not command.endswith(f"/{PYTHON}.json"):
             cluster.run(command)
-            wait_until(lambda: "flights" in admin.list_topics(timeout=10).topics, "the topic of the first example")
+            wait_until(lambda: "flights" in admin.list_topics(timeout=10).topics, "its topic", within_s=120)
     return cluster
 
 
@@ -129,9 +129,9 @@ def test_a_file_of_flights_goes_through_a_topic_to_parquet_delta_and_another_top
         found = DeltaTable(table).to_pyarrow_table()["id"].to_pylist() if DeltaTable.is_deltatable(str(table)) else []
         return sorted(found)
 
-    wait_until(lambda: in_parquet() == dict.fromkeys(ROWS, 1), "the rows in Parquet files", within_s=90)
+    wait_until(lambda: in_parquet() == dict.fromkeys(ROWS, 1), "the rows in Parquet files", within_s=120)
     assert counted(folder / "flights-parquet" / "carrier=AA", "is_late") == {True: 1}
-    wait_until(lambda: in_delta() == sorted(ROWS), "the rows in a Delta table", within_s=60)
+    wait_until(lambda: in_delta() == sorted(ROWS), "the rows in a Delta table", within_s=120)
     assert first_record(created, "flights-late") == (b"AA", {"id": 2, "carrier": "AA", "delay": 40})
 
 
@@ -144,7 +144,7 @@ def test_a_config_of_connects_jdbc_sink_runs_with_its_class_changed(
         return {id_: rest for id_, *rest in postgres.rows("SELECT id, name, email FROM customers")}
 
     expected = {id_: list(rest) for id_, rest in customers.items()}
-    wait_until(lambda: table() == expected, "the customers", within_s=90)
+    wait_until(lambda: table() == expected, "the customers", within_s=120)
     assert PASSWORD not in created.everything_logged()
 
 
@@ -154,10 +154,10 @@ def test_rows_of_the_rate_source_go_nowhere_and_to_the_jvms_log(created: Cluster
     def batches(name: str) -> int:
         return sum(1 for path in checkpoints.glob(f"{name}-*/**/commits/*") if path.name.isdigit())
 
-    wait_until(lambda: batches("rate-to-noop") >= 3, "batches without a sink", within_s=90)
+    wait_until(lambda: batches("rate-to-noop") >= 3, "batches without a sink", within_s=120)
     printed = re.compile(r"^\|\d{4}-\d\d-\d\d .*\| *\d+ *\|$", re.MULTILINE)
     log = created.logs / "worker-0.jvm.log"
-    wait_until(lambda: printed.search(log.read_text(errors="replace")) is not None, "a printed row", within_s=60)
+    wait_until(lambda: printed.search(log.read_text(errors="replace")) is not None, "a printed row", within_s=120)
 
 
 def test_no_example_fails(created: Cluster) -> None:
@@ -172,7 +172,7 @@ def test_no_example_fails(created: Cluster) -> None:
     def are_running(shown: dict[str, list[str]]) -> bool:
         return len(shown) == len(COMMANDS) - 1 and all(set(tasks) == {"RUNNING"} for tasks in shown.values())
 
-    wait_until(lambda: are_running(states()), f"all run: {states()}", within_s=90)
+    wait_until(lambda: are_running(states()), f"all run: {states()}", within_s=120)
 
 
 @pytest.mark.asyncio(loop_scope="session")

@@ -27,13 +27,14 @@ def test_the_tutorial_does_what_it_says_and_no_log_shows_the_password(
 
     cluster.run(produce)
     cluster.run(create)
-    wait_until(lambda: (in_delta(), in_postgres()) == (1000, 1000), "1000 rows in both tables", within_s=90)
+    wait_until(lambda: in_delta() == 1000, "1000 rows in the Delta table", within_s=120)
+    wait_until(lambda: in_postgres() == 1000, "1000 rows in the table of PostgreSQL", within_s=120)
     shown = cluster.run(look)
     assert "orders-to-delta" in shown
     assert "\n1000\n" in shown
     assert "1000 | 124875" in shown
     cluster.run(produce)
-    wait_until(lambda: in_delta() == 2000, "the records that were produced again", within_s=60)
+    wait_until(lambda: in_delta() == 2000, "the records that were produced again", within_s=120)
     assert in_postgres() == 1000
     config = httpx.get(f"{cluster.url}/connectors/orders-to-postgres/config", timeout=30).json()
     assert config["connection.password"] == PASSWORD, "the cluster has it"
