@@ -106,7 +106,7 @@ async def test_a_stop_closes_connections_also_when_the_last_batch_cannot_be_fini
     query.start()
     await rig.wait_until(lambda: rows_of(tmp_path / "out") == [1, 2])
     assert connections.is_open
-    monkeypatch.setattr(TaskQuery, "_finish_batch", away)
+    monkeypatch.setattr("coterie.spark.query.batch_in_flight", away)
     query.stop(grace_ms=10_000)
     assert not connections.is_open
     assert not query.active()

@@ -17,7 +17,7 @@ from coterie.herder.seams import TaskProgressed
 from coterie.nouns.jobs import ConnectorTaskId
 from coterie.spark.bad_records.sifted import Divided, Sifter
 from coterie.spark.checkpoint import last_batch
-from coterie.spark.sinks import files as file_sink
+from coterie.spark.end_config import EndConfig
 from coterie.spark.sinks.file_copies import Copy
 from coterie.spark.sinks.files import FileSink
 from coterie.spark.sinks.kafka_writer import StagedTransaction as KafkaTransaction
@@ -216,7 +216,13 @@ async def test_the_same_record_is_lost_or_doubled_where_folders_are_written_by_t
 ) -> None:
     """A mutant: the folder of bad records has copies of its own."""
     monkeypatch.setattr(FileSink, "holds", ())
-    monkeypatch.setattr(file_sink, "_folder", lambda config, make=file_sink._folder: replace(make(config), bad=None))
+    whole = FileSink.of
+
+    def without_bad_rows(config: EndConfig) -> FileSink:
+        sink = whole(config)
+        return replace(sink, folder=replace(sink.folder, bad=None))
+
+    monkeypatch.setattr(FileSink, "of", without_bad_rows)
     FileDeaths(monkeypatch)
     good, bad = await sift_files(rig, kafka, "two-folders", tmp_path / "bad")
     counts = Counter(good + bad)

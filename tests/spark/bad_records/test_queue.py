@@ -44,8 +44,8 @@ def test_a_folder_that_fails_at_any_step_is_named_by_its_key_alone(
     """The sink of the connector may have a folder, too."""
     key = "errors.deadletterqueue.path"
     (tmp_path / "bad").write_text("a file")
-    made = queue.queue_of(ToFolder(path=tmp_path / "bad"), {}, {})
-    assert made is not None
+    sink = FileSink(folder=bad_folder(tmp_path / "bad"), rotation=None, options={})
+    made = queue.DeadLetterQueue(key, sink, lambda rows, _: rows)
     with pytest.raises(OSError, match=f"Nothing can be written to {key}={tmp_path}/bad: File exists") as at_start:
         made.take_over(LINEAGE, 1)
     (tmp_path / "bad").unlink()
@@ -56,7 +56,6 @@ def test_a_folder_that_fails_at_any_step_is_named_by_its_key_alone(
     (copy.good.folder / copy.good.name(0, ".parquet")).touch()
     monkeypatch.setattr(FileSink, "stage", lambda *_: copy)
     batch: Any = Batch(lineage=LINEAGE, batch_id=0, rows=None, is_small=True)  # type: ignore[arg-type]
-    monkeypatch.setattr(made, "_shape", lambda rows, _: rows)
     staged = made.stage(batch)
     (tmp_path / "bad").rmdir()
     (tmp_path / "bad").write_text("a file")

@@ -304,18 +304,18 @@ def test_no_row_is_lost_or_doubled(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 
 
 def put_unmarked_copies_in_place(patch: pytest.MonkeyPatch) -> None:
-    def decide(copy: Copy) -> None:
-        if copy.is_decided:
-            return
-        with contextlib.suppress(FileExistsError):
-            copy._committed.parent.mkdir()
-        try:
-            os.rename(copy.staged, copy._committed)
-        except OSError as error:
-            if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
-                raise
+    def put_in_place(copy: Copy) -> None:
+        if not copy.is_decided:
+            with contextlib.suppress(FileExistsError):
+                copy._committed.parent.mkdir()
+            try:
+                os.rename(copy.staged, copy._committed)
+            except OSError as error:
+                if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
+                    raise FencedError from error
+        copy.folder.move_out(copy._committed)
 
-    patch.setattr(Copy, "_decide", decide)
+    patch.setattr(Copy, "put_in_place", put_in_place)
 
 
 def commit_before_files_are_moved(patch: pytest.MonkeyPatch) -> None:
