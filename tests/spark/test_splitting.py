@@ -11,7 +11,7 @@ from typing import cast
 import pytest
 
 from coterie.herder.seams import PartsChanged, RuntimeDied, TaskClosed, TaskStart
-from coterie.nouns.errors import WorldError
+from coterie.nouns.errors import UnreachableError, WorldError
 from coterie.nouns.ids import Incarnation
 from coterie.nouns.jobs import ConnectorName, ConnectorTaskId
 from coterie.spark import splitting, supervisor
@@ -26,6 +26,7 @@ from coterie.spark.sources.files import FileSource
 from coterie.spark.splitting import Splitter
 from tests.sink_files import take_back
 from tests.spark.conftest import Rig, rows_of, write_file
+from tests.spark.sinks.postgres_server import PostgresServer, running_server
 
 pytestmark = [pytest.mark.spark, pytest.mark.asyncio(loop_scope="session"), pytest.mark.timeout(240)]
 
@@ -177,6 +178,58 @@ async def test_a_batch_that_cannot_be_finished_holds_the_split_until_a_config_le
     await tasks.split({**config, "tasks.max": "2"})
     assert rows_of(tmp_path / "out") == [0, 1, 2]
     assert [config["generation"].split("-")[0] for config in tasks.configs] == ["2", "2"]
+
+
+@pytest.mark.parametrize("table", ["flights", "later"])
+async def test_a_batch_in_flight_is_finished_with_a_password_that_was_changed_meanwhile(
+    rig: Rig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, table: str
+) -> None:
+    """The next generation has another number of tasks, or another table of the same database."""
+    monkeypatch.setattr(splitting, "RELEASE_GRACE_MS", 0)
+    with running_server() as server:
+        server.run("CREATE ROLE clerk LOGIN PASSWORD 'first'", "GRANT ALL ON SCHEMA public TO clerk")
+        tasks = Tasks(rig, f"rotated-{table}")
+        config = {key: value for key, value in rig.config(tmp_path).items() if not key.startswith("sink.")}
+        config |= {
+            "sink.class": "PostgresSink",
+            "sink.connection.url": server.keys["connection.url"],
+            "sink.connection.user": "clerk",
+            "sink.connection.password": "first",
+            "sink.table.name.format": "flights",
+            "sink.auto.create": "true",
+            "sink.max.retries": "0",
+        }
+        write_files(tmp_path, 0, 3)
+        await tasks.split(config)
+        await tasks.start()
+        await rig.wait_until(lambda: table_rows(server, "flights") == [0, 1, 2])
+        server.run("ALTER TABLE flights ADD CONSTRAINT shut CHECK (row < 3)")
+        write_files(tmp_path, 3, 3)
+        assert 'constraint "shut"' in (await rig.end_of(tasks.running[0])).trace
+        await tasks.stop()
+        server.run("ALTER TABLE flights DROP CONSTRAINT shut", "ALTER ROLE clerk PASSWORD 'second'")
+        changed = {**config, "tasks.max": "2", "sink.table.name.format": table}
+        with pytest.raises(WorldError, match="password authentication failed"):
+            await tasks.split(changed)
+        mended = {**changed, "sink.connection.password": "second"}
+        server.stop()
+        with pytest.raises(UnreachableError, match="batch 1 of task 0 has to be finished first, and a server is away"):
+            await tasks.split(mended)
+        server.start()
+        await tasks.split(mended)
+        assert table_rows(server, "flights") == list(range(6)), "the batch in flight, once, in its own table"
+        write_files(tmp_path, 6, 4)
+        await tasks.start()
+        wanted = list(range(0 if table == "flights" else 6, 10))
+        await rig.wait_until(lambda: table_rows(server, table) == wanted)
+        await tasks.stop()
+        assert table_rows(server, "flights") == list(range(10 if table == "flights" else 6))
+
+
+def table_rows(server: PostgresServer, table: str) -> list[object]:
+    if not server.rows(f"SELECT 1 WHERE to_regclass('{table}') IS NOT NULL"):
+        return []
+    return [row for (row,) in server.rows(f"SELECT row FROM {table} ORDER BY row")]
 
 
 async def test_checkpoints_from_before_generations_are_taken_along(rig: Rig, tmp_path: Path) -> None:

@@ -82,6 +82,8 @@ class Key:
     """The label of the form's field; empty means ``name``."""
     dependents: tuple[str, ...] = ()
     """Keys whose values are valid or not depending on this key's value."""
+    essence: Callable[[str], str] | None = None
+    """What of a valid value names the same thing as another one; None: all of the value."""
 
     @property
     def required(self) -> bool:
@@ -91,6 +93,14 @@ class Key:
     def recommended_values(self) -> tuple[str, ...]:
         """The only valid values, sorted; empty where there is no such list."""
         return self.check.values if isinstance(self.check, OneOf) else ()
+
+    def essential(self, value: str) -> str:
+        """The same text for values that mean the same, as far as that can be told without asking anybody."""
+        if self.type is Type.LIST:
+            return ",".join(as_list(value))
+        if self.essence is None or self.error(value) is not None:
+            return value.strip()
+        return self.essence(value.strip())
 
     def error(self, value: str | None) -> str | None:
         """One sentence when ``value`` (None: neither given nor defaulted) is not valid for this key."""

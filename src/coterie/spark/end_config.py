@@ -55,6 +55,15 @@ class EndConfig:
         key = self._shown(definition[name])
         return Definition((key,)).read(self.config, key.name, type_)
 
+    def stated(self, definition: Definition, names: Iterable[str]) -> dict[str, str | None]:
+        """What keys say, set or by default, by name: equal where it means the same."""
+        found: dict[str, str | None] = {}
+        for name in names:
+            key = self._shown(definition[name])
+            text = self.config.get(key.name, key.default)
+            found[name] = None if text is None else key.essential(text)
+        return found
+
     def under(self, prefix: str) -> dict[str, str]:
         """The values of all keys that start with ``prefix``, by what follows it. A key with the end's prefix wins."""
         found: dict[str, str] = {}

@@ -8,7 +8,7 @@ from importlib.metadata import entry_points
 
 from coterie.config.definition import Definition, Importance, Key, Type, Width, one_of
 from coterie.nouns.errors import ConfigError
-from coterie.spark import rotation
+from coterie.spark.bad_records.keys import place_of, tolerance_of
 from coterie.spark.end_config import SINK, SOURCE, EndConfig
 from coterie.spark.paths import SINK_GROUP, SOURCE_GROUP
 from coterie.spark.seams import Sink, Source
@@ -170,15 +170,21 @@ def sink_end(config: Mapping[str, str], worker: Mapping[str, str], class_key: st
 
 
 def written_to(config: Mapping[str, str], worker: Mapping[str, str]) -> Mapping[str, str | None]:
-    """What of a connector's config says where rows are written: the sink and its keys, without the options of a format
-    and the keys that say when.
+    """Where a connector's rows are written and what they mean there: the class of the sink, the keys of its identity,
+    and the place of bad records unless the sink holds these.
 
     ``worker``: see :attr:`EndConfig.worker`.
+
+    :raises ConfigError: when a value is not valid; names its key.
     """
     sink = sink_end(config, worker)
-    when = rotation.keys(sink.config)
-    stated = {key.name: config.get(key.name) for key in sink.definition.keys if key.name not in when}
-    return {"sink": sink.plugin.__name__, **stated}
+    tolerance = tolerance_of(config)
+    is_held = tolerance is None or isinstance(tolerance.letters, sink.plugin.holds)
+    return {
+        "class": sink.plugin.__name__,
+        **sink.config.stated(sink.plugin.definition(sink.config), sink.plugin.identity),
+        **({} if tolerance is None or is_held else place_of(tolerance.letters)),
+    }
 
 
 def _numbered(keys: Iterable[Key]) -> Definition:

@@ -44,6 +44,11 @@ class Source(Protocol):
 
     free_prefixes: ClassVar[tuple[str, ...]]
     """Starts of keys whose rest the user chooses: ``option.``, ``consumer.override.``."""
+    identity: ClassVar[tuple[str, ...]]
+    """The keys that say, beside its parts, what a task reads. A batch in flight of a closed generation of checkpoints
+    is read with the values of its own generation."""
+    access: ClassVar[tuple[str, ...]]
+    """The keys that say where the others lead, a password or an option among them."""
     split_function: ClassVar[SplitFunction]
     """How the rows of the parts are told apart by task."""
     has_fixed_split: ClassVar[bool]
@@ -199,6 +204,11 @@ class Sink(Protocol):
 
     free_prefixes: ClassVar[tuple[str, ...]]
     """See :attr:`Source.free_prefixes`."""
+    identity: ClassVar[tuple[str, ...]]
+    """The keys that say where rows are written and what they mean there. Another value of one makes another generation
+    of checkpoints; a batch in flight of a closed generation is written with the values of its own."""
+    access: ClassVar[tuple[str, ...]]
+    """See :attr:`Source.access`."""
     holds: ClassVar[tuple[type[DeadLetters], ...]]
     """The places of bad rows that the sink writes itself, by the same decisive step as the good rows of a batch. For
     these :meth:`stage` gets a batch with a :attr:`Batch.sifter`, and reads where bad rows go from its config.

@@ -10,19 +10,20 @@ from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
 
 from coterie.herder.seams import PartsChanged
-from coterie.nouns.errors import ConfigError, CoterieError, WorldError
+from coterie.nouns.errors import ConfigError, CoterieError, UnreachableError, WorldError
 from coterie.nouns.ids import Incarnation
 from coterie.nouns.jobs import ConnectorName, ConnectorTaskId
 from coterie.spark.bad_records import queue
-from coterie.spark.checkpoint import HeldCheckpoint, batch_in_flight
+from coterie.spark.checkpoint import HeldCheckpoint, batch_in_flight, is_taken
 from coterie.spark.events import Events
 from coterie.spark.failures import sentence_of
 from coterie.spark.fence import Fence, FencedError
 from coterie.spark.generations.layout import GenerationId, connector_folder
 from coterie.spark.generations.manifest import Manifest
-from coterie.spark.generations.owner import Owner, Wanted, next_config
+from coterie.spark.generations.owner import Owner, Wanted, newest_stated
 from coterie.spark.generations.resplit import Finisher, OvertakenError
 from coterie.spark.generations.split import Split, SplitFunction
+from coterie.spark.in_flight import config_in_flight
 from coterie.spark.pipeline import GENERATION, Pipeline, resolved, split_of, task_configs
 from coterie.spark.plugins import SourceEnd, sink_end, source_end, written_to
 from coterie.spark.query import TaskQuery
@@ -39,8 +40,6 @@ RELEASE_GRACE_MS = 15_000
 their workers notice."""
 PARTS_MAX_AGE_MS = 60_000
 """How often a source is asked whether its parts have changed."""
-ON_THE_WAY = ("transforms", "predicates")
-"""What the names of keys start with that say what is done to rows between source and sink."""
 
 
 class Splitter:
@@ -86,7 +85,7 @@ class Splitter:
         )
         while True:
             try:
-                with self._finisher(connector, incarnation, config) as finisher:
+                with self._finisher(connector, incarnation, config, parts) as finisher:
                     manifest = Owner(finisher, grace_ms=RELEASE_GRACE_MS).settle(wanted)
                 with self._lock:
                     self._parts[connector] = (source, parts)
@@ -98,9 +97,10 @@ class Splitter:
     def finish(self, connector: ConnectorName, incarnation: Incarnation) -> list[Mapping[str, str]] | None:
         """See :meth:`coterie.herder.seams.TaskRuntime.finish`."""
         folder = connector_folder(self._config.checkpoint_location, connector, incarnation)
-        if (config := next_config(folder)) is None:
+        if (stated := newest_stated(folder)) is None:
             return None
-        with self._finisher(connector, incarnation, config) as finisher:
+        parts = [part for task in stated.split.tasks for part in task]
+        with self._finisher(connector, incarnation, stated.config, parts) as finisher:
             manifest = Owner(finisher, grace_ms=RELEASE_GRACE_MS).finish_after_silence()
         # Not the connector's present config: this generation may not fit it, and its owner will then make another.
         return None if manifest is None else task_configs(connector, manifest.config, manifest)
@@ -133,9 +133,9 @@ class Splitter:
 
     @contextmanager
     def _finisher(
-        self, connector: ConnectorName, incarnation: Incarnation, config: Mapping[str, str]
+        self, connector: ConnectorName, incarnation: Incarnation, config: Mapping[str, str], parts: Sequence[str]
     ) -> Iterator[Finisher]:
-        """``config`` names the source, and the transforms for batches in flight."""
+        """``config`` is the newest one that is known here, and ``parts`` are those that it reads."""
         fence = Fence()
         with self._lock:
             self._fences.add(fence)
@@ -143,7 +143,7 @@ class Splitter:
             yield Finisher(
                 connector=connector_folder(self._config.checkpoint_location, connector, incarnation),
                 store=source_end(resolved(config), self._config.kafka).plugin.store,
-                run_batch=partial(self._run_batch, fence, connector, config),
+                run_batch=partial(self._run_batch, fence, connector, config, frozenset(parts)),
                 fence=fence,
                 retire_lineages=partial(self._retire_lineages, connector),
             )
@@ -188,33 +188,41 @@ class Splitter:
         fence: Fence,
         connector: ConnectorName,
         config: Mapping[str, str],
+        parts: frozenset[str],
         manifest: Manifest,
         task: int,
         held: HeldCheckpoint,
     ) -> None:
-        """Run the batch in flight of a closed generation: its split and its sink, and the transforms and predicates of
-        ``config``.
+        """Run the batch in flight of a closed generation with the newest ``config``, but where its generation read and
+        wrote; see :mod:`coterie.spark.in_flight`.
 
         :raises OvertakenError: when another finisher has taken the checkpoint.
+        :raises FencedError: when the fence was shut.
+        :raises UnreachableError: when a server is away that the batch needs.
         :raises WorldError: when the batch cannot be run.
         """
-        former = {key: value for key, value in manifest.config.items() if key.split(".")[0] not in ON_THE_WAY}
-        newest = {key: value for key, value in config.items() if key.split(".")[0] in ON_THE_WAY}
-        task_config = task_configs(connector, former | newest, manifest)[task]
         task_id = ConnectorTaskId(connector, task)
-        pipeline = Pipeline.of(task_config, self._config.kafka)
-        query = TaskQuery(self._session().spark.newSession(), task_id, pipeline, held, fence)
         log.info("%s: batch %s of generation %s is finished", task_id, held.batch_in_flight, manifest.generation)
+        batch = f"Connector {connector} cannot be split anew: batch {held.batch_in_flight} of task {task} has to be"
+        spark = self._session().spark.newSession()
         try:
+            to_run = config_in_flight(resolved(config), manifest, parts, self._config.kafka)
+            pipeline = Pipeline.of(task_configs(connector, to_run, manifest)[task], self._config.kafka)
+            query = TaskQuery(spark, task_id, pipeline, held, fence)
             query.finish_batch()
-        except (PySparkException, Py4JError, WorldError) as error:
-            if query.taken:
+        except FencedError:
+            raise
+        except (PySparkException, Py4JError, CoterieError, OSError) as error:
+            if is_taken(held.path):
                 raise OvertakenError(f"{held.path} was taken by another finisher") from error
+            if isinstance(error, UnreachableError):
+                sentence = f"{batch} finished first, and a server is away: {first_sentence(error)}"
+                raise UnreachableError(sentence) from error
             raise WorldError(
-                f"Connector {connector} cannot be split anew: batch {held.batch_in_flight} of task {task} has to be "
-                f"finished first, and fails. Put a config whose transforms let it succeed: {first_sentence(error)}"
+                f"{batch} finished first, and fails. Put a config that lets it succeed, or delete the connector and "
+                f"create it again: {first_sentence(error)}"
             ) from error
         if batch_in_flight(held.path) is not None:
-            if query.taken:
+            if is_taken(held.path):
                 raise OvertakenError(f"{held.path} was taken by another finisher")
             raise WorldError(f"Connector {connector}: batch {held.batch_in_flight} of task {task} did not end")

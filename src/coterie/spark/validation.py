@@ -446,13 +446,21 @@ def sink_errors(source: SourceEnd, checkpointed: Sequence[Mapping[str, str]]) ->
     if not checkpointed or not isinstance(source.plugin.store, NoPositions):
         return {}
     config, worker = source.config.config, source.config.worker
-    before, now = written_to(checkpointed[0], worker), written_to(config, worker)
-    changed = sorted(key for key in before.keys() | now.keys() if before.get(key) != now.get(key) and key != "sink")
+    try:
+        before, now = written_to(checkpointed[0], worker), written_to(config, worker)
+    except ConfigError:
+        return {}  # The definitions say what is wrong.
+    changed = {key for key in before.keys() | now.keys() if before.get(key) != now.get(key)}
+    if "class" in changed:
+        keys = {next(key for key in ("sink.class", "sink.format", "connector.class") if key in config)}
+    else:
+        end = sink_end(config, worker).config
+        keys = {end.key(name) for name in changed}
     sentence = (
         f"the connector has checkpoints, and a connector of {source.plugin.__name__} keeps its sink. Put the former "
         f"value back; {_OTHERWISE}"
     )
-    return {key: [f"Another value of configuration {key} cannot be taken: {sentence}"] for key in changed}
+    return {key: [f"Another value of configuration {key} cannot be taken: {sentence}"] for key in sorted(keys)}
 
 
 def _other_source(key: str, source: SourceEnd, before: str) -> dict[str, list[str]]:

@@ -12,8 +12,8 @@ from coterie.spark.checkpoint import make_first
 from coterie.spark.fence import Fence, FencedError
 from coterie.spark.generations import owner as owner_module
 from coterie.spark.generations.layout import GenerationId
-from coterie.spark.generations.manifest import Manifest, Plan
-from coterie.spark.generations.owner import Owner, Wanted, next_config
+from coterie.spark.generations.manifest import Manifest, Plan, read_plan
+from coterie.spark.generations.owner import Owner, Wanted, newest_stated
 from coterie.spark.generations.resplit import Finisher, close, release
 from coterie.spark.generations.split import Split, SplitFunction
 from coterie.spark.generations.stores import FilePositions
@@ -196,7 +196,7 @@ def test_a_worker_that_waits_finishes_a_closed_generation_only_in_silence(
     assert owner(tmp_path).finish_after_silence() == first
     split = Split(function=SplitFunction.PARTS_V1, tasks=(PARTS[:1], PARTS[1:]))
     close(tmp_path, plan(GenerationId(number=2, id="b"), split))
-    assert next_config(tmp_path) == CONFIG
+    assert newest_stated(tmp_path) == read_plan(tmp_path / "gen-1")
     with monkeypatch.context() as patch:
         signs = iter(range(100))
         patch.setattr(owner_module, "sign_of_life", lambda generation: next(signs))
@@ -207,9 +207,9 @@ def test_a_worker_that_waits_finishes_a_closed_generation_only_in_silence(
 
 
 def test_of_checkpoints_from_before_generations_only_the_owner_knows_the_split(tmp_path: Path) -> None:
-    assert next_config(tmp_path / "nothing") is None
+    assert newest_stated(tmp_path / "nothing") is None
     make_first(tmp_path / "0")
-    assert next_config(tmp_path) is None
+    assert newest_stated(tmp_path) is None
     with pytest.raises(WorldError, match="says nothing of their tasks"):
         owner(tmp_path).settle(wanted(PARTS, known=False))
 

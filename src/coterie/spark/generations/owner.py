@@ -182,9 +182,9 @@ class Owner:
         return True
 
 
-def next_config(connector: Path) -> Mapping[str, str] | None:
-    """The config of the generation that a closed one is to become, else of the newest one; None when there is none, or
-    when no worker has closed the layout of before generations yet."""
+def newest_stated(connector: Path) -> Plan | Manifest | None:
+    """The plan of the generation that a closed one is to become, else the newest generation; None when there is none,
+    or when no worker has closed the layout of before generations yet."""
     while True:
         number = standing(connector)
         if number is None:
@@ -194,7 +194,7 @@ def next_config(connector: Path) -> Mapping[str, str] | None:
             plan = read_plan(generation)
             if plan is None and number == 0:
                 return None
-            return read_manifest(generation).config if plan is None else plan.config
+            return plan or read_manifest(generation)
         except OSError:
             if standing(connector) == number:
                 raise

@@ -30,6 +30,8 @@ if TYPE_CHECKING:
 class DeltaSink:
     """Rows of a Delta table."""
 
+    identity: ClassVar[tuple[str, ...]] = ("path", "insert.mode", "pk.fields", "partition.field.name")
+    access: ClassVar[tuple[str, ...]] = ()
     free_prefixes: ClassVar[tuple[str, ...]] = ()
     rotation: ClassVar[Rotation | None] = None
     holds: ClassVar[tuple[type[DeadLetters], ...]] = ()

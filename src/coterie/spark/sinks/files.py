@@ -83,6 +83,8 @@ DEFINITION = Definition(
 class FileSink:
     """Files in a folder."""
 
+    identity: ClassVar[tuple[str, ...]] = ("path", "format", "partition.field.name")
+    access: ClassVar[tuple[str, ...]] = ("format",)
     free_prefixes: ClassVar[tuple[str, ...]] = (OPTIONS,)
     holds: ClassVar[tuple[type[DeadLetters], ...]] = (ToFolder,)
 

@@ -57,6 +57,8 @@ from coterie.spark.sources.kafka_client import (
 class KafkaSink:
     """Records of topics."""
 
+    identity: ClassVar[tuple[str, ...]] = ("topic", "delivery.guarantee", "ledger.topic")
+    access: ClassVar[tuple[str, ...]] = (OVERRIDE + SERVERS,)
     free_prefixes: ClassVar[tuple[str, ...]] = (OVERRIDE, CREATION)
     rotation: ClassVar[Rotation | None] = None
     holds: ClassVar[tuple[type[DeadLetters], ...]] = (ToTopic,)

@@ -18,6 +18,8 @@ from coterie.spark.seams import Batch, TaskLineage
 class NoopSink:
     """Nothing. A batch counts when it is committed to the checkpoint."""
 
+    identity: ClassVar[tuple[str, ...]] = ()
+    access: ClassVar[tuple[str, ...]] = ()
     rotation: ClassVar[Rotation | None] = None
     free_prefixes: ClassVar[tuple[str, ...]] = (OPTIONS,)
     holds: ClassVar[tuple[type[DeadLetters], ...]] = ()

@@ -30,6 +30,8 @@ if TYPE_CHECKING:
 class PostgresSink:
     """Rows of a table."""
 
+    identity: ClassVar[tuple[str, ...]] = ("connection.url", "table.name.format", "insert.mode", "pk.mode", "pk.fields")
+    access: ClassVar[tuple[str, ...]] = ("connection.url",)
     rotation: ClassVar[Rotation | None] = None
     free_prefixes: ClassVar[tuple[str, ...]] = ()
     holds: ClassVar[tuple[type[DeadLetters], ...]] = (Dropped, ToTable)

@@ -39,6 +39,12 @@ def _url(value: str) -> str | None:
     return None
 
 
+def _database(url: str) -> str:
+    """The database that a valid URL names, and the schema of tables for which the config names none."""
+    host, port, database, parameters = _split(url)
+    return f"{host}:{port}/{database}?currentSchema={parameters.get('currentSchema', '')}"
+
+
 def _table(value: str) -> str | None:
     if "${" in value:
         return "${topic} cannot be replaced: the sink does not know the topic of a row. Name the table"
@@ -106,6 +112,7 @@ DEFINITION = Definition(
             group=SINK_GROUP,
             width=Width.LONG,
             display_name="Connection URL",
+            essence=_database,
         ),
         _key("connection.user", Type.STRING, "The user who connects.", "User", check=not_blank),
         _key("connection.password", Type.PASSWORD, "The password of connection.user.", "Password"),

@@ -43,6 +43,8 @@ DEFINITION = Definition(
 class SparkSink:
     """What Spark's writer of ``format`` makes of rows, with the options under ``option.``."""
 
+    identity: ClassVar[tuple[str, ...]] = ("format",)
+    access: ClassVar[tuple[str, ...]] = ("format",)
     rotation: ClassVar[Rotation | None] = None
     free_prefixes: ClassVar[tuple[str, ...]] = (OPTIONS,)
     holds: ClassVar[tuple[type[DeadLetters], ...]] = ()

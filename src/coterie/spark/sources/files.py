@@ -138,6 +138,8 @@ class FileSource:
     """Reads files from a folder: those whose path hashes to the task's share."""
 
     free_prefixes: ClassVar[tuple[str, ...]] = (OPTIONS,)
+    identity: ClassVar[tuple[str, ...]] = ("path",)
+    access: ClassVar[tuple[str, ...]] = ("path",)
     split_function: ClassVar[SplitFunction] = SplitFunction.PATH_HASH_V1
     has_fixed_split: ClassVar[bool] = False
     sifts_bad_records: ClassVar[bool] = False

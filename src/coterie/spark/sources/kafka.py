@@ -228,6 +228,8 @@ class KafkaSource:
     """Reads the partitions of its share."""
 
     free_prefixes: ClassVar[tuple[str, ...]] = (OVERRIDE,)
+    identity: ClassVar[tuple[str, ...]] = ()
+    access: ClassVar[tuple[str, ...]] = (OVERRIDE + SERVERS,)
     split_function: ClassVar[SplitFunction] = SplitFunction.PARTS_V1
     has_fixed_split: ClassVar[bool] = False
     sifts_bad_records: ClassVar[bool] = True

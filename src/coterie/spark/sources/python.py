@@ -67,6 +67,8 @@ class PythonSource:
     """The stream that a function builds."""
 
     free_prefixes: ClassVar[tuple[str, ...]] = ("",)
+    identity: ClassVar[tuple[str, ...]] = ()
+    access: ClassVar[tuple[str, ...]] = ()
     """All keys: the function may read any."""
     split_function: ClassVar[SplitFunction] = SplitFunction.PARTS_V1
     has_fixed_split: ClassVar[bool] = True

@@ -66,6 +66,8 @@ class RateSource:
     """Counts: ``timestamp TIMESTAMP, value BIGINT``, values from 0."""
 
     free_prefixes: ClassVar[tuple[str, ...]] = (OPTIONS,)
+    identity: ClassVar[tuple[str, ...]] = ("rows.per.second",)
+    access: ClassVar[tuple[str, ...]] = ()
     split_function: ClassVar[SplitFunction] = SplitFunction.PARTS_V1
     has_fixed_split: ClassVar[bool] = True
     sifts_bad_records: ClassVar[bool] = False
