@@ -59,6 +59,9 @@ class LightRuntime:
     ) -> Sequence[Mapping[str, str]]:
         return [{**config, "task": f"{connector}-{number}"} for number in range(int(config["tasks.max"]))]
 
+    def forget(self, connector: ConnectorName) -> None:
+        """A split is done at once."""
+
     async def finish(self, connector: ConnectorName, incarnation: Incarnation) -> Sequence[Mapping[str, str]] | None:
         raise AssertionError("no task is closed here")
 

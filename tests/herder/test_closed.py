@@ -7,6 +7,8 @@ from coterie.herder.messages import (
     FinishGeneration,
     GenerationFinished,
     PublishTaskConfigs,
+    SplitConnector,
+    SplitFailed,
     StartTask,
     TaskConfigsPublished,
     TimerFired,
@@ -14,6 +16,7 @@ from coterie.herder.messages import (
 from coterie.herder.seams import TaskClosed
 from coterie.herder.timers import ClosedDue
 from coterie.nouns.ids import Incarnation
+from coterie.nouns.states import TargetState
 from tests.herder.builders import BOTH_TASKS, DEALT, LIFE, ORDERS, SHARES, TASKS, only, ready
 from tests.herder.by_hand import ME, OTHER, ByHand
 
@@ -72,6 +75,36 @@ def test_nothing_is_published_when_another_worker_is_at_work_or_nothing_changes(
 
 def test_a_worker_that_has_the_connector_leaves_it_to_its_split() -> None:
     assert not due(waiting(has_connector=True))
+
+
+def test_a_worker_whose_own_split_was_closed_by_another_one_splits_again() -> None:
+    hand = ready()
+    hand.assign(assigned=only(ORDERS, *TASKS))
+    hand.obey()
+    hand.write(*config_records.task_config_lines(ORDERS, SHARES))
+    hand.obey()
+    hand.orders.clear()
+    hand.tell(TaskClosed(task=TASKS[0]))
+    assert len(hand.take(SplitConnector)) == 1
+    hand.tell(TaskClosed(task=TASKS[1]))
+    assert not hand.take(SplitConnector), "one split at a time"
+
+
+def test_a_worker_that_has_the_connector_and_cannot_split_it_leaves_no_task_waiting() -> None:
+    hand = waiting(has_connector=True)
+    connector = hand.herder.config.connector(ORDERS)
+    assert connector is not None
+    hand.write(config_records.target_state_line(ORDERS, TargetState.PAUSED))
+    hand.write(config_records.target_state_line(ORDERS, TargetState.STARTED))
+    hand.tell(SplitFailed(connector=ORDERS, written_at=connector.written_at, trace="ended", is_transient=True))
+    hand.take(SplitConnector)
+    assert not due(hand), "it is at work"
+    hand.tell(SplitFailed(connector=ORDERS, written_at=connector.written_at, trace="no such option"))
+    assert due(hand)
+    finished(hand, NEXT)
+    (publish,) = hand.take(PublishTaskConfigs)
+    assert list(publish.configs) == NEXT
+    assert hand.take(SplitConnector), "the reason may be over"
 
 
 def test_once_a_config_names_another_generation_nothing_waits() -> None:

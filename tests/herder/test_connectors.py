@@ -3,16 +3,20 @@
 from coterie.herder import config_records
 from coterie.herder.messages import (
     ConnectorSplit,
+    ForgetConnector,
     PublishTaskConfigs,
+    SetTimer,
     SplitConnector,
     SplitFailed,
     TaskConfigsPublished,
+    TimerFired,
 )
 from coterie.herder.seams import PartsChanged
+from coterie.herder.timers import RetryDue
 from coterie.nouns.ids import Incarnation
 from coterie.nouns.jobs import NO_JOBS, ConnectorName, ConnectorTaskId, Jobs
-from coterie.nouns.states import TargetState
-from tests.herder.by_hand import ByHand
+from coterie.nouns.states import State, TargetState
+from tests.herder.by_hand import SESSION_TIMEOUT_MS, ByHand, proved
 
 ORDERS = ConnectorName("orders")
 CONFIG = {"connector.class": "Any", "tasks.max": "2"}
@@ -108,3 +112,108 @@ def test_a_config_that_came_unjudged_is_split_beside_the_tasks_that_may_have_che
     herder.tell(SplitFailed(connector=ORDERS, written_at=split.written_at, trace="no"))
     assert not herder.take(PublishTaskConfigs)
     assert herder.herder.config.tasks(ORDERS) == (ConnectorTaskId(ORDERS, 0), ConnectorTaskId(ORDERS, 1))
+
+
+# -- a split that fails, or is not wanted any more ---------------------------------------------------------------------
+
+
+def shown(herder: ByHand) -> tuple[State, str | None] | None:
+    return herder.herder.work.shown.get(ORDERS)
+
+
+def publish(herder: ByHand, written_at: int) -> None:
+    """What the owner has split is published and read back."""
+    herder.write(*DEALT)
+    herder.tell(TaskConfigsPublished(connector=ORDERS, written_at=written_at))
+    herder.orders.clear()
+
+
+def test_a_split_that_found_a_server_away_is_made_again_after_longer_and_longer_times_and_its_status_says_why() -> None:
+    herder, written_at = owner()
+    publish(herder, written_at)
+    herder.tell(PartsChanged(connector=ORDERS))
+    waits: list[int] = []
+    for _ in range(4):
+        (split,) = herder.take(SplitConnector)
+        failed = SplitFailed(connector=ORDERS, written_at=written_at, trace="the server is away", is_transient=True)
+        herder.tell(failed)
+        assert shown(herder) == (State.RESTARTING, "the server is away")
+        assert not herder.take(SplitConnector), "not at once"
+        (timer,) = [order for order in herder.take(SetTimer) if isinstance(order.timer, RetryDue)]
+        waits.append(timer.at_ms - herder.now_ms)
+        herder.now_ms = timer.at_ms
+        herder.tell(TimerFired(timer=timer.timer))
+        assert shown(herder) == (State.RESTARTING, "the server is away"), "also while it is tried"
+    assert waits == [250, 500, 1_000, 2_000]
+    (split,) = herder.take(SplitConnector)
+    assert split.written_at == written_at
+    herder.tell(ConnectorSplit(connector=ORDERS, written_at=written_at, configs=SHARES))
+    assert shown(herder) == (State.RUNNING, None)
+    assert not herder.take(PublishTaskConfigs)
+
+
+def test_another_config_does_not_wait_for_the_next_attempt_with_the_former_one() -> None:
+    herder, written_at = owner()
+    publish(herder, written_at)
+    herder.tell(PartsChanged(connector=ORDERS))
+    herder.take(SplitConnector)
+    herder.tell(SplitFailed(connector=ORDERS, written_at=written_at, trace="away", is_transient=True))
+    herder.write(config_records.connector_line(ORDERS, {**CONFIG, "tasks.max": "3"}, Incarnation("life")))
+    assert [split.config["tasks.max"] for split in herder.take(SplitConnector)] == ["3"]
+
+
+def test_a_split_that_only_another_config_can_mend_is_made_once() -> None:
+    herder, written_at = owner()
+    publish(herder, written_at)
+    herder.tell(PartsChanged(connector=ORDERS))
+    herder.take(SplitConnector)
+    herder.tell(SplitFailed(connector=ORDERS, written_at=written_at, trace="batch 4 of task 1 fails"))
+    herder.now_ms += 100_000
+    herder.tell(proved(sent_at_ms=herder.now_ms))
+    herder.tell(TimerFired(timer=RetryDue(connector=ORDERS)))
+    assert not herder.take(SplitConnector)
+    assert shown(herder) == (State.FAILED, "batch 4 of task 1 fails")
+
+
+def test_a_split_whose_result_is_not_wanted_is_ended_once_and_the_next_one_waits_for_its_end() -> None:
+    changed = config_records.connector_line(ORDERS, {**CONFIG, "tasks.max": "3"}, Incarnation("life"))
+    paused = config_records.target_state_line(ORDERS, TargetState.PAUSED)
+    for line in (changed, paused, None):
+        herder, written_at = owner()
+        publish(herder, written_at)
+        herder.tell(PartsChanged(connector=ORDERS))
+        herder.take(SplitConnector)
+        if line is not None:
+            herder.write(line)
+        else:
+            herder.assign(assigned=NO_JOBS, revoked=Jobs(frozenset([ORDERS])))
+        assert herder.take(ForgetConnector) == [ForgetConnector(connector=ORDERS)]
+        herder.tell(TimerFired(timer="behind"))
+        assert not herder.take(ForgetConnector)
+        assert not herder.take(SplitConnector)
+        herder.tell(SplitFailed(connector=ORDERS, written_at=written_at, trace="ended here", is_transient=True))
+        assert len(herder.take(SplitConnector)) == (line is changed)
+        assert not herder.take(ForgetConnector)
+
+
+def test_the_parts_of_a_connector_are_forgotten_with_it() -> None:
+    herder, written_at = owner()
+    publish(herder, written_at)
+    herder.write(config_records.target_state_line(ORDERS, TargetState.PAUSED))
+    assert herder.take(ForgetConnector) == [ForgetConnector(connector=ORDERS)]
+    herder.write(RESUME)
+    (split,) = herder.take(SplitConnector)
+    herder.tell(ConnectorSplit(connector=ORDERS, written_at=split.written_at, configs=SHARES))
+    herder.assign(assigned=NO_JOBS, revoked=Jobs(frozenset([ORDERS])))
+    assert herder.take(ForgetConnector) == [ForgetConnector(connector=ORDERS)]
+
+
+def test_a_worker_whose_place_is_not_proved_splits_nothing_until_it_is() -> None:
+    herder, written_at = owner()
+    publish(herder, written_at)
+    herder.tell(proved(sent_at_ms=herder.now_ms))
+    herder.now_ms += SESSION_TIMEOUT_MS
+    herder.tell(PartsChanged(connector=ORDERS))
+    assert not herder.take(SplitConnector)
+    herder.tell(proved(sent_at_ms=herder.now_ms))
+    assert len(herder.take(SplitConnector)) == 1

@@ -4,13 +4,15 @@ import asyncio
 import json
 import os
 import threading
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import cast
 
 import pytest
 
-from coterie.herder.seams import PartsChanged, RuntimeDied, TaskClosed, TaskStart
+from coterie.herder.seams import PartsChanged, RuntimeDied, SplitEndedError, TaskClosed, TaskStart
 from coterie.nouns.errors import UnreachableError, WorldError
 from coterie.nouns.ids import Incarnation
 from coterie.nouns.jobs import ConnectorName, ConnectorTaskId
@@ -22,7 +24,7 @@ from coterie.spark.fence import Fence
 from coterie.spark.pipeline import Pipeline
 from coterie.spark.query import TaskQuery
 from coterie.spark.session import Session
-from coterie.spark.sources.files import FileSource
+from coterie.spark.sources.files import DEFINITION, FileSource
 from coterie.spark.splitting import Splitter
 from tests.sink_files import take_back
 from tests.spark.conftest import Rig, rows_of, write_file
@@ -311,34 +313,127 @@ async def test_a_rate_stream_goes_on_where_it_was_in_another_sink(rig: Rig, tmp_
     assert later == list(range(counted, counted + len(later)))
 
 
+class Watched:
+    """A splitter of its own that looks at parts all the time: each folder below a source's path is a part."""
+
+    def __init__(self, rig: Rig, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(splitting, "PARTS_MAX_AGE_MS", 50)
+        monkeypatch.setattr(splitting, "LOOK_PATIENCE_S", 0.1)
+        monkeypatch.setattr(FileSource, "parts", self._parts)
+        self.answers = threading.Event()
+        """Until it is set, the folder ``silent`` does not answer."""
+        self.answers.set()
+        self.asked: Counter[str] = Counter()
+        self._rig = rig
+        self._folder = folder
+        self.events = Events()
+        self.events.bind()
+        self.splitter = Splitter(
+            rig.spark_runtime._config, self.events, lambda: cast(Session, rig.spark_runtime._session)
+        )
+
+    def _parts(self, config: EndConfig) -> list[str]:
+        path = Path(config.read(DEFINITION, "path", str))
+        self.asked[path.parent.name] += 1
+        if path.parent.name == "silent":
+            assert self.answers.wait(60)
+        return sorted(str(part) for part in path.iterdir() if part.is_dir())
+
+    async def split(self, name: str, *tasks: Mapping[str, str]) -> list[Mapping[str, str]]:
+        connector = ConnectorName(name)
+        config = self._rig.config(self._folder / name)
+        fence = self.splitter.begin(connector)
+        return await asyncio.to_thread(self.splitter.split, fence, connector, INCARNATION, config, tasks)
+
+    @asynccontextmanager
+    async def watching(self) -> AsyncIterator[None]:
+        closing = threading.Event()
+        watcher = threading.Thread(target=self.splitter.watch_parts, args=(closing,))
+        watcher.start()
+        try:
+            yield
+        finally:
+            closing.set()
+            self.answers.set()
+            await asyncio.to_thread(watcher.join)
+
+    async def reported(self) -> str:
+        event = await asyncio.wait_for(self.events.get(), 30)
+        assert isinstance(event, PartsChanged)
+        return event.connector
+
+
 async def test_a_source_that_has_grown_is_reported_until_it_is_split_again(
     rig: Rig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A source of folders: each folder below its path is a part."""
-
-    def folders(config: EndConfig) -> list[str]:
-        return sorted(str(path) for path in (tmp_path / "in").iterdir() if path.is_dir())
-
-    monkeypatch.setattr(splitting, "PARTS_MAX_AGE_MS", 50)
-    monkeypatch.setattr(FileSource, "parts", folders)
-    events = Events()
-    events.bind()
-    splitter = Splitter(rig.spark_runtime._config, events, lambda: cast(Session, rig.spark_runtime._session))
-    closing = threading.Event()
-    watcher = threading.Thread(target=splitter.watch_parts, args=(closing,))
-    watcher.start()
-    try:
-        config = rig.config(tmp_path)
-        (tmp_path / "in" / "a").mkdir()
-        (one,) = await asyncio.to_thread(splitter.split, ConnectorName("grown"), INCARNATION, config, ())
-        (tmp_path / "in" / "b").mkdir()
-        assert await asyncio.wait_for(events.get(), 30) == PartsChanged(connector=ConnectorName("grown"))
-        (two,) = await asyncio.to_thread(splitter.split, ConnectorName("grown"), INCARNATION, config, (one,))
+    watched = Watched(rig, tmp_path, monkeypatch)
+    folder = tmp_path / "grown" / "in"
+    (folder / "a").mkdir(parents=True)
+    async with watched.watching():
+        (one,) = await watched.split("grown")
+        (folder / "b").mkdir()
+        assert await watched.reported() == "grown"
+        (two,) = await watched.split("grown", one)
         assert [len(json.loads(task["task.parts"])) for task in (one, two)] == [1, 2]
-        (tmp_path / "in" / "a").rmdir()
-        assert await asyncio.wait_for(events.get(), 30) == PartsChanged(connector=ConnectorName("grown"))
+        (folder / "a").rmdir()
+        assert await watched.reported() == "grown"
         with pytest.raises(TimeoutError):
-            await asyncio.wait_for(events.get(), 0.5)
-    finally:
-        closing.set()
-        watcher.join()
+            await asyncio.wait_for(watched.events.get(), 0.5)
+
+
+async def test_a_source_that_does_not_answer_keeps_no_other_from_being_looked_at(
+    rig: Rig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    watched = Watched(rig, tmp_path, monkeypatch)
+    for name in ("silent", "spoken"):
+        (tmp_path / name / "in" / "a").mkdir(parents=True)
+        await watched.split(name)
+    watched.answers.clear()
+    watched.asked.clear()
+    async with watched.watching():
+        (tmp_path / "silent" / "in" / "b").mkdir()
+        await rig.wait_until(lambda: watched.asked["spoken"] > 3)
+        assert watched.asked["silent"] == 1, "asked again before it has answered"
+        (tmp_path / "spoken" / "in" / "b").mkdir()
+        assert await watched.reported() == "spoken"
+        watched.answers.set()
+        assert await watched.reported() == "silent"
+
+
+async def test_a_connector_that_is_forgotten_is_not_looked_at_any_more(
+    rig: Rig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    watched = Watched(rig, tmp_path, monkeypatch)
+    for name in ("gone", "kept"):
+        (tmp_path / name / "in" / "a").mkdir(parents=True)
+        await watched.split(name)
+    async with watched.watching():
+        await rig.wait_until(lambda: watched.asked["gone"] > 2)
+        watched.splitter.forget(ConnectorName("gone"))
+        before = Counter(watched.asked)
+        await rig.wait_until(lambda: watched.asked["kept"] > before["kept"] + 3)
+        assert watched.asked["gone"] <= before["gone"] + 1
+
+
+@pytest.mark.parametrize("by", ["forget", "halt"])
+async def test_a_split_that_is_ended_leaves_the_generation_to_the_next_one(
+    rig: Rig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, by: str
+) -> None:
+    """No runtime says that it has stopped the tasks, so that the split waits for that."""
+    monkeypatch.setattr(splitting, "RELEASE_GRACE_MS", 60_000)
+    tasks = Tasks(rig, f"ended-by-{by}")
+    config = rig.config(tmp_path)
+    await tasks.split(config)
+    changed = {**config, "tasks.max": "2"}
+    split = asyncio.create_task(tasks.split(changed))
+    await rig.wait_until(lambda: (tasks.folder / "gen-1" / "closed").exists())
+    if by == "forget":
+        rig.runtime.forget(tasks.name)
+    else:
+        await asyncio.to_thread(rig.runtime.stop_everything_now)
+    with pytest.raises(SplitEndedError):
+        await asyncio.wait_for(split, 10)
+    assert not (tasks.folder / "gen-2").exists()
+    monkeypatch.setattr(splitting, "RELEASE_GRACE_MS", 0)
+    await tasks.split(changed)
+    assert [config["generation"].split("-")[0] for config in tasks.configs] == ["2", "2"]

@@ -37,7 +37,7 @@ from coterie.herder.seams import (
 from coterie.herder.session_keys import SessionKeySettings, Signing
 from coterie.herder.state import HerderSettings
 from coterie.member.classic.reports import assigned_to, assignments_of, report_of
-from coterie.nouns.errors import WorldError
+from coterie.nouns.errors import UnreachableError, WorldError
 from coterie.nouns.ids import ConfigOffset, Generation, Incarnation, MemberId, WorkerId, WorkerUrl
 from coterie.nouns.jobs import NO_JOBS, ConnectorName, ConnectorTaskId, Jobs
 from coterie.nouns.membership import (
@@ -155,6 +155,10 @@ class SimulatedRuntime:
         """By ``validate``, ``split``, ``start`` or ``stop`` and a connector: held up until set."""
         self.at_gates: set[str] = set()
         """The keys of ``blocked`` whose events are awaited now."""
+        self.outages: dict[ConnectorName, int] = {}
+        """How often the split of a connector is still to find its server away."""
+        self.forgotten: list[ConnectorName] = []
+        """Connectors of which the worker wants no split any more."""
         self.progressing = True
         self.opened = asyncio.Event()
         self.opens = asyncio.Event()
@@ -211,8 +215,14 @@ class SimulatedRuntime:
         await self._pass("split", connector)
         if "unsplittable" in config:
             raise WorldError(config["unsplittable"])
+        if (outages := self.outages.get(connector, 0)) > 0:
+            self.outages[connector] = outages - 1
+            raise UnreachableError(f"the server of {connector} is away")
         count = int(config.get("tasks.max", "1"))
         return [{**config, "share": f"{number} of {count}"} for number in range(count)]
+
+    def forget(self, connector: ConnectorName) -> None:
+        self.forgotten.append(connector)
 
     async def finish(self, connector: ConnectorName, incarnation: Incarnation) -> Sequence[Mapping[str, str]] | None:
         raise AssertionError("no task is closed here")

@@ -236,6 +236,24 @@ async def test_a_connector_that_cannot_be_split_is_failed_with_the_reason(cluste
     assert answer.status.trace == "the folder /nowhere does not exist"
 
 
+async def test_a_connector_is_split_again_until_its_server_is_back(cluster: Cluster) -> None:
+    runtime = SimulatedRuntime()
+    runtime.outages[ORDERS] = 2
+    one = await cluster.start(runtime=runtime)
+    await cluster.create("orders")
+    await until_states(one, "RUNNING", ["RUNNING"])
+    assert runtime.outages[ORDERS] == 0
+
+
+async def test_the_runtime_is_told_of_a_connector_that_is_deleted(cluster: Cluster) -> None:
+    one = await cluster.start()
+    await cluster.create("orders")
+    await until_states(one, "RUNNING", ["RUNNING"])
+    one.runtime.forgotten.clear()
+    await one.worker.ask(DeleteConnector(connector=ORDERS))
+    await until(lambda: one.runtime.forgotten == [ORDERS])
+
+
 async def test_a_task_without_progress_is_not_shown_as_running(cluster: Cluster) -> None:
     runtime = SimulatedRuntime()
     runtime.progressing = False

@@ -5,7 +5,7 @@ Where the configs do not come in time, each worker with a task that waits looks 
 the generation otherwise, and publishes what the next generation states.
 """
 
-from coterie.herder import signing
+from coterie.herder import connectors, signing
 from coterie.herder.messages import FinishGeneration, GenerationFinished, PublishTaskConfigs, Say, SetTimer
 from coterie.herder.requests import PutTaskConfigs
 from coterie.herder.state import Turn
@@ -30,8 +30,8 @@ def on_due(turn: Turn, timer: ClosedDue) -> None:
         return
     watch(turn, name)
     connector = herder.config.connector(name)
-    # A worker that has the connector splits it, and publishes what comes of that.
-    is_at_work = name in herder.work.finishing or name in herder.work.splits
+    # A worker that has the connector splits it, and publishes what comes of that, unless its config cannot be split.
+    is_at_work = name in herder.work.finishing or _is_split_here(turn, name)
     if connector is None or is_at_work or not herder.life.is_open or herder.life.is_leaving:
         return
     if herder.place.is_counted_in(turn.now_ms):
@@ -46,11 +46,12 @@ def on_finished(turn: Turn, event: GenerationFinished) -> None:
     connector = herder.config.connector(name)
     if connector is None or event.configs is None or connector.incarnation != event.incarnation:
         return
-    if name in herder.work.splits or not _waits(turn, name) or not herder.place.is_settled:
+    if _is_split_here(turn, name) or not _waits(turn, name) or not herder.place.is_settled:
         return
     configs = tuple(event.configs)
     if connector.task_configs == configs:
         return
+    connectors.on_finished(turn, name)
     turn.order(Say(text=f"Connector {name}: this worker publishes the task configs of its newest generation"))
     if herder.place.is_leader:
         own_write(turn, PutTaskConfigs(connector=name, configs=configs))
@@ -64,6 +65,11 @@ def on_finished(turn: Turn, event: GenerationFinished) -> None:
                 signing=signing.signing(herder),
             )
         )
+
+
+def _is_split_here(turn: Turn, name: ConnectorName) -> bool:
+    split = turn.herder.work.splits.get(name)
+    return split is not None and split.is_at_work
 
 
 def _waits(turn: Turn, name: ConnectorName) -> bool:

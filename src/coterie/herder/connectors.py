@@ -1,8 +1,10 @@
 """The connector instances that this worker has: each is split into tasks when it starts, is changed, or is resumed.
 
 A split runs on its own, however long it takes; its result counts only if the config it was made of is still the
-current one. What comes out is compared with what is committed, and published through the leader when it differs:
-again and again with back-off until the leader has it, or a newer config has made it pointless.
+current one, and otherwise the split is ended. One that fails because a server is away, or because everything here was
+stopped, is tried again with back-off; of another failure only another config helps. What comes out is compared with
+what is committed, and published through the leader when it differs: again and again with back-off until the leader has
+it, or a newer config has made it pointless.
 """
 
 from dataclasses import replace
@@ -11,6 +13,7 @@ from coterie.herder import signing, statuses
 from coterie.herder.config_state import Connector
 from coterie.herder.messages import (
     ConnectorSplit,
+    ForgetConnector,
     PublishTaskConfigs,
     Say,
     SetTimer,
@@ -19,7 +22,7 @@ from coterie.herder.messages import (
     TaskConfigsPublished,
 )
 from coterie.herder.requests import Answer, PutTaskConfigs, RequestRefused
-from coterie.herder.seams import PartsChanged
+from coterie.herder.seams import PartsChanged, TaskStart
 from coterie.herder.state import Turn
 from coterie.herder.timers import RetryDue
 from coterie.herder.work import (
@@ -32,6 +35,7 @@ from coterie.herder.work import (
     Unsplit,
     Unsplittable,
     WaitsToPublish,
+    WaitsToSplit,
 )
 from coterie.herder.writes import own_write
 from coterie.nouns.jobs import ConnectorName
@@ -51,6 +55,7 @@ def reconcile(turn: Turn) -> None:
         else:
             if name in herder.work.shown:
                 statuses.part(turn, name)
+            _forget(turn, name, splits[name])
             # Otherwise it stays until its chore ends, so that there is never a second one.
             if not isinstance(splits[name].state, Splitting):
                 del splits[name]
@@ -62,30 +67,44 @@ def _reconcile_one(turn: Turn, name: ConnectorName, split: Split) -> None:
     if not herder.caught_up or not herder.life.is_open or herder.life.is_relaunching or herder.life.is_leaving:
         return
     if connector is None:
+        _forget(turn, name, split)
         statuses.forget(turn, name)
         return
     match herder.config.target_state(name):
         case TargetState.PAUSED:
-            _forget_result(split)
+            _forget(turn, name, split)
             statuses.show(turn, name, State.PAUSED)
         case TargetState.STOPPED:
-            _forget_result(split)
+            _forget(turn, name, split)
             statuses.show(turn, name, State.STOPPED)
         case TargetState.STARTED:
             _reconcile_started(turn, name, split, connector)
 
 
-def _forget_result(split: Split) -> None:
-    """Resuming splits the connector again."""
-    split.state = Splitting(written_at=None) if isinstance(split.state, Splitting) else Unsplit()
+def _forget(turn: Turn, name: ConnectorName, split: Split) -> None:
+    """Let what was split here, or is, count no more. Resuming splits the connector again."""
+    match split.state:
+        case Unsplit() | Splitting(written_at=None):
+            return
+        case Splitting():
+            split.state = Splitting(written_at=None)
+        case WaitsToSplit() | Unsplittable() | SplitUp():
+            split.state = Unsplit()
+    turn.order(ForgetConnector(connector=name))
 
 
 def _reconcile_started(turn: Turn, name: ConnectorName, split: Split, connector: Connector) -> None:
+    herder = turn.herder
     match split.state:
-        case Splitting():
-            pass
+        case Splitting(written_at=written_at):
+            if written_at != connector.written_at:
+                _forget(turn, name, split)
         case Unsplittable(written_at=written_at, trace=trace) if written_at == connector.written_at:
             statuses.show(turn, name, State.FAILED, trace)
+        case WaitsToSplit(written_at=written_at) as waits if (
+            written_at == connector.written_at and turn.now_ms < waits.until_ms
+        ):
+            statuses.show(turn, name, State.RESTARTING, waits.trace)
         case SplitUp() as state if state.written_at == connector.written_at:
             statuses.show(turn, name, State.RUNNING)
             if state.committed_at != connector.committed_at:
@@ -96,17 +115,25 @@ def _reconcile_started(turn: Turn, name: ConnectorName, split: Split, connector:
                 split.state = state
             if isinstance(state.publication, Unpublished) and split.publishing is None:
                 _publish(turn, name, split, state, connector)
-        case Unsplit() | Unsplittable() | SplitUp():
-            split.state = Splitting(written_at=connector.written_at)
-            turn.order(
-                SplitConnector(
-                    connector=name,
-                    incarnation=connector.incarnation,
-                    config=connector.config,
-                    checkpointed=connector.checkpointed,
-                    written_at=connector.written_at,
-                )
-            )
+        case Unsplit() | WaitsToSplit() | Unsplittable() | SplitUp():
+            if herder.place.is_counted_in(turn.now_ms):
+                _split(turn, name, split, connector)
+
+
+def _split(turn: Turn, name: ConnectorName, split: Split, connector: Connector) -> None:
+    attempts = 0
+    if isinstance(split.state, WaitsToSplit) and split.state.written_at == connector.written_at:
+        attempts = split.state.attempts
+    split.state = Splitting(written_at=connector.written_at, attempts=attempts)
+    turn.order(
+        SplitConnector(
+            connector=name,
+            incarnation=connector.incarnation,
+            config=connector.config,
+            checkpointed=connector.checkpointed,
+            written_at=connector.written_at,
+        )
+    )
 
 
 def _publish(turn: Turn, name: ConnectorName, split: Split, state: SplitUp, connector: Connector) -> None:
@@ -142,14 +169,27 @@ def _publish(turn: Turn, name: ConnectorName, split: Split, state: SplitUp, conn
 
 def on_split(turn: Turn, event: ConnectorSplit | SplitFailed) -> None:
     split = turn.herder.work.splits[event.connector]
-    is_wanted = isinstance(split.state, Splitting) and split.state.written_at == event.written_at
+    splitting = split.state
+    assert isinstance(splitting, Splitting), f"{event.connector} was split, and was not to be"
     match event:
-        case _ if not is_wanted:
+        case _ if splitting.written_at != event.written_at:
             split.state = Unsplit()
         case ConnectorSplit(written_at=written_at, configs=configs):
             split.state = SplitUp(written_at=written_at, configs=tuple(configs))
+        case SplitFailed(is_transient=True):
+            _wait_to_split(turn, event, split, splitting)
         case SplitFailed(written_at=written_at, trace=trace):
             split.state = Unsplittable(written_at=written_at, trace=trace)
+
+
+def _wait_to_split(turn: Turn, event: SplitFailed, split: Split, splitting: Splitting) -> None:
+    wait_ms = min(RETRY_FIRST_MS << min(splitting.attempts, 16), RETRY_MAX_MS)
+    at_ms = turn.now_ms + wait_ms
+    split.state = WaitsToSplit(
+        written_at=event.written_at, trace=event.trace, attempts=splitting.attempts + 1, until_ms=at_ms
+    )
+    turn.order(SetTimer(timer=RetryDue(connector=event.connector), at_ms=at_ms))
+    turn.order(Say(text=f"Connector {event.connector} is split again in {wait_ms} ms; its status says why"))
 
 
 def on_parts_changed(turn: Turn, event: PartsChanged) -> None:
@@ -157,6 +197,21 @@ def on_parts_changed(turn: Turn, event: PartsChanged) -> None:
     split = turn.herder.work.splits.get(event.connector)
     if split is not None and isinstance(split.state, SplitUp):
         turn.order(Say(text=f"The source of connector {event.connector} has other parts: the connector is split anew"))
+        split.state = Unsplit()
+
+
+def on_closed(turn: Turn, start: TaskStart) -> None:
+    """The generation of a task's config is closed. Where this worker has made it, another one has closed it, which had
+    the connector before, perhaps."""
+    split = turn.herder.work.splits.get(start.task.connector)
+    if split is not None and isinstance(split.state, SplitUp) and start.config in split.state.configs:
+        split.state = Unsplit()
+
+
+def on_finished(turn: Turn, name: ConnectorName) -> None:
+    """A closed generation is finished: the reason why the connector could not be split may be over."""
+    split = turn.herder.work.splits.get(name)
+    if split is not None and isinstance(split.state, Unsplittable):
         split.state = Unsplit()
 
 

@@ -174,7 +174,10 @@ def _on_news(turn: Turn, event: TaskProgressed | ProvedUntil | StatusLinesRead |
         case TaskProgressed():
             tasks.on_progress(turn, event)
         case ProvedUntil():
+            held_back = not turn.herder.place.is_counted_in(turn.now_ms)
             tasks.on_proved(turn, event)
+            if held_back:
+                connectors.reconcile(turn)
         case StatusLinesRead(lines=lines):
             for line in lines:
                 turn.herder.statuses.apply(line)

@@ -132,6 +132,8 @@ class SplitFailed:
     connector: ConnectorName
     written_at: int
     trace: str = field(repr=False)
+    is_transient: bool = False
+    """Another attempt with the same config may succeed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -306,6 +308,14 @@ class SplitConnector:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ForgetConnector:
+    """No chore: from now on no split that was ordered before has an effect from here, and nobody looks at the parts of
+    the connector's source."""
+
+    connector: ConnectorName
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class FinishGeneration:
     """For a worker that waits with a task of a closed generation → GenerationFinished"""
 
@@ -384,4 +394,4 @@ Chore: TypeAlias = (
     | Leave
     | CloseRuntime
 )
-Effect: TypeAlias = Reply | SetTimer | CancelTimer | Say | MembershipOrder | Exit | Chore
+Effect: TypeAlias = Reply | SetTimer | CancelTimer | Say | ForgetConnector | MembershipOrder | Exit | Chore

@@ -106,6 +106,11 @@ class RuntimeDied:
 TaskEvent: TypeAlias = TaskProgressed | TaskDied | TaskHalted | TaskClosed | PartsChanged | RuntimeDied
 
 
+class SplitEndedError(WorldError):
+    """A split was ended before it was done: everything here was stopped, the connector was given away or changed, or
+    another worker has split it meanwhile."""
+
+
 class TaskRuntime(Protocol):
     """Runs tasks. Every coroutine is safe to await on the event loop: what blocks runs on threads inside."""
 
@@ -150,9 +155,16 @@ class TaskRuntime(Protocol):
         generation of checkpoints is closed first, wherever they run (:class:`TaskClosed`), and the next one is made
         from their positions: no row is lost or doubled. That takes as long as their last batches.
 
+        :raises UnreachableError, SplitEndedError: when another attempt with the same config may succeed.
         :raises ConfigError, WorldError: when the source cannot be split; the connector is FAILED with it, and tasks
             that run go on.
         """
+        ...
+
+    def forget(self, connector: ConnectorName) -> None:
+        """End the split of ``connector`` that is under way, if any: it raises SplitEndedError, and puts nothing in
+        place after this has returned, but for one step that is under way. Its parts are not looked at any more
+        (:class:`PartsChanged`). Never waits."""
         ...
 
     async def finish(self, connector: ConnectorName, incarnation: Incarnation) -> Sequence[Mapping[str, str]] | None:

@@ -8,7 +8,7 @@ when it ends. A start and a stop of one task never overlap; those of different t
 from dataclasses import replace
 
 from coterie.engine.lease import Lease
-from coterie.herder import closed, place, statuses
+from coterie.herder import closed, connectors, place, statuses
 from coterie.herder.messages import (
     RestartTask,
     Say,
@@ -22,7 +22,18 @@ from coterie.herder.messages import (
 from coterie.herder.seams import TaskClosed, TaskDied, TaskHalted, TaskProgressed, TaskStart
 from coterie.herder.state import Herder, Turn
 from coterie.herder.timers import RestartDue
-from coterie.herder.work import Closed, Dead, Failed, NotStarted, Restarting, Run, Running, Starting, Stopping, Taken
+from coterie.herder.work import (
+    Closed,
+    Dead,
+    Failed,
+    NotStarted,
+    Restarting,
+    Run,
+    Running,
+    Starting,
+    Stopping,
+    Taken,
+)
 from coterie.nouns.jobs import ConnectorTaskId
 from coterie.nouns.membership import ProvedUntil
 from coterie.nouns.states import State, TargetState
@@ -183,9 +194,11 @@ def on_closed(turn: Turn, event: TaskClosed) -> None:
         case Running(start=start) | Dead(start=start):
             assert run is not None
             run.state = Closed(start=start)
+            connectors.on_closed(turn, start)
         case Starting(end=None) | Restarting(end=None) as state:
             assert run is not None
             run.state = replace(state, end=Closed(start=state.start))
+            connectors.on_closed(turn, state.start)
         case _:
             pass  # Its stop is under way, and another start finds the generation closed.
 

@@ -16,7 +16,7 @@ class RequestDue:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RetryDue:
-    """Publish a connector's task configs again."""
+    """Split a connector again, or publish its task configs again."""
 
     connector: ConnectorName
 

@@ -124,6 +124,18 @@ class Unsplit:
 class Splitting:
     written_at: int | None
     """Which config is split (:attr:`Connector.written_at`); None when the result is not wanted any more."""
+    attempts: int = 0
+    """How often this config could not be split, and another attempt may succeed."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WaitsToSplit:
+    """The config could not be split, and another attempt may succeed: it is made at ``until_ms``."""
+
+    written_at: int
+    trace: str = field(repr=False)
+    attempts: int
+    until_ms: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -169,7 +181,7 @@ class SplitUp:
     """When they first went to a leader elsewhere."""
 
 
-SplitState: TypeAlias = Unsplit | Splitting | Unsplittable | SplitUp
+SplitState: TypeAlias = Unsplit | Splitting | WaitsToSplit | Unsplittable | SplitUp
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -187,6 +199,11 @@ class Split:
         self.state: SplitState = Unsplit()
         self.publishing: PublishRequest | None = None
         """Apart from ``state``: a split can be superseded while its task configs are on their way."""
+
+    @property
+    def is_at_work(self) -> bool:
+        """Its tasks have configs, or will have: the worker makes them, or tries to again."""
+        return not isinstance(self.state, Unsplittable)
 
 
 # -- all of it --------------------------------------------------------------------------------------------------------

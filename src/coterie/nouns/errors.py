@@ -9,6 +9,7 @@
     ├── WorldError       the world failed: disk full, broker gone, query died; becomes an event
     │   ├── NotAdmittedError       in `kafka.connection`: the broker is not trusted, or does not admit this client
     │   ├── SignatureRefusedError  in `herder.seams`: the leader answers that a signature is not valid
+    │   ├── SplitEndedError        in `herder.seams`: a connector's split was ended before it was done
     │   ├── GenerationAbsentError  in `spark.generations.taking`: the generation is not on the shared file system
     │   └── UnreachableError       a server cannot be reached or does not answer: another start may succeed
     ├── DeniedError      (in `wire.scram`) a peer, client or broker, cannot prove its identity; the connection is closed

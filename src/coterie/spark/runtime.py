@@ -85,12 +85,18 @@ class SparkTaskRuntime:
         config: Mapping[str, str],
         checkpointed: Sequence[Mapping[str, str]],
     ) -> Sequence[Mapping[str, str]]:
+        fence = self._splitter.begin(connector)
         return await on_thread(
-            self._questions, lambda: self._splitter.split(connector, incarnation, config, checkpointed)
+            self._questions,
+            lambda: self._splitter.split(fence, connector, incarnation, config, checkpointed),
         )
 
+    def forget(self, connector: ConnectorName) -> None:
+        self._splitter.forget(connector)
+
     async def finish(self, connector: ConnectorName, incarnation: Incarnation) -> Sequence[Mapping[str, str]] | None:
-        return await on_thread(self._questions, lambda: self._splitter.finish(connector, incarnation))
+        fence = self._splitter.begin(connector)
+        return await on_thread(self._questions, lambda: self._splitter.finish(fence, connector, incarnation))
 
     async def start(self, start: TaskStart) -> None:
         await self._supervisor.start(start)

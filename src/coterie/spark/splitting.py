@@ -9,7 +9,7 @@ from functools import partial
 from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
 
-from coterie.herder.seams import PartsChanged
+from coterie.herder.seams import PartsChanged, SplitEndedError
 from coterie.nouns.errors import ConfigError, CoterieError, UnreachableError, WorldError
 from coterie.nouns.ids import Incarnation
 from coterie.nouns.jobs import ConnectorName, ConnectorTaskId
@@ -40,6 +40,8 @@ RELEASE_GRACE_MS = 15_000
 their workers notice."""
 PARTS_MAX_AGE_MS = 60_000
 """How often a source is asked whether its parts have changed."""
+LOOK_PATIENCE_S = 2
+"""How long the answer of one source keeps the next one from being asked."""
 
 
 class Splitter:
@@ -50,80 +52,112 @@ class Splitter:
         self._events = events
         self._session = session
         self._lock = threading.Lock()
-        self._fences: set[Fence] = set()
+        self._fences: dict[Fence, ConnectorName] = {}
+        """Of what is under way."""
         self._parts: dict[ConnectorName, tuple[SourceEnd, Sequence[str]]] = {}
         """The sources that were split here, and their parts then."""
 
+    def begin(self, connector: ConnectorName) -> Fence:
+        """The fence of one :meth:`split` or :meth:`finish`, which is to follow; :meth:`forget` shuts it from now on."""
+        fence = Fence()
+        with self._lock:
+            self._fences[fence] = connector
+        return fence
+
     def split(
         self,
+        fence: Fence,
         connector: ConnectorName,
         incarnation: Incarnation,
         config: Mapping[str, str],
         checkpointed: Sequence[Mapping[str, str]],
     ) -> list[Mapping[str, str]]:
         """See :meth:`coterie.herder.seams.TaskRuntime.split`."""
-        self._session()
-        worker = self._config.kafka
-        source = source_end(resolved(config), worker)
-        if errors := source_errors(source, checkpointed) | sink_errors(source, checkpointed):
-            raise ConfigError(errors)
-        parts = source.plugin.parts(source.config)
-        split = split_of(source, parts)
-        if source.plugin.has_fixed_split and (errors := split_errors(config, len(split.tasks), checkpointed)):
-            raise ConfigError(errors)
-        is_known = any(GENERATION in task for task in checkpointed)
-        wanted = Wanted(
-            config=config,
-            split=split,
-            sink=self._sink,
-            starts=partial(source.plugin.starts, source.config),
-            open_keys=frozenset(source.plugin.open_keys(source.config)),
-            infer=partial(source.plugin.infer, self._session().spark, source.config),
-            is_fixed=source.plugin.has_fixed_split,
-            is_known=is_known,
-            flat=self._flat(checkpointed) if checkpointed and not is_known else None,
-        )
-        while True:
-            try:
-                with self._finisher(connector, incarnation, config, parts) as finisher:
-                    manifest = Owner(finisher, grace_ms=RELEASE_GRACE_MS).settle(wanted)
-                with self._lock:
+        with self._ended(fence, connector):
+            source = source_end(resolved(config), self._config.kafka)
+            if errors := source_errors(source, checkpointed) | sink_errors(source, checkpointed):
+                raise ConfigError(errors)
+            parts = source.plugin.parts(source.config)
+            split = split_of(source, parts)
+            if source.plugin.has_fixed_split and (errors := split_errors(config, len(split.tasks), checkpointed)):
+                raise ConfigError(errors)
+            is_known = any(GENERATION in task for task in checkpointed)
+            wanted = Wanted(
+                config=config,
+                split=split,
+                sink=self._sink,
+                starts=partial(source.plugin.starts, source.config),
+                open_keys=frozenset(source.plugin.open_keys(source.config)),
+                infer=partial(source.plugin.infer, self._session().spark, source.config),
+                is_fixed=source.plugin.has_fixed_split,
+                is_known=is_known,
+                flat=self._flat(checkpointed) if checkpointed and not is_known else None,
+            )
+            finisher = self._finisher(fence, connector, incarnation, config, parts)
+            manifest = Owner(finisher, grace_ms=RELEASE_GRACE_MS).settle(wanted)
+            with self._lock:
+                if not fence.closed:
                     self._parts[connector] = (source, parts)
-                return task_configs(connector, config, manifest)
-            except FencedError:
-                # Stopped with everything else here. The worker goes on when its Spark does.
-                self._session()
+            return task_configs(connector, config, manifest)
 
-    def finish(self, connector: ConnectorName, incarnation: Incarnation) -> list[Mapping[str, str]] | None:
+    def finish(
+        self, fence: Fence, connector: ConnectorName, incarnation: Incarnation
+    ) -> list[Mapping[str, str]] | None:
         """See :meth:`coterie.herder.seams.TaskRuntime.finish`."""
-        folder = connector_folder(self._config.checkpoint_location, connector, incarnation)
-        if (stated := newest_stated(folder)) is None:
-            return None
-        parts = [part for task in stated.split.tasks for part in task]
-        with self._finisher(connector, incarnation, stated.config, parts) as finisher:
+        with self._ended(fence, connector):
+            folder = connector_folder(self._config.checkpoint_location, connector, incarnation)
+            if (stated := newest_stated(folder)) is None:
+                return None
+            parts = [part for task in stated.split.tasks for part in task]
+            finisher = self._finisher(fence, connector, incarnation, stated.config, parts)
             manifest = Owner(finisher, grace_ms=RELEASE_GRACE_MS).finish_after_silence()
-        # Not the connector's present config: this generation may not fit it, and its owner will then make another.
-        return None if manifest is None else task_configs(connector, manifest.config, manifest)
+            # Not the connector's present config: this generation may not fit it, and its owner will then make another.
+            return None if manifest is None else task_configs(connector, manifest.config, manifest)
+
+    def forget(self, connector: ConnectorName) -> None:
+        """See :meth:`coterie.herder.seams.TaskRuntime.forget`."""
+        with self._lock:
+            self._parts.pop(connector, None)
+            for fence, name in self._fences.items():
+                if name == connector:
+                    fence.shut()
 
     def watch_parts(self, closing: threading.Event) -> None:
         """Report the connectors whose parts have changed, until ``closing`` is set. Runs on a thread of its own.
 
-        A connector that is reported is not looked at again before its next split.
+        A connector that is reported is not looked at again before its next split. A source that does not answer soon
+        keeps the others waiting no longer than :data:`LOOK_PATIENCE_S`, and is not asked again before it has answered.
         """
+        looks: dict[ConnectorName, threading.Thread] = {}
         while not closing.wait(PARTS_MAX_AGE_MS / 1000):
+            looks = {connector: look for connector, look in looks.items() if look.is_alive()}
             with self._lock:
-                watched = dict(self._parts)
-            for connector, (source, before) in watched.items():
-                try:
-                    has_changed = sorted(source.plugin.parts(source.config)) != sorted(before)
-                except Exception as error:  # noqa: BLE001 - a source may raise anything; the tasks report what they meet
-                    log.warning("The parts of %s cannot be looked at: %s", connector, first_sentence(error))
-                    continue
-                if has_changed:
-                    with self._lock:
-                        if self._parts.get(connector) == (source, before):
-                            del self._parts[connector]
-                    self._events.put(PartsChanged(connector=connector))
+                watched = sorted(self._parts.keys() - looks.keys())
+            for connector in watched:
+                look = threading.Thread(target=self._look, args=(connector,), name="coterie-look", daemon=True)
+                look.start()
+                look.join(LOOK_PATIENCE_S)
+                looks[connector] = look
+                if closing.is_set():
+                    return
+
+    def _look(self, connector: ConnectorName) -> None:
+        """Report the connector if its parts have changed since it was split here."""
+        with self._lock:
+            before = self._parts.get(connector)
+        if before is None:
+            return
+        source, parts = before
+        try:
+            has_changed = sorted(source.plugin.parts(source.config)) != sorted(parts)
+        except Exception as error:  # noqa: BLE001 - a source may raise anything; the tasks report what they meet
+            log.warning("The parts of %s cannot be looked at: %s", connector, first_sentence(error))
+            return
+        with self._lock:
+            if not has_changed or self._parts.get(connector) is not before:
+                return
+            del self._parts[connector]
+        self._events.put(PartsChanged(connector=connector))
 
     def shut(self) -> None:
         """Let no split that is under way put a generation in place, or a batch of its tasks."""
@@ -132,24 +166,42 @@ class Splitter:
                 fence.shut()
 
     @contextmanager
-    def _finisher(
-        self, connector: ConnectorName, incarnation: Incarnation, config: Mapping[str, str], parts: Sequence[str]
-    ) -> Iterator[Finisher]:
-        """``config`` is the newest one that is known here, and ``parts`` are those that it reads."""
-        fence = Fence()
-        with self._lock:
-            self._fences.add(fence)
+    def _ended(self, fence: Fence, connector: ConnectorName) -> Iterator[None]:
+        """What is done under ``fence``.
+
+        :raises SplitEndedError: when the fence was shut, or another worker was at it.
+        :raises WorldError: when Spark is not running here.
+        """
         try:
-            yield Finisher(
-                connector=connector_folder(self._config.checkpoint_location, connector, incarnation),
-                store=source_end(resolved(config), self._config.kafka).plugin.store,
-                run_batch=partial(self._run_batch, fence, connector, config, frozenset(parts)),
-                fence=fence,
-                retire_lineages=partial(self._retire_lineages, connector),
-            )
+            self._session()
+            if fence.closed:
+                raise FencedError
+            yield
+        except FencedError as error:
+            self._session()
+            raise SplitEndedError(f"The split of connector {connector} was ended here: it is made again") from error
+        except OvertakenError as error:
+            raise SplitEndedError(f"{error}: connector {connector} is split again") from error
         finally:
             with self._lock:
-                self._fences.remove(fence)
+                del self._fences[fence]
+
+    def _finisher(
+        self,
+        fence: Fence,
+        connector: ConnectorName,
+        incarnation: Incarnation,
+        config: Mapping[str, str],
+        parts: Sequence[str],
+    ) -> Finisher:
+        """``config`` is the newest one that is known here, and ``parts`` are those that it reads."""
+        return Finisher(
+            connector=connector_folder(self._config.checkpoint_location, connector, incarnation),
+            store=source_end(resolved(config), self._config.kafka).plugin.store,
+            run_batch=partial(self._run_batch, fence, connector, config, frozenset(parts)),
+            fence=fence,
+            retire_lineages=partial(self._retire_lineages, connector),
+        )
 
     def _flat(self, tasks: Sequence[Mapping[str, str]]) -> Manifest:
         """What tasks read whose configs name no generation: they ran before there were generations."""

@@ -41,8 +41,8 @@ from coterie.herder.messages import (
     TaskStopped,
     ValidateConfig,
 )
-from coterie.herder.seams import LeaderClient, Membership, SignatureRefusedError, TaskRuntime
-from coterie.nouns.errors import CoterieError, WorldError
+from coterie.herder.seams import LeaderClient, Membership, SignatureRefusedError, SplitEndedError, TaskRuntime
+from coterie.nouns.errors import CoterieError, UnreachableError, WorldError
 from coterie.nouns.ids import ConfigOffset
 from coterie.nouns.membership import Leave
 
@@ -130,7 +130,9 @@ class Chores:
         try:
             configs = await self._runtime.split(name, chore.incarnation, chore.config, chore.checkpointed)
         except Exception as error:  # noqa: BLE001
-            return SplitFailed(connector=name, written_at=written_at, trace=_trace_of(error))
+            is_transient = isinstance(error, UnreachableError | SplitEndedError)
+            trace = _trace_of(error)
+            return SplitFailed(connector=name, written_at=written_at, trace=trace, is_transient=is_transient)
         return ConnectorSplit(connector=name, written_at=written_at, configs=configs)
 
     async def _finish(self, chore: FinishGeneration) -> GenerationFinished:

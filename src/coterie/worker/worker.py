@@ -26,6 +26,7 @@ from coterie.herder.messages import (
     Effect,
     Event,
     Exit,
+    ForgetConnector,
     Reply,
     RequestArrived,
     RuntimeOpened,
@@ -325,6 +326,8 @@ class Worker:
                 self._inbox.timers.cancel(timer)
             case Say(text=text, is_error=is_error, warns=warns):
                 logger.log(logging.ERROR if is_error else logging.WARNING if warns else logging.INFO, "%s", text)
+            case ForgetConnector(connector=connector):
+                self._runtime.forget(connector)
             case Subscribe() | Rejoin() | Install() | Abandon():
                 self._membership.order(effect)
             case Exit():

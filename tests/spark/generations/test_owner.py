@@ -2,6 +2,7 @@
 
 import threading
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ from coterie.spark.generations import owner as owner_module
 from coterie.spark.generations.layout import GenerationId
 from coterie.spark.generations.manifest import Manifest, Plan, read_plan
 from coterie.spark.generations.owner import Owner, Wanted, newest_stated
-from coterie.spark.generations.resplit import Finisher, close, release
+from coterie.spark.generations.resplit import Finisher, OvertakenError, close, release
 from coterie.spark.generations.split import Split, SplitFunction
 from coterie.spark.generations.stores import FilePositions
 from coterie.spark.generations.taking import is_closed, take_open
@@ -116,9 +117,51 @@ def test_a_re_split_that_another_worker_has_begun_is_finished_before_ours(tmp_pa
     theirs = Split(function=SplitFunction.PARTS_V1, tasks=(PARTS[:1], PARTS[1:]))
     generation = GenerationId(number=2, id="theirs")
     close(tmp_path, plan(generation, theirs))
+    with pytest.raises(OvertakenError, match="has made generation 2-theirs"):
+        owner(tmp_path).settle(wanted(PARTS))
+    assert not is_closed(tmp_path / "gen-2")
     assert owner(tmp_path).settle(wanted(PARTS)).generation.number == 3
     close(tmp_path, plan(GenerationId(number=4, id="theirs"), theirs))
     assert owner(tmp_path).settle(wanted(PARTS[:1], PARTS[1:])).generation == GenerationId(number=4, id="theirs")
+
+
+def test_an_owner_that_stood_still_closes_no_generation_that_was_made_meanwhile(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The former owner waits for its tasks to stop; the next one finishes, and makes a generation of a newer config."""
+    owner(tmp_path).settle(wanted(PARTS, known=False))
+    newer = wanted(PARTS[:2], sink__path="/newer")
+
+    def overtaken(generation: Path, manifest: Manifest) -> frozenset[int]:
+        monkeypatch.undo()
+        with pytest.raises(OvertakenError):
+            owner(tmp_path).settle(newer)
+        assert owner(tmp_path).settle(newer).generation.number == 3
+        return frozenset()
+
+    monkeypatch.setattr(owner_module, "unreleased", overtaken)
+    with pytest.raises(OvertakenError, match="Another worker has made generation 3-"):
+        owner(tmp_path).settle(wanted(PARTS[:1], PARTS[1:]))
+    assert not is_closed(tmp_path / "gen-3")
+
+
+def test_two_workers_that_make_the_first_generation_agree_on_one(tmp_path: Path) -> None:
+    def starts(parts: Sequence[str], *, is_first: bool) -> dict[str, int]:
+        owner(tmp_path).settle(wanted(PARTS[:1], PARTS[1:], known=False))
+        return dict.fromkeys(parts, 3)
+
+    with pytest.raises(OvertakenError, match="Another worker has made generation 1-"):
+        owner(tmp_path).settle(replace(wanted(PARTS, known=False), starts=starts))
+    assert not is_closed(tmp_path / "gen-1")
+
+
+def test_a_worker_that_may_act_no_longer_closes_nothing(tmp_path: Path) -> None:
+    owner(tmp_path).settle(wanted(PARTS, known=False))
+    fence = Fence()
+    fence.close()
+    with pytest.raises(FencedError):
+        Owner(finisher(tmp_path, fence), grace_ms=0).settle(wanted(PARTS[:1], PARTS[1:]))
+    assert not is_closed(tmp_path / "gen-1")
 
 
 def plan(generation: GenerationId, split: Split) -> Plan:
@@ -162,6 +205,7 @@ def test_after_silence_an_overtaken_finisher_goes_on(tmp_path: Path, monkeypatch
 
 def test_a_worker_that_may_act_no_longer_stops_waiting(tmp_path: Path) -> None:
     owner(tmp_path).settle(wanted(PARTS, known=False))
+    close(tmp_path, plan(GenerationId(number=2, id="b"), wanted(PARTS[:1], PARTS[1:]).split))
     fence = Fence()
     fence.close()
     with pytest.raises(FencedError):

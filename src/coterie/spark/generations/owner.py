@@ -73,15 +73,18 @@ class Owner:
         self._silence_ms = silence_ms
 
     def settle(self, wanted: Wanted) -> Manifest:
-        """Return the newest generation once it fits; close it and make the next one as long as it does not.
+        """Return the newest generation once it fits. The one that stands at first is closed if it does not; one that
+        comes after it is not: ``wanted`` can be older than that one.
 
         :raises FencedError: when this worker may no longer act for the connector.
-        :raises WorldError: when no generation stands though there was one.
+        :raises OvertakenError: when another worker has made a generation that does not fit.
+        :raises WorldError: when no generation stands though there was one, or no other can be made.
         """
+        first = standing(self._connector)
         while True:
             number = standing(self._connector)
             try:
-                if (manifest := self._newest(number, wanted)) is not None:
+                if (manifest := self._newest(number, wanted, may_close=number == first)) is not None:
                     retire_old(self._connector, self._finisher.retire_lineages)
                     return manifest
             except OSError:
@@ -109,7 +112,7 @@ class Owner:
         generation = generation_folder(self._connector, number)
         return standing(self._connector) != number or sign_of_life(generation) != heard
 
-    def _newest(self, number: int | None, wanted: Wanted) -> Manifest | None:
+    def _newest(self, number: int | None, wanted: Wanted, *, may_close: bool) -> Manifest | None:
         """Generation ``number`` if it fits; otherwise another one has been made, or begun."""
         if number is None:
             if wanted.is_known:
@@ -117,7 +120,8 @@ class Owner:
                     f"No generation of checkpoints stands at {self._connector}, and the connector's tasks have run: "
                     "do all workers share checkpoint.location?"
                 )
-            return self._finisher.begin(self._plan(1, wanted, None))
+            self._finisher.begin(self._plan(1, wanted, None))
+            return None
         generation = generation_folder(self._connector, number)
         if number == 0:
             self._adopt(wanted)
@@ -125,12 +129,18 @@ class Owner:
         if read_plan(generation) is None:
             if number > 0 and fits(manifest, wanted):
                 return manifest
+            if not may_close:
+                raise OvertakenError(
+                    f"Another worker has made generation {manifest.generation} of {self._connector} meanwhile"
+                )
             if wanted.is_fixed and number > 0 and manifest.split != wanted.split:
                 raise WorldError(
                     f"The connector has checkpoints of {len(manifest.split.tasks)} task(s), which cannot be split "
                     f"anew: keep that number, or create a connector under another name"
                 )
-            close(self._connector, self._plan(number + 1, wanted, manifest))
+            plan = self._plan(number + 1, wanted, manifest)
+            with self._finisher.fence.passing():
+                close(self._connector, plan)
         if number > 0:
             # Of generation 0 no runtime of this version runs a task.
             self._wait(lambda: not unreleased(generation, manifest), self._grace_ms)

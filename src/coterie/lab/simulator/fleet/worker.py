@@ -172,12 +172,8 @@ class WorkerProcess(Process):
 
     def _perform(self, effect: herder.Effect) -> None:
         match effect:
-            case herder.SetTimer(timer=timer, at_ms=at_ms):
-                self.herder_alarms.set(timer, at_ms)
-            case herder.CancelTimer(timer=timer):
-                self.herder_alarms.cancel(timer)
-            case herder.Say(text=text):
-                self.world.say(f"{self.name}: {text}")
+            case herder.SetTimer() | herder.CancelTimer() | herder.Say() | herder.ForgetConnector():
+                self._perform_at_once(effect)
             case herder.Reply(id=id_, answer=answer):
                 self._record(RecordKind.REPLIES, id_, answer.problem if isinstance(answer, RequestRefused) else "done")
                 self.rest.answer(effect)
@@ -202,6 +198,19 @@ class WorkerProcess(Process):
                 self._exit(effect)
             case chore:
                 self._begin(chore)
+
+    def _perform_at_once(
+        self, effect: herder.SetTimer | herder.CancelTimer | herder.Say | herder.ForgetConnector
+    ) -> None:
+        match effect:
+            case herder.SetTimer(timer=timer, at_ms=at_ms):
+                self.herder_alarms.set(timer, at_ms)
+            case herder.CancelTimer(timer=timer):
+                self.herder_alarms.cancel(timer)
+            case herder.Say(text=text):
+                self.world.say(f"{self.name}: {text}")
+            case herder.ForgetConnector():
+                pass  # In this play a split has no effect but its result.
 
     def _exit(self, end: herder.Exit) -> None:
         self.cluster.watch.on_exit(self, end.code)
