@@ -17,7 +17,7 @@ from coterie.spark.generations.manifest import Manifest, Plan, read_plan
 from coterie.spark.generations.owner import Owner, Wanted, newest_stated
 from coterie.spark.generations.resplit import Finisher, OvertakenError, close, release
 from coterie.spark.generations.split import Split, SplitFunction
-from coterie.spark.generations.stores import FilePositions
+from coterie.spark.generations.stores import FilePositions, NoPositions
 from coterie.spark.generations.taking import is_closed, take_open
 from coterie.spark.sources.kafka_positions import KafkaPart, KafkaPositions
 
@@ -162,6 +162,25 @@ def test_a_worker_that_may_act_no_longer_closes_nothing(tmp_path: Path) -> None:
     with pytest.raises(FencedError):
         Owner(finisher(tmp_path, fence), grace_ms=0).settle(wanted(PARTS[:1], PARTS[1:]))
     assert not is_closed(tmp_path / "gen-1")
+
+
+def test_a_generation_whose_positions_cannot_be_read_is_not_closed_for_another_sink(tmp_path: Path) -> None:
+    """Also where nobody knows of its tasks: their configs were never published, say."""
+    split = Split(function=SplitFunction.PARTS_V1, tasks=(("stream",),))
+    now = Wanted(
+        config=CONFIG,
+        split=split,
+        sink=lambda config: {"path": config["sink.path"]},
+        starts=lambda parts, *, is_first: {},
+        is_fixed=True,
+        is_known=False,
+        flat=None,
+    )
+    streams = replace(finisher(tmp_path), store=NoPositions())
+    first = Owner(streams, grace_ms=0).settle(now)
+    with pytest.raises(WorldError, match="put the former sink back"):
+        Owner(streams, grace_ms=0).settle(replace(now, config=CONFIG | {"sink.path": "/other"}))
+    assert Owner(streams, grace_ms=0).settle(now) == first
 
 
 def plan(generation: GenerationId, split: Split) -> Plan:

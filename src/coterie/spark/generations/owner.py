@@ -21,6 +21,7 @@ from coterie.spark.generations.resplit import (
     unreleased,
 )
 from coterie.spark.generations.split import Split
+from coterie.spark.generations.stores import NoPositions
 from coterie.spark.generations.taking import is_closed
 from coterie.spark.positions import Positions
 
@@ -137,6 +138,12 @@ class Owner:
                 raise WorldError(
                     f"The connector has checkpoints of {len(manifest.split.tasks)} task(s), which cannot be split "
                     f"anew: keep that number, or create a connector under another name"
+                )
+            if isinstance(self._finisher.store, NoPositions):
+                # Once closed, the generation could not be finished.
+                raise WorldError(
+                    "The connector has a checkpoint, and its positions cannot be taken to another one: put the former "
+                    "sink back, or create a connector under another name"
                 )
             plan = self._plan(number + 1, wanted, manifest)
             with self._finisher.fence.passing():
