@@ -56,6 +56,8 @@ class LightRuntime:
         incarnation: Incarnation,
         config: Mapping[str, str],
         checkpointed: Sequence[Mapping[str, str]],
+        *,
+        keeps_split: bool = False,
     ) -> Sequence[Mapping[str, str]]:
         return [{**config, "task": f"{connector}-{number}"} for number in range(int(config["tasks.max"]))]
 

@@ -1,5 +1,6 @@
 """Connector instances by hand: whose task configs stand in the log, and who puts them there again."""
 
+from coterie.engine.log import Line
 from coterie.herder import config_records
 from coterie.herder.messages import (
     ConnectorSplit,
@@ -8,12 +9,14 @@ from coterie.herder.messages import (
     SetTimer,
     SplitConnector,
     SplitFailed,
+    StatusLinesRead,
     TaskConfigsPublished,
     TimerFired,
 )
 from coterie.herder.seams import PartsChanged
+from coterie.herder.status_records import Status, line_of
 from coterie.herder.timers import RetryDue
-from coterie.nouns.ids import Incarnation
+from coterie.nouns.ids import Generation, Incarnation, WorkerId
 from coterie.nouns.jobs import NO_JOBS, ConnectorName, ConnectorTaskId, Jobs
 from coterie.nouns.states import State, TargetState
 from tests.herder.by_hand import SESSION_TIMEOUT_MS, ByHand, proved
@@ -128,6 +131,13 @@ def publish(herder: ByHand, written_at: int) -> None:
     herder.orders.clear()
 
 
+def say_of_task(herder: ByHand, number: int, state: State) -> None:
+    """A worker says so in the status topic."""
+    status = Status(state=state, worker_id=WorkerId("there:8083"), generation=Generation(1))
+    line = line_of(ConnectorTaskId(ORDERS, number), status)
+    herder.tell(StatusLinesRead(lines=[Line(partition=0, offset=0, timestamp_ms=0, key=line.key, value=line.value)]))
+
+
 def test_a_split_that_found_a_server_away_is_made_again_after_longer_and_longer_times_and_its_status_says_why() -> None:
     herder, written_at = owner()
     publish(herder, written_at)
@@ -217,3 +227,35 @@ def test_a_worker_whose_place_is_not_proved_splits_nothing_until_it_is() -> None
     assert not herder.take(SplitConnector)
     herder.tell(proved(sent_at_ms=herder.now_ms))
     assert len(herder.take(SplitConnector)) == 1
+
+
+# -- a task that is FAILED ---------------------------------------------------------------------------------------------
+
+
+def test_while_a_task_is_failed_the_tasks_keep_their_parts_and_are_split_anew_once_none_is() -> None:
+    herder, written_at = owner()
+    publish(herder, written_at)
+    say_of_task(herder, 1, State.FAILED)
+    herder.tell(PartsChanged(connector=ORDERS))
+    (split,) = herder.take(SplitConnector)
+    assert split.keeps_split
+    herder.tell(ConnectorSplit(connector=ORDERS, written_at=written_at, configs=SHARES))
+    say_of_task(herder, 0, State.RUNNING)
+    assert not herder.take(SplitConnector)
+    assert not herder.take(PublishTaskConfigs)
+    say_of_task(herder, 1, State.RUNNING)
+    (split,) = herder.take(SplitConnector)
+    assert not split.keeps_split
+
+
+def test_a_config_that_is_to_mend_a_failed_task_reaches_it() -> None:
+    herder, written_at = owner()
+    publish(herder, written_at)
+    say_of_task(herder, 1, State.FAILED)
+    herder.write(config_records.connector_line(ORDERS, {**CONFIG, "transforms": "t"}, Incarnation("life")))
+    (split,) = herder.take(SplitConnector)
+    assert split.keeps_split
+    mended = [{**share, "transforms": "t"} for share in SHARES]
+    herder.tell(ConnectorSplit(connector=ORDERS, written_at=split.written_at, configs=mended))
+    (order,) = herder.take(PublishTaskConfigs)
+    assert list(order.configs) == mended

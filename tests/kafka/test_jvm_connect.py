@@ -84,6 +84,8 @@ class LightRuntime(SimulatedRuntime):
         incarnation: Incarnation,
         config: Mapping[str, str],
         checkpointed: Sequence[Mapping[str, str]],
+        *,
+        keeps_split: bool = False,
     ) -> Sequence[Mapping[str, str]]:
         self._check(config)
         tasks = await super().split(connector, incarnation, config, checkpointed)

@@ -42,6 +42,8 @@ class RecordedRuntime(SimulatedRuntime):
         incarnation: Incarnation,
         config: Mapping[str, str],
         checkpointed: Sequence[Mapping[str, str]],
+        *,
+        keeps_split: bool = False,
     ) -> Sequence[Mapping[str, str]]:
         count = int(config["tasks.max"])
         return [{"task.class": f"task {number}", **config} for number in range(count)]

@@ -32,6 +32,8 @@ class FixedSplitRuntime(SimulatedRuntime):
         incarnation: Incarnation,
         config: Mapping[str, str],
         checkpointed: Sequence[Mapping[str, str]],
+        *,
+        keeps_split: bool = False,
     ) -> Sequence[Mapping[str, str]]:
         tasks = await super().split(connector, incarnation, config, checkpointed)
         if errors := split_errors(config, len(tasks), checkpointed):

@@ -130,6 +130,11 @@ async def test_a_config_that_reads_and_writes_the_same_keeps_the_generation(rig:
     (second,) = tasks.configs
     assert first["generation"] == second["generation"]
     assert second["transforms.kept.condition"] == "row > 0"
+    # While a task is FAILED it keeps its share, and gets what may mend it.
+    mended = {**changed, "tasks.max": "2", "transforms.kept.condition": "row > 1"}
+    (kept,) = await rig.runtime.split(tasks.name, INCARNATION, mended, tasks.configs, keeps_split=True)
+    assert (kept["generation"], kept["task.count"]) == (first["generation"], "1")
+    assert kept["transforms.kept.condition"] == "row > 1"
 
 
 @pytest.mark.parametrize("was_written", [False, True])

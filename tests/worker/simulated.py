@@ -211,6 +211,8 @@ class SimulatedRuntime:
         incarnation: Incarnation,
         config: Mapping[str, str],
         checkpointed: Sequence[Mapping[str, str]],
+        *,
+        keeps_split: bool = False,
     ) -> Sequence[Mapping[str, str]]:
         await self._pass("split", connector)
         if "unsplittable" in config:

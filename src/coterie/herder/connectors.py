@@ -23,7 +23,7 @@ from coterie.herder.messages import (
 )
 from coterie.herder.requests import Answer, PutTaskConfigs, RequestRefused
 from coterie.herder.seams import PartsChanged, TaskStart
-from coterie.herder.state import Turn
+from coterie.herder.state import Herder, Turn
 from coterie.herder.timers import RetryDue
 from coterie.herder.work import (
     Published,
@@ -105,7 +105,7 @@ def _reconcile_started(turn: Turn, name: ConnectorName, split: Split, connector:
             written_at == connector.written_at and turn.now_ms < waits.until_ms
         ):
             statuses.show(turn, name, State.RESTARTING, waits.trace)
-        case SplitUp() as state if state.written_at == connector.written_at:
+        case SplitUp() as state if _is_current(herder, name, state, connector):
             statuses.show(turn, name, State.RUNNING)
             if state.committed_at != connector.committed_at:
                 # Whoever wrote it: a stop, say, that was taken back before this worker read of either.
@@ -124,7 +124,8 @@ def _split(turn: Turn, name: ConnectorName, split: Split, connector: Connector) 
     attempts = 0
     if isinstance(split.state, WaitsToSplit) and split.state.written_at == connector.written_at:
         attempts = split.state.attempts
-    split.state = Splitting(written_at=connector.written_at, attempts=attempts)
+    keeps_split = _has_failed(turn.herder, name)
+    split.state = Splitting(written_at=connector.written_at, keeps_split=keeps_split, attempts=attempts)
     turn.order(
         SplitConnector(
             connector=name,
@@ -132,8 +133,24 @@ def _split(turn: Turn, name: ConnectorName, split: Split, connector: Connector) 
             config=connector.config,
             checkpointed=connector.checkpointed,
             written_at=connector.written_at,
+            keeps_split=keeps_split,
         )
     )
+
+
+def _is_current(herder: Herder, name: ConnectorName, state: SplitUp, connector: Connector) -> bool:
+    return state.written_at == connector.written_at and not _may_split_anew(herder, name, state)
+
+
+def _may_split_anew(herder: Herder, name: ConnectorName, state: SplitUp) -> bool:
+    """Whether the tasks have kept their parts because one was FAILED, and none is any more."""
+    return state.keeps_split and not _has_failed(herder, name)
+
+
+def _has_failed(herder: Herder, name: ConnectorName) -> bool:
+    """Whether a task of the connector is FAILED, here or elsewhere."""
+    said = (herder.statuses.get(task) for task in herder.config.tasks(name))
+    return any(status is not None and status.state is State.FAILED for status in said)
 
 
 def _publish(turn: Turn, name: ConnectorName, split: Split, state: SplitUp, connector: Connector) -> None:
@@ -175,7 +192,8 @@ def on_split(turn: Turn, event: ConnectorSplit | SplitFailed) -> None:
         case _ if splitting.written_at != event.written_at:
             split.state = Unsplit()
         case ConnectorSplit(written_at=written_at, configs=configs):
-            split.state = SplitUp(written_at=written_at, configs=tuple(configs))
+            keeps_split = splitting.keeps_split
+            split.state = SplitUp(written_at=written_at, configs=tuple(configs), keeps_split=keeps_split)
         case SplitFailed(is_transient=True):
             _wait_to_split(turn, event, split, splitting)
         case SplitFailed(written_at=written_at, trace=trace):
@@ -190,6 +208,13 @@ def _wait_to_split(turn: Turn, event: SplitFailed, split: Split, splitting: Spli
     )
     turn.order(SetTimer(timer=RetryDue(connector=event.connector), at_ms=at_ms))
     turn.order(Say(text=f"Connector {event.connector} is split again in {wait_ms} ms; its status says why"))
+
+
+def on_statuses(turn: Turn) -> None:
+    """Split what has waited for a FAILED task, once none is."""
+    splits = turn.herder.work.splits.items()
+    if any(isinstance(one.state, SplitUp) and _may_split_anew(turn.herder, name, one.state) for name, one in splits):
+        reconcile(turn)
 
 
 def on_parts_changed(turn: Turn, event: PartsChanged) -> None:

@@ -181,6 +181,7 @@ def _on_news(turn: Turn, event: TaskProgressed | ProvedUntil | StatusLinesRead |
         case StatusLinesRead(lines=lines):
             for line in lines:
                 turn.herder.statuses.apply(line)
+            connectors.on_statuses(turn)
         case StatusesAppended():
             statuses.on_appended(turn, event)
             place.advance(turn)

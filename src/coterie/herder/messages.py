@@ -305,6 +305,8 @@ class SplitConnector:
     checkpointed: Sequence[Mapping[str, str]] = field(repr=False)
     """As in :class:`ValidateConfig`."""
     written_at: int
+    keeps_split: bool = False
+    """As in :meth:`coterie.herder.seams.TaskRuntime.split`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -148,12 +148,17 @@ class TaskRuntime(Protocol):
         incarnation: Incarnation,
         config: Mapping[str, str],
         checkpointed: Sequence[Mapping[str, str]],
+        *,
+        keeps_split: bool = False,
     ) -> Sequence[Mapping[str, str]]:
         """The configs of the connector's tasks, at most ``tasks.max`` of them.
 
         Where the tasks of ``checkpointed`` read other parts or write to another sink than ``config`` asks for, their
         generation of checkpoints is closed first, wherever they run (:class:`TaskClosed`), and the next one is made
         from their positions: no row is lost or doubled. That takes as long as their last batches.
+
+        With ``keeps_split`` the tasks keep their parts where these still exist and the sink is the same, whatever
+        ``config`` asks for: a task is FAILED, and the others are not to be stopped until the failed one is mended.
 
         :raises UnreachableError, SplitEndedError: when another attempt with the same config may succeed.
         :raises ConfigError, WorldError: when the source cannot be split; the connector is FAILED with it, and tasks

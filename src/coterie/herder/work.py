@@ -124,6 +124,8 @@ class Unsplit:
 class Splitting:
     written_at: int | None
     """Which config is split (:attr:`Connector.written_at`); None when the result is not wanted any more."""
+    keeps_split: bool = False
+    """A task was FAILED: the tasks keep their parts."""
     attempts: int = 0
     """How often this config could not be split, and another attempt may succeed."""
 
@@ -172,6 +174,9 @@ class SplitUp:
 
     written_at: int
     configs: tuple[Mapping[str, str], ...] = field(repr=False)
+    keeps_split: bool = False
+    """A task was FAILED when the connector was split: the tasks have kept their parts, and the connector is split again
+    once no task is FAILED."""
     publication: Publication = Unpublished()
     committed_at: int | None = None
     """The last commit of its tasks' configs that they were compared with (:attr:`Connector.committed_at`)."""

@@ -84,11 +84,13 @@ class SparkTaskRuntime:
         incarnation: Incarnation,
         config: Mapping[str, str],
         checkpointed: Sequence[Mapping[str, str]],
+        *,
+        keeps_split: bool = False,
     ) -> Sequence[Mapping[str, str]]:
         fence = self._splitter.begin(connector)
         return await on_thread(
             self._questions,
-            lambda: self._splitter.split(fence, connector, incarnation, config, checkpointed),
+            lambda: self._splitter.split(fence, connector, incarnation, config, checkpointed, keeps_split=keeps_split),
         )
 
     def forget(self, connector: ConnectorName) -> None:

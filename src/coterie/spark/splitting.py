@@ -71,6 +71,8 @@ class Splitter:
         incarnation: Incarnation,
         config: Mapping[str, str],
         checkpointed: Sequence[Mapping[str, str]],
+        *,
+        keeps_split: bool = False,
     ) -> list[Mapping[str, str]]:
         """See :meth:`coterie.herder.seams.TaskRuntime.split`."""
         with self._ended(fence, connector):
@@ -92,6 +94,7 @@ class Splitter:
                 is_fixed=source.plugin.has_fixed_split,
                 is_known=is_known,
                 flat=self._flat(checkpointed) if checkpointed and not is_known else None,
+                keeps_split=keeps_split,
             )
             finisher = self._finisher(fence, connector, incarnation, config, parts)
             manifest = Owner(finisher, grace_ms=RELEASE_GRACE_MS).settle(wanted)

@@ -128,7 +128,9 @@ class Chores:
     async def _split(self, chore: SplitConnector) -> ConnectorSplit | SplitFailed:
         name, written_at = chore.connector, chore.written_at
         try:
-            configs = await self._runtime.split(name, chore.incarnation, chore.config, chore.checkpointed)
+            configs = await self._runtime.split(
+                name, chore.incarnation, chore.config, chore.checkpointed, keeps_split=chore.keeps_split
+            )
         except Exception as error:  # noqa: BLE001
             is_transient = isinstance(error, UnreachableError | SplitEndedError)
             trace = _trace_of(error)

@@ -164,6 +164,23 @@ def test_a_worker_that_may_act_no_longer_closes_nothing(tmp_path: Path) -> None:
     assert not is_closed(tmp_path / "gen-1")
 
 
+def test_while_a_task_is_failed_no_generation_is_closed_for_parts_or_a_number_of_tasks(tmp_path: Path) -> None:
+    def held(*tasks: Sequence[str], **config: str) -> Wanted:
+        return replace(
+            wanted(*tasks),
+            config=CONFIG | {key.replace("__", "."): value for key, value in config.items()},
+            keeps_split=True,
+        )
+
+    first = owner(tmp_path).settle(wanted(PARTS[:2], known=False))
+    assert owner(tmp_path).settle(held(PARTS)) == first
+    assert owner(tmp_path).settle(held(PARTS[:1], PARTS[1:2])) == first
+    assert not is_closed(tmp_path / "gen-1")
+    # What stands elsewhere by now, or is gone, may be what the task fails of.
+    assert owner(tmp_path).settle(held(PARTS[:2], sink__path="/mended")).generation.number == 2
+    assert owner(tmp_path).settle(held(PARTS[1:2], sink__path="/mended")).generation.number == 3
+
+
 def test_a_generation_whose_positions_cannot_be_read_is_not_closed_for_another_sink(tmp_path: Path) -> None:
     """Also where nobody knows of its tasks: their configs were never published, say."""
     split = Split(function=SplitFunction.PARTS_V1, tasks=(("stream",),))

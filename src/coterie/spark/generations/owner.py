@@ -1,5 +1,6 @@
 """What the worker that has a connector does about its generations: the newest one is made to fit the config."""
 
+import logging
 import time
 import uuid
 from collections.abc import Callable, Mapping, Sequence
@@ -24,6 +25,8 @@ from coterie.spark.generations.split import Split
 from coterie.spark.generations.stores import NoPositions
 from coterie.spark.generations.taking import is_closed
 from coterie.spark.positions import Positions
+
+log = logging.getLogger(__name__)
 
 SILENCE_MS = 10_000
 """A finisher that gave no sign of life for so long has died, or stands still: another one goes on."""
@@ -56,6 +59,8 @@ class Wanted:
     """The connector's tasks have been started before: if no generation stands, the shared file system is not there."""
     flat: Manifest | None
     """What the tasks read that ran before there were generations."""
+    keeps_split: bool = False
+    """A task is FAILED: no task is stopped for other parts or another number of tasks."""
 
     def inferred(self, former: Mapping[str, str]) -> Mapping[str, str]:
         """Values for the keys that the config leaves out: those of the former generation, as far as it has them."""
@@ -128,7 +133,7 @@ class Owner:
             self._adopt(wanted)
         manifest = read_manifest(generation)
         if read_plan(generation) is None:
-            if number > 0 and fits(manifest, wanted):
+            if number > 0 and (fits(manifest, wanted) or self._is_kept(manifest, wanted)):
                 return manifest
             if not may_close:
                 raise OvertakenError(
@@ -156,6 +161,21 @@ class Owner:
         except OvertakenError:
             self._wait_for_silence(number)
         return None
+
+    def _is_kept(self, manifest: Manifest, wanted: Wanted) -> bool:
+        """Whether a generation goes on that does not fit, since a task is FAILED; that reads what exists, and writes to
+        the same sink."""
+        if not (wanted.keeps_split and _writes_the_same(manifest, wanted)):
+            return False
+        parts = {part for task in wanted.split.tasks for part in task}
+        if any(part not in parts for task in manifest.split.tasks for part in task):
+            return False
+        log.warning(
+            "%s: a task is FAILED, so the tasks keep their parts though other parts or another number of tasks are "
+            "asked for; the connector is split anew once no task is FAILED",
+            self._connector,
+        )
+        return True
 
     def _adopt(self, wanted: Wanted) -> None:
         if wanted.flat is not None:
@@ -223,5 +243,9 @@ def fits(manifest: Manifest, wanted: Wanted) -> bool:
     return (
         manifest.split == wanted.split
         and wanted.open_keys <= manifest.inferred.keys()
-        and wanted.sink(manifest.config) == wanted.sink(wanted.config)
+        and _writes_the_same(manifest, wanted)
     )
+
+
+def _writes_the_same(manifest: Manifest, wanted: Wanted) -> bool:
+    return wanted.sink(manifest.config) == wanted.sink(wanted.config)
