@@ -45,7 +45,7 @@ def in_flight(former: Mapping[str, str], newest: Mapping[str, str], parts: tuple
         generation=GenerationId(number=1, id="a"),
         split=Split(function=SplitFunction.PARTS_V1, tasks=(PARTS,)),
         config=former,
-        schema=None,
+        inferred={},
         positions={},
         parked={},
     )

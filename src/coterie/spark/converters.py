@@ -235,8 +235,12 @@ def inferred_columns(config: EndConfig, side: str, records: DataFrame) -> str:
     java: Any = spark._jvm
     as_strings = getattr(texts._jdf, "as")(java.org.apache.spark.sql.Encoders.STRING())
     found = DataFrame(spark._jsparkSession.read().json(as_strings), spark).schema
-    if config.read(definition(config, side), f"{side}.converter.schemas.enable", bool):
+    enable = f"{side}.converter.schemas.enable"
+    if config.read(definition(config, side), enable, bool):
         payload = found["payload"].dataType if "payload" in found.names else None
+        if payload is None and set(found.names) - {"_corrupt_record"}:
+            sentence = f"The {side}s of records have no payload: set {config.key(enable)}=false, or {key}"
+            raise ConfigError({key: [sentence]})
         found = payload if isinstance(payload, StructType) else StructType()
     kept = [field for field in found.fields if field.name != "_corrupt_record"]
     if not kept:

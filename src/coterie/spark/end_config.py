@@ -71,9 +71,9 @@ class EndConfig:
             found |= {key.removeprefix(start): value for key, value in self.config.items() if key.startswith(start)}
         return found
 
-    def filled(self, values: Mapping[str, str]) -> dict[str, str]:
-        """The whole config, with ``values`` by name without prefix for keys that it leaves out."""
-        return {self.key(name): value for name, value in values.items()} | dict(self.config)
+    def named(self, values: Mapping[str, str]) -> dict[str, str]:
+        """``values`` by name without prefix, under the keys that the user would set."""
+        return {self.key(name): value for name, value in values.items()}
 
     def error(self, name: str, sentence: str) -> dict[str, list[str]]:
         """An error of a value that is set, by the user's key: what is wrong with it and what to do."""

@@ -84,10 +84,11 @@ class Pipeline:
 def task_configs(connector: str, config: Mapping[str, str], manifest: Manifest) -> list[Mapping[str, str]]:
     """The configs of the tasks of a generation that run with the connector's ``config``, references unresolved. They
     have the values that were inferred for keys that it leaves out."""
-    source = source_end(resolved(config), {})
+    inferred = source_end(resolved(config), {}).config.named(manifest.inferred)
     return [
         {
-            **source.config.filled(manifest.inferred),
+            **inferred,
+            **config,
             "name": connector,
             "task.class": config["connector.class"],
             "task.index": str(index),

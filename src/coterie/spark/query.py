@@ -194,8 +194,10 @@ class TaskQuery:
         except (CoterieError, PySparkException, Py4JError, OSError) as error:
             log.debug("%s: no graceful end: %s", self.task, error)
         finally:
-            # An effect may compute the batch's rows in Spark, and waits for them: it is interrupted, then waited for.
+            # An effect may wait for a server: closing the sink ends that wait. Or it computes the batch's rows in
+            # Spark, and waits for them: it is interrupted, then waited for.
             self.fence.shut()
+            self._close_sinks()
             self._interrupt()
             self._close_sinks()
             self.fence.close()

@@ -8,6 +8,8 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from py4j.protocol import Py4JError
+from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructField, StructType
 
@@ -42,6 +44,7 @@ from coterie.spark.sinks import kafka_target
 from coterie.spark.sinks.kafka import KafkaSink
 from coterie.spark.sources import kafka
 from coterie.spark.sources.kafka import KafkaSource
+from coterie.spark.transforms import first_sentence
 
 logger = logging.getLogger(__name__)
 
@@ -222,10 +225,12 @@ def _with_columns(
             inferred = {**source.plugin.infer(spark, source.config), **known}
         except ConfigError as error:
             return source, {key: list(sentences) for key, sentences in error.errors.items()}
-        except WorldError as error:
+        except (WorldError, PySparkException, Py4JError, OSError) as error:
             key = source.config.key(wanted[0])
-            return source, {key: [f"No columns can be inferred: {error}. Set {key}, or try again"]}
-    return replace(source, config=replace(source.config, config=source.config.filled(inferred))), {}
+            return source, {key: [f"No columns can be inferred: {first_sentence(error)}. Set {key}, or try again"]}
+    return replace(
+        source, config=replace(source.config, config={**source.config.named(inferred), **source.config.config})
+    ), {}
 
 
 def _unfit_tolerance(

@@ -189,6 +189,8 @@ def test_a_generation_whose_positions_cannot_be_read_is_not_closed_for_another_s
         split=split,
         sink=lambda config: {"path": config["sink.path"]},
         starts=lambda parts, *, is_first: {},
+        open_keys=frozenset(),
+        infer=dict,
         is_fixed=True,
         is_known=False,
         flat=None,

@@ -62,11 +62,13 @@ class Wanted:
     keeps_split: bool = False
     """A task is FAILED: no task is stopped for other parts or another number of tasks."""
 
-    def inferred(self, former: Mapping[str, str]) -> Mapping[str, str]:
-        """Values for the keys that the config leaves out: those of the former generation, as far as it has them."""
-        if self.open_keys <= former.keys():
-            return {key: former[key] for key in self.open_keys}
-        return {**self.infer(), **{key: former[key] for key in self.open_keys & former.keys()}}
+    def inferred(self, former: Manifest | None) -> Mapping[str, str]:
+        """Values for the keys that the config leaves out: those of the former generation, as far as it has them, and
+        reads a part that is still read."""
+        known: Mapping[str, str] = {}
+        if former is not None and not _parts_of(former.split).isdisjoint(_parts_of(self.split)):
+            known = {key: value for key, value in former.inferred.items() if key in self.open_keys}
+        return known if self.open_keys <= known.keys() else {**self.infer(), **known}
 
 
 class Owner:
@@ -193,7 +195,7 @@ class Owner:
             generation=GenerationId(number=number, id=uuid.uuid4().hex),
             split=wanted.split,
             config=wanted.config,
-            inferred=wanted.inferred({} if former is None else former.inferred),
+            inferred=wanted.inferred(former),
             starts=wanted.starts(parts, is_first=former is None),
         )
 
@@ -245,6 +247,10 @@ def fits(manifest: Manifest, wanted: Wanted) -> bool:
         and wanted.open_keys <= manifest.inferred.keys()
         and _writes_the_same(manifest, wanted)
     )
+
+
+def _parts_of(split: Split) -> frozenset[str]:
+    return frozenset(part for task in split.tasks for part in task)
 
 
 def _writes_the_same(manifest: Manifest, wanted: Wanted) -> bool:

@@ -214,6 +214,11 @@ class SinkFolder:
             to = Path((committed / MARK).read_text())
         except (FileNotFoundError, NotADirectoryError):
             return  # Another owner has moved all, and the lineage is retired since.
+        if not to.is_absolute():
+            raise WorldError(
+                f"{committed} holds files of bad records, and its file {MARK} does not say where they belong, as "
+                f"after a crash of the machine: write the folder's absolute path into {MARK}"
+            )
         _move(committed / BAD, to)
 
 
@@ -358,7 +363,16 @@ def _last(committed: Path) -> Path | None:
 
 
 def _files(folder: Path) -> Iterator[Path]:
-    for parent, _, names in os.walk(folder):
+    """The files in ``folder``; none where it does not exist (any more).
+
+    :raises OSError: when it cannot be listed: files that are not seen would be taken for moved.
+    """
+
+    def failed(error: OSError) -> None:
+        if not isinstance(error, (FileNotFoundError, NotADirectoryError)):
+            raise error
+
+    for parent, _, names in os.walk(folder, onerror=failed):
         yield from (Path(parent, name) for name in names)
 
 

@@ -13,6 +13,7 @@ happen:
 
 import os
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import ClassVar, Self, cast
@@ -336,7 +337,9 @@ def inferred_columns(spark: SparkSession, config: EndConfig) -> str:
         raise ConfigError(
             {key: [f"There is no file in {folder} to infer the columns from: set {key}, or put one there"]}
         )
-    reader = spark.read.format(format_).option("basePath", folder).option("inferSchema", "true")
+    reader = spark.read.format(format_).option("basePath", folder)
+    # Of csv; and of orc and parquet: all files are looked at, and not only the first one.
+    reader = reader.option("inferSchema", "true").option("mergeSchema", "true")
     try:
         columns = reader.options(**config.under(OPTIONS)).load(sample).schema
     except PySparkException as error:
@@ -357,7 +360,8 @@ def sampled_files(folder: str) -> list[str]:
         hidden_or_odd = {name for name in names if name.startswith((".", "_"))} | set(names_with_glob_characters(names))
         for name in sorted(set(names) - hidden_or_odd):
             path = os.path.join(parent, name)
-            size_bytes += os.stat(path).st_size
+            with suppress(FileNotFoundError):  # Gone meanwhile, or a link to nothing: Spark says so.
+                size_bytes += os.stat(path).st_size
             if found and (size_bytes > SAMPLED_BYTES or len(found) == SAMPLED_FILES):
                 return found
             found.append(path)

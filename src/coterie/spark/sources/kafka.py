@@ -558,7 +558,9 @@ def _newest_records(spark: SparkSession, config: EndConfig, names: Sequence[str]
     consumer = _consumer(config)
     with kafka_admin(consumer) as admin:
         ends, begins = admin.edges(parts, Edge.END), admin.edges(parts, Edge.BEGINNING)
-    sampled = [part for part in parts if ends[str(part)] > begins[str(part)]][:SAMPLED_PARTITIONS]
+    # In turn, so that all topics are among them.
+    in_turn = sorted(parts, key=lambda part: (part.partition, part.topic))
+    sampled = [part for part in in_turn if ends[str(part)] > begins[str(part)]][:SAMPLED_PARTITIONS]
     if not sampled:
         return spark.createDataFrame([], "key BINARY, value BINARY")
     lows: dict[str, int] = {str(part): max(begins[str(part)], ends[str(part)] - SAMPLED_RECORDS) for part in sampled}
