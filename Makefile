@@ -45,11 +45,12 @@ fuzz: .venv/dev.stamp  ## hostile frames: a million decoded, 50,000 sent to a br
 	$(BIN)/python -m tests.broker.fuzzing --frames $(or $(FRAMES),50000) --seed $(or $(SEED),1)
 	$(BIN)/python -m tests.broker.fuzzing --frames $(or $(FRAMES),50000) --seed $(or $(SEED),1) --protocol SASL_PLAINTEXT
 
-bench: .venv/dev.stamp  ## the benchmarks, beside Apache Kafka: one JSON line each (docs/benchmarks.md)
+bench: .venv/dev.stamp  ## the benchmarks, beside Apache Kafka and plain Spark: JSON lines (docs/benchmarks.md)
 	$(BIN)/python -m benchmarks.bench_group
 	$(BIN)/python -m benchmarks.bench_log
 	$(BIN)/python -m benchmarks.bench_assignor
 	$(BIN)/python -m benchmarks.bench_rebalance
+	$(BIN)/python -m benchmarks.bench_pipeline
 
 # `demo` needs what Coterie itself needs and no more; the tools come with the other words.
 .venv/run.stamp: pyproject.toml tools/setup.sh

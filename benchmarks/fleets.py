@@ -7,7 +7,7 @@ import subprocess
 import time
 import zipfile
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -100,7 +100,7 @@ class Workers(ABC):
 
     def drain(self, name: str) -> None:
         """Have it hand its work over while it still runs, and then end; returns at once."""
-        url = self._url(name)
+        url = self.url(name)
         worker_id = url.removeprefix("http://").rstrip("/")
         answer = httpx.post(f"{url}/coterie/workers/{worker_id}/drain", timeout=DEADLINE_S, trust_env=False)
         assert answer.is_success, f"{name} cannot be drained: {answer.status_code} {answer.text}"
@@ -118,13 +118,16 @@ class Workers(ABC):
 
     def serves_connectors(self) -> bool:
         """Whether the first worker does: Connect's listens, and joins its group, before it knows any path."""
-        url = self._url(next(iter(self.running)))
+        url = self.url(next(iter(self.running)))
         return httpx.get(f"{url}/connectors", timeout=DEADLINE_S, trust_env=False).status_code == httpx.codes.OK
 
     def create(self, name: str, tasks: int) -> None:
+        """Ask the first worker for a connector of light tasks."""
+        self.post(name, {"connector.class": self.connector_class, "tasks.max": str(tasks)})
+
+    def post(self, name: str, config: Mapping[str, str]) -> None:
         """Ask the first worker for a connector, again and again while it answers that there is a rebalance."""
-        config = {"connector.class": self.connector_class, "tasks.max": str(tasks)}
-        url = self._url(next(iter(self.running)))
+        url = self.url(next(iter(self.running)))
         deadline_s = time.monotonic() + DEADLINE_S
         while True:
             answer = httpx.post(
@@ -178,7 +181,7 @@ class Workers(ABC):
                 raise AssertionError(f"{self.group_id}: not within {DEADLINE_S} s: {what}")
             time.sleep(pause_s)
 
-    def _url(self, name: str) -> str:
+    def url(self, name: str) -> str:
         found: list[str] = []
 
         def is_told() -> bool:

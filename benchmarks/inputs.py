@@ -1,0 +1,242 @@
+"""Rows that the benchmarks of pipelines read, and the places they are written to, which are counted without Spark."""
+
+from abc import ABC, abstractmethod
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet
+import pytest
+from confluent_kafka import Producer
+from confluent_kafka.admin import AdminClient, NewTopic
+from deltalake import DeltaTable
+
+from tests.kafka.real_kafka import NotToBeHad
+from tests.sink_files import counted, visible_files
+from tests.spark.sinks.postgres_server import PASSWORD, USER, PostgresServer, running_server
+
+DEADLINE_S = 300
+SCHEMA = "id BIGINT, carrier STRING, delay INT, distance INT"
+QUERY = (
+    "SELECT id, lower(carrier) AS carrier, delay * 60 AS delay_s, distance * 1.609D AS km FROM source WHERE delay >= 0"
+)
+"""It leaves out a tenth of the rows; see :func:`kept`."""
+CARRIERS = ("AA", "DL", "UA", "WN", "B6", "AS", "NK", "F9")
+
+
+def value(number: int) -> bytes:
+    return b'{"id":%d,"carrier":"%s","delay":%d,"distance":%d}' % (
+        number,
+        CARRIERS[number % 8].encode(),
+        number % 100 - 10,
+        number % 3_000,
+    )
+
+
+def kept(rows: int) -> list[int]:
+    """The ids of the rows that :data:`QUERY` keeps, of those from 0 on."""
+    return [number for number in range(rows) if number % 100 >= 10]
+
+
+# -- topics and files -------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Topic:
+    name: str
+    partitions: int
+
+
+def make_topic(servers: str, name: str, partitions: int) -> Topic:
+    admin = AdminClient({"bootstrap.servers": servers})
+    admin.create_topics([NewTopic(name, partitions, 1)])[name].result(DEADLINE_S)
+    return Topic(name=name, partitions=partitions)
+
+
+class Feed:
+    """Writes rows to topics, numbered in each topic."""
+
+    def __init__(self, servers: str, *, linger_ms: int = 5) -> None:
+        self._producer = Producer(
+            {
+                "bootstrap.servers": servers,
+                "linger.ms": linger_ms,
+                "batch.size": 262_144,
+                "queue.buffering.max.messages": 500_000,
+            }
+        )
+        self._failures: list[object] = []
+
+    def write(self, topic: Topic, numbers: range) -> None:
+        """Each partition gets as many as the others, within one."""
+        for number in numbers:
+            while True:
+                try:
+                    self._producer.produce(topic.name, value(number), partition=number % topic.partitions)
+                    break
+                except BufferError:
+                    self._producer.poll(0.05)
+        self._producer.poll(0)
+
+    def flush(self) -> None:
+        """Until every row is acknowledged."""
+        left = self._producer.flush(DEADLINE_S)
+        assert not left, f"{left} records were not acknowledged within {DEADLINE_S} s"
+
+
+def make_files(folder: Path, *, files: int, rows: int, first: int = 0) -> None:
+    """Parquet files with ``rows`` rows in all, numbered from ``first`` on."""
+    folder.mkdir(parents=True)
+    each = rows // files
+    for file in range(files):
+        ids = range(first + file * each, first + (file + 1) * each)
+        table = pa.table(
+            {
+                "id": pa.array(ids, pa.int64()),
+                "carrier": [CARRIERS[number % 8] for number in ids],
+                "delay": pa.array([number % 100 - 10 for number in ids], pa.int32()),
+                "distance": pa.array([number % 3_000 for number in ids], pa.int32()),
+            }
+        )
+        pyarrow.parquet.write_table(table, folder / f"{file:05}.parquet")
+
+
+# -- sinks ------------------------------------------------------------------------------------------------------------
+
+
+class Sink(ABC):
+    """Where rows are written: the keys of a connector, what stock Spark is told, and what a reader finds."""
+
+    @abstractmethod
+    def connector(self) -> dict[str, str]: ...
+
+    @abstractmethod
+    def stock(self, guarantee: str, query: str) -> tuple[str, dict[str, str]]:
+        """The name of a sink of `benchmarks.stock`, and where it writes."""
+
+    def stock_session(self, guarantee: str) -> dict[str, str]:
+        """Settings of the session."""
+        return {}
+
+    @abstractmethod
+    def count(self) -> int:
+        """Rows that a reader finds, quickly."""
+
+    @abstractmethod
+    def ids(self) -> Counter[int]:
+        """How often a reader finds each row."""
+
+    def wrong(self, expected: Sequence[int]) -> str | None:
+        """None when the ``expected`` rows are there, each once."""
+        there = self.ids()
+        wanted = set(expected)
+        lost, foreign = len(wanted - there.keys()), len(there.keys() - wanted)
+        doubled = there.total() - len(there)
+        if lost or foreign or doubled:
+            return f"{lost} rows are lost, {doubled} doubled, {foreign} foreign, of {len(wanted)}"
+        return None
+
+
+class ParquetFolder(Sink):
+    """``stock`` is Spark's own file sink, one folder a query; ``foreach_batch`` writes and renames."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def connector(self) -> dict[str, str]:
+        return {"connector.class": "FileSink", "sink.format": "parquet", "sink.path": str(self.path)}
+
+    def stock(self, guarantee: str, query: str) -> tuple[str, dict[str, str]]:
+        sink = {"stock": "file sink", "at_least_once": "append files", "foreach_batch": "rename files"}[guarantee]
+        return sink, {"path": str(self.path / query)}
+
+    def count(self) -> int:
+        return sum(pyarrow.parquet.read_metadata(path).num_rows for path in self._files())
+
+    def ids(self) -> Counter[int]:
+        return counted(self.path, "id")
+
+    def _files(self) -> Iterator[Path]:
+        return (path for path in visible_files(self.path) if path.suffix == ".parquet")
+
+
+class DeltaFolder(Sink):
+    """``stock`` commits with txnAppId and txnVersion; ``foreach_batch`` with the settings for small batches, too."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def connector(self) -> dict[str, str]:
+        return {"connector.class": "DeltaSink", "sink.path": str(self.path), "sink.auto.create": "true"}
+
+    def stock(self, guarantee: str, query: str) -> tuple[str, dict[str, str]]:
+        sink = "append delta" if guarantee == "at_least_once" else "commit delta"
+        return sink, {"path": str(self.path), "application": query}
+
+    def stock_session(self, guarantee: str) -> dict[str, str]:
+        if guarantee != "foreach_batch":
+            return {}
+        return {"spark.databricks.delta.snapshotPartitions": "1", "spark.databricks.delta.stats.collect": "false"}
+
+    def count(self) -> int:
+        return self.ids().total()
+
+    def ids(self) -> Counter[int]:
+        if not DeltaTable.is_deltatable(str(self.path)):
+            return Counter()
+        return Counter(DeltaTable(str(self.path)).to_pyarrow_table(columns=["id"])["id"].to_pylist())
+
+
+class PostgresTable(Sink):
+    """``stock`` writes aside, then rows and batch in one transaction; ``at_least_once`` is Spark's jdbc writer."""
+
+    def __init__(self, server: PostgresServer, table: str, columns: str) -> None:
+        self._server = server
+        self._table = table
+        names = f"{table}, {table}_staging, batches"
+        server.run(
+            f"DROP TABLE IF EXISTS {names}",
+            f"CREATE TABLE {table} ({columns})",
+            f"CREATE UNLOGGED TABLE {table}_staging ({columns})",
+            "CREATE TABLE batches (application TEXT, batch BIGINT, PRIMARY KEY (application, batch))",
+        )
+
+    def connector(self) -> dict[str, str]:
+        keys = self._server.keys | {"table.name.format": self._table}
+        return {"connector.class": "PostgresSink", **{f"sink.{key}": one for key, one in keys.items()}}
+
+    def stock(self, guarantee: str, query: str) -> tuple[str, dict[str, str]]:
+        dsn = f"host=127.0.0.1 port={self._server.port} dbname=postgres user={USER} password={PASSWORD}"
+        to = {
+            "url": self._server.keys["connection.url"],
+            "dsn": dsn,
+            "user": USER,
+            "password": PASSWORD,
+            "table": self._table,
+            "staging": f"{self._table}_staging",
+            "application": query,
+        }
+        return ("commit table" if guarantee == "stock" else "append table"), to
+
+    def count(self) -> int:
+        return int(str(self._server.rows(f"SELECT count(*) FROM {self._table}")[0][0]))
+
+    def ids(self) -> Counter[int]:
+        return Counter(int(str(one)) for (one,) in self._server.rows(f"SELECT id FROM {self._table}"))
+
+
+@contextmanager
+def postgres() -> Iterator[PostgresServer]:
+    """A PostgreSQL server of its own.
+
+    :raises NotToBeHad: when there is none on this machine.
+    """
+    try:
+        server = running_server()
+        with server as running:
+            yield running
+    except pytest.skip.Exception as reason:
+        raise NotToBeHad(str(reason)) from None

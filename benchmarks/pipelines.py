@@ -1,0 +1,539 @@
+"""Pipelines that are measured in Coterie and in plain Spark, the processes that run them, and what those cost.
+
+A :class:`Pipeline` is described once. :class:`Coterie` runs it as a connector of a real worker, :class:`Stock` as
+queries of `benchmarks.stock`. Batches are counted and timed by the files of their checkpoints, alike in both.
+"""
+
+import argparse
+import json
+import os
+import platform
+import statistics
+import sys
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Any, TypeAlias, TypeVar
+
+import httpx
+
+from benchmarks import fleets
+from benchmarks.brokers import say
+from benchmarks.diary import quantile
+from benchmarks.fleets import DEADLINE_S, OurWorkers
+from benchmarks.inputs import SCHEMA, Sink, Topic
+from coterie.cli.processes import Child, Children
+from coterie.spark.checkpoint import safe_name
+from coterie.spark.jars import session_settings
+from coterie.spark.java import find_java_home
+from coterie.spark.session import settings_for
+from tests import jars
+
+POLL_S = 0.01
+COMPILERS: Mapping[str, str] = {"c1": "-XX:TieredStopAtLevel=1", "both": "-XX:+TieredCompilation"}
+"""Java's option for its first compiler alone, and the one that changes nothing of its default, both compilers."""
+
+ValueT = TypeVar("ValueT")
+
+
+# -- what is run ------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ParquetFiles:
+    """A folder with files of the input's columns."""
+
+    path: Path
+    files: int
+
+
+Source: TypeAlias = Topic | ParquetFiles
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pipeline:
+    """One source, one sink, and a SELECT over each row between them."""
+
+    name: str
+    source: Source
+    sink: Sink
+    sql: str | None = None
+    tasks: int = 1
+    trigger_ms: int = 0
+    batch: int | None = None
+    """Most records or files of a batch; None is each system's default."""
+    rotate: bool = True
+    """Whether Coterie's file sink may wait for rows, as it does by default."""
+
+    def connector(self) -> dict[str, str]:
+        """The config of a connector of Coterie."""
+        config = {"tasks.max": str(self.tasks), "trigger.interval.ms": str(self.trigger_ms), **self.sink.connector()}
+        match self.source:
+            case Topic(name=topic):
+                config |= {
+                    "source.class": "KafkaSource",
+                    "source.topics": topic,
+                    "source.value.converter": "org.apache.kafka.connect.json.JsonConverter",
+                    "source.value.converter.schemas.enable": "false",
+                    "source.value.schema": SCHEMA,
+                }
+                bound = "source.max.offsets.per.trigger"
+            case ParquetFiles(path=path):
+                config |= {
+                    "source.class": "FileSource",
+                    "source.format": "parquet",
+                    "source.path": str(path),
+                    "source.schema": SCHEMA,
+                }
+                bound = "source.max.files.per.trigger"
+        if self.batch is not None:
+            config[bound] = str(self.batch)
+        if self.sql is not None:
+            config |= {"transforms": "select", "transforms.select.type": "Sql", "transforms.select.query": self.sql}
+        if not self.rotate and config["connector.class"] == "FileSink":
+            config["sink.rotate.interval.ms"] = "0"
+        return config
+
+    def stock(self, guarantee: str, *, servers: str, checkpoints: Path) -> list[dict[str, Any]]:
+        """What `benchmarks.stock` is asked for: one query for each task, with sinks of their own."""
+        return [self._query(task, guarantee, servers=servers, checkpoints=checkpoints) for task in range(self.tasks)]
+
+    def _query(self, task: int, guarantee: str, *, servers: str, checkpoints: Path) -> dict[str, Any]:
+        name = self.query_name(task)
+        match self.source:
+            case Topic():
+                assigned = {self.source.name: list(range(self.source.partitions))[task :: self.tasks]}
+                options = {"kafka.bootstrap.servers": servers, "assign": json.dumps(assigned)}
+                options["startingOffsets"] = "earliest"
+                format_, bound = "kafka", "maxOffsetsPerTrigger"
+            case ParquetFiles(path=path):
+                options, format_, bound = {"path": str(path)}, "parquet", "maxFilesPerTrigger"
+        if self.batch is not None:
+            options[bound] = str(self.batch)
+        sink, to = self.sink.stock(guarantee, name)
+        return {
+            "format": format_,
+            "options": options,
+            "schema": SCHEMA,
+            "sql": self.sql,
+            "session": self.sink.stock_session(guarantee),
+            "sink": sink,
+            "to": to,
+            "trigger_ms": self.trigger_ms,
+            "checkpoint": str(checkpoints / name),
+        }
+
+    def query_name(self, task: int) -> str:
+        return f"{self.name}-{task}"
+
+
+# -- what runs it -----------------------------------------------------------------------------------------------------
+
+
+class System(ABC):
+    """One of the systems that are measured: its processes, from its start to :meth:`close`."""
+
+    name: str
+
+    def __init__(self, folder: Path, children: Children, *, port: int, compiler: str) -> None:
+        folder.mkdir()
+        self.folder = folder
+        self._children = children
+        self._port = port
+        self._compiler = compiler
+
+    @property
+    @abstractmethod
+    def processes(self) -> Sequence[Child]: ...
+
+    @abstractmethod
+    def open(self) -> None:
+        """Start; returns once pipelines can be run at once."""
+
+    @abstractmethod
+    def run(self, pipeline: Pipeline) -> None: ...
+
+    @abstractmethod
+    def _checkpoint(self, pipeline: Pipeline, task: int) -> Path | None:
+        """Where the checkpoint of a task is, once it has one."""
+
+    @abstractmethod
+    def check(self, pipeline: Pipeline) -> None:
+        """:raises AssertionError: when it has failed."""
+
+    def close(self) -> None:
+        self._children.end(self.processes, grace_s=30)
+
+    def checkpoints(self, pipeline: Pipeline) -> list[Path]:
+        """The checkpoints of all tasks, once there are."""
+
+        def all_there() -> list[Path] | None:
+            found = [self._checkpoint(pipeline, task) for task in range(pipeline.tasks)]
+            there = [path for path in found if path is not None]
+            return there if len(there) == pipeline.tasks else None
+
+        return self.until(f"{pipeline.name} has its checkpoints", all_there, pipeline)
+
+    def wait_commit(self, pipeline: Pipeline, batch_id: int, *, within_s: float = DEADLINE_S) -> None:
+        """Until each task has committed this batch."""
+        marks = [path / "commits" / str(batch_id) for path in self.checkpoints(pipeline)]
+        what = f"{pipeline.name} commits batch {batch_id}"
+        self.until(what, lambda: all(mark.exists() for mark in marks), pipeline, within_s=within_s)
+
+    def until(
+        self, what: str, look: Callable[[], ValueT | None], pipeline: Pipeline, *, within_s: float = DEADLINE_S
+    ) -> ValueT:
+        deadline = time.monotonic() + within_s
+        checked = time.monotonic()
+        while True:
+            if seen := look():
+                return seen
+            now = time.monotonic()
+            assert now < deadline, f"{self.name}: not within {within_s:.0f} s: {what}\n{self.tails()}"
+            if now > checked + 1:
+                checked = now
+                for process in self.processes:
+                    assert process.is_running, f"{self.name} has ended: {process.tail()}"
+                self.check(pipeline)
+            time.sleep(POLL_S)
+
+    def tails(self) -> str:
+        return "\n".join(process.tail() for process in self.processes)
+
+    @property
+    def cpu_s(self) -> float:
+        return sum(cpu_s(process.pid) for process in self.processes)
+
+    @property
+    def resident_mb(self) -> float:
+        return sum(resident_mb(process.pid) for process in self.processes)
+
+
+class SparkWorkers(OurWorkers):
+    """Workers of Coterie with their Spark, as `coterie worker` starts them."""
+
+    compiler: str = "default"
+
+    def command(self, properties: Path, diary: Path) -> list[str]:
+        return ["-m", "coterie", "worker", "-c", str(properties)]
+
+    def further_properties(self) -> str:
+        lines = [
+            f"checkpoint.location={self._folder / 'checkpoints'}",
+            f"log.jvm.file={self._folder / f'jvm-{self._started}.log'}",
+        ]
+        if self.compiler != "default":
+            lines.append(f"spark.driver.extraJavaOptions={COMPILERS[self.compiler]}")
+        return "".join(f"{line}\n" for line in lines)
+
+
+class Coterie(System):
+    """Workers with default settings; ``workers`` of them."""
+
+    name = "ours"
+
+    def __init__(self, folder: Path, children: Children, *, port: int, compiler: str, workers: int = 1) -> None:
+        super().__init__(folder, children, port=port, compiler=compiler)
+        self.workers = SparkWorkers(folder, children, port=port, protocol="static", delay_ms=300_000)
+        self.workers.compiler = compiler
+        self._count = workers
+        # Made once: each client reads the system's certificates.
+        self._client = httpx.Client(trust_env=False, verify=False, timeout=DEADLINE_S)
+
+    @property
+    def processes(self) -> Sequence[Child]:
+        return list(self.workers.running.values())
+
+    def open(self) -> None:
+        for _ in range(self._count):
+            self.workers.start()
+        for name in self.workers.running:
+            self.workers.until(f"{name} is ready", partial(self._is_healthy, self.workers.url(name)), pause_s=0.1)
+        joined = ("Stable", self._count)
+        self.workers.until("the group is stable", lambda: self.workers.group_state() == joined, pause_s=0.1)
+
+    def run(self, pipeline: Pipeline) -> None:
+        self.workers.post(pipeline.name, pipeline.connector())
+
+    def logs(self) -> list[Path]:
+        """Those of all workers that there were."""
+        return sorted((self.folder.parent / "logs").glob(f"{self.folder.name}-worker-*.log"))
+
+    def request(self, method: str, path: str, **more: Any) -> httpx.Response:
+        """Ask the first worker."""
+        return self._client.request(method, f"{self.workers.url(next(iter(self.workers.running)))}{path}", **more)
+
+    def check(self, pipeline: Pipeline) -> None:
+        status = self.request("GET", f"/connectors/{pipeline.name}/status")
+        if status.is_success:
+            told = status.json()
+            failed = [one["trace"] for one in (told["connector"], *told["tasks"]) if one["state"] == "FAILED"]
+            assert not failed, f"{pipeline.name} has failed: {failed[0]}"
+
+    def close(self) -> None:
+        super().close()
+        self.workers.running.clear()
+        self._client.close()
+
+    def _is_healthy(self, url: str) -> bool:
+        return self._client.get(f"{url}/health").is_success
+
+    def _checkpoint(self, pipeline: Pipeline, task: int) -> Path | None:
+        pattern = f"checkpoints/{safe_name(pipeline.name)}-*/gen-*/{task}/*"
+        held = [path for path in self.folder.glob(pattern) if (path / "offsets").is_dir()]
+        return held[-1] if held else None
+
+
+class Stock(System):
+    """One driver of plain Spark. ``guarantee`` chooses among the sinks that a pipeline has for it."""
+
+    def __init__(self, folder: Path, children: Children, *, port: int, compiler: str, guarantee: str = "stock") -> None:
+        super().__init__(folder, children, port=port, compiler=compiler)
+        self.name = guarantee
+        self._guarantee = guarantee
+        self._driver: Child | None = None
+
+    @property
+    def processes(self) -> Sequence[Child]:
+        return [] if self._driver is None else [self._driver]
+
+    def open(self) -> None:
+        (self.folder / "queries").mkdir()
+        (self.folder / "session.json").write_text(json.dumps(session_of_stock(self.folder, self._compiler)))
+        java = str(find_java_home(self.folder, os.environ))
+        arguments = ["-m", "benchmarks.stock", str(self.folder)]
+        self._driver = self._children.start(f"{self.folder.name}-driver", arguments, environment={"JAVA_HOME": java})
+        deadline = time.monotonic() + DEADLINE_S
+        while not (self.folder / "ready").exists():
+            assert self._driver.is_running, self._driver.tail()
+            assert time.monotonic() < deadline, f"Spark does not start: {self._driver.tail()}"
+            time.sleep(POLL_S)
+
+    def run(self, pipeline: Pipeline) -> None:
+        servers = f"127.0.0.1:{self._port}"
+        asked = pipeline.stock(self._guarantee, servers=servers, checkpoints=self.folder / "checkpoints")
+        for task, query in enumerate(asked):
+            aside = self.folder / "query.aside"
+            aside.write_text(json.dumps(query))
+            aside.rename(self.folder / "queries" / f"{pipeline.query_name(task)}.json")
+
+    def check(self, pipeline: Pipeline) -> None:
+        """A driver whose query has failed ends."""
+
+    def _checkpoint(self, pipeline: Pipeline, task: int) -> Path | None:
+        path = self.folder / "checkpoints" / pipeline.query_name(task)
+        return path if path.is_dir() else None
+
+
+def session_of_stock(scratch: Path, compiler: str) -> dict[str, str]:
+    """Spark's own defaults, with the JVM's options, the memory and the jars of a worker."""
+    ours = settings_for({}, scratch)
+    options = [option for option in ours["spark.driver.extraJavaOptions"].split() if option.startswith("-XX:")]
+    return {
+        **session_settings(jars.fetched(say), {}),
+        "spark.master": ours["spark.master"],
+        "spark.driver.memory": ours["spark.driver.memory"],
+        "spark.driver.extraJavaOptions": " ".join(options) if compiler == "default" else COMPILERS[compiler],
+        "spark.driver.host": "127.0.0.1",
+        "spark.ui.enabled": "false",
+        "spark.ui.showConsoleProgress": "false",
+        "spark.sql.session.timeZone": "UTC",
+        "spark.sql.warehouse.dir": str(scratch / "warehouse"),
+    }
+
+
+# -- one run ----------------------------------------------------------------------------------------------------------
+
+
+@dataclass(slots=True, kw_only=True)
+class Rig:
+    """A broker, and one system after another on it. Each system is made anew for each run."""
+
+    folder: Path
+    children: Children
+    port: int
+    compiler: str
+    _made: list[str] = field(default_factory=list)
+
+    @property
+    def servers(self) -> str:
+        return f"127.0.0.1:{self.port}"
+
+    @contextmanager
+    def opened(self, name: str, *, guarantee: str | None = None, workers: int = 1) -> Iterator[System]:
+        """The system ``ours``, or Spark with a guarantee, by default of the same name."""
+        self._made.append(name)
+        folder = self.folder / f"{name}-{len(self._made)}"
+        system: System
+        if name == "ours":
+            system = Coterie(folder, self.children, port=self.port, compiler=self.compiler, workers=workers)
+        else:
+            system = Stock(folder, self.children, port=self.port, compiler=self.compiler, guarantee=guarantee or name)
+        try:
+            system.open()
+            yield system
+        finally:
+            system.close()
+
+    def fresh(self, name: str) -> Path:
+        """A folder of its own, which is not there yet; the systems' output lies beside their own folders."""
+        return self.folder / f"{name}-{len(self._made)}-{time.monotonic_ns()}"
+
+
+@contextmanager
+def rig(folder: Path, compiler: str) -> Iterator[Rig]:
+    with ExitStack() as stack:
+        children = stack.enter_context(Children(folder / "logs"))
+        port = stack.enter_context(fleets.broker(folder / "broker", children))
+        yield Rig(folder=folder, children=children, port=port, compiler=compiler)
+
+
+# -- what it cost -----------------------------------------------------------------------------------------------------
+
+
+def cpu_s(pid: int) -> float:
+    """Processor time of a process and of all its descendants, ended ones too if they were waited for."""
+    ticks = os.sysconf("SC_CLK_TCK")
+    stats = _stats()
+    return sum(sum(map(int, stats[one][11:15])) for one in _family(pid, stats)) / ticks
+
+
+def resident_mb(pid: int) -> float:
+    """Memory of a process and of all its descendants."""
+    stats = _stats()
+    return sum(int(stats[one][21]) for one in _family(pid, stats)) * os.sysconf("SC_PAGE_SIZE") / 1e6
+
+
+def _family(pid: int, stats: Mapping[int, Sequence[str]]) -> list[int]:
+    found, added = [], [pid] if pid in stats else []
+    while added:
+        found += added
+        added = [one for one, stat in stats.items() if int(stat[1]) in added]
+    return found
+
+
+def _stats() -> dict[int, list[str]]:
+    """The fields of each process after its name: state, parent, group, …"""
+    found: dict[int, list[str]] = {}
+    for entry in os.listdir("/proc"):
+        if entry.isdigit():
+            try:
+                found[int(entry)] = Path(f"/proc/{entry}/stat").read_text().rpartition(")")[2].split()
+            except OSError:
+                continue  # it has ended
+    return found
+
+
+def busy_s() -> float:
+    """Processor time that the machine has spent on anything."""
+    fields = Path("/proc/stat").read_text().split("\n", 1)[0].split()[1:]
+    user, nice, system, _idle, _waiting, *further = map(int, fields[:8])
+    return (user + nice + system + sum(further)) / os.sysconf("SC_CLK_TCK")
+
+
+def batches(checkpoint: Path) -> dict[int, float]:
+    """When each batch was planned, in seconds since 1970, of those that the checkpoint still names."""
+    found: dict[int, float] = {}
+    for path in (checkpoint / "offsets").iterdir():
+        if path.name.isdigit():
+            with suppress(FileNotFoundError):  # Spark has removed it since
+                found[int(path.name)] = json.loads(path.read_text().split("\n")[1])["batchTimestampMs"] / 1000
+    return found
+
+
+def committed_s(checkpoint: Path, batch_id: int) -> float:
+    return (checkpoint / "commits" / str(batch_id)).stat().st_mtime
+
+
+def end_offsets(checkpoint: Path, batch_id: int) -> int:
+    """Records of a topic up to the end of a batch, of all partitions of the task."""
+    planned = json.loads((checkpoint / "offsets" / str(batch_id)).read_text().rsplit("\n", 1)[1])
+    return sum(offset for partitions in planned.values() for offset in partitions.values())
+
+
+# -- what is printed --------------------------------------------------------------------------------------------------
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Options of every benchmark of pipelines."""
+    parser.add_argument(
+        "--compiler",
+        choices=("default", *COMPILERS),
+        default="default",
+        help="Java's compilers in both: the worker's default, the first alone, or both (default: %(default)s)",
+    )
+    parser.add_argument("--case", action="append", help="measure only this (default: all)")
+    parser.add_argument("--no-stock", action="store_true", help="leave plain Spark out")
+    parser.add_argument("--runs", type=int, default=1, help="tell the medians of so many (default: %(default)s)")
+    parser.add_argument("--folder", type=Path, help="on whose disk to work (default: the system's temporary folder)")
+
+
+def line(benchmark: str, case: str, options: argparse.Namespace, load_before: float, **more: Any) -> dict[str, Any]:
+    return {
+        "benchmark": benchmark,
+        "case": case,
+        **more,
+        "compiler": options.compiler,
+        "runs": options.runs,
+        "python": platform.python_version(),
+        "cores": os.cpu_count(),
+        "load_before": load_before,
+        "load_after": os.getloadavg()[0],
+    }
+
+
+def failed(
+    benchmark: str, case: str, options: argparse.Namespace, load_before: float, reason: BaseException, **more: Any
+) -> dict[str, Any]:
+    """The line of a case that could not be measured: without figures."""
+    say(f"{case}: {reason}")
+    return line(benchmark, case, options, load_before, **more, error=str(reason))
+
+
+def print_lines(lines: Iterable[Mapping[str, Any]]) -> int:
+    """Print each as it comes; returns the exit code."""
+    wrong = False
+    for one in lines:
+        wrong |= "error" in one
+        sys.stdout.write(json.dumps(one) + "\n")
+        sys.stdout.flush()
+    return int(wrong)
+
+
+def systems(options: argparse.Namespace, *stock: str) -> list[str]:
+    """Which are measured: Coterie, and Spark with each of these guarantees."""
+    return ["ours"] if options.no_stock else ["ours", *(stock or ("stock",))]
+
+
+def in_turn(
+    systems: Sequence[str], runs: int, measured: Callable[[str], Mapping[str, float]]
+) -> dict[str, dict[str, float]]:
+    """The medians of each system's runs. In turn, so that whatever else the machine does meets all of them."""
+    told = [(name, measured(name)) for _ in range(runs) for name in systems]
+    return {name: medians([one for of, one in told if of == name]) for name in systems}
+
+
+def compared(figures: Mapping[str, Mapping[str, float]], key: str, *, prefix: str = "") -> dict[str, Any]:
+    """One figure of each system, and that of Coterie in that of each other."""
+    told: dict[str, Any] = {f"{prefix}{name}": one[key] for name, one in figures.items()}
+    for name, one in figures.items():
+        if name != "ours":
+            suffix = "" if name == "stock" else f"_{name}"
+            told[f"{prefix}ratio{suffix}"] = round(figures["ours"][key] / one[key], 3) if one[key] else None
+    return told
+
+
+def medians(runs: Sequence[Mapping[str, float]]) -> dict[str, float]:
+    return {key: statistics.median(run[key] for run in runs) for key in runs[0]}
+
+
+def p50_p99(values: Sequence[float]) -> tuple[float, float]:
+    return quantile(values, 0.5), quantile(values, 0.99)
+
+
+def cores() -> int:
+    return os.cpu_count() or 1
