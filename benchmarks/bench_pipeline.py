@@ -87,7 +87,7 @@ def measured(
         system.run(pipeline)
         figures = timed(system, pipeline, options)
         expected = inputs.kept(options.rows)
-        system.until("all rows are there", lambda: sink.count() >= len(expected), pipeline)
+        system.wait_rows(pipeline, len(expected))
     wrong = sink.wrong(expected)
     assert wrong is None, f"{name}: {wrong}"
     say(f"{case}: {name}: {figures['rows_per_s']} rows/s, {figures['rows_per_cpu_s']} rows per second of CPU")

@@ -1,11 +1,13 @@
 """Rows that the benchmarks of pipelines read, and the places they are written to, which are counted without Spark."""
 
+import json
 from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from urllib.parse import unquote
 
 import pyarrow as pa
 import pyarrow.parquet
@@ -15,7 +17,7 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from deltalake import DeltaTable
 
 from tests.kafka.real_kafka import NotToBeHad
-from tests.sink_files import counted, visible_files
+from tests.sink_files import values_in, visible_files
 from tests.spark.sinks.postgres_server import PASSWORD, USER, PostgresServer, running_server
 
 DEADLINE_S = 300
@@ -145,22 +147,37 @@ class ParquetFolder(Sink):
 
     def __init__(self, path: Path) -> None:
         self.path = path
+        self._has_log = False
+        """Whether Spark's file sink writes here: a reader looks at the files that its log names, and at no other."""
+        self._counts: dict[Path, int] = {}
 
     def connector(self) -> dict[str, str]:
         return {"connector.class": "FileSink", "sink.format": "parquet", "sink.path": str(self.path)}
 
     def stock(self, guarantee: str, query: str) -> tuple[str, dict[str, str]]:
         sink = {"stock": "file sink", "at_least_once": "append files", "foreach_batch": "rename files"}[guarantee]
+        self._has_log = sink == "file sink"
         return sink, {"path": str(self.path / query)}
 
     def count(self) -> int:
-        return sum(pyarrow.parquet.read_metadata(path).num_rows for path in self._files())
+        for path in self.seen_s().keys() - self._counts.keys():
+            self._counts[path] = pyarrow.parquet.read_metadata(path).num_rows
+        return sum(self._counts.values())
 
     def ids(self) -> Counter[int]:
-        return counted(self.path, "id")
+        return Counter(id_ for path in self.seen_s() for id_ in values_in(path, "id"))
 
-    def _files(self) -> Iterator[Path]:
-        return (path for path in visible_files(self.path) if path.suffix == ".parquet")
+    def seen_s(self) -> dict[Path, float]:
+        """Since when a reader sees each file: a rename sets the time of change of the file that is renamed."""
+        if not self._has_log:
+            return {path: path.stat().st_ctime for path in visible_files(self.path) if path.suffix == ".parquet"}
+        seen: dict[Path, float] = {}
+        for folder in self.path.glob("*/_spark_metadata"):
+            logs = [log for log in folder.iterdir() if log.stem.isdigit() and log.suffix in ("", ".compact")]
+            for log in sorted(logs, key=lambda log: (int(log.stem), log.suffix)):
+                for added in log.read_text().splitlines()[1:]:
+                    seen.setdefault(Path(json.loads(added)["path"].removeprefix("file://")), log.stat().st_ctime)
+        return seen
 
 
 class DeltaFolder(Sink):
@@ -188,6 +205,15 @@ class DeltaFolder(Sink):
         if not DeltaTable.is_deltatable(str(self.path)):
             return Counter()
         return Counter(DeltaTable(str(self.path)).to_pyarrow_table(columns=["id"])["id"].to_pylist())
+
+    def seen_s(self) -> dict[Path, float]:
+        """Since when a reader sees each file: a commit names it."""
+        return {
+            self.path / unquote(action["add"]["path"]): log.stat().st_ctime
+            for log in (self.path / "_delta_log").glob("*.json")
+            for action in map(json.loads, log.read_text().splitlines())
+            if "add" in action
+        }
 
 
 class PostgresTable(Sink):

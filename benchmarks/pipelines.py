@@ -184,8 +184,19 @@ class System(ABC):
         what = f"{pipeline.name} commits batch {batch_id}"
         self.until(what, lambda: all(mark.exists() for mark in marks), pipeline, within_s=within_s)
 
+    def wait_rows(self, pipeline: Pipeline, rows: int, *, within_s: float = DEADLINE_S) -> None:
+        """Until a reader of the sink finds so many."""
+        what, sink = f"{rows} rows of {pipeline.name} are there", pipeline.sink
+        self.until(what, lambda: sink.count() >= rows, pipeline, within_s=within_s, pause_s=0.5)
+
     def until(
-        self, what: str, look: Callable[[], ValueT | None], pipeline: Pipeline, *, within_s: float = DEADLINE_S
+        self,
+        what: str,
+        look: Callable[[], ValueT | None],
+        pipeline: Pipeline,
+        *,
+        within_s: float = DEADLINE_S,
+        pause_s: float = POLL_S,
     ) -> ValueT:
         deadline = time.monotonic() + within_s
         checked = time.monotonic()
@@ -199,7 +210,7 @@ class System(ABC):
                 for process in self.processes:
                     assert process.is_running, f"{self.name} has ended: {process.tail()}"
                 self.check(pipeline)
-            time.sleep(POLL_S)
+            time.sleep(pause_s)
 
     def tails(self) -> str:
         return "\n".join(process.tail() for process in self.processes)

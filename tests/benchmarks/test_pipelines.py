@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from benchmarks import bench_pipeline, inputs
+from benchmarks import bench_latency, bench_pipeline, inputs
 from benchmarks.inputs import ParquetFolder
 from benchmarks.pipelines import compared
 
@@ -40,8 +40,9 @@ def test_rows_go_from_kafka_to_parquet_in_a_worker_and_in_plain_spark(
     ("main", "options"),
     [
         (bench_pipeline.main, ("--rows", "40000", "--batches", "5")),
+        (bench_latency.main, ("--records", "40", "--warm-up", "20")),
     ],
-    ids=["pipeline"],
+    ids=["pipeline", "latency"],
 )
 def test_each_case_runs(
     main: Callable[[Sequence[str]], int],
