@@ -76,7 +76,7 @@ async def update(
 @pytest.mark.parametrize(
     "protocol",
     [
-        "eager",
+        pytest.param("eager", marks=pytest.mark.soak),
         pytest.param("compatible", marks=pytest.mark.soak),  # moves as sessioned does
         "sessioned",
     ],
