@@ -108,3 +108,10 @@ def test_the_entry_points_lead_to_our_sources_by_alias_class_and_full_class_name
 )
 def test_a_key_whose_prefix_looks_like_a_slip_is_found(key: str, probably: str | None) -> None:
     assert validation.slips({"name": "a", key: "x"}) == ({} if probably is None else {key: probably})
+
+
+def test_how_often_a_source_is_asked_for_its_parts_is_a_key_of_every_connector() -> None:
+    key = "metadata.max.age.ms"
+    assert validation.common().read({}, key, int) == 60_000
+    assert validation.common().read({key: "0"}, key, int) == 0
+    assert key in validation.common().errors({"connector.class": "FileSource", key: "-1"})

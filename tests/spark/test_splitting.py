@@ -322,7 +322,7 @@ class Watched:
     """A splitter of its own that looks at parts all the time: each folder below a source's path is a part."""
 
     def __init__(self, rig: Rig, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(splitting, "PARTS_MAX_AGE_MS", 50)
+        monkeypatch.setattr(splitting, "LOOK_EVERY_S", 0.05)
         monkeypatch.setattr(splitting, "LOOK_PATIENCE_S", 0.1)
         monkeypatch.setattr(FileSource, "parts", self._parts)
         self.answers = threading.Event()
@@ -346,7 +346,7 @@ class Watched:
 
     async def split(self, name: str, *tasks: Mapping[str, str]) -> list[Mapping[str, str]]:
         connector = ConnectorName(name)
-        config = self._rig.config(self._folder / name)
+        config = self._rig.config(self._folder / name, metadata__max__age__ms="0" if name != "rare" else "60000")
         fence = self.splitter.begin(connector)
         return await asyncio.to_thread(self.splitter.split, fence, connector, INCARNATION, config, tasks)
 
@@ -409,7 +409,7 @@ async def test_a_connector_that_is_forgotten_is_not_looked_at_any_more(
     rig: Rig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     watched = Watched(rig, tmp_path, monkeypatch)
-    for name in ("gone", "kept"):
+    for name in ("gone", "kept", "rare"):
         (tmp_path / name / "in" / "a").mkdir(parents=True)
         await watched.split(name)
     async with watched.watching():
@@ -418,6 +418,7 @@ async def test_a_connector_that_is_forgotten_is_not_looked_at_any_more(
         before = Counter(watched.asked)
         await rig.wait_until(lambda: watched.asked["kept"] > before["kept"] + 3)
         assert watched.asked["gone"] <= before["gone"] + 1
+        assert watched.asked["rare"] == 1, "when it was split: metadata.max.age.ms is not over"
 
 
 @pytest.mark.parametrize("by", ["forget", "halt"])

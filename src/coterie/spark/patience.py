@@ -1,4 +1,5 @@
-"""How long a task waits for a server that cannot be reached, and how long one of its batches may take."""
+"""How long a task waits for a server that cannot be reached, how long one of its batches may take, and how old may be
+what is known of its source."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -21,6 +22,21 @@ BATCH_TIMEOUT = Key(
     display_name="Batch timeout (ms)",
 )
 """A batch is bounded in rows or files, so that one that takes an hour stands still, in all likelihood in user code."""
+
+PARTS_AGE = Key(
+    name="metadata.max.age.ms",
+    type=Type.LONG,
+    documentation=(
+        "How often the source is asked whether it has other partitions, in milliseconds; the connector is then split "
+        "anew. 0 asks twice a second."
+    ),
+    default="60000",
+    check=at_least(0),
+    group="Common",
+    order=6,
+    width=Width.SHORT,
+    display_name="Metadata maximum age (ms)",
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

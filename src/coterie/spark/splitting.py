@@ -2,8 +2,10 @@
 
 import logging
 import threading
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from functools import partial
 
 from py4j.protocol import Py4JError
@@ -24,6 +26,7 @@ from coterie.spark.generations.owner import Owner, Wanted, newest_stated
 from coterie.spark.generations.resplit import Finisher, OvertakenError
 from coterie.spark.generations.split import Split, SplitFunction
 from coterie.spark.in_flight import config_in_flight
+from coterie.spark.patience import PARTS_AGE
 from coterie.spark.pipeline import GENERATION, Pipeline, resolved, split_of, task_configs
 from coterie.spark.plugins import SourceEnd, sink_end, source_end, written_to
 from coterie.spark.query import TaskQuery
@@ -31,17 +34,34 @@ from coterie.spark.seams import TaskLineage
 from coterie.spark.session import Session
 from coterie.spark.settings import SparkConfig
 from coterie.spark.transforms import first_sentence
-from coterie.spark.validation import sink_errors, source_errors, split_errors
+from coterie.spark.validation import common, sink_errors, source_errors, split_errors
 
 log = logging.getLogger(__name__)
 
 RELEASE_GRACE_MS = 15_000
 """How long a re-split waits for the tasks of a closed generation to be stopped: their own grace, and a while until
 their workers notice."""
-PARTS_MAX_AGE_MS = 60_000
-"""How often a source is asked whether its parts have changed."""
+LOOK_EVERY_S = 0.5
+"""How often the splitter looks whether it is time to ask a source for its parts."""
 LOOK_PATIENCE_S = 2
 """How long the answer of one source keeps the next one from being asked."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Watched:
+    """The source of a connector that was split here."""
+
+    source: SourceEnd
+    parts: Sequence[str]
+    """What it had then."""
+    max_age_s: float
+    asked_at: float
+    """The monotonic second."""
+
+    @property
+    def due(self) -> float:
+        """The monotonic second in which the source is to be asked again."""
+        return self.asked_at + self.max_age_s
 
 
 class Splitter:
@@ -54,8 +74,7 @@ class Splitter:
         self._lock = threading.Lock()
         self._fences: dict[Fence, ConnectorName] = {}
         """Of what is under way."""
-        self._parts: dict[ConnectorName, tuple[SourceEnd, Sequence[str]]] = {}
-        """The sources that were split here, and their parts then."""
+        self._watched: dict[ConnectorName, Watched] = {}
 
     def begin(self, connector: ConnectorName) -> Fence:
         """The fence of one :meth:`split` or :meth:`finish`, which is to follow; :meth:`forget` shuts it from now on."""
@@ -79,6 +98,7 @@ class Splitter:
             source = source_end(resolved(config), self._config.kafka)
             if errors := source_errors(source, checkpointed) | sink_errors(source, checkpointed):
                 raise ConfigError(errors)
+            asked_at, max_age_ms = time.monotonic(), common().read(config, PARTS_AGE.name, int)
             parts = source.plugin.parts(source.config)
             split = split_of(source, parts)
             if source.plugin.has_fixed_split and (errors := split_errors(config, len(split.tasks), checkpointed)):
@@ -100,7 +120,9 @@ class Splitter:
             manifest = Owner(finisher, grace_ms=RELEASE_GRACE_MS).settle(wanted)
             with self._lock:
                 if not fence.closed:
-                    self._parts[connector] = (source, parts)
+                    self._watched[connector] = Watched(
+                        source=source, parts=parts, max_age_s=max_age_ms / 1000, asked_at=asked_at
+                    )
             return task_configs(connector, config, manifest)
 
     def finish(
@@ -120,7 +142,7 @@ class Splitter:
     def forget(self, connector: ConnectorName) -> None:
         """See :meth:`coterie.herder.seams.TaskRuntime.forget`."""
         with self._lock:
-            self._parts.pop(connector, None)
+            self._watched.pop(connector, None)
             for fence, name in self._fences.items():
                 if name == connector:
                     fence.shut()
@@ -132,11 +154,12 @@ class Splitter:
         keeps the others waiting no longer than :data:`LOOK_PATIENCE_S`, and is not asked again before it has answered.
         """
         looks: dict[ConnectorName, threading.Thread] = {}
-        while not closing.wait(PARTS_MAX_AGE_MS / 1000):
+        while not closing.wait(LOOK_EVERY_S):
             looks = {connector: look for connector, look in looks.items() if look.is_alive()}
+            now = time.monotonic()
             with self._lock:
-                watched = sorted(self._parts.keys() - looks.keys())
-            for connector in watched:
+                due = sorted(name for name, one in self._watched.items() if one.due <= now and name not in looks)
+            for connector in due:
                 look = threading.Thread(target=self._look, args=(connector,), name="coterie-look", daemon=True)
                 look.start()
                 look.join(LOOK_PATIENCE_S)
@@ -147,19 +170,22 @@ class Splitter:
     def _look(self, connector: ConnectorName) -> None:
         """Report the connector if its parts have changed since it was split here."""
         with self._lock:
-            before = self._parts.get(connector)
+            before = self._watched.get(connector)
         if before is None:
             return
-        source, parts = before
+        now = replace(before, asked_at=time.monotonic())
+        has_changed = False
         try:
-            has_changed = sorted(source.plugin.parts(source.config)) != sorted(parts)
+            has_changed = sorted(before.source.plugin.parts(before.source.config)) != sorted(before.parts)
         except Exception as error:  # noqa: BLE001 - a source may raise anything; the tasks report what they meet
             log.warning("The parts of %s cannot be looked at: %s", connector, first_sentence(error))
-            return
         with self._lock:
-            if not has_changed or self._parts.get(connector) is not before:
+            if self._watched.get(connector) is not before:
                 return
-            del self._parts[connector]
+            if not has_changed:
+                self._watched[connector] = now
+                return
+            del self._watched[connector]
         self._events.put(PartsChanged(connector=connector))
 
     def shut(self) -> None:

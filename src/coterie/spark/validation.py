@@ -36,7 +36,7 @@ from coterie.spark.checkpoint import NAME_BYTES_MAX, safe_name
 from coterie.spark.end_config import EndConfig
 from coterie.spark.generations.stores import NoPositions
 from coterie.spark.paths import as_path
-from coterie.spark.patience import BATCH_TIMEOUT
+from coterie.spark.patience import BATCH_TIMEOUT, PARTS_AGE
 from coterie.spark.plugins import SINKS, SinkEnd, SourceEnd, sink_end, source_end, sources, written_to
 from coterie.spark.record import Part
 from coterie.spark.seams import Share
@@ -135,6 +135,7 @@ def common() -> Definition:
             ),
             EXACTLY_ONCE,
             BATCH_TIMEOUT,
+            PARTS_AGE,
             *bad_records.DEFINITION.keys,
         )
     )
