@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from benchmarks import bench_latency, bench_pipeline, inputs
+from benchmarks import bench_latency, bench_pipeline, bench_resplit, inputs
 from benchmarks.inputs import ParquetFolder
 from benchmarks.pipelines import compared
 
@@ -41,8 +41,9 @@ def test_rows_go_from_kafka_to_parquet_in_a_worker_and_in_plain_spark(
     [
         (bench_pipeline.main, ("--rows", "40000", "--batches", "5")),
         (bench_latency.main, ("--records", "40", "--warm-up", "20")),
+        (bench_resplit.main, ("--partitions", "20", "--files", "200")),
     ],
-    ids=["pipeline", "latency"],
+    ids=["pipeline", "latency", "resplit"],
 )
 def test_each_case_runs(
     main: Callable[[Sequence[str]], int],
