@@ -7,8 +7,9 @@ from typing import Any
 
 import pytest
 
-from benchmarks import bench_latency, bench_pipeline, bench_resplit, inputs
+from benchmarks import bench_density, bench_latency, bench_pipeline, bench_resplit, inputs
 from benchmarks.inputs import ParquetFolder
+from benchmarks.paced import Window, lateness_s
 from benchmarks.pipelines import compared
 
 PAGE = Path(__file__).parents[2] / "docs" / "benchmarks.md"
@@ -42,8 +43,9 @@ def test_rows_go_from_kafka_to_parquet_in_a_worker_and_in_plain_spark(
         (bench_pipeline.main, ("--rows", "40000", "--batches", "5")),
         (bench_latency.main, ("--records", "40", "--warm-up", "20")),
         (bench_resplit.main, ("--partitions", "20", "--files", "200")),
+        (bench_density.main, ("--ladder", "2", "4", "--settle", "2", "--intervals", "4", "--idle", "10")),
     ],
-    ids=["pipeline", "latency", "resplit"],
+    ids=["pipeline", "latency", "resplit", "density"],
 )
 def test_each_case_runs(
     main: Callable[[Sequence[str]], int],
@@ -61,6 +63,22 @@ def test_rows_that_are_lost_doubled_or_foreign_are_counted(tmp_path: Path) -> No
     sink = ParquetFolder(tmp_path / "out")
     assert sink.wrong(range(12)) == "1 rows are lost, 1 doubled, 0 foreign, of 12"
     assert sink.wrong(range(10)) == "0 rows are lost, 1 doubled, 1 foreign, of 10"
+
+
+def test_a_batch_is_late_by_the_time_since_the_next_multiple_of_the_interval_after_the_one_before() -> None:
+    planned = {0: 10.0, 1: 11.25, 2: 12.0, 3: 15.5}
+    assert lateness_s(planned, 1, 0, 100) == [0.25, 0, 2.5]
+    assert lateness_s(planned, 1, 12.5, 100) == [2.5], "the others were before"
+
+
+def test_tasks_are_held_while_batches_come_and_hardly_one_is_late() -> None:
+    def window(late_s: Sequence[float], due: int) -> Window:
+        return Window(late_s=late_s, batches=len(late_s), due=due, cpu_ms_a_batch=1, busy_share=0.5)
+
+    assert window([0.1] * 100, 100).holds(1)
+    assert not window([0.1] * 90, 100).holds(1), "batches are missing"
+    assert not window([0.1] * 90 + [0.3] * 10, 100).holds(1), "one in ten is late"
+    assert window([0.1] * 90 + [0.3] * 10, 100).holds(10)
 
 
 def test_each_system_is_compared_with_coterie() -> None:

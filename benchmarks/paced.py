@@ -1,0 +1,120 @@
+"""Pipelines that read some rows in each interval: what feeds them, and how late and how dear their batches are."""
+
+import math
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+from benchmarks import pipelines
+from benchmarks.inputs import Feed, Sink, Topic
+from benchmarks.pipelines import Pipeline, System
+
+ROWS = 100
+"""Of each partition in each interval."""
+
+
+class Pulse(threading.Thread):
+    """Writes ``rows`` to each partition of some topics in the middle of each interval, until it is stopped.
+
+    Spark's triggers are at multiples of the interval, so that a batch finds the rows of one interval, if it is in time.
+    """
+
+    def __init__(self, servers: str, *, interval_s: float, rows: int = ROWS) -> None:
+        super().__init__(name="pulse", daemon=True)
+        self.written: dict[str, int] = {}
+        """Rows of each topic."""
+        self._feed = Feed(servers)
+        self._interval_s = interval_s
+        self._rows = rows
+        self._topics: list[Topic] = []
+        self._lock = threading.Lock()
+        self._stopped = threading.Event()
+
+    def add(self, topic: Topic) -> None:
+        """Feed this topic too, from now on; its first rows are there when this returns."""
+        with self._lock:
+            self.written[topic.name] = 0
+            self._write(topic)
+            self._feed.flush()
+            self._topics.append(topic)
+
+    def run(self) -> None:
+        while not self._stopped.wait(self._until_next()):
+            with self._lock:
+                for topic in self._topics:
+                    self._write(topic)
+
+    def stop(self) -> None:
+        self._stopped.set()
+        self.join()
+        self._feed.flush()
+
+    def _write(self, topic: Topic) -> None:
+        first = self.written[topic.name]
+        self.written[topic.name] += self._rows * topic.partitions
+        self._feed.write(topic, range(first, self.written[topic.name]))
+
+    def _until_next(self) -> float:
+        return self._interval_s - (time.time() + self._interval_s / 2) % self._interval_s
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Window:
+    """What some paced pipelines did for a while."""
+
+    late_s: Sequence[float]
+    """How long each batch was planned after it was due."""
+    batches: int
+    due: int
+    """How many batches there should have been."""
+    cpu_ms_a_batch: float
+    busy_share: float
+    """Of all the machine's cores, by whatever ran."""
+
+    @property
+    def late_p99_s(self) -> float:
+        return pipelines.p50_p99(self.late_s)[1]
+
+    def holds(self, interval_s: float) -> bool:
+        """Whether nearly all batches came, and hardly one of them late."""
+        return self.batches >= 0.95 * self.due and self.late_p99_s < 0.2 * interval_s
+
+
+def watch(system: System, running: Sequence[Pipeline], *, interval_s: float, seconds: float) -> Window:
+    """Look at the batches of the next ``seconds``."""
+    checkpoints = [path for pipeline in running for path in system.checkpoints(pipeline)]
+    begin_s, cpu_s, busy_s = time.time(), system.cpu_s, pipelines.busy_s()
+    time.sleep(seconds)
+    end_s, cpu_s, busy_s = time.time(), system.cpu_s - cpu_s, pipelines.busy_s() - busy_s
+    for pipeline in running:
+        system.check(pipeline)
+    late_s = [
+        late
+        for checkpoint in checkpoints
+        for late in lateness_s(pipelines.batches(checkpoint), interval_s, begin_s, end_s)
+    ]
+    return Window(
+        late_s=late_s,
+        batches=len(late_s),
+        due=math.floor(seconds / interval_s) * len(checkpoints),
+        cpu_ms_a_batch=round(cpu_s * 1000 / max(1, len(late_s)), 1),
+        busy_share=round(busy_s / (end_s - begin_s) / pipelines.cores(), 2),
+    )
+
+
+def lateness_s(planned_s: Mapping[int, float], interval_s: float, begin_s: float, end_s: float) -> list[float]:
+    """How late each batch was that was planned between two moments: it was due at the next multiple of the interval
+    after the batch before it."""
+    return [
+        max(0.0, at_s - (math.floor(before_s / interval_s) + 1) * interval_s)
+        for before_s, at_s in pairwise(sorted(planned_s.values()))
+        if begin_s <= at_s <= end_s
+    ]
+
+
+def wrong(system: System, pipeline: Pipeline, sink: Sink, rows: int) -> str | None:
+    """Wait for all ``rows`` that were written to the topic of ``pipeline``; None when each is there once."""
+    system.wait_rows(pipeline, rows)
+    return sink.wrong(range(rows))
