@@ -24,7 +24,7 @@ CONFIGS = {
 }
 """By section of the page, a connector that has all keys of the section."""
 OWN = {
-    "Every connector": {"trigger.interval.ms", "task.batch.timeout.ms"},
+    "Every connector": {"metadata.max.age.ms", "trigger.interval.ms", "task.batch.timeout.ms"},
     "Sink connectors": {
         "columns",
         "errors.deadletterqueue.path",
@@ -171,6 +171,7 @@ def test_keys_of_a_connector_that_is_not_written_as_in_connect_are_its_own() -> 
 
 @pytest.mark.spark
 @pytest.mark.asyncio(loop_scope="session")
+@pytest.mark.timeout(300)
 async def test_a_config_with_such_a_key_is_refused_by_its_name(rig: Rig) -> None:
     config = {
         "connector.class": "PostgresSink",
