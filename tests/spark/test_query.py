@@ -41,7 +41,7 @@ def nothing() -> None:
     pass
 
 
-def away(*_: object, **__: object) -> None:
+def away() -> None:
     raise UnreachableError("the server is away")
 
 
@@ -106,7 +106,9 @@ async def test_a_stop_closes_connections_also_when_the_last_batch_cannot_be_fini
     query.start()
     await rig.wait_until(lambda: rows_of(tmp_path / "out") == [1, 2])
     assert connections.is_open
-    monkeypatch.setattr("coterie.spark.query.batch_in_flight", away)
+    # As if Spark had planned one more batch while it was told to end.
+    monkeypatch.setattr("coterie.spark.query.batch_in_flight", lambda _: 2)
+    connections.then = away
     query.stop(grace_ms=10_000)
-    assert not connections.is_open
+    assert (connections.opened, connections.is_open) == (2, False)
     assert not query.active()
