@@ -22,7 +22,7 @@ fmt: .venv/dev.stamp  ## format the code
 test: .venv/dev.stamp  ## every test
 	PYTHONDEVMODE=1 $(BIN)/python -m pytest -q -n 3 --dist loadgroup
 
-soak: .venv/dev.stamp  ## the tests that take minutes: rolling updates of real processes, more ways of living with a JVM
+soak: .venv/dev.stamp  ## the tests that take minutes: each sink's owners killed again and again, rolling updates, more ways of living with a JVM
 	@echo "Further groups with a Kafka Connect worker, then rolling updates from eager, compatible and sessioned, with a"
 	@echo "Spark for each worker, then one from compatible over one Spark; one test after the other, each step told. 18"
 	@echo "minutes in all on two cores that others use, too."
