@@ -54,6 +54,7 @@ bench: .venv/dev.stamp  ## the benchmarks, beside Apache Kafka and plain Spark: 
 	$(BIN)/python -m benchmarks.bench_latency
 	$(BIN)/python -m benchmarks.bench_resplit
 	$(BIN)/python -m benchmarks.bench_density
+	$(BIN)/python -m benchmarks.bench_small_batch
 
 # `demo` needs what Coterie itself needs and no more; the tools come with the other words.
 .venv/run.stamp: pyproject.toml tools/setup.sh

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from benchmarks import bench_density, bench_latency, bench_pipeline, bench_resplit, inputs
+from benchmarks import bench_density, bench_latency, bench_pipeline, bench_resplit, bench_small_batch, inputs
 from benchmarks.inputs import ParquetFolder
 from benchmarks.paced import Window, lateness_s
 from benchmarks.pipelines import compared
@@ -44,8 +44,9 @@ def test_rows_go_from_kafka_to_parquet_in_a_worker_and_in_plain_spark(
         (bench_latency.main, ("--records", "40", "--warm-up", "20")),
         (bench_resplit.main, ("--partitions", "20", "--files", "200")),
         (bench_density.main, ("--ladder", "2", "4", "--settle", "2", "--intervals", "4", "--idle", "10")),
+        (bench_small_batch.main, ("--settle", "3", "--intervals", "5")),
     ],
-    ids=["pipeline", "latency", "resplit", "density"],
+    ids=["pipeline", "latency", "resplit", "density", "small_batch"],
 )
 def test_each_case_runs(
     main: Callable[[Sequence[str]], int],

@@ -1,0 +1,106 @@
+"""What a batch of 100 rows costs in processor time, in Coterie and in plain Spark's foreachBatch.
+
+``python -m benchmarks.bench_small_batch`` prints one JSON line for each case; `docs/benchmarks.md` explains its keys.
+"""
+
+import argparse
+import os
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from benchmarks import inputs, paced, pipelines
+from benchmarks.brokers import say
+from benchmarks.inputs import DeltaFolder, ParquetFolder, PostgresTable, Sink
+from benchmarks.pipelines import Pipeline, Rig
+from tests.kafka.real_kafka import NotToBeHad
+from tests.spark.sinks.postgres_server import PostgresServer
+
+CASES = ("parquet", "delta", "postgres")
+QUERIES = 4
+COLUMNS = "id BIGINT, carrier TEXT, delay INT, distance INT"
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.bench_small_batch", description=__doc__)
+    parser.add_argument("--interval-s", type=float, default=1.0, help="of the triggers (default: %(default)s)")
+    parser.add_argument("--settle", type=int, default=20, help="intervals before the measurement (default: 20)")
+    parser.add_argument("--intervals", type=int, default=60, help="that are measured (default: 60)")
+    pipelines.add_options(parser)
+    return pipelines.print_lines(measure(parser.parse_args(arguments)))
+
+
+def measure(options: argparse.Namespace) -> Iterator[dict[str, Any]]:
+    systems = pipelines.systems(options)
+    with ExitStack() as stack:
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="bench-small-batch-", dir=options.folder)))
+        rig = stack.enter_context(pipelines.rig(folder, options.compiler))
+        for case in options.case or CASES:
+            load_before = os.getloadavg()[0]
+            facts = {
+                "rows": paced.ROWS,
+                "queries": QUERIES,
+                "interval_s": options.interval_s,
+                "unit": "ms of CPU a batch",
+            }
+            try:
+                server = stack.enter_context(inputs.postgres()) if case == "postgres" else None
+                figures = pipelines.in_turn(systems, options.runs, partial(measured, rig, case, server, options))
+            except (AssertionError, NotToBeHad) as reason:
+                yield pipelines.failed("small_batch", case, options, load_before, reason, **facts)
+                continue
+            told = pipelines.compared(figures, "cpu_ms_a_batch") | pipelines.compared(
+                figures, "batches", prefix="batches_"
+            )
+            yield pipelines.line("small_batch", case, options, load_before, **facts, **told)
+
+
+def measured(
+    rig: Rig, case: str, server: PostgresServer | None, options: argparse.Namespace, name: str
+) -> dict[str, float]:
+    """One run of one system.
+
+    :raises AssertionError: when it fails, or its rows are wrong.
+    """
+    say(f"{case}: {name} starts ...")
+    pulse = paced.Pulse(rig.servers, interval_s=options.interval_s)
+    with rig.opened(name, guarantee="foreach_batch") as system:
+        running: list[tuple[Pipeline, Sink]] = []
+        for query in range(QUERIES):
+            out = rig.fresh("out")
+            sink: Sink
+            match case:
+                case "parquet":
+                    sink = ParquetFolder(out)
+                case "delta":
+                    sink = DeltaFolder(out)
+                case _:
+                    assert server is not None
+                    sink = PostgresTable(server, f"flights_{query}", COLUMNS)
+            topic = inputs.make_topic(rig.servers, out.name, 1)
+            pulse.add(topic)
+            trigger_ms = round(options.interval_s * 1000)
+            pipeline = Pipeline(name=out.name, source=topic, sink=sink, trigger_ms=trigger_ms, rotate=False)
+            system.run(pipeline)
+            running.append((pipeline, sink))
+        pulse.start()
+        for pipeline, _ in running:
+            system.wait_commit(pipeline, 0)
+        time.sleep(options.settle * options.interval_s)
+        seconds = options.intervals * options.interval_s
+        window = paced.watch(system, [one for one, _ in running], interval_s=options.interval_s, seconds=seconds)
+        pulse.stop()
+        for pipeline, sink in running:
+            wrong = paced.wrong(system, pipeline, sink, pulse.written[pipeline.name])
+            assert wrong is None, f"{name}: {wrong}"
+    say(f"{case}: {name}: {window.cpu_ms_a_batch} ms of CPU a batch, {window.batches} batches of {window.due}")
+    return {"cpu_ms_a_batch": window.cpu_ms_a_batch, "batches": window.batches}
+
+
+if __name__ == "__main__":
+    sys.exit(main())
