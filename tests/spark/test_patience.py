@@ -84,8 +84,10 @@ def is_alive(pid: int) -> bool:
 
 
 @pytest.fixture
-def pids(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+def pids(rig: Rig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """Where the processes of the function that never returns write their ids."""
+    # The first function of a session waits for an interpreter to start.
+    rig.session.range(1).select(F.udf(abs, "bigint", useArrow=False)("id")).collect()
     path = tmp_path / "pids"
     monkeypatch.setattr("coterie.spark.transforms.KINDS", {**KINDS, "Endless": (endless(path), Side.VALUE)})
     monkeypatch.setattr("coterie.spark.transforms.TYPE_CHECK", lambda _: None)
@@ -104,9 +106,6 @@ def ids(path: Path) -> list[int]:
 async def test_a_batch_whose_function_never_returns_fails_its_task_alone_and_the_function_is_ended(
     rig: Rig, tmp_path: Path, pids: Path
 ) -> None:
-    session = rig.spark_runtime._living().spark
-    # The first function of a session waits for an interpreter to start.
-    session.range(1).select(F.udf(abs, "bigint", useArrow=False)("id")).collect()
     neighbour = await rig.start(rig.config(tmp_path / "neighbour"), "neighbour")
     config = rig.config(tmp_path / "own", task__batch__timeout__ms="4000") | ENDLESS
     write_file(tmp_path / "own" / "in", "a.csv", [(1, 1.0, 1)])
