@@ -3,6 +3,7 @@
 import asyncio
 import json
 import sys
+import time
 import uuid
 from collections import defaultdict
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -183,14 +184,26 @@ class Topic:
     def write(self, first: int, count: int) -> set[str]:
         """``count`` messages from number ``first`` on, over all partitions in turn; their values."""
         values = {str(number) for number in range(first, first + count)}
+        refused: list[object] = []
+
+        def delivered(error: object, _: object) -> None:
+            if error is not None:
+                refused.append(error)
+
         for number in range(first, first + count):
-            self._producer.produce(self.name, str(number), partition=number % self.partitions)
+            self._producer.produce(self.name, str(number), partition=number % self.partitions, on_delivery=delivered)
         assert self._producer.flush(DEADLINE_S) == 0
+        assert refused == []
         return values
 
     def grow(self, partitions: int) -> None:
         self.admin.create_partitions([NewPartitions(self.name, partitions)])[self.name].result(DEADLINE_S)
         self.partitions = partitions
+        # A producer refuses what goes to partitions that it has not heard of.
+        deadline = time.monotonic() + DEADLINE_S
+        while len(self._producer.list_topics(self.name, DEADLINE_S).topics[self.name].partitions) < partitions:
+            assert time.monotonic() < deadline, f"the producer does not hear of {partitions} partitions"
+            time.sleep(0.02)
 
     def lag(self, group: str) -> int:
         """What the group has still to read, by what it has committed."""
