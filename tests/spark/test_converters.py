@@ -54,6 +54,17 @@ async def test_json_becomes_columns_and_what_does_not_fit_is_refused_by_its_plac
         ), bad
 
 
+async def test_each_text_is_parsed_once_also_where_a_filter_looks_at_several_columns(rig: Rig) -> None:
+    spark = rig.spark_runtime._living().spark
+    records = spark.createDataFrame(
+        [(b'{"id": 1, "name": "a"}', "t", 0, 0)], "value BINARY, topic STRING, partition INT, offset BIGINT"
+    )
+    rows = Converter(side="value", format=Format.JSON, columns=COLUMNS).convert(records).select("value.*")
+    filtered = rows.where("id > 0 AND name <> '' AND nested IS NULL")
+    assert filtered._jdf.queryExecution().executedPlan().toString().count("from_json(") == 1
+    assert [row["id"] for row in filtered.collect()] == [1]
+
+
 async def test_the_payload_of_an_envelope_is_read_and_a_record_without_one_is_refused(rig: Rig) -> None:
     spark = rig.spark_runtime._living().spark
     converter = Converter(side="value", format=Format.JSON, columns="id BIGINT", has_envelope=True)

@@ -167,7 +167,10 @@ class Converter:
         shape = StructType([StructField(name, type_) for name, type_ in fields])
         options = {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": "corrupt"}
         name = _PARSED + self.side
-        wrapped = F.concat(F.lit('{"items":['), text, F.lit('],"end":true}'))
+        # Spark moves a filter of the user below what it filters, and would parse each text once more for each use of
+        # it in the filter. It moves nothing below an expression that is not deterministic.
+        opening = F.when(F.spark_partition_id() >= 0, F.lit('{"items":['))
+        wrapped = F.concat(opening, text, F.lit('],"end":true}'))
         parsed = F.col(name)
         is_good = parsed["corrupt"].isNull() & parsed["end"] & (F.size(parsed["items"]) == 1) & F.is_valid_utf8(text)
         value = parsed["items"][0]
