@@ -87,7 +87,7 @@ class LagReports:
         except CoterieError as error:
             if connector not in self._failing:
                 log.warning(
-                    "Kafka does not show the lag of connector %s, which goes on: group %s takes no offsets: %s",
+                    "Kafka does not show the lag of connector %s: group %s takes no offsets, and the tasks run on: %s",
                     connector, first.group, first_sentence(error),
                 )  # fmt: skip
             self._failing.add(connector)
