@@ -112,7 +112,7 @@ async def rig(tmp_path_factory: pytest.TempPathFactory, spark_jars_if_any: Path 
             settings={"spark.master": "local[2]"},
             jars=jars,
             python=PythonSettings(modules=("tests.spark.user_functions", "pipelines")),
-            offset_flush_interval_ms=500,
+            offset_flush_interval_ms=2_000,
         )
     )
     await runtime.open()
