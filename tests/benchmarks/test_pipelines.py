@@ -25,6 +25,7 @@ def lines(capsys: pytest.CaptureFixture[str], main: Callable[[Sequence[str]], in
     return printed
 
 
+@pytest.mark.soak
 @pytest.mark.processes
 @pytest.mark.timeout(300)
 def test_rows_go_from_kafka_to_parquet_in_a_worker_and_in_plain_spark(

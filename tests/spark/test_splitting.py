@@ -409,15 +409,15 @@ async def test_a_connector_that_is_forgotten_is_not_looked_at_any_more(
     rig: Rig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     watched = Watched(rig, tmp_path, monkeypatch)
-    for name in ("gone", "kept", "rare"):
+    for name in ("forgotten", "remembered", "rare"):
         (tmp_path / name / "in" / "a").mkdir(parents=True)
         await watched.split(name)
     async with watched.watching():
-        await rig.wait_until(lambda: watched.asked["gone"] > 2)
-        watched.splitter.forget(ConnectorName("gone"))
+        await rig.wait_until(lambda: watched.asked["forgotten"] > 2)
+        watched.splitter.forget(ConnectorName("forgotten"))
         before = Counter(watched.asked)
-        await rig.wait_until(lambda: watched.asked["kept"] > before["kept"] + 3)
-        assert watched.asked["gone"] <= before["gone"] + 1
+        await rig.wait_until(lambda: watched.asked["remembered"] > before["remembered"] + 3)
+        assert watched.asked["forgotten"] <= before["forgotten"] + 1
         assert watched.asked["rare"] == 1, "when it was split: metadata.max.age.ms is not over"
 
 
