@@ -73,7 +73,7 @@ def measured(
     options: argparse.Namespace,
     name: str,
 ) -> dict[str, float]:
-    """One run of one system, in processes of its own.
+    """One run of one system. Its processes are started for this run and ended after it.
 
     :raises AssertionError: when it fails, or its rows are wrong.
     """

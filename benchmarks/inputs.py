@@ -110,7 +110,7 @@ def make_files(folder: Path, *, files: int, rows: int, first: int = 0) -> None:
 
 
 class Sink(ABC):
-    """Where rows are written: the keys of a connector, what stock Spark is told, and what a reader finds."""
+    """Where rows are written: the keys of a connector, the options of plain Spark, and how the rows are counted."""
 
     @abstractmethod
     def connector(self) -> dict[str, str]: ...
@@ -256,7 +256,7 @@ class PostgresTable(Sink):
 
 @contextmanager
 def postgres() -> Iterator[PostgresServer]:
-    """A PostgreSQL server of its own.
+    """A PostgreSQL server that is started for the benchmark and ended after it.
 
     :raises NotToBeHad: when there is none on this machine.
     """

@@ -391,7 +391,7 @@ class Rig:
             system.close()
 
     def fresh(self, name: str) -> Path:
-        """A folder of its own, which is not there yet; the systems' output lies beside their own folders."""
+        """A new name of a folder that does not exist yet. The output of a system stands beside the system's folder."""
         return self.folder / f"{name}-{len(self._made)}-{time.monotonic_ns()}"
 
 

@@ -311,8 +311,8 @@ class SplitConnector:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ForgetConnector:
-    """No chore: from now on no split that was ordered before has an effect from here, and nobody looks at the parts of
-    the connector's source."""
+    """Ends the splits of the connector that were ordered before, and the looks at the parts of its source. Carried out
+    at once: it is no chore."""
 
     connector: ConnectorName
 

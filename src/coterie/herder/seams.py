@@ -184,7 +184,7 @@ class TaskRuntime(Protocol):
         """Take the task's checkpoint over and start its query; returns when the query runs. It also returns when the
         query did not start on the checkpoint that was taken over: that is reported as :class:`TaskDied`.
 
-        A task whose generation is closed does not start: it is told as :class:`TaskClosed`.
+        A task whose generation is closed does not start: the runtime reports :class:`TaskClosed`.
 
         :raises ConfigError, WorldError: when the checkpoint cannot be taken over; the task is FAILED with it.
         """

@@ -1,8 +1,8 @@
 """The checker: compares what the connectors wrote with what the package holds, row by row and value by value.
 
 It shares nothing with what it checks: no Spark, no code of the sinks; the filter is evaluated here a second time.
-What counts as output is what a reader is told to read: the files in the connector's folder. A name that begins with `_`
-or `.` is not output.
+What counts as output is what the documentation tells readers to read: the files in the connector's folder. A name that
+begins with `_` or `.` is not output.
 """
 
 import io
