@@ -20,7 +20,9 @@ def assert_quiet(process: Process) -> None:
 
 def test_a_worker_whose_group_gets_sigterm_ends_its_batches_and_then_its_jvm(cluster: Cluster, feed: Feed) -> None:
     cluster.start_broker()
-    working, starting = cluster.start_worker("w0"), cluster.start_worker("w1")
+    # What a busy machine needs for a batch: this tells of signals, and not of a grace that runs out.
+    patient = {"task.shutdown.graceful.timeout.ms": "60000"}
+    working, starting = cluster.start_worker("w0", properties=patient), cluster.start_worker("w1")
 
     jvm = starting.jvm()
     assert os.getpgid(jvm) == starting.popen.pid, "what stops the group has to stop it, too"
@@ -35,7 +37,7 @@ def test_a_worker_whose_group_gets_sigterm_ends_its_batches_and_then_its_jvm(clu
     until(lambda: cluster.committed("ending") > 0, within_s=60, what="rows are committed")
     working.kill_group(signal.SIGTERM)
     working.kill_group(signal.SIGTERM)  # `timeout` signals its child, and then the group
-    assert working.wait(within_s=60) == 0
+    assert working.wait(within_s=120) == 0
     working.wait_gone()
     assert_quiet(working)
     held = [folder for folder in cluster.checkpoints.glob("ending-*/gen-*/[0-9]*/*-*") if (folder / "commits").is_dir()]
