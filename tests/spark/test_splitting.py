@@ -421,15 +421,32 @@ async def test_a_connector_that_is_forgotten_is_not_looked_at_any_more(
         assert watched.asked["rare"] == 1, "when it was split: metadata.max.age.ms is not over"
 
 
+async def test_tasks_that_were_stopped_before_are_not_waited_for(
+    rig: Rig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Stopped, changed and resumed; then the same of tasks that run again."""
+    monkeypatch.setattr(splitting, "RELEASE_GRACE_MS", 600_000)
+    tasks = Tasks(rig, "stopped-before")
+    config = rig.config(tmp_path)
+    write_files(tmp_path, 0, 3)
+    for count in (1, 2, 3):
+        await tasks.split({**config, "tasks.max": str(count)})
+        await tasks.start()
+        await rig.wait_until(lambda: rows_of(tmp_path / "out") == [0, 1, 2])
+        assert list((tasks.folder / f"gen-{count}" / "released").glob("*")) == []
+        await tasks.stop()
+
+
 @pytest.mark.parametrize("by", ["forget", "halt"])
 async def test_a_split_that_is_ended_leaves_the_generation_to_the_next_one(
     rig: Rig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, by: str
 ) -> None:
-    """No runtime says that it has stopped the tasks, so that the split waits for that."""
+    """No runtime says that it has stopped the task, so that the split waits for that."""
     monkeypatch.setattr(splitting, "RELEASE_GRACE_MS", 60_000)
     tasks = Tasks(rig, f"ended-by-{by}")
     config = rig.config(tmp_path)
     await tasks.split(config)
+    take_over(tasks.folder / "gen-1" / "0")
     changed = {**config, "tasks.max": "2"}
     split = asyncio.create_task(tasks.split(changed))
     await rig.wait_until(lambda: (tasks.folder / "gen-1" / "closed").exists())

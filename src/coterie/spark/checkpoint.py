@@ -183,6 +183,14 @@ def starts_of(path: Path) -> int:
     return int(path.name.partition("-")[0])
 
 
+def was_started(folder: Path) -> bool:
+    """Whether a start has ever taken the checkpoint in a task's folder."""
+    try:
+        return any(number > 0 for number in _starts(folder))
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+
+
 def last_batch(log: Path) -> int | None:
     """The highest batch number in a checkpoint's ``offsets`` or ``commits``, None when there is none (any more)."""
     try:

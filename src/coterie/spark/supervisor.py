@@ -338,6 +338,8 @@ class Supervisor:
     def _stop(self, run: QueryRun, query: TaskQuery, deadline: float) -> None:
         try:
             query.stop(grace_ms=max(0, round((deadline - time.monotonic()) * 1000)))
+            if run.generation is not None and not query.taken:
+                release(run.generation, run.task.task)
         finally:
             with self._lock:
                 self._end(run)

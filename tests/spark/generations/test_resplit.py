@@ -83,6 +83,7 @@ def test_two_tasks_become_three(tmp_path: Path) -> None:
     assert born.positions == dict.fromkeys(PARTS[:3], 7)
 
     # Tasks start in it, and read.
+    assert unreleased(gen_1, born) == frozenset(), "nothing runs, so that nothing has to stop"
     tasks = [take_open(gen_1, born.generation, task) for task in range(2)]
     assert (tasks[0].path / "sources" / "0" / "0").read_bytes() == b'\0v1\n{"flights": {"0": 7, "1": 7}}'
     read_to(tasks[0], '{"flights":{"0":10,"1":20}}')

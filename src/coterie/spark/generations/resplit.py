@@ -33,7 +33,7 @@ from pathlib import Path
 from typing import TypeAlias
 
 from coterie.nouns.errors import CoterieError
-from coterie.spark.checkpoint import GENESIS, LINEAGE, HeldCheckpoint, is_taken, make_first
+from coterie.spark.checkpoint import GENESIS, LINEAGE, HeldCheckpoint, is_taken, make_first, was_started
 from coterie.spark.fence import Fence
 from coterie.spark.generations.durable import RETIRED_PREFIX, put_first, remove, retire, sync_folder, sync_tree
 from coterie.spark.generations.layout import (
@@ -99,7 +99,7 @@ def close(connector: Path, plan: Plan) -> Plan:
 
 
 def release(generation: Path, task: int) -> None:
-    """Say that the query of a task of a closed generation has stopped here. A generation that was retired is fine."""
+    """Say that the query of a task has stopped here. A generation that was retired is fine."""
     try:
         (generation / RELEASED).mkdir(exist_ok=True)
         (generation / RELEASED / str(task)).touch()
@@ -108,12 +108,13 @@ def release(generation: Path, task: int) -> None:
 
 
 def unreleased(generation: Path, manifest: Manifest) -> frozenset[int]:
-    """The tasks of which no runtime has said that it stopped them."""
+    """The tasks that were started, and of which no runtime has said that it stopped them."""
     try:
         released = {int(name) for name in os.listdir(generation / RELEASED)}
     except (FileNotFoundError, NotADirectoryError):
         released = set()
-    return frozenset(range(len(manifest.split.tasks))) - released
+    tasks = frozenset(range(len(manifest.split.tasks))) - released
+    return frozenset(task for task in tasks if was_started(generation / str(task)))
 
 
 def sign_of_life(generation: Path) -> int | None:

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from coterie.nouns.errors import CoterieError, WorldError
 from coterie.spark.checkpoint import PATIENCE_MS, HeldCheckpoint, look, take_once, take_over
-from coterie.spark.generations.layout import CLOSED, CLOSING, GenerationId
+from coterie.spark.generations.layout import CLOSED, CLOSING, RELEASED, GenerationId
 from coterie.spark.generations.manifest import read_manifest
 
 
@@ -38,6 +38,10 @@ def take_open(generation: Path, named: GenerationId, task: int) -> HeldCheckpoin
     :raises WorldError: when the folder cannot be used, or the checkpoint is not found.
     """
     _check_open(generation, named)
+    # A run that was stopped has left it. If it comes back meanwhile, a finisher does not wait for this run to end a
+    # batch, and runs the batch again.
+    with contextlib.suppress(FileNotFoundError, NotADirectoryError):
+        (generation / RELEASED / str(task)).unlink()
     try:
         return take_over(generation / str(task), check=lambda: _check_open(generation, named))
     except WorldError:
