@@ -82,8 +82,8 @@ class Rig:
             if isinstance(event, TaskDied) and event.task == task:
                 return event
 
-    async def wait_until(self, true: Callable[[], bool]) -> None:
-        async with asyncio.timeout(60):
+    async def wait_until(self, true: Callable[[], bool], *, within_s: float = 60) -> None:
+        async with asyncio.timeout(within_s):
             while not true():  # noqa: ASYNC110 - what is awaited are files that another process writes
                 await asyncio.sleep(0.05)
 

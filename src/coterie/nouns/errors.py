@@ -15,6 +15,7 @@
     ├── DeniedError      (in `wire.scram`) a peer, client or broker, cannot prove its identity; the connection is closed
     ├── FencedError      (in `spark.fence`) a task was stopped or taken over: its effect must not happen
     ├── NoExchangeError  (in `spark.checkpoint`) the file system cannot exchange two names; the fallback is used
+    ├── ReadAgainError   (in `spark.seams`) a batch has to be read by a new start of its query
     ├── GenerationClosedError  (in `spark.generations.taking`) a task waits for a config of another generation
     └── OvertakenError   (in `spark.generations.resplit`) another worker finishes the generation; this one stops
 

@@ -25,7 +25,7 @@ from coterie.spark.failures import raised_sentence, sentence_of, sentence_of_jav
 from coterie.spark.fence import Fence, FencedError
 from coterie.spark.patience import BATCH_TIMEOUT, Patience
 from coterie.spark.pipeline import Pipeline
-from coterie.spark.seams import Batch, Source, Staged, TaskLineage
+from coterie.spark.seams import Batch, ReadAgainError, Source, Staged, TaskLineage
 from coterie.spark.transforms import transform
 
 log = logging.getLogger(__name__)
@@ -244,7 +244,7 @@ class TaskQuery:
             self._pipeline.source.check_plan(self.held.path, batch_id)
             if self.fence.closed:
                 raise FencedError
-            is_small = self._pipeline.source.is_small(self.held.path, batch_id)
+            is_small = self._pipeline.source.is_small(batch.sparkSession, self.held.path, batch_id)
             whole = Batch(lineage=self._lineage, batch_id=batch_id, rows=batch, is_small=is_small)
             with ExitStack() as stack:
                 in_order, sifted = self._stage(whole, stack)
@@ -260,6 +260,9 @@ class TaskQuery:
             raise
         except WorldError as error:
             self.refusal = str(error)
+            raise
+        except ReadAgainError as error:
+            self._cause = str(error)
             raise
         except FencedError:
             log.info("%s: batch %d was not put in place: the task is no longer ours", self.task, batch_id)

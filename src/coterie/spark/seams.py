@@ -13,6 +13,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
 from coterie.config.definition import Definition
+from coterie.nouns.errors import CoterieError
 from coterie.nouns.jobs import ConnectorTaskId
 from coterie.spark.bad_records.keys import DeadLetters
 from coterie.spark.bad_records.sifted import Sifter
@@ -22,6 +23,9 @@ from coterie.spark.generations.stores import PositionStore
 from coterie.spark.positions import Positions
 from coterie.spark.rotation import Rotation
 
+PARTITION_BYTES = 32 << 20
+"""About how much input one of Spark's partitions may have: where the driver writes the rows itself, it holds those of
+two partitions at a time."""
 SMALL_BATCH_ROWS = 20_000
 SMALL_BATCH_BYTES = 8 << 20
 """What leaves through Arrow on the driver at less CPU than through Spark's own writers (1.7 to 8 times less a batch of
@@ -37,6 +41,11 @@ class Share:
     parts: tuple[str, ...]
     """The parts of the source that this task reads, as :meth:`Source.split` gave them to it."""
     function: SplitFunction
+
+
+class ReadAgainError(CoterieError):
+    """A batch is not read, because the query that planned it would hold too much of it at once. The next start of the
+    query on the same checkpoint reads the batch in smaller partitions."""
 
 
 class Source(Protocol):
@@ -134,9 +143,12 @@ class Source(Protocol):
         """
         ...
 
-    def is_small(self, checkpoint: Path, batch_id: int) -> bool:
+    def is_small(self, spark: SparkSession, checkpoint: Path, batch_id: int) -> bool:
         """Whether the plan of a batch says that its rows fit into the driver's memory: at most
-        :data:`SMALL_BATCH_ROWS` rows or :data:`SMALL_BATCH_BYTES` bytes of input. No row is counted."""
+        :data:`SMALL_BATCH_ROWS` rows and about :data:`SMALL_BATCH_BYTES` bytes of input. No row is counted.
+
+        :raises ReadAgainError: when one of Spark's partitions would be too large; :meth:`read` makes smaller ones.
+        """
         ...
 
     def check_plan(self, checkpoint: Path, batch_id: int) -> None:

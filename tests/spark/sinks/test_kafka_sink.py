@@ -1,6 +1,7 @@
 """From files and Kafka into topics through real Spark; records are counted by a plain client."""
 
 import json
+import random
 from pathlib import Path
 
 import pytest
@@ -80,6 +81,48 @@ async def test_rows_of_files_arrive_once_over_stops_and_replays(
             (held.path / "commits" / str(last)).unlink()
     assert rows(servers, topic) == list(range(30))
     assert (b"3", b'{"row":13,"delay":null,"distance":3}', []) in records(servers, topic)
+
+
+@pytest.mark.parametrize(
+    ("count", "size"),
+    [(700, 160_000), pytest.param(3_000, 900_000, marks=[pytest.mark.soak, pytest.mark.timeout(1_200)])],
+)
+async def test_a_batch_of_more_than_fits_into_memory_is_read_in_pieces(
+    rig: Rig, servers: str, count: int, size: int
+) -> None:
+    """The larger of both has three times the memory that the JVM has."""
+    create(servers, f"large-{size}")
+    create(servers, f"copy-{size}")
+    producer = Producer({"bootstrap.servers": servers, "queue.buffering.max.kbytes": 8_000})
+    for number in range(count):
+        body = b"%d " % number + random.Random(number).randbytes(size)
+        while True:
+            try:
+                producer.produce(f"large-{size}", body)
+                break
+            except BufferError:
+                producer.poll(1)
+    assert producer.flush(120) == 0
+    config = {
+        "connector.class": "KafkaSink",
+        "trigger.interval.ms": "0",
+        "source.topics": f"large-{size}",
+        "source.consumer.override.bootstrap.servers": servers,
+        "value.converter": BYTES,
+        "producer.override.bootstrap.servers": servers,
+        "topic": f"copy-{size}",
+    }
+    start = await rig.start(config, f"large-{size}")
+    died = await rig.end_of(start.task)
+    assert "the query starts again, to read at most" in died.trace
+    # As the herder does with a query that has died.
+    await rig.runtime.restart(start.task)
+    held = rig.spark_runtime.held(start.task)
+    assert held is not None
+    await rig.wait_until(lambda: last_batch(held.path / "commits") == 0, within_s=600)
+    await rig.runtime.stop(start.task, grace_ms=10_000)
+    copied = [int(value.split(b" ", 1)[0]) for value in values(servers, f"copy-{size}") if value is not None]
+    assert copied == list(range(count))
 
 
 async def test_records_are_copied_with_their_keys_headers_topics_and_partitions(

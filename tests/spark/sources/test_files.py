@@ -2,6 +2,7 @@
 
 import logging
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.orc
@@ -129,7 +130,8 @@ def is_small(checkpoint: Path, format_: str, *files: Path) -> bool:
     entries = [f'{{"path": "{path.as_uri()}", "timestamp": 1, "batchId": 0}}' for path in files]
     write_source_log(checkpoint, entries)
     commit_empty_batches(checkpoint, '{"logOffset": 0}', 1)
-    return source(format_).is_small(checkpoint, 0)
+    without_spark: Any = None
+    return source(format_).is_small(without_spark, checkpoint, 0)
 
 
 @pytest.mark.parametrize("format_", ["orc", "parquet"])

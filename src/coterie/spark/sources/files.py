@@ -243,7 +243,7 @@ class FileSource:
         rows = reader.options(**defaults).options(**self.options).load(self.path)
         return rows.where(self._is_own("_metadata.file_path"))
 
-    def is_small(self, checkpoint: Path, batch_id: int) -> bool:
+    def is_small(self, spark: SparkSession, checkpoint: Path, batch_id: int) -> bool:
         """By the files' sizes and, where they have footers, their rows, those of other tasks' files among them."""
         size_bytes = rows = 0
         for path in planned_files(checkpoint, batch_id):

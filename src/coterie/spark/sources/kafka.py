@@ -11,6 +11,8 @@ also later on: ``none`` fails the task, ``earliest`` and ``latest`` go on and lo
 
 import json
 import logging
+import sys
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -44,7 +46,7 @@ from coterie.spark.paths import SOURCE_GROUP
 from coterie.spark.positions import Positions
 from coterie.spark.record import HEADERS_TYPE, Part
 from coterie.spark.rotation import Rotation
-from coterie.spark.seams import SMALL_BATCH_ROWS, Share
+from coterie.spark.seams import PARTITION_BYTES, SMALL_BATCH_BYTES, SMALL_BATCH_ROWS, ReadAgainError, Share
 from coterie.spark.sources.kafka_client import (
     Edge,
     KafkaAdmin,
@@ -63,6 +65,7 @@ from coterie.spark.sources.kafka_positions import (
     planned_ranges,
     spark_offsets,
 )
+from coterie.spark.sources.kafka_sizes import mean_bytes
 from coterie.spark.transforms import use_headers
 
 log = logging.getLogger(__name__)
@@ -118,6 +121,10 @@ def _offsets(value: str) -> str | None:
     return None if is_one else 'Must be offsets by topic and partition: {"topic": {"0": 42}}'
 
 
+FEW_RECORDS = 20
+"""A batch of so many records is collected whatever their size is: Kafka refuses records above 1 MB by default."""
+LOOK_EVERY_S = 600
+"""How long a look at the size of records is believed. A look costs a job of Spark."""
 SAMPLED_RECORDS = 200
 SAMPLED_PARTITIONS = 20
 """How much is read to infer columns."""
@@ -249,6 +256,12 @@ class KafkaSource:
     share: Share
     has_lost_in_flight: bool = False
     """Whether records of the batch in flight were gone when the query was last started; :meth:`read` sets it."""
+    record_bytes: int = 0
+    """About how large records are, as :meth:`is_small` has last seen it; 0 when it has not looked."""
+    looked_at: float = 0.0
+    """The monotonic second in which it did."""
+    partition_rows: int = sys.maxsize
+    """The most records that one of Spark's partitions gets; :meth:`read` sets it."""
 
     @classmethod
     def definition(cls, config: EndConfig) -> Definition:
@@ -402,6 +415,12 @@ class KafkaSource:
             "includeHeaders": str(has_headers).lower(),
             "failOnDataLoss": str(not self.has_lost_in_flight).lower(),
         }
+        in_flight = batch_in_flight(checkpoint)
+        if in_flight is not None:
+            self._look(spark, planned_ranges(checkpoint, in_flight, self._parts))
+        self.partition_rows = self._fitting_rows
+        if self.partition_rows < self.max_offsets_per_trigger:
+            options["maxRecordsPerPartition"] = str(self.partition_rows)
         if rotation is not None:
             most = self.max_offsets_per_trigger
             options["minOffsetsPerTrigger"] = str(min(rotation.rows or most, most))
@@ -422,9 +441,28 @@ class KafkaSource:
             chosen.append(made.alias(hidden.value))
         return records.select(*chosen, *((ORIGINAL, ERROR) if self.is_tolerant else ()))
 
-    def is_small(self, checkpoint: Path, batch_id: int) -> bool:
+    def is_small(self, spark: SparkSession, checkpoint: Path, batch_id: int) -> bool:
         ranges = planned_ranges(checkpoint, batch_id, self._parts)
-        return sum(len(offsets) for offsets in ranges.values()) <= SMALL_BATCH_ROWS
+        rows = self._look(spark, ranges)
+        most = min(max((len(offsets) for offsets in ranges.values()), default=0), self.partition_rows)
+        if most > 2 * self._fitting_rows:
+            raise ReadAgainError(
+                f"Batch {batch_id} has records of about {self.record_bytes:,} bytes: the query starts again, to read "
+                f"at most {self._fitting_rows} at once"
+            )
+        return rows <= SMALL_BATCH_ROWS and rows * self.record_bytes <= SMALL_BATCH_BYTES
+
+    def _look(self, spark: SparkSession, ranges: Mapping[KafkaPart, range]) -> int:
+        """See how large the records of a batch are, unless that is known; returns how many there are."""
+        rows = sum(len(offsets) for offsets in ranges.values())
+        if rows > FEW_RECORDS and (not self.looked_at or time.monotonic() - self.looked_at > LOOK_EVERY_S):
+            self.record_bytes, self.looked_at = mean_bytes(spark, self.consumer, ranges), time.monotonic()
+        return rows
+
+    @property
+    def _fitting_rows(self) -> int:
+        """How many records fit into one of Spark's partitions."""
+        return max(PARTITION_BYTES // self.record_bytes, 1) if self.record_bytes else sys.maxsize
 
     def check_plan(self, checkpoint: Path, batch_id: int) -> None:
         """Log how many records of a batch are gone, in a run in which Spark skips those without a word."""

@@ -127,7 +127,7 @@ class PythonSource:
     def read(self, spark: SparkSession, checkpoint: Path, rotation: Rotation | None) -> DataFrame:
         return self._built(spark)
 
-    def is_small(self, checkpoint: Path, batch_id: int) -> bool:
+    def is_small(self, spark: SparkSession, checkpoint: Path, batch_id: int) -> bool:
         """Never: the plans of sources that are not known here do not say how many rows a batch has."""
         return False
 

@@ -123,7 +123,7 @@ class RateSource:
         rows = spark.readStream.format("rate").options(**options).load()
         return rows.where(f"value % {self.share.count} = {self.share.index}")
 
-    def is_small(self, checkpoint: Path, batch_id: int) -> bool:
+    def is_small(self, spark: SparkSession, checkpoint: Path, batch_id: int) -> bool:
         """By the seconds that the batch counts."""
         before = planned_offset(checkpoint, batch_id - 1) if batch_id > 0 else None
         seconds = int(planned_offset(checkpoint, batch_id) or 0) - int(before or 0)
