@@ -124,7 +124,7 @@ class Feed(threading.Thread):
 
     def run(self) -> None:
         number = 0
-        while not self._done.wait(0.25):
+        while not self._done.wait(0.5):
             aside = self.folder.parent / f"{self.folder.name}.aside"
             with aside.open("w", newline="") as file:
                 out = csv.writer(file)
@@ -215,7 +215,7 @@ class Cluster:
         config = {
             "connector.class": "FileSource",
             "tasks.max": str(tasks),
-            "trigger.interval.ms": "500",
+            "trigger.interval.ms": "1000",
             "source.format": "csv",
             "source.path": str(source),
             "source.schema": "row BIGINT, half DOUBLE",

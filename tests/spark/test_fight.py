@@ -15,7 +15,6 @@ from tests.spark.holders import Holder, directories, wait_until
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
 
-ROUNDS = 10
 FIRST_FILES = 12
 FILES_A_ROUND = 8
 ROWS = 400
@@ -71,15 +70,16 @@ def two(tmp_path: Path, warm: tuple[Holder, Holder]) -> Iterator[tuple[Holder, H
         holder.ask("stop", "stopped")
 
 
+@pytest.mark.parametrize("rounds", [5, pytest.param(30, marks=pytest.mark.soak)])
 def test_two_processes_fight_for_one_checkpoint_and_one_wins_each_time(
-    tmp_path: Path, two: tuple[Holder, Holder]
+    tmp_path: Path, two: tuple[Holder, Holder], rounds: int
 ) -> None:
     write_input(tmp_path, 0, FIRST_FILES)
     files = FIRST_FILES
     two[0].tell(two[0].start)
     two[0].hear("holds")
     in_flight = fights = 0
-    for _ in range(ROUNDS):
+    for _ in range(rounds):
         write_input(tmp_path, files, FILES_A_ROUND)
         files += FILES_A_ROUND
         # A moment at which a batch has been planned; whether it still runs when it is taken, the taker sees.
@@ -98,8 +98,8 @@ def test_two_processes_fight_for_one_checkpoint_and_one_wins_each_time(
             lambda: sorted(holder.ask("who", "yes", "no") for holder in two) == ["no", "yes"], "one of them holds it"
         )
         assert len(directories(two[0], tmp_path)) == 1
-    sys.stdout.write(f"\nA batch was in flight in {in_flight} of {ROUNDS} rounds, {fights} take-overs held\n")
-    assert in_flight * 2 >= ROUNDS
+    sys.stdout.write(f"\nA batch was in flight in {in_flight} of {rounds} rounds, {fights} take-overs held\n")
+    assert in_flight * 2 >= rounds
     wait_until(lambda: all_committed(two[0], tmp_path, files), "all batches are committed")
     check_rows(tmp_path, files)
 

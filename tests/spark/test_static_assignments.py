@@ -73,14 +73,8 @@ async def update(
             await fleet.stop()
 
 
-@pytest.mark.parametrize(
-    "protocol",
-    [
-        pytest.param("eager", marks=pytest.mark.soak),
-        pytest.param("compatible", marks=pytest.mark.soak),  # moves as sessioned does
-        "sessioned",
-    ],
-)
+@pytest.mark.soak
+@pytest.mark.parametrize("protocol", ["eager", "compatible", "sessioned"])
 async def test_a_cluster_rolls_to_static_workers_and_jobs_that_do_not_move_go_on(
     update: RollingUpdate, protocol: str
 ) -> None:

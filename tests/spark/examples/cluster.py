@@ -51,7 +51,7 @@ class Cluster:
                 process_group=0,
             )
         process = self._process
-        wait_until(lambda: "All workers are up." in self.said() or process.poll() is not None, "up", within_s=150)
+        wait_until(lambda: "All workers are up." in self.said() or process.poll() is not None, "up", within_s=240)
         assert process.poll() is None, self.said()
 
     def interrupt(self) -> None:

@@ -18,7 +18,7 @@ from tests.spark.conftest import Rig, rows_of
 from tests.spark.examples.cluster import REPOSITORY, TUTORIAL, Cluster, scripts
 from tests.spark.sinks.postgres_server import PASSWORD, USER, PostgresServer
 
-pytestmark = [pytest.mark.spark, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(500)]
 
 EXAMPLES = REPOSITORY / "examples"
 README = EXAMPLES / "README.md"

@@ -8,7 +8,7 @@ from tests.cli.waiting import wait_until
 from tests.spark.examples.cluster import TUTORIAL, Cluster, scripts
 from tests.spark.sinks.postgres_server import PASSWORD, PostgresServer
 
-pytestmark = [pytest.mark.spark, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(500)]
 
 
 def test_the_tutorial_does_what_it_says_and_no_log_shows_the_password(
