@@ -22,10 +22,8 @@ fmt: .venv/dev.stamp  ## format the code
 test: .venv/dev.stamp  ## every test
 	PYTHONDEVMODE=1 $(BIN)/python -m pytest -q -n 3 --dist loadgroup
 
-soak: .venv/dev.stamp  ## the tests that take minutes: each sink's owners killed again and again, rolling updates, more ways of living with a JVM
-	@echo "Further groups with a Kafka Connect worker, then rolling updates from eager, compatible and sessioned, with a"
-	@echo "Spark for each worker, then one from compatible over one Spark; one test after the other, each step told. 18"
-	@echo "minutes in all on two cores that others use, too."
+soak: .venv/dev.stamp  ## the tests that take minutes each: sinks' owners killed again and again, rolling updates, clusters with Kafka Connect
+	@echo "One test after the other, each told as it runs. All of them take hours; -k of pytest chooses some."
 	$(BIN)/python -X dev -m pytest -v -p no:randomly -m soak
 
 demo: .venv/run.stamp  ## broker, three workers, real data, one worker killed in the middle of a batch
@@ -55,6 +53,8 @@ bench: .venv/dev.stamp  ## the benchmarks, beside Apache Kafka and plain Spark: 
 	$(BIN)/python -m benchmarks.bench_resplit
 	$(BIN)/python -m benchmarks.bench_density
 	$(BIN)/python -m benchmarks.bench_small_batch
+	$(BIN)/python -m benchmarks.bench_neighbours
+	$(BIN)/python -m benchmarks.bench_move
 
 # `demo` needs what Coterie itself needs and no more; the tools come with the other words.
 .venv/run.stamp: pyproject.toml tools/setup.sh
