@@ -68,6 +68,14 @@ TYPED = Definition(
         Key(name="header", type=Type.BOOLEAN, documentation="", default="false"),
         Key(name="columns", type=Type.LIST, documentation="", default=""),
         Key(name="password", type=Type.PASSWORD, documentation="", optional=True, check=one_of(("tiger",))),
+        Key(
+            name="url",
+            type=Type.STRING,
+            documentation="",
+            optional=True,
+            check=one_of(("postgresql://h/d",)),
+            may_hold_password=True,
+        ),
     )
 )
 
@@ -104,6 +112,7 @@ def test_a_password_is_shown_neither_by_its_value_nor_by_its_error() -> None:
     assert secret is not None
     assert secret.text == "tiger"
     assert (repr(secret), str(secret), f"{secret}") == ("[hidden]",) * 3
-    (sentence,) = TYPED.errors({"name": "c", "password": "lion"})["password"]
-    assert "[hidden]" in sentence
-    assert "lion" not in sentence
+    for key, value in (("password", "lion"), ("url", "postgresql://u:lion@h/d")):
+        (sentence,) = TYPED.errors({"name": "c", key: value})[key]
+        assert f"Invalid value [hidden] for configuration {key}: " in sentence
+        assert "lion" not in sentence

@@ -84,6 +84,29 @@ def test_a_key_with_a_closed_list_of_values_recommends_them(definition: Definiti
         assert values in (FORMATS, ("insert", "upsert"), ("at-least-once", "exactly-once"))
 
 
+@pytest.mark.parametrize(
+    "url",
+    [
+        "postgresql://u:secret@h/d",
+        "jdbc:postgresql://u:1/sec?ret@h/d",
+        "postgresql://u:1/secret@h",
+        "postgresql://u:1#secret@h/d",
+        "postgresql://h/d?user=u&password=secret",
+        "jdbc:postgresql://h:port/d?password=secret",
+        "postgres:u:secret@h/d",
+        "mysql://u:secret@h/d",
+    ],
+)
+def test_no_part_of_a_password_in_a_urls_place_is_quoted(url: str) -> None:
+    config = {"connector.class": "PostgresSink", "connection.url": url}
+    end = sink_end(config, {})
+    (sentence,) = end.definition.errors(config)["connection.url"]
+    assert sentence.startswith("Invalid value [hidden] for configuration connection.url: ")
+    assert "sec" not in sentence
+    assert "ret" not in sentence
+    assert "secret" not in repr(end)
+
+
 def test_the_entry_points_lead_to_our_sources_by_alias_class_and_full_class_name() -> None:
     for source in SOURCES:
         assert sources()[source.__name__] is source

@@ -84,6 +84,8 @@ class Key:
     """Keys whose values are valid or not depending on this key's value."""
     essence: Callable[[str], str] | None = None
     """What of a valid value names the same thing as another one; None: all of the value."""
+    may_hold_password: bool = False
+    """Whether errors do not quote the value though its type is not PASSWORD: a URL, say."""
 
     @property
     def required(self) -> bool:
@@ -108,7 +110,7 @@ class Key:
             missing = f'Missing required configuration "{self.name}" which has no default value.'
             return missing if self.required else None
         sentence = mistyped(self.type, value) or (self.check(value.strip()) if self.check else None)
-        shown = Secret(value) if self.type is Type.PASSWORD else value
+        shown = Secret(value) if self.type is Type.PASSWORD or self.may_hold_password else value
         return None if sentence is None else f"Invalid value {shown} for configuration {self.name}: {sentence}"
 
 

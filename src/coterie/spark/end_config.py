@@ -24,7 +24,7 @@ OPTIONS = "option."
 class EndConfig:
     """One end's view of a connector's config; methods take names without the prefix."""
 
-    config: Mapping[str, str]
+    config: Mapping[str, str] = field(repr=False)
     """The whole config of the connector or of one of its tasks, references to secrets resolved."""
     prefix: str
     """:data:`SOURCE`, :data:`SINK`, or what the keys of one transform or predicate start with."""

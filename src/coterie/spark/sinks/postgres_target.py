@@ -113,6 +113,7 @@ DEFINITION = Definition(
             width=Width.LONG,
             display_name="Connection URL",
             essence=_database,
+            may_hold_password=True,
         ),
         _key("connection.user", Type.STRING, "The user who connects.", "User", check=not_blank),
         _key("connection.password", Type.PASSWORD, "The password of connection.user.", "Password"),
@@ -284,7 +285,8 @@ def _split(url: str) -> tuple[str, int, str, dict[str, str]]:
     if not separator or scheme not in _SCHEMES:
         raise ValueError("Must be jdbc:postgresql://host:port/database or postgresql://host:port/database")
     parts = urlsplit("//" + rest)
-    if parts.username is not None or parts.password is not None:
+    # A password may hold / ? or #, and what follows is then no part of the user's name for urlsplit.
+    if parts.username is not None or "@" in rest.partition("=")[0]:
         raise ValueError("Set user and password by connection.user and connection.password, not in the URL")
     try:
         port = parts.port or PORT
