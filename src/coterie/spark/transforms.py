@@ -9,6 +9,7 @@ from pyspark.sql import functions as F
 
 from coterie.config.definition import Definition, Importance, Key, Type, Width, as_list, one_of
 from coterie.nouns.errors import ConfigError
+from coterie.spark.columns import column_ids
 from coterie.spark.end_config import EndConfig
 from coterie.spark.record import BEFORE, MATCHES, column
 from coterie.spark.smt.kind import Kind, Side
@@ -197,13 +198,18 @@ class Transform:
 
     def _where_matching(self, rows: DataFrame, matches: Column) -> DataFrame:
         """Apply it to all rows, and choose the old or the new columns row by row. A column that only one of both has is
-        null in the other rows."""
+        null in the other rows. A column that the transform hands on is handed on here, too: validation tells by its
+        number in Spark's plan that no transform changes it."""
         before = rows.withColumn(MATCHES, matches).withColumn(BEFORE, F.struct(*map(column, rows.columns)))
         after = self.kind.apply(before, self.side, self.settings)
+        ids_before, ids_after = column_ids(before), column_ids(after)
         old = {field.name: field.dataType for field in rows.schema.fields}
         new = {field.name: field.dataType for field in after.schema.fields if field.name not in (MATCHES, BEFORE)}
         chosen: list[Column] = []
         for name in [*new, *(name for name in old if name not in new)]:
+            if name in old and ids_after.get(name) == ids_before[name]:
+                chosen.append(column(name))
+                continue
             if name in old and name in new and old[name].simpleString() != new[name].simpleString():
                 raise self.settings.refused(
                     "predicate",

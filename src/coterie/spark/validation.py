@@ -6,11 +6,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
-from typing import Any
 
 from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import SparkSession
 from pyspark.sql.types import StructField, StructType
 
 from coterie.config.definition import (
@@ -33,6 +32,7 @@ from coterie.spark.bad_records import queue
 from coterie.spark.bad_records.guarded import guarded
 from coterie.spark.bad_records.hidden import ERROR, FAULT, ORIGINAL, RECORD
 from coterie.spark.checkpoint import NAME_BYTES_MAX, safe_name
+from coterie.spark.columns import column_ids
 from coterie.spark.end_config import EndConfig
 from coterie.spark.generations.stores import NoPositions
 from coterie.spark.paths import as_path
@@ -249,7 +249,13 @@ def _unfit_tolerance(
         name = source.plugin.__name__
         return {key: [f"{key}=all: {name} does not tell which of its records are bad; only KafkaSource does. Set none"]}
     holds = isinstance(tolerance.letters, sink.plugin.holds)
-    if isinstance(tolerance.letters, bad_records.ToTopic) and _reads(source, tolerance.letters.topic):
+    # A queue of its own takes producer.override.* with and without the prefix.
+    writer = sink.config if holds else replace(sink.config, is_prefix_optional=True)
+    if (
+        isinstance(tolerance.letters, bad_records.ToTopic)
+        and _may_share_cluster(source.config, writer)
+        and _reads(source, tolerance.letters.topic)
+    ):
         topic = tolerance.letters.topic
         return {bad_records.TOPIC: [f"Topic {topic} is one of the topics that the connector reads; name another"]}
     if isinstance(tolerance.letters, bad_records.ToFolder) and _shows(sink, tolerance.letters.path):
@@ -296,7 +302,7 @@ def _writes_to_itself(spark: SparkSession, source: SourceEnd, sink: SinkEnd) -> 
     """An error where a connector would write into a topic that it reads, and so read its own records, without end."""
     if source.plugin is not KafkaSource or sink.plugin is not KafkaSink:
         return {}
-    if _servers(source.config, kafka.OVERRIDE).isdisjoint(_servers(sink.config, kafka_target.OVERRIDE)):
+    if not _may_share_cluster(source.config, sink.config):
         return {}
     key, topic = sink.config.key("topic"), sink.config.config.get(sink.config.key("topic"))
     reads = " or ".join(
@@ -321,6 +327,11 @@ def _writes_to_itself(spark: SparkSession, source: SourceEnd, sink: SinkEnd) -> 
 _ENDLESS = "the connector would read its own records again, without end"
 
 
+def _may_share_cluster(source: EndConfig, sink: EndConfig) -> bool:
+    """Whether a Kafka source and a Kafka sink have an address in common."""
+    return not _servers(source, kafka.OVERRIDE).isdisjoint(_servers(sink, kafka_target.OVERRIDE))
+
+
 def _servers(config: EndConfig, override: str) -> set[str]:
     overrides = config.under(override)
     return set(as_list(overrides.get(kafka.SERVERS, config.worker.get(kafka.SERVERS, ""))))
@@ -337,15 +348,7 @@ def _keeps_topics(spark: SparkSession, source: SourceEnd) -> bool:
     name = "topic" if "topic" in after.columns else Part.TOPIC.value
     if name == "topic" and name not in reader.columns:
         return False  # It is a column of the value.
-    return _column_id(rows, name) == _column_id(after, name)
-
-
-def _column_id(rows: DataFrame, name: str) -> int:
-    """Spark's number of a column, which it keeps where a projection hands the column on."""
-    frame: Any = rows
-    output = frame._jdf.queryExecution().analyzed().output()
-    attributes = [output.apply(index) for index in range(output.length())]
-    return next(int(attribute.exprId().id()) for attribute in attributes if attribute.name() == name)
+    return column_ids(rows)[name] == column_ids(after)[name]
 
 
 def _ends(

@@ -225,6 +225,19 @@ async def test_a_connector_that_would_read_its_own_records_is_refused(rig: Rig, 
                 {"transforms": "f", "transforms.f.type": "Filter", "transforms.f.condition": "value IS NOT NULL"},
                 "without",
             ),
+            (
+                {
+                    "transforms": "h",
+                    "transforms.h.type": "InsertHeader",
+                    "transforms.h.header": "by",
+                    "transforms.h.value.literal": "coterie",
+                    "transforms.h.predicate": "null",
+                    "transforms.h.negate": "true",
+                    "predicates": "null",
+                    "predicates.null.type": "RecordIsTombstone",
+                },
+                "without",
+            ),
         ]:
             errors = await rig.runtime.validate(config | reads | changes, ())
             assert set(errors) == {"topic"}, (changes, errors)
