@@ -79,7 +79,8 @@ class Source(Protocol):
     def validate(cls, spark: SparkSession, config: EndConfig) -> dict[str, list[str]]:
         """Errors by the user's key that the definition cannot find: options, columns, a server that cannot be reached.
 
-        Called when the definition finds none. Waits for a server for some seconds at most.
+        Called when the definition finds none. Waits for a server for some seconds at most. Columns whose key is among
+        :meth:`open_keys` are left out: they are looked at by a second call, with what :meth:`infer` has found.
         """
         ...
 
@@ -91,9 +92,9 @@ class Source(Protocol):
     @classmethod
     def infer(cls, spark: SparkSession, config: EndConfig) -> Mapping[str, str]:
         """A value for each of :meth:`open_keys`, from what there is to read now. All tasks of a generation have these
-        values, and later generations keep them.
+        values, and later generations keep them. Called when :meth:`validate` finds nothing wrong.
 
-        :raises ConfigError: when there is nothing to find a value from; names the key to set.
+        :raises ConfigError: when there is nothing to find a value from, or Spark cannot read it; names the key to set.
         :raises WorldError: when the source cannot be reached.
         """
         ...

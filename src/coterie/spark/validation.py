@@ -34,6 +34,7 @@ from coterie.spark.bad_records.hidden import ERROR, FAULT, ORIGINAL, RECORD
 from coterie.spark.checkpoint import NAME_BYTES_MAX, safe_name
 from coterie.spark.columns import column_ids
 from coterie.spark.end_config import EndConfig
+from coterie.spark.failures import sentence_of
 from coterie.spark.generations.stores import NoPositions
 from coterie.spark.paths import as_path
 from coterie.spark.patience import BATCH_TIMEOUT, PARTS_AGE
@@ -44,7 +45,6 @@ from coterie.spark.sinks import kafka_target
 from coterie.spark.sinks.kafka import KafkaSink
 from coterie.spark.sources import kafka
 from coterie.spark.sources.kafka import KafkaSource
-from coterie.spark.transforms import first_sentence
 
 logger = logging.getLogger(__name__)
 
@@ -201,11 +201,12 @@ def _checked(
     """The source, with what its tasks would have for the keys that the config leaves out; and errors of its keys."""
     wrong = source.definition.errors(source.config.config)
     wrong |= source.config.unknown(source.definition, source.plugin.free_prefixes)
-    if not wrong:
-        source, wrong = _with_columns(spark, source, checkpointed)
-    if not wrong:
-        wrong = source.plugin.validate(spark, source.config)
-    return source, wrong
+    # Jars, other keys and the server come first: without one of them Spark would say that it finds no columns.
+    wrong = wrong or source.plugin.validate(spark, source.config)
+    if wrong or not source.plugin.open_keys(source.config):
+        return source, wrong
+    source, wrong = _with_columns(spark, source, checkpointed)
+    return source, wrong or source.plugin.validate(spark, source.config)
 
 
 def _with_columns(
@@ -228,7 +229,7 @@ def _with_columns(
             return source, {key: list(sentences) for key, sentences in error.errors.items()}
         except (WorldError, PySparkException, Py4JError, OSError) as error:
             key = source.config.key(wanted[0])
-            return source, {key: [f"No columns can be inferred: {first_sentence(error)}. Set {key}, or try again"]}
+            return source, {key: [f"No columns can be inferred: {sentence_of(error)}. Set {key}, or try again"]}
     return replace(
         source, config=replace(source.config, config={**source.config.named(inferred), **source.config.config})
     ), {}

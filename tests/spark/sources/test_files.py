@@ -10,6 +10,9 @@ import pyarrow.parquet
 import pytest
 from pyspark.sql import SparkSession
 
+from coterie.nouns.errors import ConfigError
+from coterie.nouns.ids import Incarnation
+from coterie.nouns.jobs import ConnectorName
 from coterie.spark.end_config import SOURCE, EndConfig
 from coterie.spark.generations.split import SplitFunction
 from coterie.spark.positions import commit_empty_batches, write_source_log
@@ -114,6 +117,34 @@ async def test_columns_that_no_key_names_are_those_of_the_first_files_and_stay_w
     start = await rig.start(named, config["name"])
     assert start.config["source.schema"] == "row INT"
     await rig.runtime.stop(start.task, grace_ms=10_000)
+
+
+@pytest.mark.spark
+@pytest.mark.asyncio(loop_scope="session")
+@pytest.mark.timeout(180)
+async def test_columns_that_cannot_be_inferred_are_told_by_their_key_and_other_wrong_keys_come_first(
+    rig: Rig, tmp_path: Path
+) -> None:
+    config = rig.config(tmp_path, source__format="parquet")
+    del config["source.schema"], config["source.option.header"]
+    (tmp_path / "in" / "link").symlink_to(tmp_path / "nothing")
+    errors = await rig.runtime.validate(config, ())
+    assert errors == {
+        "source.schema": [
+            f"There is no file in {tmp_path / 'in'} to infer the columns from: set source.schema, or put one there"
+        ]
+    }
+    assert set(await rig.runtime.validate(config | {"source.option.xx": "1"}, ())) == {"source.option.xx"}
+    (tmp_path / "in" / "a.parquet").write_text("no Parquet")
+    errors = await rig.runtime.validate(config, ())
+    with pytest.raises(ConfigError) as raised:
+        await rig.runtime.split(ConnectorName("unreadable-files"), Incarnation("i"), config, ())
+    assert set(errors) == set(raised.value.errors) == {"source.schema"}
+    for sentence in (errors["source.schema"][0], raised.value.errors["source.schema"][0]):
+        assert sentence.startswith("No columns can be inferred: ")
+        assert "a.parquet" in sentence
+        assert sentence.endswith("Set source.schema, or try again")
+        assert "\n" not in sentence
 
 
 # -- how large a batch is ---------------------------------------------------------------------------------------------

@@ -106,6 +106,9 @@ async def test_each_wrong_key_is_named(rig: Rig, kafka: Kafka) -> None:
         ({f"{override}auto.offset.reset": "first"}, f"{override}auto.offset.reset", "earliest, latest, none"),
         ({"value.schema": "row BIGINTT"}, "value.schema", "BIGINTT"),
         ({"value.schema": None}, "value.schema", "There is no record whose value is a JSON object"),
+        # Without the key that is wrong there would be columns to infer, or a better reason why not.
+        ({"value.schema": None, f"{override}key.deserializer": "x"}, f"{override}key.deserializer", "cannot be set"),
+        ({"value.schema": None, f"{override}fetch.min.byte": "1"}, f"{override}fetch.min.byte", "has no property"),
         ({"value.converter": "AvroConverter"}, "value.converter", "JsonConverter"),
         ({"columns": "value,size"}, "columns", "list of different columns"),
         ({"columns": "value,offset", "value.schema": "Offset INT"}, "columns", "has a column offset too"),
@@ -286,6 +289,29 @@ async def test_columns_that_no_key_names_are_those_of_the_newest_records(rig: Ri
     assert await rig.runtime.validate(config, ()) == {}
     (task,) = await rig.runtime.split(ConnectorName("enveloped"), Incarnation("i"), config, ())
     assert (task["source.key.schema"], task["source.value.schema"]) == ("id STRING", "row BIGINT")
+
+
+async def test_records_that_may_not_be_read_are_told_by_the_key_of_the_columns(
+    rig: Rig, kafka: Kafka, tmp_path: Path
+) -> None:
+    rules = f"allow User:{USER} create,describe,write topic:unreadable\n"
+    with secured_broker(tmp_path, "SASL_PLAINTEXT", rules=rules) as broker:
+        security = KafkaSecurity(protocol="SASL_PLAINTEXT", mechanism="SCRAM-SHA-512", username=USER, password=PASSWORD)
+        secured = Kafka(f"localhost:{broker.port}", tmp_path, librdkafka_settings(security))
+        secured.create("unreadable", 1)
+        secured.produce_rows("unreadable", 1)
+        config = secured.config("unreadable")
+        del config["value.schema"]
+        config |= {f"consumer.override.{name}": value for name, value in java_settings(security, tmp_path).items()}
+        errors = await rig.runtime.validate(config, ())
+        with pytest.raises(ConfigError) as raised:
+            await rig.runtime.split(ConnectorName("unreadable"), Incarnation("i"), config, ())
+    assert set(errors) == set(raised.value.errors) == {"value.schema"}
+    for sentence in (errors["value.schema"][0], raised.value.errors["value.schema"][0]):
+        assert sentence.startswith("No columns can be inferred: ")
+        assert "Not authorized to access topics: [unreadable]" in sentence
+        assert sentence.endswith("Set value.schema, or try again")
+        assert "\n" not in sentence
 
 
 async def test_tools_see_in_the_group_of_a_connector_what_its_tasks_have_read_also_the_last_of_a_stopped_one(

@@ -13,7 +13,6 @@ happen:
 
 import os
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import ClassVar, Self, cast
@@ -21,6 +20,7 @@ from typing import ClassVar, Self, cast
 import pyarrow as pa
 import pyarrow.orc
 import pyarrow.parquet
+from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StringType, StructField, StructType
@@ -29,6 +29,7 @@ from coterie.config.definition import Definition, Importance, Key, Type, Width, 
 from coterie.nouns.errors import ConfigError, WorldError
 from coterie.spark.columns import ddl_of
 from coterie.spark.end_config import OPTIONS, EndConfig
+from coterie.spark.failures import sentence_of
 from coterie.spark.generations.split import SplitFunction, sql_task
 from coterie.spark.generations.stores import FilePositions, PositionStore
 from coterie.spark.jars import missing
@@ -163,7 +164,8 @@ class FileSource:
 
     @classmethod
     def validate(cls, spark: SparkSession, config: EndConfig) -> dict[str, list[str]]:
-        """What only Spark can tell: the schema, the names of the options, whether it has the jar of Avro."""
+        """What only Spark can tell: the columns, unless they are still to be inferred, the names of the options,
+        whether it has the jar of Avro."""
         found: dict[str, list[str]] = {}
         if all(config.key(name) in config.config for name in ("max.files.per.trigger", "max.bytes.per.trigger")):
             sentence = f"Spark bounds a batch by files or by bytes: remove it, or {config.key('max.files.per.trigger')}"
@@ -171,7 +173,8 @@ class FileSource:
         if config.read(DEFINITION, "format", str) == "avro" and (lacking := missing(spark, "avro")) is not None:
             return found | config.error("format", lacking)
         try:
-            columns_of(spark, config)
+            if not cls.open_keys(config):
+                columns_of(spark, config)
         except ConfigError as error:
             found |= {key: list(sentences) for key, sentences in error.errors.items()}
         format_ = config.read(DEFINITION, "format", str)
@@ -342,8 +345,9 @@ def inferred_columns(spark: SparkSession, config: EndConfig) -> str:
     reader = reader.option("inferSchema", "true").option("mergeSchema", "true")
     try:
         columns = reader.options(**config.under(OPTIONS)).load(sample).schema
-    except PySparkException as error:
-        raise ConfigError({key: [f"No columns can be inferred: {first_sentence(error)}. Set {key}"]}) from error
+    except (PySparkException, Py4JJavaError) as error:
+        sentence = f"No columns can be inferred: {sentence_of(error)}. Set {key}, or try again"
+        raise ConfigError({key: [sentence]}) from error
     kept = [field for field in columns.fields if field.name != "_corrupt_record"]
     if not kept:
         raise ConfigError({key: [f"No columns can be inferred from {sample[0]}: set {key}"]})
@@ -360,8 +364,10 @@ def sampled_files(folder: str) -> list[str]:
         hidden_or_odd = {name for name in names if name.startswith((".", "_"))} | set(names_with_glob_characters(names))
         for name in sorted(set(names) - hidden_or_odd):
             path = os.path.join(parent, name)
-            with suppress(FileNotFoundError):  # Gone meanwhile, or a link to nothing: Spark says so.
+            try:
                 size_bytes += os.stat(path).st_size
+            except FileNotFoundError:  # Gone meanwhile, or a link to nothing.
+                continue
             if found and (size_bytes > SAMPLED_BYTES or len(found) == SAMPLED_FILES):
                 return found
             found.append(path)

@@ -18,6 +18,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar, Self
 
+from py4j.protocol import Py4JJavaError
+from pyspark.errors import PySparkException
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import (
@@ -32,13 +34,14 @@ from pyspark.sql.types import (
 )
 
 from coterie.config.definition import Definition, Importance, Key, Type, Width, as_list, at_least, one_of
-from coterie.nouns.errors import ConfigError, WorldError
+from coterie.nouns.errors import ConfigError, UnreachableError, WorldError
 from coterie.spark import converters
 from coterie.spark.bad_records.hidden import ERROR, ORIGINAL, with_hidden
 from coterie.spark.bad_records.keys import tolerance_of
 from coterie.spark.checkpoint import batch_in_flight
 from coterie.spark.converters import Converter
 from coterie.spark.end_config import EndConfig
+from coterie.spark.failures import sentence_of, throwable_of
 from coterie.spark.generations.split import SplitFunction
 from coterie.spark.generations.stores import PositionStore
 from coterie.spark.jars import missing
@@ -51,6 +54,7 @@ from coterie.spark.sources.kafka_client import (
     Edge,
     KafkaAdmin,
     TopicAbsentError,
+    is_away,
     kafka_admin,
     unknown_properties,
 )
@@ -281,8 +285,9 @@ class KafkaSource:
         if found:
             return found
         try:
-            own = cls.of(config, Share(index=0, count=1, parts=(), function=cls.split_function))
-            _check_names(own, spark)
+            if not cls.open_keys(config):
+                own = cls.of(config, Share(index=0, count=1, parts=(), function=cls.split_function))
+                _check_names(own, spark)
             parts = cls.parts(config)
             if config.find(DEFINITION, "start.offsets", str) is not None:
                 cls.starts(config, parts, is_first=True)
@@ -301,14 +306,21 @@ class KafkaSource:
     def infer(cls, spark: SparkSession, config: EndConfig) -> Mapping[str, str]:
         """The columns of the newest records of some partitions.
 
-        :raises ConfigError: when there is no record that tells.
+        :raises ConfigError: when there is no record that tells, or Spark cannot read records.
         :raises WorldError: when the cluster cannot be reached.
         """
         wanted = cls.open_keys(config)
         if not wanted:
             return {}
         records = _newest_records(spark, config, cls.parts(config))
-        return {key: converters.inferred_columns(config, key.partition(".")[0], records) for key in wanted}
+        try:
+            return {key: converters.inferred_columns(config, key.partition(".")[0], records) for key in wanted}
+        except (PySparkException, Py4JJavaError) as error:
+            if is_away(throwable_of(error)):
+                raise UnreachableError(f"Kafka did not answer: {sentence_of(error)}") from error
+            key = config.key(wanted[0])
+            sentence = f"No columns can be inferred: {sentence_of(error)}. Set {key}, or try again"
+            raise ConfigError({key: [sentence]}) from error
 
     @classmethod
     def parts(cls, config: EndConfig) -> Sequence[str]:
