@@ -75,6 +75,10 @@ class EndConfig:
         """``values`` by name without prefix, under the keys that the user would set."""
         return {self.key(name): value for name, value in values.items()}
 
+    def filled(self, values: Mapping[str, str]) -> "EndConfig":
+        """This end with ``values``, by name without prefix, for the keys that the config leaves out."""
+        return replace(self, config={**self.named(values), **self.config})
+
     def error(self, name: str, sentence: str) -> dict[str, list[str]]:
         """An error of a value that is set, by the user's key: what is wrong with it and what to do."""
         key = self.key(name)

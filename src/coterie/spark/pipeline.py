@@ -13,7 +13,7 @@ from coterie.spark.generations.split import Split, SplitFunction
 from coterie.spark.patience import Patience
 from coterie.spark.plugins import SourceEnd, sink_end, source_end
 from coterie.spark.seams import Share, Sink, Source
-from coterie.spark.validation import common
+from coterie.spark.validation import INFERRED, common
 
 TASK = Definition(
     (
@@ -31,6 +31,12 @@ TASK = Definition(
             documentation="How the rows of the parts are told apart by task.",
             default=SplitFunction.PATH_HASH_V0.value,
             check=one_of([function.value for function in SplitFunction]),
+        ),
+        Key(
+            name=INFERRED,
+            type=Type.STRING,
+            documentation="What the generation has for keys of the source that a config leaves out: a JSON object.",
+            default="{}",
         ),
     )
 )
@@ -95,6 +101,7 @@ def task_configs(connector: str, config: Mapping[str, str], manifest: Manifest) 
             "task.count": str(len(manifest.split.tasks)),
             "task.parts": json.dumps(parts),
             "task.split": manifest.split.function.value,
+            INFERRED: json.dumps(dict(manifest.inferred)),
             GENERATION: str(manifest.generation),
         }
         for index, parts in enumerate(manifest.split.tasks)

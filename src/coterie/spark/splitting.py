@@ -110,7 +110,7 @@ class Splitter:
                 sink=self._sink,
                 starts=partial(source.plugin.starts, source.config),
                 open_keys=frozenset(source.plugin.open_keys(source.config)),
-                infer=partial(source.plugin.infer, self._session().spark, source.config),
+                infer=lambda known: source.plugin.infer(self._session().spark, source.config.filled(known)),
                 is_fixed=source.plugin.has_fixed_split,
                 is_known=is_known,
                 flat=self._flat(checkpointed) if checkpointed and not is_known else None,

@@ -1,5 +1,6 @@
 """What is wrong with a connector's config, by key; and the keys that every connector has."""
 
+import json
 import logging
 import re
 from collections.abc import Mapping, Sequence
@@ -49,6 +50,8 @@ from coterie.spark.sources.kafka import KafkaSource
 logger = logging.getLogger(__name__)
 
 GROUP = "Common"
+INFERRED = "task.inferred"
+"""In a task's config: what its generation has for keys of the source that a config leaves out, as JSON by name."""
 _PREFIXES = ("source", "sink", "transforms", "predicates")
 EXACTLY_ONCE = Key(
     name="exactly.once.support",
@@ -213,26 +216,27 @@ def _with_columns(
     spark: SparkSession, source: SourceEnd, checkpointed: Sequence[Mapping[str, str]]
 ) -> tuple[SourceEnd, dict[str, list[str]]]:
     """The source, with what its tasks would have for the keys that the config leaves out; or why that is not found."""
-    wanted = source.plugin.open_keys(source.config)
-    known: dict[str, str] = {}
-    if checkpointed:
-        before = EndConfig(
-            config=checkpointed[0], prefix=source.config.prefix, is_prefix_optional=source.config.is_prefix_optional
-        )
-        known = {name: value for name in wanted if (value := before.config.get(before.key(name))) is not None}
-    if not wanted or len(known) == len(wanted):
-        inferred: Mapping[str, str] = known
-    else:
-        try:
-            inferred = {**source.plugin.infer(spark, source.config), **known}
-        except ConfigError as error:
-            return source, {key: list(sentences) for key, sentences in error.errors.items()}
-        except (WorldError, PySparkException, Py4JError, OSError) as error:
-            key = source.config.key(wanted[0])
-            return source, {key: [f"No columns can be inferred: {sentence_of(error)}. Set {key}, or try again"]}
-    return replace(
-        source, config=replace(source.config, config={**source.config.named(inferred), **source.config.config})
-    ), {}
+    try:
+        kept = source.config.filled(_kept_columns(source, checkpointed))
+        return replace(source, config=kept.filled(source.plugin.infer(spark, kept))), {}
+    except ConfigError as error:
+        return source, {key: list(sentences) for key, sentences in error.errors.items()}
+    except (WorldError, PySparkException, Py4JError, OSError) as error:
+        key = source.config.key(source.plugin.open_keys(source.config)[0])
+        return source, {key: [f"No columns can be inferred: {sentence_of(error)}. Set {key}, or try again"]}
+
+
+def _kept_columns(source: SourceEnd, checkpointed: Sequence[Mapping[str, str]]) -> Mapping[str, str]:
+    """What the next generation keeps of the columns that were inferred for an earlier one, by the rule of
+    :meth:`coterie.spark.generations.owner.Wanted.inferred`. Columns that a former config stated are not kept.
+
+    :raises ConfigError, WorldError: see :meth:`Source.parts`.
+    """
+    inferred: Mapping[str, str] = json.loads(checkpointed[0].get(INFERRED, "{}")) if checkpointed else {}
+    before = {part for task in checkpointed for part in json.loads(task.get("task.parts", "[]"))}
+    if not inferred or before.isdisjoint(source.plugin.parts(source.config)):
+        return {}
+    return {name: inferred[name] for name in source.plugin.open_keys(source.config) if name in inferred}
 
 
 def _unfit_tolerance(

@@ -1,7 +1,7 @@
 """The worker that has a connector: when it makes a generation, and when it leaves the newest one as it is."""
 
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -55,7 +55,7 @@ def wanted(
         sink=lambda config: {key: value for key, value in config.items() if key in ("sink.path", "sink.format")},
         starts=starts,
         open_keys=open_keys,
-        infer=lambda: dict.fromkeys(open_keys, f"inferred from {config}"),
+        infer=lambda known: dict.fromkeys(open_keys - known.keys(), f"inferred from {config}"),
         is_fixed=fixed,
         is_known=known,
         flat=None,
@@ -79,6 +79,9 @@ def test_what_was_inferred_is_kept_by_later_generations(tmp_path: Path) -> None:
     assert (third.generation.number, third.inferred) == (3, {})
     fourth = owner(tmp_path).settle(wanted(PARTS, open_keys=schema, now="4"))
     assert (fourth.generation.number, fourth.inferred) == (4, {"schema": "inferred from {'now': '4'}"})
+    # Only what is not known is asked for.
+    fifth = owner(tmp_path).settle(wanted(PARTS, open_keys=schema | {"key.schema"}, now="5"))
+    assert fifth.inferred == {**fourth.inferred, "key.schema": "inferred from {'now': '5'}"}
 
 
 @pytest.mark.parametrize("changed", [wanted(PARTS, transforms="u"), wanted(PARTS, sink__option__compression="none")])
@@ -172,6 +175,7 @@ def test_while_a_task_is_failed_no_generation_is_closed_for_parts_or_a_number_of
             keeps_split=True,
         )
 
+    schema = frozenset(["schema"])
     first = owner(tmp_path).settle(wanted(PARTS[:2], known=False))
     assert owner(tmp_path).settle(held(PARTS)) == first
     assert owner(tmp_path).settle(held(PARTS[:1], PARTS[1:2])) == first
@@ -179,6 +183,13 @@ def test_while_a_task_is_failed_no_generation_is_closed_for_parts_or_a_number_of
     # What stands elsewhere by now, or is gone, may be what the task fails of.
     assert owner(tmp_path).settle(held(PARTS[:2], sink__path="/mended")).generation.number == 2
     assert owner(tmp_path).settle(held(PARTS[1:2], sink__path="/mended")).generation.number == 3
+    # Tasks of this generation would have no columns at all.
+    columns = owner(tmp_path).settle(replace(held(PARTS[1:2], sink__path="/mended"), open_keys=schema, infer=inferred))
+    assert (columns.generation.number, columns.inferred) == (4, {"schema": "row BIGINT"})
+
+
+def inferred(known: Mapping[str, str]) -> Mapping[str, str]:
+    return {"schema": "row BIGINT"}
 
 
 def test_a_generation_whose_positions_cannot_be_read_is_not_closed_for_another_sink(tmp_path: Path) -> None:

@@ -291,6 +291,47 @@ async def test_columns_that_no_key_names_are_those_of_the_newest_records(rig: Ri
     assert (task["source.key.schema"], task["source.value.schema"]) == ("id STRING", "row BIGINT")
 
 
+async def test_a_config_is_validated_with_the_columns_that_its_tasks_will_have(
+    rig: Rig, kafka: Kafka, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("coterie.spark.splitting.RELEASE_GRACE_MS", 0)  # No task was ever started.
+    kafka.create("removed", 1)
+    kafka.produce("removed", 0, [b'{"row": 1}'])
+    name, incarnation = ConnectorName("removed"), Incarnation("i")
+    stated = {**kafka.config("removed"), "value.schema": "row BIGINT, name STRING"}
+    open_ = {key: value for key, value in stated.items() if key != "value.schema"}
+    named = {"transforms": "n", "transforms.n.type": "Filter", "transforms.n.condition": "name IS NOT NULL"}
+    tasks = await rig.runtime.split(name, incarnation, stated, ())
+    # What was stated is not kept: no record has this column.
+    assert await rig.runtime.validate(stated | named, tasks) == {}
+    assert set(await rig.runtime.validate(open_ | named, tasks)) == {"transforms.n.condition"}
+    assert await rig.runtime.validate(open_, tasks) == {}
+    tasks = await rig.runtime.split(name, incarnation, open_, tasks)
+    assert [task["value.schema"] for task in tasks] == ["row BIGINT"]
+    # What was inferred is kept though another schema was stated meanwhile.
+    tasks = await rig.runtime.split(name, incarnation, stated, tasks)
+    assert [task["value.schema"] for task in tasks] == ["row BIGINT, name STRING"]
+    kafka.produce("removed", 0, [b'{"row": 2, "name": "x"}'])
+    assert set(await rig.runtime.validate(open_ | named, tasks)) == {"transforms.n.condition"}
+    # Only what is missing is inferred: these values tell nothing.
+    kafka.delete_before("removed", 0, 2)
+    kafka.produce("removed", 0, [b"no JSON"], key=b'{"id": "x"}')
+    keyed = {
+        **open_,
+        "columns": "key,value",
+        "key.converter": "org.apache.kafka.connect.json.JsonConverter",
+        "key.converter.schemas.enable": "false",
+    }
+    assert await rig.runtime.validate(keyed, tasks) == {}
+    tasks = await rig.runtime.split(name, incarnation, keyed, tasks)
+    assert [(task["key.schema"], task["value.schema"]) for task in tasks] == [("id STRING", "row BIGINT")]
+    # Columns of another topic are not kept.
+    kafka.create("other-columns", 1)
+    kafka.produce("other-columns", 0, [b'{"other": 1}'])
+    other = {**open_, "topics": "other-columns", **named, "transforms.n.condition": "other > 0"}
+    assert await rig.runtime.validate(other, tasks) == {}
+
+
 async def test_records_that_may_not_be_read_are_told_by_the_key_of_the_columns(
     rig: Rig, kafka: Kafka, tmp_path: Path
 ) -> None:

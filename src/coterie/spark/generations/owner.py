@@ -51,8 +51,8 @@ class Wanted:
     starts: Starts
     open_keys: frozenset[str]
     """Keys of the source that the config leaves out."""
-    infer: Callable[[], Mapping[str, str]] = field(repr=False)
-    """Finds values for them."""
+    infer: Callable[[Mapping[str, str]], Mapping[str, str]] = field(repr=False)
+    """Finds values for those of them that are not among the given ones."""
     is_fixed: bool
     """Positions of one split mean nothing to another: the split never changes."""
     is_known: bool
@@ -68,7 +68,7 @@ class Wanted:
         known: Mapping[str, str] = {}
         if former is not None and not _parts_of(former.split).isdisjoint(_parts_of(self.split)):
             known = {key: value for key, value in former.inferred.items() if key in self.open_keys}
-        return known if self.open_keys <= known.keys() else {**self.infer(), **known}
+        return known if self.open_keys <= known.keys() else {**self.infer(known), **known}
 
 
 class Owner:
@@ -165,9 +165,9 @@ class Owner:
         return None
 
     def _is_kept(self, manifest: Manifest, wanted: Wanted) -> bool:
-        """Whether a generation goes on that does not fit, since a task is FAILED; that reads what exists, and writes to
-        the same sink."""
-        if not (wanted.keeps_split and _writes_the_same(manifest, wanted)):
+        """Whether a generation goes on that does not fit, since a task is FAILED: one that reads what exists, by known
+        columns, and writes to the same sink."""
+        if not (wanted.keeps_split and _has_columns(manifest, wanted) and _writes_the_same(manifest, wanted)):
             return False
         parts = {part for task in wanted.split.tasks for part in task}
         if any(part not in parts for task in manifest.split.tasks for part in task):
@@ -242,11 +242,11 @@ def newest_stated(connector: Path) -> Plan | Manifest | None:
 def fits(manifest: Manifest, wanted: Wanted) -> bool:
     """Whether the tasks of a generation do what the config asks for: they read the same, by columns that are known, and
     write to the same sink."""
-    return (
-        manifest.split == wanted.split
-        and wanted.open_keys <= manifest.inferred.keys()
-        and _writes_the_same(manifest, wanted)
-    )
+    return manifest.split == wanted.split and _has_columns(manifest, wanted) and _writes_the_same(manifest, wanted)
+
+
+def _has_columns(manifest: Manifest, wanted: Wanted) -> bool:
+    return wanted.open_keys <= manifest.inferred.keys()
 
 
 def _parts_of(split: Split) -> frozenset[str]:
