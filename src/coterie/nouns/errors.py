@@ -36,6 +36,11 @@ class ConfigError(CoterieError):
         self.errors = {key: tuple(sentences) for key, sentences in errors.items()}
         super().__init__("; ".join(f"{key}: {' '.join(all_)}" for key, all_ in sorted(self.errors.items())))
 
+    @property
+    def listed(self) -> dict[str, list[str]]:
+        """A copy of ``errors`` that may be added to: what a check of a config returns."""
+        return {key: list(sentences) for key, sentences in self.errors.items()}
+
 
 class Refusal(CoterieError):
     """A request is refused, and nothing of it was done. A subclass carries the code that its protocol answers with."""

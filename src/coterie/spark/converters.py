@@ -266,5 +266,5 @@ def checked(config: EndConfig, side: str) -> dict[str, list[str]]:
     try:
         Converter.of(config, side).check(config)
     except ConfigError as error:
-        return {key: list(sentences) for key, sentences in error.errors.items()}
+        return error.listed
     return {}

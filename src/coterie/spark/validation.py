@@ -220,7 +220,7 @@ def _with_columns(
         kept = source.config.filled(_kept_columns(source, checkpointed))
         return replace(source, config=kept.filled(source.plugin.infer(spark, kept))), {}
     except ConfigError as error:
-        return source, {key: list(sentences) for key, sentences in error.errors.items()}
+        return source, error.listed
     except (WorldError, PySparkException, Py4JError, OSError) as error:
         key = source.config.key(source.plugin.open_keys(source.config)[0])
         return source, {key: [f"No columns can be inferred: {sentence_of(error)}. Set {key}, or try again"]}
@@ -246,7 +246,7 @@ def _unfit_tolerance(
     try:
         tolerance = bad_records.tolerance_of(config)
     except ConfigError as error:
-        return {key: list(sentences) for key, sentences in error.errors.items()}
+        return error.listed
     if tolerance is None:
         return {}
     key = bad_records.TOLERANCE
@@ -272,7 +272,7 @@ def _unfit_tolerance(
         try:
             found = queue.errors_of(spark, tolerance.letters, config, source.config.worker)
         except ConfigError as error:
-            found = {key: list(sentences) for key, sentences in error.errors.items()}
+            found = error.listed
         if found:
             return found
     if not holds and common().read(config, EXACTLY_ONCE.name, str) == "required":
@@ -365,11 +365,11 @@ def _ends(
     try:
         source = source_end(config, worker)
     except ConfigError as error:
-        found |= {key: list(sentences) for key, sentences in error.errors.items()}
+        found |= error.listed
     try:
         sink = sink_end(config, worker)
     except ConfigError as error:
-        found |= {key: list(sentences) for key, sentences in error.errors.items()}
+        found |= error.listed
     return source, sink, found
 
 
@@ -527,5 +527,5 @@ def _unfit_transforms(
             if to_sink is not None:
                 to_sink.shape(rows)
     except ConfigError as error:
-        return {key: list(sentences) for key, sentences in error.errors.items()}
+        return error.listed
     return {}

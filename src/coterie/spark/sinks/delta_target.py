@@ -165,5 +165,5 @@ def errors_of(config: EndConfig) -> dict[str, list[str]]:
     try:
         DeltaTarget.of(config)
     except ConfigError as error:
-        return {key: list(sentences) for key, sentences in error.errors.items()}
+        return error.listed
     return {}

@@ -115,7 +115,7 @@ class FileSink:
         try:
             folder = _folder(config)
         except ConfigError as error:
-            return found | {key: list(sentences) for key, sentences in error.errors.items()}
+            return found | error.listed
         if sentence := folder.misfit():
             found |= config.error("path", sentence)
         if folder.bad is not None and (sentence := folder.bad_misfit()):

@@ -323,7 +323,7 @@ def errors_of(config: EndConfig) -> dict[str, list[str]]:
     try:
         KafkaTarget.of(config)
     except ConfigError as error:
-        return {key: list(sentences) for key, sentences in error.errors.items()}
+        return error.listed
     return {}
 
 

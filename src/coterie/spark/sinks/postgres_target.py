@@ -308,5 +308,5 @@ def errors_of(config: EndConfig) -> dict[str, list[str]]:
     try:
         PostgresTarget.of(config)
     except ConfigError as error:
-        return {key: list(sentences) for key, sentences in error.errors.items()}
+        return error.listed
     return {}

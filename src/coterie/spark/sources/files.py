@@ -176,7 +176,7 @@ class FileSource:
             if not cls.open_keys(config):
                 columns_of(spark, config)
         except ConfigError as error:
-            found |= {key: list(sentences) for key, sentences in error.errors.items()}
+            found |= error.listed
         format_ = config.read(DEFINITION, "format", str)
         for option in config.under(OPTIONS):
             key = config.key(OPTIONS + option)

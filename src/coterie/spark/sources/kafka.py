@@ -292,7 +292,7 @@ class KafkaSource:
             if config.find(DEFINITION, "start.offsets", str) is not None:
                 cls.starts(config, parts, is_first=True)
         except ConfigError as error:
-            return {key: list(sentences) for key, sentences in error.errors.items()}
+            return error.listed
         except WorldError as error:
             return {config.key(OVERRIDE + SERVERS): [str(error)]}
         return {}

@@ -89,7 +89,7 @@ class PythonSource:
         try:
             cls.of(config, Share(index=0, count=1, parts=(), function=cls.split_function)).schema(spark)
         except ConfigError as error:
-            return {key: list(sentences) for key, sentences in error.errors.items()}
+            return error.listed
         return {}
 
     @classmethod
