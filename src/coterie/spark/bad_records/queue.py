@@ -17,6 +17,7 @@ from coterie.spark.bad_records.keys import (
     PATH,
     REPLICATION,
     TABLE,
+    TOLERANCE,
     TOPIC,
     DeadLetters,
     Dropped,
@@ -33,14 +34,12 @@ from coterie.spark.jars import missing
 from coterie.spark.seams import Batch, Sink, Staged, TaskLineage
 from coterie.spark.sinks.files import FileSink, bad_folder
 from coterie.spark.sinks.kafka import KafkaSink
-from coterie.spark.sinks.kafka_target import CREATION, OVERRIDE
 from coterie.spark.sinks.kafka_target import DEFINITION as KAFKA_KEYS
+from coterie.spark.sinks.kafka_target import OVERRIDE
 
 LEDGER_SUFFIX = "-dead-letters"
 """Follows ``ledger.topic`` in the name of the compacted topic that states the last batch of each task whose bad records
 are in a topic."""
-_USERS = {"topic": TOPIC, CREATION + "replication.factor": REPLICATION}
-"""By the keys that :func:`_topic_end` sets: those of the user."""
 
 
 class DeadLetterQueue:
@@ -111,9 +110,9 @@ def queue_of(letters: DeadLetters, config: Mapping[str, str], worker: Mapping[st
             return None
         case ToFolder(path=path):
             return DeadLetterQueue(PATH, FileSink(folder=bad_folder(path), rotation=None, options={}), file_letters)
-        case ToTopic(has_context=has_context):
-            sink = KafkaSink.of(_topic_end(letters, config, worker))
-            return DeadLetterQueue(TOPIC, sink, lambda bad, task: _records(bad, task, has_context=has_context))
+        case ToTopic() as to:
+            sink = KafkaSink.of(_topic_end(to, config, worker))
+            return DeadLetterQueue(TOPIC, sink, lambda bad, task: _records(bad, to, task))
         case ToTable():
             raise ConfigError(
                 {TABLE: [f"{TABLE} cannot be used: the sink writes to no database; use PostgresSink, or set {PATH}"]}
@@ -136,18 +135,10 @@ def errors_of(
         case ToTopic():
             if (sentence := missing(spark, "kafka")) is not None:
                 return {TOPIC: [sentence]}
-            found = KafkaSink.validate(spark, _topic_end(letters, config, worker))
-            return {_USERS.get(key, key): [_of_user(one) for one in sentences] for key, sentences in found.items()}
+            return KafkaSink.validate(spark, _topic_end(letters, config, worker))
         case ToTable():
             queue_of(letters, config, worker)
             return {}
-
-
-def _of_user(sentence: str) -> str:
-    for key, users in _USERS.items():
-        sentence = sentence.replace(f"configuration {key}:", f"configuration {users}:")
-        sentence = sentence.replace(f"as {key} says", f"as {users} says")
-    return sentence
 
 
 def retire(config: Mapping[str, str], lineages: Sequence[TaskLineage]) -> None:
@@ -161,17 +152,18 @@ def retire(config: Mapping[str, str], lineages: Sequence[TaskLineage]) -> None:
 
 
 def _topic_end(letters: ToTopic, config: Mapping[str, str], worker: Mapping[str, str]) -> EndConfig:
-    """The config of a Kafka sink that creates the topic as Connect does, and has a ledger of its own.
+    """The config of a Kafka sink whose records all are bad ones, and that has a ledger of its own. It names their topic
+    by the keys of the user, and so do its errors.
 
     The connector's sink may be a Kafka sink too: with one ledger both would have one transactional id.
     """
     own = EndConfig(config=config, prefix=SINK, is_prefix_optional=True)
     bytes_ = Format.BYTES.value
     keys = {
-        "topic": letters.topic,
+        TOLERANCE: "all",
+        TOPIC: letters.topic,
+        REPLICATION: str(letters.replication_factor),
         "ledger.topic": own.read(KAFKA_KEYS, "ledger.topic", str) + LEDGER_SUFFIX,
-        CREATION + "partitions": "1",
-        CREATION + "replication.factor": str(letters.replication_factor),
         "key.converter": bytes_,
         "value.converter": bytes_,
         **{OVERRIDE + name: value for name, value in own.under(OVERRIDE).items()},
@@ -179,6 +171,9 @@ def _topic_end(letters: ToTopic, config: Mapping[str, str], worker: Mapping[str,
     return EndConfig(config=keys, prefix=SINK, is_prefix_optional=True, worker=worker)
 
 
-def _records(bad: DataFrame, task: ConnectorTaskId, *, has_context: bool) -> DataFrame:
-    parts = record_parts(F.col, task, has_context=has_context)
+def _records(bad: DataFrame, letters: ToTopic, task: ConnectorTaskId) -> DataFrame:
+    parts = {
+        "topic": F.lit(letters.topic),
+        **record_parts(F.col, task, has_context=letters.has_context),
+    }
     return bad.select(*(column.alias(name) for name, column in parts.items()))
