@@ -8,7 +8,10 @@ import random
 import shutil
 import subprocess
 import sys
+import tempfile
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -16,6 +19,7 @@ from coterie.nouns.errors import WorldError
 from coterie.nouns.jobs import ConnectorTaskId
 from coterie.spark.fence import FencedError
 from coterie.spark.seams import TaskLineage
+from coterie.spark.sinks import file_copies
 from coterie.spark.sinks.file_copies import Copy, SinkFolder
 from tests.spark.generations.stepped import Stage, install
 from tests.spark.sinks.file_killed import POINTS
@@ -167,14 +171,113 @@ def test_bad_records_in_the_folder_of_the_good_ones_replace_none_of_them(tmp_pat
 def test_a_batch_whose_bad_records_cannot_be_moved_is_not_in_place(tmp_path: Path) -> None:
     """The batch must not be committed to the checkpoint. It is moved as soon as the folder can be made again."""
     folder = folder_at(tmp_path / "out", bad=tmp_path / "in" / "bad")
-    copy = staged(folder, "a", bad="b")
-    shutil.rmtree(tmp_path / "in")
-    (tmp_path / "in").write_text("")
-    with pytest.raises(OSError, match=r"at sink\.path=.*/out and bad=.*/in/bad: Not a directory"):
-        copy.put_in_place()
+    unmovable(folder, tmp_path / "in")
     (tmp_path / "in").unlink()
     folder.take_over(LINEAGE)
     assert visible(tmp_path / "in" / "bad") == {"b": 1}
+
+
+def test_bad_records_whose_folder_is_gone_for_good_go_to_another_one_that_is_written_into_the_mark(
+    tmp_path: Path,
+) -> None:
+    """A later config names another folder for later batches only."""
+    folder = folder_at(tmp_path / "out", bad=tmp_path / "in" / "bad")
+    unmovable(folder, tmp_path / "in")
+    later = folder_at(tmp_path / "out", bad=tmp_path / "other")
+    mark = folder.committed(LINEAGE) / "0" / "mark"
+    with pytest.raises(OSError, match=rf"could not be moved to .*/in/bad: Not a directory.* into {mark}"):
+        later.take_over(LINEAGE)
+    mark.write_text(str(tmp_path / "other"))
+    later.take_over(LINEAGE)
+    assert visible(tmp_path / "other") == {"b": 1}
+    assert visible(tmp_path / "out") == {"a": 1}
+
+
+def unmovable(folder: SinkFolder, above_bad: Path) -> None:
+    """A batch that counts, whose bad records cannot be moved: each start says of which keys, and what to do."""
+    copy = staged(folder, "a", bad="b")
+    shutil.rmtree(above_bad)
+    above_bad.write_text("")
+    said = r"counts already at sink\.path=.*/out, .* moved to bad=.*/in/bad: Not a directory\. .* into .*/0/mark"
+    with pytest.raises(OSError, match=said):
+        copy.put_in_place()
+    for _ in range(2):
+        with pytest.raises(OSError, match=said):
+            folder.take_over(LINEAGE)
+
+
+@pytest.fixture
+def elsewhere(tmp_path: Path) -> Iterator[Path]:
+    """A folder to which no file of ``tmp_path`` can be renamed."""
+    shared = other_device(tmp_path)
+    if shared == Path("/proc"):
+        pytest.skip("there is no other device to write to")
+    folder = Path(tempfile.mkdtemp(dir=shared))
+    yield folder
+    shutil.rmtree(folder)
+
+
+@pytest.mark.parametrize("dies_at", [None, "copyfileobj", "sync_folder"])
+def test_bad_records_behind_a_mount_that_came_after_the_decisive_step_are_copied_there_once(
+    tmp_path: Path, elsewhere: Path, monkeypatch: pytest.MonkeyPatch, dies_at: str | None
+) -> None:
+    folder = folder_at(tmp_path / "out", bad=tmp_path / "bad")
+    staged(folder, "a", bad="b")._decide()
+    (folder.committed(LINEAGE) / "0" / "mark").write_text(str(elsewhere))
+    name = folder.copy(LINEAGE, 0).bad.name(0, ".json")
+    (elsewhere / f".{name}.of-one-that-was-killed").write_text("ha")
+    if dies_at is not None:
+        with monkeypatch.context() as patch:
+            patch.setattr(shutil if dies_at == "copyfileobj" else file_copies, dies_at, dies)
+            with pytest.raises(OSError, match=r"bad records could not be moved to .*Input/output error"):
+                folder.take_over(LINEAGE)
+        assert (folder.committed(LINEAGE) / "0" / "bad" / name).exists()
+    folder.take_over(LINEAGE)
+    assert (os.listdir(elsewhere), (elsewhere / name).read_text()) == ([name], "b")
+    assert os.listdir(folder.committed(LINEAGE) / "0") == ["mark"]
+
+
+def dies(*_: object) -> None:
+    raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+
+def test_an_owner_that_stands_still_in_such_a_copy_does_not_bring_back_a_file_that_a_user_has_removed(
+    tmp_path: Path, elsewhere: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = folder_at(tmp_path / "out", bad=tmp_path / "bad")
+    staged(folder, "a", bad="b")._decide()
+    (folder.committed(LINEAGE) / "0" / "mark").write_text(str(elsewhere))
+    copyfileobj, others = shutil.copyfileobj, list[str]()
+
+    def stands_still(source: Any, there: Any) -> None:
+        copyfileobj(source, there)
+        if not others:
+            others.append("the next owner")
+            folder_at(tmp_path / "out", bad=tmp_path / "bad").take_over(LINEAGE)
+            (moved,) = elsewhere.iterdir()
+            moved.unlink()
+
+    monkeypatch.setattr(shutil, "copyfileobj", stands_still)
+    folder.move_out(folder.committed(LINEAGE) / "0")
+    assert others
+    assert os.listdir(elsewhere) == []
+
+
+def test_a_folder_of_bad_records_behind_another_mount_of_the_same_device_is_refused_at_the_start(
+    tmp_path: Path,
+) -> None:
+    """A rename fails there, though the device is the same. A batch that counts already is moved all the same."""
+    alone = ["unshare", "--map-root-user", "--mount"]
+    if shutil.which("unshare") is None or subprocess.run([*alone, "true"], check=False, capture_output=True).returncode:
+        pytest.skip("this machine lets nobody mount a folder")
+    command = [*alone, sys.executable, "-m", "tests.spark.sinks.file_mounts", str(tmp_path)]
+    start = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert start.returncode == 0, start.stderr
+    said, good = json.loads(start.stdout)
+    assert said.startswith(f"bad={tmp_path}/bad cannot be used: no file can be renamed from {tmp_path}/.out.coterie/")
+    assert good == {"a": 1}
+    assert visible(tmp_path / "volume") == {"b": 1}
+    assert len(os.listdir(tmp_path / "volume")) == 1
 
 
 def test_a_folder_of_bad_records_on_another_device_is_refused(tmp_path: Path) -> None:

@@ -26,6 +26,10 @@ Where bad records go to a folder too, their files are in ``bad/`` of the same co
 the same decisive step: so one evaluation of the batch fixes which records are good and which are bad. The mark states
 the folder, so that an owner with another config moves them to where the copy was written for.
 
+A move is a rename. So each start tries one, to refuse folders behind mounts that no file can be renamed to. After the
+decisive step it is too late to refuse: where a mount came later, the file is copied to a hidden name beside its final
+one, and renamed there.
+
 A checkpoint from before generations has put each batch, as a folder, at ``PATH/<connector>/<task>-<lineage>/<batch>/``.
 Its last batch goes the same way, since a copy may stand there already.
 """
@@ -43,7 +47,7 @@ from pathlib import Path
 from coterie.nouns.errors import WorldError
 from coterie.spark.checkpoint import safe_name
 from coterie.spark.fence import FencedError
-from coterie.spark.generations.durable import RETIRED_PREFIX, put_first, remove, retire
+from coterie.spark.generations.durable import RETIRED_PREFIX, put_first, remove, retire, sync_folder
 from coterie.spark.seams import TaskLineage
 
 MARK = "mark"
@@ -107,7 +111,7 @@ class SinkFolder:
         staged = [self.staged]
         if is_former := self.former(lineage).is_dir():
             staged.append(self.path / FORMER_STAGED)
-        self.prepare(is_former=is_former)
+        self._make()
         for folder in staged:
             for left in folder.glob(f"{_key(lineage)}-*"):
                 with suppress(FileNotFoundError):
@@ -118,8 +122,13 @@ class SinkFolder:
             with suppress(OSError):
                 (self.path / FORMER_STAGED).rmdir()
         # A batch is staged once the one before it is committed to the checkpoint, and that comes after its last file.
+        # First of all: what counts already is not held up by a folder that is fit for no further batch.
         if (last := _last(self.committed(lineage))) is not None:
             self.move_out(last)
+        self.prepare(is_former=is_former)
+        for readers in (self.bad,) if is_former else (self, self.bad):
+            if readers is not None:
+                self._try_a_rename(f".{_key(lineage)}-probe", readers)
 
     def prepare(self, *, is_former: bool = False) -> None:
         """Make both folders, and see whether they go together.
@@ -129,13 +138,7 @@ class SinkFolder:
         :raises OSError: when one cannot be made.
         :raises WorldError: when files cannot be renamed from one to the other, or the folder holds other files.
         """
-        try:
-            self.path.mkdir(parents=True, exist_ok=True)
-            self.staged.mkdir(parents=True, exist_ok=True)
-            (self.work / COMMITTED).mkdir(exist_ok=True)
-        except OSError as error:
-            # Not a refusal: the next start may find the folder in order.
-            raise OSError(error.errno, f"Nothing can be written to {self.key}={self.path}: {error.strerror}") from None
+        self._make()
         if self.bad is not None:
             if sentence := self.bad_misfit():
                 raise WorldError(f"{self.bad.key}={sentence}")
@@ -148,6 +151,34 @@ class SinkFolder:
             stated = {"format": self.layout.format, "partition_columns": self.layout.partition_columns}
             if not put_first(self.work / LAYOUT, json.dumps(stated)) and (sentence := self.misfit()):
                 raise WorldError(f"{self.key}={sentence}")
+
+    def _make(self) -> None:
+        try:
+            self.path.mkdir(parents=True, exist_ok=True)
+            self.staged.mkdir(parents=True, exist_ok=True)
+            (self.work / COMMITTED).mkdir(exist_ok=True)
+        except OSError as error:
+            # Not a refusal: the next start may find the folder in order.
+            raise OSError(error.errno, f"Nothing can be written to {self.key}={self.path}: {error.strerror}") from None
+
+    def _try_a_rename(self, name: str, folder: "SinkFolder") -> None:
+        """Rename an empty file from where copies are staged to ``folder``, and remove it."""
+        probe = self.staged / name
+        try:
+            probe.touch()
+            os.rename(probe, folder.path / name)
+            (folder.path / name).unlink()
+        except FileNotFoundError:
+            pass  # Another owner of the task has renamed or removed it.
+        except OSError as error:
+            probe.unlink(missing_ok=True)
+            if error.errno != errno.EXDEV:
+                sentence = f"Nothing can be written to {folder.key}={folder.path}: {error.strerror}"
+                raise OSError(error.errno, sentence) from None
+            raise WorldError(
+                f"{folder.key}={folder.path} cannot be used: no file can be renamed from {self.staged} to it, as "
+                f"between two mounts. Name a folder on the mount that {self.work} is on"
+            ) from None
 
     def misfit(self) -> str | None:
         """Why the folder, as far as it is there, cannot be used as it is asked for: a sentence, or None."""
@@ -205,9 +236,13 @@ class SinkFolder:
     def move_out(self, committed: Path) -> None:
         """Move the files of a committed copy to where readers look, until only the mark is left.
 
-        :raises OSError: when a file cannot be moved.
+        :raises OSError: when a file cannot be moved; names the key of the folder, and what to do.
         """
-        _move(committed / OUT, self.path)
+        try:
+            _move(committed / OUT, self.path)
+        except OSError as error:
+            sentence = f"A batch could not be put in place at {self.key}={self.path}: {error.strerror or error}"
+            raise OSError(error.errno, sentence) from error
         if not (committed / BAD).is_dir():
             return
         try:
@@ -219,7 +254,16 @@ class SinkFolder:
                 f"{committed} holds files of bad records, and its file {MARK} does not say where they belong, as "
                 f"after a crash of the machine: write the folder's absolute path into {MARK}"
             )
-        _move(committed / BAD, to)
+        try:
+            _move(committed / BAD, to)
+        except OSError as error:
+            key = "" if self.bad is None or self.bad.path != to else f"{self.bad.key}="
+            raise OSError(
+                error.errno,
+                f"A batch counts already at {self.key}={self.path}, and its bad records could not be moved to "
+                f"{key}{to}: {error.strerror or error}. Let them be written there, or write the absolute path of "
+                f"another folder into {committed / MARK}",
+            ) from error
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -280,11 +324,9 @@ class Copy:
         except OSError as error:
             if error.errno == errno.ENOTDIR or not self.is_whole:
                 raise FencedError from error
-            raise self._failed(error) from error
-        try:
-            self._show()
-        except OSError as error:
-            raise self._failed(error) from error
+            sentence = f"A batch could not be put in place at {self.folder.key}={self.folder.path}: {error.strerror}"
+            raise OSError(error.errno, sentence) from error
+        self._show()
 
     def drop(self) -> None:
         """Remove what is left of the staged copy."""
@@ -305,11 +347,6 @@ class Copy:
 
     def _show(self) -> None:
         self.folder.move_out(self._committed)
-
-    def _failed(self, error: OSError) -> OSError:
-        named = [f"{folder.key}={folder.path}" for folder in (self.folder, self.folder.bad) if folder is not None]
-        sentence = f"A batch could not be put in place at {' and '.join(named)}: {error.strerror}"
-        return OSError(error.errno, sentence)
 
     def _prepare(self) -> None:
         self.folder.prepare()
@@ -385,10 +422,39 @@ def _move(files_of: Path, to: Path) -> None:
             # Another owner has moved it, and the lineage may be retired since; or a folder was removed just now:
             # the next look makes it again.
             with suppress(FileNotFoundError, NotADirectoryError):
-                os.rename(file, there)
+                try:
+                    os.rename(file, there)
+                except OSError as error:
+                    if error.errno != errno.EXDEV:
+                        raise
+                    _copy(file, there)
     for folder, _, _ in os.walk(files_of, topdown=False):
         with suppress(OSError):  # Another owner removes it too.
             os.rmdir(folder)
+
+
+def _copy(file: Path, there: Path) -> None:
+    """Move a file to another mount. Repeatable: another owner may copy the same file at the same time.
+
+    The hidden copy is begun before the file is opened, and whoever has removed the file removes all hidden copies. So
+    an owner that stood still in between has nothing left to rename.
+    """
+    # Not under its suffix: readers that take hidden files too look for that.
+    hidden = f".{there.name}."
+    aside = there.with_name(hidden + uuid.uuid4().hex)
+    try:
+        with aside.open("xb") as copy, file.open("rb") as source:
+            shutil.copyfileobj(source, copy)
+            copy.flush()
+            os.fsync(copy.fileno())
+        os.rename(aside, there)
+    finally:
+        aside.unlink(missing_ok=True)
+    sync_folder(there.parent)
+    file.unlink(missing_ok=True)
+    for left in there.parent.iterdir():
+        if left.name.startswith(hidden):
+            left.unlink(missing_ok=True)
 
 
 def _device(path: Path) -> int:
