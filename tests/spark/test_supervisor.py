@@ -7,13 +7,14 @@ from pathlib import Path
 import pytest
 
 from coterie.herder.seams import TaskProgressed
-from coterie.nouns.errors import UnreachableError
+from coterie.nouns.errors import UnreachableError, WorldError
 from coterie.nouns.jobs import ConnectorTaskId
+from coterie.spark import supervisor
 from coterie.spark.checkpoint import take_over
 from coterie.spark.seams import TaskLineage
 from coterie.spark.sinks.file_copies import Copy
 from coterie.spark.sinks.files import FileSink
-from coterie.spark.supervisor import RESTARTS_OF_CONNECTOR, STARTS_AT_ONCE
+from coterie.spark.supervisor import RESTARTS_AT_ONCE, RESTARTS_OF_CONNECTOR, STARTS_AT_ONCE
 from tests.spark.conftest import Rig, rows_of, write_file
 
 pytestmark = [pytest.mark.spark, pytest.mark.asyncio(loop_scope="session"), pytest.mark.timeout(180)]
@@ -87,3 +88,42 @@ async def test_tasks_that_wait_for_a_server_hold_up_no_start_of_another_connecto
             await asyncio.wait_for(rig.runtime.stop(task, grace_ms=0), 60)
     finally:
         go_on.set()
+
+
+@pytest.mark.parametrize("error", [WorldError, UnreachableError])
+async def test_a_restart_that_the_herder_asks_for_is_not_held_up_by_tasks_that_wait_for_a_server(
+    rig: Rig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: type[WorldError]
+) -> None:
+    """Neither that of a task whose server is back, nor one that has to do with no server."""
+    failed: list[ConnectorTaskId] = []
+    waiting: list[ConnectorTaskId] = []
+    go_on = threading.Event()
+    take_over_folder = FileSink.take_over
+    name = f"restarted-after-{error.__name__}"
+
+    def take_over(sink: FileSink, lineage: TaskLineage, start: int) -> None:
+        if lineage.task in failed:
+            if lineage.task.connector == name:
+                take_over_folder(sink, lineage, start)
+                return
+            waiting.append(lineage.task)
+            assert go_on.wait(120)
+        failed.append(lineage.task)
+        raise (error if lineage.task.connector == name else UnreachableError)("it fails once, or is away")
+
+    monkeypatch.setattr(FileSink, "take_over", take_over)
+    monkeypatch.setattr(supervisor, "RESTARTS_OF_CONNECTOR", RESTARTS_AT_ONCE)
+    away = rig.config(tmp_path / "away", tasks__max=str(RESTARTS_AT_ONCE), errors__retry__timeout="-1")
+    tasks = [(await rig.start(away, f"away-{name}", index)).task for index in range(RESTARTS_AT_ONCE)]
+    try:
+        await rig.wait_until(lambda: len(waiting) == RESTARTS_AT_ONCE)
+        write_file(tmp_path / "back" / "in", "a.csv", [(7, 1.0, 1)])
+        back = await rig.start(rig.config(tmp_path / "back"), name)
+        assert (await rig.end_of(back.task)).is_held
+        await asyncio.wait_for(rig.runtime.restart(back.task), 30)
+        await rig.wait_until(lambda: rows_of(tmp_path / "back" / "out") == [7])
+        assert len(waiting) == RESTARTS_AT_ONCE, "they wait all the while"
+    finally:
+        go_on.set()
+    for task in [*tasks, back.task]:
+        await asyncio.wait_for(rig.runtime.stop(task, grace_ms=0), 60)

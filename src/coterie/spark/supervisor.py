@@ -58,7 +58,8 @@ T = TypeVar("T")
 STARTS_AT_ONCE = 4
 """How many queries are started at the same time; more only take turns on the same two or four cores."""
 RESTARTS_AT_ONCE = 16
-"""How many queries are started again at the same time; each may wait a minute for a server that is away."""
+"""How many queries whose server was away are started again at the same time, as many for the herder as by ourselves;
+each may wait a minute for its server."""
 RESTARTS_OF_CONNECTOR = 4
 """How many of them may be of one connector when its tasks wait for a server: the others leave threads to those whose
 server is back."""
@@ -152,10 +153,12 @@ class Supervisor:
         self._runs: list[QueryRun] = []
         """All runs that have not ended. A task has at most one run with a query."""
         self._watcher: threading.Thread | None = None
-        # Pools of their own: a start that blocks in a plug-in must delay neither a stop nor the report of a failure,
-        # and no start waits for a restart whose server is away.
+        # Pools of their own: a start that blocks in a plug-in must delay neither a stop nor the report of a failure.
+        # No start waits for a restart whose server is away, and no restart that the herder asks for waits for one that
+        # is made by ourselves, as errors.retry.* say.
         self._starts = ThreadPoolExecutor(STARTS_AT_ONCE, thread_name_prefix="coterie-start")
         self._restarts = ThreadPoolExecutor(RESTARTS_AT_ONCE, thread_name_prefix="coterie-restart")
+        self._retries = ThreadPoolExecutor(RESTARTS_AT_ONCE, thread_name_prefix="coterie-retry")
         self._stops = ThreadPoolExecutor(STOPS_AT_ONCE, thread_name_prefix="coterie-stop")
         self._reports = ThreadPoolExecutor(REPORTS_AT_ONCE, thread_name_prefix="coterie-report")
 
@@ -180,7 +183,8 @@ class Supervisor:
                 raise WorldError(f"Task {task} holds no checkpoint here to be restarted on")
             run, restarting = current[0], QueryRestarting(query=dead.query)
             run.state = restarting
-        await on_thread(self._restarts, lambda: self._restart(run, restarting))
+        pool = self._restarts if dead.query.is_server_away else self._starts
+        await on_thread(pool, lambda: self._restart(run, restarting))
 
     async def stop(self, task: ConnectorTaskId, *, grace_ms: int) -> None:
         """See :meth:`coterie.herder.seams.TaskRuntime.stop`."""
@@ -233,12 +237,12 @@ class Supervisor:
         # The watcher uses the pools, so it ends first.
         if self._watcher is not None:
             self._watcher.join()
-        for pool in (self._starts, self._restarts):
+        for pool in (self._starts, self._restarts, self._retries):
             pool.shutdown(wait=False, cancel_futures=True)
 
     def join(self) -> None:
         """Wait for the threads; the session was closed, so that none of them waits for a query."""
-        for pool in (self._starts, self._restarts, self._stops, self._reports):
+        for pool in (self._starts, self._restarts, self._retries, self._stops, self._reports):
             pool.shutdown(cancel_futures=True)
 
     # -- starts and stops, on threads ---------------------------------------------------------------------------------
@@ -395,7 +399,7 @@ class Supervisor:
             restarting = QueryRestarting(query=query)
             is_due = time.monotonic() >= state.restarts_at and self._may_restart(run.task.connector)
             if is_due and self._move(run, state, restarting):
-                self._restarts.submit(self._restart, run, restarting)
+                self._retries.submit(self._restart, run, restarting)
             return
         if (overdue := query.overdue()) is not None:
             # The herder then stops the task without grace, which ends what the batch runs in Spark.
