@@ -68,6 +68,13 @@ def test_the_first_generation_is_made_once(tmp_path: Path) -> None:
     assert owner(tmp_path / "c").settle(wanted(PARTS)) == first
 
 
+def test_a_folder_of_before_is_hidden_from_other_users_of_the_machine_at_the_next_start(tmp_path: Path) -> None:
+    owner(tmp_path / "c").settle(wanted(PARTS, known=False))
+    (tmp_path / "c").chmod(0o2755)
+    owner(tmp_path / "c").settle(wanted(PARTS))
+    assert (tmp_path / "c").stat().st_mode & 0o7777 == 0o2750
+
+
 def test_what_was_inferred_is_kept_by_later_generations(tmp_path: Path) -> None:
     schema = frozenset(["schema"])
     first = owner(tmp_path).settle(wanted(PARTS, known=False, open_keys=schema, now="1"))

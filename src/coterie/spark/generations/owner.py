@@ -1,6 +1,7 @@
 """What the worker that has a connector does about its generations: the newest one is made to fit the config."""
 
 import logging
+import stat
 import time
 import uuid
 from collections.abc import Callable, Mapping, Sequence
@@ -88,6 +89,7 @@ class Owner:
         :raises OvertakenError: when another worker has made a generation that does not fit.
         :raises WorldError: when no generation stands though there was one, or no other can be made.
         """
+        _hide_from_others(self._connector)
         first = standing(self._connector)
         while True:
             number = standing(self._connector)
@@ -247,6 +249,18 @@ def fits(manifest: Manifest, wanted: Wanted) -> bool:
 
 def _has_columns(manifest: Manifest, wanted: Wanted) -> bool:
     return wanted.open_keys <= manifest.inferred.keys()
+
+
+def _hide_from_others(connector: Path) -> None:
+    """Take the rights of other users from a folder of before it was made without: its manifests may hold passwords."""
+    try:
+        mode = stat.S_IMODE(connector.stat().st_mode)
+        if mode & stat.S_IRWXO:
+            connector.chmod(mode & ~stat.S_IRWXO)
+    except FileNotFoundError:
+        pass
+    except OSError as error:
+        log.warning("%s may hold passwords, and other users' rights cannot be taken from it: %s", connector, error)
 
 
 def _parts_of(split: Split) -> frozenset[str]:
