@@ -73,6 +73,9 @@ def in_flight(former: Mapping[str, str], newest: Mapping[str, str], parts: tuple
         (TO_KAFKA, {"sink.producer.override.linger.ms": "5"}),
         (TO_KAFKA, {"sink.ledger.topic": "coterie-ledger"}),
         (TO_KAFKA, TOPIC),
+        (TO_FILES | TOPIC, {"ledger.topic": "coterie-ledger"}),
+        (TO_FILES | TOPIC, {"producer.override.sasl.jaas.config": "new"}),
+        (TO_FILES | FOLDER, {"ledger.topic": "other-ledger"}),
     ],
 )
 def test_what_neither_names_the_place_nor_the_meaning_of_rows_keeps_the_generation(
@@ -97,6 +100,8 @@ def test_what_neither_names_the_place_nor_the_meaning_of_rows_keeps_the_generati
         (TO_KAFKA, {"sink.ledger.topic": "other-ledger"}),
         (TO_KAFKA, FOLDER),
         (TO_FILES, TOPIC),
+        (TO_FILES | TOPIC, {"ledger.topic": "other-ledger"}),
+        (TO_FILES | TOPIC, {"errors.deadletterqueue.topic.name": "worse"}),
     ],
 )
 def test_another_place_or_meaning_of_rows_makes_another_generation(
@@ -161,3 +166,36 @@ def test_bad_records_go_where_those_of_the_batch_can_stand_already() -> None:
     held = {**TO_POSTGRES, "errors.tolerance": "all", "errors.deadletterqueue.table": "bad"}
     moved = in_flight(held, {**held, "errors.deadletterqueue.table": "worse", "table.name.format": "orders_2"})
     assert moved["errors.deadletterqueue.table"] == "worse", "the transaction of the batch holds both"
+
+
+def letters_of(made: Mapping[str, str]) -> dict[str, str]:
+    """Where the bad records of a batch go whose sink holds none, and how."""
+    return {key: value for key, value in made.items() if key.startswith(("errors.dead", "ledger.", "producer."))}
+
+
+PASSWORD = "producer.override.sasl.jaas.config"
+TO_TOPIC = TO_FILES | TOPIC | {"ledger.topic": "ledger", PASSWORD: "old"}
+
+
+def test_the_ledger_tells_which_bad_records_of_the_batch_stand_in_the_topic() -> None:
+    """With another ledger, bad records that stand in the topic would be written there once more."""
+    made = in_flight(TO_TOPIC, changed(TO_TOPIC, ledger__topic="other"))
+    assert made["ledger.topic"] == "ledger"
+    del (without := dict(TO_TOPIC))["ledger.topic"]
+    assert in_flight(TO_TOPIC, without)["ledger.topic"] == "ledger"
+    assert in_flight(without, TO_TOPIC)["ledger.topic"] == "coterie-ledger"
+    to_kafka = TO_KAFKA | TOPIC | {"sink.ledger.topic": "other"}
+    assert letters_of(in_flight(TO_TOPIC, to_kafka)) == {
+        "errors.deadletterqueue.topic.name": "bad",
+        "ledger.topic": "ledger",
+    }
+    assert in_flight(to_kafka, TO_TOPIC)["sink.ledger.topic"] == "other", "the sink holds both, in its own ledger"
+
+
+def test_a_new_password_of_the_cluster_of_bad_records_is_used_and_one_of_another_cluster_is_not() -> None:
+    for other in ({}, {"errors.deadletterqueue.topic.name": "worse"}, {"ledger.topic": "other"}):
+        made = in_flight(TO_TOPIC, {**TO_TOPIC, PASSWORD: "new", **other})
+        assert letters_of(made) == letters_of(TO_TOPIC | {PASSWORD: "new"})
+    elsewhere = {"producer.override.bootstrap.servers": "there:9092", "ledger.topic": "other", PASSWORD: "new"}
+    for newest in (TO_TOPIC | elsewhere, TO_FILES, TO_FILES | FOLDER):
+        assert letters_of(in_flight(TO_TOPIC, newest)) == letters_of(TO_TOPIC)

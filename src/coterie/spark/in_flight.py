@@ -10,10 +10,12 @@ from dataclasses import dataclass
 from typing import Generic, TypeVar
 
 from coterie.config.definition import Definition
-from coterie.spark.bad_records.keys import QUEUE, TOLERANCE, DeadLetters, Dropped, ToTable, place_of, tolerance_of
+from coterie.spark.bad_records.keys import QUEUE, TOLERANCE, DeadLetters, Dropped, ToTable, ToTopic, tolerance_of
+from coterie.spark.bad_records.queue import LEDGER, place_of, topic_keys
 from coterie.spark.end_config import SINK, SOURCE
 from coterie.spark.generations.manifest import Manifest
 from coterie.spark.plugins import SinkEnd, SourceEnd, sink_end, source_end, written_to
+from coterie.spark.sinks.kafka_target import OVERRIDE, SERVERS
 
 _CLASSES = frozenset(("connector.class", "source.class", "sink.class"))
 
@@ -31,10 +33,19 @@ def config_in_flight(
     sink = _Ends(newest=sink_end(newest, worker), former=sink_end(former.config, worker), prefix=SINK)
     is_read_there = parts.issuperset(part for task in former.split.tasks for part in task)
     is_written_there = written_to(newest, worker) == written_to(former.config, worker)
-    letters = newest if _may_take_newest_letters(newest, former.config, sink) else former.config
-    return {
+    has_newest_letters = _may_take_newest_letters(newest, former.config, sink)
+    letters = newest if has_newest_letters else former.config
+    made = {
         **{key: value for key, value in newest.items() if not (source.owns(key) or sink.owns(key) or _is_letters(key))},
         **{key: value for key, value in letters.items() if _is_letters(key)},
+    }
+    to = _letters(letters)
+    if isinstance(to, ToTopic) and not isinstance(to, sink.former.plugin.holds):
+        # The queue has these keys from the whole config, whatever the sink is.
+        made = {key: value for key, value in made.items() if key != LEDGER and not key.startswith(OVERRIDE)}
+        made |= topic_keys(newest) if has_newest_letters else _former_topic_keys(newest, former.config)
+    return {
+        **made,
         **source.keys(is_same_place=is_read_there),
         **sink.keys(is_same_place=is_written_there),
         "connector.class": source.former.plugin.__name__,
@@ -114,7 +125,14 @@ def _may_take_newest_letters(newest: Mapping[str, str], former: Mapping[str, str
         return sink.is_same_plugin or not isinstance(wanted, ToTable)
     # What the sink holds is where the good rows are, or not at all.
     are_held = all(isinstance(one, sink.former.plugin.holds) for one in (there, wanted))
-    return sink.is_same_plugin and (are_held or place_of(there) == place_of(wanted))
+    return sink.is_same_plugin and (are_held or place_of(there, former) == place_of(wanted, newest))
+
+
+def _former_topic_keys(newest: Mapping[str, str], former: Mapping[str, str]) -> dict[str, str]:
+    """How the queue writes to the former topic: with a newer password, unless that is for another cluster or place."""
+    before, now = topic_keys(former), topic_keys(newest)
+    is_same_cluster = before.get(OVERRIDE + SERVERS) == now.get(OVERRIDE + SERVERS)
+    return {**now, LEDGER: before[LEDGER]} if is_same_cluster and isinstance(_letters(newest), ToTopic) else before
 
 
 def _letters(config: Mapping[str, str]) -> DeadLetters:

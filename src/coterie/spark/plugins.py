@@ -8,7 +8,8 @@ from importlib.metadata import entry_points
 
 from coterie.config.definition import Definition, Importance, Key, Type, Width, one_of
 from coterie.nouns.errors import ConfigError
-from coterie.spark.bad_records.keys import place_of, tolerance_of
+from coterie.spark.bad_records.keys import tolerance_of
+from coterie.spark.bad_records.queue import place_of
 from coterie.spark.end_config import SINK, SOURCE, EndConfig
 from coterie.spark.paths import SINK_GROUP, SOURCE_GROUP
 from coterie.spark.seams import Sink, Source
@@ -183,7 +184,7 @@ def written_to(config: Mapping[str, str], worker: Mapping[str, str]) -> Mapping[
     return {
         "class": sink.plugin.__name__,
         **sink.config.stated(sink.plugin.definition(sink.config), sink.plugin.identity),
-        **({} if tolerance is None or is_held else place_of(tolerance.letters)),
+        **({} if tolerance is None or is_held else place_of(tolerance.letters, config)),
     }
 
 

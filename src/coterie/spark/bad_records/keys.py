@@ -222,19 +222,6 @@ def tolerance_of(config: Mapping[str, str]) -> Tolerance | None:
     )
 
 
-def place_of(letters: DeadLetters) -> dict[str, str]:
-    """The key that names the place of bad records, and the place; empty where they are written nowhere."""
-    match letters:
-        case Dropped():
-            return {}
-        case ToTopic(topic=topic):
-            return {TOPIC: topic}
-        case ToFolder(path=path):
-            return {PATH: str(path)}
-        case ToTable(schema=schema, table=table):
-            return {TABLE: table if schema is None else f"{schema}.{table}"}
-
-
 def _letters(config: Mapping[str, str]) -> DeadLetters:
     topic, path, table = (DEFINITION.read(config, key, str) for key in (TOPIC, PATH, TABLE))
     named = [key for key, value in ((TOPIC, topic), (PATH, path), (TABLE, table)) if value]

@@ -40,6 +40,7 @@ from coterie.spark.sinks.kafka_target import OVERRIDE
 LEDGER_SUFFIX = "-dead-letters"
 """Follows ``ledger.topic`` in the name of the compacted topic that states the last batch of each task whose bad records
 are in a topic."""
+LEDGER = "ledger.topic"
 
 
 class DeadLetterQueue:
@@ -119,6 +120,34 @@ def queue_of(letters: DeadLetters, config: Mapping[str, str], worker: Mapping[st
             )
 
 
+def place_of(letters: DeadLetters, config: Mapping[str, str]) -> dict[str, str]:
+    """The keys that name the place where the queue writes bad records, and knows what it has written; with what they
+    say. Empty where bad records are written nowhere.
+
+    :raises ConfigError: when a value is not valid; names its key.
+    """
+    match letters:
+        case Dropped():
+            return {}
+        case ToTopic(topic=topic):
+            return {TOPIC: topic, LEDGER: topic_keys(config)[LEDGER]}
+        case ToFolder(path=path):
+            return {PATH: str(path)}
+        case ToTable(schema=schema, table=table):
+            return {TABLE: table if schema is None else f"{schema}.{table}"}
+
+
+def topic_keys(config: Mapping[str, str]) -> dict[str, str]:
+    """What a connector's config says, beside ``errors.*``, of how the queue writes to a topic: ``ledger.topic`` and
+    ``producer.override.*``.
+
+    :raises ConfigError: when a value is not valid; names its key.
+    """
+    own = EndConfig(config=config, prefix=SINK, is_prefix_optional=True)
+    overrides = {OVERRIDE + name: value for name, value in own.under(OVERRIDE).items()}
+    return {LEDGER: own.read(KAFKA_KEYS, LEDGER, str), **overrides}
+
+
 def errors_of(
     spark: SparkSession, letters: DeadLetters, config: Mapping[str, str], worker: Mapping[str, str]
 ) -> dict[str, list[str]]:
@@ -157,16 +186,16 @@ def _topic_end(letters: ToTopic, config: Mapping[str, str], worker: Mapping[str,
 
     The connector's sink may be a Kafka sink too: with one ledger both would have one transactional id.
     """
-    own = EndConfig(config=config, prefix=SINK, is_prefix_optional=True)
     bytes_ = Format.BYTES.value
+    users = topic_keys(config)
     keys = {
+        **users,
         TOLERANCE: "all",
         TOPIC: letters.topic,
         REPLICATION: str(letters.replication_factor),
-        "ledger.topic": own.read(KAFKA_KEYS, "ledger.topic", str) + LEDGER_SUFFIX,
+        LEDGER: users[LEDGER] + LEDGER_SUFFIX,
         "key.converter": bytes_,
         "value.converter": bytes_,
-        **{OVERRIDE + name: value for name, value in own.under(OVERRIDE).items()},
     }
     return EndConfig(config=keys, prefix=SINK, is_prefix_optional=True, worker=worker)
 
