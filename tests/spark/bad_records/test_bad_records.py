@@ -358,6 +358,25 @@ async def left_out(rig: Rig, task: ConnectorTaskId) -> int:
             return event.bad_records
 
 
+async def test_bad_records_between_topics_are_counted_and_logged_without_transactions_too(
+    rig: Rig, kafka: Kafka, caplog: pytest.LogCaptureFixture
+) -> None:
+    kafka.create("weakly", 1)
+    kafka.create("weakly-good", 1)
+    kafka.produce("weakly", 0, [b'{"row": 1}', *BAD, b'{"row": 2}'])
+    weaker = {"delivery.guarantee": "at-least-once", "exactly.once.support": "requested"}
+    config = kafka_to_kafka(kafka, "weakly", "weakly-good") | weaker
+    assert await rig.runtime.validate(config, ()) == {}
+    start = await rig.start(config, "weakly")
+    assert await left_out(rig, start.task) == len(BAD)
+    await rig.runtime.stop(start.task, grace_ms=10_000)
+    assert [value for _, value, _ in records(kafka.servers, "weakly-bad")] == BAD
+    assert len(records(kafka.servers, "weakly-good")) == 2
+    (line,) = [record.getMessage() for record in caplog.records if "left out" in record.getMessage()]
+    assert line.startswith("weakly-0: 5 bad records were left out")
+    assert "the first: the record's value is not JSON" in line
+
+
 async def test_bad_records_are_left_out_where_no_place_is_named(rig: Rig, kafka: Kafka, caplog: Any) -> None:
     kafka.create("dropped", 1)
     kafka.produce_rows("dropped", 1, each=10)

@@ -4,7 +4,7 @@ Spark's Kafka writer has no transactions. So an exactly-once batch goes through 
 driver: Spark's own code turns rows into records and hands them to that producer, in the JVM, row by row.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any, ClassVar, Self
 
 from py4j.protocol import Py4JJavaError
@@ -14,6 +14,7 @@ from pyspark.sql import DataFrame, SparkSession
 from coterie.config.definition import Definition
 from coterie.nouns.errors import UnreachableError, WorldError
 from coterie.spark.bad_records.keys import QUEUE, DeadLetters, ToTopic
+from coterie.spark.bad_records.sifted import Sifter
 from coterie.spark.end_config import EndConfig
 from coterie.spark.failures import raised_sentence, sentence_of, throwable_of
 from coterie.spark.fence import FencedError
@@ -32,6 +33,7 @@ from coterie.spark.sinks.kafka_target import (
     errors_of,
 )
 from coterie.spark.sinks.kafka_writer import (
+    BYTES,
     DENIED,
     HOW_LARGER,
     TOO_LARGE,
@@ -132,7 +134,7 @@ class KafkaSink:
         else:
             records, topic = target.sifted(sifter.observed(), target.letters, batch.lineage.task), None
         if target.guarantee is Guarantee.AT_LEAST_ONCE:
-            return Unwritten(target, records, topic)
+            return Unwritten(target, records, topic, sifter)
         if self._writer is None:
             raise FencedError
         staged = self._writer.stage(batch.batch_id, lambda: sender(records, topic, is_small=batch.is_small))
@@ -172,10 +174,12 @@ def sender(records: DataFrame, topic: str | None, *, is_small: bool) -> Send | N
 class Unwritten:
     """The records of a batch; Spark's writer has no step between writing and showing them."""
 
-    def __init__(self, target: KafkaTarget, records: DataFrame, topic: str | None) -> None:
+    def __init__(self, target: KafkaTarget, records: DataFrame, topic: str | None, sifter: Sifter | None) -> None:
+        """``sifter`` is given where bad records are among the ``records``."""
         self._target = target
         self._records = records
         self._topic = topic
+        self._sifter = sifter
 
     def put_in_place(self) -> None:
         """Append the records.
@@ -184,12 +188,14 @@ class Unwritten:
         :raises WorldError: when the cluster refuses a record.
         :raises PySparkException, Py4JJavaError: when Spark cannot compute the rows.
         """
-        options: Mapping[str, str] = {f"kafka.{name}": value for name, value in self._target.producer.items()}
-        writer = self._records.write.format("kafka").options(**options)
-        if self._topic is not None:
-            writer = writer.option("topic", self._topic)
+        java: Any = self._records.sparkSession._jvm
+        properties = java.java.util.HashMap()
+        for name, value in {**self._target.producer, "key.serializer": BYTES, "value.serializer": BYTES}.items():
+            properties.put(name, value)
+        write = java.org.apache.spark.sql.kafka010.KafkaWriter.write
         try:
-            writer.save()
+            # What DataFrame.write does in the end, but by a plan of its own, and only this one tells what it observed.
+            write(self._records._jdf.queryExecution(), properties, java.scala.Option.apply(self._topic))
         except (PySparkException, Py4JJavaError) as error:
             if raised_sentence(error) is not None:
                 raise
@@ -201,6 +207,8 @@ class Unwritten:
             if any(name in causes(throwable_of(error)) for name in DENIED):
                 raise WorldError(f"{sentence}. The sink needs WRITE on the topics it writes to") from error
             raise
+        if self._sifter is not None:
+            self._sifter.count(self._records)
 
     def drop(self) -> None:
         """There is no copy."""

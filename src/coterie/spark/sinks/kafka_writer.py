@@ -47,6 +47,8 @@ POLL_MS = 500
 FIRST_LOOK = 1000
 """How many offsets from the end of the ledger are read first; each further look reads ten times as many."""
 
+BYTES = "org.apache.kafka.common.serialization.ByteArraySerializer"
+"""What Spark's writer of records hands its producer."""
 _FENCED = ("ProducerFencedException", "InvalidProducerEpochException", "InvalidPidMappingException")
 TOO_LARGE = "RecordTooLargeException"
 HOW_LARGER = (
@@ -122,13 +124,12 @@ class KafkaWriter:
         """A producer with the task's transactional id and properties that no other producer has."""
         java = self._java
         properties = java.java.util.HashMap()
-        serializer = "org.apache.kafka.common.serialization.ByteArraySerializer"
         ours = {
             "transactional.id": self._id,
             # So Spark's pool never gives us a producer that was given up.
             "client.id": f"{self._id}-{uuid.uuid4().hex[:8]}",
-            "key.serializer": serializer,
-            "value.serializer": serializer,
+            "key.serializer": BYTES,
+            "value.serializer": BYTES,
         }
         for name, value in {**self._target.producer, **ours}.items():
             properties.put(name, value)
