@@ -35,7 +35,7 @@ from coterie.herder.requests import (
     RequestRefused,
     SetTargetState,
 )
-from coterie.herder.seams import TaskClosed, TaskDied, TaskEvent, TaskHalted, TaskProgressed, TaskStart
+from coterie.herder.seams import TaskClosed, TaskDied, TaskEvent, TaskHalted, TaskProgressed, TaskStart, TaskWaiting
 from coterie.herder.timers import RetryDue
 from coterie.herder.work import Failed, Running, Taken
 from coterie.nouns.ids import ConfigOffset, Incarnation, WorkerUrl
@@ -378,6 +378,7 @@ class World:
             task = self.rng.choice(sorted(running))
             events: list[TaskEvent] = [
                 TaskProgressed(task=task, batch_id=1, input_rows=1),
+                TaskWaiting(task=task, trace="away"),
                 TaskDied(task=task, trace="no", is_held=True),
                 TaskDied(task=task, trace="no", is_held=True, can_restart=False),
                 TaskDied(task=task, trace="no", is_held=False),

@@ -11,7 +11,7 @@ from coterie.herder.messages import (
     TaskStopped,
     TimerFired,
 )
-from coterie.herder.seams import TaskClosed, TaskDied, TaskHalted, TaskProgressed
+from coterie.herder.seams import TaskClosed, TaskDied, TaskHalted, TaskProgressed, TaskWaiting
 from coterie.herder.timers import RestartDue
 from coterie.herder.work import Closed, Running, Starting
 from coterie.nouns.jobs import ConnectorTaskId
@@ -141,6 +141,34 @@ def test_progress_forgets_the_deaths_before_it() -> None:
         herder.tell(TaskStarted(task=TASKS[0]))
         herder.tell(TaskProgressed(task=TASKS[0], batch_id=1, input_rows=1))
     assert status(herder) == (State.RUNNING, None)
+
+
+def test_a_task_that_waits_for_a_server_is_shown_as_restarting_with_the_cause_until_it_progresses() -> None:
+    away = TaskWaiting(task=TASKS[0], trace="away")
+    for herder in (running(), working()):
+        herder.tell(away)
+        assert status(herder) == (State.RESTARTING, "away")
+        assert not herder.take(StopTask), "the runtime has it"
+        herder.tell(TaskProgressed(task=TASKS[0], batch_id=1, input_rows=1))
+        assert status(herder) == (State.RUNNING, None)
+        herder.tell(away)
+        dies(herder, can_restart=False)
+        assert status(herder) == (State.FAILED, "boom")
+        herder.tell(away)
+        assert status(herder) == (State.FAILED, "boom")
+
+
+def test_a_task_that_waits_for_a_server_before_its_start_has_returned_is_shown_so_afterwards() -> None:
+    herder = working()
+    herder.write(*RESPLIT)
+    for stop in herder.take(StopTask):
+        herder.tell(TaskWaiting(task=stop.task, trace="too late"))
+        herder.tell(TaskStopped(task=stop.task))
+    herder.tell(TaskWaiting(task=TASKS[0], trace="away"))
+    assert herder.herder.work.shown[TASKS[0]] == (State.RESTARTING, "away")
+    assert status(herder) == (State.RESTARTING, "away")
+    assert isinstance(herder.herder.work.runs[TASKS[0]].state, Running)
+    assert herder.herder.work.shown[TASKS[1]] == (State.UNASSIGNED, None)
 
 
 def test_a_query_that_refuses_its_input_is_not_started_again() -> None:

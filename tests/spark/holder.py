@@ -16,7 +16,16 @@ import signal
 import sys
 from pathlib import Path
 
-from coterie.herder.seams import PartsChanged, RuntimeDied, TaskClosed, TaskDied, TaskHalted, TaskProgressed, TaskStart
+from coterie.herder.seams import (
+    PartsChanged,
+    RuntimeDied,
+    TaskClosed,
+    TaskDied,
+    TaskHalted,
+    TaskProgressed,
+    TaskStart,
+    TaskWaiting,
+)
 from coterie.nouns.ids import Incarnation
 from coterie.nouns.jobs import ConnectorName, ConnectorTaskId
 from coterie.spark.runtime import SparkTaskRuntime
@@ -49,7 +58,7 @@ def say(line: str) -> None:
 async def tell(runtime: SparkTaskRuntime) -> None:
     while True:
         match await runtime.next_event():
-            case TaskProgressed() | TaskHalted() | TaskClosed() | PartsChanged():
+            case TaskProgressed() | TaskWaiting() | TaskHalted() | TaskClosed() | PartsChanged():
                 pass
             case TaskDied(is_held=False):
                 say("taken")

@@ -2,7 +2,7 @@
 
 import asyncio
 
-from coterie.herder.seams import RuntimeDied, TaskDied, TaskEvent, TaskProgressed
+from coterie.herder.seams import RuntimeDied, TaskDied, TaskEvent, TaskProgressed, TaskWaiting
 from coterie.nouns.jobs import ConnectorName, ConnectorTaskId
 from coterie.spark.events import Events
 
@@ -18,6 +18,15 @@ async def test_unread_progress_gives_way_to_newer_progress_of_the_same_task() ->
     for event in (progress(ONE, 1), progress(TWO, 1), progress(ONE, 2)):
         events.put(event)
     assert [await events.get(), await events.get()] == [progress(TWO, 1), progress(ONE, 2)]
+
+
+async def test_of_many_waits_for_a_server_the_last_is_told_and_progress_before_them_too() -> None:
+    events = Events()
+    waits = [TaskWaiting(task=ONE, trace=str(attempt)) for attempt in range(3)]
+    line: list[TaskEvent] = [progress(ONE, 1), *waits, progress(ONE, 2)]
+    for event in line:
+        events.put(event)
+    assert [await events.get() for _ in range(3)] == [progress(ONE, 1), waits[-1], progress(ONE, 2)]
 
 
 async def test_progress_is_not_moved_across_an_end() -> None:

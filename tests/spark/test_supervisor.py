@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from coterie.herder.seams import TaskProgressed
+from coterie.herder.seams import TaskProgressed, TaskWaiting
 from coterie.nouns.errors import UnreachableError, WorldError
 from coterie.nouns.jobs import ConnectorTaskId
 from coterie.spark import supervisor
@@ -79,6 +79,16 @@ async def test_tasks_that_wait_for_a_server_hold_up_no_start_of_another_connecto
     tasks = [(await rig.start(config, "away", index)).task for index in range(count)]
     try:
         await rig.wait_until(lambda: len(waiting) >= STARTS_AT_ONCE)
+        said: dict[ConnectorTaskId, str] = {}
+        async with asyncio.timeout(30):
+            while len(said) < count:
+                if isinstance(event := await rig.runtime.next_event(), TaskWaiting):
+                    said[event.task] = event.trace
+        assert said == dict.fromkeys(
+            tasks,
+            "A server is away, and the task is started again as errors.retry.timeout says: The query did not start: "
+            "the server is away",
+        )
         write_file(tmp_path / "healthy" / "in", "a.csv", [(7, 1.0, 1)])
         healthy = await asyncio.wait_for(rig.start(rig.config(tmp_path / "healthy"), "healthy"), 60)
         await rig.wait_until(lambda: rows_of(tmp_path / "healthy" / "out") == [7])

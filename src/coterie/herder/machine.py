@@ -74,7 +74,15 @@ from coterie.herder.requests import (
     UncordonWorker,
 )
 from coterie.herder.rounds import asking, bursts, following, leading
-from coterie.herder.seams import PartsChanged, RuntimeDied, TaskClosed, TaskDied, TaskHalted, TaskProgressed
+from coterie.herder.seams import (
+    PartsChanged,
+    RuntimeDied,
+    TaskClosed,
+    TaskDied,
+    TaskHalted,
+    TaskProgressed,
+    TaskWaiting,
+)
 from coterie.herder.state import (
     Herder,
     HerderOutput,
@@ -106,7 +114,7 @@ RUNTIME_DIED_GRACE_MS = 1_000
 def step(herder: Herder, event: Event, *, now_ms: int) -> HerderOutput:
     turn = Turn(herder, now_ms)
     match event:
-        case TaskProgressed() | ProvedUntil() | StatusLinesRead() | StatusesAppended():
+        case TaskProgressed() | TaskWaiting() | ProvedUntil() | StatusLinesRead() | StatusesAppended():
             # The many; each concerns one task, or none.
             _on_news(turn, event)
         case RequestArrived() | ConfigValidated() | ConfigEndFound() | ConfigAppended() | ConfigAppendFailed():
@@ -169,10 +177,14 @@ def _advance_requests(turn: Turn) -> None:
 # -- routes -----------------------------------------------------------------------------------------------------------
 
 
-def _on_news(turn: Turn, event: TaskProgressed | ProvedUntil | StatusLinesRead | StatusesAppended) -> None:
+def _on_news(
+    turn: Turn, event: TaskProgressed | TaskWaiting | ProvedUntil | StatusLinesRead | StatusesAppended
+) -> None:
     match event:
         case TaskProgressed():
             tasks.on_progress(turn, event)
+        case TaskWaiting():
+            tasks.on_waiting(turn, event)
         case ProvedUntil():
             held_back = not turn.herder.place.is_counted_in(turn.now_ms)
             tasks.on_proved(turn, event)

@@ -75,6 +75,15 @@ class TaskDied:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class TaskWaiting:
+    """A server that the task needs is away. The runtime keeps the checkpoint and starts the query again by itself, as
+    the connector's ``errors.retry.*`` say. Reported for each attempt that fails; the next progress ends it."""
+
+    task: ConnectorTaskId
+    trace: str = field(repr=False)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class TaskHalted:
     """``stop_everything_now`` ended the task: it may not start here again before it is known to be ours."""
 
@@ -103,7 +112,7 @@ class RuntimeDied:
     reason: str
 
 
-TaskEvent: TypeAlias = TaskProgressed | TaskDied | TaskHalted | TaskClosed | PartsChanged | RuntimeDied
+TaskEvent: TypeAlias = TaskProgressed | TaskWaiting | TaskDied | TaskHalted | TaskClosed | PartsChanged | RuntimeDied
 
 
 class SplitEndedError(WorldError):

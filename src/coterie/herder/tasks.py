@@ -19,7 +19,7 @@ from coterie.herder.messages import (
     TaskStartFailed,
     TaskStopped,
 )
-from coterie.herder.seams import TaskClosed, TaskDied, TaskHalted, TaskProgressed, TaskStart
+from coterie.herder.seams import TaskClosed, TaskDied, TaskHalted, TaskProgressed, TaskStart, TaskWaiting
 from coterie.herder.state import Herder, Turn
 from coterie.herder.timers import RestartDue
 from coterie.herder.work import (
@@ -81,6 +81,7 @@ def _reconcile_one(turn: Turn, task: ConnectorTaskId, run: Run) -> None:
         case NotStarted() | Failed() | Closed() if wanted is not None and _may_start(turn, run, wanted):
             run.state = Starting(start=wanted)
             run.starts += 1
+            run.outage = None
             turn.order(StartTask(start=wanted))
         case _:
             pass
@@ -104,6 +105,8 @@ def _show(turn: Turn, task: ConnectorTaskId, run: Run) -> None:
     match run.state:
         case Failed(trace=trace):
             statuses.show(turn, task, State.FAILED, trace)
+        case Starting() | Running() if run.outage is not None:
+            statuses.show(turn, task, State.RESTARTING, run.outage)
         case Starting():
             # Whatever its former owner said last is no longer true.
             statuses.show(turn, task, State.UNASSIGNED)
@@ -162,9 +165,18 @@ def on_progress(turn: Turn, event: TaskProgressed) -> None:
             run.state = replace(dead, has_progressed=True)
         case _:
             pass
+    run.outage = None
     run.batch_id = event.batch_id
     run.input_rows += event.input_rows
     run.bad_records = event.bad_records
+    _show(turn, event.task, run)
+
+
+def on_waiting(turn: Turn, event: TaskWaiting) -> None:
+    run = turn.herder.work.runs.get(event.task)
+    if run is None or not run.is_active:
+        return
+    run.outage = event.trace
     _show(turn, event.task, run)
 
 
@@ -174,6 +186,7 @@ def on_died(turn: Turn, event: TaskDied) -> None:
         return
     if (run := turn.herder.work.runs.get(event.task)) is None:
         return
+    run.outage = None
     match run.state:
         case Running() as state:
             run.state = _after_death(turn, event, state)

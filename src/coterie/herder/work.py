@@ -105,6 +105,8 @@ class Run:
         self.input_rows = 0
         self.bad_records = 0
         self.starts = 0
+        self.outage: str | None = None
+        """Why the runtime starts the query again by itself; None when no server that the task needs is away."""
 
     @property
     def is_active(self) -> bool:

@@ -4,12 +4,12 @@ import asyncio
 import threading
 from collections import deque
 
-from coterie.herder.seams import PartsChanged, RuntimeDied, TaskEvent, TaskProgressed
+from coterie.herder.seams import PartsChanged, RuntimeDied, TaskEvent, TaskProgressed, TaskWaiting
 from coterie.nouns.jobs import ConnectorTaskId
 
 
 class Events:
-    """An ordered line of events; bounded, since a task is in it at most once with progress and once with its end."""
+    """An ordered line of events; bounded, since what is told of a task again and again is merged."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -22,10 +22,11 @@ class Events:
         self._loop = asyncio.get_running_loop()
 
     def put(self, event: TaskEvent) -> None:
-        """Safe on any thread. Progress that nobody has read yet gives way to newer progress of the same task."""
+        """Safe on any thread. Progress that nobody has read yet gives way to newer progress of the same task, and so
+        does a wait for a server to a newer one."""
         with self._lock:
             last = next((old for old in reversed(self._waiting) if _task_of(old) == _task_of(event)), None)
-            if isinstance(event, TaskProgressed) and isinstance(last, TaskProgressed):
+            if isinstance(event, TaskProgressed | TaskWaiting) and type(event) is type(last):
                 self._waiting.remove(last)
             self._waiting.append(event)
         if self._loop is not None and not self._loop.is_closed():

@@ -13,8 +13,8 @@ to restart. Only the supervisor changes a run's state, always under its lock:
 | ``QueryStopping`` | is being stopped; the running batch may be put in place until the grace is over | Ended |
 | ``QueryEnded`` | this run has no effect any more | |
 
-A task that fails because a server is away is started again here, as ``errors.retry.*`` say. Of other failures, and when
-that time is over, the herder is told, and decides.
+A task that fails because a server is away is started again here, as ``errors.retry.*`` say, and the herder is told why.
+Of other failures, and when that time is over, the herder decides.
 
 A run ends for one of five reasons: it was stopped; its generation of checkpoints was closed (:class:`TaskClosed`); it
 was *halted* with all others (:class:`TaskHalted`); another worker holds its checkpoint (:class:`TaskDied`, not held);
@@ -35,7 +35,7 @@ from typing import TypeAlias, TypeVar
 from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
 
-from coterie.herder.seams import TaskClosed, TaskDied, TaskHalted, TaskProgressed, TaskStart
+from coterie.herder.seams import TaskClosed, TaskDied, TaskHalted, TaskProgressed, TaskStart, TaskWaiting
 from coterie.nouns.errors import ConfigError, WorldError
 from coterie.nouns.jobs import ConnectorName, ConnectorTaskId
 from coterie.spark.checkpoint import HeldCheckpoint
@@ -514,6 +514,9 @@ class Supervisor:
                 run.outage = Outage(since=outage.since, attempts=outage.attempts + 1)
                 run.state = QueryWaiting(query=query, restarts_at=at)
                 log.warning("%s is started again in %d ms: %.500s", run.task, (at - now) * 1000, died.trace)
+                cause = died.trace.partition("\n\n")[0]
+                trace = f"A server is away, and the task is started again as errors.retry.timeout says: {cause}"
+                self._events.put(TaskWaiting(task=run.task, trace=trace))
                 return
         run.state = QueryFailed(query=query)
         self._events.put(died)
