@@ -52,6 +52,7 @@ def test_a_task_config_becomes_a_pipeline_and_defaults_come_from_the_keys() -> N
         columns="row BIGINT",
         bound={"maxFilesPerTrigger": "1000"},
         options={"header": "true"},
+        is_tolerant=False,
         share=Share(index=2, count=3, parts=("/in",), function=SplitFunction.PATH_HASH_V1),
     )
     layout = Layout(format="parquet", partition_columns=())

@@ -252,7 +252,11 @@ def _unfit_tolerance(
     key = bad_records.TOLERANCE
     if not source.plugin.sifts_bad_records:
         name = source.plugin.__name__
-        return {key: [f"{key}=all: {name} does not tell which of its records are bad; only KafkaSource does. Set none"]}
+        return {
+            key: [
+                f"{key}=all: {name} does not tell which of its records are bad; KafkaSource and FileSource do. Set none"
+            ]
+        }
     holds = isinstance(tolerance.letters, sink.plugin.holds)
     # A queue of its own takes producer.override.* with and without the prefix.
     writer = sink.config if holds else replace(sink.config, is_prefix_optional=True)

@@ -288,6 +288,39 @@ async def test_bad_records_reach_a_topic_with_connects_headers_once_over_a_repla
     ]
 
 
+async def test_bad_lines_of_files_reach_a_table_and_a_topic_as_bad_records_of_topics_do(
+    rig: Rig, kafka: Kafka, server: PostgresServer, tmp_path: Path
+) -> None:
+    files = rig.config(tmp_path, source__schema="row BIGINT", errors__tolerance="all")
+    (tmp_path / "in" / "a.csv").write_text("row\n1\nx\n2\n")
+    source = {key: value for key, value in files.items() if not key.startswith("sink.")}
+    to_table = source | {f"sink.{key}": value for key, value in server.keys.items()}
+    to_table |= {"sink.class": "PostgresSink", "sink.table.name.format": "good", "sink.auto.create": "true"}
+    to_table |= {"errors.deadletterqueue.table": "bad", "exactly.once.support": "required"}
+    queue = "errors.deadletterqueue."
+    to_topic = files | {f"{queue}topic.name": "lines", f"{queue}topic.replication.factor": "1"}
+    to_topic |= {f"{queue}context.headers.enable": "true", "producer.override.bootstrap.servers": kafka.servers}
+    for name, config in (("lines-to-table", to_table), ("lines-to-topic", to_topic)):
+        assert await rig.runtime.validate(config, ()) == {}
+        start = await rig.start(config, name)
+        held = rig.spark_runtime.held(start.task)
+        assert held is not None
+        await rig.wait_until(lambda: last_batch(held.path / "commits") == 0)  # noqa: B023
+        await rig.runtime.stop(start.task, grace_ms=10_000)
+    assert good_rows(server) == rows_of(tmp_path / "out") == [1, 2]
+    uri = f"file:{tmp_path}/in/a.csv"
+    ((*_, value, headers, stage), *others) = server.rows("SELECT topic, value, headers, stage FROM bad")
+    assert (value, stage, others) == (b"x", "TASK_POLL", [])
+    assert isinstance(headers, str)
+    assert json.loads(headers) == [{"key": "file", "value": base64.b64encode(uri.encode()).decode()}]
+    ((key, text, context),) = records(kafka.servers, "lines")
+    assert (key, text, context[0]) == (None, b"x", ("file", uri.encode()))
+    message = f"a line of {uri} is not CSV with the columns of the schema".encode()
+    assert {"__connect.errors.topic": None, "__connect.errors.exception.message": message}.items() <= dict(
+        context
+    ).items()
+
+
 def kafka_to_kafka(kafka: Kafka, topic: str, to: str) -> dict[str, str]:
     """Good records to another topic, bad ones to a topic that ends in ``-bad``."""
     of_source = ("topics", "value.", "consumer.override.")
@@ -410,6 +443,7 @@ async def test_each_wrong_key_is_named(
     queue = "errors.deadletterqueue."
     files = kafka.config("wrong-errors", errors__tolerance="all")
     table = postgres_config(kafka, server, "wrong-errors")
+    rate = {"connector.class": "RateSource", "rows.per.second": "1", "sink.format": "noop"}
     wrong: list[tuple[dict[str, str], dict[str, str], str, str]] = [
         (files, {"errors.tolerance": "some"}, "errors.tolerance", "all, none"),
         (files, {f"{queue}path": "bad"}, f"{queue}path", "relative path"),
@@ -429,10 +463,16 @@ async def test_each_wrong_key_is_named(
         (files, {f"{queue}path": files["path"] + "/bad"}, f"{queue}path", "Readers of the sink's folder"),
         (table, {f"{queue}table": "nowhere.bad"}, f"{queue}table", "has no schema nowhere"),
         (
-            rig.config(tmp_path),
+            rate,
             {"errors.tolerance": "all"},
             "errors.tolerance",
-            "FileSource does not tell which of its records are bad",
+            "RateSource does not tell which of its records are bad",
+        ),
+        (
+            rig.config(tmp_path),
+            {"errors.tolerance": "all", "source.option.Mode": "PERMISSIVE"},
+            "source.option.Mode",
+            "would hide malformed lines",
         ),
     ]
     to_topic = files | {

@@ -46,10 +46,11 @@ FAULT = StructType(
 BAD_ROW = StructType([*RECORD.fields, *FAULT.fields])
 """The columns of a bad row."""
 
+POLL = "TASK_POLL"
 TRANSFORMATION = "TRANSFORMATION"
 PUT = "TASK_PUT"
-"""Connect's names of the stages of errors in a transform and in a sink; a converter's is ``KEY_CONVERTER`` or
-``VALUE_CONVERTER``."""
+"""Connect's names of the stages of errors in a source, in a transform and in a sink; a converter's is ``KEY_CONVERTER``
+or ``VALUE_CONVERTER``."""
 
 
 def with_hidden(records: DataFrame) -> DataFrame:
@@ -58,7 +59,7 @@ def with_hidden(records: DataFrame) -> DataFrame:
     return records.withColumns({ORIGINAL: original, ERROR: F.lit(None).cast(FAULT)})
 
 
-def fault(stage: str, class_name: str, message: str) -> Column:
+def fault(stage: str, class_name: str, message: str | Column) -> Column:
     """A value of :data:`ERROR`."""
     values = zip(FAULT.names, (stage, class_name, message), strict=True)
     return F.struct(*(F.lit(value).alias(name) for name, value in values))

@@ -41,8 +41,8 @@ class Report:
         first = dict(self._since.first)
         line = f"{self._since.count} bad records were left out, {self.count} since the task started; "
         if self._tolerance.logs_places:
-            place = ", ".join(f"{name} {first[name]}" for name in ("topic", "partition", "offset", "timestamp"))
-            line += f"the first: {place}: "
+            names = [name for name in ("topic", "partition", "offset", "timestamp") if first[name] is not None]
+            line += f"the first: {', '.join(f'{name} {first[name]}' for name in names)}: "
         else:
             line += "the first: "
         return f"{line}{first['message']} ({first['stage']})"

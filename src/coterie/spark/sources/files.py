@@ -9,6 +9,9 @@ happen:
   are written, else they are not put in place;
 - a malformed line of CSV or JSON becomes nulls in silence: ``FAILFAST`` unless the config says otherwise; and the
   header of a CSV file has to name the columns of the schema.
+
+With ``errors.tolerance=all`` a malformed line is a bad record. Spark keeps the text of such a line only; what is known
+of another row that turns out to be bad are its columns.
 """
 
 import os
@@ -23,10 +26,13 @@ import pyarrow.parquet
 from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
 from pyspark.sql.types import StringType, StructField, StructType
 
 from coterie.config.definition import Definition, Importance, Key, Type, Width, at_least, not_blank, one_of
 from coterie.nouns.errors import ConfigError, WorldError
+from coterie.spark.bad_records.hidden import ERROR, FAULT, ORIGINAL, POLL, RECORD, fault
+from coterie.spark.bad_records.keys import TOLERANCE, tolerance_of
 from coterie.spark.columns import ddl_of
 from coterie.spark.end_config import OPTIONS, EndConfig
 from coterie.spark.failures import sentence_of
@@ -35,6 +41,7 @@ from coterie.spark.generations.stores import FilePositions, PositionStore
 from coterie.spark.jars import missing
 from coterie.spark.paths import SOURCE_GROUP, as_path, local_file_path
 from coterie.spark.positions import Positions
+from coterie.spark.record import column
 from coterie.spark.rotation import Rotation
 from coterie.spark.seams import SMALL_BATCH_BYTES, SMALL_BATCH_ROWS, Share
 from coterie.spark.sources.file_log import (
@@ -47,6 +54,8 @@ from coterie.spark.sources.folder_size import FolderSize
 from coterie.spark.transforms import first_sentence
 
 FORMATS = ("avro", "csv", "json", "orc", "parquet", "text")
+LINES = ("csv", "json")
+"""The formats of which Spark can tell the text of a record that does not fit the schema."""
 SAMPLED_FILES = 100
 SAMPLED_BYTES = 32 << 20
 """How much is read to infer columns."""
@@ -67,6 +76,13 @@ OURS = {
     "ignorecorruptfiles": "would skip broken files in silence",
 }
 """Options of Spark's file source, in lower case, that would break what is promised here, and how."""
+OURS_WITH_TOLERANCE = dict.fromkeys(
+    ("mode", "columnnameofcorruptrecord"), "would hide malformed lines, which errors.tolerance=all makes bad records"
+)
+FILE_HEADER = "file"
+"""The key of the header with which a bad record of a file tells the file."""
+_MALFORMED = "__coterie_malformed"
+"""The text of a line that does not fit the schema."""
 
 DEFINITION = Definition(
     (
@@ -144,7 +160,7 @@ class FileSource:
     access: ClassVar[tuple[str, ...]] = ("path",)
     split_function: ClassVar[SplitFunction] = SplitFunction.PATH_HASH_V1
     has_fixed_split: ClassVar[bool] = False
-    sifts_bad_records: ClassVar[bool] = False
+    sifts_bad_records: ClassVar[bool] = True
     store: ClassVar[PositionStore] = FilePositions()
     can_rotate: ClassVar[bool] = False
 
@@ -155,6 +171,8 @@ class FileSource:
     bound: Mapping[str, str]
     """Spark's option that bounds a batch."""
     options: Mapping[str, str]
+    is_tolerant: bool
+    """Whether rows have the hidden columns of bad records."""
     share: Share
     _folder_size: FolderSize = field(default_factory=FolderSize, repr=False, compare=False)
 
@@ -178,9 +196,11 @@ class FileSource:
         except ConfigError as error:
             found |= error.listed
         format_ = config.read(DEFINITION, "format", str)
+        is_tolerant = config.config.get(TOLERANCE, "").strip() == "all"
+        refused = OURS | (OURS_WITH_TOLERANCE if is_tolerant and format_ in LINES else {})
         for option in config.under(OPTIONS):
             key = config.key(OPTIONS + option)
-            if why := OURS.get(option.lower()):
+            if why := refused.get(option.lower()):
                 found[key] = [f"Option {option} cannot be set: it {why}"]
             elif not _knows(spark, format_, option):
                 found[key] = [f"Spark's {format_} files have no option {option}"]
@@ -229,6 +249,7 @@ class FileSource:
             columns=None if format_ == "text" else config.read(STATED, "schema", str),
             bound={"maxFilesPerTrigger": str(files)} if size is None else {"maxBytesPerTrigger": str(size)},
             options=config.under(OPTIONS),
+            is_tolerant=tolerance_of(config.config) is not None,
             share=share,
         )
 
@@ -237,14 +258,41 @@ class FileSource:
 
     def read(self, spark: SparkSession, checkpoint: Path, rotation: Rotation | None) -> DataFrame:
         defaults = {"maxFileAge": "365000d", **self.bound}
-        if self.format in ("csv", "json"):
+        schema = self.schema(spark)
+        if has_lines := self.format in LINES:
             defaults["mode"] = "FAILFAST"
+        if has_lines and self.is_tolerant:
+            defaults |= {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": _MALFORMED}
+            schema = StructType([*schema.fields, StructField(_MALFORMED, StringType())])
         if any(key.lower() == "header" and value.lower() == "true" for key, value in self.options.items()):
             defaults["enforceSchema"] = "false"
         self._folder_size.look(self.path)
-        reader = spark.readStream.format(self.format).schema(self.schema(spark))
+        reader = spark.readStream.format(self.format).schema(schema)
         rows = reader.options(**defaults).options(**self.options).load(self.path)
-        return rows.where(self._is_own("_metadata.file_path"))
+        rows = rows.where(self._is_own("_metadata.file_path"))
+        return self._with_hidden(rows, has_lines=has_lines) if self.is_tolerant else rows
+
+    def _with_hidden(self, rows: DataFrame, *, has_lines: bool) -> DataFrame:
+        """``rows`` with the hidden columns of bad records; ``has_lines``: those that are malformed have their text."""
+        columns = [column(name) for name in rows.columns if name != _MALFORMED]
+        file = F.col("_metadata.file_path")
+        text = F.col("value") if self.format == "text" else F.to_json(F.struct(*columns))
+        error = F.lit(None)
+        if has_lines:
+            malformed = F.col(_MALFORMED)
+            text = F.coalesce(malformed, text)
+            what = f" is not {self.format.upper()} with the columns of the schema"
+            message = F.concat(F.lit("a line of "), file, F.lit(what))
+            error = F.when(malformed.isNotNull(), fault(POLL, type(self).__name__, message))
+        header = F.struct(F.lit(FILE_HEADER).alias("key"), file.cast("binary").alias("value"))
+        known = {
+            "value": text.cast("binary"),
+            "headers": F.array(header),
+            "timestamp": F.col("_metadata.file_modification_time"),
+        }
+        nothing = F.lit(None)
+        original = F.struct(*(known.get(name, nothing).alias(name) for name in RECORD.names))
+        return rows.select(*columns, original.cast(RECORD).alias(ORIGINAL), error.cast(FAULT).alias(ERROR))
 
     def is_small(self, spark: SparkSession, checkpoint: Path, batch_id: int) -> bool:
         """By the files' sizes and, where they have footers, their rows, those of other tasks' files among them."""
