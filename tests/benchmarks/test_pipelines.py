@@ -7,7 +7,16 @@ from typing import Any
 
 import pytest
 
-from benchmarks import bench_density, bench_latency, bench_pipeline, bench_resplit, bench_small_batch, inputs
+from benchmarks import (
+    bench_density,
+    bench_latency,
+    bench_move,
+    bench_neighbours,
+    bench_pipeline,
+    bench_resplit,
+    bench_small_batch,
+    inputs,
+)
 from benchmarks.inputs import ParquetFolder
 from benchmarks.paced import Window, lateness_s
 from benchmarks.pipelines import compared
@@ -46,8 +55,10 @@ def test_rows_go_from_kafka_to_parquet_in_a_worker_and_in_plain_spark(
         (bench_resplit.main, ("--partitions", "20", "--files", "200")),
         (bench_density.main, ("--ladder", "2", "4", "--settle", "2", "--intervals", "4", "--idle", "10")),
         (bench_small_batch.main, ("--settle", "3", "--intervals", "5")),
+        (bench_neighbours.main, ("--rows", "500000", "--tasks", "3", "--settle", "5")),
+        (bench_move.main, ("--tasks", "6", "--settle", "2")),
     ],
-    ids=["pipeline", "latency", "resplit", "density", "small_batch"],
+    ids=["pipeline", "latency", "resplit", "density", "small_batch", "neighbours", "move"],
 )
 def test_each_case_runs(
     main: Callable[[Sequence[str]], int],

@@ -1,0 +1,129 @@
+"""How late light tasks are beside a task with a backlog, in a worker of Coterie and in a driver of plain Spark.
+
+``python -m benchmarks.bench_neighbours`` prints one JSON line; `docs/benchmarks.md` explains its keys.
+"""
+
+import argparse
+import os
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from benchmarks import inputs, paced, pipelines
+from benchmarks.brokers import say
+from benchmarks.inputs import QUERY, Feed, ParquetFolder, Topic
+from benchmarks.pipelines import Pipeline, Rig
+from tests.kafka.real_kafka import NotToBeHad
+
+INTERVAL_S = 1.0
+PARTITIONS = 4
+"""Of the backlog."""
+HEAVY_BATCH = 250_000
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.bench_neighbours", description=__doc__)
+    parser.add_argument("--rows", type=int, default=5_000_000, help="of the backlog (default: %(default)s)")
+    parser.add_argument("--tasks", type=int, default=10, help="that are light (default: %(default)s)")
+    parser.add_argument("--settle", type=int, default=20, help="seconds before the backlog (default: %(default)s)")
+    pipelines.add_options(parser)
+    return pipelines.print_lines(measure(parser.parse_args(arguments)))
+
+
+def measure(options: argparse.Namespace) -> Iterator[dict[str, Any]]:
+    load_before = os.getloadavg()[0]
+    case, facts = f"{options.tasks} light tasks", {"rows": options.rows, "unit": "ms late, p99"}
+    with ExitStack() as stack:
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="bench-neighbours-", dir=options.folder)))
+        rig = stack.enter_context(pipelines.rig(folder, options.compiler))
+        try:
+            say(f"{options.rows} rows are written to a topic ...")
+            backlog = inputs.make_topic(rig.servers, "backlog", PARTITIONS)
+            feed = Feed(rig.servers)
+            feed.write(backlog, range(options.rows))
+            feed.flush()
+            run = partial(measured, rig, backlog, options)
+            figures = pipelines.in_turn(pipelines.systems(options), options.runs, run)
+        except (AssertionError, NotToBeHad) as reason:
+            yield pipelines.failed("neighbours", case, options, load_before, reason, **facts)
+            return
+    told = pipelines.compared(figures, "late_p99_ms") | pipelines.compared(figures, "late_p50_ms", prefix="p50_")
+    told |= pipelines.compared(figures, "rows_per_s", prefix="backlog_rows_per_s_")
+    yield pipelines.line("neighbours", case, options, load_before, **facts, **told)
+
+
+def measured(rig: Rig, backlog: Topic, options: argparse.Namespace, name: str) -> dict[str, float]:
+    """One run of one system.
+
+    :raises AssertionError: when it fails, or its rows are wrong.
+    """
+    say(f"{name} starts ...")
+    out = rig.fresh("out")
+    topic = inputs.make_topic(rig.servers, out.name, options.tasks)
+    pulse = paced.Pulse(rig.servers, interval_s=INTERVAL_S)
+    pulse.add(topic)
+    sink = ParquetFolder(out)
+    trigger_ms = round(INTERVAL_S * 1000)
+    light = Pipeline(name=out.name, source=topic, sink=sink, tasks=options.tasks, trigger_ms=trigger_ms, rotate=False)
+    heavy_out = ParquetFolder(rig.fresh("heavy"))
+    heavy = Pipeline(name=heavy_out.path.name, source=backlog, sink=heavy_out, sql=QUERY, batch=HEAVY_BATCH)
+    with rig.opened(name) as system:
+        system.run(light)
+        system.wait_commit(light, 0)
+        pulse.start()
+        time.sleep(options.settle)
+        expected = inputs.kept(options.rows)
+        planned = Planned(system.checkpoints(light))
+        planned.start()
+        begin_s = time.time()
+        system.run(heavy)
+        within_s = max(600.0, options.rows / 2_000)
+        system.wait_rows(heavy, len(expected), within_s=within_s)
+        end_s = time.time()
+        seen = planned.stop()
+        pulse.stop()
+        wrong = heavy_out.wrong(expected) or paced.wrong(system, light, sink, pulse.written[topic.name])
+        assert wrong is None, f"{name}: {wrong}"
+    late_s = [late for one in seen for late in paced.lateness_s(one, INTERVAL_S, begin_s, end_s)]
+    p50, p99 = pipelines.p50_p99(late_s)
+    say(f"{name}: {len(late_s)} light batches, late p50 {p50} s, p99 {p99} s; backlog in {end_s - begin_s:.1f} s")
+    return {
+        "late_p99_ms": round(p99 * 1000),
+        "late_p50_ms": round(p50 * 1000),
+        "rows_per_s": round(options.rows / (end_s - begin_s)),
+    }
+
+
+class Planned(threading.Thread):
+    """Looks at checkpoints before Spark forgets their batches, which it does after 100."""
+
+    def __init__(self, checkpoints: Sequence[Path]) -> None:
+        super().__init__(name="planned", daemon=True)
+        self._checkpoints = checkpoints
+        self._seen: list[dict[int, float]] = [{} for _ in checkpoints]
+        self._stopped = threading.Event()
+
+    def run(self) -> None:
+        while not self._stopped.wait(20):
+            self._look()
+
+    def stop(self) -> list[dict[int, float]]:
+        """When each batch of each checkpoint was planned."""
+        self._stopped.set()
+        self.join()
+        self._look()
+        return self._seen
+
+    def _look(self) -> None:
+        for checkpoint, seen in zip(self._checkpoints, self._seen, strict=True):
+            seen |= pipelines.batches(checkpoint)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
