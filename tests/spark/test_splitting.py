@@ -211,7 +211,8 @@ async def test_a_batch_in_flight_is_finished_with_a_password_that_was_changed_me
         await tasks.start()
         await rig.wait_until(lambda: table_rows(server, "flights") == [0, 1, 2])
         server.run("ALTER TABLE flights ADD CONSTRAINT shut CHECK (row < 3)")
-        write_files(tmp_path, 3, 3)
+        # One file, and so one batch: the task looks for files all the time.
+        write_file(tmp_path / "in", "later.csv", [(row, 1.0, 1) for row in range(3, 6)])
         assert 'constraint "shut"' in (await rig.end_of(tasks.running[0])).trace
         await tasks.stop()
         server.run("ALTER TABLE flights DROP CONSTRAINT shut", "ALTER ROLE clerk PASSWORD 'second'")
