@@ -10,6 +10,8 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from pyspark.errors import PySparkException
 from pyspark.sql import functions as F
 
+from coterie.config.security import KafkaSecurity
+from coterie.kafka.security import java_settings
 from coterie.nouns.errors import UnreachableError, WorldError
 from coterie.spark.checkpoint import last_batch
 from coterie.spark.end_config import SINK, EndConfig
@@ -18,6 +20,7 @@ from coterie.spark.seams import Batch
 from coterie.spark.sinks.kafka import KafkaSink
 from coterie.spark.sources.files import FileSource
 from coterie.spark.sources.kafka_client import kafka_admin
+from tests.broker.secured import PASSWORD, USER, secured_broker
 from tests.kafka.embedded_broker import EmbeddedBroker
 from tests.ports import free_port
 from tests.spark.conftest import Rig, write_file
@@ -387,3 +390,45 @@ async def test_the_other_end_is_kafka_where_a_config_names_none(tmp_path: Path) 
     copied = {"connector.class": "KafkaSource", "topics": "t", "value.converter": "StringConverter"}
     assert sink_end(copied, {}).config.key("value.converter") == "sink.value.converter"
     assert source_end(copied, {}).config.key("value.converter") == "value.converter"
+
+
+RIGHTS = {
+    "write": "allow User:alice write,describe,create topic:secured",
+    "ledger": "allow User:alice read,write,describe,create,describe_configs topic:coterie-ledger",
+    "id": "allow User:alice write,describe transactional_id:coterie-ledger/*",
+}
+"""Those of docs/connectors.md, and CREATE, for neither topic is there before."""
+
+
+@pytest.mark.parametrize("lacking", [None, *RIGHTS])
+async def test_a_sink_needs_the_rights_that_its_page_names_and_no_others(
+    rig: Rig, servers: str, tmp_path: Path, lacking: str | None
+) -> None:
+    rules = "".join(f"{line}\n" for name, line in RIGHTS.items() if name != lacking)
+    with secured_broker(tmp_path, "SASL_PLAINTEXT", rules=rules) as broker:
+        address = f"127.0.0.1:{broker.port}"
+        security = KafkaSecurity(protocol="SASL_PLAINTEXT", mechanism="SCRAM-SHA-512", username=USER, password=PASSWORD)
+        topic_keys = {"topic.creation.default.partitions": "1"}
+        overrides = {f"producer.override.{name}": value for name, value in java_settings(security, tmp_path).items()}
+        config = config_of(rig, address, tmp_path, "secured") | topic_keys | overrides
+        write_file(tmp_path / "in", "0.csv", [(row, None, row) for row in range(10)])
+        errors = await rig.runtime.validate(config, ())
+        if lacking is not None and errors:
+            assert "uthoriz" in str(errors)
+            assert PASSWORD not in str(errors)
+            return
+        assert errors == {}
+        name = f"secured-{lacking}"
+        start = await rig.start(config, name)
+        if lacking is None:
+            await rig.wait_until(
+                lambda: (
+                    (held := rig.spark_runtime.held(start.task)) is not None and last_batch(held.path / "commits") == 0
+                )
+            )
+        else:
+            died = await rig.end_of(start.task)
+            assert "uthoriz" in died.trace.partition("\n\n")[0]
+            assert "WRITE" in died.trace.partition("\n\n")[0], "what to do"
+            assert PASSWORD not in died.trace
+        await rig.runtime.stop(start.task, grace_ms=10_000)
