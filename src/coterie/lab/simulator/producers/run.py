@@ -17,8 +17,9 @@ from coterie.lab.simulator.records import RecordKind
 from coterie.lab.simulator.world import World
 
 WEATHER_MS = 45_000
-SETTLE_MS = 30_000
-"""Copies fence each other, the last timeout passes, and everybody commits once more."""
+SETTLE_MS = 120_000
+"""Copies fence each other, a transaction in which a producer pauses more than once for twice its timeout ends, the last
+timeout passes, and each producer commits once more."""
 
 
 def simulate_producers(seed: int, *, weather_ms: int = WEATHER_MS, story_lines: int = 15) -> Outcome:
