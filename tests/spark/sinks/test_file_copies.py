@@ -269,7 +269,7 @@ def test_a_folder_of_bad_records_behind_another_mount_of_the_same_device_is_refu
     """A rename fails there, though the device is the same. A batch that counts already is moved all the same."""
     alone = ["unshare", "--map-root-user", "--mount"]
     if shutil.which("unshare") is None or subprocess.run([*alone, "true"], check=False, capture_output=True).returncode:
-        pytest.skip("this machine lets nobody mount a folder")
+        pytest.skip("this machine does not allow to mount a folder")
     command = [*alone, sys.executable, "-m", "tests.spark.sinks.file_mounts", str(tmp_path)]
     start = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     assert start.returncode == 0, start.stderr

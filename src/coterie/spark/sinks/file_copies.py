@@ -436,8 +436,8 @@ def _move(files_of: Path, to: Path) -> None:
 def _copy(file: Path, there: Path) -> None:
     """Move a file to another mount. Repeatable: another owner may copy the same file at the same time.
 
-    The hidden copy is begun before the file is opened, and whoever has removed the file removes all hidden copies. So
-    an owner that stood still in between has nothing left to rename.
+    The hidden copy is begun before the file is opened, and the owner that removes the file removes all hidden copies.
+    So an owner that stood still in between has nothing left to rename.
     """
     # Not under its suffix: readers that take hidden files too look for that.
     hidden = f".{there.name}."
