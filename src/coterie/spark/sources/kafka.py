@@ -50,6 +50,7 @@ from coterie.spark.positions import Positions
 from coterie.spark.record import HEADERS_TYPE, Part
 from coterie.spark.rotation import Rotation
 from coterie.spark.seams import PARTITION_BYTES, SMALL_BATCH_BYTES, SMALL_BATCH_ROWS, ReadAgainError, Share
+from coterie.spark.sources.kafka_batch import records_of
 from coterie.spark.sources.kafka_client import (
     Edge,
     KafkaAdmin,
@@ -67,7 +68,6 @@ from coterie.spark.sources.kafka_positions import (
     next_offsets,
     partitions_of,
     planned_ranges,
-    spark_offsets,
 )
 from coterie.spark.sources.kafka_sizes import mean_bytes
 from coterie.spark.transforms import use_headers
@@ -261,9 +261,9 @@ class KafkaSource:
     has_lost_in_flight: bool = False
     """Whether records of the batch in flight were gone when the query was last started; :meth:`read` sets it."""
     record_bytes: int = 0
-    """About how large records are, as :meth:`is_small` has last seen it; 0 when it has not looked."""
+    """The mean size of some records at the last look; 0 before the first one, or when none of them was there."""
     looked_at: float = 0.0
-    """The monotonic second in which it did."""
+    """The monotonic second of the last look; 0 before the first one."""
     partition_rows: int = sys.maxsize
     """The most records that one of Spark's partitions gets; :meth:`read` sets it."""
 
@@ -613,19 +613,10 @@ def _newest_records(spark: SparkSession, config: EndConfig, names: Sequence[str]
     sampled = [part for part in in_turn if ends[str(part)] > begins[str(part)]][:SAMPLED_PARTITIONS]
     if not sampled:
         return spark.createDataFrame([], "key BINARY, value BINARY")
-    lows: dict[str, int] = {str(part): max(begins[str(part)], ends[str(part)] - SAMPLED_RECORDS) for part in sampled}
-    assigned: dict[str, list[int]] = {}
-    for part in sampled:
-        assigned.setdefault(part.topic, []).append(part.partition)
-    options = {
-        **{f"kafka.{name}": value for name, value in consumer.items()},
-        "assign": json.dumps(assigned),
-        "startingOffsets": spark_offsets(lows),
-        "endingOffsets": spark_offsets({str(part): ends[str(part)] for part in sampled}),
-        # Retention may take a record meanwhile.
-        "failOnDataLoss": "false",
+    ranges = {
+        part: range(max(begins[str(part)], ends[str(part)] - SAMPLED_RECORDS), ends[str(part)]) for part in sampled
     }
-    return spark.read.format("kafka").options(**options).load()
+    return records_of(spark, consumer, ranges)
 
 
 def _gone(admin: KafkaAdmin, positions: Positions) -> dict[str, int]:

@@ -4,13 +4,13 @@ Offsets say how many records a batch has, and nothing of their size: 20,000 reco
 records of a batch are read before the batch is.
 """
 
-import json
 from collections.abc import Mapping
 
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
-from coterie.spark.sources.kafka_positions import KafkaPart, spark_offsets
+from coterie.spark.sources.kafka_batch import records_of
+from coterie.spark.sources.kafka_positions import KafkaPart
 
 SAMPLED_AT_EDGE = 10
 """How many records are looked at on either edge of a partition's range."""
@@ -27,19 +27,7 @@ def mean_bytes(spark: SparkSession, consumer: Mapping[str, str], ranges: Mapping
     if not firsts:
         return 0
     size = F.coalesce(F.length("key"), F.lit(0)) + F.coalesce(F.length("value"), F.lit(0))
-    assigned: dict[str, list[int]] = {}
-    for part in firsts:
-        assigned.setdefault(part.topic, []).append(part.partition)
-    reader = spark.read.format("kafka").options(**{f"kafka.{name}": value for name, value in consumer.items()})
-    means = []
-    for edge in (firsts, lasts):
-        options = {
-            "assign": json.dumps(assigned),
-            "startingOffsets": spark_offsets({str(part): offsets.start for part, offsets in edge.items()}),
-            "endingOffsets": spark_offsets({str(part): offsets.stop for part, offsets in edge.items()}),
-            "failOnDataLoss": "false",
-        }
-        means.append(reader.options(**options).load().agg(F.avg(size).alias("mean")))
+    means = [records_of(spark, consumer, edge).agg(F.avg(size).alias("mean")) for edge in (firsts, lasts)]
     found = means[0].unionAll(means[1]).agg(F.max("mean")).first()
     assert found is not None, "an aggregate without groups has one row"
     return 0 if found[0] is None else int(found[0])
