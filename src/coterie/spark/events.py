@@ -9,7 +9,7 @@ from coterie.nouns.jobs import ConnectorTaskId
 
 
 class Events:
-    """An ordered line of events; bounded, since what is told of a task again and again is merged."""
+    """A queue of events in order. Its length is bounded: repeated events of one kind and task are merged."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -22,8 +22,8 @@ class Events:
         self._loop = asyncio.get_running_loop()
 
     def put(self, event: TaskEvent) -> None:
-        """Safe on any thread. Progress that nobody has read yet gives way to newer progress of the same task, and so
-        does a wait for a server to a newer one."""
+        """Safe on any thread. A :class:`TaskProgressed` or :class:`TaskWaiting` replaces the last unread event of its
+        task if that is of the same kind."""
         with self._lock:
             last = next((old for old in reversed(self._waiting) if _task_of(old) == _task_of(event)), None)
             if isinstance(event, TaskProgressed | TaskWaiting) and type(event) is type(last):

@@ -13,8 +13,8 @@ to restart. Only the supervisor changes a run's state, always under its lock:
 | ``QueryStopping`` | is being stopped; the running batch may be put in place until the grace is over | Ended |
 | ``QueryEnded`` | this run has no effect any more | |
 
-A task that fails because a server is away is started again here, as ``errors.retry.*`` say, and the herder is told why.
-Of other failures, and when that time is over, the herder decides.
+The supervisor restarts a task that failed because a server is away, as ``errors.retry.*`` say, and reports the cause to
+the herder. After other failures, and when ``errors.retry.timeout`` is over, the herder decides about a restart.
 
 A run ends for one of five reasons: it was stopped; its generation of checkpoints was closed (:class:`TaskClosed`); it
 was *halted* with all others (:class:`TaskHalted`); another worker holds its checkpoint (:class:`TaskDied`, not held);

@@ -258,7 +258,7 @@ def _unfit_tolerance(
             ]
         }
     holds = isinstance(tolerance.letters, sink.plugin.holds)
-    # A queue of its own takes producer.override.* with and without the prefix.
+    # The queue of bad records reads producer.override.* with the prefix `sink.` and without it.
     writer = sink.config if holds else replace(sink.config, is_prefix_optional=True)
     if (
         isinstance(tolerance.letters, bad_records.ToTopic)

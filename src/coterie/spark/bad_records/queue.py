@@ -181,10 +181,11 @@ def retire(config: Mapping[str, str], lineages: Sequence[TaskLineage]) -> None:
 
 
 def _topic_end(letters: ToTopic, config: Mapping[str, str], worker: Mapping[str, str]) -> EndConfig:
-    """The config of a Kafka sink whose records all are bad ones, and that has a ledger of its own. It names their topic
-    by the keys of the user, and so do its errors.
+    """The config of the Kafka sink that writes bad records. The topic stands under the user's keys, so that errors of
+    this sink name these keys.
 
-    The connector's sink may be a Kafka sink too: with one ledger both would have one transactional id.
+    The ledger is not that of the connector's own sink, which may be a Kafka sink, too: with one ledger both sinks would
+    have the same transactional id.
     """
     bytes_ = Format.BYTES.value
     users = topic_keys(config)

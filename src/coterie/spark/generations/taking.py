@@ -38,8 +38,8 @@ def take_open(generation: Path, named: GenerationId, task: int) -> HeldCheckpoin
     :raises WorldError: when the folder cannot be used, or the checkpoint is not found.
     """
     _check_open(generation, named)
-    # A run that was stopped has left it. If it comes back meanwhile, a finisher does not wait for this run to end a
-    # batch, and runs the batch again.
+    # The file says that an earlier run of the task was stopped. If that run writes the file once more after this line,
+    # a finisher does not wait for this run to end its batch, and replays the batch.
     with contextlib.suppress(FileNotFoundError, NotADirectoryError):
         (generation / RELEASED / str(task)).unlink()
     try:

@@ -194,7 +194,7 @@ class Unwritten:
             properties.put(name, value)
         write = java.org.apache.spark.sql.kafka010.KafkaWriter.write
         try:
-            # What DataFrame.write does in the end, but by a plan of its own, and only this one tells what it observed.
+            # DataFrame.write would make another plan. What `observe` counted is delivered for this plan only.
             write(self._records._jdf.queryExecution(), properties, java.scala.Option.apply(self._topic))
         except (PySparkException, Py4JJavaError) as error:
             if raised_sentence(error) is not None:
