@@ -20,6 +20,7 @@ fmt: .venv/dev.stamp  ## format the code
 	$(BIN)/ruff check --fix .
 
 test: .venv/dev.stamp  ## every test
+	-$(BIN)/python -m tests.class_archives
 	PYTHONDEVMODE=1 $(BIN)/python -m pytest -q -n 3 --dist loadgroup
 
 soak: .venv/dev.stamp  ## the tests that take minutes each: sinks' owners killed again and again, rolling updates, clusters with Kafka Connect

@@ -1,6 +1,7 @@
-"""The jars that connectors need, on the command line: fetched into a folder, or listed."""
+"""The jars that connectors need, on the command line: fetched into a folder, listed, or their classes archived."""
 
 import os
+import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -10,7 +11,7 @@ from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, Trans
 
 from coterie.config.worker import repository
 from coterie.spark.jar_fetch import fetch, is_whole
-from coterie.spark.jars import FoundJars, Jar, Package, default_folder, is_version_of, packages
+from coterie.spark.jars import FoundJars, Jar, Package, default_folder, is_version_of, packages, session_settings
 
 
 def fetch_missing(names: Sequence[str], to: Path | None, mirror: str) -> None:
@@ -63,6 +64,34 @@ def show(folder: Path | None) -> None:
     lacking = [name for name, package in packages().items() if not found.has(package)]
     if lacking:
         typer.echo(f"To fetch what is missing: coterie jars fetch {' '.join(lacking)}")
+
+
+def archive(folder: Path | None) -> None:
+    """Write the archive of classes for workers that have the jars in ``folder``, unless it is there.
+
+    :raises WorldError: see :func:`coterie.spark.warmup.write_archive`.
+    """
+    from coterie.spark.class_archive import archive_path
+    from coterie.spark.java import find_java_home
+    from coterie.spark.session import settings_for
+    from coterie.spark.settings import SparkConfig
+    from coterie.spark.warmup import write_archive
+
+    jars = session_settings(folder or default_folder(os.environ), {})
+    with tempfile.TemporaryDirectory(prefix="coterie-archive-") as name:
+        scratch = Path(name)
+        path = archive_path(find_java_home(scratch, os.environ), settings_for(jars, scratch), os.environ)
+        if path.exists():
+            typer.echo(f"{path} is there already; workers use it")
+            return
+        typer.echo("Starting Spark once to write an archive of its classes; this takes about a minute ...", err=True)
+        write_archive(
+            SparkConfig(
+                checkpoint_location=scratch / "checkpoints", scratch=scratch, log_file=scratch / "log", settings=jars
+            )
+        )
+    size_bytes = path.stat().st_size
+    typer.echo(f"{path} is written ({size_bytes / 1e6:.0f} MB); workers that start from now on use it")
 
 
 def _state(jar: Jar, folder: Path, found: FoundJars) -> str:

@@ -15,6 +15,7 @@ from pyspark.java_gateway import launch_gateway
 from pyspark.sql import SparkSession
 
 from coterie.nouns.errors import WorldError
+from coterie.spark.class_archive import with_archive
 from coterie.spark.java import deafened, find_java_home
 from coterie.spark.settings import SparkConfig
 
@@ -98,15 +99,15 @@ class Session:
         self._watcher = threading.Thread(target=watch, name="coterie-jvm-watch", daemon=True)
         self._watcher.start()
 
-    def close(self) -> None:
-        """Stop Spark and wait until the JVM is gone."""
+    def close(self, *, patience_s: float = 10) -> None:
+        """Stop Spark and wait until the JVM is gone; after ``patience_s`` it is killed."""
         self._closing.set()
         try:
             if self._gateway.proc.poll() is None:
                 self.spark.stop()
         except Exception as error:  # noqa: BLE001 - the door for a world that failed: the JVM is ended below all the same
             log.warning("Spark did not stop in order: %s", error)
-        _end(self._gateway)
+        _end(self._gateway, patience_s=patience_s)
         self._watcher.join()
 
 
@@ -120,7 +121,7 @@ def open_session(config: SparkConfig, on_death: Callable[[str], None]) -> Sessio
     log_file.parent.mkdir(parents=True, exist_ok=True)
     java_home = find_java_home(scratch, os.environ)
     conf = SparkConf(loadDefaults=False)
-    conf.setAll(list(settings_for(config.settings, scratch).items()))
+    conf.setAll(list(with_archive(settings_for(config.settings, scratch), java_home, os.environ).items()))
     with _launching, log_file.open("ab") as printed:
         if SparkContext._active_spark_context is not None:
             raise WorldError("This process already runs a Spark session; one worker has one")
@@ -137,11 +138,11 @@ def open_session(config: SparkConfig, on_death: Callable[[str], None]) -> Sessio
             context.setLogLevel("WARN")
             return Session(SparkSession(context), gateway, log_file, on_death)
         except Exception as error:
-            _end(gateway)
+            _end(gateway, patience_s=10)
             raise WorldError(f"Spark did not start; see {log_file}: {error}") from error
 
 
-def _end(gateway: Any) -> None:
+def _end(gateway: Any, *, patience_s: float) -> None:
     """End the JVM and forget it, so that this process could start another."""
     jvm: subprocess.Popen[bytes] = gateway.proc
     try:
@@ -152,7 +153,7 @@ def _end(gateway: Any) -> None:
         # The JVM ends when this pipe closes, also when this process is killed.
         jvm.stdin.close()
     try:
-        jvm.wait(timeout=10)
+        jvm.wait(timeout=patience_s)
     except subprocess.TimeoutExpired:
         jvm.kill()
         jvm.wait()

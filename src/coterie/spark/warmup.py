@@ -1,22 +1,34 @@
-"""A throw-away query of the usual shape, so that the first real one does not pay for a cold JVM (6-8 s, then 0.5 s)."""
+"""A throw-away query of the usual shape, so that the first real one does not pay for a cold JVM (6-8 s, then 0.5 s).
 
+And the archive of the classes that it loads.
+"""
+
+import os
 import shutil
 import tempfile
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 
 from pyspark.sql import SparkSession
 
+from coterie.nouns.errors import WorldError
 from coterie.nouns.jobs import ConnectorName, ConnectorTaskId
 from coterie.spark.checkpoint import make_first, take_over
+from coterie.spark.class_archive import JAVA_OPTIONS, archive_path, option
 from coterie.spark.fence import Fence
 from coterie.spark.generations.split import SplitFunction
+from coterie.spark.java import find_java_home
 from coterie.spark.pipeline import Pipeline
 from coterie.spark.query import TaskQuery
+from coterie.spark.session import open_session, settings_for
+from coterie.spark.settings import SparkConfig
 
 FORMATS = ("json", "parquet")
 """One that Spark writes, and the one that Arrow writes."""
 ROWS = 200
+ARCHIVE_WITHIN_S = 600
+"""How long Java may take to write an archive, which it does at its end."""
 
 
 def warm_up(spark: SparkSession, scratch: Path) -> None:
@@ -31,6 +43,35 @@ def warm_up(spark: SparkSession, scratch: Path) -> None:
                 run.result()
     finally:
         shutil.rmtree(folder, ignore_errors=True)
+
+
+def write_archive(config: SparkConfig) -> Path:
+    """Start Spark as a worker with this config does, warm it up, and have Java write an archive of the classes loaded.
+
+    :raises WorldError: when Spark does not start, or Java cannot write the archive.
+    """
+    config.scratch.mkdir(parents=True, exist_ok=True)
+    java_home = find_java_home(config.scratch, os.environ)
+    path = archive_path(java_home, settings_for(config.settings, config.scratch), os.environ)
+    unfinished = path.with_name(f".{config.scratch.name}-{path.name}")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        settings = {**config.settings, JAVA_OPTIONS: option("ArchiveClassesAtExit", unfinished)}
+        session = open_session(replace(config, settings=settings), lambda _: None)
+        try:
+            warm_up(session.spark, config.scratch)
+            session.close(patience_s=ARCHIVE_WITHIN_S)
+        finally:
+            session.close()
+        unfinished.rename(path)
+    except FileNotFoundError:
+        printed = config.log_file.read_text(errors="replace").splitlines()[-5:]
+        raise WorldError(f"Java ({java_home}) wrote no archive of classes: {' / '.join(printed)}") from None
+    except OSError as error:
+        raise WorldError(f"{path.parent} cannot hold an archive of classes: {error.strerror}") from error
+    finally:
+        unfinished.unlink(missing_ok=True)
+    return path
 
 
 def _run(spark: SparkSession, folder: Path, format_: str) -> None:

@@ -1,0 +1,32 @@
+"""Writes the archives of Spark's classes from which the JVMs of the tests start: half their processor time is that.
+
+``python -m tests.class_archives`` does nothing where they are. Tests do not need them.
+"""
+
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+from tests import jars
+from tests.kafka.real_kafka import NotToBeHad
+
+
+def say(line: str) -> None:
+    sys.stderr.write(line + "\n")
+
+
+def main() -> int:
+    with tempfile.TemporaryDirectory(prefix="no-jars-") as without_jars:
+        folders = [without_jars]
+        try:
+            folders.append(str(jars.fetched(say)))
+        except NotToBeHad as reason:
+            say(str(reason))
+        program = Path(sys.executable).with_name("coterie")
+        writers = [subprocess.Popen([program, "jars", "archive", "--in", folder]) for folder in folders]
+        return max([writer.wait() for writer in writers])
+
+
+if __name__ == "__main__":
+    sys.exit(main())
