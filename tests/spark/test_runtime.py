@@ -81,6 +81,17 @@ async def test_a_graceful_stop_commits_the_batch_and_the_next_start_goes_on(rig:
     await rig.runtime.stop(start.task, grace_ms=5_000)
 
 
+async def test_each_task_has_a_pool_of_its_own_in_sparks_scheduler(rig: Rig, tmp_path: Path) -> None:
+    write_file(tmp_path / "in", "a.csv", [(1, 1.0, 1)])
+    start = await rig.start(rig.config(tmp_path), "pooled")
+    await rig.wait_until(lambda: rows_of(tmp_path / "out") == [1])
+    context = rig.session._jsparkSession.sparkContext()
+    assert str(context.getSchedulingMode()) == "FAIR"
+    assert context.getPoolForName(str(start.task)).isDefined()
+    assert not context.getPoolForName("a task that never ran").isDefined()
+    await rig.runtime.stop(start.task, grace_ms=5_000)
+
+
 async def test_an_idle_query_whose_checkpoint_was_taken_is_told_and_ends(rig: Rig, tmp_path: Path) -> None:
     write_file(tmp_path / "in", "a.csv", [(1, 1.0, 1)])
     start = await rig.start(rig.config(tmp_path), "taken")

@@ -81,6 +81,8 @@ class TaskQuery:
 
     def _begin_with(self, trigger: dict[str, Any]) -> StreamingQuery:
         pipeline = self._pipeline
+        # The query's own thread takes this over from the thread that starts it. Spark keeps a pool for each name.
+        self._spark.sparkContext.setLocalProperty("spark.scheduler.pool", str(self.task))
         rows = pipeline.source.read(self._spark, self.held.path, pipeline.sink.rotation)
         if pipeline.tolerance is None:
             rows = pipeline.sink.shape(transform(rows, pipeline.transforms))

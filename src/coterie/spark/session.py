@@ -48,6 +48,9 @@ FAST = {
     # A query with nothing to read says so this often: an idle look is progress too.
     "spark.sql.streaming.noDataProgressEventInterval": "2s",
     "spark.sql.streaming.stopTimeout": "30s",
+    # Each task has a pool of its own: a thread that becomes free goes to the task that has the fewest. By default
+    # it goes to the oldest job, and all tasks wait for one that has a backlog.
+    "spark.scheduler.mode": "FAIR",
     # A batch takes a consumer for each of its Kafka partitions from this cache, and opens one that it does not find.
     # So it has to hold all partitions of the worker's tasks. Consumers that nothing uses for 5 minutes are closed.
     "spark.kafka.consumer.cache.capacity": "10000",
@@ -56,6 +59,10 @@ FAST = {
     "spark.hadoop.mapreduce.fileoutputcommitter.marksuccessfuljobs": "false",
 }
 LOOPBACK = {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
+
+THREADS_PER_CORE = 4
+"""Of Spark's own threads. A partition of a backlog keeps its thread for seconds: other tasks find a free one, and the
+operating system divides the cores between them."""
 
 _launching = threading.Lock()
 
@@ -134,6 +141,12 @@ def open_session(config: SparkConfig, on_death: Callable[[str], None]) -> Sessio
         except (PySparkException, OSError) as error:
             raise WorldError(f"Spark's JVM did not start ({java_home}); see {log_file}: {error}") from error
         try:
+            if "spark.master" not in config.settings:
+                # Java knows the limits of a container, too.
+                cores = gateway.jvm.java.lang.Runtime.getRuntime().availableProcessors()
+                conf.set("spark.master", f"local[{THREADS_PER_CORE * cores}]")
+                # Into how many partitions Spark divides rows that come from the driver: not by the number of threads.
+                conf.setIfMissing("spark.default.parallelism", str(cores))
             context = SparkContext(gateway=gateway, conf=conf)
             context.setLogLevel("WARN")
             return Session(SparkSession(context), gateway, log_file, on_death)
