@@ -15,6 +15,7 @@ GOOD: list[tuple[bytes | None, Row | None]] = [
     (b'{"id": 1, "name": "a", "unknown": [{}]}', Row(id=1, name="a", nested=None)),
     (b' {"nested": {"k": 4}} ', Row(id=None, name=None, nested=Row(k=4))),
     ('{"name": "}],ü"}'.encode(), Row(id=None, name="}],ü", nested=None)),
+    (b'{"id": 1}\n', Row(id=1, name=None, nested=None)),
     (b"{}", Row(id=None, name=None, nested=None)),
     (b"null", None),
     (None, None),
@@ -25,6 +26,13 @@ BAD = [
     b'{"id": 1},{"id": 2}',
     b'{"id": 1}]}',
     b'{"id": 1',
+    b"}",
+    b'"}',
+    b"5 }",
+    b"null }",
+    b'[{"id": 1}',
+    b'{"id": 1, [}',
+    b'{"id": 1}{"id": 2}',
     b"[1]",
     b'{"id": "x"}',
     b'{"id": 99999999999999999999}',
@@ -61,7 +69,8 @@ async def test_each_text_is_parsed_once_also_where_a_filter_looks_at_several_col
     )
     rows = Converter(side="value", format=Format.JSON, columns=COLUMNS).convert(records).select("value.*")
     filtered = rows.where("id > 0 AND name <> '' AND nested IS NULL")
-    assert filtered._jdf.queryExecution().executedPlan().toString().count("from_json(") == 1
+    # Either alone or as an item of an array.
+    assert filtered._jdf.queryExecution().executedPlan().toString().count("from_json(") == 2
     assert [row["id"] for row in filtered.collect()] == [1]
 
 

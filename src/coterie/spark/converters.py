@@ -40,7 +40,8 @@ FORMATS: Mapping[str, Format] = {
 }
 """Every converter by Connect's class name, and by the name of the class without its package."""
 
-_PARSED = "coterie_parsed_"
+_FLAT, _ITEMS, _CORRUPT = "coterie_flat_", "coterie_items_", "coterie_corrupt"
+"""Names of columns, the first two before a side of the record, that exist only while JSON is parsed."""
 
 
 def definition(config: EndConfig, side: str) -> Definition:
@@ -157,29 +158,38 @@ class Converter:
         """Parse the text as the only item of an array that something else follows.
 
         Parsed alone, a text is taken for good up to the end of its first value: text after that would be dropped, and
-        an empty text would be a null.
+        an empty text would be a null. Where its only closing brace is its last character, an object is the whole text:
+        it is parsed alone, which is faster by a third.
         """
         text = F.col(self.side).cast("string")
         item = self.data_type()
         if self.has_envelope:
             item = StructType([StructField("schema", StringType()), StructField("payload", item)])
-        fields = [("items", ArrayType(item)), ("end", BooleanType()), ("corrupt", StringType())]
-        shape = StructType([StructField(name, type_) for name, type_ in fields])
-        options = {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": "corrupt"}
-        name = _PARSED + self.side
+        options = {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": _CORRUPT}
+        corrupt = StructField(_CORRUPT, StringType())
         # Spark moves a filter of the user below what it filters, and would parse each text once more for each use of
         # it in the filter. It moves nothing below an expression that is not deterministic.
-        opening = F.when(F.spark_partition_id() >= 0, F.lit('{"items":['))
-        wrapped = F.concat(opening, text, F.lit('],"end":true}'))
-        parsed = F.col(name)
-        is_good = parsed["corrupt"].isNull() & parsed["end"] & (F.size(parsed["items"]) == 1) & F.is_valid_utf8(text)
-        value = parsed["items"][0]
+        stays = F.spark_partition_id() >= 0
+        is_flat = F.instr(text, "}") == F.length(text)
+        flat_type = StructType([*cast(StructType, item).fields, corrupt])
+        wrapped = F.concat(F.lit('{"items":['), text, F.lit('],"end":true}'))
+        items_type = StructType([StructField("items", ArrayType(item)), StructField("end", BooleanType()), corrupt])
+        # Two steps: in one, the text would be parsed again for each use of what was parsed.
+        rows = records.withColumns(
+            {
+                _FLAT + self.side: F.when(stays & is_flat, F.from_json(text, flat_type, options)),
+                _ITEMS + self.side: F.when(stays & ~is_flat, F.from_json(wrapped, items_type, options)),
+            }
+        )
+        flat, items = F.col(_FLAT + self.side), F.col(_ITEMS + self.side)
+        is_one_item = items[_CORRUPT].isNull() & items["end"] & (F.size(items["items"]) == 1)
+        is_good = F.when(flat.isNotNull(), flat[_CORRUPT].isNull()).otherwise(is_one_item) & F.is_valid_utf8(text)
+        flat_value = F.struct(*(flat[field.name].alias(field.name) for field in cast(StructType, item).fields))
+        value = F.when(flat.isNotNull(), flat_value).otherwise(items["items"][0])
         if self.has_envelope:
             # Without payload and schema the record is no envelope, and not a null.
             is_good &= value.isNull() | value["payload"].isNotNull() | _has_keys(text, ("schema", "payload"))
             value = value["payload"]
-        # Two steps: in one, the text would be parsed again for each use of what was parsed.
-        rows = records.withColumn(name, F.from_json(wrapped, shape, options))
         is_null = F.col(self.side).isNull()
         if ERROR in records.columns:
             is_bad = ~is_null & ~F.coalesce(is_good, F.lit(False))
@@ -188,13 +198,14 @@ class Converter:
                 ERROR: F.coalesce(F.col(ERROR), F.when(is_bad, error)),
                 self.side: F.when(~is_null & is_good, value),
             }
-            return rows.withColumns(columns).drop(name)
-        converted = (
-            F.when(is_null, F.lit(None))
-            .when(is_good, value)
-            .otherwise(F.raise_error(self._refusal()).cast(self.data_type()))
-        )
-        return rows.withColumn(self.side, converted).drop(name)
+        else:
+            converted = (
+                F.when(is_null, F.lit(None))
+                .when(is_good, value)
+                .otherwise(F.raise_error(self._refusal()).cast(self.data_type()))
+            )
+            columns = {self.side: converted}
+        return rows.withColumns(columns).drop(_FLAT + self.side, _ITEMS + self.side)
 
     def _refusal(self) -> Column:
         return F.concat(
