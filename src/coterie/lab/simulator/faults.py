@@ -96,7 +96,7 @@ class Faults(ABC, Generic[ActorT]):
             self._come_back(process.home)
 
     def bury(self) -> None:
-        """Kill a process after which no other one of its home starts; at least one home keeps its processes."""
+        """Kill a process permanently: no process of its ``home`` starts again. Never affects the last home."""
         process = self._someone()
         if process is not None and len(self._homes) - len(self._gone_for_good) > 1:
             self._gone_for_good.add(process.home)

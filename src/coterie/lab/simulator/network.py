@@ -56,7 +56,7 @@ class Network:
         large: bool = False,
     ) -> "Call":
         """Send a request to the broker, which handles it with ``serve``. ``answered`` or ``failed`` is called once.
-        ``large`` tells whether the response is a large message.
+        ``large``: whether the response is a large message.
 
         When the connection breaks, the request still arrives, up to ``late_max_ms`` later.
         """
@@ -70,7 +70,7 @@ class Network:
             worker,
             Way.TO_BROKER,
             lambda: serve(call),
-            lost=lambda: call.fail("no answer", within_ms=4_000),
+            lost=lambda: call.fail("no response", within_ms=4_000),
             late_ms=late_ms,
         )
         return call
@@ -127,7 +127,7 @@ class Call:
             self.worker,
             Way.TO_WORKER,
             lambda: self._end(lambda: self._answered(response)),
-            lost=lambda: self.fail("the answer was lost", within_ms=4_000),
+            lost=lambda: self.fail("the response was lost", within_ms=4_000),
             large=self._large,
         )
 

@@ -71,7 +71,7 @@ class RecordKind(StrEnum):
     HEARS = "hears"  # the request, the error
     ASSIGNED = "assigned"  # generation, error, config offset, assigned, revoked, delay
     ASSIGNMENT_WANTED = "assignment wanted"  # generation, protocol, members
-    REBALANCE_STARTED = "rebalance started"  # whether everything stops
+    REBALANCE_STARTED = "rebalance started"  # whether all tasks must stop
     MEMBERSHIP_LOST = "membership lost"
     MEMBERSHIP_REFUSED = "membership refused"
     LEFT = "left"

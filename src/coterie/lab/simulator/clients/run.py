@@ -90,4 +90,4 @@ def unsettled(play: ClientsPlay, clients: Collection[Client]) -> str | None:
         if not client.is_settled or client.generation != group.generation:
             return f"{client.name} is in generation {client.generation}, the group in {group.generation}"
     owned = sorted(partition for client in inside for partition in client.owned)
-    return None if owned == list(PARTITIONS) else f"owned is {owned}"
+    return None if owned == list(PARTITIONS) else f"owned partitions are {owned}"

@@ -53,7 +53,7 @@ class _Told:
 
 
 class ClientsWatch:
-    """Matches `coordinator.CoordinatorWatch`."""
+    """The checks of one group of clients; matches `coordinator.CoordinatorWatch`."""
 
     def __init__(self, world: World, *, group_size_max: int) -> None:
         self._world = world

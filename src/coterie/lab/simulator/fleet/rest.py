@@ -70,4 +70,4 @@ class Rest:
                 published(None)
 
         call = self._cluster.network.call(leader._process.home, serve, answered=answered, failed=published)
-        process.after(REQUEST_TIMEOUT_MS + 5_000, lambda: call.give_up("no answer"))
+        process.after(REQUEST_TIMEOUT_MS + 5_000, lambda: call.give_up("no response"))

@@ -38,7 +38,7 @@ from coterie.wire.errors import ErrorCode
 
 
 class Watch:
-    """Matches `coordinator.CoordinatorWatch`."""
+    """The checks of workers and their group; matches `coordinator.CoordinatorWatch`."""
 
     def __init__(self, world: World, config_log: ConfigLog, policy: Policy, *, session_timeout_ms: int) -> None:
         self._world = world

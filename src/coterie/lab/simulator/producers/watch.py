@@ -129,7 +129,9 @@ class ProducersWatch:
         for bundle in ended:
             for number, log in enumerate(self._logs):
                 if any(self._bundle(entry) is bundle for entries in log.open.values() for entry in entries):
-                    raise Violation(Invariant.ALL_OR_NOTHING, f"{bundle.name} has ended, and is open in {number}")
+                    raise Violation(
+                        Invariant.ALL_OR_NOTHING, f"{bundle.name} has ended, and is open in partition {number}"
+                    )
         self._over.update(ended)
 
     def on_told(self) -> None:

@@ -99,5 +99,5 @@ class ProducersWeather(Faults[ProducerProcess]):
         self._world.after(self._rng.choice((100, 1_000, 4_000)), heal)
 
     def _time_out_too_soon(self) -> None:
-        """Fire a timer early, as a late timer does whose transaction has ended while another one began."""
+        """Fire a timer early, like a delayed timer of a transaction that has ended while the next one began."""
         self._play.broker.time_out(self._rng.choice(self._homes))
