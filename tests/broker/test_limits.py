@@ -122,7 +122,9 @@ def test_one_address_may_not_take_all_connections(tmp_path: Path, caplog: pytest
         assert is_served(two)
         with raw_client(broker.port) as three, caplog.at_level(logging.WARNING, logger="coterie.broker"):
             assert three.is_closed()
-        assert [record.getMessage().partition(": ")[2] for record in caplog.records] == ["2 of its address are open"]
+        assert [record.getMessage().partition(": ")[2] for record in caplog.records] == [
+            "2 connections from its address are open, the maximum"
+        ]
         two.socket.close()
 
         def again() -> bool:
@@ -301,7 +303,7 @@ def test_whoever_waits_for_a_deaf_peer_waits_no_longer_than_that_may_be_deaf(
         awaited(lambda: "fetches of User:ANONYMOUS@127.0.0.1 wait" in caplog.text)
         header = fetch(reader, max_bytes=4 * len(batch))
         assert len(reader.receive(header).responses[0].partitions[0].records) == 4 * len(batch)
-        awaited(lambda: caplog.text.count("the peer has read none of its answers for 1000 ms") == len(deaf))
+        awaited(lambda: caplog.text.count("the peer has read none of its responses for 1000 ms") == len(deaf))
         assert is_served(reader)
 
 
