@@ -178,7 +178,7 @@ def test_a_certificate_that_goes_while_it_is_read_again_changes_nothing(
 
         monkeypatch.setattr(Path, "read_bytes", read_then_gone)
         certificate.touch()
-        awaited(lambda: "those before stay in force" in caplog.text)
+        awaited(lambda: "the previous ones stay in use" in caplog.text)
         with tls_client(broker, trusting(authority)) as client:
             assert is_served(client)
 

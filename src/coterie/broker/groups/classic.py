@@ -1,4 +1,4 @@
-"""Groups of the classic protocol in this broker: the machine as the group host runs it, and the topic of its records."""
+"""Groups of the classic protocol in this broker: the machine that the group host runs, and the topic of its records."""
 
 from collections.abc import Mapping, Sequence
 from typing import TypeAlias
