@@ -214,7 +214,7 @@ async def test_a_target_that_nobody_may_look_at_is_one_clear_line(tmp_path: Path
     # Root may look everywhere; a name that no system takes fails at the same place.
     with pytest.raises(WorldError, match=r"the copy .* cannot be written: File name too long"):
         copied(tmp_path / "data", tmp_path / ("x" * 300))
-    with pytest.raises(WorldError, match="cannot be looked at: File name too long"):
+    with pytest.raises(WorldError, match="cannot be accessed: File name too long"):
         copied(tmp_path / ("x" * 300), tmp_path / "copy")
 
 
@@ -223,7 +223,7 @@ async def test_a_log_that_cannot_be_read_here_is_not_called_damaged(tmp_path: Pa
     # What a folder that may only be read does to it, also for root: SQLite cannot open what it needs beside the log.
     (tmp_path / "data" / "log-wal").unlink()
     (tmp_path / "data" / "log-wal").mkdir()
-    with pytest.raises(WorldError, match=r"the log .*/data/log cannot be read here: .*copy all of that folder"):
+    with pytest.raises(WorldError, match=r"the log .*/data/log cannot be read here: .*copy the whole data directory"):
         copied(tmp_path / "data", tmp_path / "copy")
     with pytest.raises(WorldError, match="cannot be read here"):
         list(check(tmp_path / "data" / "log", tell=lambda _: None))

@@ -432,7 +432,7 @@ async def test_damage_that_a_write_meets_is_not_met_again(
     assert tried == [0]
     told = [record.message.partition(": ")[0] for record in caplog.records if record.levelno >= logging.WARNING]
     assert told == [
-        "the broker's log is damaged, whatever meets that is refused",
+        "The broker's log file is corrupt; requests that read the corrupt pages fail",
         "the removal of deleted records of damaged-0 has ended, what else there is goes on",
     ]
 
