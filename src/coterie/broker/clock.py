@@ -15,5 +15,5 @@ def steady_clock() -> Callable[[], int]:
 
 def wall_ms() -> int:
     """The wall clock's time in milliseconds since the epoch, for record timestamps. The steady clock is unsuitable for
-    them: it stops while the computer sleeps, and it ignores that the wall clock was set."""
+    them: it stops while the computer sleeps, and it ignores changes of the wall clock."""
     return time.time_ns() // 1_000_000

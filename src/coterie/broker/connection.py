@@ -55,7 +55,7 @@ class Connection:
         self._answers = 0
         self._reads_since_s: float | None = None
         self._principal = ANONYMOUS
-        self._shared = SharedBudget("nobody yet", node.settings.principal_in_flight_size_max)
+        self._shared = SharedBudget("unauthenticated peer", node.settings.principal_in_flight_size_max)
         """Until the peer is authenticated, a budget of this connection only."""
         peer = writer.get_extra_info("peername")
         self.peer_host = str(peer[0]) if peer else "unknown"
@@ -182,8 +182,8 @@ class Connection:
                     await self._wait_for_room(shared, len(frame))
                     asked = await self._decoded(frame)
                     share = self._share(len(frame))
-                    # Most requests are heartbeats, one at a time, and need no task. A request behind others in flight
-                    # runs as a task.
+                    # Most requests are heartbeats, one at a time, and need no asyncio task. A request behind others in
+                    # flight runs as an asyncio task.
                     begun = self._answer(asked, share) if self._in_flight else self._begin(asked, share)
                     if isinstance(begun, bytes):
                         shared.give_back(len(frame))

@@ -104,7 +104,7 @@ async def running(settings: BrokerSettings) -> AsyncIterator[Broker]:
                 await _stop_listening(server)
                 await _tell_stats(settings, broker)
     except BaseExceptionGroup as failures:
-        # A cancelled task raises nothing: a single exception here is the reason why the block has ended.
+        # A cancelled asyncio task raises nothing: a single exception here is the reason why the block has ended.
         if len(failures.exceptions) == 1:
             raise failures.exceptions[0] from None
         raise
@@ -149,9 +149,9 @@ class _Connections:
         """Why the broker refuses another connection from ``host`` now; None if it accepts it."""
         of_address, of_address_max = self._by_address[host], self._settings.connections_per_address_max
         if len(self.running) >= self._settings.connections_max:
-            return f"{len(self.running)} connections are open, the maximum"
+            return f"{len(self.running)} connections are open, the maximum (--connections-max)"
         if of_address_max is not None and of_address >= of_address_max:
-            return f"{of_address} connections from its address are open, the maximum"
+            return f"{of_address} connections from its address are open, the maximum (--connections-per-ip-max)"
         return None
 
     def _ended(self, task: asyncio.Task[None], connection: Connection) -> None:
@@ -159,7 +159,7 @@ class _Connections:
         self._by_address[connection.peer_host] -= 1
         if not self._by_address[connection.peer_host]:
             del self._by_address[connection.peer_host]
-        # Not in the task itself: a task that is cancelled before its first step runs none of its code.
+        # Not in the asyncio task itself: if it is cancelled before its first step, it runs none of its code.
         connection.abort()
 
 

@@ -71,7 +71,7 @@ class BrokerSettings:
     """``num.partitions``."""
     topic_partitions_max: int = 1_000
     partitions_max: int = 20_000
-    """Over all topics: each partition costs some memory, and any client may be allowed to send CreateTopics."""
+    """Over all topics: each partition costs some memory, and without access rules any client may create topics."""
     batch_size_max: int = 1_048_588
     """``message.max.bytes``."""
     fetch_size_max: int = 57_671_680

@@ -1,5 +1,6 @@
-"""AddPartitionsToTxn: adds all partitions of a request to one transaction, or none (v0-3), or to several transactions,
-or only verifies that they were added (v4-5: in Kafka for brokers only; here any authorized client may send them)."""
+"""AddPartitionsToTxn: adds partitions to one transaction (v0-3) or to several transactions, or only verifies that they
+were added (v4-5: in Kafka for brokers only; here any authorized client may send it). All partitions of a transaction
+are added, or none."""
 
 from collections.abc import Callable, Sequence
 from typing import Any

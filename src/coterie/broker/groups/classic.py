@@ -56,7 +56,8 @@ class ClassicMachine:
         return not group.is_unheard_of
 
     def loaded(self, records: Sequence[Record], /) -> Sequence[News]:
-        """Include topics that were deleted: a crash may come between a topic's deletion and that of its offsets."""
+        """GroupLoaded, and TopicDeleted for each topic in ``records`` that was deleted: a crash may have come between
+        the deletion of a topic and the deletion of its offsets."""
         return [GroupLoaded(), *(TopicDeleted(topic=name) for name in self._topics_gone(records))]
 
     def _topics_gone(self, records: Sequence[Record]) -> Sequence[str]:

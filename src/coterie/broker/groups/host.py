@@ -1,4 +1,4 @@
-"""Runs one group's machine: each request is a step at once; one asyncio task handles deadlines, failures and the end.
+"""Runs one group's machine: each request is stepped at once; one asyncio task handles deadlines, failures and the end.
 The host is independent of the protocol: it receives machine, codec and log topic.
 
 A response is sent only when the records of its step, and of all earlier steps, are durable. Only the sender of the
@@ -6,7 +6,8 @@ request waits for that: the machine continues with the next event, and the outbo
 written. If the log fails, or the machine raises an exception (a bug in Coterie), every pending request gets
 NOT_COORDINATOR, the machine is dropped, and the group is reloaded from its log; new requests wait for the reload.
 
-Most requests are heartbeats, which write no record: they get their response without a queue, a task or a future.
+Most requests are heartbeats, which write no record: they get their response without a queue, an asyncio task or a
+future.
 """
 
 import asyncio

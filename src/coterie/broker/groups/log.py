@@ -54,14 +54,14 @@ class GroupLog(Generic[RecordT]):
         return self._log.append(self._partition, [(batch, read_head(batch)) for batch in batches])
 
     async def load_all(self) -> Mapping[GroupId, Sequence[RecordT]]:
-        """The records of every group: for each key only the last.
+        """The records of every group: for each key only the last record.
 
         :raises WorldError: the log cannot be read.
         """
         return await self._pass(None)
 
     async def load(self, group_id: GroupId) -> Sequence[RecordT]:
-        """The records of one group: for each key only the last. Concurrent calls share one read of the log.
+        """The records of one group: for each key only the last record. Concurrent calls share one read of the log.
 
         :raises WorldError: the log cannot be read.
         """

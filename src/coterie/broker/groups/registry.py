@@ -47,7 +47,7 @@ class Groups(Generic[GroupT, RequestT, NewsT, RecordT, ResponseT, KeyT]):
             return self._machine.refused(request, ErrorCode.policy_violation)
         host = self._new_host(group_id)
         asked = host.take(make)
-        # A request that only finds out that there is no such group leaves no task and no memory behind.
+        # A request that only finds out that there is no such group leaves no asyncio task and no memory behind.
         if not host.is_forgettable:
             self._keep(host)
         return await host.answer(asked)
@@ -62,12 +62,13 @@ class Groups(Generic[GroupT, RequestT, NewsT, RecordT, ResponseT, KeyT]):
         return sorted(group_id for group_id, host in self._hosts.items() if host.is_known)
 
     def tell_all(self, news: NewsT) -> None:
-        """Give ``news`` to every group now: the records of that precede all records of later calls."""
+        """Give ``news`` to every group now: the records that the groups write for it precede all records that are
+        written after this call."""
         for host in tuple(self._hosts.values()):
             host.tell(news)
 
     def close(self) -> None:
-        """End every group's task. All connections, and so all waiting requests, have already ended."""
+        """End every group's asyncio task. All connections, and so all waiting requests, have already ended."""
         for task in self._running:
             task.cancel()
 
@@ -84,5 +85,5 @@ class Groups(Generic[GroupT, RequestT, NewsT, RecordT, ResponseT, KeyT]):
 
     async def _run(self, host: GroupHost[GroupT, RequestT, NewsT, RecordT, ResponseT, KeyT]) -> None:
         await host.run()
-        # No request came since its loop ended: no other task ran in between.
+        # No request came since its loop ended: no other asyncio task ran in between.
         del self._hosts[host.group_id]

@@ -21,7 +21,7 @@ class Budget:
         return not self.taken or self.taken + size <= self._size_max
 
     async def take(self, size: int, *, may_pass: Callable[[], bool] = lambda: False) -> None:
-        """Wait until ``size`` bytes may be in flight, or until ``may_pass`` allows to skip the queue."""
+        """Wait until ``size`` bytes may be in flight, or until ``may_pass`` allows skipping the queue."""
         await self._wait_until(lambda: self.has_room(size) or may_pass())
         self.taken += size
 

@@ -32,7 +32,7 @@ class Watched(Generic[T]):
         is logged once for each change."""
         while True:
             await asyncio.sleep(LOOK_S)
-            # On the event loop: the files are small, and no other task sees an intermediate state.
+            # On the event loop: the files are small, and no other asyncio task reads an intermediate state.
             stamps = self._look()
             if stamps == self._stamps:
                 continue

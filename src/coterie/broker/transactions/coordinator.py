@@ -175,12 +175,12 @@ class Transactions:
             await self._decide(transactional_id, lambda fresh: TimeoutPassed(fresh_producer_id=fresh))
         except WorldError as error:
             logger.warning(
-                "The transaction of %s timed out but could not be aborted, will retry: %s", transactional_id, error
+                "The transaction of transactional id %s timed out; will retry to abort it: %s", transactional_id, error
             )
             self._timers.set(transactional_id, self.now_ms() + _RETRY_DELAY_MS)
         except Exception:
             logger.exception(
-                "Bug in Coterie: the transaction of %s timed out but stays open until its producer ends it",
+                "Bug in Coterie: transactional id %s: the transaction timed out, but stays open until its producer ends it",
                 transactional_id,
             )
 

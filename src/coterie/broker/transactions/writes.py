@@ -46,9 +46,9 @@ class BatchAdmission(Enum):
     """How the partition of a batch is added to a transaction, by the Produce version (KIP-890)."""
 
     ADDED_BEFORE = ErrorCode.invalid_txn_state
-    """v10 and before: the client adds the partition first; else this is the error code."""
+    """v10 and before: the client must add the partition first; the error code if it has not."""
     ADDED_OR_ABORTABLE = ErrorCode.transaction_abortable
-    """v11: the client adds the partition first; else this is the error code, which v11 clients support."""
+    """v11: the client must add the partition first; the error code, which v11 clients support, if it has not."""
     BY_ITSELF = ErrorCode.none
     """v12 and later: the batch adds its partition."""
 
