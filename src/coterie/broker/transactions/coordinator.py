@@ -180,7 +180,7 @@ class Transactions:
             self._timers.set(transactional_id, self.now_ms() + _RETRY_DELAY_MS)
         except Exception:
             logger.exception(
-                "Bug in Coterie: transactional id %s: the transaction timed out, but stays open until its producer ends it",
+                "Bug in Coterie: the transaction of %s timed out, but stays open until its producer ends it",
                 transactional_id,
             )
 
