@@ -175,7 +175,7 @@ def _tracebacks(log: str) -> list[str]:
             kinds[f"{text[:300]} ({place})"] += 1
             place = ""
     found = [f"{count} x {kind}" for kind, count in kinds.most_common()]
-    return found or [log[-3_000:]] if any(sign in log for sign in ("Traceback", "our own bug", IGNORED)) else []
+    return found or [log[-3_000:]] if any(sign in log for sign in ("Traceback", "Bug in Coterie", IGNORED)) else []
 
 
 def _answers(bystander: RawClient) -> bool:

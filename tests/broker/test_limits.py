@@ -122,7 +122,9 @@ def test_one_address_may_not_take_all_connections(tmp_path: Path, caplog: pytest
         assert is_served(two)
         with raw_client(broker.port) as three, caplog.at_level(logging.WARNING, logger="coterie.broker"):
             assert three.is_closed()
-        assert [record.getMessage().partition(": ")[2] for record in caplog.records] == ["2 of its address are open"]
+        assert [record.getMessage().partition(": ")[2] for record in caplog.records] == [
+            "2 connections from its address are open, the maximum (--connections-per-ip-max)"
+        ]
         two.socket.close()
 
         def again() -> bool:
@@ -263,7 +265,7 @@ def test_many_that_read_no_answer_take_no_more_together_and_hold_up_no_heartbeat
         # More of each than the system takes in for a peer that reads nothing.
         deaf = [stack.enter_context(raw_client(broker.port)) for _ in range(8)]
         headers = [[fetch(client, max_bytes=4 * len(batch)) for _ in range(5)] for client in deaf]
-        awaited(lambda: "fetches of User:ANONYMOUS@127.0.0.1 wait" in caplog.text)
+        awaited(lambda: "Fetch responses for User:ANONYMOUS@127.0.0.1 are delayed" in caplog.text)
         for _ in range(100):
             bystander.ask(HEARTBEAT, 4, group_id="g", generation_id=1, member_id="m", group_instance_id=None)
         assert "its principal has" not in caplog.text
@@ -298,10 +300,10 @@ def test_whoever_waits_for_a_deaf_peer_waits_no_longer_than_that_may_be_deaf(
         for client in deaf:
             for _ in range(5):
                 fetch(client, max_bytes=4 * len(batch))
-        awaited(lambda: "fetches of User:ANONYMOUS@127.0.0.1 wait" in caplog.text)
+        awaited(lambda: "Fetch responses for User:ANONYMOUS@127.0.0.1 are delayed" in caplog.text)
         header = fetch(reader, max_bytes=4 * len(batch))
         assert len(reader.receive(header).responses[0].partitions[0].records) == 4 * len(batch)
-        awaited(lambda: caplog.text.count("the peer has read none of its answers for 1000 ms") == len(deaf))
+        awaited(lambda: caplog.text.count("the peer has read none of its responses for 1000 ms") == len(deaf))
         assert is_served(reader)
 
 

@@ -101,8 +101,8 @@ async def test_a_start_tells_which_folder_it_is_and_what_is_in_it(
     async with running(settings):
         pass
     said = [record.message for record in caplog.records]
-    assert f"The data folder is {settings.data_path}: it is new" in said
-    assert f"The data folder is {settings.data_path}: 2 topics, up to 3 records, 0 groups" in said
+    assert f"The data directory is {settings.data_path}: it is new" in said
+    assert f"The data directory is {settings.data_path}: 2 topics, up to 3 records, 0 groups" in said
     assert len([line for line in said if "the broker refuses to write while less than" in line]) == 1
 
 

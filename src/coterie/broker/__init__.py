@@ -1,1 +1,1 @@
-"""The embedded broker: Kafka's wire over TCP, topics and groups in a SQLite log."""
+"""The embedded broker: the Kafka protocol over TCP, with topics and groups stored in a SQLite file."""

@@ -1,4 +1,4 @@
-"""The two times by which the broker measures: a steady one for whatever waits, and the wall's for records."""
+"""The broker's two clocks: a monotonic clock for timeouts and deadlines, and the wall clock for record timestamps."""
 
 import asyncio
 import time
@@ -6,14 +6,14 @@ from collections.abc import Callable
 
 
 def steady_clock() -> Callable[[], int]:
-    """Milliseconds since the epoch: the wall's at this call, and from there the loop's. A wall clock that is set
-    meanwhile ends no session and no transaction."""
+    """Return a clock in milliseconds since the epoch. It starts at the wall clock's time and then follows the event
+    loop's monotonic clock, so setting the wall clock later expires no session and no transaction."""
     loop = asyncio.get_running_loop()
     wall_ms = round(time.time() * 1000 - loop.time() * 1000)
     return lambda: wall_ms + round(loop.time() * 1000)
 
 
 def wall_ms() -> int:
-    """Milliseconds since the epoch, as the machine has them now: for records' timestamps. The steady clock stands still
-    while a machine sleeps, and does not hear when the wall's is set."""
+    """The wall clock's time in milliseconds since the epoch, for record timestamps. The steady clock is unsuitable for
+    them: it stops while the computer sleeps, and it ignores changes of the wall clock."""
     return time.time_ns() // 1_000_000

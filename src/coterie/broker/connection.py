@@ -1,5 +1,5 @@
-"""One connection: admitted first (TLS, SASL), then frames in, requests taken in order and at most a few at once,
-answers out in the same order."""
+"""One client connection: authenticates the peer (TLS, SASL), then reads requests in order, handles a limited number of
+them concurrently, and writes the responses in the order of the requests."""
 
 import asyncio
 import logging
@@ -28,21 +28,21 @@ from coterie.wire.shapes import Values, build_response
 logger = logging.getLogger(__name__)
 
 _LOOK_S = 1.0
-"""How soon it is noticed that a peer which is not read has gone."""
+"""How often to check for a disconnected peer while the connection is not read."""
 
 
 class _DecodedRequest(NamedTuple):
-    """One request, read."""
+    """One decoded request."""
 
     header: RequestHeader
     api: KafkaApi | None
-    """None: it is not served here, in this version."""
+    """None: the broker does not support this API in this version."""
     body: Any = None
     is_long: bool = False
 
 
 class Connection:
-    """Serves one peer until it goes, is idle for too long, or sends what means nothing."""
+    """Serves one peer until the peer disconnects, is idle for too long, or sends malformed bytes."""
 
     def __init__(self, node: Node, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._node = node
@@ -55,34 +55,34 @@ class Connection:
         self._answers = 0
         self._reads_since_s: float | None = None
         self._principal = ANONYMOUS
-        self._shared = SharedBudget("nobody yet", node.settings.principal_in_flight_size_max)
-        """Its own until it is known whose it is."""
+        self._shared = SharedBudget("unauthenticated peer", node.settings.principal_in_flight_size_max)
+        """Until the peer is authenticated, a budget of this connection only."""
         peer = writer.get_extra_info("peername")
         self.peer_host = str(peer[0]) if peer else "unknown"
         self.peer = f"{peer[0]}:{peer[1]}" if peer else "unknown"
 
     async def run(self) -> None:
-        """Whatever goes wrong with this peer ends here, with one line of the log. The caller aborts afterwards."""
+        """Every error of this connection ends here with at most one log message. The caller aborts afterwards."""
         try:
             if await self._is_admitted():
                 await self._serve()
         except* WireError as errors:
             self._log_fault(str(errors.exceptions[0]))
         except* WorldError as errors:
-            logger.error("connection of %s closed: %s", self.peer, errors.exceptions[0])
+            logger.error("Connection %s closed: %s", self.peer, errors.exceptions[0])
         except* (ConnectionError, TimeoutError, ssl.SSLError) as errors:
-            logger.debug("connection of %s ended: %s", self.peer, errors.exceptions[0])
+            logger.debug("Connection %s ended: %s", self.peer, errors.exceptions[0])
         except* Exception:
-            logger.exception("our own bug: connection of %s closed", self.peer)
+            logger.exception("Bug in Coterie: connection %s closed", self.peer)
 
     def abort(self) -> None:
-        """Close the socket now. What was answered is in it; a peer that does not read may not hold us."""
+        """Close the socket now. Responses were already written to it; this does not wait for a peer that reads none."""
         self._writer.transport.abort()
 
-    # -- who it is ----------------------------------------------------------------------------------------------------
+    # -- authentication -----------------------------------------------------------------------------------------------
 
     async def _is_admitted(self) -> bool:
-        """Learn who the peer is; False when it went before that."""
+        """Do the TLS and SASL handshakes; return False if the peer disconnects before they end."""
         settings = self._node.settings
         try:
             async with asyncio.timeout(settings.handshake_timeout_ms / 1000):
@@ -96,11 +96,11 @@ class Connection:
         try:
             await self._writer.start_tls(context)
         except ssl.SSLError as error:
-            raise WireError(f"no TLS: {error.reason or error}") from error
+            raise WireError(f"the TLS handshake failed: {error.reason or error}") from error
         self._principal = of_certificate(self._writer.get_extra_info("peercert"))
 
     async def _is_authenticated(self) -> bool:
-        """One request after the other: until the last token it is not known who asks."""
+        """Handle requests one by one: the principal is unknown until the last token."""
         conversation = Conversation(self._node.admission.users, refusal_delay_ms=self._node.settings.refusal_delay_ms)
         while conversation.principal is None:
             frame = await self._read_frame(min(TOKEN_SIZE_MAX, self._node.settings.frame_size_max))
@@ -123,25 +123,26 @@ class Connection:
         denials = self._node.admission.denials
         line = denials.line(self.peer_host, conversation.user, conversation.mechanism, now_s=now_s)
         if line is not None:
-            logger.warning("connection of %s closed: %s", self.peer, line)
+            logger.warning("Connection %s closed: %s", self.peer, line)
 
     def _log_fault(self, fault: str) -> None:
-        """A client that tries on and on, for instance without a log-in, gets one line a minute."""
+        """Log a protocol error: for each peer address and error at most one warning a minute, the others at debug
+        level. A client may retry in a loop, for instance without a login."""
         now_s = asyncio.get_running_loop().time()
         left_out = self._node.admission.faults.left_out(f"{self.peer_host} {fault}", now_s=now_s)
         if left_out is None:
-            logger.debug("connection of %s closed: %s", self.peer, fault)
+            logger.debug("Connection %s closed: %s", self.peer, fault)
             return
-        more = f"; so were {left_out} more from {self.peer_host} since the last such line" if left_out else ""
-        logger.warning("connection of %s closed: %s%s", self.peer, fault, more)
+        more = f"; {left_out} more from {self.peer_host} since the last such message" if left_out else ""
+        logger.warning("Connection %s closed: %s%s", self.peer, fault, more)
 
     async def _next_in(self, conversation: Conversation, frame: bytes, share: RequestBudget) -> bytes | None:
-        """The answer; None where a closed connection is all that is said."""
+        """The response to one frame of the SASL exchange; None if the connection is closed without a response."""
         if conversation.has_raw_tokens:
             try:
                 return await conversation.take(frame)
             except DeniedError:
-                # Bare tokens have no word for it, as in Kafka.
+                # The exchange of raw tokens has no error response, as in Kafka.
                 return None
         header = decode_header(frame)
         api = APIS.get(header.api_key)
@@ -149,10 +150,10 @@ class Connection:
         if not conversation.is_due(header, is_served=is_served):
             return _out_of_turn(header) if is_served else _unsupported(header)
         answer = await self._answer(await self._decoded(frame), share, conversation)
-        assert answer is not None, "nothing that is due here goes unanswered"
+        assert answer is not None, "every request of the SASL exchange has a response"
         return answer
 
-    # -- what it asks -------------------------------------------------------------------------------------------------
+    # -- requests -----------------------------------------------------------------------------------------------------
 
     async def _serve(self) -> None:
         name = str(self._principal) if self._principal != ANONYMOUS else f"{ANONYMOUS}@{self.peer_host}"
@@ -167,13 +168,13 @@ class Connection:
             self._node.admission.budgets.leave(name)
 
     async def _serve_within(self, shared: SharedBudget, shares: set[RequestBudget]) -> None:
-        """``shares`` are those of the requests whose answers are not written yet."""
+        """``shares`` are the budgets of the requests whose responses are not written yet."""
         answers: asyncio.Queue[tuple[asyncio.Task[bytes | None], RequestBudget]] = asyncio.Queue()
         async with asyncio.TaskGroup() as tasks:
             writing = tasks.create_task(self._write(answers, shares))
             parked: set[asyncio.Task[bytes | None]] = set()
             try:
-                # With as many requests in flight as may be, the peer is not read until one is answered.
+                # At the limit of requests in flight, the socket is not read until one request has its response.
                 while await self._room.acquire():
                     frame = await self._read_frame(self._node.settings.frame_size_max)
                     if frame is None:
@@ -181,7 +182,8 @@ class Connection:
                     await self._wait_for_room(shared, len(frame))
                     asked = await self._decoded(frame)
                     share = self._share(len(frame))
-                    # Most requests are heartbeats, one at a time, which need no task; behind others each has its turn.
+                    # Most requests are heartbeats, one at a time, and need no asyncio task. A request behind others in
+                    # flight runs as an asyncio task.
                     begun = self._answer(asked, share) if self._in_flight else self._begin(asked, share)
                     if isinstance(begun, bytes):
                         shared.give_back(len(frame))
@@ -190,7 +192,9 @@ class Connection:
                         await self._send(begun)
                         self._answers += 1
                         if self._answers % self._node.settings.in_flight_max == 0:
-                            await asyncio.sleep(0)  # others have their turn, however much has come on this connection
+                            await asyncio.sleep(
+                                0
+                            )  # yield to other connections while this one has more requests buffered
                         continue
                     self._in_flight += 1
                     answer = tasks.create_task(begun)
@@ -200,13 +204,13 @@ class Connection:
                     answer.add_done_callback(parked.discard)
                     answers.put_nowait((answer, share))
                     while asked.is_long and not (answer.done() or self._reader.at_eof()):
-                        # It leaves the loop to others, who may not come before it, and is as many of its kind as
-                        # there may be on one connection.
+                        # This request yields to the event loop while it runs, and later requests must not overtake it.
+                        # A connection may have only one request of this size in flight.
                         await asyncio.wait([answer], timeout=_LOOK_S)
             finally:
-                # However the reading ends: the peer may have closed its side, or sent what means nothing. What came
-                # before that counts, so every request gets one turn of the loop, in which a Produce is queued for the
-                # log; and no task is cancelled before it has begun to await its handler's coroutine.
+                # Reading may end because the peer closed its side or sent malformed bytes. Earlier requests still
+                # count: every request gets one iteration of the event loop, in which a Produce is queued for the log,
+                # and no task is cancelled before it has begun to await its handler's coroutine.
                 await asyncio.sleep(0)
             for answer in (*parked, writing):
                 answer.cancel()
@@ -215,48 +219,51 @@ class Connection:
         if shared.has_room(size):
             shared.take_anyway(size)
             return
-        logger.warning("connection of %s waits: its principal has %d bytes in flight", self.peer, shared.taken)
+        logger.warning("Connection %s paused: its principal has %d bytes in flight", self.peer, shared.taken)
         while True:
             try:
                 async with asyncio.timeout(_LOOK_S):
                     await shared.take(size)
                     return
             except TimeoutError:
-                # A peer that has gone may be waiting for room that it takes itself: what it sent counts, and then it
-                # is let go, with all that it has in flight.
+                # A disconnected peer may itself occupy the bytes that this request waits for. What it sent counts:
+                # handle the request, then close the connection with everything that it has in flight.
                 if self._reader.at_eof():
                     shared.take_anyway(size)
                     return
 
     def _share(self, size: int) -> RequestBudget:
-        """Of the next request, whose ``size`` bytes are taken."""
+        """The budget of the next request, whose ``size`` bytes are already taken."""
         number = self._requests
         self._requests += 1
         return RequestBudget(self._budget, self._shared, size, is_next=lambda: number == self._answers)
 
-    # -- in ---------------------------------------------------------------------------------------------------------
+    # -- reading ----------------------------------------------------------------------------------------------------
 
     async def _read_frame(self, size_max: int) -> bytes | None:
-        """The next frame; None when the peer has gone."""
+        """The next frame; None if the peer has disconnected."""
         self._reads_since_s = asyncio.get_running_loop().time()
         try:
             size = int.from_bytes(await self._reader.readexactly(LENGTH_SIZE), signed=True)
             if not 0 < size <= size_max:
-                raise WireError(f"a frame of {size} bytes; allowed are {size_max}")
+                raise WireError(f"the peer announced a frame of {size} bytes; the maximum is {size_max}")
             await self._budget.take(size)
             return await self._reader.readexactly(size)
         except asyncio.IncompleteReadError as error:
             if error.partial:
-                raise WireError(f"the peer went in the middle of a frame, after {len(error.partial)} bytes") from error
+                raise WireError(
+                    f"the peer disconnected in the middle of a frame, after {len(error.partial)} bytes"
+                ) from error
             return None
         finally:
             self._reads_since_s = None
 
     @contextmanager
     def _watched(self) -> Iterator[None]:
-        """End the reading when nothing is in flight and nothing whole has come for too long.
+        """Stop reading when no request is in flight and no whole frame has arrived within the idle timeout.
 
-        One timer that looks again when that may be so: a timer for every read costs as much as a heartbeat's answer.
+        One timer that rechecks when the timeout may have passed: a timer for each read would cost as much as a
+        heartbeat's response.
         """
         loop = asyncio.get_running_loop()
         idle_timeout_s = self._node.settings.idle_timeout_ms / 1000
@@ -278,7 +285,7 @@ class Connection:
         finally:
             timer.cancel()
 
-    # -- out --------------------------------------------------------------------------------------------------------
+    # -- writing ----------------------------------------------------------------------------------------------------
 
     async def _write(
         self, answers: "asyncio.Queue[tuple[asyncio.Task[bytes | None], RequestBudget]]", shares: set[RequestBudget]
@@ -296,10 +303,10 @@ class Connection:
             self._room.release()
 
     async def _send(self, frame: bytes) -> None:
-        """Returns when the peer has read enough of what was written. A peer that reads nothing for too long keeps the
-        answers of other connections from being made.
+        """Return when the peer has read enough of what was written. A peer that reads nothing for too long occupies
+        the budget that the responses of other connections need.
 
-        :raises WireError: for such a peer.
+        :raises WireError: the peer has read nothing within the timeout.
         """
         self._writer.write(framed(frame))
         transport, timeout_ms = self._writer.transport, self._node.settings.deaf_timeout_ms
@@ -309,12 +316,12 @@ class Connection:
                     await self._writer.drain()
             except TimeoutError:
                 if transport.get_write_buffer_size() >= left:
-                    raise WireError(f"the peer has read none of its answers for {timeout_ms} ms") from None
+                    raise WireError(f"the peer has read none of its responses for {timeout_ms} ms") from None
             else:
                 return
         await self._writer.drain()
 
-    # -- answers ------------------------------------------------------------------------------------------------------
+    # -- handling -----------------------------------------------------------------------------------------------------
 
     async def _decoded(self, frame: bytes) -> _DecodedRequest:
         try:
@@ -330,14 +337,14 @@ class Connection:
     async def _answer(
         self, asked: _DecodedRequest, share: RequestBudget, conversation: Conversation | None = None
     ) -> bytes | None:
-        """The answer's frame; None where none is awaited."""
+        """The response frame; None if the request has no response."""
         answer = self._begin(asked, share, conversation)
         return answer if isinstance(answer, bytes) else await answer
 
     def _begin(
         self, asked: _DecodedRequest, share: RequestBudget, conversation: Conversation | None = None
     ) -> "_Answer":
-        """The answer's frame where that is there at once; otherwise what is left to do for it."""
+        """The response frame if the handler finishes at once, else a coroutine that returns the frame."""
         header, api = asked.header, asked.api
         if api is None:
             return _unsupported(header)
@@ -369,7 +376,7 @@ def _settle(shared: Budget, size: int, share: RequestBudget, answer: asyncio.Tas
 
 
 def _encoded(header: RequestHeader, api: KafkaApi, values: Values) -> bytes:
-    # No request is ever throttled: this broker has no quotas.
+    # The broker has no quotas and throttles no request.
     return encode_response(header, build_response(api.key, header.api_version, {"throttle_time": 0, **values}))
 
 
@@ -379,9 +386,9 @@ def _out_of_turn(header: RequestHeader) -> bytes:
 
 
 def _unsupported(header: RequestHeader) -> bytes:
-    """KIP-511: who asks for too new an ApiVersions learns in version 0 what there is. Anything else has no answer
-    that the peer could read: as in Kafka, its connection is closed."""
+    """KIP-511: an ApiVersions request of an unsupported version gets a version 0 response with the supported versions.
+    Any other unsupported request has no response that the peer could decode: as in Kafka, its connection is closed."""
     if header.api_key == API_VERSIONS:
         values: Mapping[str, object] = supported_versions(ErrorCode.unsupported_version)
         return encode_response(header, build_response(API_VERSIONS, 0, values))
-    raise WireError(f"API {header.api_key} of version {header.api_version} is not served here")
+    raise WireError(f"API {header.api_key} in version {header.api_version} is not supported")

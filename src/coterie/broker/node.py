@@ -1,4 +1,4 @@
-"""What the APIs work on: this broker as clients see it, its log, its groups and its transactions."""
+"""The broker's context for API handlers: its settings, log, groups, transactions and security; and one request."""
 
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
@@ -16,19 +16,19 @@ from coterie.nouns.ids import InstanceId
 from coterie.wire.frames import RequestHeader
 
 NODE_ID = 1
-"""The one broker of its cluster."""
+"""The only broker of its cluster."""
 LEADER_EPOCH = 0
-"""Nobody else ever leads a partition."""
+"""The leader of a partition never changes."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Node:
-    """The broker, as every request of every connection sees it."""
+    """This broker, as passed to the handler of every request."""
 
     settings: BrokerSettings
     host: str
     port: int
-    """Where clients reach it."""
+    """The address that clients connect to: host and port."""
     log: BrokerLog
     groups: ClassicGroups
     transactions: Transactions
@@ -37,37 +37,37 @@ class Node:
 
     @property
     def address(self) -> dict[str, Any]:
-        """As several answers tell it."""
+        """This broker's fields in responses that list brokers."""
         return {"node_id": NODE_ID, "host": self.host, "port": self.port}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ApiRequest:
-    """One request of one connection; ``body`` is kio's entity of the asked version."""
+    """One request of one connection; ``body`` is kio's entity of the request's version."""
 
     header: RequestHeader
     body: Any
     peer_host: str
     reserve: Callable[[int], Awaitable[None]]
-    """Waits until an answer of so many bytes may be made for this connection."""
+    """Waits until a response of this many bytes fits into the budgets of the connection and its principal."""
     principal: Principal = ANONYMOUS
-    """Who asks."""
+    """The authenticated principal that sent the request."""
     conversation: Conversation | None = None
-    """While it is not known who asks."""
+    """The SASL exchange; only set until it has authenticated the peer."""
 
     @property
     def instance_id(self) -> InstanceId | None:
-        """The member's `group.instance.id`; None for a dynamic member, and for every one before KIP-345."""
+        """The member's `group.instance.id`; None for a dynamic member, and in versions before KIP-345."""
         instance_id = self.told("group_instance_id", None)
         return None if instance_id is None else InstanceId(instance_id)
 
     def told(self, field: str, default: Any) -> Any:
-        """A field that older versions lack."""
+        """The value of a field that older API versions do not have, else ``default``."""
         return getattr(self.body, field, default)
 
 
 def topic_of(node: Node, entity: Any, name_field: str = "name") -> Topic | None:
-    """The topic that ``entity`` means: by name, or by id in the versions that name none (KIP-516)."""
+    """The topic of ``entity``: by its name, or by its topic id in versions that have no name (KIP-516)."""
     name = getattr(entity, name_field, None)
     if name is not None:
         return node.log.topics.get(name)

@@ -1,4 +1,4 @@
-"""What became of one attempt of a request, as error code and sentence."""
+"""The error code and error message of one operation of a request."""
 
 from collections.abc import Awaitable
 
@@ -8,7 +8,7 @@ from coterie.wire.errors import ErrorCode, KafkaRefusal
 
 
 async def outcome(attempt: Awaitable[None]) -> tuple[ErrorCode, str | None]:
-    """Error code and sentence of one attempt of a request; `none` when it came to its end."""
+    """Await the operation; return its error code and error message, `none` if it succeeds."""
     try:
         await attempt
     except KafkaRefusal as refusal:

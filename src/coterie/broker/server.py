@@ -1,4 +1,4 @@
-"""The broker as a whole: opens the log, loads the groups, listens, and ends without leaving anything behind."""
+"""The whole broker: opens the log, loads the groups, listens for connections, and cleans up at shutdown."""
 
 import asyncio
 import errno
@@ -28,28 +28,28 @@ from coterie.nouns.errors import WorldError
 logger = logging.getLogger(__name__)
 
 _READ_AHEAD_SIZE = 1024 * 1024
-"""How much of a peer's bytes is taken from its socket before somebody wants them."""
+"""Bytes of a peer that are buffered before the connection reads them."""
 
 
 class Broker:
-    """A broker that listens. Made by :func:`running`."""
+    """A running broker. Created by :func:`running`."""
 
     def __init__(self, node: Node, gaps: HeartbeatGaps) -> None:
         self.node = node
-        """What the APIs work on; read and changed on the broker's event loop only."""
+        """The context of the API handlers; read and changed on the broker's event loop only."""
         self._gaps = gaps
         self.host = node.host
         self.port = node.port
 
     def stats(self) -> Mapping[str, object]:
-        """What the coordinator saw: ``{"groups": {group: {member: {"heartbeats", "largest_gap_ms"}}}}``."""
+        """The coordinator's statistics: ``{"groups": {group: {member: {"heartbeats", "largest_gap_ms"}}}}``."""
         return {"groups": self._gaps.stats()}
 
 
 async def serve(settings: BrokerSettings, *, ready: Callable[[str, int], None]) -> None:
-    """Run a broker until this is cancelled; ``ready`` is called with host and port once it answers.
+    """Run a broker until this is cancelled; ``ready`` is called with host and port once the broker accepts connections.
 
-    :raises WorldError: when the data directory or the port cannot be had.
+    :raises WorldError: the data directory cannot be used or is locked, or the port is in use.
     """
     async with running(settings) as broker:
         ready(broker.host, broker.port)
@@ -58,9 +58,9 @@ async def serve(settings: BrokerSettings, *, ready: Callable[[str, int], None]) 
 
 @asynccontextmanager
 async def running(settings: BrokerSettings) -> AsyncIterator[Broker]:
-    """A broker for as long as the block runs.
+    """Run a broker while the block runs.
 
-    :raises WorldError: when the data directory or the port cannot be had.
+    :raises WorldError: the data directory cannot be used or is locked, or the port is in use.
     """
     admission = Admission(settings)
     try:
@@ -104,18 +104,18 @@ async def running(settings: BrokerSettings) -> AsyncIterator[Broker]:
                 await _stop_listening(server)
                 await _tell_stats(settings, broker)
     except BaseExceptionGroup as failures:
-        # The tasks inside end by themselves: what is here is the one reason why the block has ended.
+        # A cancelled asyncio task raises nothing: a single exception here is the reason why the block has ended.
         if len(failures.exceptions) == 1:
             raise failures.exceptions[0] from None
         raise
 
 
 class _Connections:
-    """Takes connections in, and counts them."""
+    """Accepts and counts connections."""
 
     def __init__(self, settings: BrokerSettings, tasks: asyncio.TaskGroup) -> None:
         self.node: Node | None = None
-        """Known once the port is, until the broker ends; nobody is served without it."""
+        """Set once the port is known, and None again when the broker stops; without it no connection is accepted."""
         self.running: set[asyncio.Task[None]] = set()
         self._by_address: Counter[str] = Counter()
         self._settings = settings
@@ -127,11 +127,11 @@ class _Connections:
             return
         connection = Connection(self.node, reader, writer)
         if refusal := self._refusal(connection.peer_host):
-            logger.warning("connection of %s refused: %s", connection.peer, refusal)
+            logger.warning("Connection %s refused: %s", connection.peer, refusal)
             connection.abort()
             return
         if self.node.admission.tls is not None:
-            # Not a byte may be taken for plain before TLS has begun.
+            # No byte may be read as plaintext before TLS has begun.
             assert isinstance(writer.transport, asyncio.Transport)
             writer.transport.pause_reading()
         task = self._tasks.create_task(connection.run(), name=f"connection {connection.peer}")
@@ -140,18 +140,18 @@ class _Connections:
         task.add_done_callback(lambda task: self._ended(task, connection))
 
     def close(self) -> None:
-        """End every connection, and take none of those that the system had already accepted."""
+        """End every connection; abort connections that the operating system has already accepted."""
         self.node = None
         for task in self.running:
             task.cancel()
 
     def _refusal(self, host: str) -> str | None:
-        """Why nobody more may come from there now."""
+        """Why the broker refuses another connection from ``host`` now; None if it accepts it."""
         of_address, of_address_max = self._by_address[host], self._settings.connections_per_address_max
         if len(self.running) >= self._settings.connections_max:
-            return f"{len(self.running)} are open"
+            return f"{len(self.running)} connections are open, the maximum (--connections-max)"
         if of_address_max is not None and of_address >= of_address_max:
-            return f"{of_address} of its address are open"
+            return f"{of_address} connections from its address are open, the maximum (--connections-per-ip-max)"
         return None
 
     def _ended(self, task: asyncio.Task[None], connection: Connection) -> None:
@@ -159,24 +159,24 @@ class _Connections:
         self._by_address[connection.peer_host] -= 1
         if not self._by_address[connection.peer_host]:
             del self._by_address[connection.peer_host]
-        # Here and not in the task: one that is cancelled before its first step runs nothing of its own.
+        # Not in the asyncio task itself: if it is cancelled before its first step, it runs none of its code.
         connection.abort()
 
 
 def _tell_what_is_there(settings: BrokerSettings, log: BrokerLog, groups: ClassicGroups) -> None:
-    """Whoever has named the wrong folder sees it at once."""
+    """Log the contents of the data directory, so that an operator notices a wrong ``--data`` at once."""
     topics = [topic for topic in log.topics.values() if topic.name != CLASSIC_TOPIC.name]
-    # Offsets, as counting would take long: compaction has left fewer records, and some are marks of transactions.
+    # Offsets, because counting records would take long: compaction has removed some, and some are transaction markers.
     records = sum(part.end_offset - part.start_offset for topic in topics for part in topic.partitions)
     logger.info(
-        "The data folder is %s: %s",
+        "The data directory is %s: %s",
         settings.data_path.absolute(),
         "it is new" if log.is_new else f"{len(topics)} topics, up to {records} records, {len(groups.known())} groups",
     )
     free_bytes = shutil.disk_usage(settings.data_path).free
     if free_bytes < FREE_BYTES_MIN:
         logger.warning(
-            "%d MB are free in %s: the broker refuses to write while less than %d MB are",
+            "%d MB are free in %s: the broker refuses to write while less than %d MB are free",
             free_bytes // 1_000_000,
             settings.data_path.absolute(),
             FREE_BYTES_MIN // 1_000_000 + 1,
@@ -190,10 +190,10 @@ async def _bound(settings: BrokerSettings, connections: _Connections) -> asyncio
 
 
 async def _stop_listening(server: asyncio.Server) -> None:
-    """Close the server, and leave no socket that it has accepted behind."""
+    """Close the server without leaking a socket that it has just accepted."""
     try:
-        # One that was accepted a moment ago gets its transport in the loop's next turn. Were the server closed by then,
-        # asyncio (3.11) would trip over its own assertion, and drop the socket unclosed.
+        # A socket that was just accepted gets its transport in the event loop's next iteration. If the server were
+        # closed before that, asyncio (3.11) would fail its own assertion and leave the socket open.
         for listening in server.sockets:
             asyncio.get_running_loop().remove_reader(listening.fileno())
         await asyncio.sleep(0)
@@ -203,11 +203,11 @@ async def _stop_listening(server: asyncio.Server) -> None:
 
 @contextmanager
 def _port_of(settings: BrokerSettings) -> Iterator[None]:
-    """Says which port it is that cannot be had."""
+    """Add the address, the port and advice to an error of listening."""
     try:
         yield
     except OSError as error:
-        advice = "choose another port, or stop what listens there"
+        advice = "choose another port, or stop the process that listens there"
         if isinstance(error, socket.gaierror) or error.errno == errno.EADDRNOTAVAIL:
             advice = "name an address of this machine, or 0.0.0.0 for all of them"
         raise WorldError(
@@ -221,4 +221,4 @@ async def _tell_stats(settings: BrokerSettings, broker: Broker) -> None:
         try:
             await asyncio.to_thread(settings.stats_path.write_text, line + "\n")
         except OSError as error:
-            logger.warning("the broker's stats cannot be written to %s: %s", settings.stats_path, error.strerror)
+            logger.warning("Cannot write the broker's statistics to %s: %s", settings.stats_path, error.strerror)

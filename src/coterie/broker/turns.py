@@ -1,4 +1,4 @@
-"""Long requests and answers: taken so that others have their turn meanwhile, on the event loop and beside it."""
+"""Large requests and responses: handled without blocking the event loop, in small steps or on a thread."""
 
 import asyncio
 from collections.abc import Callable, Iterable
@@ -15,10 +15,11 @@ T = TypeVar("T")
 
 
 class in_turns(Generic[T]):
-    """``items`` one by one; every few of them whoever else waits for the event loop has a turn.
+    """Iterate over ``items``, yielding to the event loop after every ``at_once`` items.
 
-    Where requests of one connection must not pass each other ``at_once`` is `ELEMENTS_AT_ONCE`: nothing is read behind
-    a request that has more. No generator: one that is left in the middle would have to be closed.
+    If requests of one connection must not overtake each other, ``at_once`` is `ELEMENTS_AT_ONCE`: while a request with
+    more elements runs, the connection reads no further request. Not a generator: a generator that is abandoned halfway
+    would have to be closed.
     """
 
     def __init__(self, items: Iterable[T], *, at_once: int = _ITEMS_AT_ONCE) -> None:
@@ -40,8 +41,8 @@ class in_turns(Generic[T]):
 
 
 class Aside:
-    """A thread for what would hold up the event loop: one thing at a time, so that the loop has half of Python's time
-    whatever there is to do."""
+    """Runs one blocking call at a time on a thread, so that the event loop keeps half of Python's time however much
+    work is queued."""
 
     def __init__(self) -> None:
         self._lock = asyncio.Lock()

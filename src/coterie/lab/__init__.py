@@ -1,1 +1,1 @@
-"""The simulator, the scenarios, and what is learned from their traces."""
+"""The simulator of groups, workers, clients and producers, and the transcripts of scenarios."""

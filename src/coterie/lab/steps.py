@@ -1,4 +1,5 @@
-"""The machines' own steps, in one place: an observer overrides them to see each machine before and after its step."""
+"""The step functions of the machines in one class: an observer overrides them to see each machine before and after its
+step."""
 
 from coterie.engine.output import Output
 from coterie.groups.classic import machine as group_machine
@@ -13,7 +14,7 @@ from coterie.member.classic.state import Member
 
 
 class Steps:
-    """What the simulator and the scenarios call for every event of a machine."""
+    """The functions that the simulator and the scenarios call for every event of a machine."""
 
     def group(
         self, group: Group, event: group_messages.Event, *, now_ms: int

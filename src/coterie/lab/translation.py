@@ -1,4 +1,4 @@
-"""What the broker and a worker's client make of each other's words: the seam between `member` and `groups`."""
+"""Conversion between the messages of `member` (the worker's client) and those of `groups` (the broker)."""
 
 from collections.abc import Callable
 
@@ -14,7 +14,8 @@ def as_asked(
     *,
     fresh_member_id: Callable[[str], MemberId],
 ) -> groups.Request:
-    """The request as the broker's API hands it to the group; ``fresh_member_id`` makes an id of what it begins with."""
+    """The request as the broker's API passes it to the group; ``fresh_member_id`` returns a new member id that begins
+    with its argument."""
     match request:
         case member.HeartbeatRequest():
             return groups.Heartbeat(
@@ -56,7 +57,7 @@ def as_asked(
 
 
 def as_heard(response: object) -> member.Response:
-    """The answer as the worker's client hands it to its member."""
+    """The group's response as the worker's client passes it to the member machine."""
     match response:
         case groups.HeartbeatResponse():
             return member.HeartbeatResponse(error=response.error)
@@ -79,4 +80,4 @@ def as_heard(response: object) -> member.Response:
             error = response.members[0][1] if response.members else response.error
             return member.LeaveResponse(error=error)
         case _:
-            raise AssertionError(f"no worker asked for {response}")
+            raise AssertionError(f"workers send no request with the response {response}")

@@ -108,21 +108,21 @@ def test_who_may_write_anywhere_may_have_a_producer_id(tmp_path: Path) -> None:
         ("permit User:a read topic:t", "begins with allow, deny or super, not permit"),
         ("allow User:a read", "a rule is: allow PRINCIPAL"),
         ("allow User:a read topic:t at home", "a rule is: allow PRINCIPAL"),
-        ("deny User:* write topic:t from localhost", "after from comes an IP address or a range of them"),
+        ("deny User:* write topic:t from localhost", "from needs an IP address or a range of addresses"),
         ("deny User:* write topic:t from 127.0.0.1/8", "127.0.0.1/8 has host bits set"),
-        ("deny User:* write topic:t from 10.0.0.1#", "after from comes an IP address or a range of them"),
-        ("allow alice read topic:t", "alice is no principal"),
-        ("allow User: read topic:t", "User: is no principal"),
-        ("allow User:a reed topic:t", "'reed' is no operation; there are all, read"),
-        ("allow User:a read, topic:t", "'' is no operation"),
-        ("allow User:a read tpic:t", "tpic:t is no resource"),
-        ("allow User:a read topic", "topic is no resource"),
+        ("deny User:* write topic:t from 10.0.0.1#", "from needs an IP address or a range of addresses"),
+        ("allow alice read topic:t", "alice is not a principal"),
+        ("allow User: read topic:t", "User: is not a principal"),
+        ("allow User:a reed topic:t", "'reed' is not an operation; the operations are all, read"),
+        ("allow User:a read, topic:t", "'' is not an operation"),
+        ("allow User:a read tpic:t", "tpic:t is not a resource"),
+        ("allow User:a read topic", "topic is not a resource"),
         ("allow User:a read topic:a*b", "before its end"),
-        ("super", "super wants one principal"),
+        ("super", "super needs exactly one principal"),
         ('allow "User:a read topic:t', "No closing quotation"),
         ('allow "User:a # read topic:t', "No closing quotation"),
         ("allow User:a read topic:t\\", "No escaped character"),
-        ("super User:*", "super wants one principal, not everybody"),
+        ("super User:*", "super needs one principal, not all users"),
     ],
 )
 def test_a_malformed_line_is_told_with_file_and_number(tmp_path: Path, line: str, why: str) -> None:
@@ -337,7 +337,7 @@ def test_rules_change_beside_a_running_broker_and_bad_ones_change_nothing(
                 path.write_text("allow nonsense\n")
                 awaited(lambda: bool(caplog.records))
             assert "rules.acl, line 1: " in caplog.text
-            assert "those before stay in force" in caplog.text
+            assert "the previous ones stay in use" in caplog.text
             assert error() is ErrorCode.none
             path.write_text("super User:somebody\n")
             awaited(lambda: error() is ErrorCode.topic_authorization_failed)

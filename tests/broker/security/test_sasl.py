@@ -233,8 +233,8 @@ def test_beside_a_broken_users_file_those_before_stay_in_force_and_one_line_says
             with raw_client(broker.port) as client:
                 assert log_in(client, "PLAIN").error_code is ErrorCode.none
     (record,) = caplog.records
-    assert "those before stay in force" in record.message
-    assert "users.json is not a file of users; move it away" in record.message
+    assert "the previous users stay in use" in record.message
+    assert "users.json is not a users file; move it away" in record.message
 
 
 @pytest.mark.parametrize("protocol", ["SASL_PLAINTEXT", "PLAINTEXT"])
@@ -244,7 +244,7 @@ async def test_a_broker_that_could_let_nobody_in_does_not_start(tmp_path: Path, 
     if not settings.security.protocol.has_sasl:
         async with running(settings):
             return
-    with pytest.raises(WorldError, match=r"users.json is not a file of users; move it away, and add them anew"):
+    with pytest.raises(WorldError, match=r"users.json is not a users file; move it away and add the users again"):
         async with running(settings):
             raise AssertionError("it has started")
 
@@ -264,18 +264,16 @@ def test_the_log_tells_who_failed_to_log_in_once_a_minute_and_address(
                     client.socket.sendall(framed(f"\0{user}\0x".encode()))
                 assert client.is_closed()
     (record,) = caplog.records
-    assert record.message.endswith(f"closed: its authentication failed, of 'mal\\nlory{'x' * 56}' with {mechanism}")
+    assert record.message.endswith(f"closed: authentication failed for 'mal\\nlory{'x' * 56}' with {mechanism}")
 
 
 def test_what_was_not_said_of_an_address_is_counted_in_its_next_line() -> None:
     denials = Denials()
-    assert denials.line("a", "", None, now_s=1000) == "its authentication failed"
-    assert (
-        denials.line("b", "", "PLAIN", now_s=1000) == "its authentication failed, of no user that was named with PLAIN"
-    )
+    assert denials.line("a", "", None, now_s=1000) == "authentication failed"
+    assert denials.line("b", "", "PLAIN", now_s=1000) == "authentication failed for an unnamed user with PLAIN"
     assert [denials.line("a", "eve", "PLAIN", now_s=1000 + n) for n in range(1, 60)] == [None] * 59
     assert denials.line("a", "eve", "PLAIN", now_s=1060) == (
-        "its authentication failed, of 'eve' with PLAIN; so did 59 more from a since the last such line"
+        "authentication failed for 'eve' with PLAIN; 59 more failed from a since the last such message"
     )
     for n in range(2_000):
         assert denials.line(f"h{n}", "eve", "PLAIN", now_s=1061)

@@ -76,7 +76,7 @@ def test_a_peer_without_tls_is_closed_with_one_line(
         with tls_client(broker, trusting(authority)) as bystander:
             assert is_served(bystander)
     assert len(lines(caplog)) == 1
-    assert lines(caplog)[0].startswith("no TLS: ")
+    assert lines(caplog)[0].startswith("the TLS handshake failed: ")
 
 
 def test_a_peer_that_does_not_trust_us_goes_and_others_are_served(tmp_path: Path, authority: Authority) -> None:
@@ -178,7 +178,7 @@ def test_a_certificate_that_goes_while_it_is_read_again_changes_nothing(
 
         monkeypatch.setattr(Path, "read_bytes", read_then_gone)
         certificate.touch()
-        awaited(lambda: "those before stay in force" in caplog.text)
+        awaited(lambda: "the previous ones stay in use" in caplog.text)
         with tls_client(broker, trusting(authority)) as client:
             assert is_served(client)
 

@@ -60,8 +60,8 @@ def test_a_broker_on_a_full_disk_serves_reads_and_writes_again_when_there_is_roo
             assert values(client, 0) == [b"before"] * 3 + [b"after"]
         process.send_signal(signal.SIGINT)
         _, said = process.communicate(timeout=DEADLINE_S)
-    assert said.count("the broker's log cannot be written") == 1
-    assert said.count("the broker's log can be written again") == 1
+    assert said.count("The broker's log cannot be written") == 1
+    assert said.count("The broker's log can be written again") == 1
     assert findings(tmp_path / "log.sqlite") == []
 
 
@@ -89,8 +89,8 @@ async def test_what_is_left_of_a_full_disk_is_kept_for_what_makes_room(
         assert await put(log, "t", {"a": ""}) == 10
         keeping.cancel()
     said = [record.message for record in caplog.records]
-    assert len([line for line in said if "the broker's log cannot be written" in line]) == 1
-    assert said.count("the broker's log can be written again") == 1
+    assert len([line for line in said if "The broker's log cannot be written" in line]) == 1
+    assert said.count("The broker's log can be written again") == 1
 
 
 async def test_upkeep_on_a_full_disk_waits_and_goes_on(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -118,7 +118,9 @@ async def test_a_folder_that_was_moved_away_is_named_with_a_way_out(tmp_path: Pa
     async with open_log(folder / "log", folder / "lock") as log:
         await log.create_topic("t", 1, {})
         folder.rename(tmp_path / "elsewhere")
-        with pytest.raises(WorldError, match=r"the folder .*/data is gone; put it back, or stop the broker"):
+        with pytest.raises(
+            WorldError, match=r"the data directory .*/data does not exist any more; move it back, or restart"
+        ):
             await put(log, "t", {"a": "1"})
         (tmp_path / "elsewhere").rename(folder)
         assert await put(log, "t", {"a": "2"}) == 0
@@ -182,8 +184,7 @@ async def test_a_garbled_file_gives_one_clear_error_and_the_rest_of_it(
             with pytest.raises(WorldError, match="the broker's log cannot be read: database disk image is malformed"):
                 await log.read(log.topics["b"].partitions[0], 0, 10**6)
     assert [record.message for record in caplog.records] == [
-        "the broker's log cannot be read everywhere: database disk image is malformed; `coterie broker check` names"
-        " the places"
+        "Parts of the broker's log cannot be read: database disk image is malformed; `coterie broker check` lists them"
     ]
     assert findings(tmp_path / "log")
 

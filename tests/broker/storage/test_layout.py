@@ -116,7 +116,11 @@ def only_wal(path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("make", "complaint"),
-    [(foreign, "is a file of SQLite, but no broker's log"), (empty, "is empty: restore"), (only_wal, "is gone, and")],
+    [
+        (foreign, "is an SQLite file, but not a broker's log"),
+        (empty, "is empty: restore"),
+        (only_wal, "is missing, but"),
+    ],
 )
 async def test_what_is_no_log_is_refused_and_stays_as_it_is(
     make: Callable[[Path], None], complaint: str, tmp_path: Path
@@ -142,7 +146,7 @@ async def test_a_kill_while_a_log_is_made_leaves_none(tmp_path: Path) -> None:
 async def test_a_damaged_log_says_what_to_do(tmp_path: Path) -> None:
     (tmp_path / "log").write_bytes(b"not a database, but long enough to look like something" * 100)
     with pytest.raises(
-        WorldError, match=r"file is not a database; .coterie broker check .* says what is wrong; restore"
+        WorldError, match=r"file is not a database; .coterie broker check .* lists the corruption; restore"
     ):
         async with open_log(tmp_path / "log", tmp_path / "lock"):
             raise AssertionError("it was opened")

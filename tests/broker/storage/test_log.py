@@ -115,7 +115,7 @@ async def test_a_bug_in_telling_one_outcome_keeps_no_other_from_being_told(
         assert (*outcomes,) == (0, 0, 1)
         assert partition.end_offset == 2
     assert [record.message for record in caplog.records] == [
-        "our own bug: what has become durable is not known everywhere"
+        "Bug in Coterie: a callback failed after a durable write; the broker's memory may be stale"
     ]
 
 
@@ -147,7 +147,9 @@ async def test_who_meets_damage_hears_of_it_and_who_stands_beside_it_is_written(
         await first
         assert await append(log, batch(b"again")) == 3
     (said,) = caplog.records
-    assert said.message.startswith("the broker's log is damaged, whatever meets that is refused: planted; `coterie")
+    assert said.message.startswith(
+        "The broker's log file is corrupt; requests that read the corrupt pages fail: planted; `coterie"
+    )
 
 
 async def test_two_brokers_do_not_share_a_directory(tmp_path: Path) -> None:

@@ -68,7 +68,7 @@ async def test_a_target_that_is_there_is_overwritten_only_by_force(tmp_path: Pat
         copied(tmp_path / "data", target, force=True)
     async with open_log(target / "log", target / "lock") as log:
         assert log.topics["t"].partitions[0].end_offset == 2
-        with pytest.raises(WorldError, match="a broker uses the folder"):
+        with pytest.raises(WorldError, match="a broker uses the directory"):
             copied(tmp_path / "data", target, force=True)
 
 
@@ -111,7 +111,7 @@ async def test_a_log_that_is_being_read_is_not_overwritten(tmp_path: Path, monke
     try:
         reading.execute("BEGIN")
         reading.execute("SELECT * FROM topics").fetchone()
-        with pytest.raises(WorldError, match="is being read"):
+        with pytest.raises(WorldError, match="another process reads"):
             copied(tmp_path / "data", target, force=True)
     finally:
         reading.close()
@@ -160,7 +160,7 @@ def test_a_source_that_is_no_log_is_refused_and_leaves_no_copy(tmp_path: Path) -
     (tmp_path / "data").mkdir()
     (tmp_path / "data" / "log").write_bytes(b"not a database, but long enough to look like something" * 100)
     with pytest.raises(
-        WorldError, match=r"is damaged and was not copied: file is not a database; .coterie broker check"
+        WorldError, match=r"is corrupt and was not copied: file is not a database; .coterie broker check"
     ):
         copied(tmp_path / "data", tmp_path / "copy")
     assert not (tmp_path / "copy").exists()
@@ -192,7 +192,7 @@ async def test_a_damaged_log_does_not_take_the_place_of_a_good_copy(
     copied(tmp_path / "data", tmp_path / "copy")
     good = (tmp_path / "copy" / "log").read_bytes()
     damage(tmp_path / "data" / "log")
-    with pytest.raises(WorldError, match=r"is damaged and was not copied: .*coterie broker check"):
+    with pytest.raises(WorldError, match=r"is corrupt and was not copied: .*coterie broker check"):
         copied(tmp_path / "data", tmp_path / "copy", force=True)
     assert (tmp_path / "copy" / "log").read_bytes() == good
     assert sorted(path.name for path in (tmp_path / "copy").iterdir()) == ["lock", "log"]
@@ -203,7 +203,7 @@ async def test_a_backup_goes_nowhere_into_the_folder_that_it_copies(tmp_path: Pa
         await log.create_topic("t", 1, {})
     (tmp_path / "link").symlink_to(tmp_path / "data")
     for target in (tmp_path / "data", tmp_path / "link", tmp_path / "data" / "copy", tmp_path / "data" / ".." / "data"):
-        with pytest.raises(WorldError, match="is the broker's folder, or in it"):
+        with pytest.raises(WorldError, match="is the broker's data directory, or in it"):
             copied(tmp_path / "data", target, force=True)
     assert sorted(path.name for path in (tmp_path / "data").iterdir()) == ["lock", "log"]
 
@@ -214,7 +214,7 @@ async def test_a_target_that_nobody_may_look_at_is_one_clear_line(tmp_path: Path
     # Root may look everywhere; a name that no system takes fails at the same place.
     with pytest.raises(WorldError, match=r"the copy .* cannot be written: File name too long"):
         copied(tmp_path / "data", tmp_path / ("x" * 300))
-    with pytest.raises(WorldError, match="cannot be looked at: File name too long"):
+    with pytest.raises(WorldError, match="cannot be accessed: File name too long"):
         copied(tmp_path / ("x" * 300), tmp_path / "copy")
 
 
@@ -223,7 +223,7 @@ async def test_a_log_that_cannot_be_read_here_is_not_called_damaged(tmp_path: Pa
     # What a folder that may only be read does to it, also for root: SQLite cannot open what it needs beside the log.
     (tmp_path / "data" / "log-wal").unlink()
     (tmp_path / "data" / "log-wal").mkdir()
-    with pytest.raises(WorldError, match=r"the log .*/data/log cannot be read here: .*copy all of that folder"):
+    with pytest.raises(WorldError, match=r"the log .*/data/log cannot be read here: .*copy the whole data directory"):
         copied(tmp_path / "data", tmp_path / "copy")
     with pytest.raises(WorldError, match="cannot be read here"):
         list(check(tmp_path / "data" / "log", tell=lambda _: None))

@@ -82,8 +82,8 @@ def test_how_far_a_long_check_has_come_is_told(path: Path, monkeypatch: pytest.M
     monkeypatch.setattr("coterie.broker.upkeep.check.TELL_EVERY_S", 0)
     told: list[str] = []
     assert list(check(path, tell=told.append)) == []
-    assert told[0] == "SQLite looks through its own pages and indexes"
-    assert told[-1] == "100 % of 0 MB of batches are checked"
+    assert told[0] == "SQLite checks its pages and indexes"
+    assert told[-1] == "100 % of 0 MB of batches checked"
 
 
 async def test_a_log_in_use_is_checked_and_not_disturbed(path: Path, tmp_path: Path) -> None:
@@ -127,46 +127,50 @@ P0 = "(SELECT p.id FROM partitions p JOIN topics t ON t.id = p.topic WHERE t.nam
 @pytest.mark.parametrize(
     ("damage", "finding"),
     [
-        (change(garbled), "p-0: the batch at offset 10 is damaged: the CRC of a batch does not match its bytes"),
-        (change(moved), "p-0: the batch at offset 10 says of itself that it goes from 999 to 1000"),
-        (change(lambda data: data[:20]), "p-0: the batch at offset 10 is damaged: a batch of 20 bytes has no head"),
+        (change(garbled), "p-0: the batch at offset 10 is corrupt: the CRC of a batch does not match its bytes"),
+        (change(moved), "p-0: the batch at offset 10 has the offsets 999 to 1000 in its header"),
+        (change(lambda data: data[:20]), "p-0: the batch at offset 10 is corrupt: a batch of 20 bytes has no head"),
         (
             run(f"DELETE FROM batches WHERE partition = {P0} AND base_offset = 10"),
             "p-0: the offsets 10 to 11 are missing",
         ),
         (
             run(f"UPDATE batches SET base_offset = 9 WHERE partition = {P0} AND base_offset = 10"),
-            "p-0: the batch at offset 9 begins before the one in front of it has ended, at 9",
+            "p-0: the batch at offset 9 begins before the previous batch ends, at 9",
         ),
         (
             run(f"UPDATE batches SET max_timestamp_ms = 77 WHERE partition = {P0} AND base_offset = 10"),
-            "p-0: the batch at offset 10 is noted with another timestamp or size than it has",
+            "p-0: the batch at offset 10 has another timestamp or size in the index than in its header",
         ),
-        (run(f"UPDATE partitions SET cleaned_offset = 61 WHERE id = {P0}"), "p-0: compaction has come to 61, behind"),
-        (run(f"DELETE FROM partitions WHERE id = {P0}"), "p: has the partitions [1], and should have 2"),
-        (run(f"DELETE FROM partitions WHERE id = {P0}"), "rows of batches belong to nothing"),
-        (run("UPDATE topics SET configs = '{' WHERE name = 'p'"), "p: its configs cannot be read"),
-        (run("UPDATE kept SET entries = 'null'"), "group configs of g: cannot be read"),
+        (
+            run(f"UPDATE partitions SET cleaned_offset = 61 WHERE id = {P0}"),
+            "p-0: compaction reached offset 61, after the end offset",
+        ),
+        (run(f"DELETE FROM partitions WHERE id = {P0}"), "p: has the partitions [1], expected 2 partitions"),
+        (run(f"DELETE FROM partitions WHERE id = {P0}"), "rows of batches have no parent row"),
+        (run("UPDATE topics SET configs = '{' WHERE name = 'p'"), "p: invalid configs"),
+        (run("UPDATE kept SET entries = 'null'"), "group configs of g: invalid"),
         (run("DELETE FROM numbers"), "the cluster has no id"),
         (
             run(f"INSERT INTO producers VALUES ({P0}, 4, 0, '[[0, 0, 60]]', NULL, 0)"),
-            "p-0: producer 4 is known to have written behind the end at 60",
+            "p-0: the state of producer 4 has an offset after the end offset 60",
         ),
         (
             run(f"INSERT INTO producers VALUES ({P0}, 4, 0, 'x', NULL, 0)"),
-            "p-0: what is known of producer 4 cannot be read",
+            "p-0: the state of producer 4 is invalid",
         ),
         (
             run(f"INSERT INTO producers VALUES ({P0}, 4, 0, '[]', 12, 0)"),
-            "p-0: what producer 4 has begun at 12 belongs to no ongoing transaction",
+            "p-0: the transaction that producer 4 began at offset 12 is not ongoing",
         ),
         (
             run("INSERT INTO transactions VALUES ('alice', 4, 0, -1, -1, 1, 'Ongoing', '{', 1, 1)"),
-            "the partitions of the transaction of alice cannot be read",
+            "the transaction of alice has invalid partitions",
         ),
         (
             run(f"INSERT INTO aborted VALUES ({P0}, 60, 12, 4)"),
-            "p-0: an aborted transaction of producer 4 goes from 12 to 60, and the partition ends at 60",
+            "p-0: an aborted transaction of producer 4 has the offsets 12 to 60, but the end offset of the partition is"
+            " 60",
         ),
     ],
 )
@@ -183,7 +187,7 @@ async def test_a_groups_record_that_means_nothing_is_found(path: Path, tmp_path:
         data = encode_batch([NewRecord(key=b"\x00\x02\x7f", value=b"")], timestamp_ms=5)
         await log.append(log.topics[CLASSIC_TOPIC.name].partitions[0], [(data, read_head(data))])
     (finding,) = findings(path)
-    assert finding.startswith(f"{CLASSIC_TOPIC.name}-0: the batch at offset 0 is damaged: ")
+    assert finding.startswith(f"{CLASSIC_TOPIC.name}-0: the batch at offset 0 is corrupt: ")
 
 
 def test_pages_that_a_disk_has_garbled_are_found(path: Path) -> None:

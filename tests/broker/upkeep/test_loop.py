@@ -169,7 +169,7 @@ async def test_what_cannot_be_unpacked_is_kept_whole_and_said_once(
         assert stage.rows() == 6, "a value may stand in what cannot be read, so the tombstone stays"
     said = [record for record in caplog.records if "cannot be read" in record.message]
     assert len(said) == 1
-    assert "upkeep of t-0" in said[0].message
+    assert "Maintenance of t-0" in said[0].message
 
 
 async def test_a_partition_rests_when_what_waited_for_its_horizon_can_no_longer_be_read(tmp_path: Path) -> None:
@@ -298,7 +298,7 @@ async def test_configs_that_cannot_be_followed_stop_nobody_elses_upkeep(
         partition = await stage.topic({"retention.ms": "1000"})
         await stage.put(partition, ("a", "0"), timestamp_ms=5)
         await until(lambda: partition.start_offset == 1)
-    assert len([record for record in caplog.records if "cannot be followed" in record.message]) == 1
+    assert len([record for record in caplog.records if "its configs are invalid" in record.message]) == 1
 
 
 async def test_a_hostile_batch_is_kept_whole_and_said_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -317,7 +317,7 @@ async def test_a_hostile_batch_is_kept_whole_and_said_once(tmp_path: Path, caplo
         assert await stage.log.read(hostile, 0, 1)
         await until(lambda: stage.rows("SELECT cleaned_offset FROM partitions ORDER BY id LIMIT 1 OFFSET 0") == 5)
         assert stage.rows(f"SELECT COUNT(*) FROM batches WHERE partition = {hostile.id}") == 4
-    assert len([record for record in caplog.records if "upkeep of hostile-0" in record.message]) == 1
+    assert len([record for record in caplog.records if "Maintenance of hostile-0" in record.message]) == 1
 
 
 @pytest.mark.parametrize("planted", [AssertionError("planted"), sqlite3.DatabaseError("planted")])
@@ -353,12 +353,12 @@ async def test_a_partition_whose_upkeep_fails_stops_nobody_elses(
         told = [record.message for record in caplog.records if record.levelno >= logging.WARNING]
         if isinstance(planted, sqlite3.Error):
             assert [line.partition(";")[0] for line in told] == [
-                f"the {work} of broken-0 waits, what else there is goes on: planted"
+                f"Delayed the {work} of broken-0 because its rows cannot be read"
                 for work in ("retention", "compaction")
             ]
         else:
             assert told == [
-                f"our own bug: the {work} of broken-0 fails, what else there is goes on"
+                f"Bug in Coterie: the {work} of broken-0 failed; all other maintenance continues"
                 for work in ("retention", "compaction")
             ]
         caplog.clear()
@@ -396,9 +396,11 @@ async def test_damage_in_one_partition_stops_nobody_elses_upkeep_and_is_said_onc
         assert not [line for line in statements if f"FROM batches WHERE partition = {damaged.id} " in line]
     told = [record.message.partition(": ")[0] for record in caplog.records if record.levelno >= logging.WARNING]
     assert told == [
-        "the retention of damaged-0 waits, what else there is goes on",
-        "the removal of deleted records of damaged-0 waits, what else there is goes on",
-        f"the removal of partition {damaged.id} of a deleted topic waits, what else there is goes on",
+        "Delayed the retention of damaged-0 because its rows cannot be read; all other maintenance continues",
+        "Delayed the removal of deleted records of damaged-0 because its rows cannot be read; all other maintenance"
+        " continues",
+        f"Delayed the removal of partition {damaged.id} of a deleted topic because its rows cannot be read; all other"
+        " maintenance continues",
     ]
 
 
@@ -421,7 +423,7 @@ async def test_damage_that_a_write_meets_is_not_met_again(
         await stage.put(damaged, ("a", "1"))
         await stage.log.delete_records(damaged, 1)
         # By itself: what is written in one transaction with something else is tried once more, alone.
-        await until(lambda: "of damaged-0 has ended" in caplog.text)
+        await until(lambda: "Stopped the removal of deleted records of damaged-0" in caplog.text)
         await stage.put(sound, ("a", "1"))
         await stage.log.delete_records(sound, 1)
         for _ in range(3):
@@ -432,8 +434,9 @@ async def test_damage_that_a_write_meets_is_not_met_again(
     assert tried == [0]
     told = [record.message.partition(": ")[0] for record in caplog.records if record.levelno >= logging.WARNING]
     assert told == [
-        "the broker's log is damaged, whatever meets that is refused",
-        "the removal of deleted records of damaged-0 has ended, what else there is goes on",
+        "The broker's log file is corrupt; requests that read the corrupt pages fail",
+        "Stopped the removal of deleted records of damaged-0 because its data is corrupt; all other maintenance"
+        " continues",
     ]
 
 
@@ -461,8 +464,8 @@ async def test_rows_of_a_topic_that_is_created_while_upkeep_looks_for_hidden_row
         await stage.put(partition, ("a", "1"))
         await stage.log.delete_records(partition, 1)
         created.set()
-        await until(lambda: "has ended" in caplog.text)
-    assert "the removal of deleted records of t-0 has ended" in caplog.text
+        await until(lambda: "Stopped the removal" in caplog.text)
+    assert "Stopped the removal of deleted records of t-0 because" in caplog.text
     assert "of a deleted topic" not in caplog.text
 
 
@@ -672,4 +675,4 @@ async def test_a_topic_grows_and_changes(tmp_path: Path) -> None:
 def _nothing_goes_wrong_unheard(caplog: pytest.LogCaptureFixture) -> object:
     caplog.set_level(logging.INFO)
     yield
-    assert not [record for record in caplog.get_records("call") if "our own bug" in record.message]
+    assert not [record for record in caplog.get_records("call") if "Bug in Coterie" in record.message]

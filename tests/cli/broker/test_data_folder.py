@@ -41,7 +41,7 @@ def test_each_finding_is_a_line_and_the_exit_code_is_1(tmp_path: Path) -> None:
     assert result.exit_code == 1
     first, second = result.stdout.splitlines()
     assert first == "the cluster has no id"
-    assert second.startswith("t-0: the batch at offset 0 is damaged: ")
+    assert second.startswith("t-0: the batch at offset 0 is corrupt: ")
     assert "2 findings" in result.stderr
 
 

@@ -1,5 +1,6 @@
-"""AddPartitionsToTxn: one transaction (v0-3), or several, each of which may only be asked about (v4-5: brokers'
-own form in Kafka, served to whoever sends it) · all partitions of a transaction are added, or none is."""
+"""AddPartitionsToTxn: adds partitions to one transaction (v0-3) or to several transactions, or only verifies that they
+were added (v4-5: in Kafka for brokers only; here any authorized client may send it). All partitions of a transaction
+are added, or none."""
 
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -57,7 +58,7 @@ async def _added(
     only_verifies: bool = False,
     knows_fenced: bool = True,
 ) -> _ErrorOf:
-    """What became of each partition."""
+    """The error code of each partition."""
     asked = frozenset(TopicPartition(topic.name, number) for topic in topics for number in topic.partitions)
     errors = {of: error for of in asked if (error := _topic_error(node, of))}
     if errors:
@@ -90,11 +91,11 @@ def _results(topics: Sequence[Any], error_of: _ErrorOf) -> list[Values]:
     ]
 
 
-# -- what it needs -----------------------------------------------------------------------------------------------------
+# -- authorization -----------------------------------------------------------------------------------------------------
 
 
 def _added_topic(access: AccessCheck, asked: Any) -> ErrorCode | None:
-    """All of the topics or none: with one refused, the others are not attempted."""
+    """Authorize all topics or none: if one topic is refused, the others are not attempted."""
     error = in_transaction("v3_and_below_transactional_id")(access)
     if error is not None:
         return error
@@ -106,7 +107,7 @@ def _added_topic(access: AccessCheck, asked: Any) -> ErrorCode | None:
 
 
 def _added_by_a_broker(access: AccessCheck) -> ErrorCode | None:
-    """Since v4 for brokers only."""
+    """Since v4 the API is for brokers only."""
     return None if hasattr(access.request.body, "v3_and_below_topics") else in_cluster(Operation.CLUSTER_ACTION)(access)
 
 

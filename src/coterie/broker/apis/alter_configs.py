@@ -1,5 +1,5 @@
-"""AlterConfigs: what is given takes the place of all that a topic or a group had; older tools still ask so ·
-brokers, loggers, client metrics: as in IncrementalAlterConfigs."""
+"""AlterConfigs: replaces all configs set on a topic or a group; used by older tools. Not supported, as in
+IncrementalAlterConfigs: brokers, loggers and client metrics."""
 
 from collections.abc import Mapping
 from typing import Any

@@ -1,4 +1,4 @@
-"""What each API's module declares: its key, the versions that work, what answers and what the peer must be allowed."""
+"""The declaration of an API: its key, the versions that work, its handler, and the authorization that it requires."""
 
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
@@ -9,22 +9,22 @@ from coterie.broker.node import ApiRequest, Node
 from coterie.wire.shapes import Values
 
 Handler = Callable[[Node, ApiRequest], Values | Awaitable[Values | None]]
-"""Returns, at once or later, values that hold for every version; None where the client awaits no answer."""
+"""Returns, at once or later, values that are valid for every version; None if the request has no response."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KafkaApi:
-    """One API of the broker. Without ``needs`` it cannot be declared, so that no API is open by omission."""
+    """One API of the broker. ``needs`` has no default, so that no API is open to all clients by omission."""
 
     key: int
     versions: range
     handle: Handler
     needs: Permission
     advertised_min: int | None = None
-    """Where it is not the first version that works."""
+    """The lowest advertised version, if it differs from the lowest version that works."""
 
     def answer(self, node: Node, request: ApiRequest) -> Values | Awaitable[Values | None]:
-        """The answer to ``request``; where the broker has rules, as far as they allow it."""
+        """The response to ``request``; if the broker has access rules, only what they allow."""
         rules = node.admission.rules
         if rules is None:
             return self.handle(node, request)

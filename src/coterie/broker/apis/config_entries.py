@@ -1,4 +1,4 @@
-"""How configs are told in the answers of DescribeConfigs and CreateTopics: value, source, synonyms, type."""
+"""Configs in the responses of DescribeConfigs and CreateTopics: value, source, synonyms, type."""
 
 from collections.abc import Mapping
 from enum import IntEnum
@@ -12,7 +12,7 @@ from coterie.wire.shapes import Values
 
 
 class ConfigSource(IntEnum):
-    """Where a value comes from, by Kafka's numbers."""
+    """The source of a value, with Kafka's numbers."""
 
     TOPIC = 1
     STATIC_BROKER = 4
@@ -31,11 +31,11 @@ _TYPES = {
     Type.CLASS: 8,
     Type.PASSWORD: 9,
 }
-"""Kafka's numbers (KIP-569)."""
+"""Kafka's numbers of the types (KIP-569)."""
 
 
 def topic_entries(node: Node, configs: Mapping[str, str]) -> list[Values]:
-    """All that a topic with these ``configs`` of its own is configured with."""
+    """All configs of a topic; ``configs`` are those set on the topic."""
     batch_size = str(batch_size_max({}, node.settings))
     return [
         _entry(
@@ -50,12 +50,12 @@ def topic_entries(node: Node, configs: Mapping[str, str]) -> list[Values]:
 
 
 def group_entries(configs: Mapping[str, str]) -> list[Values]:
-    """Likewise of a group."""
+    """All configs of a group; ``configs`` are those set on the group."""
     return [_entry(key, configs.get(key.name), ConfigSource.GROUP, broker_name(key.name)) for key in GROUP.keys]
 
 
 def broker_entries(node: Node) -> list[Values]:
-    """This broker's own; none of them can be changed while it runs."""
+    """All configs of this broker; they cannot be changed while it runs."""
     entries: list[Values] = []
     for key, value in broker_values(node.settings, NODE_ID, f"{node.host}:{node.port}"):
         set_here = None if value == key.default else value
@@ -67,8 +67,8 @@ def broker_entries(node: Node) -> list[Values]:
 def _entry(
     key: Key, own: str | None, source: ConfigSource, synonym: str | None, *, set_on_broker: str | None = None
 ) -> Values:
-    """``own`` is the value that was set, by ``source``; behind it stands the broker's, called ``synonym`` there: the
-    value that was set on the broker, or Kafka's default."""
+    """``own`` is the value that was set, by ``source``; ``synonym`` is the broker config with the default:
+    ``set_on_broker``, or Kafka's default."""
     default = key.default or "", ConfigSource.DEFAULT
     if set_on_broker is not None:
         default = set_on_broker, ConfigSource.STATIC_BROKER

@@ -1,5 +1,5 @@
-"""CreatePartitions: a topic grows to so many partitions, validate-only · replicas: one broker
-holds everything."""
+"""CreatePartitions: increases the number of partitions of a topic; with validate-only. Not supported: replicas, because
+there is one broker."""
 
 from collections import Counter
 from typing import Any
@@ -25,14 +25,16 @@ async def handle(node: Node, request: ApiRequest) -> Values:
 
 
 async def _grow(node: Node, asked: Any, often: Counter[str], *, validate_only: bool) -> None:
-    """:raises KafkaRefusal, WorldError: and the topic is as it was."""
+    """:raises KafkaRefusal, WorldError: the topic is unchanged."""
     if often[asked.name] > 1:
         raise KafkaRefusal(ErrorCode.invalid_request, "Duplicate topic name.")
     topic = node.log.topics.get(asked.name)
     if topic is None:
         raise KafkaRefusal(ErrorCode.unknown_topic_or_partition)
     if is_internal(asked.name):
-        raise KafkaRefusal(ErrorCode.invalid_topic_exception, f"{asked.name} has as many partitions as it needs.")
+        raise KafkaRefusal(
+            ErrorCode.invalid_topic_exception, f"The number of partitions of {asked.name} cannot be changed."
+        )
     before, after = len(topic.partitions), asked.count
     if after == before:
         raise KafkaRefusal(ErrorCode.invalid_partitions, f"Topic already has {before} partition(s).")

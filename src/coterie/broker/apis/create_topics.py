@@ -1,5 +1,5 @@
-"""CreateTopics: checked as Kafka checks, all configs told back, validate-only · replication: one broker holds
-everything; policies and quotas: none."""
+"""CreateTopics: validates as Kafka does, returns all configs; with validate-only. Not supported: replication, because
+there is one broker; create policies and quotas."""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -20,7 +20,7 @@ from coterie.wire.shapes import Values
 
 async def handle(node: Node, request: ApiRequest) -> Values:
     often = Counter(topic.name for topic in request.body.topics)
-    # One after the other: each counts in the limit of the next. The last one's name decides nothing.
+    # One after the other: each new topic counts in the limit of the next. A duplicate name is refused anyway.
     asked = {topic.name: topic for topic in request.body.topics}.values()
     return {
         "topics": [
@@ -47,7 +47,7 @@ async def _answer(node: Node, asked: Any, often: Counter[str], *, validate_only:
 async def _create(
     node: Node, asked: Any, configs: Mapping[str, Any], often: Counter[str], *, validate_only: bool
 ) -> None:
-    """:raises KafkaRefusal, WorldError: and there is no such topic."""
+    """:raises KafkaRefusal, WorldError: the topic was not created."""
     if often[asked.name] > 1:
         raise KafkaRefusal(ErrorCode.invalid_request, "Duplicate topic in request.")
     check_name(node, asked.name)
@@ -59,37 +59,38 @@ async def _create(
         await node.log.create_topic(asked.name, partitions, configs, partitions_max=node.settings.partitions_max)
 
 
-# -- what is checked of new topics and partitions -------------------------------------------------------------------
+# -- validation of new topics and partitions ------------------------------------------------------------------------
 
 
 def check_name(node: Node, name: str) -> None:
-    """:raises KafkaRefusal: when no new topic can be called so."""
+    """:raises KafkaRefusal: a new topic cannot have this name."""
     if sentence := name_error(name):
         raise KafkaRefusal(ErrorCode.invalid_topic_exception, sentence)
     if name in node.log.topics:
         raise KafkaRefusal(ErrorCode.topic_already_exists, f"Topic '{name}' already exists.")
     if is_internal(name):
-        raise KafkaRefusal(ErrorCode.invalid_topic_exception, f"The name {name} is kept for a broker's own records.")
+        raise KafkaRefusal(ErrorCode.invalid_topic_exception, f"The name {name} is reserved for an internal topic.")
     if other := collision(name, node.log.topics):
         raise KafkaRefusal(ErrorCode.invalid_topic_exception, f"Topic '{name}' collides with existing topic: {other}")
 
 
 def check_room(node: Node, *, partitions: int, more: int) -> None:
-    """Early, for whoever only asks: what others are creating at the same time counts once this one is written.
+    """Check the limits of partitions before the write, also for validate-only requests. The write checks again, with
+    the partitions that concurrent requests create.
 
-    :raises KafkaRefusal: when a topic cannot have so many ``partitions``, ``more`` of them new.
+    :raises KafkaRefusal: the topic cannot have ``partitions`` partitions, of which ``more`` are new.
     """
     if partitions > node.settings.topic_partitions_max:
         raise KafkaRefusal(
             ErrorCode.invalid_partitions,
-            f"A topic has at most {node.settings.topic_partitions_max} partitions here, {partitions} are asked for.",
+            f"A topic may have at most {node.settings.topic_partitions_max} partitions; {partitions} were requested.",
         )
     if node.log.partition_count + more > node.settings.partitions_max:
         raise NoRoomError(node.settings.partitions_max)
 
 
 def assignment_error(broker_ids: Sequence[int]) -> str | None:
-    """One sentence when a partition cannot be on these brokers."""
+    """An error message if a partition cannot be on these brokers, else None."""
     if not broker_ids:
         return "The manual partition assignment includes an empty replica list."
     unknown = next((broker_id for broker_id in broker_ids if broker_id != NODE_ID), None)
@@ -101,7 +102,7 @@ def assignment_error(broker_ids: Sequence[int]) -> str | None:
 
 
 def _counted(node: Node, asked: Any) -> int:
-    # -1 asks for the broker's default (KIP-464).
+    # -1 means the broker's default (KIP-464).
     return node.settings.default_partitions if asked.num_partitions == -1 else int(asked.num_partitions)
 
 
@@ -141,11 +142,11 @@ def _assigned_partitions(asked: Any) -> int:
     return len(numbers)
 
 
-# -- what it needs -----------------------------------------------------------------------------------------------------
+# -- authorization -----------------------------------------------------------------------------------------------------
 
 
 def _seen_configs(access: AccessCheck, answer: Values) -> Values:
-    """Since v5 the answer holds a new topic's configs (KIP-525), if the peer may describe them."""
+    """Since v5 the response has a new topic's configs (KIP-525); hide them if the client may not describe them."""
     hidden = {
         "topic_config_error_code": int(ErrorCode.topic_authorization_failed),
         "num_partitions": -1,

@@ -1,5 +1,5 @@
-"""DeleteGroups: deletes groups without members, with their offsets · leaves nothing out; a group that is named
-twice is answered once, as by Kafka."""
+"""DeleteGroups: deletes groups without members, with their offsets. As in Kafka, the response has one entry for a group
+that the request names twice."""
 
 from coterie.broker.apis.api import KafkaApi
 from coterie.broker.apis.needs import Operation, on_groups

@@ -1,5 +1,5 @@
-"""DeleteRecords: raises a partition's start; what stands before it is not read again · compacted topics refuse
-it, as in Kafka; waiting for replicas: there are none."""
+"""DeleteRecords: raises a partition's start offset; earlier records are not read again. As in Kafka, compacted topics
+refuse it. Waiting for replicas is not supported, because there are none."""
 
 from functools import partial
 from typing import Any
@@ -16,7 +16,7 @@ from coterie.wire.errors import ErrorCode, KafkaRefusal
 from coterie.wire.shapes import Values
 
 _END = -1
-"""In place of an offset: all that is there."""
+"""Instead of an offset: delete all records."""
 
 
 async def handle(node: Node, request: ApiRequest) -> Values:
@@ -34,7 +34,7 @@ async def _answer(node: Node, name: str, asked: Any) -> Values:
 
 
 async def _delete(node: Node, name: str, partition: Partition | None, offset: int) -> None:
-    """:raises KafkaRefusal, WorldError: and nothing is deleted."""
+    """:raises KafkaRefusal, WorldError: nothing was deleted."""
     if is_internal(name):
         raise KafkaRefusal(ErrorCode.invalid_topic_exception)
     if partition is None:

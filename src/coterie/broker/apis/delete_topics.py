@@ -1,5 +1,5 @@
-"""DeleteTopics: by name, and by id since v6; messages, configs and committed offsets go with the topic · the
-broker's own topics stay: in Kafka they can be deleted, and every group's offsets with them."""
+"""DeleteTopics: by name, and by id since v6; deletes the topic's records, configs and committed offsets. Internal
+topics cannot be deleted: in Kafka they can, with the offsets of every group."""
 
 from collections import Counter
 from typing import Any, TypeAlias
@@ -17,11 +17,11 @@ from coterie.wire.errors import ErrorCode, KafkaRefusal
 from coterie.wire.shapes import Values
 
 _TopicKey: TypeAlias = "tuple[str | None, UUID | None]"
-"""One topic by its name, or by its id."""
+"""One topic, by name or by id."""
 
 
 async def handle(node: Node, request: ApiRequest) -> Values:
-    # Before v6 there was a list of names.
+    # Before v6 the request has a list of names.
     asked: list[_TopicKey] = [(one.name, one.topic_id) for one in request.told("topics", ())]
     asked += [(name, None) for name in request.told("topic_names", ())]
     often = Counter(asked)
@@ -30,7 +30,7 @@ async def handle(node: Node, request: ApiRequest) -> Values:
         name, topic_id = one
         topic = _found(node, one)
         if topic is not None and one == (topic.name, None) and (None, topic.topic_id) in often:
-            # Asked for by its id as well: that one's answer refuses both.
+            # Also requested by its id: the entry for the id refuses both.
             continue
         error, sentence = await outcome(_delete(node, one, topic, often))
         answers.append(
@@ -52,7 +52,7 @@ def _found(node: Node, asked: _TopicKey) -> Topic | None:
 
 
 async def _delete(node: Node, asked: _TopicKey, topic: Topic | None, often: Counter[_TopicKey]) -> None:
-    """:raises KafkaRefusal, WorldError: and it is still there."""
+    """:raises KafkaRefusal, WorldError: the topic was not deleted."""
     name, topic_id = asked
     if name is None and topic_id is None:
         raise KafkaRefusal(ErrorCode.invalid_request, "Neither topic name nor id were specified.")
@@ -63,18 +63,18 @@ async def _delete(node: Node, asked: _TopicKey, topic: Topic | None, often: Coun
     if topic is None:
         raise KafkaRefusal(ErrorCode.unknown_topic_or_partition if topic_id is None else ErrorCode.unknown_topic_id)
     if name is None and (topic.name, None) in often:
-        raise KafkaRefusal(ErrorCode.invalid_request, "The topic is asked for by its name and by its id.")
+        raise KafkaRefusal(ErrorCode.invalid_request, "The request has the topic by its name and by its id.")
     if is_internal(topic.name):
-        raise KafkaRefusal(ErrorCode.invalid_topic_exception, f"This broker cannot be without {topic.name}.")
+        raise KafkaRefusal(ErrorCode.invalid_topic_exception, f"The internal topic {topic.name} cannot be deleted.")
     await node.log.delete_topic(topic)
     node.groups.tell_all(TopicDeleted(topic=topic.name))
 
 
-# -- what it needs -----------------------------------------------------------------------------------------------------
+# -- authorization -----------------------------------------------------------------------------------------------------
 
 
 def _deletion(access: AccessCheck, asked: Any) -> ErrorCode | None:
-    """Only a peer that may describe a topic learns that the topic does not exist."""
+    """Only a client that may describe a topic is informed that the topic does not exist."""
     name = asked if isinstance(asked, str) else asked.name
     if name is not None and name not in access.node.log.topics:
         return access.refusal(Operation.DESCRIBE, TOPIC, name)

@@ -1,5 +1,5 @@
-"""DescribeCluster: this broker, the only one and the controller; who may do what on the cluster · fenced brokers
-(KIP-1073), controllers as endpoints (KIP-919): there are none."""
+"""DescribeCluster: this broker, the only one and the controller; the client's authorized operations on the cluster. Not
+supported: fenced brokers (KIP-1073) and controllers as endpoints (KIP-919), because there are none."""
 
 from coterie.broker.apis.api import KafkaApi
 from coterie.broker.apis.needs import CLUSTER, NOTHING
@@ -14,7 +14,9 @@ _BROKER, _CONTROLLER = 1, 2
 async def handle(node: Node, request: ApiRequest) -> Values:
     wanted = request.told("endpoint_type", _BROKER)
     if wanted == _CONTROLLER:
-        return _refusal(ErrorCode.mismatched_endpoint_type, "This is a broker; there is no other kind of node here.")
+        return _refusal(
+            ErrorCode.mismatched_endpoint_type, "This endpoint is a broker; the cluster has no separate controllers."
+        )
     if wanted != _BROKER:
         return _refusal(ErrorCode.unsupported_endpoint_type, f"Unsupported endpoint type {wanted}")
     return {

@@ -1,5 +1,5 @@
-"""DescribeConfigs: topics, groups and this broker: value, source, synonyms, type and what it means (KIP-569) ·
-loggers and client metrics (KIP-714): this broker has none that can be asked for."""
+"""DescribeConfigs: the configs of topics, groups and this broker: value, source, synonyms, type and documentation
+(KIP-569). Not supported: loggers and client metrics (KIP-714), because this broker has none with configs."""
 
 from typing import Any
 
@@ -27,7 +27,7 @@ def _described(node: Node, request: ApiRequest, asked: Any) -> Values:
     except KafkaRefusal as refused:
         error, sentence = refused.error, refused.sentence or ""
     else:
-        # No keys at all asks for every key, as in Kafka.
+        # Without keys the request is for every key, as in Kafka.
         wanted = asked.configuration_keys or [entry["name"] for entry in entries]
         configs = [_shown(request, entry) for entry in entries if entry["name"] in wanted]
     return {
@@ -40,7 +40,7 @@ def _described(node: Node, request: ApiRequest, asked: Any) -> Values:
 
 
 def _entries(node: Node, type_: int, name: str) -> list[Values]:
-    """:raises KafkaRefusal: when there is no such resource."""
+    """:raises KafkaRefusal: there is no such resource."""
     match type_:
         case ConfigResourceType.TOPIC:
             if sentence := name_error(name):
@@ -54,17 +54,17 @@ def _entries(node: Node, type_: int, name: str) -> list[Values]:
             return group_entries(node.log.group_configs.get(name, {}))
         case ConfigResourceType.BROKER:
             if not name:
-                # What is set for all brokers of the cluster while they run: nothing can be.
+                # Dynamic configs of all brokers: there are none.
                 return []
             if sentence := broker_error(name):
                 raise KafkaRefusal(ErrorCode.invalid_request, sentence)
             return broker_entries(node)
         case _:
-            raise KafkaRefusal(ErrorCode.invalid_request, f"Resources of type {type_} have no configs here.")
+            raise KafkaRefusal(ErrorCode.invalid_request, f"Resources of type {type_} have no configs on this broker.")
 
 
 def _shown(request: ApiRequest, entry: Values) -> Values:
-    """What the client wants to see of it."""
+    """The fields of a config that the request includes."""
     return {
         **entry,
         "synonyms": entry["synonyms"] if request.body.include_synonyms else (),

@@ -1,4 +1,4 @@
-"""DescribeGroups: state, members, what they said and what they were given · leaves nothing out."""
+"""DescribeGroups: a group's state and members, with their metadata and assignments."""
 
 from typing import Any
 
@@ -13,7 +13,7 @@ from coterie.wire.errors import ErrorCode
 from coterie.wire.shapes import Values
 
 _NOT_FOUND_SINCE = 6
-"""Before, a group that is not there is told as one without error that is Dead (KIP-1043)."""
+"""In earlier versions the response for a missing group is state Dead without an error (KIP-1043)."""
 
 
 async def handle(node: Node, request: ApiRequest) -> Values:
@@ -54,7 +54,7 @@ async def _described(node: Node, request: ApiRequest, group_id: GroupId) -> dict
 
 
 def state_name(phase: str) -> str:
-    """As Kafka's tools show it: ``PreparingRebalance``."""
+    """The state's name in Kafka, such as ``PreparingRebalance``."""
     return phase.title().replace("_", "")
 
 

@@ -1,5 +1,5 @@
-"""DescribeLogDirs: the one data directory: how large each partition is in it, how much room its disk has · moves
-between directories: there is one; v5 (KIP-1066): kio does not know it yet."""
+"""DescribeLogDirs: the data directory: the size of each partition, and the size and free space of its disk. Not
+supported: moves between directories, because there is one; v5 (KIP-1066), because kio does not support it yet."""
 
 import asyncio
 import shutil
@@ -38,7 +38,7 @@ async def handle(node: Node, request: ApiRequest) -> Values:
 
 
 def _wanted(node: Node, request: ApiRequest) -> Iterator[tuple[Topic, list[Partition]]]:
-    """What is there of what is asked for; null asks for everything."""
+    """The existing partitions among the requested ones; null requests all."""
     if request.body.topics is None:
         for topic in node.log.topics.values():
             yield topic, list(topic.partitions)
@@ -60,7 +60,7 @@ def _described(partition: Partition, sizes: Mapping[int, int]) -> Values:
 
 
 def _room(path: Path) -> tuple[int, int]:
-    """Bytes of the disk in all, and those that are free."""
+    """The total and the free bytes of the disk."""
     usage = shutil.disk_usage(path)
     return usage.total, usage.free
 

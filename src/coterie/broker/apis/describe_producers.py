@@ -1,5 +1,5 @@
-"""DescribeProducers: who writes to a partition with numbered batches, and where its open transaction begins
-(KIP-664) · nothing is left out; the coordinator's epoch is always 0: there is only ever one coordinator."""
+"""DescribeProducers: the idempotent producers of a partition, and the start of each one's open transaction (KIP-664).
+The coordinator's epoch is always 0, because the coordinator never changes."""
 
 from functools import partial
 from typing import Any

@@ -1,5 +1,5 @@
-"""DescribeTopicPartitions: all topics or the named ones, in the order of their names, so many partitions at a time
-(KIP-966) · eligible leaders: one replica has no others."""
+"""DescribeTopicPartitions: all topics or the requested ones, sorted by name, with a limited number of partitions in
+each response (KIP-966). Not supported: eligible leaders, because each partition has one replica."""
 
 from typing import Any
 
@@ -14,7 +14,7 @@ from coterie.wire.errors import ErrorCode
 from coterie.wire.shapes import Values
 
 _PARTITIONS_MAX = 2_000
-"""``max.request.partition.size.limit``: of one answer."""
+"""``max.request.partition.size.limit``: partitions in one response."""
 
 
 async def handle(node: Node, request: ApiRequest) -> Values:
@@ -27,7 +27,7 @@ async def handle(node: Node, request: ApiRequest) -> Values:
         if first < 0 or (body.topics and not names):
             return _refusal(body)
         if not names or names[0] != body.cursor.topic_name:
-            # The topic that the last answer ended in has gone meanwhile.
+            # The topic in which the previous response ended was deleted since.
             first = 0
     left = min(max(1, body.response_partition_limit), _PARTITIONS_MAX)
     topics: list[Values] = []
@@ -54,16 +54,16 @@ def _answer(node: Node, request: ApiRequest, name: str) -> dict[str, Any]:
         answer: dict[str, Any] = missing(name, unknown_topic_error(name))
     else:
         answer = described(topic)
-        # Empty and not null: Kafka's own client trips over null.
+        # Empty instead of null: Kafka's own client fails on null.
         nobody: Values = {"eligible_leader_replicas": (), "last_known_elr": ()}
         answer["partitions"] = [{**partition, **nobody} for partition in answer["partitions"]]
-    # Nobody can leave them out of the question.
+    # The request has no field to exclude them.
     answer["topic_authorized_operations"] = allowed_operations(node, request, TOPIC, name)
     return answer
 
 
 def _refusal(body: Any) -> Values:
-    """A cursor that points nowhere."""
+    """The response to an invalid cursor."""
     return {
         "topics": [
             missing(topic.name, ErrorCode.invalid_request) | {"topic_authorized_operations": NOT_ASKED}

@@ -1,5 +1,5 @@
-"""DescribeTransactions: what the coordinator knows of transactional ids (KIP-664) · nothing is left out; the
-states in which Kafka's markers are on their way are never told, as they take no time here."""
+"""DescribeTransactions: the coordinator's state of transactional ids (KIP-664). Kafka's states for a transaction whose
+markers are not all written never occur: here the markers are written together with the decision."""
 
 from collections.abc import Iterable
 
@@ -64,11 +64,11 @@ def _unknown(transactional_id: str, error: ErrorCode) -> Values:
     }
 
 
-# -- what it needs -----------------------------------------------------------------------------------------------------
+# -- authorization -----------------------------------------------------------------------------------------------------
 
 
 def _seen_transactions(access: AccessCheck, answer: Values) -> Values:
-    """Without the topics that the peer may not describe; nothing says that there are such."""
+    """Remove the topics that the client may not describe, without a hint that they exist."""
     return {
         **answer,
         "transaction_states": [

@@ -1,5 +1,5 @@
-"""EndTxn: commits or aborts; the answer leaves when the markers in all partitions are durable, so what it ended
-is over for whoever asks next; v5 gives the producer its next epoch (KIP-890) · nothing is left out."""
+"""EndTxn: commits or aborts a transaction. The response is sent when the markers in all partitions are durable, so
+later requests of any client find the transaction completed; v5 returns the producer's next epoch (KIP-890)."""
 
 from coterie.broker.apis.api import KafkaApi
 from coterie.broker.apis.needs import Permission, in_transaction

@@ -1,6 +1,6 @@
-"""Fetch: long poll until min bytes or max wait, whole batches as they were produced; with isolation level
-read_committed only up to the last stable offset, told which of the transactions in them were aborted · sessions
-(KIP-227) are never begun: every answer says so and every fetch is a full one; followers, tiers: one broker."""
+"""Fetch: waits for min bytes or max wait, then returns whole batches as they were produced; with isolation level
+read_committed only up to the last stable offset, with the aborted transactions among them. Not supported: fetch
+sessions (KIP-227; every response has session id 0, and every fetch is a full fetch), followers and tiered storage."""
 
 import asyncio
 from collections.abc import Sequence
@@ -20,15 +20,15 @@ from coterie.wire.errors import ErrorCode
 from coterie.wire.shapes import Values, milliseconds
 
 READ_COMMITTED = 1
-"""The isolation level; any other reads what is there."""
+"""The isolation level; with any other value all records are returned."""
 _NO_SESSION = 0
 _EPOCHS_WITHOUT_SESSION = (-1, 0)
-"""No session wished, or a new one: both are full fetches."""
+"""No session, or a new session: both are full fetches."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Wanted:
-    """One partition of a fetch: a place to read from, or the error that it gets."""
+    """One partition of a fetch request: the offset to read from, or the partition's error code."""
 
     number: int
     error: ErrorCode
@@ -39,7 +39,7 @@ class _Wanted:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Found:
-    """What one partition gave."""
+    """The result of one partition."""
 
     error: ErrorCode
     data: bytes = b""
@@ -109,7 +109,7 @@ async def _wanted(node: Node, asked: Any) -> list[_Wanted]:
 
 
 async def _long_poll(node: Node, request: ApiRequest, wanted: list[_Wanted]) -> list[_Found]:
-    """What each partition holds, once it is enough or the client has waited for as long as it wants to."""
+    """The data of each partition, once there is enough or the client's max wait has passed."""
     loop = asyncio.get_running_loop()
     deadline = loop.time() + max(0, milliseconds(request.body.max_wait)) / 1000
     grew = asyncio.Event()
@@ -129,7 +129,7 @@ async def _long_poll(node: Node, request: ApiRequest, wanted: list[_Wanted]) -> 
                     is_enough = True
             if is_enough or not wanted:
                 return await gathered.read(wanted)
-            # What has woken us may be the end of a topic.
+            # The event is also set when a topic is deleted.
             wanted = [one for topic in request.body.topics for one in await _wanted(node, topic)]
     finally:
         for partition in watched:
@@ -137,7 +137,7 @@ async def _long_poll(node: Node, request: ApiRequest, wanted: list[_Wanted]) -> 
 
 
 class _Gathered:
-    """What there is for a fetch. It is counted on from where that ended before, and read once it is enough."""
+    """Reads the partitions of one fetch request: counts the readable bytes until there are enough, then reads them."""
 
     def __init__(self, node: Node, request: ApiRequest) -> None:
         self._node = node
@@ -146,10 +146,10 @@ class _Gathered:
         self._size_max = min(request.told("max_bytes", node.settings.fetch_size_max), node.settings.fetch_size_max)
         self._min_bytes = min(request.body.min_bytes, self._size_max)
         self._counted: dict[tuple[int, int], Counted] = {}
-        """By place in the request, and partition there: one of that name may have come after it."""
+        """By index in the request and the partition's row id: a deleted topic's name may belong to a new topic."""
 
     async def count(self, wanted: list[_Wanted]) -> bool:
-        """Whether there is enough, or an error, which the client learns at once."""
+        """Count new bytes; return whether there are enough, or any partition has an error."""
         size = 0
         has_failed = False
         async for place, one in in_turns(enumerate(wanted)):
@@ -168,7 +168,7 @@ class _Gathered:
                         before=before.size,
                     )
                 except WorldError:
-                    # Reading it fails likewise, and tells the client.
+                    # The read will fail, too, and set the error code.
                     has_failed = True
                     before = Counted(size=before.size, end_offset=one.partition.end_offset, is_full=False)
                 self._counted[place, one.partition.id] = before
@@ -176,7 +176,8 @@ class _Gathered:
         return has_failed or size >= self._min_bytes
 
     async def read(self, wanted: list[_Wanted]) -> list[_Found]:
-        """In the client's order; once its limit is reached the rest is left empty. The first batch always goes."""
+        """Read in the order of the request; at the size limit the other partitions stay empty. The first batch is
+        always returned."""
         sizes = [counted.size for counted in self._counted.values() if counted.size]
         if sizes:
             await self._reserve(min(sum(sizes), max(self._size_max, sizes[0])))
@@ -199,7 +200,7 @@ class _Gathered:
         return found
 
     async def _read_one(self, partition: Partition, offset: int, size_max: int, end_offset: int) -> _Found:
-        """:raises WorldError: when the log cannot be read."""
+        """:raises WorldError: the log cannot be read."""
         log = self._node.log
         data = await log.read(partition, offset, size_max, end_offset=end_offset)
         if not self._reads_committed or not data:

@@ -1,5 +1,5 @@
-"""FindCoordinator: this broker, for every group and every transactional id · share groups (KIP-932): there are
-none, so their coordinators are refused, as any key type that means nothing."""
+"""FindCoordinator: this broker, for every group and every transactional id. Not supported: share groups (KIP-932); a
+request for their coordinator is refused, as for an unknown key type."""
 
 from coterie.broker.apis.api import KafkaApi
 from coterie.broker.apis.needs import GROUP, TRANSACTIONAL_ID, AccessCheck, Operation, Permission, each_name
@@ -10,7 +10,7 @@ from coterie.wire.shapes import Values
 
 _GROUP, _TRANSACTION = 0, 1
 _MANY_SINCE = 4
-"""KIP-699."""
+"""Several keys in one request: KIP-699."""
 
 
 async def handle(node: Node, request: ApiRequest) -> Values:
@@ -34,7 +34,7 @@ def _answer(node: Node, key_type: int, key: str) -> dict[str, object]:
     }
 
 
-# -- what it needs -----------------------------------------------------------------------------------------------------
+# -- authorization -----------------------------------------------------------------------------------------------------
 
 
 def _coordinator(access: AccessCheck, key: str) -> ErrorCode | None:
@@ -43,7 +43,7 @@ def _coordinator(access: AccessCheck, key: str) -> ErrorCode | None:
 
 
 def _one_coordinator(access: AccessCheck) -> ErrorCode | None:
-    """Before v4 there was one key."""
+    """Before v4 a request has one key."""
     key = access.request.told("key", None)
     return None if key is None else _coordinator(access, key)
 

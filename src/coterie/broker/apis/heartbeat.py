@@ -1,4 +1,4 @@
-"""Heartbeat: keeps a member's session, tells of a rebalance · leaves nothing out."""
+"""Heartbeat: extends a member's session and reports a rebalance."""
 
 from collections.abc import Awaitable
 

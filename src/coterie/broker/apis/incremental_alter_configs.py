@@ -1,5 +1,5 @@
-"""IncrementalAlterConfigs: topics and groups: set, delete, append, subtract, validate-only (KIP-339) · brokers:
-their settings are given at the start; loggers and client metrics: there are none."""
+"""IncrementalAlterConfigs: set, delete, append, subtract for topics and groups; with validate-only (KIP-339). Not
+supported: brokers, whose settings are fixed at start; loggers and client metrics, because there are none."""
 
 from collections import Counter
 from collections.abc import Callable, Mapping
@@ -21,9 +21,9 @@ from coterie.wire.errors import ErrorCode, KafkaRefusal
 from coterie.wire.shapes import Values
 
 Alter = Callable[[Definition, Mapping[str, str]], dict[str, str]]
-"""From a resource's own configs to its new ones; refuses with a `KafkaRefusal`."""
+"""Returns a resource's new configs, given its definition and old configs; may raise a `KafkaRefusal`."""
 AlterAsked = Callable[[Any, Definition, Mapping[str, str]], dict[str, str]]
-"""Likewise; takes what the request asks of the resource."""
+"""The same with the request's entry for the resource as first argument."""
 
 
 async def handle(node: Node, request: ApiRequest) -> Values:
@@ -36,7 +36,7 @@ def _changed(asked: Any, definition: Definition, own: Mapping[str, str]) -> dict
 
 
 async def answered(node: Node, request: ApiRequest, alter: AlterAsked) -> Values:
-    """The answer to a request whose resources are altered by ``alter``, one by one."""
+    """The response to a request that alters resources: each is altered by ``alter``, one after the other."""
     often = Counter((asked.resource_type, asked.resource_name) for asked in request.body.resources)
     answers: list[Values] = []
     async for asked in in_turns(request.body.resources):
@@ -55,11 +55,11 @@ async def answered(node: Node, request: ApiRequest, alter: AlterAsked) -> Values
 
 
 async def _alter(node: Node, asked: Any, alter: Alter, often: Counter[Any], *, validate_only: bool) -> None:
-    """:raises KafkaRefusal, WorldError: and nothing is changed."""
+    """:raises KafkaRefusal, WorldError: nothing was changed."""
     name = asked.resource_name
     if often[asked.resource_type, name] > 1:
         raise KafkaRefusal(ErrorCode.invalid_request, "Each resource must appear at most once.")
-    # Read, changed and written with nobody in between.
+    # Locked, because configs are read, changed and written back.
     async with node.log.altering:
         match asked.resource_type:
             case ConfigResourceType.TOPIC:
@@ -81,7 +81,7 @@ async def _alter_topic(node: Node, name: str, alter: Alter, *, validate_only: bo
     configs = alter(TOPIC, topic.configs)
     _refuse(config_error(configs))
     if is_internal(name) and configs != topic.configs:
-        raise KafkaRefusal(ErrorCode.invalid_config, f"Only the broker configures {name}.")
+        raise KafkaRefusal(ErrorCode.invalid_config, f"The configs of the internal topic {name} cannot be changed.")
     if not validate_only:
         await node.log.set_topic_configs(topic, configs)
 
@@ -96,11 +96,14 @@ async def _alter_group(node: Node, name: str, alter: Alter, *, validate_only: bo
 
 
 def _alter_broker(name: str, alter: Alter) -> None:
-    # No name means all brokers of the cluster.
+    # An empty name means all brokers of the cluster.
     if name and (sentence := broker_error(name)):
         raise KafkaRefusal(ErrorCode.invalid_request, sentence)
     if alter(Definition(()), {}):
-        raise KafkaRefusal(ErrorCode.invalid_request, "A broker's settings are given at its start: restart it.")
+        raise KafkaRefusal(
+            ErrorCode.invalid_request,
+            "This broker's settings cannot be changed while it runs: restart it with other settings.",
+        )
 
 
 def _refuse(sentence: str | None) -> None:

@@ -1,6 +1,6 @@
-"""InitProducerId: a producer id never given before, for idempotent producers; with a transactional id the next
-epoch of its producer, which fences whoever had the last one and aborts what it left open (Kafka has it ask again
-meanwhile, with CONCURRENT_TRANSACTIONS; here that takes no time) · two-phase commit (v6), not yet stable in Kafka."""
+"""InitProducerId: assigns a new producer id to an idempotent producer; with a transactional id, increments the epoch of
+its producer, which fences the previous producer and aborts its open transaction (Kafka responds CONCURRENT_TRANSACTIONS
+until the abort is done; here it is immediate). Not supported: two-phase commit (v6), which is not stable in Kafka."""
 
 from coterie.broker.apis.api import KafkaApi
 from coterie.broker.apis.needs import CLUSTER, TOPIC, TRANSACTIONAL_ID, AccessCheck, Operation, Permission
@@ -47,7 +47,7 @@ def _answer(error: ErrorCode, producer: Identity = NOBODY) -> Values:
     }
 
 
-# -- what it needs -----------------------------------------------------------------------------------------------------
+# -- authorization -----------------------------------------------------------------------------------------------------
 
 
 def _producer(access: AccessCheck) -> ErrorCode | None:

@@ -1,6 +1,6 @@
-"""JoinGroup: joins a classic group, and waits for its join phase to end; a static member (KIP-345) that is back
-need not wait · the reason (v8, KIP-800) is read and not kept: Kafka logs it, and nothing more. Client and instance ids
-of more than 1,000 characters are refused: every member id has one in it, and is kept. (Kafka breaks at 32,731.)"""
+"""JoinGroup: joins a classic group and waits for the end of its join phase; a static member (KIP-345) that rejoins need
+not wait. The reason (v8, KIP-800) is ignored: Kafka only logs it. Client and instance ids of more than 1,000 characters
+are refused, because every member id contains one and is stored (Kafka fails at 32,731 characters)."""
 
 from coterie.broker.apis.api import KafkaApi
 from coterie.broker.apis.needs import Operation, Permission, in_group

@@ -1,5 +1,5 @@
-"""LeaveGroup: removes one member, or several at once (v3 and later), by member id or by instance id (KIP-345) ·
-the reason (v5, KIP-800) is read and not kept: Kafka logs it, and nothing more."""
+"""LeaveGroup: removes one member, or several (v3 and later), by member id or instance id (KIP-345). The reason (v5,
+KIP-800) is ignored: Kafka only logs it."""
 
 from coterie.broker.apis.api import KafkaApi
 from coterie.broker.apis.needs import Operation, Permission, in_group

@@ -1,5 +1,5 @@
-"""ListConfigResources: topics, this broker, and the groups that have configs of their own (KIP-1142) · client
-metrics, all that v0 is about: there are none."""
+"""ListConfigResources: topics, this broker, and the groups with configs (KIP-1142). Not supported: client metrics, the
+only type in v0; there are none."""
 
 from coterie.broker.apis.api import KafkaApi
 from coterie.broker.apis.needs import Operation, Permission, in_cluster
@@ -9,7 +9,7 @@ from coterie.wire.errors import ErrorCode
 from coterie.wire.shapes import Values
 
 _LOGGER, _CLIENT_METRICS = 8, 16
-"""Types that Kafka has, too: lawful to ask for, and there are none."""
+"""Types that are valid in Kafka; this broker has no such resources."""
 
 
 async def handle(node: Node, request: ApiRequest) -> Values:
@@ -18,7 +18,7 @@ async def handle(node: Node, request: ApiRequest) -> Values:
         ConfigResourceType.BROKER: [str(NODE_ID)],
         ConfigResourceType.GROUP: sorted(node.log.group_configs),
     }
-    # Before v1 there was no choice: client metrics.
+    # Requests of v0 are for client metrics only.
     wanted = request.told("resource_types", (_CLIENT_METRICS,)) or tuple(names)
     if {*wanted} - {*ConfigResourceType, _LOGGER, _CLIENT_METRICS}:
         return _answer(ErrorCode.unsupported_version, {})

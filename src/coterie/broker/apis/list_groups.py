@@ -1,5 +1,5 @@
-"""ListGroups: all groups, or those in some states (v4, KIP-518) or of some types (v5, KIP-848) · names of states
-and types are taken in upper and lower case; one that means nothing matches no group, as in Kafka, and is no error."""
+"""ListGroups: all groups, or those in some states (v4, KIP-518) or of some types (v5, KIP-848). Names of states and
+types are case-insensitive; as in Kafka an unknown name matches no group and is no error."""
 
 from coterie.broker.apis.api import KafkaApi
 from coterie.broker.apis.describe_groups import state_name
@@ -23,7 +23,7 @@ async def handle(node: Node, request: ApiRequest) -> Values:
         )
         assert isinstance(response, DescribeGroupResponse)
         state = state_name(response.phase)
-        # One that has gone since, or that is loaded again just now, is not here.
+        # Skip a group that was deleted since, or that is being reloaded.
         if response.error is ErrorCode.none and (not states or state.lower() in states):
             groups.append(
                 {
@@ -36,7 +36,7 @@ async def handle(node: Node, request: ApiRequest) -> Values:
     return {"error_code": ErrorCode.none, "groups": groups}
 
 
-# -- what it needs -----------------------------------------------------------------------------------------------------
+# -- authorization -----------------------------------------------------------------------------------------------------
 
 
 def _is_group_shown(access: AccessCheck, group: Values) -> bool:

@@ -1,5 +1,5 @@
-"""ListOffsets: earliest, latest (with isolation level read_committed the last stable offset), the record of the
-greatest timestamp (KIP-734), the first one since a timestamp · tiers (KIP-405): nothing is tiered."""
+"""ListOffsets: earliest, latest (with isolation level read_committed the last stable offset), the record with the
+greatest timestamp (KIP-734), the first record since a timestamp. Not supported: tiered storage (KIP-405)."""
 
 import asyncio
 from collections.abc import Mapping
@@ -26,9 +26,9 @@ LATEST_TIERED = -5
 EARLIEST_PENDING_UPLOAD = -6
 
 _SINCE: Mapping[int, int] = {MAX_TIMESTAMP: 7, EARLIEST_LOCAL: 8, LATEST_TIERED: 9, EARLIEST_PENDING_UPLOAD: 11}
-"""In which version a negative timestamp came to mean something."""
+"""The first version in which a negative timestamp has its meaning."""
 _NOWHERE = (-1, -1)
-"""No timestamp, no offset."""
+"""No timestamp and no offset."""
 
 
 async def handle(node: Node, request: ApiRequest) -> Values:
@@ -60,8 +60,8 @@ async def _answer(node: Node, request: ApiRequest, topic_name: str, asked: Any) 
 
 
 async def _find(node: Node, partition: Partition, wanted: int, end_offset: int) -> tuple[int, int]:
-    """Timestamp and offset; only the offset where a place of the log and no record is meant. A record at
-    ``end_offset`` or after it is not told."""
+    """Timestamp and offset; the timestamp is -1 for an offset that is not the one of a record. A record at
+    ``end_offset`` or later is not returned."""
     if wanted == LATEST:
         return -1, end_offset
     if wanted in (EARLIEST, EARLIEST_LOCAL):
@@ -75,20 +75,20 @@ async def _find(node: Node, partition: Partition, wanted: int, end_offset: int) 
         batch, since_ms = await node.log.batch_since(partition, wanted), wanted
     if batch is None:
         return _NOWHERE
-    # A producer decides how long it takes to unpack its batch.
+    # On a thread: decompression may take long, depending on the producer's batch.
     found = await asyncio.to_thread(_first_since, batch, since_ms)
     return found if found[1] < end_offset else _NOWHERE
 
 
 def _first_since(batch: bytes, timestamp_ms: int) -> tuple[int, int]:
-    """The batch's first record of ``timestamp_ms`` or later."""
+    """Timestamp and offset of the batch's first record of ``timestamp_ms`` or later."""
     head = read_head(batch)
     try:
         for record in slices(batch, head):
             if record.timestamp_ms >= timestamp_ms:
                 return record.timestamp_ms, record.offset
     except WireError:
-        # A producer may put nonsense behind a sound head and CRC: the batch is then all that is known.
+        # A producer can send malformed records with a valid head and CRC: fall back to the values of the batch.
         pass
     return head.max_timestamp_ms, head.base_offset
 

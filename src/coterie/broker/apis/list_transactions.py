@@ -1,6 +1,6 @@
-"""ListTransactions: transactional ids, by state, producer id, how long their transactions have been open, and a
-pattern (KIP-664, KIP-994, KIP-1152) · nothing is left out. A stranger's pattern is matched by RE2, which comes with
-pyarrow: its time grows with the text and no more, where Python's own could be kept busy for ever."""
+"""ListTransactions: transactional ids, filtered by state, producer id, duration of the open transaction, and pattern
+(KIP-664, KIP-994, KIP-1152). The client's pattern is matched by RE2, which is part of pyarrow: its time is linear in
+the text, while some patterns keep Python's `re` busy without end."""
 
 import asyncio
 from collections.abc import Sequence
@@ -14,7 +14,7 @@ from coterie.wire.errors import ErrorCode
 from coterie.wire.shapes import Values
 
 _STATES = {"Dead", "PrepareAbort", "PrepareCommit", "PrepareEpochFence", *TransactionState}
-"""What may be asked for; in some of them nothing is ever found here."""
+"""The valid states of Kafka; some never occur in this broker."""
 
 _Named = tuple[str, TransactionWritten]
 
@@ -24,10 +24,10 @@ async def handle(node: Node, request: ApiRequest) -> Values:
     known = [state for state in asked if state in _STATES]
     pattern = request.told("transactional_id_pattern", None)
     try:
-        # Who asks only for what there cannot be finds nothing.
+        # If all requested states are unknown, no transaction matches.
         transactions = await node.transactions.read_all() if known or not asked else []
         if pattern:
-            # Loading it takes a moment.
+            # On a thread: importing pyarrow takes a moment.
             transactions = await asyncio.to_thread(_matching, transactions, pattern)
     except WorldError:
         return _failed(ErrorCode.kafka_storage_error)
@@ -53,11 +53,11 @@ def _failed(error: ErrorCode) -> Values:
 
 
 def _matching(transactions: Sequence[_Named], pattern: str) -> list[_Named]:
-    """:raises ValueError: when the pattern is none."""
+    """:raises ValueError: the pattern is not a valid regular expression."""
     import pyarrow
     import pyarrow.compute
 
-    # By itself first: between brackets something might become a pattern that is none.
+    # Validate the pattern alone: an invalid pattern may be valid inside the group below.
     pyarrow.compute.match_substring_regex(pyarrow.array([""], pyarrow.string()), pattern=pattern)
     names = pyarrow.array([name for name, _ in transactions], pyarrow.string())
     matched = pyarrow.compute.match_substring_regex(names, pattern=rf"\A(?:{pattern})\z").to_pylist()

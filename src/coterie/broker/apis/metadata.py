@@ -1,5 +1,5 @@
-"""Metadata: this broker, all topics or the named ones, by id since v12; a missing topic is created where
-clients may and the settings allow it; what the client may do with each (KIP-430) · racks: there is one broker."""
+"""Metadata: this broker, and all topics or the requested ones, by id since v12; creates a missing topic if the request
+and the settings allow that; the client's authorized operations (KIP-430). Not supported: racks; there is one broker."""
 
 from typing import Any
 
@@ -20,11 +20,11 @@ _BY_ID_SINCE = 12
 
 async def handle(node: Node, request: ApiRequest) -> Values:
     asked = request.body.topics
-    # In v0 an empty list asks for all; since v1 null does, and an empty list for none.
+    # In v0 an empty list requests all topics; since v1 null does, and an empty list requests none.
     if asked is None or (not asked and request.header.api_version == 0):
         topics = [described(topic) async for _, topic in in_turns(sorted(node.log.topics.items()))]
     else:
-        # Whoever asks twice is answered once.
+        # A topic that is requested twice has one entry in the response.
         topics = [await _answer(node, request, one) async for one in in_turns(dict.fromkeys(asked))]
     wanted = request.told("include_topic_authorized_operations", False)
     async for topic in in_turns(topics):
@@ -49,7 +49,7 @@ async def _answer(node: Node, request: ApiRequest, asked: Any) -> dict[str, Any]
         topic = node.log.topics_by_id.get(topic_id)
         return described(topic) if topic else missing(None, ErrorCode.unknown_topic_id) | {"topic_id": topic_id}
     if topic_id is not None or asked.name is None:
-        # Neither id nor name: nothing that anybody could mean; or an id in v10 and v11, which have a field for it only.
+        # Neither id nor name, which is invalid; or an id in v10 or v11, which have the field but do not support it.
         return missing(asked.name or "", ErrorCode.invalid_request)
     topic = node.log.topics.get(asked.name)
     if topic is not None:
@@ -59,13 +59,13 @@ async def _answer(node: Node, request: ApiRequest, asked: Any) -> dict[str, Any]
     if not (request.told("allow_auto_topic_creation", True) and node.settings.auto_create_topics):
         return missing(asked.name, ErrorCode.unknown_topic_or_partition)
     error, _ = await outcome(_create(node, asked.name))
-    # Whether this request has made it or another at the same time.
+    # The topic may exist now because of this request or of a concurrent request.
     topic = node.log.topics.get(asked.name)
     return described(topic) if topic else missing(asked.name, error)
 
 
 async def _create(node: Node, name: str) -> None:
-    """:raises KafkaRefusal, WorldError: and there is no such topic, or somebody else was faster."""
+    """:raises KafkaRefusal, WorldError: the topic was not created, or a concurrent request created it."""
     check_name(node, name)
     check_room(node, partitions=node.settings.default_partitions, more=node.settings.default_partitions)
     await node.log.create_topic(name, node.settings.default_partitions, {}, partitions_max=node.settings.partitions_max)
@@ -96,11 +96,11 @@ def missing(name: str | None, error: ErrorCode) -> dict[str, Any]:
     return {"error_code": error, "name": name, "topic_id": None, "is_internal": False, "partitions": ()}
 
 
-# -- what it needs -----------------------------------------------------------------------------------------------------
+# -- authorization -----------------------------------------------------------------------------------------------------
 
 
 def _metadata_topic(access: AccessCheck, asked: Any) -> ErrorCode | None:
-    """To describe it; and to create it, where that is what would happen."""
+    """Authorize describing the topic, and creating it if the request would create it."""
     error = access.topic(Operation.DESCRIBE, asked)
     if error is not None or asked.name is None or asked.name in access.node.log.topics:
         return error

@@ -1,6 +1,6 @@
-"""The words in which an API declares what a peer must be allowed: which operation on what, and the code that refuses.
+"""Declarations of the authorization that an API requires: operation, resource and the error code of a refusal.
 
-As in Kafka. What only one API needs stands in its own module.
+The requirements are Kafka's. A check that only one API uses is in that API's module.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -16,7 +16,7 @@ from coterie.wire.shapes import Values
 
 UNAUTHORIZED = "Authorization failed."
 _RESOURCES = {ConfigResourceType.TOPIC: ResourceType.TOPIC, ConfigResourceType.GROUP: ResourceType.GROUP}
-"""By type of a resource with configs; every other is the cluster's."""
+"""The resource type for authorization, by config resource type; all others are resources of the cluster."""
 
 CLUSTER, GROUP, TOPIC, TRANSACTIONAL_ID = (
     ResourceType.CLUSTER,
@@ -34,7 +34,7 @@ _CODES = {
 
 @dataclass(frozen=True, slots=True)
 class AccessCheck:
-    """One request, and the rules that allow or refuse it."""
+    """One request, and the access rules that are applied to it."""
 
     node: Node
     request: ApiRequest
@@ -50,7 +50,8 @@ class AccessCheck:
         return self.rules.may_anywhere(self.request.principal, operation, type_, self.request.peer_host)
 
     def topic(self, operation: Operation, asked: Any, name_field: str = "name") -> ErrorCode | None:
-        """The refusal for a topic by name or by id; None for an id without a topic, which the API itself answers."""
+        """The error code if ``operation`` on the topic, given by name or id, is not allowed, else None; None also for
+        an unknown id, for which the API itself returns an error."""
         name = getattr(asked, name_field, None)
         if name is None:
             topic = topic_of(self.node, asked, name_field) if getattr(asked, "topic_id", None) else None
@@ -59,12 +60,13 @@ class AccessCheck:
 
 
 Needs = Callable[[AccessCheck, Any], ErrorCode | None]
-"""With which code one of the things that are asked for is refused, if it is."""
+"""Returns the error code if one item of the request is refused, else None."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Each:
-    """A field of the request with things that are answered one by one."""
+    """A request field whose items are authorized one by one: ``asked`` is the request field, ``answers`` the response
+    field, ``needs`` the check, and ``refused`` builds the response entry of a refused item."""
 
     asked: str
     answers: str
@@ -74,23 +76,23 @@ class Each:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Permission:
-    """Of one API. All that is empty needs nothing."""
+    """The authorization that one API requires. Without any field set, the API is allowed to all clients."""
 
     whole: Callable[[AccessCheck], ErrorCode | None] | None = None
-    """A refusal of the whole request, told in ``error_code`` at the top of the answer."""
+    """Check of the whole request; its error code is the top-level ``error_code`` of the response."""
     each: Sequence[Each] = ()
     shown: Mapping[str, Callable[[AccessCheck, Values], bool]] | None = None
-    """By field of the answer, which of its things are for the peer's eyes."""
+    """By response field, whether the client may see an item of that field."""
     rewritten: Callable[[AccessCheck, Values], Values] | None = None
-    """What the peer sees of an answer that tells of things which were not asked for by name."""
+    """Filter of a response that contains things that the request did not name."""
     is_asked_anyway: bool = False
-    """Also when nothing is left of what was asked for: the answer says more."""
+    """Whether to call the handler even if all items are refused, because the response has other fields."""
 
 
 NOTHING = Permission()
 
 
-# -- patterns that several APIs share ----------------------------------------------------------------------------------
+# -- checks that several APIs share ------------------------------------------------------------------------------------
 
 
 def in_group(operation: Operation) -> Callable[[AccessCheck], ErrorCode | None]:
@@ -106,7 +108,8 @@ def in_transaction(field: str = "transactional_id") -> Callable[[AccessCheck], E
 
 
 def on_topic(operation: Operation, first: Callable[[AccessCheck], ErrorCode | None] | None = None) -> Needs:
-    """``operation`` on the topic, after ``first`` of the whole request, where an API answers that for each topic."""
+    """Check ``operation`` on the topic, after the check ``first`` of the whole request, for APIs whose response has
+    the error code of ``first`` for each topic."""
 
     def needs(access: AccessCheck, asked: Any) -> ErrorCode | None:
         error = first(access) if first is not None else None
@@ -130,8 +133,8 @@ def each_partition(
     number: tuple[str | None, str] = ("partition_index", "partition_index"),
     error_field: str = "error_code",
 ) -> Each:
-    """Topics with partitions, each of which is answered; a pair is what the request and the answer call the same.
-    ``number[0]`` None: the request's partitions are bare numbers."""
+    """Topics with partitions that have an entry each in the response; the pairs are field names of request and
+    response. ``number[0]`` None: the request has a list of partition indexes."""
 
     def refused(topic: Any, error: ErrorCode) -> Values:
         field = _name_field(topic)
@@ -160,7 +163,7 @@ def each_topic(needs: Needs, *, answers: str) -> Each:
 
 
 def each_name(needs: Needs, *, asked: str, answers: str, name: str) -> Each:
-    """A list of bare names."""
+    """A list of names."""
     return Each(asked=asked, answers=answers, needs=needs, refused=lambda one, error: {name: one, "error_code": error})
 
 

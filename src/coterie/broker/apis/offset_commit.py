@@ -1,5 +1,5 @@
-"""OffsetCommit: keeps how far a group has consumed, for members and for consumers that are none; the answer
-waits until it is durable · epochs of members (KIP-848): classic groups have generations only."""
+"""OffsetCommit: stores the offsets that a group has consumed, for members and for consumers that are not members; the
+response waits until they are durable. Not supported: member epochs (KIP-848); classic groups only have generations."""
 
 from typing import Any
 
@@ -24,7 +24,7 @@ _BY_ID_SINCE = 10
 
 
 async def handle(node: Node, request: ApiRequest) -> Values:
-    # What is not there is decided before the group is asked: topics may come and go while it answers.
+    # Check which topics exist before the group handles the request: topics may be created or deleted meanwhile.
     checked = [
         (
             asked,
@@ -57,7 +57,7 @@ async def handle(node: Node, request: ApiRequest) -> Values:
 
 
 async def _commit(node: Node, request: ApiRequest, new: tuple[NewOffset, ...]) -> tuple[ErrorCode, ...]:
-    """A code for each of the offsets."""
+    """An error code for each of the offsets."""
     body = request.body
     response = await node.groups.ask(
         GroupId(body.group_id),
@@ -92,7 +92,7 @@ def _checked(request: ApiRequest, topic: Topic | None, partition: Any) -> NewOff
 
 
 def _retention_ms(request: ApiRequest) -> int | None:
-    """Told by v2-4 only, and there -1 means the broker's."""
+    """The retention time is set in v2-4 only, where -1 means the broker's setting."""
     told = request.told("retention_time", None)
     retention_ms = -1 if told is None else milliseconds(told)
     return None if retention_ms == -1 else retention_ms

@@ -1,5 +1,4 @@
-"""OffsetDelete: forgets offsets of a group, unless a consumer of it reads their topic (KIP-496) · leaves out
-nothing."""
+"""OffsetDelete: deletes offsets of a group, unless a member of the group subscribes to their topic (KIP-496)."""
 
 from coterie.broker.apis.api import KafkaApi
 from coterie.broker.apis.needs import Operation, Permission, each_partition, in_group, on_topic
@@ -12,7 +11,7 @@ from coterie.wire.shapes import Values
 
 async def handle(node: Node, request: ApiRequest) -> Values:
     body = request.body
-    # What is not there is decided before the group is asked: topics may come and go while it answers.
+    # Check which topics exist before the group handles the request: topics may be created or deleted meanwhile.
     checked = [
         (asked, [node.log.partition(asked.name, one.partition_index) is not None for one in asked.partitions])
         for asked in body.topics

@@ -1,5 +1,5 @@
-"""OffsetFetch: how far one group has consumed, or several (v8 and later), in named partitions or in all ·
-transactions have no offsets here, so every one is stable; epochs of members (KIP-848): classic groups have none."""
+"""OffsetFetch: the committed offsets of one group, or of several (v8 and later), for some or all partitions. Not
+supported: offsets in transactions, so all offsets are stable; member epochs (KIP-848), which classic groups lack."""
 
 from itertools import groupby
 from typing import Any
@@ -52,7 +52,8 @@ async def _answer(node: Node, request: ApiRequest, asked: Any) -> dict[str, Any]
 
 
 def _named(node: Node, topics: Any) -> list[tuple[str | None, Any]]:
-    """Each with its name; without one where its id (v10 and later) is nobody's. Asked by name, it need not be there."""
+    """Each requested topic with its name; None if its id (v10 and later) is unknown. A topic requested by name need not
+    exist."""
     named: list[tuple[str | None, Any]] = []
     for asked in topics:
         name = getattr(asked, "name", None)
@@ -80,7 +81,7 @@ def _asked_for(named: list[tuple[str | None, Any]], response: OffsetFetchRespons
 
 
 def _everything(node: Node, response: OffsetFetchResponse) -> list[Values]:
-    """A topic that has gone since has no id to be told by; its offsets are about to go, too."""
+    """A topic that was deleted since has no id for the response; its offsets are about to be deleted, too."""
     answers: list[Values] = []
     for name, partitions in groupby(response.offsets, key=lambda of: of.topic):
         topic = node.log.topics.get(name)
@@ -100,11 +101,12 @@ def _partition(number: int, committed: CommittedOffset | None, error: ErrorCode)
     }
 
 
-# -- what it needs -----------------------------------------------------------------------------------------------------
+# -- authorization -----------------------------------------------------------------------------------------------------
 
 
 def _fetched_group(access: AccessCheck) -> ErrorCode | None:
-    """From v2 to v7 there is one group, and a code for it; before, its partitions tell; after, there are several."""
+    """In v2 to v7 the request has one group, with an error code in the response; before v2 the partitions have the
+    error code; since v8 there are several groups."""
     group_id = access.request.told("group_id", None)
     if group_id is None or access.request.header.api_version < _ERROR_OF_GROUP_SINCE:
         return None
@@ -112,7 +114,7 @@ def _fetched_group(access: AccessCheck) -> ErrorCode | None:
 
 
 def _seen_offsets(access: AccessCheck, answer: Values) -> Values:
-    """Offsets of topics that the peer may describe. Another topic is answered as refused if the request names it."""
+    """Remove topics that the client may not describe; a topic that the request names gets an error code instead."""
     body = access.request.body
     if not hasattr(body, "groups"):
         has_code = access.request.header.api_version >= _ERROR_OF_GROUP_SINCE

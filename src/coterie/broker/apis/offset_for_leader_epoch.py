@@ -1,5 +1,5 @@
-"""OffsetForLeaderEpoch: where a leader's time ended, for clients that look whether a log was cut off (KIP-320) ·
-former leaders, followers: one broker leads everything, always in the same epoch."""
+"""OffsetForLeaderEpoch: the end offset of a leader epoch, for clients that check whether a log was truncated (KIP-320).
+Not supported: former leaders and followers; one broker leads all partitions, always in the same epoch."""
 
 from functools import partial
 from typing import Any
@@ -14,7 +14,7 @@ from coterie.wire.shapes import Values
 
 _NOT_TOLD = -1
 _NOWHERE = (-1, -1)
-"""No epoch, no offset."""
+"""No epoch and no offset."""
 
 
 async def handle(node: Node, request: ApiRequest) -> Values:
@@ -36,12 +36,12 @@ async def _answer(node: Node, name: str, asked: Any) -> Values:
 
 
 def _end_of(partition: Partition, epoch: int) -> tuple[int, int]:
-    """The epoch that is meant, and the offset after its last record."""
+    """The epoch and its end offset, the offset after its last record."""
     if epoch == LEADER_EPOCH:
         return LEADER_EPOCH, partition.end_offset
     if epoch > LEADER_EPOCH or epoch == _NOT_TOLD:
         return _NOWHERE
-    # Before the first one nothing was written.
+    # No record was written in an epoch before the first.
     return epoch, partition.start_offset
 
 

@@ -1,4 +1,4 @@
-"""Fields that tell a client what it may do with a topic, a group or the cluster (KIP-430): by the access rules."""
+"""The authorized operations of a client on a topic, a group or the cluster (KIP-430), by the access rules."""
 
 from collections.abc import Mapping
 
@@ -19,13 +19,13 @@ _MEANT_FOR: Mapping[ResourceType, frozenset[Operation]] = {
         (ResourceType.CLUSTER, {Operation.READ, Operation.WRITE, Operation.DELETE}),
     )
 }
-"""What can be done with each resource at all."""
+"""The operations that each resource type supports."""
 
 
 def allowed_operations(
     node: Node, request: ApiRequest, type_: ResourceType, name: str = THE_CLUSTER, *, wanted: bool = True
 ) -> int:
-    """A bit for each operation by Kafka's numbers; `NOT_ASKED` where they are not ``wanted``."""
+    """A bit field of operations, by Kafka's codes; `NOT_ASKED` if they are not ``wanted``."""
     if not wanted:
         return NOT_ASKED
     rules = node.admission.rules

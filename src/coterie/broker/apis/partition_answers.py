@@ -1,4 +1,4 @@
-"""Answers that tell something of each partition that a request names, topic by topic."""
+"""Response entries for each partition that a request names, by topic."""
 
 from collections.abc import Awaitable, Callable, Iterable
 from typing import Any
@@ -14,8 +14,8 @@ async def partition_answers(
     name: str = "name",
     partitions: str = "partitions",
 ) -> list[Values]:
-    """For each topic of the request the answers for its partitions; ``answer`` takes the topic's name and what the
-    request tells of the partition. ``name`` and ``partitions`` are the request's fields."""
+    """The response entries of the topics. ``answer`` returns the entry of one partition, given the topic's name and
+    the request's entry; ``name`` and ``partitions`` are fields of the request."""
     return [
         {
             name: getattr(topic, name),

@@ -1,7 +1,7 @@
-"""Where the access rules are applied: around each API's handler, by the `Permission` that the API declares.
+"""Applies the access rules around each API's handler, by the `Permission` that the API declares.
 
-What the peer may not have is taken out of the request before the API sees it, and put into the answer afterwards with
-the code that Kafka gives. When nothing is left to ask for, the API is not asked at all.
+Items that the client may not access are removed from the request before the handler runs, and added to the response
+afterwards with Kafka's error code. If no item is left, the handler is not called.
 """
 
 from collections.abc import Awaitable, Callable, Mapping
@@ -18,7 +18,8 @@ from coterie.wire.shapes import Values
 
 
 async def _sifted(permission: Permission, access: AccessCheck) -> tuple[Any, dict[str, list[Values]], ErrorCode | None]:
-    """What is left of the request's body, by field of the answer what is refused, and whether all of it is."""
+    """The request's body without refused items; the refused items by response field; the error code if the whole
+    request is refused."""
     body = access.request.body
     if permission.whole is not None and (error := permission.whole(access)) is not None:
         return body, {}, error
@@ -42,9 +43,9 @@ def _is_empty(permission: Permission, body: Any) -> bool:
 async def answered(
     permission: Permission, access: AccessCheck, handle: Callable[[Node, ApiRequest], Values | Awaitable[Values | None]]
 ) -> Values | None:
-    """The API's answer as far as the peer may have it.
+    """The API's response, restricted to what the client may access.
 
-    :raises WireError: when the client awaits no answer (a Produce with acks 0) and something of it is refused.
+    :raises WireError: an item is refused, but the request has no response (Produce with acks 0).
     """
     header = access.request.header
     body, refused, error = await _sifted(permission, access)
@@ -56,7 +57,7 @@ async def answered(
         values = await told if isinstance(told, Awaitable) else told
     if values is None or access.request.told("acks", None) == 0:
         if refused:
-            raise WireError(f"a request without an answer was refused: {refused}")
+            raise WireError(f"a request without a response was refused: {refused}")
         return values
     return _merged(permission, access, values, refused, is_left=not _is_empty(permission, body))
 
@@ -70,7 +71,7 @@ def _merged(
     if permission.rewritten is not None:
         merged = dict(permission.rewritten(access, merged))
     for field, answers in refused.items():
-        # Where nothing was left to ask for, to ask for nothing may have meant to ask for everything.
+        # If no item was left, the request's list is empty, which may mean all items: drop those of the handler.
         merged[field] = [*(merged.get(field, ()) if is_left else ()), *answers]
     if not refused:
         return merged

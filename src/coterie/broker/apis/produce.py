@@ -1,6 +1,7 @@
-"""Produce: batches are kept as they came, answered once durable (acks 1 and -1 alike) or not at all (acks 0);
-numbered ones once and in order; transactional ones only into their producer's open transaction, which since v12 they
-begin themselves · older message formats, as in Kafka 4; records are looked into only where the topic needs keys."""
+"""Produce: stores batches as they are received; the response is sent once they are durable (acks 1 and -1 alike), or
+never (acks 0). Batches of idempotent producers are written once and in order; transactional batches only into their
+producer's open transaction, which they begin themselves since v12. Not supported: older message formats, as in Kafka 4.
+The records of a batch are decoded only if the topic needs keys."""
 
 import asyncio
 from collections.abc import Sequence
@@ -33,13 +34,13 @@ from coterie.wire.shapes import Values
 
 _ZSTD_SINCE = 7
 _ATTRIBUTES_AT = 22
-"""The place of the attributes' lower byte in a batch."""
+"""Index of the attributes' low byte in a batch."""
 _KEYLESS_TOLD_MAX = 100
-"""Of how many records without a key an answer tells one by one."""
+"""Maximum number of records without a key that a response lists one by one."""
 
 
 class _Queued(NamedTuple):
-    """A batch on its way into the log."""
+    """A batch that is queued for the log."""
 
     written: "asyncio.Future[Written]"
     partition: Partition
@@ -48,7 +49,7 @@ class _Queued(NamedTuple):
 
 async def handle(node: Node, request: ApiRequest) -> Values | None:
     acks = request.body.acks
-    # Everything is queued before the first wait: the order of requests is the order in the log.
+    # Queue all batches before the first await: the order of requests must be the order in the log.
     queued = [
         (
             topic,
@@ -73,7 +74,7 @@ async def handle(node: Node, request: ApiRequest) -> Values | None:
         )
     if acks == 0:
         if failed:
-            # Nobody awaits an answer, so a closed connection is the only way to say it; Kafka does so, too.
+            # There is no response, so closing the connection is the only way to report it; as in Kafka.
             raise WireError(f"a produce with acks 0 failed: {responses}")
         return None
     return {"responses": responses}
@@ -117,18 +118,18 @@ def _queue(node: Node, request: ApiRequest, topic_data: Any, data: Any) -> _Queu
 
 
 def _refusal(node: Node, request: ApiRequest, topic: Topic, head: BatchHead, now_ms: int) -> KafkaRefusal | None:
-    """Why a sound batch may not be appended."""
+    """Why a valid batch may not be appended; None if it may."""
     if is_internal(topic.name):
         return KafkaRefusal(ErrorCode.invalid_topic_exception, f"Only the broker writes to {topic.name}.")
     size_max = batch_size_max(topic.configs, node.settings)
     if head.size_bytes > size_max:
         return KafkaRefusal(
-            ErrorCode.message_too_large, f"The batch has {head.size_bytes} bytes, allowed are {size_max}."
+            ErrorCode.message_too_large, f"The batch has {head.size_bytes} bytes; the maximum is {size_max}."
         )
     if head.codec == ZSTD and request.header.api_version < _ZSTD_SINCE:
         return KafkaRefusal(ErrorCode.unsupported_compression_type, f"zstd needs Produce v{_ZSTD_SINCE}.")
     if head.codec > ZSTD:
-        return KafkaRefusal(ErrorCode.unsupported_compression_type, f"No compression has the number {head.codec}.")
+        return KafkaRefusal(ErrorCode.unsupported_compression_type, f"Unknown compression type {head.codec}.")
     return _producer_refusal(request, head) or _timestamp_refusal(topic, head, now_ms)
 
 
@@ -140,12 +141,14 @@ def _producer_refusal(request: ApiRequest, head: BatchHead) -> KafkaRefusal | No
     if head.is_transactional and not request.body.transactional_id:
         return KafkaRefusal(ErrorCode.invalid_request, "The transactional id is empty.")
     if head.is_numbered and head.base_sequence < 0:
-        return KafkaRefusal(ErrorCode.invalid_record, "A producer with an id numbers its batches from 0.")
+        return KafkaRefusal(
+            ErrorCode.invalid_record, "A batch with a producer id needs a sequence number of at least 0."
+        )
     return None
 
 
 def _timestamp_refusal(topic: Topic, head: BatchHead, now_ms: int) -> KafkaRefusal | None:
-    """By what the head tells: the first record's time and the greatest."""
+    """Check the batch header's timestamps: the first record's and the greatest."""
     if has_append_time(topic.configs) or head.max_timestamp_ms == NO_TIMESTAMP:
         return None
     ahead_ms = head.max_timestamp_ms - now_ms
@@ -203,16 +206,18 @@ def _answer(
         "base_offset": base_offset,
         "log_append_time": append_time_ms,
         "log_start_offset": start_offset,
-        "record_errors": [{"batch_index": record, "batch_index_error_message": "It has no key."} for record in keyless],
+        "record_errors": [
+            {"batch_index": record, "batch_index_error_message": "The record has no key."} for record in keyless
+        ],
         "error_message": sentence,
     }
 
 
-# -- what it needs -----------------------------------------------------------------------------------------------------
+# -- authorization -----------------------------------------------------------------------------------------------------
 
 
 def _produced(access: AccessCheck) -> ErrorCode | None:
-    """The transactional id counts where there is a batch of a transaction."""
+    """The transactional id is authorized only if the request has a transactional batch."""
     body = access.request.body
     if body.transactional_id is None or not any(
         _is_transactional(data.records) for topic in body.topic_data for data in topic.partition_data

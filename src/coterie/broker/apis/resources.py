@@ -1,4 +1,4 @@
-"""What has configs, as requests name it: a type by Kafka's number, and a name."""
+"""Resources with configs, as in requests: a type with Kafka's number, and a name."""
 
 from enum import IntEnum
 
@@ -6,7 +6,7 @@ from coterie.broker.node import NODE_ID
 
 
 class ConfigResourceType(IntEnum):
-    """Kafka's numbers; its others (loggers, client metrics) do not exist here."""
+    """Kafka's numbers; Kafka's other types (loggers, client metrics) are not supported."""
 
     TOPIC = 2
     BROKER = 4
@@ -14,7 +14,7 @@ class ConfigResourceType(IntEnum):
 
 
 def broker_error(name: str) -> str | None:
-    """One sentence when ``name`` is not this broker."""
+    """An error message if ``name`` is not this broker's id, else None."""
     try:
         return None if int(name) == NODE_ID else f"Unexpected broker id, expected {NODE_ID}, but received {name}"
     except ValueError:

@@ -1,5 +1,5 @@
-"""SaslAuthenticate: one token of the mechanism that was chosen · the session's lifetime is 0, it has no end
-(KIP-368)."""
+"""SaslAuthenticate: one token of the selected mechanism. The session lifetime in the response is 0: sessions do not
+expire (KIP-368)."""
 
 from coterie.broker.apis.api import KafkaApi
 from coterie.broker.apis.needs import NOTHING
@@ -12,7 +12,9 @@ from coterie.wire.shapes import Values
 
 async def handle(node: Node, request: ApiRequest) -> Values:
     if request.conversation is None:
-        return _refused(ErrorCode.illegal_sasl_state, "SaslAuthenticate is for whoever is not authenticated yet.")
+        return _refused(
+            ErrorCode.illegal_sasl_state, "SaslAuthenticate is only valid before authentication is complete."
+        )
     try:
         answer = await request.conversation.take(request.body.auth_bytes)
     except DeniedError as error:

@@ -1,5 +1,5 @@
-"""SaslHandshake: chooses the mechanism (PLAIN, SCRAM-SHA-256, SCRAM-SHA-512); after v0 tokens are bare frames ·
-nobody authenticates twice on one connection: sessions have no end here, so KIP-368 asks nobody to."""
+"""SaslHandshake: selects the mechanism (PLAIN, SCRAM-SHA-256, SCRAM-SHA-512); after v0 tokens are frames without a
+header. Not supported: reauthentication (KIP-368), because sessions do not expire."""
 
 from coterie.broker.apis.api import KafkaApi
 from coterie.broker.apis.needs import NOTHING

@@ -1,4 +1,4 @@
-"""SyncGroup: takes the leader's assignments, gives each member its own · leaves nothing out."""
+"""SyncGroup: receives the leader's assignments and returns to each member its own assignment."""
 
 from coterie.broker.apis.api import KafkaApi
 from coterie.broker.apis.needs import Operation, Permission, in_group
@@ -14,7 +14,7 @@ _PROTOCOL_SINCE = 5
 async def handle(node: Node, request: ApiRequest) -> Values:
     body = request.body
     if request.header.api_version >= _PROTOCOL_SINCE and (body.protocol_type is None or body.protocol_name is None):
-        # They may be null on the wire, and must not be (KIP-559); Kafka asks this before anything else.
+        # They are nullable in the protocol but must not be null (KIP-559); Kafka checks this first.
         return _answer(SyncGroupResponse(error=ErrorCode.inconsistent_group_protocol))
     response = await node.groups.ask(
         GroupId(body.group_id),

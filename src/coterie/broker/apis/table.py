@@ -1,4 +1,4 @@
-"""Which APIs there are: what ApiVersions advertises and what requests are matched with."""
+"""The table of all APIs: ApiVersions advertises them, and each request is looked up in it."""
 
 import re
 from collections.abc import Mapping
@@ -48,11 +48,12 @@ from coterie.wire.schemas import API_VERSIONS
 from coterie.wire.shapes import Values
 
 _SOFTWARE = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9\-.]*[a-zA-Z0-9])?")
-"""How a client may call itself and its version (KIP-511)."""
+"""Valid names and versions of client software (KIP-511)."""
 
 
-# ApiVersions: what works here; a version from the future is answered in v0 with UNSUPPORTED_VERSION (KIP-511) ·
-# of the features (KIP-584) the one that clients ask for: with transaction.version 2 each transaction has its own epoch.
+# ApiVersions: the supported versions; an unsupported version of ApiVersions itself gets a v0 response with
+# UNSUPPORTED_VERSION (KIP-511). Of the features (KIP-584) only transaction.version, which clients need: with version 2
+# each transaction has its own epoch.
 async def api_versions(node: Node, request: ApiRequest) -> Values:
     names = [request.told(f"client_software_{what}", "unknown") for what in ("name", "version")]
     if not all(_SOFTWARE.fullmatch(name) for name in names):
@@ -77,7 +78,7 @@ APIS: Mapping[int, KafkaApi] = {
 
 
 def supported_versions(error: ErrorCode) -> Values:
-    """The values of ApiVersions' answer."""
+    """The values of an ApiVersions response."""
     return {
         "error_code": error,
         "api_keys": [

@@ -1,4 +1,4 @@
-"""What the APIs of transactional producers ask the coordinator of transactions."""
+"""Requests of transactional producers to the transaction coordinator, shared by several APIs."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -12,8 +12,8 @@ from coterie.wire.errors import ErrorCode
 async def coordinator_reply(
     node: Node, transactional_id: str, make: Callable[[int], Event], *, knows_fenced: bool
 ) -> Reply:
-    """The reply to the event that ``make`` makes with a fresh producer id. A fenced producer of a version that does not
-    know PRODUCER_FENCED gets INVALID_PRODUCER_EPOCH (KIP-588)."""
+    """The reply to the event that ``make`` builds with a new producer id. A fenced producer gets
+    INVALID_PRODUCER_EPOCH in versions that do not support PRODUCER_FENCED (KIP-588)."""
     try:
         reply = await node.transactions.ask(transactional_id, make)
     except WorldError:

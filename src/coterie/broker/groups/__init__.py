@@ -1,1 +1,1 @@
-"""Groups as the broker runs them: a host for each group's machine, its records in the log, its configs."""
+"""Groups in the broker: a host for each group's machine, the log of group records, and the groups' configs."""

@@ -1,4 +1,4 @@
-"""Groups of the classic protocol in this broker: their machine as the host drives it, and their records' topic."""
+"""Groups of the classic protocol in this broker: the machine that the group host runs, and the topic of its records."""
 
 from collections.abc import Mapping, Sequence
 from typing import TypeAlias
@@ -31,12 +31,12 @@ from coterie.nouns.ids import GroupId, MemberId
 CLASSIC_TOPIC: GroupTopic[Record] = GroupTopic(
     name="__consumer_offsets", encode_line=encode_line, decode_line=decode_line
 )
-"""Kafka's name and Kafka's bytes, so that tools which know the topic can read it."""
+"""Kafka's topic name and record format, so that tools for that topic can read it."""
 
 
 class ClassicMachine:
-    """The machine of classic groups. It notes how regularly members send requests, and nothing of other senders: they
-    can send any number of names."""
+    """The machine of classic groups. It records how regularly members send requests, but nothing about other senders:
+    they can send any number of names."""
 
     step = staticmethod(machine.step)
     refused = staticmethod(machine.refused)
@@ -56,11 +56,12 @@ class ClassicMachine:
         return not group.is_unheard_of
 
     def loaded(self, records: Sequence[Record], /) -> Sequence[News]:
-        """A crash may have come between the end of a topic and the end of its offsets."""
+        """GroupLoaded, and TopicDeleted for each topic in ``records`` that was deleted: a crash may have come between
+        the deletion of a topic and the deletion of its offsets."""
         return [GroupLoaded(), *(TopicDeleted(topic=name) for name in self._topics_gone(records))]
 
     def _topics_gone(self, records: Sequence[Record]) -> Sequence[str]:
-        """Topics of these records that were deleted, or made anew, since they were written; sorted."""
+        """Names of topics in ``records`` that were deleted, or deleted and created again, since; sorted."""
         gone: set[str] = set()
         for record in records:
             if isinstance(record, OffsetWritten):
@@ -99,5 +100,5 @@ ClassicGroups: TypeAlias = Groups[Group, Request, News, Record, Response, TimerK
 
 
 def fresh_member_id(client_id: str) -> MemberId:
-    """``<client id>-<uuid>``, as Kafka makes them."""
+    """``<client id>-<uuid>``, Kafka's format of a member id."""
     return MemberId(f"{client_id}-{uuid4()}")

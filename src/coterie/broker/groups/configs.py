@@ -1,6 +1,6 @@
-"""What a group can be configured with: Kafka 4.3's keys, which are all of group protocols that live on the broker.
+"""The configs of a group: Kafka 4.3's keys, all of which belong to protocols whose members the broker configures.
 
-They are kept and told back; the classic protocol, whose members bring their own timeouts, has no such keys.
+The broker stores and returns them; the classic protocol, whose members send their own timeouts, has no such keys.
 """
 
 import re
@@ -24,13 +24,13 @@ def _key(name: str, default: str, documentation: str, check: Check | None = None
 
 
 def _timers(kind: str, name: str) -> tuple[Key, ...]:
-    """The three that every such protocol has; their bounds are Kafka's defaults of the broker's own settings."""
+    """The three keys that each of these protocols has; the bounds are the defaults of Kafka's broker settings."""
     return (
         _key(f"{kind}.assignment.interval.ms", "1000", f"How long {name} waits between two assignments.",
              between(0, 15 * _SECOND_MS)),
-        _key(f"{kind}.heartbeat.interval.ms", "5000", f"How often a member of {name} is to tell that it lives.",
+        _key(f"{kind}.heartbeat.interval.ms", "5000", f"How often a member of {name} sends a heartbeat.",
              between(5 * _SECOND_MS, 15 * _SECOND_MS)),
-        _key(f"{kind}.session.timeout.ms", "45000", f"How long a member of {name} may be silent before it is removed.",
+        _key(f"{kind}.session.timeout.ms", "45000", f"How long a member of {name} may be inactive before removal.",
              between(45 * _SECOND_MS, 60 * _SECOND_MS)),
     )  # fmt: skip
 
@@ -40,15 +40,15 @@ GROUP = Definition((
     *_timers("share", "a share group"),
     _key("share.auto.offset.reset", "latest", "Where a share group begins in a partition that is new to it.", _place,
          Type.STRING),
-    _key("share.delivery.count.limit", "5", "How often a record is given to a share group before it is given up.",
+    _key("share.delivery.count.limit", "5", "How often a record is delivered to a share group at most.",
          between(2, 10)),
-    _key("share.isolation.level", "read_uncommitted", "Whether a share group sees what a transaction has not"
-         " committed.", one_of(("read_committed", "read_uncommitted")), Type.STRING),
-    _key("share.partition.max.record.locks", "2000", "How many records of a partition may be out for delivery at once.",
+    _key("share.isolation.level", "read_uncommitted", "Whether a share group reads records of transactions that are"
+         " not committed.", one_of(("read_committed", "read_uncommitted")), Type.STRING),
+    _key("share.partition.max.record.locks", "2000", "How many records of a partition may be locked at once.",
          between(100, 4000)),
-    _key("share.record.lock.duration.ms", "30000", "How long a record that is out for delivery is nobody else's.",
+    _key("share.record.lock.duration.ms", "30000", "How long a record that is delivered to a member is locked.",
          between(15 * _SECOND_MS, 60 * _SECOND_MS)),
-    _key("share.renew.acknowledge.enable", "true", "Whether a member may ask for more time with a record.", None,
+    _key("share.renew.acknowledge.enable", "true", "Whether a member may extend its lock of a record.", None,
          Type.BOOLEAN),
     *_timers("streams", "a streams group"),
     _key("streams.initial.rebalance.delay.ms", "3000", "How long a new streams group waits for more members.",
@@ -61,12 +61,12 @@ _OF_THE_GROUP_ALONE = {"share.auto.offset.reset", "share.isolation.level", "shar
 
 
 def broker_name(name: str) -> str:
-    """What the broker's own setting is called that a group's key has its default from."""
+    """The broker config from which a group config takes its default."""
     return name if name in _OF_THE_GROUP_ALONE else f"group.{name}"
 
 
 def group_config_error(configs: Mapping[str, str]) -> str | None:
-    """One sentence when a group cannot be configured so."""
+    """An error message if a group cannot have these configs, else None."""
     unknown = next((name for name in configs if name not in _NAMES), None)
     if unknown is not None:
         return f"Unknown group config name: {unknown}"

@@ -1,4 +1,4 @@
-"""How regularly members were heard of: what tells a worker whose event loop stalls from one that does well."""
+"""The longest time between two requests of each member; a large value means that the worker's event loop stalls."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from coterie.nouns.ids import GroupId, MemberId
 
 _MEMBERS_MAX = 10_000
-"""Members are remembered after they left; of more than this many the one first seen is forgotten."""
+"""Members stay in the statistics after they left; beyond this number, the member that was added first is removed."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -17,11 +17,11 @@ class _Heard:
 
 
 class HeartbeatGaps:
-    """The largest time between two signs of life, for each member. Who is no member is not named here: anybody can
-    send any number of names of any length.
+    """The largest time between two requests, for each member. Senders that are no members are not counted: any client
+    can send any number of names of any length.
 
-    A sign is any request of the member's. While its JoinGroup or SyncGroup is parked it cannot send heartbeats, so
-    its time runs from the answer. What it does after it left is no gap.
+    All requests of a member count. While its JoinGroup or SyncGroup is parked it cannot send heartbeats, so its time
+    starts at the response. The time after it left does not count.
     """
 
     def __init__(self, now_ms: Callable[[], int]) -> None:
@@ -38,7 +38,7 @@ class HeartbeatGaps:
         heard.heartbeats += is_heartbeat
 
     def answered(self, group_id: GroupId, member_id: MemberId) -> None:
-        """The member's JoinGroup or SyncGroup was answered."""
+        """The member's JoinGroup or SyncGroup got its response."""
         self._of(group_id, member_id).at_ms = self._now_ms()
 
     def left(self, group_id: GroupId, member_id: MemberId) -> None:

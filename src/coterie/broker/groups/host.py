@@ -1,12 +1,13 @@
-"""Hosts one group's machine: steps each request at once; one asyncio task handles deadlines, failures and the end. The
-host knows no protocol: machine, codec and log topic are given to it.
+"""Runs one group's machine: each request is stepped at once; one asyncio task handles deadlines, failures and the end.
+The host is independent of the protocol: it receives machine, codec and log topic.
 
-An answer leaves only when the records of its step, and of all steps before, are durable. Nobody waits for that but who
-has asked: the machine goes on with the next event, and the outbox holds the effects back until the log has written.
-When the log fails, or the machine breaks (our own bug), whoever waits for an answer is told NOT_COORDINATOR, the
-machine is dropped and loaded from its log; who asks meanwhile waits for that.
+A response is sent only when the records of its step, and of all earlier steps, are durable. Only the sender of the
+request waits for that: the machine continues with the next event, and the outbox holds the effects until the log has
+written. If the log fails, or the machine raises an exception (a bug in Coterie), every pending request gets
+NOT_COORDINATOR, the machine is dropped, and the group is reloaded from its log; new requests wait for the reload.
 
-Most requests are heartbeats, which write nothing: they are answered without a queue, a task or a future.
+Most requests are heartbeats, which write no record: they get their response without a queue, an asyncio task or a
+future.
 """
 
 import asyncio
@@ -29,14 +30,14 @@ logger = logging.getLogger(__name__)
 
 _RELOAD_DELAY_S = 0.5
 _STALL_MS = 200
-"""A deadline found passed by more than this says that this process stood still, not its peers."""
+"""If a deadline is more than this overdue when it is handled, this process stalled, not its clients."""
 _CATCH_UP_S = 0.1
 _CATCH_UP_TURNS = 5
-"""From a socket to its machine a request needs some turns of the loop."""
+"""A request needs a few iterations of the event loop from its socket to its machine."""
 
 
 class Answerable(Protocol):
-    """A request with the key of its answer."""
+    """A request with the id of its reply."""
 
     @property
     def reply_to(self) -> ReplyTo: ...
@@ -52,11 +53,11 @@ KeyT = TypeVar("KeyT", bound=Hashable)
 
 
 class GroupMachine(Protocol[GroupT, AskedT, NewsT, RecordT, ResponseT, KeyT]):
-    """The coordinator of one kind of groups. Its events are requests, deadlines that passed, and news: events that are
-    not answered."""
+    """The coordinator of one kind of groups. Its events are requests, deadlines that passed, and notifications: events
+    that have no response."""
 
     def fresh(self, group_id: GroupId, /) -> GroupT:
-        """A group of which nothing is known."""
+        """A new group without state."""
         ...
 
     def apply(self, group: GroupT, record: RecordT, /) -> None: ...
@@ -66,35 +67,35 @@ class GroupMachine(Protocol[GroupT, AskedT, NewsT, RecordT, ResponseT, KeyT]):
     ) -> Output[RecordT, Effect[ResponseT, KeyT]]: ...
 
     def loaded(self, records: Sequence[RecordT], /) -> Sequence[NewsT]:
-        """The news that a group begins with once its ``records`` are replayed."""
+        """The notifications that the machine gets once the group's ``records`` are replayed."""
         ...
 
     def refused(self, request: AskedT, error: ErrorCode, /) -> ResponseT: ...
 
     def founds(self, request: AskedT, /) -> bool:
-        """Whether a group that is not known would begin with this request."""
+        """Whether this request would create the group if it does not exist."""
         ...
 
     def is_known(self, group: GroupT, /) -> bool:
-        """Whether there is anything of the group to remember."""
+        """Whether the group has any state to keep."""
         ...
 
     def summary(self, event: AskedT | NewsT | TimerFired[KeyT], /) -> object:
-        """What the trace keeps of an event: small, and none of what members send."""
+        """The part of an event that the trace keeps: small, and without data of members."""
         ...
 
     def on_asked(self, group: GroupT, request: AskedT, /) -> None:
-        """A request came. Called before its step; for statistics, not for the group's state."""
+        """A request arrived. Called before its step; for statistics, not for the group's state."""
         ...
 
     def on_answered(self, group: GroupT, request: AskedT, response: ResponseT, /) -> None:
-        """The machine's answer leaves; likewise."""
+        """The response to a request is sent. For statistics, not for the group's state."""
         ...
 
 
 @dataclass(slots=True, kw_only=True)
 class PendingRequest(Generic[RequestT, ResponseT]):
-    """A request that has not been answered; ``answer`` where somebody waits for that."""
+    """A request that has no response yet; ``answer`` is set while a caller awaits the response."""
 
     request: RequestT
     response: ResponseT | None = None
@@ -102,7 +103,7 @@ class PendingRequest(Generic[RequestT, ResponseT]):
 
 
 class GroupHost(Generic[GroupT, RequestT, NewsT, RecordT, ResponseT, KeyT]):
-    """One group's machine with its timers and those who wait for its answers."""
+    """One group's machine with its timers and pending requests."""
 
     def __init__(
         self,
@@ -119,19 +120,19 @@ class GroupHost(Generic[GroupT, RequestT, NewsT, RecordT, ResponseT, KeyT]):
         self._now_ms = now_ms
         self._outbox: Outbox[Effect[ResponseT, KeyT]] = Outbox()
         self._appending: dict[asyncio.Future[int], int] = {}
-        """How many records each append holds that the log has not answered."""
+        """How many records each append holds that is not durable yet."""
         self._timers: Timers[KeyT] = Timers()
         self._trace = Trace()
         self._numbers = count()
         self._asked: dict[ReplyTo, PendingRequest[RequestT, ResponseT]] = {}
         self._is_broken = False
         self._loaded = asyncio.Event()
-        """Not set while the machine is loaded again."""
+        """Not set while the group is reloaded."""
         self._loaded.set()
         self._waiting_for_load = 0
         self._wake = asyncio.Event()
         self._rests_until_ms: float = 0
-        """The deadline that `run` rests for; an earlier one wakes it."""
+        """The deadline that `run` waits for; an earlier deadline wakes it."""
         self._begin(records)
 
     @property
@@ -139,20 +140,20 @@ class GroupHost(Generic[GroupT, RequestT, NewsT, RecordT, ResponseT, KeyT]):
         return self._machine.is_known(self._group)
 
     async def ask(self, make: Callable[[ReplyTo], RequestT]) -> ResponseT:
-        """The machine's answer to the request that ``make`` makes, once it may leave."""
+        """The machine's response to the request that ``make`` builds, once it may be sent."""
         if self._is_broken:
             await self._wait_loaded()
         return await self.answer(self.take(make))
 
     def ask_now(self, make: Callable[[ReplyTo], RequestT]) -> ResponseT | Awaitable[ResponseT]:
-        """The machine's answer where it may leave at once; otherwise what to await for it."""
+        """The machine's response if it may be sent at once, else an awaitable for it."""
         if self._is_broken:
             return self.ask(make)
         asked = self.take(make)
         return asked.response if asked.response is not None else self.answer(asked)
 
     def take(self, make: Callable[[ReplyTo], RequestT]) -> PendingRequest[RequestT, ResponseT]:
-        """Step a request now; with it comes the answer, if that may leave already."""
+        """Give a request to the machine now; the result has the response if it may already be sent."""
         reply_to = ReplyTo(next(self._numbers))
         request = make(reply_to)
         asked = self._asked[reply_to] = PendingRequest(request=request)
@@ -161,14 +162,14 @@ class GroupHost(Generic[GroupT, RequestT, NewsT, RecordT, ResponseT, KeyT]):
         return asked
 
     async def answer(self, asked: PendingRequest[RequestT, ResponseT]) -> ResponseT:
-        """The answer to what was taken, when it has come."""
+        """Wait for the response to a request that :meth:`take` gave to the machine."""
         if asked.response is not None:
             return asked.response
         asked.answer = asyncio.get_running_loop().create_future()
         try:
             return await asked.answer
         finally:
-            # A peer whose connection ended waits no more; its request may stay parked in the machine.
+            # Nothing awaits the response once the connection has ended; the request may stay parked in the machine.
             self._asked.pop(asked.request.reply_to, None)
 
     def tell(self, news: NewsT) -> None:
@@ -176,7 +177,7 @@ class GroupHost(Generic[GroupT, RequestT, NewsT, RecordT, ResponseT, KeyT]):
             self._take(news)
 
     async def run(self) -> None:
-        """Until there is nothing left to remember of the group."""
+        """Run until the group has no state left to keep."""
         while self._is_broken or not self.is_forgettable:
             if self._is_broken:
                 await self._reload()
@@ -186,11 +187,11 @@ class GroupHost(Generic[GroupT, RequestT, NewsT, RecordT, ResponseT, KeyT]):
 
     @property
     def is_forgettable(self) -> bool:
-        """Whoever asks next may as well be answered by another host."""
+        """No state and nothing pending: another host can handle the group's next request."""
         return not (self.is_known or self._asked or self._appending or self._waiting_for_load)
 
     def _replayed(self, records: Sequence[RecordT]) -> GroupT:
-        """The group as its records state it. The machine has still to take the news of the load."""
+        """The group as of its records, before the machine has handled the notifications of the load."""
         group = self._machine.fresh(self.group_id)
         for record in records:
             self._machine.apply(group, record)
@@ -206,9 +207,11 @@ class GroupHost(Generic[GroupT, RequestT, NewsT, RecordT, ResponseT, KeyT]):
         try:
             self._step(event)
         except Exception:
-            logger.exception("our own bug: group %s is loaded again\n%s", self.group_id, self._trace.story())
+            logger.exception(
+                "Bug in Coterie: group %s is reloaded from its log\n%s", self.group_id, self._trace.story()
+            )
             self._break()
-        if not self._machine.is_known(self._group):  # not self.is_known: this line is on the way of every heartbeat
+        if not self._machine.is_known(self._group):  # not self.is_known: every heartbeat runs this line
             self._wake.set()
 
     def _step(self, event: RequestT | NewsT | TimerFired[KeyT]) -> None:
@@ -225,10 +228,10 @@ class GroupHost(Generic[GroupT, RequestT, NewsT, RecordT, ResponseT, KeyT]):
     def _on_appended(self, append: "asyncio.Future[int]") -> None:
         records = self._appending.pop(append, None)
         if records is None or append.cancelled() or self._is_broken:
-            return  # of a machine that was dropped meanwhile
+            return  # of a machine that was dropped after the append
         error = append.exception()
         if error is not None:
-            logger.error("group %s is loaded again: %s", self.group_id, error)
+            logger.error("Group %s is reloaded from its log: %s", self.group_id, error)
             self._break()
             return
         self._outbox.durable(records)
@@ -257,7 +260,7 @@ class GroupHost(Generic[GroupT, RequestT, NewsT, RecordT, ResponseT, KeyT]):
     # -- time ---------------------------------------------------------------------------------------------------------
 
     async def _rest(self) -> None:
-        """Until the next deadline, or until somebody wakes us."""
+        """Wait for the next deadline, or for ``_wake``."""
         self._wake.clear()
         due_ms = self._timers.next_at_ms()
         self._rests_until_ms = float("inf") if due_ms is None else due_ms
@@ -270,7 +273,8 @@ class GroupHost(Generic[GroupT, RequestT, NewsT, RecordT, ResponseT, KeyT]):
             self._rests_until_ms = 0
 
     async def _fire_due(self) -> None:
-        """Requests first: who has spoken in time is not cut off because we were slow to listen."""
+        """Handle deadlines that passed. If this process stalled, handle requests first: a member whose request arrived
+        in time must not time out because the broker read it late."""
         due_ms = self._timers.next_at_ms()
         if due_ms is not None and self._now_ms() - due_ms > _STALL_MS:
             for _ in range(_CATCH_UP_TURNS):
@@ -281,7 +285,7 @@ class GroupHost(Generic[GroupT, RequestT, NewsT, RecordT, ResponseT, KeyT]):
     # -- failures -----------------------------------------------------------------------------------------------------
 
     def _break(self) -> None:
-        """Drop the machine and tell whoever waits; `run` loads it again."""
+        """Drop the machine and refuse all pending requests; `run` reloads the group."""
         self._is_broken = True
         self._loaded.clear()
         for asked in self._asked.values():
@@ -298,7 +302,7 @@ class GroupHost(Generic[GroupT, RequestT, NewsT, RecordT, ResponseT, KeyT]):
             self._waiting_for_load -= 1
 
     async def _reload(self) -> None:
-        """Replay the log, for as long as it takes to be read."""
+        """Replay the group's log, retrying until that succeeds."""
         while self._is_broken:
             await self._await_appends()
             try:
@@ -309,22 +313,24 @@ class GroupHost(Generic[GroupT, RequestT, NewsT, RecordT, ResponseT, KeyT]):
                 self._is_broken = False
                 self._begin(records)
             except WorldError as error:
-                logger.error("group %s cannot be loaded yet: %s", self.group_id, error)
+                logger.error("Group %s cannot be reloaded, retrying: %s", self.group_id, error)
             except Exception:
-                logger.exception("our own bug: group %s cannot be loaded\n%s", self.group_id, self._trace.story())
+                logger.exception(
+                    "Bug in Coterie: group %s cannot be reloaded, retrying\n%s", self.group_id, self._trace.story()
+                )
             if self._is_broken:
                 await asyncio.sleep(_RELOAD_DELAY_S)
         self._loaded.set()
 
     async def _await_appends(self) -> None:
-        """What the dropped machine has under way must have come to rest, written or not, before the log is read."""
+        """Wait until the dropped machine's appends have succeeded or failed; only then the log may be read."""
         appending = list(self._appending)
         self._appending.clear()
         if appending:
             await asyncio.wait(appending)
         for append in appending:
             if not append.cancelled():
-                append.exception()  # looked at; the reload has its own reason
+                append.exception()  # retrieved, so that asyncio does not log it; the reload's cause is already logged
 
 
 def _answer(asked: PendingRequest[RequestT, ResponseT], response: ResponseT) -> None:

@@ -1,4 +1,4 @@
-"""Records of groups as lines of a topic of theirs: written, and read again at a load."""
+"""Group records, stored in a topic: appended by the machines, and read when groups are loaded."""
 
 import asyncio
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
@@ -12,8 +12,8 @@ from coterie.wire.batches import NewRecord, decode_records, encode_batch, iter_h
 
 BATCH_RECORDS_MAX = 10_000
 BATCH_BYTES_MAX = 1024 * 1024
-"""What one batch holds, about, so that it can be compacted; a step may write the tombstones of any number of offsets. A
-record that is larger has a batch of its own."""
+"""Approximate limits of one batch, so that it can be compacted; a step may write the tombstones of any number of
+offsets. A larger record has a batch to itself."""
 _READ_SIZE = 4 * 1024 * 1024
 
 RecordT = TypeVar("RecordT")
@@ -21,49 +21,49 @@ RecordT = TypeVar("RecordT")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupTopic(Generic[RecordT]):
-    """The topic of one kind of groups, and its lines. One partition is enough here."""
+    """The topic of one kind of groups, and its record format. The topic has one partition."""
 
     name: str
     encode_line: Callable[[GroupId, RecordT], tuple[bytes, bytes | None]]
-    """Key and value; no value is a tombstone."""
+    """Returns key and value; the value None is a tombstone."""
     decode_line: Callable[[bytes, bytes | None], tuple[GroupId, RecordT] | None]
-    """None for a line of another kind; raises `WireError` for a malformed one."""
+    """Returns None for a record of another kind; raises `WireError` for a malformed record."""
 
 
 class GroupLog(Generic[RecordT]):
-    """The lines of all groups of one kind. Made by :meth:`open`."""
+    """The records of all groups of one kind. Created by :meth:`open`."""
 
     def __init__(self, topic: GroupTopic[RecordT], log: BrokerLog, partition: Partition) -> None:
         self._topic = topic
         self._log = log
         self._partition = partition
         self._wanted: list[tuple[GroupId, asyncio.Future[Sequence[RecordT]]]] = []
-        """What the next pass over the log shall load; there is one pass at a time."""
+        """The groups that the next read of the log shall load; one read runs at a time."""
         self._passing = asyncio.Lock()
 
     @classmethod
     async def open(cls, log: BrokerLog, topic: GroupTopic[RecordT]) -> "GroupLog[RecordT]":
-        """:raises WorldError: when the topic is missing and cannot be created."""
+        """:raises WorldError: the topic is missing and cannot be created."""
         stored = log.topics.get(topic.name) or await log.create_topic(topic.name, 1, {"cleanup.policy": "compact"})
         return cls(topic, log, stored.partitions[0])
 
     def append(self, group_id: GroupId, records: Sequence[RecordT], *, now_ms: int) -> "asyncio.Future[int]":
-        """The future is done once the records are durable, or fails with a `WorldError`."""
+        """Append a group's records; the future is done once they are durable, or fails with a `WorldError`."""
         lines = (self._topic.encode_line(group_id, record) for record in records)
         batches = [encode_batch(some, timestamp_ms=now_ms) for some in _cut(lines)]
         return self._log.append(self._partition, [(batch, read_head(batch)) for batch in batches])
 
     async def load_all(self) -> Mapping[GroupId, Sequence[RecordT]]:
-        """Every group's records. Of each key only the last one counts, and is handed out.
+        """The records of every group: for each key only the last record.
 
-        :raises WorldError: when the log cannot be read.
+        :raises WorldError: the log cannot be read.
         """
         return await self._pass(None)
 
     async def load(self, group_id: GroupId) -> Sequence[RecordT]:
-        """One group's records, likewise. Whoever asks while others are being loaded is served with all who wait.
+        """The records of one group: for each key only the last record. Concurrent calls share one read of the log.
 
-        :raises WorldError: when the log cannot be read.
+        :raises WorldError: the log cannot be read.
         """
         loaded: asyncio.Future[Sequence[RecordT]] = asyncio.get_running_loop().create_future()
         self._wanted.append((group_id, loaded))
@@ -77,20 +77,20 @@ class GroupLog(Generic[RecordT]):
         try:
             found = await self._pass({group_id for group_id, _ in wanted})
         except asyncio.CancelledError:
-            # The others still wait: the next of them reads for all.
+            # The other callers still wait: the next of them reads for all.
             self._wanted = wanted + self._wanted
             raise
         except Exception as error:
             for _, loaded in wanted:
                 loaded.set_exception(error)
-                # Whoever has given up waiting will not fetch it, and that is no news for the log.
+                # A cancelled caller will not retrieve the exception; asyncio must not log that.
                 loaded.exception()
             raise
         for group_id, loaded in wanted:
             loaded.set_result(found.get(group_id, ()))
 
     async def _pass(self, wanted: Collection[GroupId] | None) -> Mapping[GroupId, Sequence[RecordT]]:
-        """Read the log once. The loop goes on meanwhile: a log of many offsets takes its seconds."""
+        """Read the whole log once, for several seconds if it has many offsets. The event loop is not blocked."""
         last: dict[bytes, bytes] = {}
         offset = 0
         try:
@@ -99,7 +99,7 @@ class GroupLog(Generic[RecordT]):
             return await asyncio.to_thread(self._records, last, wanted)
         except WireError as error:
             raise WorldError(
-                f"{self._topic.name} holds what no coordinator has written: {error}; start the broker from a backup"
+                f"cannot decode a record of topic {self._topic.name}: {error}; start the broker from a backup"
             ) from error
 
     def _records(
@@ -115,7 +115,7 @@ class GroupLog(Generic[RecordT]):
 
 
 def _cut(lines: Iterable[tuple[bytes, bytes | None]]) -> Iterator[list[NewRecord]]:
-    """The lines in order, as many together as one batch may hold."""
+    """The records in order, split into batches within the limits."""
     some: list[NewRecord] = []
     size = 0
     for key, value in lines:
@@ -129,7 +129,7 @@ def _cut(lines: Iterable[tuple[bytes, bytes | None]]) -> Iterator[list[NewRecord
 
 
 def _keep_last(last: dict[bytes, bytes], data: bytes) -> int:
-    """Take in the lines of these batches; returns the offset behind them."""
+    """Update ``last`` with the records of these batches; returns the offset after them."""
     for line in decode_records(data):
         if line.key is None:
             continue

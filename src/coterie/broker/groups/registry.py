@@ -1,4 +1,4 @@
-"""Every group of one kind in this broker: found by its id, loaded at the start, forgotten when it is empty."""
+"""All groups of one kind in this broker: found by id, loaded when the broker starts, removed when they are empty."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
@@ -11,7 +11,7 @@ from coterie.wire.errors import ErrorCode
 
 
 class Groups(Generic[GroupT, RequestT, NewsT, RecordT, ResponseT, KeyT]):
-    """Every group of one kind: those of ``machine``, whose records are in ``log``."""
+    """All groups of one kind: ``machine`` runs them, ``log`` stores their records."""
 
     def __init__(
         self,
@@ -30,15 +30,16 @@ class Groups(Generic[GroupT, RequestT, NewsT, RecordT, ResponseT, KeyT]):
         self._now_ms = now_ms
 
     async def load(self) -> None:
-        """Replay every group; its members get a full session from now.
+        """Replay every group; each member's session timeout starts now.
 
-        :raises WorldError: when the log cannot be read.
+        :raises WorldError: the log cannot be read.
         """
         for group_id, records in sorted((await self._log.load_all()).items()):
             self._keep(self._new_host(group_id, records))
 
     async def ask(self, group_id: GroupId, make: Callable[[ReplyTo], RequestT]) -> ResponseT:
-        """The group's answer to the request that ``make`` makes; a group too many is refused with POLICY_VIOLATION."""
+        """The group's response to the request that ``make`` builds; a request that would create more groups than
+        ``groups_max`` is refused with POLICY_VIOLATION."""
         host = self._hosts.get(group_id)
         if host is not None:
             return await host.ask(make)
@@ -46,27 +47,28 @@ class Groups(Generic[GroupT, RequestT, NewsT, RecordT, ResponseT, KeyT]):
             return self._machine.refused(request, ErrorCode.policy_violation)
         host = self._new_host(group_id)
         asked = host.take(make)
-        # A request that says nothing of a group but that there is none leaves nothing behind: no task, no memory.
+        # A request that only finds out that there is no such group leaves no asyncio task and no memory behind.
         if not host.is_forgettable:
             self._keep(host)
         return await host.answer(asked)
 
     def ask_now(self, group_id: GroupId, make: Callable[[ReplyTo], RequestT]) -> ResponseT | Awaitable[ResponseT]:
-        """The group's answer where it may leave at once, as nearly every heartbeat's; otherwise what to await."""
+        """The group's response if it may be sent at once, as for nearly every heartbeat, else an awaitable for it."""
         host = self._hosts.get(group_id)
         return self.ask(group_id, make) if host is None else host.ask_now(make)
 
     def known(self) -> Sequence[GroupId]:
-        """Groups that somebody is in, was in, or has offsets in; sorted."""
+        """Ids of the groups that have members, had members, or have offsets; sorted."""
         return sorted(group_id for group_id, host in self._hosts.items() if host.is_known)
 
     def tell_all(self, news: NewsT) -> None:
-        """Every group takes ``news`` now: what the groups write of it precedes all that is written after this call."""
+        """Give ``news`` to every group now: the records that the groups write for it precede all records that are
+        written after this call."""
         for host in tuple(self._hosts.values()):
             host.tell(news)
 
     def close(self) -> None:
-        """End every group's task. Who waits for an answer has lost its connection by now."""
+        """End every group's asyncio task. All connections, and so all waiting requests, have already ended."""
         for task in self._running:
             task.cancel()
 
@@ -83,5 +85,5 @@ class Groups(Generic[GroupT, RequestT, NewsT, RecordT, ResponseT, KeyT]):
 
     async def _run(self, host: GroupHost[GroupT, RequestT, NewsT, RecordT, ResponseT, KeyT]) -> None:
         await host.run()
-        # Nobody has asked it since its loop ended: nothing else ran in between.
+        # No request came since its loop ended: no other asyncio task ran in between.
         del self._hosts[host.group_id]

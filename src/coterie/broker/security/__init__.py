@@ -1,1 +1,1 @@
-"""Who a peer is, what it may do, and how much it may ask for."""
+"""Authentication and authorization of clients, and the limits of their bytes in flight."""

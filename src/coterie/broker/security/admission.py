@@ -1,4 +1,4 @@
-"""What the broker knows of who may come in, what they may do and how much of it, in one place."""
+"""The broker's security state: TLS context, users, ACLs and byte budgets."""
 
 import ssl
 from collections.abc import Sequence
@@ -14,35 +14,35 @@ from coterie.broker.settings import BrokerSettings
 
 
 class Admission:
-    """Made once a broker, before it listens."""
+    """The security state of one broker; created before the broker listens."""
 
     def __init__(self, settings: BrokerSettings) -> None:
-        """:raises WorldError: names the file that is missing or no good."""
+        """:raises WorldError: a file is missing or invalid; the message names the file."""
         security = settings.security
         self.users = Users(settings.users_path)
         if security.protocol.has_sasl:
-            # A broker that could let nobody in does not start.
+            # Raises an error at the start if the users cannot be read: no client could authenticate.
             self.users.names()
         self.denials = Denials()
         self.faults = LineLimit()
-        """Of the log's lines on peers that break the protocol, by address and line."""
+        """Limits the log messages about peers that break the protocol, by address and error."""
         self.budgets = Budgets(settings.principal_in_flight_size_max)
         self._tls: Watched[ssl.SSLContext] | None = None
         self._rules: Watched[Rules] | None = None
         if security.protocol.has_tls:
             paths = [path for path in (security.certificate_path, security.key_path, security.client_ca_path) if path]
-            self._tls = Watched("the TLS certificates", paths, lambda: server_context(security))
+            self._tls = Watched("TLS certificates", paths, lambda: server_context(security))
         if (acl_path := security.acl_path) is not None:
-            self._rules = Watched("the access rules", [acl_path], lambda: read_rules(acl_path))
+            self._rules = Watched("access rules", [acl_path], lambda: read_rules(acl_path))
 
     @property
     def tls(self) -> ssl.SSLContext | None:
-        """What a new connection is secured with; None: it is not."""
+        """The TLS context of new connections; None without TLS."""
         return self._tls.value if self._tls is not None else None
 
     @property
     def rules(self) -> Rules | None:
-        """None: everybody who is in may do everything."""
+        """The ACL entries; None: every client may do everything."""
         return self._rules.value if self._rules is not None else None
 
     @property

@@ -1,4 +1,4 @@
-"""The access rules of a file, one a line, that people can read.
+"""Access rules (ACL entries), read from a text file with one rule a line.
 
     # a # at the start of a line or after a space begins a comment; group:pay#1 holds none
     super User:admin
@@ -13,10 +13,10 @@
 
 The types are topic, group, cluster and transactional_id; the operations are Kafka's, in lower case (read, write,
 create, delete, alter, describe, cluster_action, describe_configs, alter_configs, idempotent_write, all). A name that
-ends in `*` means all that begin so, `*` alone means all; the cluster has no name, it is just `cluster`. A peer is known
-by its IP address alone: a rule comes from one, from a range of them (192.168.0.0/16), or from anywhere (`*`, or no
-`from` at all). As in Kafka, a deny counts more than any allow, what no rule allows is denied, and read, write, delete
-and alter bring describe with them (alter_configs brings describe_configs).
+ends in `*` is a prefix, `*` alone means all names; the cluster has no name and is written `cluster`. A rule applies to
+clients from one IP address, from a range of addresses (192.168.0.0/16), or from any address (`*`, or no `from`); host
+names are not supported. As in Kafka, a deny takes precedence over any allow, an operation that no rule allows is
+denied, and read, write, delete and alter imply describe (alter_configs implies describe_configs).
 """
 
 import re
@@ -33,7 +33,7 @@ from coterie.nouns.errors import WorldError
 
 
 class Operation(StrEnum):
-    """Kafka's, in the order of Kafka's numbers, from 2; the value is the word of a rule."""
+    """Kafka's operations, in the order of Kafka's codes, from 2; the value is the operation's name in a rule."""
 
     ALL = "all"
     READ = "read"
@@ -56,19 +56,19 @@ class ResourceType(StrEnum):
 
 
 THE_CLUSTER = "kafka-cluster"
-"""Its name, where one is asked for."""
+"""Kafka's resource name of the cluster."""
 
 
 _BROUGHT_BY: Mapping[Operation, frozenset[Operation]] = {
     Operation.DESCRIBE: frozenset({Operation.READ, Operation.WRITE, Operation.DELETE, Operation.ALTER}),
     Operation.DESCRIBE_CONFIGS: frozenset({Operation.ALTER_CONFIGS}),
 }
-"""Which other operation, when allowed, allows this one, too."""
+"""The other operations that imply this operation when they are allowed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rule:
-    """One line of the file."""
+    """One rule of the file."""
 
     allows: bool
     principal: str
@@ -76,10 +76,10 @@ class Rule:
     type_: ResourceType
     name: str
     host: IPv4Network | IPv6Network | None
-    """Whence; None means from anywhere."""
+    """The addresses that the rule applies to; None means any address."""
 
     def meets(self, who: Principal, wanted: Iterable[Operation], type_: ResourceType, host: str) -> bool:
-        """Whether it speaks of ``who``, one of the operations and the type, whatever the resource is called."""
+        """Whether the rule applies to ``who`` from ``host``, one of the operations and the type, for any name."""
         return (
             self.type_ is type_
             and self.principal in (str(who), f"{who.kind}:*")
@@ -88,7 +88,7 @@ class Rule:
         )
 
     def _holds(self, address: IPv4Address | IPv6Address | None) -> bool:
-        # Whose address is not known has one all the same: it may do no more for that.
+        # A peer whose address is unknown: no allow rule with an address applies to it, but every deny rule does.
         return not self.allows if address is None else self.host is not None and address in self.host
 
     def covers(self, name: str) -> bool:
@@ -97,13 +97,13 @@ class Rule:
 
 @dataclass(frozen=True, slots=True)
 class Rules:
-    """Decides who may do what; called on the event loop."""
+    """Decides whether a principal may do an operation; called on the event loop."""
 
     rules: Sequence[Rule]
     super_users: frozenset[str]
 
     def may(self, who: Principal, operation: Operation, type_: ResourceType, name: str, host: str) -> bool:
-        """Whether ``who``, coming from ``host``, may do ``operation`` on the resource."""
+        """Whether ``who``, connected from ``host``, may do ``operation`` on the resource."""
         if str(who) in self.super_users:
             return True
         if any(not rule.allows and rule.covers(name) for rule in self._met(who, {operation}, type_, host)):
@@ -112,8 +112,8 @@ class Rules:
         return any(rule.allows and rule.covers(name) for rule in self._met(who, wanted, type_, host))
 
     def may_anywhere(self, who: Principal, operation: Operation, type_: ResourceType, host: str) -> bool:
-        """Whether there is any resource of the type on which ``who`` may do ``operation``."""
-        # As in Kafka, an allowed name counts unless it is denied as well, or a denied prefix holds it.
+        """Whether ``who`` may do ``operation`` on at least one possible resource of the type."""
+        # As in Kafka, an allowed name counts unless a deny rule has the same name or a prefix of it.
         if str(who) in self.super_users:
             return True
         names = [rule.name for rule in self._met(who, {operation}, type_, host) if rule.allows]
@@ -125,16 +125,16 @@ class Rules:
 
 
 def read_rules(path: Path) -> Rules:
-    """The rules of a file.
+    """Read the rules from a file.
 
-    :raises WorldError: names the file, the line and what is wrong with it.
+    :raises WorldError: the file is unreadable or a rule is invalid; the message names the file, the line and the error.
     """
     try:
         lines = path.read_text(encoding="utf-8").split("\n")
     except OSError as error:
-        raise WorldError(f"the rules in {path} cannot be read: {error.strerror}") from error
+        raise WorldError(f"the access rules in {path} cannot be read: {error.strerror}") from error
     except UnicodeDecodeError as error:
-        raise WorldError(f"the rules in {path} are not UTF-8: {error.reason} at byte {error.start}") from error
+        raise WorldError(f"the access rules in {path} are not UTF-8: {error.reason} at byte {error.start}") from error
     rules: list[Rule] = []
     super_users: set[str] = set()
     for number, line in enumerate(lines, start=1):
@@ -153,21 +153,23 @@ def read_rules(path: Path) -> Rules:
 
 
 _BEFORE_COMMENT = re.compile(r"""(?:"(?:\\.|[^"\\])*"|'[^']*'|\\.#*|[^"'\\#]|(?<=\S)#)*""")
-"""What is quoted, what is escaped, and each # that stands inside a word."""
+"""Text up to a comment: quoted text, escaped characters, and each # inside a word."""
 
 
 def _without_comment(line: str) -> str:
-    # `shlex` would take a # inside a word for the begin of a comment, too: the rest of a rule would be lost unseen.
+    # `shlex` would also treat a # inside a word as the start of a comment, and silently drop the rest of a rule.
     before = _BEFORE_COMMENT.match(line)
-    assert before is not None, "it matches nothing at all, too"
+    assert before is not None, "the pattern also matches the empty string"
     return before[0] if line.startswith("#", before.end()) else line
 
 
 def _super_user(words: Sequence[str]) -> str:
     if len(words) != 2:
-        raise ValueError("super wants one principal: super User:name")
+        raise ValueError("super needs exactly one principal: super User:name")
     if words[1] == "User:*":
-        raise ValueError("super wants one principal, not everybody: to let everybody do everything, leave out --acl")
+        raise ValueError(
+            "super needs one principal, not all users: to allow every user everything, start the broker without --acl"
+        )
     return _principal(words[1])
 
 
@@ -190,7 +192,7 @@ def _rule(words: Sequence[str]) -> Rule:
 def _principal(word: str) -> str:
     kind, _, name = word.partition(":")
     if kind != "User" or not name:
-        raise ValueError(f"{word} is no principal: write User:name, or User:* for everybody")
+        raise ValueError(f"{word} is not a principal: write User:name, or User:* for all users")
     return word
 
 
@@ -198,7 +200,7 @@ def _operation(word: str) -> Operation:
     try:
         return Operation(word.lower())
     except ValueError:
-        raise ValueError(f"{word!r} is no operation; there are {', '.join(Operation)}") from None
+        raise ValueError(f"{word!r} is not an operation; the operations are {', '.join(Operation)}") from None
 
 
 def _resource(word: str) -> tuple[ResourceType, str]:
@@ -206,9 +208,9 @@ def _resource(word: str) -> tuple[ResourceType, str]:
     if word == ResourceType.CLUSTER:
         return ResourceType.CLUSTER, "*"
     if type_ not in (ResourceType.TOPIC, ResourceType.GROUP, ResourceType.TRANSACTIONAL_ID) or not (colon and name):
-        raise ValueError(f"{word} is no resource: write topic:NAME, group:NAME, transactional_id:NAME or cluster")
+        raise ValueError(f"{word} is not a resource: write topic:NAME, group:NAME, transactional_id:NAME or cluster")
     if "*" in name[:-1]:
-        raise ValueError(f"{word} has a * before its end: only the end of a name may be left open")
+        raise ValueError(f"{word} has a * before its end: a * may only be the last character of a name")
     return ResourceType(type_), name
 
 
@@ -218,13 +220,13 @@ def _host(word: str) -> IPv4Network | IPv6Network | None:
     try:
         return ip_network(word)
     except ValueError as error:
-        # A name would never meet anybody: a deny rule with one would forbid nothing.
-        raise ValueError(f"after from comes an IP address or a range of them, like 10.0.0.0/8: {error}") from None
+        # A host name would never match an address: a deny rule with a host name would deny nothing.
+        raise ValueError(f"from needs an IP address or a range of addresses, such as 10.0.0.0/8: {error}") from None
 
 
 @lru_cache(maxsize=1024)
 def _address(host: str) -> IPv4Address | IPv6Address | None:
-    """Of a peer; None where there is none."""
+    """The IP address of a peer; None if ``host`` is not an IP address."""
     try:
         address = ip_address(host)
     except ValueError:

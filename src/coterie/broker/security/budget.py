@@ -1,4 +1,4 @@
-"""Bytes in flight: how much may be under way for somebody at once; who wants more waits."""
+"""Budgets of bytes in flight, by connection and by principal: a request beyond a budget waits."""
 
 import asyncio
 import logging
@@ -8,7 +8,7 @@ logger = logging.getLogger(__name__)
 
 
 class Budget:
-    """So many bytes for one connection or one principal."""
+    """The bytes that one connection or one principal may have in flight."""
 
     def __init__(self, size_max: int) -> None:
         self._size_max = size_max
@@ -16,16 +16,17 @@ class Budget:
         self.taken = 0
 
     def has_room(self, size: int) -> bool:
-        """Alone, even more than the whole budget may be under way: otherwise it never could."""
+        """Whether ``size`` more bytes may be in flight. If nothing is in flight, also more bytes than the budget:
+        otherwise a large request could never run."""
         return not self.taken or self.taken + size <= self._size_max
 
     async def take(self, size: int, *, may_pass: Callable[[], bool] = lambda: False) -> None:
-        """Wait until ``size`` bytes may be under way, or whoever wants them may pass all that wait."""
+        """Wait until ``size`` bytes may be in flight, or until ``may_pass`` allows skipping the queue."""
         await self._wait_until(lambda: self.has_room(size) or may_pass())
         self.taken += size
 
     def take_anyway(self, size: int) -> None:
-        """For what is there already."""
+        """Take bytes that are already in memory, without waiting."""
         self.taken += size
 
     def give_back(self, size: int) -> None:
@@ -35,7 +36,7 @@ class Budget:
                 turn.set_result(None)
 
     async def _wait_until(self, may_go_on: Callable[[], bool]) -> None:
-        """Asked again whenever something was given back."""
+        """Wait for a condition; it is checked again whenever bytes are released."""
         while not may_go_on():
             turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
             self._waiting.append(turn)
@@ -46,9 +47,9 @@ class Budget:
 
 
 class SharedBudget(Budget):
-    """That of one principal, over all of its connections. Its requests may take all of it; the answers that are made
-    room for, those with records, leave a quarter of it to them. So whoever reads no answers keeps its principal's
-    fetches waiting, and no heartbeat."""
+    """The budget of one principal over all of its connections. Requests may use all of it; responses that reserve
+    bytes, those with records, leave a quarter of it to requests. So a client that reads no responses delays its
+    principal's fetches, but no heartbeat."""
 
     def __init__(self, name: str, size_max: int) -> None:
         super().__init__(size_max)
@@ -58,12 +59,16 @@ class SharedBudget(Budget):
         self._answers_waiting = 0
 
     async def take_for_answer(self, size: int, *, is_next: Callable[[], bool]) -> None:
-        """Wait until an answer of ``size`` bytes may be made. Only the one that is due next on its connection may have
-        any: one behind it would keep what it waits for, for ever."""
+        """Wait until a response of ``size`` bytes may be created. Only the next response on its connection gets bytes:
+        a later response would hold them while it waits for the earlier ones, a deadlock."""
         await self._wait_until(is_next)
         if not self._has_room_for_answer(size):
             if not self._answers_waiting:
-                logger.warning("fetches of %s wait: %d bytes of it are in flight", self._name, self.taken)
+                logger.warning(
+                    "Fetch responses for %s are delayed: %d bytes of this principal are in flight",
+                    self._name,
+                    self.taken,
+                )
             self._answers_waiting += 1
             try:
                 await self._wait_until(lambda: self._has_room_for_answer(size))
@@ -77,19 +82,19 @@ class SharedBudget(Budget):
         self.give_back(size)
 
     def _has_room_for_answer(self, size: int) -> bool:
-        # One alone may always: otherwise none that is larger than what is left ever could.
+        # If no other response is in flight, any size is allowed: otherwise a large response could never be sent.
         return not self._answers_taken or self.taken + size <= self._answers_size_max
 
 
 class RequestBudget:
-    """What one request has of its connection's budget and of its principal's: its own bytes, and those that its answer
-    is about to have."""
+    """The bytes that one request occupies in the budgets of its connection and its principal: those of the request,
+    and those reserved for its response."""
 
     __slots__ = ("_answer_size", "_budget", "_is_next", "_shared", "_size")
 
     def __init__(self, budget: Budget, shared: SharedBudget, size: int, *, is_next: Callable[[], bool]) -> None:
-        """``size`` bytes are taken already of both; ``is_next`` tells whether no answer is due before this request's,
-        and something is given back to both whenever that changes."""
+        """``size`` bytes are already taken from both budgets; ``is_next`` returns whether this request's response is
+        the next on its connection, and bytes of both budgets are released whenever that changes."""
         self._budget = budget
         self._shared = shared
         self._size = size
@@ -97,33 +102,33 @@ class RequestBudget:
         self._is_next = is_next
 
     async def reserve(self, size: int) -> None:
-        """Wait until an answer of ``size`` bytes may be made. The one that is due next passes all others of its
-        connection: those go out behind it, and would wait for it for ever."""
+        """Wait until a response of ``size`` bytes may be created. The next response of the connection skips the queue
+        of its other responses: they are sent after it and would never release their bytes."""
         await self._budget.take(size, may_pass=self._is_next)
         self._size += size
         await self._shared.take_for_answer(size, is_next=self._is_next)
         self._answer_size += size
 
     def settle(self, answer_size: int) -> None:
-        """The request's bytes are gone; the answer's are there until they are written."""
+        """Replace the request's bytes with those of its response, which stay taken until it is written."""
         self._budget.take_anyway(answer_size)
         self._budget.give_back(self._size)
 
     def end(self) -> None:
-        """The answer is written, or never will be."""
+        """Release the response's bytes: the response is written or was abandoned."""
         self._shared.give_back_answer(self._answer_size)
         self._answer_size = 0
 
 
 class Budgets:
-    """One budget for each name that has something under way."""
+    """One budget for each principal or host that has connections."""
 
     def __init__(self, size_max: int) -> None:
         self._size_max = size_max
         self._budgets: dict[str, tuple[SharedBudget, int]] = {}
 
     def join(self, name: str) -> SharedBudget:
-        """The budget of ``name``, shared with whoever else joined it; to be left once for each time joined."""
+        """The budget of ``name``, shared by all callers; each call needs a matching :meth:`leave`."""
         budget, members = self._budgets.get(name, (SharedBudget(name, self._size_max), 0))
         self._budgets[name] = (budget, members + 1)
         return budget

@@ -1,4 +1,4 @@
-"""Principals: who stands behind a connection."""
+"""Principals: the authenticated names of clients."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -8,12 +8,12 @@ _SHORT_NAMES = {
     "stateOrProvinceName": "ST", "countryName": "C", "streetAddress": "STREET", "domainComponent": "DC",
     "userId": "UID",
 }  # fmt: skip
-"""What RFC 2253 calls what OpenSSL spells out."""
+"""RFC 2253's short names of the attribute names that OpenSSL writes in full."""
 
 
 @dataclass(frozen=True, slots=True)
 class Principal:
-    """Written ``User:name``, as in Kafka."""
+    """A principal, written ``User:name`` as in Kafka."""
 
     name: str
     kind: str = "User"
@@ -23,13 +23,13 @@ class Principal:
 
 
 ANONYMOUS = Principal("ANONYMOUS")
-"""Whoever comes without a name, as Kafka calls it."""
+"""Kafka's principal of a client without authentication."""
 
 
 def of_certificate(certificate: Any) -> Principal:
-    """Who a client certificate speaks for: its distinguished name, as Kafka writes it (RFC 2253: the last part first).
+    """The principal of a client certificate: its distinguished name in Kafka's format (RFC 2253: the last part first).
 
-    ``certificate`` is what :meth:`ssl.SSLSocket.getpeercert` gives, nothing when the peer brought none.
+    ``certificate`` is the result of :meth:`ssl.SSLSocket.getpeercert`, empty or None without a client certificate.
     """
     if not certificate:
         return ANONYMOUS

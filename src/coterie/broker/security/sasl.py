@@ -1,10 +1,10 @@
-"""SASL as Kafka does it: one peer's way from a connection to a principal.
+"""The SASL exchange of one connection, as in Kafka: authenticates the peer as a principal.
 
     ApiVersions? → SaslHandshake(mechanism) → SaslAuthenticate(token), once or twice → any request
 
-Until the last step nothing else is taken; whoever sends it loses the connection, as in Kafka. After a SaslHandshake of
-version 0 the tokens are frames without a header. Refusals are told late and all in the same words, so that guessing is
-slow and teaches nothing.
+Before the last step no other request is allowed; a peer that sends one is disconnected, as in Kafka. After a
+SaslHandshake of version 0 the tokens are frames without a header. Failures are reported with a delay and always with
+the same message, so that guessing user names or passwords is slow and reveals nothing.
 """
 
 import asyncio
@@ -20,13 +20,13 @@ from coterie.wire.scram import HASHES, DeniedError, ScramServer
 PLAIN = "PLAIN"
 MECHANISMS = (*HASHES, PLAIN)
 TOKEN_SIZE_MAX = 524_288
-"""``sasl.server.max.receive.size``: of any frame before a peer is known."""
+"""``sasl.server.max.receive.size``: the maximum size of a frame before authentication, in bytes."""
 _PLAIN_MECHANISM = "SCRAM-SHA-512"
-"""Which of a user's credentials a password that comes in the clear is checked with."""
+"""The credential that a PLAIN password is checked against."""
 
 
 class Conversation:
-    """What one peer has said so far."""
+    """The state of one connection's SASL exchange."""
 
     def __init__(self, users: Users, *, refusal_delay_ms: int) -> None:
         self._users = users
@@ -34,19 +34,20 @@ class Conversation:
         self._knows_versions = False
         self.mechanism: str | None = None
         self.user = ""
-        """Who the peer says it is."""
+        """The user name that the peer claims."""
         self._scram: ScramServer | None = None
         self.has_raw_tokens = False
-        """Whether the next frames are bare tokens (SaslHandshake v0)."""
+        """Whether the next frames are tokens without a header (SaslHandshake v0)."""
         self.has_failed = False
-        """The connection is to be closed once the answer is out."""
+        """The connection is to be closed once the response is written."""
         self.principal: Principal | None = None
-        """Who the peer is, once it has shown it."""
+        """The peer's principal once it is authenticated."""
 
     def is_due(self, header: RequestHeader, *, is_served: bool) -> bool:
-        """Whether this request is the next step. Where it is not, but a token is, Kafka still answers it.
+        """Whether this request is the next step of the exchange. If a token is expected instead, the request still gets
+        an error response, as in Kafka.
 
-        :raises WireError: when nothing is answered.
+        :raises WireError: the request gets no response.
         """
         if self.mechanism is not None:
             self.has_failed = header.api_key != SASL_AUTHENTICATE
@@ -54,12 +55,12 @@ class Conversation:
         is_first = header.api_key == API_VERSIONS and not self._knows_versions
         if not is_first and header.api_key != SASL_HANDSHAKE:
             raise WireError(f"a request of API {header.api_key} before authentication")
-        # Whoever asked for too new a version (KIP-511) asks again.
+        # After a request with an unsupported version the client sends another (KIP-511).
         self._knows_versions = self._knows_versions or is_served
         return True
 
     def choose(self, mechanism: str, *, has_raw_tokens: bool) -> bool:
-        """Go on with ``mechanism``; False when it is not offered."""
+        """Select the mechanism; return False if the broker does not offer it."""
         if mechanism not in MECHANISMS:
             self.has_failed = True
             return False
@@ -72,13 +73,13 @@ class Conversation:
         return True
 
     async def take(self, token: bytes) -> bytes:
-        """The answer to the peer's next token; see :attr:`principal` for whether it was the last.
+        """The response to the peer's next token; :attr:`principal` is set if the token was the last.
 
-        :raises DeniedError: when the peer is not who it says it is; the message is for the peer.
-        :raises WorldError: when the users cannot be read.
+        :raises DeniedError: authentication failed; the message is sent to the peer.
+        :raises WorldError: the users cannot be read.
         """
         try:
-            # On a thread: to check a password takes milliseconds on purpose, and the users are in a file.
+            # On a thread: checking a password takes milliseconds on purpose, and the users are read from a file.
             return await asyncio.to_thread(self._take, token)
         except (DeniedError, WireError) as error:
             self.has_failed = True
@@ -105,9 +106,13 @@ class Conversation:
         try:
             authorization, user, password = token.decode().split("\0")
         except ValueError as error:
-            raise WireError("a PLAIN message is not: nothing, NUL, user, NUL, password") from error
+            raise WireError(
+                "a PLAIN message must be: authorization id (may be empty), NUL, user, NUL, password"
+            ) from error
         if not user or not password or authorization not in ("", user):
-            raise WireError("a PLAIN message needs user and password, and speaks for nobody else")
+            raise WireError(
+                "a PLAIN message needs user and password, and its authorization id must be empty or the user"
+            )
         self.user = user
         if not self._users.find(user)[_PLAIN_MECHANISM].fits(_PLAIN_MECHANISM, password):
             raise DeniedError("the password is wrong")

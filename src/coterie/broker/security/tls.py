@@ -1,4 +1,4 @@
-"""TLS for the listener: certificate and key from files, client certificates where they are asked for."""
+"""TLS for the listener: certificate and key from files, client certificates if a CA for them is configured."""
 
 import ssl
 from pathlib import Path
@@ -8,13 +8,13 @@ from coterie.nouns.errors import WorldError
 
 
 def server_context(security: Security) -> ssl.SSLContext:
-    """What new connections are secured with.
+    """The TLS context for new connections.
 
-    :raises WorldError: names the file that is missing or no good.
+    :raises WorldError: a file is missing or invalid; the message names the file.
     """
     certificate, key = security.certificate_path, security.key_path
     if certificate is None or key is None:
-        raise WorldError("TLS needs a certificate and its key: name both with --tls-certificate and --tls-key")
+        raise WorldError("TLS needs a certificate and its key: set both --tls-certificate and --tls-key")
     for path in (certificate, key):
         try:
             path.read_bytes()
@@ -22,9 +22,9 @@ def server_context(security: Security) -> ssl.SSLContext:
             raise _unusable("certificate or key", path, error) from error
     context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
     try:
-        # OpenSSL would ask at the terminal for the password of an encrypted key.
+        # Without it, OpenSSL would prompt on the terminal for the password of an encrypted key.
         context.load_cert_chain(certificate, key, password=lambda: b"")
-    except OSError as error:  # SSLError is one; so is a file that is gone by now.
+    except OSError as error:  # SSLError is an OSError; the file may also have been deleted since.
         raise WorldError(
             f"the certificate {certificate} and the key {key} cannot be used: {_reason(error)};"
             " both must be PEM, belong together, and the key must not be encrypted"

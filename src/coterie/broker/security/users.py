@@ -1,9 +1,10 @@
-"""The users of the broker: names and salted credentials, in one file that only its owner may read.
+"""The users of the broker: names and salted credentials, in one file that only its owner can read.
 
-A file and no table of the log: `coterie broker user` changes it beside a running broker, whose log is locked against
-other processes, and a backup of the log carries no credentials. It is replaced as a whole by a rename, so whoever reads
-it sees the old users or the new ones; a running broker looks at every log-in whether there is a newer file. One that
-cannot be read changes nothing for it, as with certificates and rules: the log says so, once a change.
+They are in a file and not in the log: `coterie broker user` changes the file while a broker runs, whose log is locked
+against other processes, and a backup of the log contains no credentials. The file is replaced as a whole by a rename,
+so a reader gets either the old users or the new ones; a running broker checks at every login for a newer file. If the
+new file cannot be read, the broker keeps the old users, as with certificates and access rules, and logs one error for
+each change.
 """
 
 import base64
@@ -24,7 +25,7 @@ from coterie.wire.scram import HASHES, Credential
 logger = logging.getLogger(__name__)
 
 ITERATIONS = 16_384
-"""RFC 7677 would have at least 15,000; Kafka takes no more than these. Some 5 ms of whoever tries a password."""
+"""RFC 7677 requires at least 15,000; Kafka's maximum is this. Checking a password takes about 5 ms."""
 _SALT_SIZE = 18
 
 User = Mapping[str, Credential]
@@ -32,7 +33,7 @@ User = Mapping[str, Credential]
 
 
 class Users:
-    """The users in the file at ``path``; none while there is no file."""
+    """The users in the file at ``path``; none if the file does not exist."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -42,8 +43,8 @@ class Users:
         self._decoys = secrets.token_bytes(32)
 
     def find(self, name: str) -> User:
-        """The credentials of ``name``. An unknown user has some that no password fits, always the same salt with them:
-        who asks does not learn who exists.
+        """The credentials of ``name``. An unknown user gets credentials that match no password, always with the same
+        salt, so that a client cannot find out which users exist.
         """
         self._follow()
         return self._users.get(name) or {
@@ -57,14 +58,17 @@ class Users:
         }
 
     def names(self) -> list[str]:
-        """:raises WorldError: when the file cannot be read."""
+        """The names of all users, sorted.
+
+        :raises WorldError: the file cannot be read.
+        """
         self._refresh()
         return sorted(self._users)
 
     def add(self, name: str, password: str) -> bool:
-        """Add a user, or give it another password; returns whether it is new.
+        """Add a user, or replace the user's password; returns whether the user is new.
 
-        :raises WorldError: when the file cannot be read or written.
+        :raises WorldError: the file cannot be read or written.
         """
         self._refresh()
         is_new = name not in self._users
@@ -76,9 +80,9 @@ class Users:
         return is_new
 
     def remove(self, name: str) -> bool:
-        """Remove a user; returns whether there was one. Its open connections stay.
+        """Remove a user; returns whether the user existed. The user's open connections stay open.
 
-        :raises WorldError: when the file cannot be read or written.
+        :raises WorldError: the file cannot be read or written.
         """
         self._refresh()
         if name not in self._users:
@@ -90,9 +94,9 @@ class Users:
         try:
             self._refresh()
         except WorldError as error:
-            # Once: whoever logs in asks again and again.
+            # Log an error once, although every login tries to read the file.
             if self._complaint != str(error):
-                logger.error("the users: those before stay in force: %s", error)
+                logger.error("Cannot reload the users, the previous users stay in use: %s", error)
             self._complaint = str(error)
         else:
             self._complaint = ""
@@ -116,7 +120,7 @@ class Users:
         )
         try:
             make_folder(self._path.parent)
-            # Made with mode 0600.
+            # mkstemp creates the file with mode 0600.
             descriptor, partial = tempfile.mkstemp(dir=self._path.parent, prefix=f".{self._path.name}-")
             try:
                 with os.fdopen(descriptor, "w", encoding="utf-8") as file:
@@ -139,7 +143,7 @@ def _read(path: Path) -> Mapping[str, User]:
     try:
         found = json.loads(path.read_text(encoding="utf-8"))
         if found["version"] != 1:
-            raise WorldError(f"the users in {path} are of version {found['version']}; this broker knows version 1")
+            raise WorldError(f"the users in {path} have version {found['version']}; this broker supports version 1")
         return {
             name: {mechanism: _credential(user[mechanism]) for mechanism in HASHES}
             for name, user in found["users"].items()
@@ -148,7 +152,7 @@ def _read(path: Path) -> Mapping[str, User]:
         raise WorldError(f"the users in {path} cannot be read: {error.strerror}") from error
     except (ValueError, KeyError, TypeError, AttributeError, binascii.Error) as error:
         raise WorldError(
-            f"{path} is not a file of users; move it away, and add them anew with `coterie broker user add`"
+            f"{path} is not a users file; move it away and add the users again with `coterie broker user add`"
         ) from error
 
 

@@ -1,4 +1,4 @@
-"""Files that an operator changes beside a running broker: rules, certificates."""
+"""Files that an operator may change while the broker runs, such as access rules and certificates."""
 
 import asyncio
 import logging
@@ -13,14 +13,14 @@ logger = logging.getLogger(__name__)
 T = TypeVar("T")
 
 LOOK_S = 1.0
-"""How soon a change is seen."""
+"""How often the files are checked for changes."""
 
 
 class Watched(Generic[T]):
-    """What was read from some files, and is read again when one of them changes; no signal needed."""
+    """A value read from files, and read again when one of them changes; no signal is needed."""
 
     def __init__(self, what: str, paths: Sequence[Path], read: Callable[[], T]) -> None:
-        """:raises WorldError: from ``read``: a broker does not start with files that are no good."""
+        """:raises WorldError: from ``read``: a broker does not start with invalid files."""
         self._what = what
         self._paths = paths
         self._read = read
@@ -28,19 +28,20 @@ class Watched(Generic[T]):
         self.value = read()
 
     async def watch(self) -> None:
-        """Until this is cancelled. Files that are no good, or gone, change nothing: the log says so, once a change."""
+        """Check the files until this is cancelled. If a changed file is missing or invalid, the value stays; an error
+        is logged once for each change."""
         while True:
             await asyncio.sleep(LOOK_S)
-            # In one turn of the loop: these files are small, and nobody sees half of a change.
+            # On the event loop: the files are small, and no other asyncio task reads an intermediate state.
             stamps = self._look()
             if stamps == self._stamps:
                 continue
             self._stamps = stamps
             try:
                 self.value = self._read()
-                logger.info("%s: read again", self._what)
+                logger.info("Reloaded the %s", self._what)
             except WorldError as error:
-                logger.error("%s: those before stay in force: %s", self._what, error)
+                logger.error("Cannot reload the %s, the previous ones stay in use: %s", self._what, error)
 
     def _look(self) -> list[tuple[int, int, int] | None]:
         return [_stamp(path) for path in self._paths]

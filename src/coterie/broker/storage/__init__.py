@@ -1,1 +1,1 @@
-"""The log on disk: topics, partitions, batches and producers in one SQLite file, one thread that writes it."""
+"""Storage of the broker's log: topics, partitions, batches and producers in one SQLite file, with one writer thread."""

@@ -1,4 +1,4 @@
-"""The folder of a broker's data: made so that other users of the machine cannot read it, locked, and synced."""
+"""The data directory of a broker: created unreadable for other users of the machine, locked, and synced."""
 
 import fcntl
 import os
@@ -10,19 +10,19 @@ from coterie.nouns.errors import WorldError
 
 
 def make_folder(path: Path) -> None:
-    """Where there is one it stays as it is: its mode is its owner's decision.
+    """Create the directory with mode 0700. An existing directory keeps its mode: that is its owner's decision.
 
-    :raises OSError: when it cannot be made.
+    :raises OSError: the directory cannot be created.
     """
     path.mkdir(mode=0o700, parents=True, exist_ok=True)
 
 
 @contextmanager
 def locked(lock_path: Path, *, refusal: str) -> Iterator[None]:
-    """The folder of the file ``lock_path``, held against other brokers while the block runs.
+    """Lock the file ``lock_path``, and so its directory, against other brokers while the block runs.
 
-    :raises WorldError: with ``refusal`` as its text when another broker holds it.
-    :raises OSError: when the file cannot be made.
+    :raises WorldError: another process holds the lock; the error message is ``refusal``.
+    :raises OSError: the lock file cannot be created.
     """
     lock = os.open(lock_path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
@@ -36,7 +36,7 @@ def locked(lock_path: Path, *, refusal: str) -> Iterator[None]:
 
 
 def sync_folder(path: Path) -> None:
-    """Make the names in a folder durable: a file that was renamed into it survives a crash of the machine."""
+    """Make the names in a directory durable, so that a file renamed into it survives a crash of the machine."""
     folder = os.open(path, os.O_RDONLY)
     try:
         os.fsync(folder)

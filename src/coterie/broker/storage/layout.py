@@ -1,7 +1,7 @@
-"""How the log's file is laid out, and how a file of an older layout becomes one of this.
+"""The layout (SQLite schema) of the log file, and the upgrade of a file with an older layout.
 
-A new layout gets the next number, its statements in `_STEPS`, and a file of the old one in the tests. Tables of other
-modules are named here, too, so that there is one list of what a file holds.
+A new layout needs the next number, its statements in `_STEPS`, and a file of the old layout in the tests. Tables of
+other modules are created here, too, so that one place lists the contents of the file.
 """
 
 import logging
@@ -28,9 +28,10 @@ CREATE TABLE batches (id INTEGER PRIMARY KEY, partition INTEGER NOT NULL REFEREN
                       size_bytes INTEGER NOT NULL, data BLOB NOT NULL);
 """
 
-# A partition whose topic is NULL has lost it: its batches go step by step, then its row. No id is given twice, so that
-# a late append to a deleted topic finds nothing. `cleaned_offset` is where the next compaction finds what is new to it,
-# `sifted_offset` how far one has ever come, finished or not: only before it may there be holes.
+# A partition whose topic is NULL belongs to a deleted topic: its batches are deleted in chunks, then its row. Row ids
+# are never reused, so that a late append to a deleted topic finds no partition. `cleaned_offset` is where the next
+# compaction begins to index keys; `sifted_offset` is the highest offset that any compaction, finished or not, has
+# reached: only before it may offsets be missing.
 _PARTITIONS = """
 CREATE TABLE {name} (id INTEGER PRIMARY KEY AUTOINCREMENT, topic INTEGER REFERENCES topics (id),
                      number INTEGER NOT NULL, start_offset INTEGER NOT NULL DEFAULT 0,
@@ -38,8 +39,8 @@ CREATE TABLE {name} (id INTEGER PRIMARY KEY AUTOINCREMENT, topic INTEGER REFEREN
                      UNIQUE (topic, number));
 """
 
-# The index holds what retention and the search for a timestamp ask for, so that neither reads a batch's bytes. The
-# horizon is when the tombstones of a compacted batch may go (KIP-534).
+# The index contains all columns that retention and the search by timestamp need, so that neither reads the bytes of
+# batches. The horizon is the time from which the tombstones of a compacted batch may be deleted (KIP-534).
 _LAYOUT_2 = """
 CREATE INDEX batches_by_offset ON batches (partition, last_offset, base_offset, max_timestamp_ms, size_bytes);
 ALTER TABLE batches ADD COLUMN delete_horizon_ms INTEGER;
@@ -48,7 +49,8 @@ CREATE TABLE kept (kind TEXT NOT NULL, name TEXT NOT NULL, entries TEXT NOT NULL
                    PRIMARY KEY (kind, name)) WITHOUT ROWID;
 """
 
-# What `transaction_store` keeps. Whatever hangs on a partition goes with it.
+# The tables of `transaction_store`. When a partition is deleted, the trigger deletes its producers and aborted
+# transactions.
 _TRANSACTIONS = """
 CREATE TABLE transactions (transactional_id TEXT PRIMARY KEY, producer_id INTEGER NOT NULL, epoch INTEGER NOT NULL,
                            previous_producer_id INTEGER NOT NULL, previous_epoch INTEGER NOT NULL,
@@ -67,7 +69,7 @@ END;
 """
 
 _TABLES = {"numbers", "topics", "partitions", "batches"}
-"""What every layout has."""
+"""The tables that every layout has."""
 
 _STEPS: Mapping[int, str] = {
     1: _PARTITIONS.format(name="new_partitions")
@@ -80,18 +82,19 @@ DROP INDEX batches_by_offset;
     + _LAYOUT_2
     + _TRANSACTIONS,
 }
-"""What leads from each older layout to the next one."""
+"""The statements that upgrade each older layout to the next layout."""
 
 
 def make(path: Path) -> None:
-    """A new log at ``path``, whole at once: a kill leaves none.
+    """Create a new log at ``path`` atomically: after a kill there is either a complete file or none.
 
-    :raises WorldError: when there is what is left of another one.
+    :raises WorldError: the write-ahead log of another log file is left.
     """
     wal = path.with_name(path.name + "-wal")
     if wal.exists() and wal.stat().st_size:
         raise WorldError(
-            f"{path} is gone, and {wal.name} is still there: put both back, or move it away to begin with an empty log"
+            f"{path} is missing, but {wal.name} exists: restore both files, or move the latter away to start with an"
+            " empty log"
         )
     part = path.with_name(path.name + ".new")
     for suffix in ("", "-journal"):
@@ -106,22 +109,24 @@ def make(path: Path) -> None:
 
 
 def require_ours(database: sqlite3.Connection, path: Path) -> None:
-    """:raises WorldError: when ``path``, which is there, is not what some coterie has written."""
+    """:raises WorldError: the existing file ``path`` is not a broker's log."""
     if path.stat().st_size == 0:
-        raise WorldError(f"{path} is empty: restore a backup, or move it away to begin with an empty log")
+        raise WorldError(f"{path} is empty: restore a backup, or move it away to start with an empty log")
     if database.execute("PRAGMA user_version").fetchone() > (LAYOUT,):
-        return  # What a newer one has is not known here; `lay_out` says whose it is.
+        return  # The tables of a newer layout are unknown; `lay_out` reports the layout.
     tables = {name for (name,) in database.execute("SELECT name FROM sqlite_schema WHERE type = 'table'")}
     if not tables >= _TABLES:
-        raise WorldError(f"{path} is a file of SQLite, but no broker's log; name another folder, or move it away")
+        raise WorldError(
+            f"{path} is an SQLite file, but not a broker's log; choose another data directory, or move it away"
+        )
 
 
 def lay_out(database: sqlite3.Connection, path: Path) -> None:
-    """Make ``database``, which is ``path``, one of the known layout; a kill leaves the old layout or the new one.
+    """Create or upgrade the layout of ``database``, the file ``path``; a kill leaves the old layout or the new one.
 
-    :raises WorldError: when a newer coterie has written it.
+    :raises WorldError: a newer version of coterie has written the file.
     """
-    # Only a file without tables takes this; `VACUUM` makes it true of others.
+    # SQLite applies this only to a file without tables; other files need `VACUUM`.
     database.execute("PRAGMA auto_vacuum = INCREMENTAL")
     (found,) = database.execute("PRAGMA user_version").fetchone()
     if found == 0:
@@ -135,11 +140,11 @@ def lay_out(database: sqlite3.Connection, path: Path) -> None:
             + f"INSERT INTO numbers VALUES ('cluster id', '{cluster_id}');",
         )
     elif found in _STEPS:
-        logger.info("%s is of layout %d and becomes one of layout %d", path, found, LAYOUT)
+        logger.info("Upgrading %s from layout %d to layout %d", path, found, LAYOUT)
         _run(database, "".join(_STEPS[layout] for layout in range(found, LAYOUT)))
     elif found != LAYOUT:
         raise WorldError(
-            f"{path} was written by another version of coterie (layout {found}, known is {LAYOUT});"
+            f"{path} was written by another version of coterie (layout {found}, this version uses {LAYOUT});"
             " start the broker with another data directory"
         )
     if database.execute("PRAGMA auto_vacuum").fetchone() == (0,):
@@ -156,11 +161,13 @@ def _run(database: sqlite3.Connection, statements: str) -> None:
 
 
 def _let_shrink(database: sqlite3.Connection, path: Path) -> None:
-    """Rewrite a file that could only grow. Where there is no room for a second copy it stays so: its free pages are
-    used again, but not given back."""
+    """Rewrite a file that could not shrink. Without enough disk space for a second copy the file stays as it is: its
+    free pages are reused, but the file does not shrink."""
     size_bytes = path.stat().st_size
     if shutil.disk_usage(path.parent).free < 2 * size_bytes + 64 * 1024 * 1024:
-        logger.warning("%s has no room beside it to be rewritten: what is deleted in it is not given back", path)
+        logger.warning(
+            "Not enough disk space to rewrite %s: its free pages are reused, but the file does not shrink", path
+        )
         return
-    logger.info("%s is rewritten, so that it can give back what is deleted (%d MB)", path, size_bytes // 1_000_000)
+    logger.info("Rewriting %s, so that the file can shrink when data is deleted (%d MB)", path, size_bytes // 1_000_000)
     database.execute("VACUUM")

@@ -1,8 +1,8 @@
-"""Topics and partitions over the store: appends that return when they are durable, reads, and waiting for more.
+"""Topics and partitions of the broker: durable appends, reads, and notification of waiting readers.
 
 One thread writes (`writer`), another reads. The event loop never waits for the disk. A partition's ``end_offset`` is
-the durable end: readers see no further. What stands before its ``start_offset`` is gone for readers, though its rows
-may still be on their way out.
+the durable end: reads stop there. Records before its ``start_offset`` are hidden from readers, though their rows may
+not be deleted yet.
 """
 
 import asyncio
@@ -33,7 +33,7 @@ T = TypeVar("T")
 
 
 class Partition:
-    """One partition: its ends, and who waits for it to grow."""
+    """One partition: its start and end offset, and the readers that wait for new records."""
 
     __slots__ = ("_waiting", "end_offset", "id", "number", "open_offset", "start_offset")
 
@@ -43,15 +43,15 @@ class Partition:
         self.start_offset = stored.start_offset
         self.end_offset = stored.end_offset
         self.open_offset: int | None = None
-        """Where the first transaction begins that is neither committed nor aborted; None: there is none."""
+        """First offset of the earliest open transaction; None if no transaction is open."""
         self._waiting: set[asyncio.Event] = set()
 
     @property
     def stable_offset(self) -> int:
-        """The last stable offset (LSO): what stands before it is decided. Compaction goes no further."""
+        """The last stable offset (LSO): all transactions before it are completed. Compaction stops there."""
         if self.open_offset is None:
             return self.end_offset
-        # Records of an open transaction may be deleted: what is left of the log begins no later than it is stable.
+        # The start offset may be beyond the first record of an open transaction: the LSO is never before the start.
         return max(self.start_offset, min(self.open_offset, self.end_offset))
 
     def grew(self, end_offset: int) -> None:
@@ -59,7 +59,7 @@ class Partition:
         self.wake()
 
     def wake(self) -> None:
-        """Have whoever waits look again."""
+        """Make all waiting readers check the partition again."""
         for event in self._waiting:
             event.set()
 
@@ -80,7 +80,7 @@ class Topic:
         self.name = stored.name
         self.topic_id = stored.topic_id
         self.configs = stored.configs
-        """Its own, as they were set: no defaults."""
+        """The configs set on the topic, without defaults."""
         self.partitions = tuple(Partition(partition, number) for number, partition in enumerate(stored.partitions))
 
     def partition(self, number: int) -> Partition | None:
@@ -88,7 +88,7 @@ class Topic:
 
 
 class BrokerLog:
-    """All topics of one data directory. Made by :func:`open_log`."""
+    """All topics of one data directory. Created by :func:`open_log`."""
 
     def __init__(self, store: Store, reader: StoreReader, loop: asyncio.AbstractEventLoop, *, is_new: bool) -> None:
         self.is_new = is_new
@@ -100,13 +100,13 @@ class BrokerLog:
         self.topics = {stored.name: Topic(stored) for stored in store.topics()}
         self.topics_by_id: dict[UUID, Topic] = {topic.topic_id: topic for topic in self.topics.values()}
         self.group_configs = store.group_configs()
-        """By group id, what was set of a group; groups with nothing set are left out."""
+        """The configs set on groups, by group id; groups without configs are missing."""
         self.altering = asyncio.Lock()
-        """Held by whoever reads configs, changes them and writes them back."""
+        """Held while configs are read, changed and written back."""
         self._writer = LogWriter(store, loop)
         self._read_errors: set[str] = set()
         self.sweep_wanted = asyncio.Event()
-        """Set when there are rows that nobody can read any more; `upkeep/loop` removes them."""
+        """Set when there are hidden rows or rows of deleted topics; `upkeep/loop` deletes them."""
 
     @property
     def partition_count(self) -> int:
@@ -126,22 +126,22 @@ class BrokerLog:
     def write(
         self, write: Callable[[Store], T], when_durable: Callable[[T], None] = lambda _: None
     ) -> "asyncio.Future[T]":
-        """Queue ``write``: it runs on the log's thread, in the order of these calls, and shares its transaction with
-        others. It refuses with a `CoterieError` before it writes anything. The future has its result once that is
-        durable, or the refusal, or a `WorldError`; before that ``when_durable`` is called on the loop."""
+        """Queue ``write``: the writer thread runs it, in the order of these calls, in one SQLite transaction with other
+        writes. It may raise a `CoterieError` before it writes anything. The future gets its result once that is
+        durable, or the `CoterieError`, or a `WorldError`; before that ``when_durable`` is called on the event loop."""
         return self._writer.put(write, when_durable)
 
     def append(self, partition: Partition, batches: Sequence[tuple[bytes, BatchHead]]) -> "asyncio.Future[int]":
-        """Queue checked batches, at least one: all of them become durable, and readable, or none does. The future has
-        the first batch's base offset once they are durable, or a `WorldError` (`TopicGoneError` when the topic was
-        deleted meanwhile).
+        """Queue at least one checked batch: either all become durable and readable, or none. The future gets the first
+        batch's base offset once they are durable, or a `WorldError` (`TopicGoneError` if the topic was deleted before
+        the write).
 
         Appends are written in the order of these calls.
         """
         records = sum(head.last_offset_delta + 1 for _, head in batches)
 
         def write(store: Store) -> int:
-            # If one is refused it is the first one, before anything is written.
+            # Only the first append can be refused, before anything is written.
             base_offset, *_ = [store.append(partition.id, data, head) for data, head in batches]
             return base_offset
 
@@ -150,9 +150,9 @@ class BrokerLog:
     async def create_topic(
         self, name: str, partitions: int, configs: Mapping[str, str], *, partitions_max: int = sys.maxsize
     ) -> Topic:
-        """``partitions_max`` is over all topics, and counts those that are being created, too.
+        """Create a topic. ``partitions_max`` limits all topics together, including those being created.
 
-        :raises KafkaRefusal, WorldError: when it could not be created.
+        :raises KafkaRefusal, WorldError: the topic cannot be created.
         """
 
         def create(store: Store) -> StoredTopic:
@@ -163,10 +163,10 @@ class BrokerLog:
         return self.topics[name]
 
     async def create_partitions(self, topic: Topic, count: int, *, partitions_max: int = sys.maxsize) -> None:
-        """Give ``topic`` the partitions that it lacks to ``count``.
+        """Add partitions to ``topic`` until it has ``count``.
 
-        :raises KafkaRefusal: likewise.
-        :raises WorldError: `TopicGoneError` when it was deleted meanwhile.
+        :raises KafkaRefusal: the partitions would exceed ``partitions_max``.
+        :raises WorldError: the log cannot be written; `TopicGoneError` if the topic was deleted before the write.
         """
 
         def create(store: Store) -> tuple[StoredPartition, ...]:
@@ -176,16 +176,16 @@ class BrokerLog:
         await self.write(create, lambda stored: _add_partitions(topic, stored))
 
     async def delete_topic(self, topic: Topic) -> None:
-        """Its name is free when this returns; its rows go later, step by step.
+        """Delete a topic. Its name is free when this returns; its rows are deleted later, in chunks.
 
-        :raises WorldError: `TopicGoneError` when somebody else was faster.
+        :raises WorldError: the log cannot be written; `TopicGoneError` if the topic was already deleted.
         """
         await self.write(lambda store: store.delete_topic(topic.topic_id), lambda _: self._drop_topic(topic))
 
     async def set_topic_configs(self, topic: Topic, configs: Mapping[str, str]) -> None:
-        """``configs`` take the place of all that the topic had.
+        """Replace all configs set on the topic.
 
-        :raises WorldError: `TopicGoneError` when it was deleted meanwhile.
+        :raises WorldError: the log cannot be written; `TopicGoneError` if the topic was deleted before the write.
         """
 
         def set_configs(_: None) -> None:
@@ -194,9 +194,9 @@ class BrokerLog:
         await self.write(lambda store: store.set_topic_configs(topic.topic_id, configs), set_configs)
 
     async def delete_records(self, partition: Partition, offset: int) -> int:
-        """Hide what stands before ``offset``, at most all that is there; returns the partition's start offset.
+        """Hide the records before ``offset``, at most all records; returns the partition's start offset.
 
-        :raises WorldError: `TopicGoneError` when its topic was deleted meanwhile.
+        :raises WorldError: the log cannot be written; `TopicGoneError` if the topic was deleted before the write.
         """
 
         def set_start(start_offset: int) -> None:
@@ -206,9 +206,9 @@ class BrokerLog:
         return await self.write(lambda store: store.raise_start(partition.id, offset), set_start)
 
     async def set_group_configs(self, group_id: str, configs: Mapping[str, str]) -> None:
-        """``configs`` take the place of all that the group had.
+        """Replace all configs set on the group.
 
-        :raises WorldError: when the log cannot be written.
+        :raises WorldError: the log cannot be written.
         """
 
         def set_configs(_: None) -> None:
@@ -222,9 +222,9 @@ class BrokerLog:
 
     async def read(self, partition: Partition, offset: int, size_max: int, *, end_offset: int | None = None) -> bytes:
         """Whole batches from ``offset`` up to ``end_offset`` (by default the durable end), about ``size_max`` bytes;
-        empty when there are none.
+        empty if there are none.
 
-        :raises WorldError: when the log cannot be read.
+        :raises WorldError: the log cannot be read.
         """
         end_offset = partition.end_offset if end_offset is None else end_offset
         if offset >= end_offset:
@@ -234,58 +234,56 @@ class BrokerLog:
     async def count(
         self, partition: Partition, offset: int, size_max: int, *, end_offset: int, before: int = 0
     ) -> Counted:
-        """What `read` would give after ``before`` bytes that were counted already, without reading any of it.
+        """The size of what `read` would return after ``before`` bytes that are already counted; reads no batch.
 
-        :raises WorldError: when the log cannot be read.
+        :raises WorldError: the log cannot be read.
         """
         if offset >= end_offset:
             return Counted(size=before, end_offset=offset, is_full=False)
         return await self.look(lambda reader: reader.counted(partition.id, offset, end_offset, size_max, before))
 
     async def aborted(self, partition: Partition, offset: int, end_offset: int) -> list[Aborted]:
-        """The aborted transactions with anything between the two offsets, in the order of their first records.
+        """The aborted transactions with records between the two offsets, in the order of their first records.
 
-        :raises WorldError: when the log cannot be read.
+        :raises WorldError: the log cannot be read.
         """
         return await self.look(lambda reader: read_aborted(reader.database, partition.id, offset, end_offset))
 
     async def batch_since(self, partition: Partition, timestamp_ms: int) -> bytes | None:
-        """The first batch with a record of ``timestamp_ms`` or later."""
+        """The first batch with a record of ``timestamp_ms`` or later; None if there is none."""
         start_offset, end_offset = partition.start_offset, partition.end_offset
         return await self.look(lambda reader: reader.batch_since(partition.id, timestamp_ms, start_offset, end_offset))
 
     async def latest_batch(self, partition: Partition) -> bytes | None:
-        """The batch with the greatest timestamp."""
+        """The batch with the greatest timestamp; None if the partition is empty."""
         start_offset, end_offset = partition.start_offset, partition.end_offset
         return await self.look(lambda reader: reader.latest_batch(partition.id, start_offset, end_offset))
 
     async def sizes(self) -> Mapping[int, int]:
-        """The bytes of each partition, by its id, where there are any.
+        """The size of each non-empty partition in bytes, by the partition's row id.
 
-        :raises WorldError: when the log cannot be read.
+        :raises WorldError: the log cannot be read.
         """
         return await self.look(lambda reader: reader.sizes())
 
     async def look(self, look: Callable[[StoreReader], T]) -> T:
-        """Run ``look``, a short one, beside everything that writes.
+        """Run ``look``, a short read, on the read thread, concurrently with writes.
 
-        :raises WorldError: when the log cannot be read.
+        :raises WorldError: the log cannot be read.
         """
         try:
             return await self._loop.run_in_executor(self._read_thread, look, self._reader)
         except sqlite3.Error as error:
             if str(error) not in self._read_errors:
-                # Once: clients ask again and again.
-                logger.error(
-                    "the broker's log cannot be read everywhere: %s; `coterie broker check` names the places", error
-                )
+                # Log each error once, although clients retry.
+                logger.error("Parts of the broker's log cannot be read: %s; `coterie broker check` lists them", error)
                 self._read_errors.add(str(error))
             raise WorldError(f"the broker's log cannot be read: {error}") from error
 
-    # -- small hands --------------------------------------------------------------------------------------------------
+    # -- helpers ------------------------------------------------------------------------------------------------------
 
     def close(self) -> None:
-        """End both threads; what was queued before is written. Blocks for as long as that takes."""
+        """End both threads after all queued writes are done. Blocks until then."""
         self._writer.close()
         self._read_thread.shutdown(wait=True)
         self._reader.close()
@@ -311,9 +309,9 @@ def _add_partitions(topic: Topic, stored: tuple[StoredPartition, ...]) -> None:
 
 @asynccontextmanager
 async def open_log(path: Path, lock_path: Path) -> AsyncIterator[BrokerLog]:
-    """The log of one data directory, held against other brokers.
+    """Open the log of one data directory and lock the directory against other brokers.
 
-    :raises WorldError: when the directory cannot be used, or another broker holds it.
+    :raises WorldError: the directory cannot be used, or another broker uses it.
     """
     lock = locked(
         lock_path,

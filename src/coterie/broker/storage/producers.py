@@ -1,8 +1,8 @@
-"""What a partition knows of a producer that numbers its batches (KIP-98): the rules, as pure functions.
+"""The state of an idempotent producer in a partition (KIP-98): its rules, as pure functions.
 
-A batch that was written is not written again when its producer, having missed the answer, sends it again; one that
-comes out of its order, or of an epoch that was fenced, is refused. `transaction_store` keeps the state of each producer
-in the transaction in which its batch is appended.
+A batch that was written is not written again if its producer sends it again because the response was lost; a batch out
+of sequence, or of a fenced epoch, is refused. `transaction_store` stores the state of each producer in the SQLite
+transaction that appends its batch.
 """
 
 from dataclasses import dataclass
@@ -12,13 +12,14 @@ from coterie.wire.batches import BatchHead
 from coterie.wire.errors import ErrorCode, KafkaRefusal
 
 REMEMBERED = 5
-"""As many batches as a client may have in flight (``max.in.flight.requests.per.connection``)."""
+"""Batches whose sequence numbers are kept: as many as a client may have in flight
+(``max.in.flight.requests.per.connection``)."""
 _SEQUENCES = 2**31
-"""Sequence numbers wrap around before this."""
+"""Sequence numbers wrap around to 0 before this."""
 
 
 class Numbered(NamedTuple):
-    """A batch that was written."""
+    """The sequence numbers and base offset of a batch that was written."""
 
     first_sequence: int
     last_sequence: int
@@ -27,17 +28,17 @@ class Numbered(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Producer:
-    """One producer id in one partition."""
+    """The state of one producer id in one partition."""
 
     epoch: int
     batches: tuple[Numbered, ...] = ()
-    """The last few of this epoch, the oldest first."""
+    """The last batches of this epoch, at most `REMEMBERED`, oldest first."""
     open_offset: int | None = None
-    """Where its open transaction begins in this partition."""
+    """First offset of the producer's open transaction in this partition."""
 
 
 def duplicate_of(producer: Producer | None, head: BatchHead) -> Numbered | None:
-    """What was written when this batch came before."""
+    """The earlier batch with the same sequence numbers, if the producer sent this batch before."""
     if producer is None or producer.epoch != head.producer_epoch:
         return None
     first, last = head.base_sequence, last_sequence(head)
@@ -45,10 +46,10 @@ def duplicate_of(producer: Producer | None, head: BatchHead) -> Numbered | None:
 
 
 def check_batch(producer: Producer | None, head: BatchHead, *, starts_at_zero: bool) -> None:
-    """``starts_at_zero``: a producer that nothing is known of begins with 0. Others may begin anywhere: what was known
-    may have expired.
+    """Check a batch against the producer's state. ``starts_at_zero``: a producer without state must begin with
+    sequence number 0; else it may begin with any number, because its state may have expired.
 
-    :raises KafkaRefusal: when the batch may not follow what the producer has written here.
+    :raises KafkaRefusal: the batch may not follow the producer's earlier batches here.
     """
     if producer is None:
         if starts_at_zero and head.base_sequence:
@@ -64,7 +65,7 @@ def check_batch(producer: Producer | None, head: BatchHead, *, starts_at_zero: b
 
 
 def after_batch(producer: Producer | None, head: BatchHead, base_offset: int) -> Producer:
-    """The batch was written at ``base_offset``."""
+    """The producer's state after the batch was written at ``base_offset``."""
     is_known = producer is not None and producer.epoch == head.producer_epoch
     batches = producer.batches if producer is not None and is_known else ()
     open_offset = producer.open_offset if producer is not None else None
@@ -75,7 +76,8 @@ def after_batch(producer: Producer | None, head: BatchHead, base_offset: int) ->
 
 
 def after_marker(producer: Producer | None, epoch: int) -> Producer:
-    """Its transaction has ended here, by a marker of ``epoch``. In the same epoch its numbers go on."""
+    """The producer's state after a marker of ``epoch`` ended its transaction in this partition. Within the same epoch
+    its sequence numbers continue."""
     is_known = producer is not None and producer.epoch == epoch
     return Producer(epoch=epoch, batches=producer.batches if producer is not None and is_known else ())
 

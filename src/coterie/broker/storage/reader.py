@@ -1,4 +1,4 @@
-"""What is read from the log's file while it is written: one connection that sees what is committed, and only reads."""
+"""Reads of the log file during writes: one read-only connection, which sees only committed data."""
 
 from pathlib import Path
 from typing import NamedTuple
@@ -7,30 +7,31 @@ from coterie.broker.storage.store import connect
 
 
 class Counted(NamedTuple):
-    """What there is to read of one partition."""
+    """The size of a read of one partition."""
 
     size: int
-    """Bytes, of whole batches."""
+    """Size of whole batches, in bytes."""
     end_offset: int
-    """The offset behind the last of them."""
+    """The offset after the last of these batches."""
     is_full: bool
-    """Whether the next batch, if there is one, would be too much."""
+    """Whether the next batch, if there is one, would exceed the limit."""
 
 
 class StoreReader:
-    """All calls block. Every offset is given as ``start_offset <= offset < end_offset`` of the partition."""
+    """All calls block. Offsets must satisfy ``start_offset <= offset < end_offset`` of the partition."""
 
     def __init__(self, path: Path) -> None:
         self.database = connect(path)
-        """For queries of other modules, short ones: every fetch waits for them."""
+        """For queries of other modules. They must be short: every fetch waits for them."""
         self.database.execute("PRAGMA query_only = ON")
 
     def close(self) -> None:
         self.database.close()
 
     def batches(self, partition_id: int, offset: int, end_offset: int, size_max: int) -> bytes:
-        """Whole batches in a row: from the one that holds ``offset``, or the next where compaction has left a hole.
-        None begins at ``end_offset`` or later; together no more than ``size_max`` bytes, but at least one (KIP-74)."""
+        """Consecutive whole batches from the batch that contains ``offset``, or the next batch if compaction removed
+        that offset. All batches end before ``end_offset``; their size is at most ``size_max`` bytes, except that at
+        least one batch is returned (KIP-74)."""
         found: list[bytes] = []
         size = 0
         rows = self.database.execute(
@@ -49,9 +50,9 @@ class StoreReader:
         return b"".join(found)
 
     def counted(self, partition_id: int, offset: int, end_offset: int, size_max: int, before: int) -> Counted:
-        """What `batches` would give after ``before`` bytes that were counted already, without reading any of it."""
+        """The size of what `batches` would return after ``before`` bytes that are already counted; reads no batch."""
         size, counted_to, is_full = before, offset, False
-        # The index has all of it: no batch is touched.
+        # The index contains all columns of this query: no batch is read.
         rows = self.database.execute(
             "SELECT size_bytes, last_offset FROM batches WHERE partition = ? AND last_offset >= ? AND last_offset < ?"
             " ORDER BY last_offset",
@@ -70,12 +71,12 @@ class StoreReader:
         return Counted(size=size, end_offset=counted_to, is_full=is_full)
 
     def sizes(self) -> dict[int, int]:
-        """The bytes of each partition that has any; those that nobody can read any more count until they are swept."""
-        # The index has all of it: no batch is touched.
+        """The size of each non-empty partition in bytes, including hidden rows that are not deleted yet."""
+        # The index contains all columns of this query: no batch is read.
         return dict(self.database.execute("SELECT partition, SUM(size_bytes) FROM batches GROUP BY partition"))
 
     def batch_since(self, partition_id: int, timestamp_ms: int, start_offset: int, end_offset: int) -> bytes | None:
-        """The first batch with a record of ``timestamp_ms`` or later."""
+        """The first batch with a record of ``timestamp_ms`` or later; None if there is none."""
         row = self.database.execute(
             "SELECT data FROM batches WHERE partition = ? AND last_offset >= ? AND last_offset < ?"
             " AND max_timestamp_ms >= ? ORDER BY last_offset LIMIT 1",
@@ -84,7 +85,7 @@ class StoreReader:
         return row[0] if row else None
 
     def latest_batch(self, partition_id: int, start_offset: int, end_offset: int) -> bytes | None:
-        """The batch with the greatest timestamp; the first of several."""
+        """The batch with the greatest timestamp, the first of several; None if there is none."""
         row = self.database.execute(
             "SELECT data FROM batches WHERE id = (SELECT id FROM batches WHERE partition = ? AND last_offset >= ?"
             " AND last_offset < ? ORDER BY max_timestamp_ms DESC, last_offset LIMIT 1)",

@@ -1,7 +1,7 @@
-"""The broker's log as SQLite keeps it: topics, partitions, record batches, and a few small things beside them.
+"""The broker's log in SQLite: topics, partitions, record batches, the configs of groups, and counters.
 
-Only the statements that write, all blocking: `writer` runs them on its thread. A batch is one row, with its bytes as
-they go to readers.
+This module has only the statements that write; all block, and `writer` runs them on its thread. A batch is one row,
+with its bytes exactly as they are sent to readers.
 """
 
 import json
@@ -17,36 +17,36 @@ from coterie.nouns.errors import WorldError
 from coterie.wire.batches import BatchHead, with_base_offset
 from coterie.wire.errors import ErrorCode, KafkaRefusal
 
-WHAT_TO_DO = "; `coterie broker check` names the places, and a backup has what was there"
-"""About damage."""
+WHAT_TO_DO = "; `coterie broker check` lists the corruption; restore lost data from a backup"
+"""Advice in messages about corruption."""
 
 
 _GROUP_CONFIGS = "group configs"
-"""The kind of the rows of `kept` that hold the configs of groups."""
+"""The kind of the rows of the table `kept` that contain configs of groups."""
 
 
 class NoRoomError(KafkaRefusal):
-    """There would be more partitions than there may be."""
+    """The partitions would exceed the limit of the broker."""
 
     def __init__(self, partitions_max: int) -> None:
-        super().__init__(ErrorCode.policy_violation, f"This broker has room for {partitions_max} partitions.")
+        super().__init__(ErrorCode.policy_violation, f"This broker may have at most {partitions_max} partitions.")
 
 
 class DiskFullError(WorldError):
-    """There is so little room left that it is kept for retention and compaction, which make more."""
+    """The disk is nearly full: the remaining space is reserved for retention and compaction, which free space."""
 
 
 class DamagedLogError(WorldError):
-    """The file cannot be right where this write looked; elsewhere it may be sound."""
+    """This write read a corrupt page of the file; other parts of the file may be intact."""
 
 
 class TopicGoneError(WorldError):
-    """The topic was deleted, perhaps while the request waited."""
+    """The topic was deleted, possibly while the request was queued."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoredPartition:
-    """A partition: the store's own number for it, where it begins, and the offset after its last record."""
+    """A partition: its SQLite row id, its start offset, and the offset after its last record."""
 
     id: int
     start_offset: int
@@ -64,13 +64,13 @@ class StoredTopic:
 
 
 class Store:
-    """One connection that writes. Offsets of appends are given here, in the order in which they are written."""
+    """The connection that writes. It assigns the offsets of appends, in the order in which they are written."""
 
     def __init__(self, path: Path) -> None:
         self.database = connect(path)
-        """For statements of other modules, inside the transaction in which they are called."""
+        """For statements of other modules, inside the SQLite transaction in which they are called."""
         try:
-            # The order counts: in WAL mode a new file would not take `auto_vacuum` any more.
+            # The order matters: once a new file is in WAL mode, `auto_vacuum` cannot be changed.
             lay_out(self.database, path)
             self.database.execute("PRAGMA journal_mode = WAL")
             self.database.execute("PRAGMA synchronous = FULL")
@@ -84,29 +84,30 @@ class Store:
         self._free_bytes = 0
         self.free_bytes_min = FREE_BYTES_MIN
         self.has_room = True
-        """Whether batches may be appended; as it was at the last `begin`."""
+        """Whether batches may be appended, as of the last `begin`."""
         self._ends_before: dict[int, int | None] = {}
-        """What `rollback` restores: the ends that the open transaction moved, as they were (None: new partitions)."""
+        """What `rollback` restores: the earlier end offsets of partitions that the open SQLite transaction changed
+        (None: partitions that it created)."""
 
     def close(self) -> None:
         self.database.close()
 
     @property
     def changes(self) -> int:
-        """How many rows have been changed so far; for finding out whether any was."""
+        """How many rows have been changed so far; used to find out whether a write changed any."""
         return self.database.total_changes
 
-    # -- transactions -----------------------------------------------------------------------------------------------
+    # -- SQLite transactions ----------------------------------------------------------------------------------------
 
     def begin(self) -> None:
-        """:raises OSError, sqlite3.Error: when the disk cannot be asked or written to, or the folder is gone."""
+        """:raises OSError, sqlite3.Error: the disk cannot be accessed or written, or the directory does not exist."""
         self.database.execute("BEGIN IMMEDIATE")
         try:
             disk = os.statvfs(self._folder)
         except FileNotFoundError:
             raise FileNotFoundError(
-                f"the folder {self._folder.absolute()} is gone; put it back, or stop the broker and name with --data"
-                " where it is now"
+                f"the data directory {self._folder.absolute()} does not exist any more; move it back, or restart the"
+                " broker with --data set to its new path"
             ) from None
         self._free_bytes = disk.f_bavail * disk.f_frsize
         self.has_room = self._free_bytes >= self.free_bytes_min or (
@@ -114,12 +115,12 @@ class Store:
         )
 
     def commit(self) -> None:
-        """What was written since `begin` is durable when this returns."""
+        """The writes since `begin` are durable when this returns."""
         self.database.execute("COMMIT")
         self._ends_before.clear()
 
     def rollback(self) -> None:
-        """Forget what was written since `begin`, and the offsets that were given to it."""
+        """Discard the writes since `begin` and the offsets that they were assigned."""
         for partition_id, end_offset in self._ends_before.items():
             if end_offset is None:
                 self._ends.pop(partition_id, None)
@@ -130,23 +131,23 @@ class Store:
             self.database.execute("ROLLBACK")
 
     def _unused_bytes(self) -> int:
-        """Pages of the file that hold nothing any more."""
+        """The size of the file's unused pages, in bytes."""
         (pages,) = self.database.execute("PRAGMA freelist_count").fetchone()
         (size,) = self.database.execute("PRAGMA page_size").fetchone()
         return int(pages * size)
 
-    # -- inside a transaction: batches ------------------------------------------------------------------------------
+    # -- inside an SQLite transaction: batches ----------------------------------------------------------------------
 
     def append(self, partition_id: int, data: bytes, head: BatchHead) -> int:
-        """Write one batch at the partition's end; returns its base offset. A marker has always room: it is small, and
-        what it ends holds up compaction.
+        """Write one batch at the partition's end; returns its base offset. A marker is written even if the disk is
+        nearly full: it is small, and the transaction that it ends blocks compaction.
 
         :raises TopicGoneError, DiskFullError: before anything is written.
         """
         if not self.has_room and not head.is_control:
             raise DiskFullError(
-                f"the disk is full: {self._free_bytes // 1_000_000} MB are free, and the broker's log keeps"
-                f" {self.free_bytes_min // 1_000_000} MB of it to be able to remove what has expired"
+                f"the disk is full: {self._free_bytes // 1_000_000} MB are free, and the broker's log reserves"
+                f" {self.free_bytes_min // 1_000_000} MB to be able to delete expired records"
             )
         base_offset = self.end_offset(partition_id)
         end_offset = base_offset + head.last_offset_delta + 1
@@ -167,16 +168,16 @@ class Store:
         return base_offset
 
     def end_offset(self, partition_id: int) -> int:
-        """The offset that the next record gets, with what this transaction has appended.
+        """The offset of the next record, after the appends of the open SQLite transaction.
 
-        :raises TopicGoneError: when there is no such partition any more.
+        :raises TopicGoneError: the partition was deleted.
         """
         if partition_id not in self._ends:
             raise TopicGoneError("This topic has been deleted.")
         return self._ends[partition_id]
 
     def raise_start(self, partition_id: int, offset: int) -> int:
-        """Hide what stands before ``offset``, at most everything; returns the partition's start offset.
+        """Hide the records before ``offset``, at most all records; returns the partition's start offset.
 
         :raises TopicGoneError: before anything is written.
         """
@@ -189,12 +190,12 @@ class Store:
         ).fetchone()
         return int(start_offset)
 
-    # -- inside a transaction: topics -------------------------------------------------------------------------------
+    # -- inside an SQLite transaction: topics -----------------------------------------------------------------------
 
     def check_room(self, more: int, partitions_max: int) -> None:
-        """Whether ``more`` partitions may come to all that there are, with those of this transaction.
+        """Check that ``more`` partitions fit below the limit, counting those of the open SQLite transaction.
 
-        :raises NoRoomError: when they may not.
+        :raises NoRoomError: they do not.
         """
         if len(self._ends) + more > partitions_max:
             raise NoRoomError(partitions_max)
@@ -217,7 +218,7 @@ class Store:
         )
 
     def create_partitions(self, topic_id: UUID, count: int) -> tuple[StoredPartition, ...]:
-        """The partitions that the topic lacks to ``count``, created.
+        """Create the partitions that the topic lacks to ``count``, and return them.
 
         :raises TopicGoneError: before anything is written.
         """
@@ -231,7 +232,7 @@ class Store:
         self.database.execute("UPDATE topics SET configs = ? WHERE id = ?", (_encoded(configs), self._topic(topic_id)))
 
     def delete_topic(self, topic_id: UUID) -> None:
-        """The name and the id are free at once; what the partitions hold is left to `remove_orphans`.
+        """Delete a topic: its name and id are free at once; the loop of `upkeep` deletes the rows of its partitions.
 
         :raises TopicGoneError: before anything is written.
         """
@@ -254,17 +255,17 @@ class Store:
         self._ends[row.lastrowid] = 0
         return StoredPartition(id=row.lastrowid, start_offset=0, end_offset=0)
 
-    # -- inside a transaction: small things -------------------------------------------------------------------------
+    # -- inside an SQLite transaction: counters and group configs ---------------------------------------------------
 
     def next_number(self, name: str) -> int:
-        """0, 1, 2, ...: each once, over all restarts."""
+        """0, 1, 2, ...: each number once, also across restarts."""
         row = self.database.execute("SELECT value FROM numbers WHERE name = ?", (name,)).fetchone()
         number = int(row[0]) if row else 0
         self.database.execute("INSERT OR REPLACE INTO numbers (name, value) VALUES (?, ?)", (name, number + 1))
         return number
 
     def set_group_configs(self, group_id: str, configs: Mapping[str, str]) -> None:
-        """``configs`` replace what was set of the group."""
+        """Replace the configs set on the group."""
         if configs:
             row = (_GROUP_CONFIGS, group_id, _encoded(configs))
             self.database.execute("INSERT OR REPLACE INTO kept VALUES (?, ?, ?)", row)
@@ -297,12 +298,12 @@ class Store:
         ]
 
     def group_configs(self) -> dict[str, Mapping[str, str]]:
-        """By group id, what was set of each group."""
+        """The configs set on groups, by group id."""
         rows = self.database.execute("SELECT name, entries FROM kept WHERE kind = ?", (_GROUP_CONFIGS,))
         return {group_id: json.loads(configs) for group_id, configs in rows}
 
     def _read_ends(self) -> dict[int, int]:
-        # Where no batch is left the log ends where it begins.
+        # A partition without batches ends at its start offset.
         return dict(
             self.database.execute(
                 "SELECT p.id, MAX(p.start_offset, COALESCE((SELECT last_offset + 1 FROM batches WHERE partition = p.id"
@@ -312,22 +313,22 @@ class Store:
 
 
 FREE_BYTES_MIN = 32 * 1024 * 1024
-"""On a disk that is full to the last byte nothing can be deleted either: SQLite writes pages before it frees others."""
+"""If the disk is completely full, deletion is impossible too: SQLite writes pages before it frees others."""
 _FREE_BYTES_OF_WAL = 8 * 1024 * 1024
-"""Of that, what must be free outside the file, where the write-ahead log is."""
+"""The part of `FREE_BYTES_MIN` that must be free outside the file, for the write-ahead log."""
 _WAL_SIZE_KEPT = 16 * 1024 * 1024
-"""A write-ahead log that grew beyond this, under a long read, is cut when it has been written back."""
+"""A write-ahead log that grew beyond this, during a long read, is truncated after a checkpoint."""
 
 
 def connect(path: Path) -> sqlite3.Connection:
-    """Each connection is used by one thread at a time, though not by the one that opened it."""
+    """Open a connection. One thread at a time may use it, not necessarily the thread that opened it."""
     return sqlite3.connect(os.fspath(path), isolation_level=None, check_same_thread=False)
 
 
 def connect_read_only(path: Path) -> sqlite3.Connection:
-    """Changes nothing of a file, be it in use, closed or left behind by a kill.
+    """Open a connection that does not change the file, whether a broker uses it, was stopped, or was killed.
 
-    :raises sqlite3.Error: when there is no such file.
+    :raises sqlite3.Error: there is no such file.
     """
     return sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True, isolation_level=None)
 

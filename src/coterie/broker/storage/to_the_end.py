@@ -1,13 +1,13 @@
-"""What is waited for to its end, whoever wants to leave before."""
+"""Runs a blocking function to completion even if the caller is cancelled."""
 
 import asyncio
 from collections.abc import Callable
 
 
 async def run_to_the_end(function: Callable[[], None]) -> None:
-    """Run ``function`` on a thread. Whoever is cancelled meanwhile, however often, goes when it has returned.
+    """Run ``function`` on a thread. A caller that is cancelled once or several times returns after the function has.
 
-    `asyncio.shield` alone lets its caller go at once, with the thread at work on what the caller then closes.
+    With `asyncio.shield` alone the caller would return at once and then close what the thread still uses.
     """
     running = asyncio.ensure_future(asyncio.to_thread(function))
     cancelled: asyncio.CancelledError | None = None

@@ -1,10 +1,10 @@
-"""The statements behind transactions: who a transactional id's producer is, what each partition knows of a producer,
-and where aborted transactions lie. All block, and write inside the store's open transaction; nothing is kept in memory,
-so a rollback needs no second thought.
+"""SQL statements for transactions: the producer of each transactional id, each partition's state of its producers, and
+the aborted transactions. All block, and write inside the store's open SQLite transaction; nothing is cached in memory,
+so a rollback needs no further work.
 
-SQLite and no topic `__transaction_state`: one row takes the place of the row before, in the transaction that writes the
-markers, and there is nothing to compact or to replay. Kafka's tools ask the broker (`list_transactions`,
-`describe_transactions`, `describe_producers`) and do not read that topic.
+Transactions are in SQLite tables and not in a topic `__transaction_state`: a row replaces the previous row in the
+SQLite transaction that writes the markers, and nothing needs compaction or replay. Kafka's tools query the broker
+(`list_transactions`, `describe_transactions`, `describe_producers`) and do not read that topic.
 """
 
 import json
@@ -21,11 +21,11 @@ _COLUMNS = (
 )
 
 PRODUCER_IDS = "next producer id"
-"""The number from which producer ids are given."""
+"""The name of the counter from which producer ids are assigned."""
 
 
 class Aborted(NamedTuple):
-    """An aborted transaction in one partition: from its first record to its marker."""
+    """An aborted transaction in one partition: the offsets of its first record and of its marker."""
 
     producer_id: int
     first_offset: int
@@ -33,7 +33,7 @@ class Aborted(NamedTuple):
 
 
 class ProducerRow(NamedTuple):
-    """One producer of a partition, as DescribeProducers tells it."""
+    """One producer of a partition, with the fields of a DescribeProducers response."""
 
     producer_id: int
     producer: Producer
@@ -53,7 +53,7 @@ def read_transaction(database: sqlite3.Connection, transactional_id: str) -> Tra
 def read_transactions(
     database: sqlite3.Connection, *, after: str = "", rows_max: int = -1
 ) -> Iterator[tuple[str, TransactionWritten]]:
-    """By transactional id, in order; those behind ``after``, and no more than ``rows_max`` unless that is negative."""
+    """The transactions sorted by transactional id: those after ``after``, at most ``rows_max`` unless negative."""
     rows = database.execute(
         f"SELECT transactional_id, {_COLUMNS} FROM transactions WHERE transactional_id > ?"
         " ORDER BY transactional_id LIMIT ?",
@@ -80,20 +80,20 @@ def write_transaction(database: sqlite3.Connection, transactional_id: str, writt
 
 
 def forget_transactions(database: sqlite3.Connection, before_ms: int) -> None:
-    """Drop transactional ids that have been at rest since before ``before_ms``."""
+    """Delete transactional ids without an ongoing transaction whose last write was before ``before_ms``."""
     database.execute(
         "DELETE FROM transactions WHERE state <> ? AND written_at_ms < ?", (TransactionState.ONGOING, before_ms)
     )
 
 
 def next_producer_id(database: sqlite3.Connection) -> int:
-    """The id that the next `Store.next_number` of `PRODUCER_IDS` gives."""
+    """The id that the next `Store.next_number` of `PRODUCER_IDS` returns."""
     row = database.execute("SELECT value FROM numbers WHERE name = ?", (PRODUCER_IDS,)).fetchone()
     return int(row[0]) if row else 0
 
 
 def partition_id_of(database: sqlite3.Connection, of: TopicPartition) -> int | None:
-    """The store's own number; None when there is no such partition any more."""
+    """The partition's row id; None if the partition was deleted."""
     row = database.execute(
         "SELECT p.id FROM partitions p JOIN topics t ON t.id = p.topic WHERE t.name = ? AND p.number = ?", of
     ).fetchone()
@@ -114,7 +114,7 @@ def read_producer(database: sqlite3.Connection, partition_id: int, producer_id: 
 def read_producers(
     database: sqlite3.Connection, partition_id: int, *, after: int = -1, rows_max: int = -1
 ) -> list[ProducerRow]:
-    """By producer id, likewise."""
+    """The producers sorted by producer id: those after ``after``, at most ``rows_max`` unless negative."""
     return [
         ProducerRow(producer_id, _producer(epoch, batches, open_offset), written_at_ms)
         for producer_id, epoch, batches, open_offset, written_at_ms in database.execute(
@@ -136,12 +136,12 @@ def write_producer(
 
 
 def forget_producers(database: sqlite3.Connection, before_ms: int) -> None:
-    """Drop what is known of producers that have written nothing since ``before_ms`` and have nothing open."""
+    """Delete the state of producers without an open transaction whose last write was before ``before_ms``."""
     database.execute("DELETE FROM producers WHERE open_offset IS NULL AND written_at_ms < ?", (before_ms,))
 
 
 def open_offsets(database: sqlite3.Connection) -> dict[int, int]:
-    """Where the first open transaction begins, by partition; partitions without one are left out."""
+    """First offset of the earliest open transaction, by partition; only partitions with one."""
     return dict(
         database.execute(
             "SELECT partition, MIN(open_offset) FROM producers WHERE open_offset IS NOT NULL GROUP BY partition"
@@ -150,7 +150,7 @@ def open_offsets(database: sqlite3.Connection) -> dict[int, int]:
 
 
 def open_offset(database: sqlite3.Connection, partition_id: int) -> int | None:
-    """Where the partition's first open transaction begins."""
+    """First offset of the partition's earliest open transaction; None if no transaction is open."""
     (offset,) = database.execute(
         "SELECT MIN(open_offset) FROM producers WHERE partition = ? AND open_offset IS NOT NULL", (partition_id,)
     ).fetchone()
@@ -168,7 +168,7 @@ def write_aborted(database: sqlite3.Connection, partition_id: int, aborted: Abor
 
 
 def read_aborted(database: sqlite3.Connection, partition_id: int, offset: int, end_offset: int) -> list[Aborted]:
-    """Those with anything at ``offset`` or after it, and before ``end_offset``; in the order of their first records."""
+    """Aborted transactions that end at or after ``offset`` and begin before ``end_offset``, by first offset."""
     return [
         Aborted(*row)
         for row in database.execute(
@@ -180,13 +180,13 @@ def read_aborted(database: sqlite3.Connection, partition_id: int, offset: int, e
 
 
 def forget_aborted(database: sqlite3.Connection) -> None:
-    """Drop those that lie before the start of their partition."""
+    """Delete the aborted transactions that end before their partition's start offset."""
     database.execute(
         "DELETE FROM aborted WHERE last_offset < (SELECT start_offset FROM partitions WHERE id = aborted.partition)"
     )
 
 
-# -- small hands ------------------------------------------------------------------------------------------------------
+# -- helpers ----------------------------------------------------------------------------------------------------------
 
 
 def _transaction(row: tuple[int, int, int, int, int, str, str, int, int]) -> TransactionWritten:

@@ -1,7 +1,7 @@
-"""The one thread that writes the log: it takes whatever gathered while its last fsync ran, writes that in one
-transaction and commits once (group commit). A failure of the world fails all of that transaction and nothing before or
-after it; the thread goes on, so that writing works again as soon as the disk does. Damage that one write meets in the
-file fails that one alone: the others are written without it.
+"""The only thread that writes the log: it collects the writes that were queued during its last fsync, runs them in one
+SQLite transaction and commits once (group commit). A disk error fails all writes of that SQLite transaction, but none
+before or after it; the thread continues, so that writing works again as soon as the disk does. If one write reads a
+corrupt page, only that write fails: the others are run again without it.
 """
 
 import asyncio
@@ -25,32 +25,32 @@ _Outcome = tuple[_Write, Any, Exception | None]
 
 class _Damage(NamedTuple):
     place: int
-    """Of the write that has met it."""
+    """The index of the write that read the corrupt page."""
     error: DamagedLogError
 
 
 class LogWriter:
-    """Runs writes in the order in which they are put, and tells their results on the event loop."""
+    """Runs writes in the order of `put` and delivers their results on the event loop."""
 
     def __init__(self, store: Store, loop: asyncio.AbstractEventLoop) -> None:
         self._store = store
         self._loop = loop
         self._is_failing = False
         self._has_met_damage = False
-        # Unbounded, and yet limited: each entry is a request in flight, and every connection has few of those.
+        # Unbounded, yet limited in practice: each entry is a request in flight, and every connection limits those.
         self._writes: SimpleQueue[_Write | None] = SimpleQueue()
         self._thread = threading.Thread(target=self._run, name="broker-log-write", daemon=True)
         self._thread.start()
 
     def put(self, write: Callable[[Store], T], when_durable: Callable[[T], None]) -> "asyncio.Future[T]":
-        """The future has the result of ``write`` once it is durable, or its refusal, or a `WorldError`. On the loop
-        ``when_durable`` is called before that, also when nobody waits for the future any more."""
+        """Queue a write. The future gets the result of ``write`` once it is durable, or its `CoterieError`, or a
+        `WorldError`. Before that ``when_durable`` is called on the event loop, even if the future was cancelled."""
         future: asyncio.Future[T] = self._loop.create_future()
         self._writes.put((write, when_durable, future))
         return future
 
     def close(self) -> None:
-        """End the thread; what was put before is written. Blocks for as long as that takes."""
+        """End the thread after all queued writes are done. Blocks until then."""
         self._writes.put(None)
         self._thread.join()
 
@@ -66,7 +66,7 @@ class LogWriter:
                 return
 
     def _gather(self) -> tuple[list[_Write], bool]:
-        """Wait for one write and take whatever stands behind it."""
+        """Wait for one write, then take all queued writes."""
         writes: list[_Write] = []
         write = self._writes.get()
         while write is not None:
@@ -84,7 +84,7 @@ class LogWriter:
             told = self._try(writes[begin:end])
             if isinstance(told, _Damage):
                 if told.place:
-                    end = begin + told.place  # What stands before it goes first.
+                    end = begin + told.place  # Commit the writes before the failed write first.
                     continue
                 told = [(writes[begin], None, told.error)]
             outcomes += told
@@ -92,7 +92,7 @@ class LogWriter:
         return outcomes
 
     def _try(self, writes: list[_Write]) -> "list[_Outcome] | _Damage":
-        """What has become of ``writes``; or which one has met damage, and then nothing is written."""
+        """The results of ``writes``; or the write that read a corrupt page, and then nothing was written."""
         outcomes: list[_Outcome] = []
         is_writing = False
         try:
@@ -104,7 +104,7 @@ class LogWriter:
                     outcomes.append((write, write[0](self._store), None))
                 except CoterieError as refused:
                     assert self._store.changes == changes, "refuse before the first write"
-                    # So the others of this transaction are not concerned.
+                    # It changed nothing, so the other writes of this SQLite transaction continue.
                     outcomes.append((write, None, refused))
             is_writing = False
             self._store.commit()
@@ -116,7 +116,7 @@ class LogWriter:
                 return _Damage(len(outcomes), DamagedLogError(failure))
             self._note_failure(error)
             return [(write, None, WorldError(failure)) for write in writes]
-        except Exception as error:  # noqa: BLE001 our own bug: whoever waits must hear of it, and the thread go on
+        except Exception as error:  # noqa: BLE001 bug in Coterie: callers get it, the thread continues
             self._roll_back()
             return [(write, None, error) for write in writes]
         full = next((error for _, _, error in outcomes if isinstance(error, DiskFullError)), None)
@@ -130,42 +130,48 @@ class LogWriter:
         try:
             self._store.rollback()
         except sqlite3.Error as error:
-            # The next transaction will not begin either, and says so: this thread has to live for that.
-            logger.error("the broker's log cannot be rolled back: %s", error)
+            # The next SQLite transaction will fail to begin and report that; this thread must continue to run it.
+            logger.error("The broker's log cannot be rolled back: %s", error)
             return False
         return True
 
     def _note_failure(self, error: Exception) -> None:
-        """One line for a whole time of failing: a full disk is met by every producer, again and again."""
+        """Log the start of a series of failures once: on a full disk, every producer's writes fail."""
         if not self._is_failing:
-            logger.error("the broker's log cannot be written, so producers are refused until it can: %s", error)
+            logger.error(
+                "The broker's log cannot be written; produce requests fail until it can be written again: %s", error
+            )
         self._is_failing = True
 
     def _note_damage(self, error: Exception) -> None:
         if not self._has_met_damage:
-            logger.error("the broker's log is damaged, whatever meets that is refused: %s%s", error, WHAT_TO_DO)
+            logger.error(
+                "The broker's log file is corrupt; requests that read the corrupt pages fail: %s%s", error, WHAT_TO_DO
+            )
         self._has_met_damage = True
 
     def _note_success(self) -> None:
         if self._is_failing:
-            logger.info("the broker's log can be written again")
+            logger.info("The broker's log can be written again")
         self._is_failing = False
 
 
 def _is_damage(error: OSError | sqlite3.Error) -> bool:
-    # What the module `sqlite3` raises by itself has no code; the lowest byte tells the kind, the others the place.
+    # Errors of the module `sqlite3` itself have no code; the low byte is the primary result code.
     return getattr(error, "sqlite_errorcode", 0) & 0xFF == sqlite3.SQLITE_CORRUPT
 
 
 def _tell(outcomes: list[_Outcome]) -> None:
     for (_, when_durable, future), result, error in outcomes:
         if error is None:
-            # Also when nobody waits any more: it is durable, so readers must see it.
+            # Also for a cancelled future: the write is durable, so readers must see it.
             try:
                 when_durable(result)
             except Exception:
-                # It is durable all the same, and so is what stands behind it: each of them is told.
-                logger.exception("our own bug: what has become durable is not known everywhere")
+                # This write and the following ones are durable: complete the future of each of them.
+                logger.exception(
+                    "Bug in Coterie: a callback failed after a durable write; the broker's memory may be stale"
+                )
         if future.cancelled():
             continue
         if error is None:

@@ -1,1 +1,1 @@
-"""Topics: their names, configs and policies; the broker's configs, and how configs are changed."""
+"""Topics: their names, configs, retention and compaction settings; the broker's configs, and config changes."""

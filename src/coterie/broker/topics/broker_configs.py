@@ -1,7 +1,7 @@
-"""This broker's own settings under Kafka's names, for those who look at a broker with Kafka's tools.
+"""This broker's settings under the names of Kafka's broker configs, so that Kafka's tools can read them.
 
-They are given at the start and only read here. What Kafka has and this broker has not is left out, so that nobody takes
-a default of Kafka's for something that is so here.
+They are set when the broker starts and are read-only here. Kafka configs without a counterpart in this broker are
+missing, so that a client does not take a default of Kafka for a setting of this broker.
 """
 
 from collections.abc import Iterator
@@ -24,40 +24,40 @@ _TOPICS_DEFAULTS = tuple(
 )
 
 BROKER = Definition((
-    _key("advertised.listeners", Type.LIST, None, "Where clients are told to connect to."),
-    _key("auto.create.topics.enable", Type.BOOLEAN, "true", "Whether asking for a topic makes it."),
+    _key("advertised.listeners", Type.LIST, None, "The address that clients are to connect to."),
+    _key("auto.create.topics.enable", Type.BOOLEAN, "true", "Whether a request for a missing topic creates it."),
     _key("broker.id", Type.INT, "-1", "This broker's number."),
-    _key("connection.failed.authentication.delay.ms", Type.INT, "100", "How long a failed login waits for its answer."),
-    _key("connections.max.idle.ms", Type.LONG, "600000", "After how long a silent connection is closed."),
-    _key("default.replication.factor", Type.INT, "1", "On how many brokers a new topic is: there is one."),
+    _key("connection.failed.authentication.delay.ms", Type.INT, "100", "Delay of the response to a failed login."),
+    _key("connections.max.idle.ms", Type.LONG, "600000", "After how long an idle connection is closed."),
+    _key("default.replication.factor", Type.INT, "1", "Number of replicas of a new topic: always 1."),
     _key("delete.topic.enable", Type.BOOLEAN, "true", "Whether topics can be deleted."),
-    _key("fetch.max.bytes", Type.INT, "57671680", "How much one fetch gets at most."),
+    _key("fetch.max.bytes", Type.INT, "57671680", "Maximum size of one fetch response."),
     _key("group.initial.rebalance.delay.ms", Type.INT, "3000", "How long a new group waits for more members."),
-    _key("group.max.session.timeout.ms", Type.INT, "1800000", "The longest session that a member may ask for."),
+    _key("group.max.session.timeout.ms", Type.INT, "1800000", "The longest session timeout of a member."),
     _key("group.max.size", Type.INT, "2147483647", "How many members a group may have."),
-    _key("group.min.session.timeout.ms", Type.INT, "6000", "The shortest session that a member may ask for."),
+    _key("group.min.session.timeout.ms", Type.INT, "6000", "The shortest session timeout of a member."),
     _key("listeners", Type.LIST, "PLAINTEXT://:9092", "Where the broker listens."),
-    _key("log.cleaner.backoff.ms", Type.LONG, "15000", "How long the cleaner sleeps when nothing is to be compacted."),
+    _key("log.cleaner.backoff.ms", Type.LONG, "15000", "How long the cleaner sleeps if nothing needs compaction."),
     _key("log.cleaner.dedupe.buffer.size", Type.LONG, "134217728", "How much memory the cleaner takes for keys."),
     _key("log.dirs", Type.LIST, None, "Where the broker keeps its log."),
-    _key("log.retention.check.interval.ms", Type.LONG, "300000", "How often the broker looks for what is too old."),
-    _key("log.retention.hours", Type.INT, "168", "How old records become in a topic that does not say."),
+    _key("log.retention.check.interval.ms", Type.LONG, "300000", "How often the broker checks for expired records."),
+    _key("log.retention.hours", Type.INT, "168", "How long records are kept by default."),
     _key("max.connections", Type.INT, "2147483647", "How many connections there may be at once."),
-    _key("max.connections.per.ip", Type.INT, "2147483647", "How many of them may come from one address."),
+    _key("max.connections.per.ip", Type.INT, "2147483647", "How many connections one address may have at once."),
     _key("node.id", Type.INT, None, "This broker's number."),
-    _key("num.partitions", Type.INT, "1", "How many partitions a new topic has that does not say."),
-    _key("offset.metadata.max.bytes", Type.INT, "4096", "How much a consumer may write beside an offset."),
-    _key("offsets.retention.minutes", Type.INT, "10080", "How long offsets outlive their group's last member."),
-    _key("producer.id.expiration.ms", Type.INT, "86400000", "How long a producer that is silent is remembered."),
+    _key("num.partitions", Type.INT, "1", "How many partitions a new topic has by default."),
+    _key("offset.metadata.max.bytes", Type.INT, "4096", "Maximum size of the metadata of an offset commit."),
+    _key("offsets.retention.minutes", Type.INT, "10080", "How long offsets of a group without members are kept."),
+    _key("producer.id.expiration.ms", Type.INT, "86400000", "How long the state of an idle producer is kept."),
     _key("socket.request.max.bytes", Type.INT, "104857600", "How large one request may be."),
-    _key("transaction.max.timeout.ms", Type.INT, "900000", "The longest transaction that a producer may ask for."),
-    _key("transactional.id.expiration.ms", Type.INT, "604800000", "How long a transactional id is remembered."),
+    _key("transaction.max.timeout.ms", Type.INT, "900000", "The longest transaction timeout of a producer."),
+    _key("transactional.id.expiration.ms", Type.INT, "604800000", "How long an unused transactional id is kept."),
     *_TOPICS_DEFAULTS,
 ))  # fmt: skip
 
 
 def broker_values(settings: BrokerSettings, node_id: int, address: str) -> Iterator[tuple[Key, str]]:
-    """Every key with its value; ``address`` is the broker's own ``host:port`` as clients are told it."""
+    """Every key with its value; ``address`` is the ``host:port`` that clients connect to."""
     limits, transactions, upkeep = settings.limits, settings.transactions, settings.upkeep
     protocol = settings.security.protocol
     set_here: dict[str, object] = {

@@ -1,4 +1,4 @@
-"""How new configs come out of what a resource has and what a client wants changed (KIP-339). Nothing is checked yet."""
+"""Applies a client's config changes to the configs of a resource (KIP-339). The result is not validated here."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -9,7 +9,7 @@ from coterie.wire.errors import ErrorCode, KafkaRefusal
 
 
 class ConfigOperation(IntEnum):
-    """Kafka's numbers."""
+    """Operations on a config key, with Kafka's numbers."""
 
     SET = 0
     DELETE = 1
@@ -19,7 +19,7 @@ class ConfigOperation(IntEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConfigChange:
-    """One key's; ``operation`` as it came, which may be no :class:`ConfigOperation`."""
+    """The change of one key; ``operation`` as received, which may not be a valid :class:`ConfigOperation`."""
 
     name: str
     operation: int
@@ -27,9 +27,9 @@ class ConfigChange:
 
 
 def altered(definition: Definition, own: Mapping[str, str], changes: Sequence[ConfigChange]) -> dict[str, str]:
-    """``own`` with the changes made; what is not of ``definition`` is not refused here.
+    """Return ``own`` with the changes applied; keys that ``definition`` does not have are not refused here.
 
-    :raises KafkaRefusal: when the changes make no sense by themselves.
+    :raises KafkaRefusal: a change is invalid whatever the other configs are.
     """
     check_names(change.name for change in changes)
     types = {key.name: key.type for key in definition.keys}
@@ -49,19 +49,19 @@ def altered(definition: Definition, own: Mapping[str, str], changes: Sequence[Co
             before = as_list(definition.value(configs, change.name) or "")
             configs[change.name] = ",".join(_joined(before, as_list(value), ConfigOperation(change.operation)))
         else:
-            raise KafkaRefusal(ErrorCode.invalid_request, f"No operation has the number {change.operation}.")
+            raise KafkaRefusal(ErrorCode.invalid_request, f"Unknown config operation: {change.operation}")
     return configs
 
 
 def check_names(names: Iterable[str]) -> None:
-    """:raises KafkaRefusal: when one stands there twice."""
+    """:raises KafkaRefusal: a name occurs twice."""
     names = list(names)
     if len(names) != len({*names}):
         raise KafkaRefusal(ErrorCode.invalid_request, "Error due to duplicate config keys")
 
 
 def given(name: str, value: str | None) -> str:
-    """:raises KafkaRefusal: when there is no value."""
+    """:raises KafkaRefusal: the value is None."""
     if value is None:
         raise KafkaRefusal(ErrorCode.invalid_request, f"Null value not supported for : {name}")
     return value

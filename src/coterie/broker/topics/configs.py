@@ -1,7 +1,7 @@
-"""What a topic can be configured with: Kafka 4.3's keys, types, defaults and bounds, and how the broker reads them.
+"""The configs of a topic: Kafka 4.3's keys, types, defaults and bounds, and functions that read their values.
 
-A topic keeps only what was set. `text_of`, `number_of` and `items_of` fill in the default at every read, so that a
-change holds from the next request on.
+A topic stores only the configs that were set. `text_of`, `number_of` and `items_of` apply the default at every read, so
+that a change takes effect at the next request.
 """
 
 import re
@@ -41,60 +41,61 @@ def _key(
 
 
 _TABLE = (
-    _key("cleanup.policy", Type.LIST, "delete", "What becomes of old records: `delete` drops them by age and size,"
-         " `compact` keeps the last one of each key. Both, between commas, do both; none keeps everything.", _policies,
+    _key("cleanup.policy", Type.LIST, "delete", "What happens to old records: `delete` deletes them by age and size,"
+         " `compact` keeps the last record of each key. Both, comma-separated, do both; an empty list keeps all.",
+         _policies,
          broker="log.cleanup.policy"),
-    _key("compression.gzip.level", Type.INT, "-1", "How hard gzip tries where a broker compresses; this broker does"
+    _key("compression.gzip.level", Type.INT, "-1", "gzip's level where a broker compresses batches; this broker does"
          " not.", _codec_level, broker="compression.gzip.level"),
-    _key("compression.lz4.level", Type.INT, "9", "How hard lz4 tries where a broker compresses; this broker does"
+    _key("compression.lz4.level", Type.INT, "9", "lz4's level where a broker compresses batches; this broker does"
          " not.", between(1, 17), broker="compression.lz4.level"),
     _key("compression.type", Type.STRING, "producer", "How a broker compresses batches; this broker keeps them as the"
-         " producer compressed them, whatever is said here.",
+         " producer compressed them, whatever the value is.",
          one_of(("uncompressed", "zstd", "lz4", "snappy", "gzip", "producer")), broker="compression.type"),
-    _key("compression.zstd.level", Type.INT, "3", "How hard zstd tries where a broker compresses; this broker does"
+    _key("compression.zstd.level", Type.INT, "3", "zstd's level where a broker compresses batches; this broker does"
          " not.",
          between(-131072, 22), broker="compression.zstd.level"),
     _key("delete.retention.ms", Type.LONG, "86400000", "How long a compacted topic keeps a tombstone, so that slow"
-         " readers see it.", at_least(0), broker="log.cleaner.delete.retention.ms"),
+         " readers receive it.", at_least(0), broker="log.cleaner.delete.retention.ms"),
     _key("file.delete.delay.ms", Type.LONG, "60000", "How long a file that is deleted stays on the disk; this broker"
          " has no files of that kind.", at_least(0), broker="log.segment.delete.delay.ms"),
     _key("flush.messages", Type.LONG, _FOR_EVER, "After how many records the log is forced to the disk; this broker"
-         " does so before every answer.", at_least(1), broker="log.flush.interval.messages"),
+         " does so before every response.", at_least(1), broker="log.flush.interval.messages"),
     _key("flush.ms", Type.LONG, _FOR_EVER, "After how long the log is forced to the disk; this broker does so before"
-         " every answer.", at_least(0)),
-    _key("follower.replication.throttled.replicas", Type.LIST, "", "Replicas whose followers are slowed down; there are"
+         " every response.", at_least(0)),
+    _key("follower.replication.throttled.replicas", Type.LIST, "", "Replicas whose followers are throttled; there are"
          " none on one broker.", _replicas),
     _key("index.interval.bytes", Type.INT, "4096", "How dense the index of offsets is; this broker has every batch in"
          " its index.", at_least(0), broker="log.index.interval.bytes"),
-    _key("leader.replication.throttled.replicas", Type.LIST, "", "Replicas whose leaders are slowed down; there are"
+    _key("leader.replication.throttled.replicas", Type.LIST, "", "Replicas whose leaders are throttled; there are"
          " none on one broker.", _replicas),
-    _key("local.retention.bytes", Type.LONG, "-2", "How much stays here of a topic with tiers; there are none.",
+    _key("local.retention.bytes", Type.LONG, "-2", "Local size limit with tiered storage, which is not supported.",
          at_least(-2), broker="log.local.retention.bytes"),
-    _key("local.retention.ms", Type.LONG, "-2", "How long records stay here of a topic with tiers; there are none.",
+    _key("local.retention.ms", Type.LONG, "-2", "Local age limit with tiered storage, which is not supported.",
          at_least(-2), broker="log.local.retention.ms"),
-    _key("max.compaction.lag.ms", Type.LONG, _FOR_EVER, "After how long at most a record is open to compaction.",
+    _key("max.compaction.lag.ms", Type.LONG, _FOR_EVER, "The longest time after which a record is compacted.",
          at_least(1), broker="log.cleaner.max.compaction.lag.ms"),
-    _key("max.message.bytes", Type.INT, "1048588", "How large a batch may be, as it is sent.", at_least(0),
+    _key("max.message.bytes", Type.INT, "1048588", "Maximum size of a batch, after compression.", at_least(0),
          broker="message.max.bytes"),
-    _key("message.timestamp.after.max.ms", Type.LONG, "3600000", "How far ahead of the broker's clock a record's own"
-         " time may be.", at_least(0), broker="log.message.timestamp.after.max.ms"),
-    _key("message.timestamp.before.max.ms", Type.LONG, _FOR_EVER, "How far behind the broker's clock a record's own"
-         " time may be.", at_least(0), broker="log.message.timestamp.before.max.ms"),
-    _key("message.timestamp.type", Type.STRING, "CreateTime", "Whose time a record has: its producer's, or that of its"
-         " arrival.", one_of(("CreateTime", "LogAppendTime")), broker="log.message.timestamp.type"),
-    _key("min.cleanable.dirty.ratio", Type.DOUBLE, "0.5", "Which share of the log has to be uncompacted before it is"
-         " worth compacting.", between(0, 1), broker="log.cleaner.min.cleanable.ratio"),
-    _key("min.compaction.lag.ms", Type.LONG, "0", "For how long a record is safe from compaction.", at_least(0),
+    _key("message.timestamp.after.max.ms", Type.LONG, "3600000", "How far a record's timestamp may be ahead of the"
+         " broker's clock.", at_least(0), broker="log.message.timestamp.after.max.ms"),
+    _key("message.timestamp.before.max.ms", Type.LONG, _FOR_EVER, "How far a record's timestamp may be behind the"
+         " broker's clock.", at_least(0), broker="log.message.timestamp.before.max.ms"),
+    _key("message.timestamp.type", Type.STRING, "CreateTime", "Whether a record has its producer's timestamp or the"
+         " time of its arrival.", one_of(("CreateTime", "LogAppendTime")), broker="log.message.timestamp.type"),
+    _key("min.cleanable.dirty.ratio", Type.DOUBLE, "0.5", "The uncompacted part of a partition from which on it is"
+         " compacted.", between(0, 1), broker="log.cleaner.min.cleanable.ratio"),
+    _key("min.compaction.lag.ms", Type.LONG, "0", "The shortest time before a record is compacted.", at_least(0),
          broker="log.cleaner.min.compaction.lag.ms"),
-    _key("min.insync.replicas", Type.INT, "1", "How many replicas must have a record before `acks=all` is answered;"
-         " there is one.", at_least(1), broker="min.insync.replicas"),
+    _key("min.insync.replicas", Type.INT, "1", "How many replicas must have a record before the response to"
+         " `acks=all`; there is one.", at_least(1), broker="min.insync.replicas"),
     _key("preallocate", Type.BOOLEAN, "false", "Whether a segment's file is given its full size at once; this broker"
          " has no such files.", broker="log.preallocate"),
-    _key("remote.log.copy.disable", Type.BOOLEAN, "false", "Whether nothing more is copied to remote storage; there is"
-         " none."),
-    _key("remote.log.delete.on.disable", Type.BOOLEAN, "false", "Whether remote data goes when tiers are turned off;"
-         " there is none."),
-    _key("remote.storage.enable", Type.BOOLEAN, "false", "Whether the topic has tiers; here it cannot.", _no_tiers),
+    _key("remote.log.copy.disable", Type.BOOLEAN, "false", "Whether copying to remote storage is disabled; it is"
+         " not supported."),
+    _key("remote.log.delete.on.disable", Type.BOOLEAN, "false", "Whether remote data is deleted when tiered storage is"
+         " disabled; it is not supported."),
+    _key("remote.storage.enable", Type.BOOLEAN, "false", "Tiered storage; not supported.", _no_tiers),
     _key("retention.bytes", Type.LONG, "-1", "How large a partition may become before its oldest records are dropped;"
          " -1 for no limit.", broker="log.retention.bytes"),
     _key("retention.ms", Type.LONG, "604800000", "How old a record may become before it is dropped; -1 for no limit.",
@@ -104,7 +105,7 @@ _TABLE = (
          at_least(1_048_576), broker="log.segment.bytes"),
     _key("segment.index.bytes", Type.INT, "10485760", "How large a segment's index is; this broker has one index for"
          " all.", at_least(4), broker="log.index.size.max.bytes"),
-    _key("segment.jitter.ms", Type.LONG, "0", "How much chance there is in the age at which a segment ends; this"
+    _key("segment.jitter.ms", Type.LONG, "0", "The random variation of the age at which a segment ends; this"
          " broker has no segments.",
          at_least(0)),
     _key("segment.ms", Type.LONG, "604800000", "After how long a segment ends though it is not full; this broker has no"
@@ -112,13 +113,13 @@ _TABLE = (
     _key("unclean.leader.election.enable", Type.BOOLEAN, "false", "Whether a replica that lags may become leader; there"
          " is no other.", broker="unclean.leader.election.enable"),
 )  # fmt: skip
-"""Each key of a topic, with the name of the broker setting from which it takes its default."""
+"""Each key of a topic, with the name of the broker setting from which it takes its default (None: there is none)."""
 
 TOPIC = Definition(tuple(key for key, _ in _TABLE))
 
 BROKER_NAMES: Mapping[str, str] = {key.name: name for key, name in _TABLE if name is not None}
-"""What the broker's own setting is called that a topic's key has its default from. The others have none in Kafka that
-is told: their broker settings have several units, or none were set."""
+"""The broker config from which a topic config takes its default. For the other topic configs Kafka reports none: their
+broker configs have several units, or are unset by default."""
 
 _KEYS = {key.name: key for key in TOPIC.keys}
 
@@ -127,7 +128,7 @@ _KEYS = {key.name: key for key in TOPIC.keys}
 
 
 def text_of(configs: Mapping[str, str], name: str) -> str:
-    """The value of key ``name`` in a topic's own ``configs``, or Kafka's default."""
+    """The value of key ``name``: from the topic's ``configs``, or Kafka's default."""
     value = configs.get(name)
     if value is None:
         value = _KEYS[name].default
@@ -136,22 +137,22 @@ def text_of(configs: Mapping[str, str], name: str) -> str:
 
 
 def number_of(configs: Mapping[str, str], name: str) -> int:
-    """Likewise of a key of whole numbers."""
+    """The value of an integer key: from the topic's ``configs``, or Kafka's default."""
     return int(text_of(configs, name))
 
 
 def items_of(configs: Mapping[str, str], name: str) -> list[str]:
-    """Likewise of a list."""
+    """The items of a list key: from the topic's ``configs``, or Kafka's default."""
     return as_list(text_of(configs, name))
 
 
 def batch_size_max(configs: Mapping[str, str], settings: BrokerSettings) -> int:
-    """The one default that is a setting of this broker: `max.message.bytes`, in bytes."""
+    """`max.message.bytes`, in bytes: the only key whose default is a setting of this broker."""
     return number_of(configs, "max.message.bytes") if "max.message.bytes" in configs else settings.batch_size_max
 
 
 def has_append_time(configs: Mapping[str, str]) -> bool:
-    """Whether records get the time of their arrival in place of their producer's."""
+    """Whether records get the time of their arrival instead of their producer's timestamp."""
     return text_of(configs, "message.timestamp.type") == "LogAppendTime"
 
 
@@ -159,7 +160,7 @@ def has_append_time(configs: Mapping[str, str]) -> bool:
 
 
 def config_error(configs: Mapping[str, str | None]) -> str | None:
-    """One sentence when a topic cannot be configured so."""
+    """An error message if a topic cannot have these configs, else None."""
     given: dict[str, str] = {}
     for name, value in configs.items():
         if name not in _KEYS:

@@ -1,4 +1,4 @@
-"""What a topic may be called: Kafka's rules."""
+"""Kafka's rules for topic names."""
 
 import re
 from collections.abc import Iterable
@@ -7,12 +7,12 @@ from coterie.wire.errors import ErrorCode
 
 NAME_SIZE_MAX = 249
 INTERNAL = frozenset({"__consumer_offsets", "__transaction_state", "__share_group_state"})
-"""Kafka's own. Clients may read them."""
+"""Kafka's internal topics. Clients may read them."""
 _NAME = re.compile(r"[a-zA-Z0-9._-]+")
 
 
 def name_error(name: str) -> str | None:
-    """One sentence when a topic cannot have this name."""
+    """An error message if the topic name is invalid, else None."""
     if not name:
         return "Topic name is invalid: the empty string is not allowed"
     if name in (".", ".."):
@@ -28,13 +28,13 @@ def name_error(name: str) -> str | None:
 
 
 def unknown_topic_error(name: str) -> ErrorCode:
-    """How Kafka refuses a topic that does not exist."""
+    """Kafka's error code for a topic that does not exist."""
     return ErrorCode.invalid_topic_exception if name_error(name) else ErrorCode.unknown_topic_or_partition
 
 
 def collision(name: str, others: Iterable[str]) -> str | None:
-    """The one of ``others`` that differs from ``name`` only in dots and underscores: metrics could not tell them
-    apart, so Kafka lets them not stand side by side."""
+    """The name in ``others`` that differs from ``name`` only in dots and underscores: metrics cannot distinguish the
+    two, so Kafka refuses a topic with such a name."""
     if not {*name} & {".", "_"}:
         return None
     alike = name.replace(".", "_")
@@ -42,5 +42,5 @@ def collision(name: str, others: Iterable[str]) -> str | None:
 
 
 def is_internal(name: str) -> bool:
-    """Whether only a broker writes to, grows, configures and deletes the topic."""
+    """Whether only a broker may write to, extend, configure and delete the topic."""
     return name in INTERNAL

@@ -1,4 +1,4 @@
-"""What is kept of a topic and for how long, as its configs say; None is no limit."""
+"""Retention and compaction settings of a topic, read from its configs; None means no limit."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -8,12 +8,12 @@ from coterie.broker.topics.configs import items_of, number_of, text_of
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicPolicy:
-    """A topic that is compacted and not deleted from (``cleanup.policy=compact``) has no retention."""
+    """Retention and compaction settings. With ``cleanup.policy=compact`` alone there is no retention."""
 
     compacts: bool
     retention_ms: int | None
     retention_bytes: int | None
-    """Of one partition."""
+    """Limit of one partition, in bytes."""
     delete_retention_ms: int
     min_compaction_lag_ms: int
     max_compaction_lag_ms: int
@@ -21,7 +21,7 @@ class TopicPolicy:
 
 
 def policy_of(configs: Mapping[str, str]) -> TopicPolicy:
-    """``configs`` are a topic's own, checked when they were set."""
+    """The settings from a topic's ``configs``, which were validated when they were set."""
     policies = items_of(configs, "cleanup.policy")
     retention_ms, retention_bytes = number_of(configs, "retention.ms"), number_of(configs, "retention.bytes")
     return TopicPolicy(

@@ -1,1 +1,1 @@
-"""Transactions: the coordinator on the event loop, and what the log's thread writes for producers."""
+"""Transactions: the coordinator on the event loop, and the writes for producers on the log's writer thread."""

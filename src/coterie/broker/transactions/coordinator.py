@@ -1,5 +1,5 @@
-"""Transactions on the event loop: queues what `writes` does on the log's thread, tells partitions what they
-have become, and wakes a transaction's coordinator when its time is over. Decides nothing.
+"""Transactions on the event loop: queues the functions of `writes` for the log's writer thread, updates the offsets of
+partitions after a write, and times out transactions. The decisions are made in `writes`.
 """
 
 import asyncio
@@ -42,13 +42,13 @@ T = TypeVar("T")
 _SWEEP_INTERVAL_MS = 600_000
 """``producer.id.expiration.check.interval.ms``."""
 PAGE_ROWS = 500
-"""What is read at a time of what may be long: whoever fetches waits for one such step at most."""
+"""Rows that are read at once from long tables: a fetch waits for at most one such read."""
 _RETRY_DELAY_MS = 1_000
-"""How soon a transaction is tried again that could not be aborted."""
+"""When the abort of a transaction is retried after a failure."""
 
 
 class Transactions:
-    """Every transactional id of this broker, and the producers of its partitions. Made by :meth:`open`."""
+    """All transactional ids of this broker, and the producers of its partitions. Created by :meth:`open`."""
 
     def __init__(self, log: BrokerLog, limits: TransactionLimits, now_ms: Callable[[], int]) -> None:
         self._log = log
@@ -59,9 +59,9 @@ class Transactions:
 
     @classmethod
     async def open(cls, log: BrokerLog, limits: TransactionLimits, *, now_ms: Callable[[], int]) -> "Transactions":
-        """Find out what was open when the broker ended.
+        """Read the transactions that were open when the broker stopped.
 
-        :raises WorldError: when the log cannot be read.
+        :raises WorldError: the log cannot be read.
         """
         transactions = cls(log, limits, now_ms)
         found, offsets = await log.write(
@@ -79,39 +79,39 @@ class Transactions:
     # -- requests -----------------------------------------------------------------------------------------------------
 
     async def fresh_producer_id(self) -> int:
-        """For a producer without a transactional id.
+        """A new producer id, for a producer without a transactional id.
 
-        :raises WorldError: when the log cannot be written.
+        :raises WorldError: the log cannot be written.
         """
         return await self._log.write(fresh_producer_id)
 
     async def ask(self, transactional_id: str, make: Callable[[int], Event]) -> Reply:
-        """The coordinator's answer to the event that ``make`` makes with a fresh producer id.
+        """The coordinator's response to the event that ``make`` builds with a new producer id.
 
-        :raises WorldError: when the log cannot be written.
+        :raises WorldError: the log cannot be written.
         """
         written = await self._decide(transactional_id, make)
         return next(effect for effect in written.effects if isinstance(effect, Reply))
 
     def append(self, batch: NewBatch) -> "asyncio.Future[Written]":
-        """Queue a batch; batches are written in the order of these calls. The future fails with what
-        `writes.append` raises, or a `WorldError`."""
+        """Queue a batch; batches are written in the order of these calls. The future fails with the exceptions of
+        `writes.append`, or a `WorldError`."""
         now_ms = self.now_ms()
         return self._log.write(
             lambda store: append(store, batch, now_ms=now_ms),
             lambda written: self._tell(batch.transactional_id or "", written),
         )
 
-    # -- what there is ------------------------------------------------------------------------------------------------
+    # -- queries ------------------------------------------------------------------------------------------------------
 
     async def read(self, transactional_id: str) -> TransactionWritten | None:
         """:raises WorldError: when the log cannot be read."""
         return await self._log.look(lambda reader: read_transaction(reader.database, transactional_id))
 
     async def read_all(self) -> list[tuple[str, TransactionWritten]]:
-        """By transactional id, in order.
+        """All transactions, sorted by transactional id.
 
-        :raises WorldError: when the log cannot be read.
+        :raises WorldError: the log cannot be read.
         """
         found: list[tuple[str, TransactionWritten]] = []
         after = ""
@@ -121,9 +121,9 @@ class Transactions:
         return found
 
     async def producers(self, partition: Partition) -> list[ProducerRow]:
-        """By producer id, in order.
+        """All producers of a partition, sorted by producer id.
 
-        :raises WorldError: when the log cannot be read.
+        :raises WorldError: the log cannot be read.
         """
         found: list[ProducerRow] = []
         after = -1
@@ -135,7 +135,7 @@ class Transactions:
     # -- time ---------------------------------------------------------------------------------------------------------
 
     async def run(self) -> None:
-        """Abort what outlives its timeout, and forget who has not been heard of for long; until it is cancelled."""
+        """Abort transactions after their timeout, and delete expired producers, until this is cancelled."""
         sweep_due_ms = self.now_ms() + _SWEEP_INTERVAL_MS
         while True:
             await self.abort_overdue()
@@ -151,13 +151,13 @@ class Transactions:
                 continue
 
     async def abort_overdue(self) -> None:
-        """Abort what has outlived its timeout by now."""
+        """Abort the transactions whose timeout has passed."""
         now_ms = self.now_ms()
         while (transactional_id := self._timers.pop_due(now_ms)) is not None:
             await self._time_out(transactional_id)
 
     async def sweep(self) -> None:
-        """Forget what has expired."""
+        """Delete expired producers, expired transactional ids, and aborted transactions before the start offset."""
         now_ms = self.now_ms()
 
         def forget(store: Store) -> None:
@@ -168,18 +168,23 @@ class Transactions:
         try:
             await self._log.write(forget)
         except WorldError as error:
-            logger.warning("expired producers are forgotten later: %s", error)
+            logger.warning("Expired producers could not be deleted, will retry: %s", error)
 
     async def _time_out(self, transactional_id: str) -> None:
         try:
             await self._decide(transactional_id, lambda fresh: TimeoutPassed(fresh_producer_id=fresh))
         except WorldError as error:
-            logger.warning("transaction of %s is aborted later: %s", transactional_id, error)
+            logger.warning(
+                "The transaction of transactional id %s timed out; will retry to abort it: %s", transactional_id, error
+            )
             self._timers.set(transactional_id, self.now_ms() + _RETRY_DELAY_MS)
         except Exception:
-            logger.exception("our own bug: transaction of %s stays open until it is ended", transactional_id)
+            logger.exception(
+                "Bug in Coterie: the transaction of %s timed out, but stays open until its producer ends it",
+                transactional_id,
+            )
 
-    # -- small hands --------------------------------------------------------------------------------------------------
+    # -- helpers ------------------------------------------------------------------------------------------------------
 
     def _decide(self, transactional_id: str, make: Callable[[int], Event]) -> "asyncio.Future[Written]":
         now_ms = self.now_ms()
@@ -189,7 +194,7 @@ class Transactions:
         )
 
     def _tell(self, transactional_id: str, written: Written) -> None:
-        """A write is durable; called in the order of the writes."""
+        """Apply the results of a durable write; called in the order of the writes."""
         for grown in written.grown:
             partition = self._log.partition(*grown.of)
             if partition is not None and partition.id == grown.partition_id:
@@ -203,7 +208,7 @@ class Transactions:
                 case CancelTimer():
                     self._timers.cancel(transactional_id)
                 case Reply():
-                    pass  # to whoever has asked
+                    pass  # `ask` returns it
 
 
 def _page_of_transactions(reader: StoreReader, *, after: str) -> list[tuple[str, TransactionWritten]]:

@@ -1,8 +1,8 @@
-"""What the log's thread does for producers: take a batch in, or decide about a transaction and write the decision.
+"""Writes for producers, run by the log's writer thread: append a batch, or run a step of a transaction's coordinator.
 
-Each call is one write of `BrokerLog.write`: it reads what it needs, raises a `KafkaRefusal`, or writes everything that
-belongs together. So a batch and the number that it had, or a transaction's end and the markers in all its partitions,
-are durable together or not at all.
+Each call is one write of `BrokerLog.write`: it reads what it needs, raises a `KafkaRefusal`, or writes everything
+together. So a batch and its sequence number, or the end of a transaction and the markers in all its partitions, become
+durable together or not at all.
 """
 
 import sqlite3
@@ -43,19 +43,19 @@ from coterie.wire.sifting import slices
 
 
 class BatchAdmission(Enum):
-    """How a batch gets into a transaction, by the Produce version (KIP-890)."""
+    """How the partition of a batch is added to a transaction, by the Produce version (KIP-890)."""
 
     ADDED_BEFORE = ErrorCode.invalid_txn_state
-    """v10 and before: its partition was added; if not, this is the answer."""
+    """v10 and before: the client must add the partition first; the error code if it has not."""
     ADDED_OR_ABORTABLE = ErrorCode.transaction_abortable
-    """v11: likewise, in a word that the client knows."""
+    """v11: the client must add the partition first; the error code, which v11 clients support, if it has not."""
     BY_ITSELF = ErrorCode.none
     """v12 and later: the batch adds its partition."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NewBatch:
-    """A sound batch that a producer wants written."""
+    """A valid batch that a producer sent."""
 
     to: TopicPartition
     partition_id: int
@@ -64,12 +64,12 @@ class NewBatch:
     transactional_id: str | None
     admission: BatchAdmission
     needs_keys: bool
-    """Its topic is compacted."""
+    """Whether the topic is compacted."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Grown:
-    """A partition after a write."""
+    """The offsets of a partition after a write."""
 
     of: TopicPartition
     partition_id: int
@@ -79,16 +79,16 @@ class Grown:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Written:
-    """What the loop has to hear once a write is durable."""
+    """The results of a write, to be applied on the event loop once it is durable."""
 
     base_offset: int = -1
-    """Where the batch is, now or since it came before."""
+    """Base offset of the batch, or of its earlier copy if it is a duplicate."""
     grown: Sequence[Grown] = ()
     effects: Sequence[Effect] = ()
 
 
 class KeylessError(KafkaRefusal):
-    """Records without keys, by their numbers, for a topic that keeps the last one of each key."""
+    """Records without keys, by their index in the batch, for a compacted topic."""
 
     def __init__(self, records: Sequence[int]) -> None:
         sentence = f"{len(records)} records have no key, and the topic is compacted."
@@ -97,7 +97,7 @@ class KeylessError(KafkaRefusal):
 
 
 def fresh_producer_id(store: Store) -> int:
-    """Never given before."""
+    """A producer id that was never assigned before."""
     return store.next_number(PRODUCER_IDS)
 
 
@@ -109,7 +109,7 @@ def append(store: Store, batch: NewBatch, *, now_ms: int) -> Written:
         if keyless:
             raise KeylessError(keyless)
     if not head.is_numbered:
-        # Whoever has no producer id has no transaction, whatever its batch says of itself.
+        # A batch without a producer id belongs to no transaction, whatever its attributes are.
         base_offset = store.append(batch.partition_id, batch.data, head)
         return Written(base_offset=base_offset, grown=(_grown(store, batch.to, batch.partition_id),))
     producer = read_producer(database, batch.partition_id, head.producer_id)
@@ -131,7 +131,8 @@ def append(store: Store, batch: NewBatch, *, now_ms: int) -> Written:
 
 
 def decide(store: Store, transactional_id: str, make: Callable[[int], Event], *, now_ms: int) -> Written:
-    """Have the coordinator of ``transactional_id`` take the event that ``make`` makes with a fresh producer id."""
+    """Run one step of the coordinator of ``transactional_id`` for the event that ``make`` builds with a new producer
+    id, and write its records."""
     fresh = next_producer_id(store.database)
     transaction = Transaction(read_transaction(store.database, transactional_id))
     output = step(transaction, make(fresh), now_ms=now_ms)
@@ -143,13 +144,13 @@ def decide(store: Store, transactional_id: str, make: Callable[[int], Event], *,
     return Written(grown=grown, effects=output.effects)
 
 
-# -- small hands ------------------------------------------------------------------------------------------------------
+# -- helpers ----------------------------------------------------------------------------------------------------------
 
 
 def _admit(database: sqlite3.Connection, batch: NewBatch, *, now_ms: int) -> tuple[Sequence[Record], Sequence[Effect]]:
-    """What adds the batch to its producer's transaction; nothing is written yet.
+    """The records and effects that add the batch to its producer's transaction; nothing is written yet.
 
-    :raises KafkaRefusal: when it may not enter.
+    :raises KafkaRefusal: the batch may not be added.
     """
     producer = Identity(batch.head.producer_id, batch.head.producer_epoch)
     partitions = frozenset((batch.to,))
@@ -176,7 +177,7 @@ def _write(store: Store, transactional_id: str, records: Sequence[Record], *, no
             case MarkersWritten():
                 for of in sorted(record.partitions):
                     partition_id = partition_id_of(store.database, of)
-                    # Its topic may have been deleted, and with it what was in the transaction.
+                    # The topic, with its records of the transaction, may have been deleted.
                     if partition_id is not None:
                         _write_marker(store, partition_id, record, now_ms=now_ms)
                         grown.append(_grown(store, of, partition_id))

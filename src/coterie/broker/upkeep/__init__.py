@@ -1,1 +1,1 @@
-"""Work on the log beside its use: retention, compaction, check and backup."""
+"""Maintenance of the log: retention, compaction, checks and backups."""

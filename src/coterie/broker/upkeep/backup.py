@@ -1,10 +1,10 @@
-"""A copy of a broker's log while the broker runs on it: `coterie broker backup`.
+"""A copy of a broker's log while the broker runs: `coterie broker backup`.
 
-One snapshot is read and held to the end, so the copy has all that was acknowledged before it began and nothing half;
-the broker writes on meanwhile, into its write-ahead log. The copy takes its place in one rename when it is whole and
-has been checked: SQLite copies damaged pages, too, and a copy of those must not replace a good one. What a log that it
-overwrites had in a write-ahead log of its own is written back into that log first: a kill at any time leaves the old
-log or the copy, with all that it had.
+The copy is made from one snapshot: it contains everything that was acknowledged before it began, and no partial write;
+the broker continues to write to its write-ahead log. After the copy is complete and checked, one rename commits it:
+SQLite also copies corrupt pages, and a corrupt copy must not replace a good one. If the copy overwrites a log that has
+a write-ahead log, that is checkpointed into the old log first: after a kill at any time there is either the complete
+old log or the copy.
 """
 
 import os
@@ -24,16 +24,16 @@ _STEP_PAGES = 1_024
 
 
 def back_up(source: Path, target: Path, target_lock: Path, *, force: bool, tell: Callable[[str], None]) -> int:
-    """Copy the log ``source`` to ``target`` and return its bytes; with ``force`` in the place of a log that is there.
-    ``tell`` hears from time to time how far the copy is. What fails or is interrupted leaves nothing behind.
+    """Copy the log ``source`` to ``target`` and return the size in bytes; with ``force`` replace an existing log.
+    ``tell`` is called regularly with the progress. A failed or interrupted copy leaves no files.
 
-    :raises WorldError: when there is nothing to copy, no room, a damaged log, or a target that is there or in use.
+    :raises WorldError: there is no log, it is corrupt, there is no disk space, or the target exists or is in use.
     """
     require_log(source)
     _check_target(source, target, force=force)
     part = target.with_name(target.name + ".part")
     try:
-        refusal = f"a broker uses the folder {target.parent}; a backup goes somewhere else"
+        refusal = f"a broker uses the directory {target.parent}; choose another directory for the backup"
         with _made(target.parent, target_lock), locked(target_lock, refusal=refusal):
             try:
                 _copy(source, part, tell)
@@ -48,21 +48,21 @@ def back_up(source: Path, target: Path, target_lock: Path, *, force: bool, tell:
 
 
 def _check_target(source: Path, target: Path, *, force: bool) -> None:
-    """:raises WorldError: when a copy may not go there."""
+    """:raises WorldError: the copy may not be written there."""
     try:
         is_there = target.exists()
         folder, copied = target.parent.resolve(), source.parent.resolve()
     except OSError as error:
         raise WorldError(f"the copy {target} cannot be written: {error.strerror}") from error
     if folder.is_relative_to(copied):
-        raise WorldError(f"{target.parent} is the broker's folder, or in it; a backup goes somewhere else")
+        raise WorldError(f"{target.parent} is the broker's data directory, or in it; choose another directory")
     if is_there and not force:
-        raise WorldError(f"{target} is there already; choose another folder, or overwrite it with --force")
+        raise WorldError(f"{target} already exists; choose another directory, or overwrite it with --force")
 
 
 @contextmanager
 def _made(folder: Path, lock_path: Path) -> Iterator[None]:
-    """The folder, made where it is missing; what was made goes again when the block fails."""
+    """Create the directory if it does not exist; if the block fails, delete what was created."""
     missing = [each for each in (folder, *folder.parents) if not each.exists()]
     has_lock = lock_path.exists()
     try:
@@ -72,7 +72,7 @@ def _made(folder: Path, lock_path: Path) -> Iterator[None]:
         if not has_lock:
             lock_path.unlink(missing_ok=True)
         for each in missing:
-            # Somebody else may have put something there by now.
+            # The directory stays if another process has put a file into it.
             with suppress(OSError):
                 each.rmdir()
         raise
@@ -86,11 +86,11 @@ def _copy(source: Path, part: Path, tell: Callable[[str], None]) -> None:
         nonlocal told_at_s
         if time.monotonic() - told_at_s >= TELL_EVERY_S:
             told_at_s = time.monotonic()
-            tell(f"{100 * (total - remaining) // max(1, total)} % are copied")
+            tell(f"{100 * (total - remaining) // max(1, total)} % copied")
 
     reading = connect_read_only(source)
     try:
-        # Without a transaction that stays open the copy would begin anew whenever the broker writes.
+        # Without an open read transaction SQLite would restart the copy after each write of the broker.
         try:
             reading.execute("BEGIN")
             reading.execute("SELECT COUNT(*) FROM sqlite_schema").fetchone()
@@ -106,7 +106,7 @@ def _copy(source: Path, part: Path, tell: Callable[[str], None]) -> None:
 
 
 def _check_copy(source: Path, part: Path, tell: Callable[[str], None]) -> None:
-    """:raises WorldError: when the copy, and so its source, is damaged."""
+    """:raises WorldError: the copy, and so its source, is corrupt."""
     finding = next(check(part, tell=tell, may_be_older=True), None)
     if finding is not None:
         raise _damaged(source, finding)
@@ -114,8 +114,8 @@ def _check_copy(source: Path, part: Path, tell: Callable[[str], None]) -> None:
 
 def _damaged(source: Path, finding: str) -> WorldError:
     return WorldError(
-        f"the log {source} is damaged and was not copied: {finding}; `coterie broker check {source.parent}` names"
-        " every finding, and a backup that was made before stays as it is"
+        f"the log {source} is corrupt and was not copied: {finding}; `coterie broker check {source.parent}` lists"
+        " all findings; earlier backups are unchanged"
     )
 
 
@@ -123,7 +123,7 @@ def _put_in_place(part: Path, target: Path) -> None:
     with part.open("rb") as file:
         os.fsync(file.fileno())
     _write_back(target)
-    # What an overwritten log left in its write-ahead log must not be read into the copy.
+    # SQLite must not apply the overwritten log's write-ahead log to the copy.
     for suffix in ("-wal", "-shm"):
         target.with_name(target.name + suffix).unlink(missing_ok=True)
     part.replace(target)
@@ -131,9 +131,9 @@ def _put_in_place(part: Path, target: Path) -> None:
 
 
 def _write_back(target: Path) -> None:
-    """Bring the log ``target``, if there is one, to need its write-ahead log no more.
+    """Checkpoint the write-ahead log of the log ``target``, if both exist.
 
-    :raises WorldError, sqlite3.Error: when somebody reads it, or there is no room.
+    :raises WorldError, sqlite3.Error: another process reads the log, or the disk is full.
     """
     if not (target.exists() and target.with_name(target.name + "-wal").exists()):
         return
@@ -143,8 +143,8 @@ def _write_back(target: Path) -> None:
     except sqlite3.OperationalError:
         raise
     except sqlite3.DatabaseError:
-        return  # It is no log, or a damaged one: there is nothing in it that could be kept whole.
+        return  # Not a log, or a corrupt log: it cannot be preserved anyway.
     finally:
         old.close()
     if is_busy:
-        raise WorldError(f"{target} is being read; overwrite it when that has ended")
+        raise WorldError(f"another process reads {target}; retry when it has finished")

@@ -1,7 +1,7 @@
-"""Looks through a log's file for what cannot be right: `coterie broker check`.
+"""Checks a log file for corruption and contradictions: `coterie broker check`.
 
-It reads one snapshot and changes nothing, so a broker may run on the file meanwhile; what that broker writes piles up
-in the write-ahead log until the check has ended. Each finding is one line that names the place.
+The check reads one snapshot and changes nothing, so a broker may run meanwhile; until the check has ended, the broker's
+writes accumulate in the write-ahead log. Each finding is one line that names the object.
 """
 
 import json
@@ -24,10 +24,10 @@ TELL_EVERY_S = 2.0
 
 
 def check(path: Path, *, tell: Callable[[str], None], may_be_older: bool = False) -> Iterator[str]:
-    """What is wrong with the log at ``path``, one line each; ``tell`` hears from time to time how far the check is.
-    Of an older layout, where ``may_be_older``, only what SQLite finds.
+    """Check the log at ``path`` and yield the findings, one line each; ``tell`` is called regularly with the progress.
+    With ``may_be_older``, a log of an older layout gets SQLite's own integrity check only.
 
-    :raises WorldError: when there is no log of this layout, or it cannot be read here.
+    :raises WorldError: there is no log, its layout is not supported, or it cannot be read here.
     """
     require_log(path)
     try:
@@ -44,7 +44,7 @@ def check(path: Path, *, tell: Callable[[str], None], may_be_older: bool = False
             yield from _integrity(database)
         else:
             raise WorldError(
-                f"{path} is of layout {layout}, known is {LAYOUT}; a broker's start takes an older one over"
+                f"{path} has layout {layout}, this version checks layout {LAYOUT}; start a broker to upgrade it"
             )
     except sqlite3.Error as error:
         if not is_damage(error):
@@ -63,7 +63,7 @@ class _Check:
         self._all_bytes = 0
 
     def run(self) -> Iterator[str]:
-        self._tell("SQLite looks through its own pages and indexes")
+        self._tell("SQLite checks its pages and indexes")
         yield from _integrity(self._database)
         yield from self._check_topics()
         yield from self._check_open_transactions()
@@ -78,7 +78,7 @@ class _Check:
                     for finding in self._check_partition(*partition, has_groups=topic == CLASSIC_TOPIC.name)
                 )
             except sqlite3.Error as error:
-                yield f"{topic}-{number}: its batches cannot be read any further: {error}"
+                yield f"{topic}-{number}: cannot read the next batch: {error}"
 
     # -- topics -------------------------------------------------------------------------------------------------------
 
@@ -93,29 +93,29 @@ class _Check:
                 )
             ]
             if numbers != list(range(partitions)):
-                yield f"{name}: has the partitions {numbers}, and should have {partitions}"
+                yield f"{name}: has the partitions {numbers}, expected {partitions} partitions"
             if not _is_json_object(configs):
-                yield f"{name}: its configs cannot be read"
+                yield f"{name}: invalid configs"
             try:
                 UUID(bytes=topic_id)
             except (TypeError, ValueError):
-                yield f"{name}: its id is none"
+                yield f"{name}: invalid topic id"
         yield from self._strays("partitions", "topic IS NOT NULL AND topic NOT IN (SELECT id FROM topics)")
         for table in ("batches", "producers", "aborted"):
             yield from self._strays(table, "partition NOT IN (SELECT id FROM partitions)")
         for kind, name, entries in self._database.execute("SELECT kind, name, entries FROM kept"):
             if not _is_json_object(entries):
-                yield f"{kind} of {name}: cannot be read"
+                yield f"{kind} of {name}: invalid"
         if not self._database.execute("SELECT 1 FROM numbers WHERE name = 'cluster id'").fetchone():
             yield "the cluster has no id"
 
     def _strays(self, table: str, condition: str) -> Iterator[str]:
         (count,) = self._database.execute(f"SELECT COUNT(*) FROM {table} WHERE {condition}").fetchone()
         if count:
-            yield f"{count} rows of {table} belong to nothing"
+            yield f"{count} rows of {table} have no parent row"
 
     def _check_open_transactions(self) -> Iterator[str]:
-        """What is open holds up readers until its transaction ends: there must be one."""
+        """Check that each open transaction of a partition is ongoing: else readers would wait for its end forever."""
         ongoing: set[tuple[int, str, int]] = set()
         for transactional_id, producer_id, partitions in self._database.execute(
             "SELECT transactional_id, producer_id, partitions FROM transactions WHERE state = ?",
@@ -124,7 +124,7 @@ class _Check:
             try:
                 ongoing |= {(producer_id, topic, number) for topic, number in json.loads(partitions)}
             except (ValueError, TypeError):
-                yield f"the partitions of the transaction of {transactional_id} cannot be read"
+                yield f"the transaction of {transactional_id} has invalid partitions"
         for topic, number, producer_id, open_offset in self._database.execute(
             "SELECT t.name, p.number, o.producer_id, o.open_offset FROM producers o"
             " JOIN partitions p ON p.id = o.partition JOIN topics t ON t.id = p.topic"
@@ -132,8 +132,8 @@ class _Check:
         ):
             if (producer_id, topic, number) not in ongoing:
                 yield (
-                    f"{topic}-{number}: what producer {producer_id} has begun at {open_offset} belongs to no ongoing"
-                    " transaction"
+                    f"{topic}-{number}: the transaction that producer {producer_id} began at offset {open_offset} is"
+                    " not ongoing"
                 )
 
     # -- partitions ---------------------------------------------------------------------------------------------------
@@ -141,7 +141,7 @@ class _Check:
     def _check_partition(
         self, partition_id: int, start_offset: int, cleaned_offset: int, sifted_offset: int, *, has_groups: bool
     ) -> Iterator[str]:
-        # Rows before the start are on their way out, and tell nothing but where the next one may begin.
+        # Batches before the start offset are hidden and being deleted: gaps are allowed up to there.
         expected = 0
         rows = self._database.execute(
             "SELECT base_offset, last_offset, max_timestamp_ms, size_bytes, data FROM batches WHERE partition = ?"
@@ -151,24 +151,24 @@ class _Check:
         for base_offset, last_offset, max_timestamp_ms, size_bytes, data in rows:
             where = f"the batch at offset {base_offset}"
             if base_offset < expected:
-                yield f"{where} begins before the one in front of it has ended, at {expected - 1}"
+                yield f"{where} begins before the previous batch ends, at {expected - 1}"
             elif base_offset > max(expected, start_offset, sifted_offset):
                 yield f"the offsets {max(expected, start_offset, sifted_offset)} to {base_offset - 1} are missing"
             expected = last_offset + 1
             try:
                 head = _sound_head(data)
                 if (head.base_offset, head.last_offset) != (base_offset, last_offset):
-                    yield f"{where} says of itself that it goes from {head.base_offset} to {head.last_offset}"
+                    yield f"{where} has the offsets {head.base_offset} to {head.last_offset} in its header"
                 if (head.max_timestamp_ms, head.size_bytes) != (max_timestamp_ms, size_bytes):
-                    yield f"{where} is noted with another timestamp or size than it has"
+                    yield f"{where} has another timestamp or size in the index than in its header"
                 if has_groups:
                     _read_lines(data)
             except WireError as error:
-                yield f"{where} is damaged: {error}"
+                yield f"{where} is corrupt: {error}"
             self._count(size_bytes)
         end_offset = max(expected, start_offset)
         if max(cleaned_offset, sifted_offset) > end_offset:
-            yield f"compaction has come to {max(cleaned_offset, sifted_offset)}, behind the end at {end_offset}"
+            yield f"compaction reached offset {max(cleaned_offset, sifted_offset)}, after the end offset {end_offset}"
         yield from self._check_producers(partition_id, end_offset)
 
     def _check_producers(self, partition_id: int, end_offset: int) -> Iterator[str]:
@@ -178,17 +178,17 @@ class _Check:
             try:
                 last = max((base_offset for _, _, base_offset in json.loads(batches)), default=-1)
             except (ValueError, TypeError):
-                yield f"what is known of producer {producer_id} cannot be read"
+                yield f"the state of producer {producer_id} is invalid"
                 continue
             if max(last, -1 if open_offset is None else open_offset) >= end_offset:
-                yield f"producer {producer_id} is known to have written behind the end at {end_offset}"
+                yield f"the state of producer {producer_id} has an offset after the end offset {end_offset}"
         for producer_id, first_offset, last_offset in self._database.execute(
             "SELECT producer_id, first_offset, last_offset FROM aborted WHERE partition = ?", (partition_id,)
         ):
             if not 0 <= first_offset <= last_offset < end_offset:
                 yield (
-                    f"an aborted transaction of producer {producer_id} goes from {first_offset} to {last_offset},"
-                    f" and the partition ends at {end_offset}"
+                    f"an aborted transaction of producer {producer_id} has the offsets {first_offset} to {last_offset},"
+                    f" but the end offset of the partition is {end_offset}"
                 )
 
     def _count(self, size_bytes: int) -> None:
@@ -196,10 +196,10 @@ class _Check:
         if time.monotonic() - self._told_at_s >= TELL_EVERY_S:
             self._told_at_s = time.monotonic()
             share = 100 * self._done_bytes // max(1, self._all_bytes)
-            self._tell(f"{share} % of {self._all_bytes // 1_000_000} MB of batches are checked")
+            self._tell(f"{share} % of {self._all_bytes // 1_000_000} MB of batches checked")
 
 
-# -- small hands ------------------------------------------------------------------------------------------------------
+# -- helpers ----------------------------------------------------------------------------------------------------------
 
 
 def _integrity(database: sqlite3.Connection) -> Iterator[str]:
@@ -209,21 +209,21 @@ def _integrity(database: sqlite3.Connection) -> Iterator[str]:
 
 
 def _sound_head(data: bytes) -> BatchHead:
-    """:raises WireError: when the batch is not one sound batch."""
+    """:raises WireError: the data is not exactly one valid batch."""
     head = read_head(data)
     if head.size_bytes != len(data):
-        raise WireError(f"it tells {head.size_bytes} bytes and has {len(data)}")
+        raise WireError(f"its header has the size {head.size_bytes}, but it has {len(data)} bytes")
     if head.record_count > head.last_offset_delta + 1:
-        raise WireError(f"{head.record_count} records end at the offset delta {head.last_offset_delta}")
+        raise WireError(f"{head.record_count} records do not fit the last offset delta {head.last_offset_delta}")
     check_crc(data, 0, head)
     return head
 
 
 def _read_lines(data: bytes) -> None:
-    """:raises WireError: when a record of a group means nothing."""
+    """:raises WireError: a group record is malformed."""
     for record in decode_records(data):
         if record.key is None:
-            raise WireError("a group's record has no key")
+            raise WireError("a group record has no key")
         CLASSIC_TOPIC.decode_line(record.key, record.value)
 
 

@@ -1,7 +1,7 @@
-"""One pass of compaction over the rows of one partition, in steps short enough to stop between.
+"""Compaction of one partition, in chunks of rows after which it can be interrupted.
 
-It reads and decides; what it decides is written by the log's own thread, step by step and in order (`compaction` says
-why that makes a kill harmless). A batch whose bytes are damaged, or packed in a way that is not known, stays as it is.
+This module reads and decides; the log's writer thread writes the changes, in order (`compaction` explains why a kill
+is harmless in between). A batch that is corrupt, or compressed with an unknown codec, stays unchanged.
 """
 
 from collections.abc import Callable
@@ -15,8 +15,8 @@ from coterie.wire.sifting import sifted, slices
 
 
 class Pass:
-    """All calls block. `see` until it says that it is done, then `sift` until nothing comes, then ``end_offset`` is how
-    far the partition has been compacted."""
+    """One compaction of one partition. All calls block. Call `see` until it returns False, then `sift` until it returns
+    None; then the partition is compacted up to ``end_offset``."""
 
     def __init__(
         self,
@@ -45,7 +45,7 @@ class Pass:
         )
 
     def see(self) -> bool:
-        """Look at some batches; False when that were the last ones."""
+        """Index the keys of the next batches; False after the last batches."""
         rows = self._reader.rows(self._partition_id, self._see_from, self.end_offset)
         for row in rows:
             if not self._compaction.see(self._batch(row)[0]):
@@ -55,7 +55,7 @@ class Pass:
         return bool(rows)
 
     def sift(self) -> list[NewRow] | None:
-        """What changes in some batches; None when there are no more."""
+        """The changes of the next batches; None if there are no more batches."""
         rows = self._reader.rows(self._partition_id, self._sift_from, self.end_offset)
         if not rows:
             return None
@@ -79,7 +79,7 @@ class Pass:
         records = None
         try:
             head = read_head(row.data)
-            # Damage must not get a sound CRC by being written anew.
+            # A corrupt batch must not be rewritten with a valid CRC.
             check_crc(row.data, 0, head)
             records = () if head.is_control else slices(row.data, head)
         except WireError as error:

@@ -1,14 +1,15 @@
-"""What a compaction keeps (cleanup.policy=compact, KIP-58, KIP-534): a pure decision over the records of one partition.
+"""Which records a compaction keeps (cleanup.policy=compact, KIP-58, KIP-534): pure decisions over one partition.
 
-A pass has two walks. The first one *sees* the batches that no pass has seen yet, and notes for each key where its
-newest record stands. The second one *sifts* every batch from the partition's start up to where the first one came, in
-order. Out go records that a newer one of their key has replaced, records without a key, and those of aborted
-transactions. A tombstone that is its key's newest record stays for ``delete.retention.ms`` after the pass that first
-found it so: that pass writes a *horizon* on its batch, and the first pass after the horizon drops it. So whoever reads
-from the start, and arrives at the end within that time, hears of every deletion.
+A compaction has two phases. The first phase, `see`, reads the batches that no compaction has read yet, and stores the
+newest offset of each key. The second phase, `sift`, goes through all batches in order, from the partition's start to
+where the first phase ended. It drops records that are replaced by a newer record with the same key, records without a
+key, and records of aborted transactions. A tombstone that is its key's newest record stays for ``delete.retention.ms``
+after the compaction that first found it to be the newest: that compaction stores a *horizon* for its batch, and the
+first compaction after the horizon drops the tombstone. So a reader that starts at the beginning and reaches the end
+within that time receives every deletion.
 
-The order is what makes a kill harmless at any point: an older value is always gone, for good, before the tombstone
-that hides it goes. Where a batch cannot be read, an older value may stand in it, so no tombstone behind it ever goes.
+Because of this order a kill is harmless at any point: an older value is always deleted durably before the tombstone
+that hides it. An unreadable batch may contain an older value, so tombstones after it are never dropped.
 """
 
 from bisect import bisect_left
@@ -20,14 +21,14 @@ from coterie.broker.storage.transaction_store import Aborted
 from coterie.wire.sifting import Slice
 
 KEY_COST_BYTES = 180
-"""What a noted key takes of our memory, measured with keys of 20 bytes; Kafka counts 24."""
+"""Memory for an indexed key in bytes, measured with keys of 20 bytes; Kafka assumes 24."""
 _RAW_KEY_SIZE_MAX = 31
-"""A longer key is noted as its digest of one byte more than this, so that no key is taken for another's digest."""
+"""A longer key is stored as a digest of one byte more than this, so that no key equals another key's digest."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SlicedBatch:
-    """A batch as compaction sees it; ``records`` is None where they cannot be read. A control batch has none."""
+    """A batch and its records; ``records`` is None if they cannot be read. A control batch has no records."""
 
     base_offset: int
     last_offset: int
@@ -40,7 +41,7 @@ class SlicedBatch:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SiftedBatch:
-    """What becomes of a batch: ``records`` None leaves them as they are, none left removes it."""
+    """The result for a batch: ``records`` None keeps all records, no records remove the batch."""
 
     records: Sequence[Slice] | None
     horizon_ms: int | None = None
@@ -51,8 +52,8 @@ class SiftedBatch:
 
 
 class Compaction:
-    """One pass over one partition: every `see` comes before the first `sift`. All batches stand before the last stable
-    offset, so every transaction in them is decided."""
+    """One compaction of one partition: every `see` comes before the first `sift`. All batches are before the last
+    stable offset, so every transaction in them is completed."""
 
     def __init__(
         self, *, now_ms: int, delete_retention_ms: int, keys_max: int, aborted: Iterable[Aborted] = ()
@@ -66,10 +67,10 @@ class Compaction:
             self._aborted.setdefault(transaction.producer_id, []).append(transaction)
         self._has_met_unreadable = False
         self._with_records: set[int] = set()
-        """Producers with records left of the transaction whose marker the second walk has not met."""
+        """Producers whose transaction has records left, and whose marker the second phase has not reached yet."""
 
     def see(self, batch: SlicedBatch) -> bool:
-        """Note the batch's keys; False when there is no room for them, and the pass ends before this batch."""
+        """Index the batch's keys; False if they do not fit into memory, and the compaction ends before this batch."""
         records = batch.records or ()
         if self._newest and len(self._newest) + len(records) > self._keys_max:
             return False
@@ -87,7 +88,7 @@ class Compaction:
         if batch.records is None:
             self._has_met_unreadable = True
             self._note_transaction(batch)
-            # Nothing in it ever goes, so no pass is due for it: a horizon that it had is dropped.
+            # Its records are never dropped, so it needs no compaction: remove its horizon.
             return SiftedBatch(records=None)
         kept = [record for record in batch.records if self._is_kept(record, batch.horizon_ms)]
         if kept:
@@ -104,7 +105,7 @@ class Compaction:
         return not record.is_tombstone or self._has_met_unreadable or not self._is_over(horizon_ms)
 
     def _sift_marker(self, batch: SlicedBatch) -> SiftedBatch:
-        """A marker stays as long as its transaction has records, and then as long as a tombstone would."""
+        """Keep a marker while its transaction has records, and then as long as a tombstone."""
         if batch.producer_id in self._with_records:
             self._with_records.discard(batch.producer_id)
             return SiftedBatch(records=None)
@@ -119,7 +120,7 @@ class Compaction:
     def _is_aborted(self, batch: SlicedBatch) -> bool:
         if not batch.is_transactional or batch.producer_id not in self._aborted:
             return False
-        # One producer's transactions on one partition follow each other.
+        # Transactions of one producer in one partition do not overlap.
         transactions = self._aborted[batch.producer_id]
         at = bisect_left(transactions, batch.base_offset, key=_last_offset)
         return at < len(transactions) and transactions[at].first_offset <= batch.base_offset

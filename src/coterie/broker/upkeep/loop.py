@@ -1,7 +1,7 @@
-"""Keeps the log in order while it is used: retention, compaction, deleted topics, and space given back.
+"""Maintenance of the log in use: retention, compaction, deleted topics, and shrinking the file.
 
-One asyncio task; what blocks runs on a thread of its own, and what changes the log is queued with everybody's appends,
-one short step at a time. A step waits for the one before, so that an append never has more than one of them before it.
+One asyncio task; blocking reads run on their own thread, and changes of the log are queued with all appends, one short
+chunk at a time. Each chunk is queued after the previous one is done, so that an append waits for at most one of them.
 """
 
 import asyncio
@@ -38,11 +38,11 @@ T = TypeVar("T")
 _EVERY_OFFSET = _EVER_MS = 2**63 - 1
 _SPARE_BYTES = 64 * 1024 * 1024
 _SPARE_SHARE = 0.25
-"""Free space up to either of these stays in the file: a steady load uses it again at once."""
+"""Free space up to either limit stays in the file: under a steady load it is soon reused."""
 
 
 class _Quiet(NamedTuple):
-    """A partition with nothing to compact: sums over all of its batches need not be made again and again."""
+    """A partition whose next compaction is not due; saves computing the sums over all its batches."""
 
     offsets: tuple[int, int]
     policy: TopicPolicy
@@ -50,13 +50,13 @@ class _Quiet(NamedTuple):
 
 
 async def keep_up(log: BrokerLog, path: Path, settings: Upkeep, *, now_ms: Callable[[], int]) -> None:
-    """Until it is cancelled. ``path`` is that of the log."""
+    """Run the maintenance of the log file ``path`` until this is cancelled."""
     thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="broker-log-upkeep")
     reader = RowReader(path)
     try:
         await _Upkeep(log, reader, thread, settings, now_ms).run()
     finally:
-        # A step that runs is short; the reader is its until it ends.
+        # A running read is short, but uses the reader until it ends.
         await run_to_the_end(thread.shutdown)
         reader.close()
 
@@ -77,9 +77,10 @@ class _Upkeep:
         self._now_ms = now_ms
         self._failing: set[Callable[[], Awaitable[None]]] = set()
         self._broken: set[str] = set()
-        """What failed when it had its turn the last time, said once."""
+        """Names of the operations that failed in their last run; each is logged once."""
         self._damaged: set[str] = set()
-        """What has met damage when it wrote, and has no turn any more: what is queued beside it is written twice."""
+        """Names of the operations whose write read a corrupt page. They are not run again, because writes that are
+        queued with theirs must be written a second time."""
         self._complained_of: set[str] = set()
         self._quiet: dict[int, _Quiet] = {}
 
@@ -101,22 +102,22 @@ class _Upkeep:
                 due_s = loop.time() + self._settings.cleaner_backoff_ms / 1000
 
     async def _in_turn(self, work: Callable[[], Awaitable[None]]) -> None:
-        """A failure of the world ends this turn; the next one begins where it stood."""
+        """Run one operation. After a disk error the operation ends; its next run continues where it ended."""
         try:
             await work()
         except (WorldError, sqlite3.Error) as error:
             if work not in self._failing:
-                logger.warning("the upkeep of the broker's log waits until it works again: %s", error)
+                logger.warning("Maintenance of the broker's log failed, will retry: %s", error)
             self._failing.add(work)
         except Exception:
-            logger.exception("our own bug: the upkeep of the broker's log begins anew")
+            logger.exception("Bug in Coterie: maintenance of the broker's log failed, will retry")
         else:
             self._failing.discard(work)
 
     async def _one_by_one(self, works: Iterable[tuple[str, Callable[[], Awaitable[None]]]]) -> None:
-        """Each has a name; one that fails leaves the others their turn.
+        """Run named operations one after the other; an operation that fails does not stop the others.
 
-        :raises WorldError: when the log cannot be written: none of the others could be.
+        :raises WorldError: the log cannot be written, so the other operations would fail, too.
         """
         for name, work in works:
             if name in self._damaged:
@@ -124,7 +125,12 @@ class _Upkeep:
             try:
                 await work()
             except DamagedLogError as error:
-                logger.error("%s has ended, what else there is goes on: %s%s", name, error, WHAT_TO_DO)
+                logger.error(
+                    "Stopped %s because its data is corrupt; all other maintenance continues: %s%s",
+                    name,
+                    error,
+                    WHAT_TO_DO,
+                )
                 self._damaged.add(name)
             except WorldError:
                 raise
@@ -132,20 +138,25 @@ class _Upkeep:
                 self._note_unreadable(name, error)
             except Exception:
                 if name not in self._broken:
-                    logger.exception("our own bug: %s fails, what else there is goes on", name)
+                    logger.exception("Bug in Coterie: %s failed; all other maintenance continues", name)
                 self._broken.add(name)
             else:
                 self._broken.discard(name)
 
     def _note_unreadable(self, name: str, error: sqlite3.Error) -> None:
         if name not in self._broken:
-            logger.error("%s waits, what else there is goes on: %s%s", name, error, WHAT_TO_DO)
+            logger.error(
+                "Delayed %s because its rows cannot be read; all other maintenance continues: %s%s",
+                name,
+                error,
+                WHAT_TO_DO,
+            )
         self._broken.add(name)
 
-    # -- what is gone already -----------------------------------------------------------------------------------------
+    # -- hidden rows and deleted topics -------------------------------------------------------------------------------
 
     async def _sweep(self) -> None:
-        """Remove the rows that nobody can read any more."""
+        """Delete hidden rows, and the rows of deleted topics."""
         self._log.sweep_wanted.clear()
         unreadable: list[tuple[int, sqlite3.Error]] = []
         hidden = await self._look(
@@ -154,7 +165,7 @@ class _Upkeep:
                 lambda partition_id, error: unreadable.append((partition_id, error)),
             )
         )
-        # Named after the look, which also sees rows of topics that were created during it.
+        # Collected after the query, which may find rows of topics that were created during it.
         names = {
             partition.id: f"the removal of deleted records of {topic.name}-{partition.number}"
             for topic in self._log.topics.values()
@@ -195,11 +206,11 @@ class _Upkeep:
     async def _retain_partition(self, partition: Partition, policy: TopicPolicy) -> None:
         start_offset = await self._look(partial(self._start_offset, partition, policy))
         if start_offset > partition.start_offset:
-            with suppress(TopicGoneError):  # meanwhile: then everything goes
+            with suppress(TopicGoneError):  # all its records are deleted then
                 await self._log.delete_records(partition, start_offset)
 
     def _start_offset(self, partition: Partition, policy: TopicPolicy) -> int:
-        """Where the partition should begin."""
+        """The start offset of the partition after retention."""
         offset = partition.start_offset
         if policy.retention_ms is not None:
             offset = self._reader.offset_kept_by_time(partition.id, offset, self._now_ms() - policy.retention_ms)
@@ -228,8 +239,9 @@ class _Upkeep:
             pass
 
     async def _compact_some(self, partition: Partition, policy: TopicPolicy, complain: Callable[[str], None]) -> bool:
-        """One pass, if it is worth one; whether there is more than it had room for."""
-        # Both ends are taken here, on the loop, where they move.
+        """Compact a partition once, if that is due; returns whether keys did not fit into memory, so that another
+        compaction is needed."""
+        # Both offsets are read here, on the event loop, where they change.
         offsets = partition.start_offset, partition.stable_offset
         quiet = self._quiet.get(partition.id)
         if quiet is not None and (quiet.offsets, quiet.policy) == (offsets, policy) and self._now_ms() < quiet.until_ms:
@@ -256,10 +268,10 @@ class _Upkeep:
         policy: TopicPolicy,
         complain: Callable[[str], None],
     ) -> Pass | int:
-        """A pass that is worth it; or until when there is none, as long as nothing is written."""
+        """A compaction that is due; else the time until which none is due if nothing is written."""
         now_ms = self._now_ms()
         cleaned_offset = max(self._reader.cleaned_offset(partition_id), start_offset)
-        # Without a lag a timestamp from the future holds nothing up.
+        # Without a lag, timestamps in the future must not delay compaction.
         written_until_ms = now_ms - policy.min_compaction_lag_ms if policy.min_compaction_lag_ms else _EVER_MS
         settled_offset = self._reader.offset_settled(partition_id, cleaned_offset, stable_offset, written_until_ms)
         dirt = self._reader.dirt(partition_id, start_offset, cleaned_offset, settled_offset)
@@ -279,9 +291,9 @@ class _Upkeep:
         )
 
     def _complain(self, name: str, sentence: str) -> None:
-        """Once for a partition, and not at every pass."""
+        """Log a warning once for each partition, not at every compaction."""
         if name not in self._complained_of:
-            logger.warning("upkeep of %s: %s", name, sentence)
+            logger.warning("Maintenance of %s: %s", name, sentence)
             self._complained_of.add(name)
 
     # -- space --------------------------------------------------------------------------------------------------------
@@ -295,10 +307,10 @@ class _Upkeep:
                 return
             await self._log.write(give_back_pages)
 
-    # -- small hands --------------------------------------------------------------------------------------------------
+    # -- helpers ------------------------------------------------------------------------------------------------------
 
     async def _partitions(self) -> list[tuple[Topic, Partition, TopicPolicy]]:
-        # Many topics have many configs: reading them is nothing for the loop.
+        # On the maintenance thread: with many topics, reading the configs would block the event loop.
         policies = await self._look(partial(self._policies, list(self._log.topics.values())))
         return [(topic, partition, policy) for topic, policy in policies for partition in topic.partitions]
 
@@ -308,8 +320,8 @@ class _Upkeep:
             try:
                 found.append((topic, policy_of(topic.configs)))
             except ValueError as error:
-                # An older broker has checked less when it took them.
-                self._complain(topic.name, f"its configs cannot be followed, so everything is kept: {error}")
+                # An older broker validated configs less strictly when they were set.
+                self._complain(topic.name, f"its configs are invalid, so all its records are kept: {error}")
         return found
 
     async def _look(self, look: Callable[[], T]) -> T:

@@ -1,7 +1,7 @@
-"""The rows of batches, as retention and compaction look at them and change them.
+"""The rows of batches: how retention and compaction read and change them.
 
-`RowReader` has a connection of its own, so that a long look holds up nobody's fetch. What changes rows is a function of
-the `Store`, does at most so much at a time, and says whether there is more: an append waits for one such step at most.
+`RowReader` has a connection of its own, so that its long reads delay no fetch. The functions that change rows run
+inside a write of the `Store` and are limited to one chunk: an append waits for at most one chunk.
 """
 
 import sqlite3
@@ -16,14 +16,14 @@ from coterie.wire.batches import read_head
 
 STEP_ROWS = 500
 STEP_BYTES = 1024 * 1024
-"""What one transaction of upkeep removes or rewrites at most, about."""
+"""Approximate limit of what one SQLite transaction of maintenance removes or rewrites."""
 STEP_PAGES = 256
-"""How many pages one transaction gives back: each is one that has to move."""
+"""Pages that one SQLite transaction releases from the file: SQLite must move another page for each."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Row:
-    """One batch with the store's own number for it."""
+    """One batch with its SQLite row id."""
 
     id: int
     base_offset: int
@@ -34,7 +34,7 @@ class Row:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NewRow:
-    """What a batch becomes: ``data`` None leaves its bytes, empty removes the row."""
+    """The change of a batch: ``data`` None keeps its bytes, empty ``data`` removes the row."""
 
     id: int
     data: bytes | None
@@ -43,18 +43,18 @@ class NewRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Dirt:
-    """What compaction would find in the part of a partition that it may look at."""
+    """What a compaction would process in the part of a partition that may be compacted."""
 
     clean_bytes: int
-    """Seen by a pass before."""
+    """Bytes that an earlier compaction has processed."""
     dirty_bytes: int
     dirty_since_ms: int | None
-    """When the first of them was written; None: there are none."""
+    """When the first of the dirty bytes were written; None without dirty bytes."""
     next_horizon_ms: int | None
-    """When the first tombstone may go; None: there is none that waits for that."""
+    """When the first tombstone may be dropped; None if no tombstone has a horizon."""
 
     def is_worth_a_pass(self, policy: TopicPolicy, now_ms: int) -> bool:
-        """Kafka's rule, but that it leaves tombstones lying as long as nothing new is written."""
+        """Kafka's rule, except that Kafka keeps expired tombstones until new records are written."""
         if self.next_horizon_ms is not None and self.next_horizon_ms <= now_ms:
             return True
         if self.dirty_since_ms is None:
@@ -76,8 +76,8 @@ class RowReader:
     # -- retention ----------------------------------------------------------------------------------------------------
 
     def offset_kept_by_time(self, partition_id: int, start_offset: int, written_since_ms: int) -> int:
-        """Where the partition begins without the batches at its start that are older than ``written_since_ms``. A batch
-        without a timestamp is as old as the one behind it."""
+        """The start offset without the first batches that are older than ``written_since_ms``. A batch without a
+        timestamp counts as old as the next batch."""
         (kept_from,) = self._database.execute(
             "SELECT last_offset FROM batches WHERE partition = ? AND last_offset >= ? AND max_timestamp_ms >= ?"
             " ORDER BY last_offset LIMIT 1",
@@ -91,8 +91,8 @@ class RowReader:
         return int(last_expired) + 1
 
     def offset_kept_by_size(self, partition_id: int, start_offset: int, size_max: int) -> int:
-        """Where the partition begins without the batches at its start that it can spare and still have ``size_max``
-        bytes."""
+        """The start offset without as many of the first batches as can be deleted while at least ``size_max`` bytes
+        stay."""
         excess = self._size(partition_id, start_offset, 2**63 - 1) - size_max
         kept_from = start_offset
         if excess > 0:
@@ -110,10 +110,10 @@ class RowReader:
         return kept_from
 
     def partitions_with_hidden_rows(self, failed: Callable[[int, sqlite3.Error], None]) -> list[tuple[int, int]]:
-        """Id and start offset of the partitions with rows that nobody can read any more; ``failed`` hears of each
-        partition whose rows cannot be looked at."""
+        """Row id and start offset of the partitions with hidden rows; ``failed`` is called for each partition whose
+        rows cannot be read."""
         found: list[tuple[int, int]] = []
-        # One by one: what is damaged in one of them must not hide the others.
+        # One query for each partition: a corrupt page in one of them must not hide the others.
         for partition_id, start_offset in self._database.execute(
             "SELECT id, start_offset FROM partitions WHERE topic IS NOT NULL AND start_offset > 0"
         ).fetchall():
@@ -130,9 +130,10 @@ class RowReader:
         return found
 
     def removable(self, partition_id: int, end_offset: int) -> int | None:
-        """Up to where one step may remove the batches that end before ``end_offset``; None when there are none."""
-        # The horizon is in the table and not in the index: damage in either is met here, and not by a write that would
-        # take others along.
+        """Last offset up to which one chunk may remove the batches that end before ``end_offset``; None if there are
+        none."""
+        # The horizon is in the table but not in the index: so a corrupt page in either fails this read, and not the
+        # write, which would also fail writes of others.
         found = self._database.execute(
             "SELECT last_offset, size_bytes, delete_horizon_ms FROM batches WHERE partition = ? AND last_offset < ?"
             " ORDER BY last_offset LIMIT ?",
@@ -147,18 +148,18 @@ class RowReader:
         return until
 
     def orphans(self) -> list[int]:
-        """The ids of partitions whose topic was deleted."""
+        """The row ids of partitions whose topic was deleted."""
         return [row[0] for row in self._database.execute("SELECT id FROM partitions WHERE topic IS NULL")]
 
     def free_space(self) -> tuple[int, float]:
-        """How many bytes of the file nobody uses, and what part of it they are."""
+        """The unused bytes of the file, and which part of the file they are."""
         (free,) = self._database.execute("PRAGMA freelist_count").fetchone()
         (pages,) = self._database.execute("PRAGMA page_count").fetchone()
         (size,) = self._database.execute("PRAGMA page_size").fetchone()
         return free * size, free / max(1, pages)
 
     def shorten_wal(self) -> None:
-        """Write the write-ahead log back and cut it to nothing, as far as readers let go of it."""
+        """Checkpoint the write-ahead log and truncate it, as far as open reads allow."""
         self._database.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
 
     # -- compaction ---------------------------------------------------------------------------------------------------
@@ -170,8 +171,8 @@ class RowReader:
         return int(offset)
 
     def offset_settled(self, partition_id: int, cleaned_offset: int, stable_offset: int, written_until_ms: int) -> int:
-        """How far compaction may go: up to the newest batch, to the first one that is younger than
-        ``written_until_ms``, to the first undecided transaction."""
+        """The offset where compaction must stop: the newest batch, the first batch younger than ``written_until_ms``,
+        or the last stable offset, whichever is first."""
         (newest,) = self._database.execute(
             "SELECT base_offset FROM batches WHERE partition = ? ORDER BY last_offset DESC LIMIT 1", (partition_id,)
         ).fetchone() or (0,)
@@ -201,7 +202,7 @@ class RowReader:
         )
 
     def rows(self, partition_id: int, offset: int, end_offset: int) -> list[Row]:
-        """The next whole batches in a row, some, in order; none that ends at ``end_offset`` or later."""
+        """The next consecutive whole batches, about one chunk; all end before ``end_offset``."""
         found: list[Row] = []
         size = 0
         rows = self._database.execute(
@@ -220,7 +221,7 @@ class RowReader:
         return found
 
     def aborted(self, partition_id: int, end_offset: int) -> list[Aborted]:
-        """Those that begin before ``end_offset``."""
+        """Aborted transactions that begin before ``end_offset``."""
         return read_aborted(self._database, partition_id, 0, end_offset)
 
     def _size(self, partition_id: int, offset: int, end_offset: int) -> int:
@@ -232,16 +233,16 @@ class RowReader:
         return int(size)
 
 
-# -- inside a transaction of the store --------------------------------------------------------------------------------
+# -- inside an SQLite transaction of the store ------------------------------------------------------------------------
 
 
 def remove_rows(store: Store, partition_id: int, last_offset: int) -> None:
-    """Remove the batches up to ``last_offset``, as far as `RowReader.removable` says that one step goes."""
+    """Remove the batches up to ``last_offset``, which is from `RowReader.removable`."""
     store.database.execute("DELETE FROM batches WHERE partition = ? AND last_offset <= ?", (partition_id, last_offset))
 
 
 def forget_partition(store: Store, partition_id: int) -> None:
-    """Remove the last trace of a partition whose batches are gone."""
+    """Delete the row of a deleted topic's partition, after its batches."""
     store.database.execute("DELETE FROM partitions WHERE id = ? AND topic IS NULL", (partition_id,))
 
 
@@ -255,7 +256,7 @@ def change_rows(store: Store, rows: Iterable[NewRow]) -> None:
                 (row.data, len(row.data), read_head(row.data).max_timestamp_ms, row.horizon_ms, row.id),
             )
         else:
-            # With the marker of an aborted transaction goes what readers are told of it: none of its records is left.
+            # With the marker of an aborted transaction, delete its entry for readers: none of its records is left.
             store.database.execute(
                 "DELETE FROM aborted WHERE (partition, last_offset) IN"
                 " (SELECT partition, last_offset FROM batches WHERE id = ?)",
@@ -265,7 +266,7 @@ def change_rows(store: Store, rows: Iterable[NewRow]) -> None:
 
 
 def set_sifted(store: Store, partition_id: int, sifted_offset: int) -> None:
-    """From now on there may be holes before ``sifted_offset``."""
+    """Compaction may remove offsets before ``sifted_offset`` from now on."""
     store.database.execute(
         "UPDATE partitions SET sifted_offset = MAX(sifted_offset, ?) WHERE id = ?", (sifted_offset, partition_id)
     )
@@ -276,7 +277,7 @@ def set_cleaned(store: Store, partition_id: int, cleaned_offset: int) -> None:
 
 
 def give_back_pages(store: Store) -> None:
-    """Cut some free pages off the file's end; the file is shorter after the next checkpoint."""
+    """Release some free pages at the end of the file; the file shrinks at the next checkpoint."""
     for _ in range(STEP_PAGES):
-        # Asked for more, SQLite tells a row without columns after each page, and the module `sqlite3` stops there.
+        # For more pages SQLite returns a row without columns after each page, and the module `sqlite3` stops there.
         store.database.execute("PRAGMA incremental_vacuum(1)")

@@ -1,1 +1,1 @@
-"""Transcripts: scenarios of the source documents, played by the real machines and written down to be read."""
+"""Transcripts: scenarios of the source documents, run by the real machines and printed as text."""

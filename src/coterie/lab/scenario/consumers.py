@@ -1,14 +1,14 @@
-"""A stage for ordinary consumers: a real coordinator, and eager members that stop all their work for each rebalance.
+"""A scenario of ordinary consumers: a real coordinator, and eager members that stop all their work for each rebalance.
 
-They are as small as a consumer's side of the protocol can be: join, sync, a heartbeat every 3 s that tells of a
-rebalance, and a farewell, which a static member (KIP-345) does not say. The transcript's commands:
+A member here is the smallest consumer that the protocol permits: JoinGroup, SyncGroup, a heartbeat every 3 s whose
+response reports a rebalance, and LeaveGroup, which a static member (KIP-345) does not send. The transcript's commands:
 
-    > partitions P0 P1 P2     what there is to read
-    > C1 joins                a consumer starts; `C1 joins as a static member` gives it its name as instance id
-    > C1 stops                it is stopped in good order
+    > partitions P0 P1 P2     the partitions that the group reads
+    > C1 joins                a consumer starts; `C1 joins as a static member` sets its name as its instance id
+    > C1 stops                the consumer is stopped cleanly
     > wait 3 s                time passes
-    > count from here         rebalances and stopped partitions are counted anew
-    > count                   how many there were
+    > count from here         the counts of rebalances and of stopped partitions are set to 0
+    > count                   both counts
 """
 
 from collections.abc import Iterable, Sequence
@@ -40,7 +40,7 @@ class Consumer:
         self.next_heartbeat_at_ms: int | None = None
 
     def join(self) -> None:
-        """Eager: whatever it reads it gives up first."""
+        """Eager: release all partitions, then send JoinGroup."""
         if self.partitions:
             self.stage.tell_stopped(self.name, self.partitions)
             self.partitions = ()
@@ -80,7 +80,7 @@ class Consumer:
             case said.HeartbeatResponse() | said.SyncGroupResponse() if answer.error is ErrorCode.rebalance_in_progress:
                 self.join()
             case _:
-                raise AssertionError(f"the stage is set wrong: {self.name} hears {answer}")
+                raise AssertionError(f"bug in the scenario's setup: {self.name} receives {answer}")
 
     def sync(self, joined: said.JoinGroupResponse) -> None:
         leads = joined.leader == self.member_id and not joined.skip_assignment
@@ -107,7 +107,7 @@ class Consumer:
 
 
 class Consumers(GroupStage):
-    """One group of consumers, and what they say."""
+    """One group of consumers, and the lines that it prints."""
 
     def __init__(self, *, steps: Steps = STEPS) -> None:
         super().__init__(GroupId("article"), steps)
@@ -117,13 +117,13 @@ class Consumers(GroupStage):
         self.stopped = 0
 
     def play(self, blocks: list[Block]) -> list[Block]:
-        """The same script with the answers that the machines give now.
+        """The same script with the lines that the machines print now.
 
-        :raises ValueError: when a command means nothing.
+        :raises ValueError: when a command is unknown.
         """
         return [self._played(block) for block in blocks]
 
-    # -- what a script may do -----------------------------------------------------------------------------------------
+    # -- commands -----------------------------------------------------------------------------------------------------
 
     def _played(self, block: Block) -> Block:
         if block.command is None:
@@ -161,10 +161,11 @@ class Consumers(GroupStage):
             self.ask(lambda reply_to: said.LeaveGroup(reply_to=reply_to, members=leaving), lambda _: None)
         self.settle()
 
-    # -- what consumers do --------------------------------------------------------------------------------------------
+    # -- called by the consumers --------------------------------------------------------------------------------------
 
     def dealt(self, members: list[MemberId]) -> tuple[tuple[MemberId, bytes], ...]:
-        """The range assignor over one topic: neighbours together, who is first by name has one more."""
+        """The range assignor over one topic: consecutive partitions for each member; the first members by id have one
+        more."""
         ordered = sorted(members)
         each, more = divmod(len(self.partitions), len(ordered))
         ends = [each * number + min(number, more) for number in range(len(ordered) + 1)]
@@ -180,19 +181,19 @@ class Consumers(GroupStage):
     def tell_assigned(self, name: str, partitions: tuple[str, ...]) -> None:
         self.say(f"{name} reads [{', '.join(partitions)}]")
 
-    # -- as the group goes on -----------------------------------------------------------------------------------------
+    # -- steps of the coordinator, timers of the consumers ------------------------------------------------------------
 
     def _tell_step(self, was: said.Phase, generation: Generation, records: Sequence[said.Record]) -> None:
         begins = was is not said.Phase.PREPARING_REBALANCE and self.group.phase is said.Phase.PREPARING_REBALANCE
-        # With nobody to wait for, the join phase is over in the step that opens it.
+        # If there is no member to wait for, the join phase ends in the step that opens it.
         if begins or (was is not said.Phase.PREPARING_REBALANCE and self.group.generation != generation):
             self.rebalances += 1
             self.say("Rebalance is triggered")
         if self.group.generation != generation:
-            # A static member reads its id only in the answer that is just being given.
+            # Compared with `fresh_member_id`: a static member learns its member id only from this step's response.
             leads = [name for name, one in self.consumers.items() if one.fresh_member_id == self.group.leader]
             number = self.group.generation
-            self.say(f"Generation {number}, led by {leads[0]}" if leads else f"Generation {number}: nobody")
+            self.say(f"Generation {number}, led by {leads[0]}" if leads else f"Generation {number}: no members")
 
     def _fire_due(self) -> bool:
         for _, consumer in sorted(self.consumers.items()):

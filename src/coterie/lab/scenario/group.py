@@ -1,5 +1,5 @@
-"""What the stages of workers and of consumers share: the real coordinator of one group, on a clock that only `wait`
-moves, over a network without delay."""
+"""Base class of the scenarios of workers and of consumers: the real coordinator of one group, on a clock that only
+`wait` moves, over a network without delay."""
 
 from abc import ABC, abstractmethod
 from collections import deque
@@ -20,7 +20,7 @@ class GroupStage(ABC):
         self.steps = steps
         self.now_ms = 0
         self.lines: list[str] = []
-        self.group = Group(group_id, Limits(initial_rebalance_delay_ms=0))  # K415: "start rebalancing immediately"
+        self.group = Group(group_id, Limits(initial_rebalance_delay_ms=0))  # KIP-415: "start rebalancing immediately"
         self._timers = Timers[TimerKey]()
         self._numbers = map(ReplyTo, count(1))
         self._waiting: dict[ReplyTo, Callable[[Response], None]] = {}
@@ -34,7 +34,7 @@ class GroupStage(ABC):
         self._queue.append(act)
 
     def ask(self, make: Callable[[ReplyTo], Request], answered: Callable[[Response], None]) -> None:
-        """Queue the request that ``make`` returns; the answer is queued for ``answered``."""
+        """Queue the request that ``make`` returns; its response is queued as a call of ``answered``."""
         reply_to = next(self._numbers)
         self._waiting[reply_to] = answered
         self.soon(lambda: self._coordinate(make(reply_to)))
@@ -57,21 +57,22 @@ class GroupStage(ABC):
                 return
 
     def _next_life(self, name: str) -> int:
-        """How many times ``name`` has started, this time included."""
+        """Number of starts of ``name``, this one included."""
         self._lives[name] = self._lives.get(name, 0) + 1
         return self._lives[name]
 
     @abstractmethod
     def _fire_due(self) -> bool:
-        """Fire a timer of a member that is due; False when no member's timer is."""
+        """Fire one member's timer that is due; False if none is due."""
 
     @abstractmethod
     def _deadlines(self) -> Iterable[int | None]:
-        """When the next timer of each member is due."""
+        """The time in ms at which each member's next timer is due; None for no timer."""
 
     @abstractmethod
     def _tell_step(self, was: Phase, generation: Generation, records: Sequence[Record]) -> None:
-        """Say what the coordinator's step has changed, whose group was in phase ``was`` and ``generation`` before."""
+        """Print what the coordinator's step has changed; before the step the group was in phase ``was`` and in
+        ``generation``."""
 
     def _coordinate(self, event: Event) -> None:
         was, generation = self.group.phase, self.group.generation

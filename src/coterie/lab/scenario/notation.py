@@ -1,5 +1,5 @@
-"""K415's notation: ``AC0`` is the connector A, ``AT1`` its task 1, ``W1(delay: 0, assigned: [AC0, AT1], revoked: [])``
-what W1 runs after a round and what it has to give back in it."""
+"""KIP-415's notation: ``AC0`` is the connector A, ``AT1`` its task 1. In ``W1(delay: 0, assigned: [AC0, AT1],
+revoked: [])``, `assigned` lists the jobs that W1 owns after the round, `revoked` those that it must release in it."""
 
 from collections.abc import Iterable
 
@@ -7,15 +7,15 @@ from coterie.nouns.jobs import ConnectorName, ConnectorTaskId, Job, Jobs
 
 
 def parse_jobs(text: str) -> Jobs:
-    """Read jobs, with or without commas between them.
+    """Parse jobs that are separated by blanks or commas.
 
-    :raises ValueError: when a word is no job.
+    :raises ValueError: when a word is not a job in this notation.
     """
     jobs: list[Job] = []
     for word in text.replace(",", " ").split():
         name, kind, number = ConnectorName(word[0]), word[1:2], word[2:]
         if kind not in ("C", "T") or not number.isdigit():
-            raise ValueError(f"{word!r} is no job")
+            raise ValueError(f"{word!r} is not a job: use AC0 for the connector A, AT1 for its task 1")
         jobs.append(name if kind == "C" else ConnectorTaskId(name, int(number)))
     return Jobs.of(jobs)
 

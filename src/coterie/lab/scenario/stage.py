@@ -1,6 +1,7 @@
-"""The stage: a real coordinator and real members, over a perfect network and a clock that stands until it is told.
+"""A scenario of workers: a real coordinator and real members, on a network without faults and a clock that only
+commands move.
 
-Everything that is said is a line in K415's own words and `notation`.
+Each step prints lines in KIP-415's own words and `notation`.
 """
 
 from collections.abc import Iterable, Sequence
@@ -20,28 +21,28 @@ from coterie.nouns.membership import Leave, Rejoin
 from coterie.wire.connect import ConnectProtocol
 
 MAX_DELAY_MS = 300_000
-"""K415's default of ``scheduled.rebalance.max.delay.ms``: its ``d``."""
+"""KIP-415's default of ``scheduled.rebalance.max.delay.ms``: its ``d``."""
 
 MOVES = (Why.CLAIM, Why.DRAIN, Why.BALANCE)
-"""What makes a job move. One that is deleted, or that runs twice, only stops."""
+"""The reasons for which a job moves. A job that is deleted, or that runs twice, only stops."""
 
 
 class WorkersStage(GroupStage):
-    """One group, its workers, and what they say."""
+    """One group, its workers, and the lines that they print."""
 
     def __init__(self, protocol: ConnectProtocol = ConnectProtocol.STATIC, *, steps: Steps = STEPS) -> None:
         super().__init__(GROUP, steps)
         self.protocol = protocol
-        """What workers speak unless a script says otherwise."""
+        """The protocol of workers for which the script sets no other."""
         self.fleet = FleetConfig(configured=NO_JOBS, policy=Policy(max_delay_ms=MAX_DELAY_MS))
         self.workers: dict[str, ScenarioWorker] = {}
         self._had_leader: str | None = None
         self._spoken: ConnectProtocol | None = None
 
-    # -- what a script may do -----------------------------------------------------------------------------------------
+    # -- commands -----------------------------------------------------------------------------------------------------
 
     def configure(self, jobs: Jobs) -> None:
-        """Say what is configured; if a group is there, its leader asks for a round."""
+        """Set the configured jobs; if the group has a leader, it requests a round."""
         self.fleet.configured = jobs
         leader = self.group.leader
         if leader is not None:
@@ -50,7 +51,7 @@ class WorkersStage(GroupStage):
 
     def start(self, name: str, *, claims: Jobs | None = None, protocol: ConnectProtocol | None = None) -> None:
         if name in self.workers:
-            raise ValueError(f"{name} is here already")
+            raise ValueError(f"{name} has started already")
         self.workers[name] = ScenarioWorker(
             self,
             self.fleet,
@@ -64,7 +65,7 @@ class WorkersStage(GroupStage):
         self.settle()
 
     def stop(self, name: str) -> None:
-        """Stop a worker as SIGTERM does: its jobs first, then it says farewell."""
+        """Stop a worker as SIGTERM does: its jobs stop, then it sends LeaveGroup."""
         is_leader = self.group.leader is not None and self._name_of(self.group.leader) == name
         self.say(f"{name}, which is the leader, leaves" if is_leader else f"{name} leaves")
         self.workers[name].feed(Leave(reason="shutdown"))
@@ -72,12 +73,12 @@ class WorkersStage(GroupStage):
         del self.workers[name]
 
     def kill(self, name: str) -> None:
-        """Let a worker vanish without a word: the coordinator finds out when its session is over."""
+        """End a worker without LeaveGroup: the coordinator removes it when its session has expired."""
         self.say(f"{name} dies")
         del self.workers[name]
 
     def drain(self, name: str) -> None:
-        """Have a worker say that it is to go for good."""
+        """Have a worker report that it drains: it is to leave and not to return."""
         self.say(f"{name} is to drain")
         worker = self.workers[name]
         worker.draining = True
@@ -86,7 +87,7 @@ class WorkersStage(GroupStage):
         self.settle()
 
     def rejoin(self, name: str) -> None:
-        self.workers[name].feed(Rejoin(reason="a wish"))
+        self.workers[name].feed(Rejoin(reason="the script orders it"))
         self.settle()
 
     @property
@@ -101,7 +102,7 @@ class WorkersStage(GroupStage):
         if self.group.leader is not None:
             self.say(f"{self._name_of(self.group.leader)} is current leader")
 
-    # -- what the machines do -----------------------------------------------------------------------------------------
+    # -- steps of the machines ----------------------------------------------------------------------------------------
 
     def _tell_round(self, leader: str, protocol: ConnectProtocol, computed: ComputedRound) -> None:
         if self._spoken not in (None, protocol):
@@ -132,7 +133,8 @@ class WorkersStage(GroupStage):
         self._tell_moves(made, outcome, later if made < outcome.optimum else "")
 
     def _tell_stops(self, members: Iterable[MemberId]) -> None:
-        """Of a round for which all stop everything; the optimum is that of a cooperative group that ran the same."""
+        """Print the moves of a round for which all members have stopped everything; the optimum is that of a
+        cooperative group that ran the same jobs."""
         workers = {member: self.workers[self._name_of(member)] for member in members}
         ran = {member: worker.owned | worker.stopped for member, worker in workers.items()}
         cheapest = assign(

@@ -1,23 +1,23 @@
-"""A transcript: a script with its answers, in one text.
+"""A transcript: a script and the lines that its commands print, in one text.
 
     # A line of narration; `# K415 …` quotes the document.
     > a command
-    everything that was said because of it
+    every line that the command prints
 
 The commands:
 
-    > config AC0 AT1 AT2      what the config topic contains; if there is a group, its leader asks for a round
+    > config AC0 AT1 AT2      what the config topic contains; if there is a group, its leader requests a round
     > at most 2 moves a round, every 10 s
-                              how the leader goes about it (design III); `a delay of 0 s` is design I
-    > play other.txt          first, unheard, the commands of another transcript
-    > show                    who runs what, what is configured, who leads
+                              a move limit and an interval for the leader; `a delay of 0 s` switches the delay off
+    > play other.txt          first run the commands of another transcript; their lines are not printed
+    > show                    the jobs of each worker, the configured jobs, the leader
     > W1 joins                a worker starts; `W1 joins claiming BT1 BT2` or `claiming nothing` is a static worker
-                              (K987), `W1 joins speaking sessioned` does not know of claims
-    > W1 drains               a worker is to go for good
-    > W1 dies                 a worker is gone, and says nothing
-    > W1 leaves               a worker is stopped in good order
-    > W1 rejoins              a worker does not wait for its next heartbeat to tell it
-    > wait 3 s                time passes (heartbeats go every 3 s; who is asked to rejoin hears of it by them)
+                              (KIP-987); `W1 joins speaking sessioned` uses a protocol without claims
+    > W1 drains               a worker drains: it is to leave and not to return
+    > W1 dies                 a worker ends without LeaveGroup
+    > W1 leaves               a worker is stopped cleanly
+    > W1 rejoins              a worker sends JoinGroup without waiting for its next heartbeat
+    > wait 3 s                time passes (workers send a heartbeat every 3 s; its response requests a rejoin)
     > wait until the delay is over
 """
 
@@ -32,20 +32,23 @@ from coterie.wire.connect import ConnectProtocol
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Block:
-    """One command, or none at the top of a text: the remarks above the answers, and the answers."""
+    """One command with its remarks and its answers; a block of remarks alone, at the end of a text, has no command."""
 
     command: str | None
     remarks: tuple[str, ...] = field(default=())
-    """Lines with ``#``, and blank ones, as they stand. Those after the answers belong to the next block's ``above``."""
+    """The lines that begin with ``#`` between the command and its answers, unchanged. Lines with ``#`` and blank lines
+    after the answers belong to the next block's ``above``."""
     answers: tuple[str, ...] = field(default=())
+    """The lines that the command printed."""
     above: tuple[str, ...] = field(default=())
     """Remarks before the command."""
 
 
 def parse(text: str) -> list[Block]:
-    """The blocks of a transcript; what stands at its end without a command is the last one's.
+    """The blocks of a transcript; remarks at its end become a last block without a command.
 
-    :raises ValueError: when answers stand before the first command.
+    :raises ValueError: when an answer precedes the first command, or follows the blank line or the remark that ends a
+        command's answers.
     """
     blocks: list[Block] = []
     loose: list[str] = []
@@ -88,11 +91,11 @@ def play(
     *,
     steps: Steps = STEPS,
 ) -> list[Block]:
-    """The same script with the answers that the machines give now; ``read`` gives the text of another transcript.
+    """The same script with the lines that the machines print now; ``read`` returns the text of another transcript.
 
-    ``protocol`` is what workers speak of whom the script does not say it.
+    ``protocol`` is the protocol of workers for which the script sets none.
 
-    :raises ValueError: when a command means nothing.
+    :raises ValueError: when a command is unknown.
     """
     stage = WorkersStage(protocol, steps=steps)
     return [_played(stage, block, read) for block in blocks]
@@ -122,11 +125,11 @@ def _perform(stage: WorkersStage, command: str, read: Callable[[str], str]) -> N
         case [worker, *act]:
             _act(stage, worker, act)
         case _:
-            raise ValueError("an empty command")
+            raise ValueError("the command is empty")
 
 
 def _set(stage: WorkersStage, command: str) -> None:
-    """What is configured, and how the leader goes about it."""
+    """Set the configured jobs, or the leader's policy."""
     fleet = stage.fleet
     match command.split():
         case ["config", *jobs]:

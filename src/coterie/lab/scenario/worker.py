@@ -1,4 +1,4 @@
-"""One worker on the stage: a real member, and the little of a herder that a scenario needs."""
+"""One worker of a scenario: a real member, and the part of a herder that a scenario needs."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -36,23 +36,23 @@ from coterie.wire.connect import ConnectProtocol, RoundResult, RoundToken
 from coterie.wire.connect_bytes import decode_metadata
 
 GROUP = GroupId("fleet")
-RELEASED = "what was revoked has been released"
+RELEASED = "the revoked jobs have been released"
 
 
 ComputedRound: TypeAlias = RoundOutcome | Mapping[MemberId, Jobs]
-"""What a leader has computed: a cooperative round, or the jobs of each member of an eager group."""
+"""The round that a leader has computed: a cooperative round, or the jobs of each member of an eager group."""
 
 
 @dataclass(slots=True, kw_only=True)
 class FleetConfig:
-    """What every leader goes by: the jobs that the config topic contains, and the policy."""
+    """The input of every leader: the jobs that the config topic contains, and the policy."""
 
     configured: Jobs
     policy: Policy
 
 
 class ScenarioWorker:
-    """It runs what it is given, and stops at once."""
+    """One worker. It starts and stops jobs at once."""
 
     def __init__(
         self,
@@ -65,7 +65,8 @@ class ScenarioWorker:
         fresh_member_id: MemberId,
         tell_round: Callable[[str, ConnectProtocol, ComputedRound], None],
     ) -> None:
-        """``tell_round`` gets this worker's name, what the group speaks, and what the worker computed as leader."""
+        """``tell_round`` receives this worker's name, the group's protocol, and the round that the worker computed as
+        leader."""
         self.stage = stage
         self.fleet = fleet
         self.name = name
@@ -78,23 +79,24 @@ class ScenarioWorker:
                 url=WorkerUrl(f"http://{name}:8083/"),
                 protocols=protocol.offered,
                 claims=claims,
-                rebalance_heartbeat_interval_ms=3_000,  # One rhythm: a play tells who acts when, not how often all ask.
+                rebalance_heartbeat_interval_ms=3_000,  # One heartbeat interval keeps transcripts short.
             )
         )
         self.timers = Timers[Timer]()
         self.owned = NO_JOBS
         self.stopped = NO_JOBS
-        """What it has stopped since the last round because the next one is an eager group's."""
+        """Jobs that the worker has stopped since the last round, because the group is eager."""
         self.memory = Memory()
         self.completed = Generation(-1)
+        """The last generation whose assignment the worker has received."""
         self.spoken: ConnectProtocol | None = None
-        """What the group voted for in that round."""
+        """The protocol that the group elected in that generation."""
         self.deferred_until_ms: int | None = None
-        """When the scheduled rebalance delay is over."""
+        """Time at which the scheduled rebalance delay ends."""
         self.moves_at_ms: int | None = None
-        """When it asks for the round that makes the next moves, as the leader."""
+        """Time at which the worker, as the leader, requests the round that makes the next moves."""
         self.dealt_for: Jobs | None = None
-        """What it dealt out in the last round if that was an eager one, and it led."""
+        """The jobs that the worker, as the leader, assigned in the last round if that round was eager; else None."""
 
     def feed(self, event: Event) -> None:
         for effect in self.stage.steps.member(self.member, event, now_ms=self.stage.now_ms).effects:
@@ -114,9 +116,9 @@ class ScenarioWorker:
                 case Lost():
                     self.stage.soon(self.lose)
                 case MembershipRefused(reason=reason):
-                    raise AssertionError(f"the stage is set wrong: {reason}")
+                    raise AssertionError(f"bug in the scenario's setup: {reason}")
                 case _:
-                    pass  # what is said to the process's log and to the herder's clock
+                    pass  # log lines, and states of the member that only a herder needs
 
     def ask(self, id_: RequestId, request: Request) -> None:
         def make(reply_to: said.ReplyTo) -> said.Request:
@@ -139,7 +141,7 @@ class ScenarioWorker:
         self.feed(Subscribe(config_offset=ConfigOffset(1), owned=self.owned, draining=self.draining))
 
     def release(self) -> None:
-        """An eager group rebalances."""
+        """Stop all jobs, since an eager group rebalances."""
         self.stage.say(f"{self.name} stops everything")
         self.owned, self.stopped = NO_JOBS, self.owned
         self.subscribe()
@@ -189,7 +191,7 @@ class ScenarioWorker:
             self.stage.say(f"{self.name} stops revoked resources")
             self.feed(Rejoin(reason=RELEASED))
         if has_yet_to_deal(self.dealt_for, configured=self.fleet.configured):
-            self.feed(Rejoin(reason="now all stop"))
+            self.feed(Rejoin(reason="all members have stopped their jobs"))
 
     def lose(self) -> None:
         self.owned = self.stopped = NO_JOBS
@@ -209,7 +211,7 @@ class ScenarioWorker:
             return True
         if self.moves_at_ms is not None and self.moves_at_ms <= now_ms:
             self.moves_at_ms = None
-            self.feed(Rejoin(reason="moves are left to make"))
+            self.feed(Rejoin(reason="postponed moves are due"))
             return True
         timer = self.timers.pop_due(now_ms)
         if timer is not None:

@@ -1,11 +1,13 @@
-"""The simulator: the real machines on a virtual clock, in a world that loses, delays, stops and kills.
+"""The simulator: the real machines on a virtual clock, with a network that loses and delays messages, and with
+processes that are paused and killed.
 
-world        the clock, the one source of chance, the trace
-network      how messages travel, and how they do not
-actor        a process: lives, is paused and resumed, is killed
-coordinator  the real `groups` machine, with an outbox, timers and a disk that may forget its tail
-faults       what goes wrong in every play, also between processes and the coordinator (storm)
+world        the clock, the one source of random numbers, the trace
+network      delivery, delay and loss of messages
+actor        a process: it starts, is paused and resumed, and is killed
+coordinator  the real `groups` machine, with an outbox, timers and a disk that may lose its unacknowledged writes
+faults       faults of every simulation: of processes, and of links, disk and coordinator (storm)
 invariants   the named invariants
 
-Three plays share them: `fleet` has workers, `clients` are ordinary members of one group, `producers` have transactions.
+Three simulations share them: `fleet` has workers, `clients` has ordinary members of one group, `producers` has
+producers with transactions.
 """

@@ -1,8 +1,8 @@
-"""``python -m coterie.lab.simulator --seeds 1-40`` prints one digest for each seed; stops at the first seed that fails
-and prints its trace.
+"""``python -m coterie.lab.simulator --seeds 1-40`` prints one digest for each seed. At the first seed that breaks an
+invariant it stops and prints the end of that seed's trace.
 
-``--write FILE`` keeps the digests, one line ``seed digest`` each; ``--compare FILE`` plays the seeds that are to be
-played, all of the file's unless ``--seeds`` names some, and fails where a digest is another one than the file's.
+``--write FILE`` writes the digests to a file, one line ``seed digest`` each. ``--compare FILE`` runs the seeds of
+``--seeds``, by default all seeds of the file, and fails if a digest differs from the file's.
 """
 
 import argparse
@@ -19,19 +19,19 @@ from coterie.lab.simulator.outcome import Outcome
 from coterie.lab.simulator.producers.run import simulate_producers
 
 PLAYS = {"fleet": simulate, "clients": simulate_clients, "producers": simulate_producers}
-"""Workers with their connectors; ordinary clients, static and dynamic ones, with their offsets; producers with their
+"""The simulations by name: workers with connectors; ordinary clients, static and dynamic, with offsets; producers with
 transactions."""
 
 
 def seeds(text: str) -> Iterator[int]:
-    """``3``, ``1-40``, or several of both between commas or blanks."""
+    """The seeds of ``3``, ``1-40``, or several of both, separated by commas or blanks."""
     for part in text.replace(",", " ").split():
         first, _, last = part.partition("-")
         yield from range(int(first), int(last or first) + 1)
 
 
 def outcomes(play: str, wanted: Iterator[int], *, story_lines: int, jobs: int) -> Generator[Outcome, None, None]:
-    """In the order of the seeds, whichever of ``jobs`` processes has played them."""
+    """The outcomes of the simulation ``play`` in the order of the seeds ``wanted``, run by ``jobs`` processes."""
     one = partial(PLAYS[play], story_lines=story_lines)
     if jobs == 1:
         yield from map(one, wanted)
@@ -49,17 +49,17 @@ def summary_line(outcome: Outcome) -> str:
 
 
 def read_digests(file: Path) -> dict[int, str]:
-    """By seed, as ``--write`` has written them."""
+    """The digests in a file of ``--write``, by seed."""
     return {int(seed): digest for seed, digest in map(str.split, file.read_text().splitlines())}
 
 
 def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m coterie.lab.simulator", description=__doc__)
     parser.add_argument("--seeds", help="3, 1-40, or several of both (default: 1-40, or those of --compare)")
-    parser.add_argument("--play", choices=sorted(PLAYS), default="fleet", help="who plays (default: %(default)s)")
-    parser.add_argument("--quiet", action="store_true", help="tell of every hundredth seed only")
-    parser.add_argument("--lines", type=int, default=15, help="lines of the trace to show when a seed fails")
-    parser.add_argument("--jobs", type=int, default=1, help="processes that play (default: %(default)s)")
+    parser.add_argument("--play", choices=sorted(PLAYS), default="fleet", help="the simulation (default: %(default)s)")
+    parser.add_argument("--quiet", action="store_true", help="print every hundredth seed only, and failures")
+    parser.add_argument("--lines", type=int, default=15, help="lines of the trace to print when a seed fails")
+    parser.add_argument("--jobs", type=int, default=1, help="number of processes (default: %(default)s)")
     parser.add_argument("--write", type=Path, metavar="FILE", help="write the digests to a file")
     parser.add_argument("--compare", type=Path, metavar="FILE", help="compare the digests with those of a file")
     options = parser.parse_args(arguments)

@@ -1,4 +1,4 @@
-"""A simulated process of a worker, a client or a producer: it lives, is paused and resumed, and is killed."""
+"""A simulated process of a worker, a client or a producer: it starts, is paused and resumed, and is killed."""
 
 from collections.abc import Callable, Mapping
 from typing import Self, TypeVar
@@ -8,10 +8,11 @@ from coterie.lab.simulator.world import World
 
 
 class Actor:
-    """One process. Another one of the same home may follow it, or come while it lives."""
+    """One process. Another process of the same ``home`` (worker, client or transactional id) may start after it has
+    ended, or while it runs."""
 
     def __init__(self, world: World, name: str, home: str, living: dict[str, Self]) -> None:
-        """``living`` holds the process under its name until the process dies."""
+        """``living`` holds the process under its name until the process ends."""
         self.world = world
         self.name = name
         self.home = home
@@ -42,7 +43,7 @@ class Actor:
         self.world.after(ms, lambda: self.soon(happens))
 
     def soon(self, happens: Callable[[], None]) -> None:
-        """Call ``happens`` now; when the process is resumed, if it is paused; never, if it is dead."""
+        """Call ``happens`` now; if the process is paused, when it resumes; if it has ended, never."""
         if self.paused:
             self._missed.append(happens)
         elif self.alive:
@@ -58,5 +59,5 @@ def by_name(living: Mapping[str, ActorT]) -> list[ActorT]:
 
 
 def youngest(living: dict[str, ActorT], home: str) -> ActorT | None:
-    """The process of ``home`` in ``living`` that started last."""
+    """The process of ``home`` in ``living`` that started last; None if there is none."""
     return next((process for process in reversed(living.values()) if process.home == home), None)

@@ -1,4 +1,5 @@
-"""The broker of the simulation: the real `groups` machine with the real outbox, and a disk that may forget its tail."""
+"""The broker of the simulation: the real `groups` machine with the real outbox, and a disk that may lose its
+unacknowledged writes."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -40,7 +41,7 @@ from coterie.wire.errors import ErrorCode
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Before:
-    """What a step began with."""
+    """The group's state before a step."""
 
     phase: Phase
     generation: Generation
@@ -59,33 +60,34 @@ class Before:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CoordinatorStep:
-    """One step of the machine, for whoever watches."""
+    """One step of the machine, for the invariant checks."""
 
     event: Event
     before: Before
     output: Output[Record, Effect]
     group: Group
-    """As it is now."""
+    """The group after the step."""
     asked: Mapping[ReplyTo, Request]
-    """Every request that was not answered before this step."""
+    """Every request that had no response before this step."""
 
 
 class CoordinatorWatch(Protocol):
-    """Looks at everything, and raises a `Violation`."""
+    """Checks every step, response and start of the coordinator; raises a `Violation` when an invariant is broken."""
 
     def on_step(self, taken: CoordinatorStep) -> None: ...
 
     def on_reply(self, request: Request, response: Response) -> None:
-        """An answer leaves; the log holds what it shows."""
+        """A response leaves; the records on which it depends are durable."""
         ...
 
     def on_loaded(self, group: Group) -> None:
-        """A life has read its log and is about to begin."""
+        """The coordinator has read its log and is about to start."""
         ...
 
 
 class Disk(FaultyDisk):
-    """Takes what gathered while the last write was under way, acknowledges late, loses what it has not acknowledged."""
+    """Writes in one batch what was appended during the last write, acknowledges late, and may lose in a crash what it
+    has not acknowledged."""
 
     def __init__(self, world: World) -> None:
         super().__init__()
@@ -101,7 +103,7 @@ class Disk(FaultyDisk):
             self._write(acknowledged)
 
     def crash(self) -> None:
-        """Of what was being written any first part may have come to rest; nobody was told."""
+        """Any prefix of the write in progress becomes durable, without an acknowledgement."""
         self.lines += self._writing[: self._world.rng.randint(0, len(self._writing))]
         self._writing, self._waiting = [], []
         self._life += 1
@@ -124,7 +126,7 @@ class Disk(FaultyDisk):
 
 
 class SimCoordinator:
-    """One life after the other of the same group's coordinator."""
+    """The coordinator of one group, which crashes and restarts."""
 
     def __init__(
         self, world: World, watch: CoordinatorWatch, *, group_id: GroupId, limits: Limits, steps: Steps
@@ -140,14 +142,14 @@ class SimCoordinator:
         self.up = False
         self.start()
 
-    # -- lives ----------------------------------------------------------------------------------------------------
+    # -- start and crash ------------------------------------------------------------------------------------------
 
     def start(self) -> None:
-        """Replay what the disk holds, then answer again."""
+        """Replay the records on the disk, then accept requests again."""
         self._calls: dict[ReplyTo, Call] = {}
         self._requests: dict[ReplyTo, Request] = {}
         self._needs: dict[ReplyTo, int] = {}
-        """How many lines the log has to hold before an answer may leave."""
+        """Number of log lines that must be durable before a response may leave."""
         self._outbox = Outbox[Effect]()
         self._alarms = Alarms[TimerKey](self._world, lambda key: self.feed(TimerFired(key=key)))
         self.group = folded(self._group_id, self._limits, self.disk.lines)
@@ -168,7 +170,7 @@ class SimCoordinator:
         for call in self._calls.values():
             call.fail("the connection was reset", within_ms=200)
 
-    # -- questions --------------------------------------------------------------------------------------------------
+    # -- requests ---------------------------------------------------------------------------------------------------
 
     def serve(self, call: Call, request: Callable[[ReplyTo], Request]) -> None:
         if not self.up:
@@ -192,7 +194,7 @@ class SimCoordinator:
         group, before = self.group, self._now
         with MachineCheck("groups"):
             output = self._steps.group(group, event, now_ms=self._world.now_ms)
-            if not isinstance(event, Heartbeat):  # Those are nine of ten steps, and change one deadline, or nothing.
+            if not isinstance(event, Heartbeat):  # Heartbeats are nine of ten steps, and change at most one deadline.
                 check_whole(group)
                 self._now = Before.of(group)
         if isinstance(event, TimerFired):
@@ -252,7 +254,7 @@ def _member_of(timer: TimerKey) -> MemberId | None:
 
 
 def _values(response: Response) -> tuple[RecordValue, ...]:
-    """What ``response`` holds beside its error."""
+    """The fields of ``response`` that are recorded beside its error."""
     match response:
         case JoinGroupResponse(generation=generation, protocol=protocol, leader=leader, member_id=member_id):
             return generation, protocol, leader, member_id, *(member.member_id for member in response.members)

@@ -1,4 +1,4 @@
-"""What the log holds of a group, and whether an answer shows more than that."""
+"""The state of a group by its durable records, and the check that a response contains nothing else."""
 
 from collections.abc import Iterable, Sequence
 from functools import lru_cache
@@ -20,36 +20,37 @@ from coterie.nouns.ids import GroupId
 from coterie.wire.errors import ErrorCode
 
 EncodedRecord: TypeAlias = tuple[bytes, bytes | None]
-"""Key and value of one record, as the log holds it."""
+"""Key and value of one record, as encoded in the log."""
 
 
 class DurableGroup:
-    """The group as the log tells of it, read as far as the answers that leave have come."""
+    """The group by its durable records, replayed up to those on which the last response depended."""
 
     def __init__(self, group_id: GroupId, limits: Limits, lines: Sequence[EncodedRecord]) -> None:
-        """``lines`` are the log's own, and grow with it."""
+        """``lines`` is the log's own list, which grows."""
         self._lines = lines
         self._read = len(lines)
         self._group = folded(group_id, limits, lines)
 
     def check(self, request: Request, response: Response, *, needs: int) -> None:
-        """``response`` leaves; when it was decided, the log was to have ``needs`` lines.
+        """Check that the durable records contain the content of ``response``, which leaves now and depends on the
+        first ``needs`` lines of the log.
 
         :raises Violation: DURABLE_FIRST.
         """
         if needs > len(self._lines):
             what = f"{type(response).__name__} needs {needs} lines"
             raise Violation(Invariant.DURABLE_FIRST, f"{what}, the log has {len(self._lines)}")
-        assert needs >= self._read, "answers leave in the order in which they were decided"
+        assert needs >= self._read, "responses leave in the order of their steps"
         for line in self._lines[self._read : needs]:
             replay(self._group, line)
         self._read = needs
         if response.error is ErrorCode.none and not holds(self._group, request, response):
-            raise Violation(Invariant.DURABLE_FIRST, f"the log does not hold what {type(response).__name__} says")
+            raise Violation(Invariant.DURABLE_FIRST, f"the log does not contain what {type(response).__name__} reports")
 
 
 def holds(group: Group, request: Request, response: Response) -> bool:
-    """Whether ``group`` is what a good answer tells of it."""
+    """Whether ``group`` contains what the error-free ``response`` reports."""
     written, offsets = group.written, group.offsets
     match request, response:
         case JoinGroup(), JoinGroupResponse(generation=generation, member_id=member_id):
@@ -72,7 +73,7 @@ def holds(group: Group, request: Request, response: Response) -> bool:
 
 
 def folded(group_id: GroupId, limits: Limits, lines: Iterable[EncodedRecord]) -> Group:
-    """The group that ``lines`` alone tell of."""
+    """The group that results from a replay of ``lines``."""
     group = Group(group_id, limits)
     for line in lines:
         replay(group, line)
@@ -81,9 +82,9 @@ def folded(group_id: GroupId, limits: Limits, lines: Iterable[EncodedRecord]) ->
 
 def replay(group: Group, line: EncodedRecord) -> None:
     decoded = _decoded(*line)
-    assert decoded is not None, "all lines are of groups"
+    assert decoded is not None, "every line is a record of a group"
     apply(group, decoded[1])
 
 
 _decoded = lru_cache(maxsize=1_000)(decode_line)
-"""Each life begins with all lines of the last one: whoever reads them anew need not take each apart anew."""
+"""Cached: each start of the coordinator replays all lines that earlier ones have written."""

@@ -1,4 +1,4 @@
-"""Faults that strike at random until they are to stop: those of the storm, and what happens to processes anywhere."""
+"""Random faults: those of links, disk and coordinator (`storm`), and those of the processes of every simulation."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
@@ -11,32 +11,32 @@ from coterie.lab.simulator.storm import Storm
 from coterie.lab.simulator.world import World
 
 LATEST_MS = 20_000
-"""So long after the faults have stopped every message has arrived that was sent before: through clogged links, or late
-because its connection had broken."""
+"""This long after the last fault every message sent before it has arrived, also those on clogged links and those
+that are late because their connection broke."""
 
 
 class Faults(ABC, Generic[ActorT]):
-    """What the weathers of all plays have in common."""
+    """The base class of the faults of each simulation."""
 
     def __init__(self, world: World, storm: Storm, homes: Sequence[str]) -> None:
         self._world = world
         self._rng = world.rng
         self._storm = storm
         self.living: dict[str, ActorT] = {}
-        """The living processes by their names, in the order in which they started."""
+        """The processes that have not ended, by name, in the order in which they started."""
         self._homes = homes
         self._gone_for_good: set[str] = set()
         self._over = False
 
     def _plan(self, own: Mapping[Callable[[], None], int], *, pauses_ms: Sequence[int]) -> None:
-        """``own`` faults of a play, each with how often it comes, as a weight, beside those of the storm."""
+        """Choose the faults: those of the storm and the simulation's ``own``, each with its weight."""
         faults = {**self._storm.faults(), **own}
         self._faults = [fault for fault, weight in faults.items() for _ in range(weight)]
-        # Some seeds are wild, some are nearly calm, so that one fault is also seen alone.
+        # Some seeds have many faults, some so few that a fault occurs alone.
         self._pause_between_ms = self._rng.choice(pauses_ms)
 
     def run(self, weather_ms: int) -> None:
-        """Let the world run with faults until ``weather_ms``."""
+        """Run the world with faults until ``weather_ms``."""
         self.begin()
         self._world.run_until(weather_ms)
         self._world.record(RecordKind.FAULTS_END)
@@ -50,14 +50,15 @@ class Faults(ABC, Generic[ActorT]):
 
     @abstractmethod
     def end(self) -> None:
-        """The faults have stopped; links and the coordinator's disk are healthy. End what else a fault has begun."""
+        """Called after the last fault, when links and the coordinator's disk are healthy: undo all other faults."""
 
     @abstractmethod
     def start(self, home: str) -> None:
-        """Start a process of ``home`` if none lives and it has not gone for good."""
+        """Start a process of ``home`` if none runs, unless ``home`` is in ``_gone_for_good``."""
 
     def start_missing(self) -> None:
-        """A process may have been fenced by what a dead one had sent before."""
+        """Start a process of each home without one: a late request of an ended process may have fenced its
+        successor."""
         for home in self._homes:
             self.start(home)
 
@@ -76,7 +77,7 @@ class Faults(ABC, Generic[ActorT]):
         return self._rng.choice(processes) if processes else None
 
     def _come_back(self, home: str) -> None:
-        """Called when a process ends that another is to follow."""
+        """Called when a process ends after which another one of ``home`` is to start."""
 
     def _pause(self) -> None:
         process = self._someone()
@@ -95,6 +96,7 @@ class Faults(ABC, Generic[ActorT]):
             self._come_back(process.home)
 
     def bury(self) -> None:
+        """Kill a process permanently: no process of its ``home`` starts again. Never affects the last home."""
         process = self._someone()
         if process is not None and len(self._homes) - len(self._gone_for_good) > 1:
             self._gone_for_good.add(process.home)

@@ -1,8 +1,8 @@
-"""How the watches tell the members of a group apart."""
+"""How the invariant checks identify the members of a group."""
 
 from typing import TypeAlias
 
 from coterie.nouns.ids import InstanceId, MemberId
 
 MemberIdentity: TypeAlias = InstanceId | MemberId
-"""A static member's instance id, which its next member has too; the member id of any other member."""
+"""A static member's instance id, which its next member id keeps; the member id of any other member."""

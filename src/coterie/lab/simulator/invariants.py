@@ -1,115 +1,130 @@
-"""The named invariants: what must hold at every moment whatever the weather, and how a breach is told."""
+"""The named invariants: the conditions that must always hold, and the exception that reports a broken one."""
 
 from enum import StrEnum
 
 
 class Invariant(StrEnum):
-    """What the simulator watches. Safety at every moment; liveness once the weather has calmed down."""
+    """The conditions that the simulator checks: safety at every step, liveness after the last fault."""
 
-    # -- of workers
+    # -- workers
     ONE_OWNER = "one-owner"
     """No task is effective on two workers that both have their lease (I1 of the theory)."""
     STOPPED_WHEN_EXPIRED = "stopped-when-expired"
-    """When a member's session ends, its worker has stopped everything; one that was paused stops at once after (I6)."""
+    """When a member's session expires, its worker has stopped all tasks; a worker that was paused then stops them when
+    it resumes (I6)."""
     RESTARTED_IN_PLACE = "restarted-in-place"
-    """A query that died starts again only while its worker holds the checkpoint, and the worker's place is proved."""
+    """A query that died restarts only while its worker holds the checkpoint and a recent response proves the worker's
+    membership (`Lease.proved_ms`)."""
     RELEASED_FIRST = "released-first"
-    """Nothing is assigned to one member that another one says it runs (K415: release before acquisition)."""
+    """No round assigns a job to a member while another member reports that it owns the job (KIP-415: release before
+    acquisition)."""
     DISJOINT = "disjoint"
-    """No round leaves a job with two members (I2)."""
+    """After a round no job is owned by two members (I2)."""
     ACCOUNTED = "accounted"
-    """After a round every configured job is somebody's, or about to be released, or waits for a delay that runs."""
+    """After a round every configured job is assigned, about to be released, or deferred by the scheduled delay."""
     KNOWN_MEMBERS = "known-members"
-    """A leader assigns to the members of its generation: to all of them and to nobody else."""
+    """A leader sends assignments to all members of its generation and to no other member."""
     BALANCED = "balanced"
-    """When all is calm, connectors, tasks and their sum are at floor or ceiling for every worker that takes any job."""
+    """After the last fault, for the workers that may run any job, the numbers of connectors, of tasks and of jobs are
+    each at the floor or the ceiling of the average."""
     STOPPED_FOR_A_REASON = "stopped-for-a-reason"
-    """A task that stays its worker's, whose config stays and whose worker keeps its place is never stopped."""
+    """A worker that keeps its membership stops no task that is still assigned to it with the same config."""
     ONLY_WHAT_MUST_MOVE = "only-what-must-move"
-    """A round stops nothing for balance that need not move; of two that run one job, one goes on; while jobs wait for
-    a worker that has left, none is stopped for balance at all."""
+    """A round stops the fewest jobs that balance requires. Of two members that own one job, one keeps it. While jobs
+    are deferred for a worker that has left, no job is stopped for balance."""
     MOVES_PER_ROUND = "moves-per-round"
-    """No round stops more for balance and drains than `rebalance.max.moves.per.round`."""
+    """No round stops more jobs for balance and drains than `rebalance.max.moves.per.round`."""
     FAIR_SHARE = "fair-share"
-    """Nobody is given more connectors, or more tasks, than its share of them, but for what was its own (KIP-345)."""
+    """No member is assigned connectors, or tasks, above its quota; but a static member may get back its former jobs
+    (KIP-345)."""
     LOST_WAITS = "lost-waits"
-    """What a worker that has left ran is given to nobody else before the scheduled delay has passed (K415)."""
+    """No other worker is assigned the jobs of a worker that has left before the scheduled rebalance delay has passed
+    (KIP-415)."""
     DELAY_ENDS = "delay-ends"
-    """No job waits longer than that delay, however many rounds there are meanwhile."""
+    """No job is deferred longer than that delay, in however many rounds."""
     CLAIMED_ONLY = "claimed-only"
-    """A worker with claims runs nothing else, and nobody else what it claims (KIP-987)."""
+    """A worker with claims runs no other jobs, and no other worker runs the jobs that it claims (KIP-987)."""
     DRAINED = "drained"
-    """A worker that drains is given nothing, gives away what others may run, and ends with code 0 and nothing lost."""
+    """A draining worker is assigned no jobs, releases the jobs that others may run, and exits with code 0 and no job
+    lost."""
     EAGER_STOPS_FIRST = "eager-stops-first"
-    """Whoever joins a group that speaks eager has stopped everything before."""
+    """A worker has stopped all tasks before it sends JoinGroup to a group whose protocol is eager."""
     SIGNED = "signed"
-    """Where the group speaks sessioned or newer, no leader takes task configs that are not signed (KIP-507)."""
+    """If the group's protocol is sessioned or newer, the leader accepts only signed task configs (KIP-507)."""
     KEYS_ROTATE = "keys-rotate"
-    """There is a session key then, and it gets no older than it may."""
+    """If the group's protocol is sessioned or newer, there is a session key that is not older than its TTL."""
     FEW_ROUNDS = "few-rounds"
-    """In calm weather a change takes the rounds that it needs: one for all that come together, and one for their tasks;
-    one for whoever joins, and one to hand over."""
+    """After the last fault a change takes only the rounds that it needs: one for all connectors created together and
+    one for their tasks; one for a worker that joins and one to assign the jobs that others have released."""
     TOLD_IS_WRITTEN = "told-is-written"
-    """Whoever is told that its change is done finds it in the config log, and its worker has read it."""
+    """When a user's request succeeds, its change is in the config log, and the worker that reports it has read it."""
     RUNS_AS_CONFIGURED = "runs-as-configured"
-    """When all is calm, what should run does so, once, in its connector's present life, with its present config."""
+    """After the last fault every task that should run does so, once, with its connector's present incarnation and
+    config."""
 
-    # -- of any group
+    # -- any group
     DURABLE_FIRST = "durable-first"
-    """No answer shows what the log does not hold."""
+    """No response contains state that is not durable in the log."""
     GENERATION_RISES = "generation-rises"
-    """A generation is one membership, told once; it never falls, whatever crashes (A2)."""
+    """Each generation has one membership, and generations never decrease, also after crashes (A2)."""
     NOTHING_LOST = "nothing-lost"
-    """What was durable is there after a crash; an offset that was acknowledged never goes back."""
+    """A crash loses no durable record, and resets no acknowledged offset to an earlier one."""
     REPLAY_IS_LIVE = "replay-is-live"
-    """The log gives back the group: its leader, its members, their generation, its offsets, a deadline for each."""
+    """A replay of the log gives the live group: its leader, members, generation and offsets, and a session timer for
+    each member."""
     AS_LED = "as-led"
-    """A member hears what the leader of its generation has assigned to it."""
+    """A member receives the assignment that the leader of its generation has computed for it."""
     ONE_PER_INSTANCE = "one-per-instance"
-    """Who was followed by another of its instance id is never again answered as a member (KIP-345)."""
+    """A member that another one with the same instance id has replaced receives errors only (KIP-345)."""
     STATIC_STAYS_QUIET = "static-stays-quiet"
-    """A static member that comes back to a stable group as it was changes nothing for anybody else (KIP-345)."""
+    """A static member that rejoins a stable group with unchanged protocols causes no rebalance (KIP-345)."""
     CURRENT_COMMITS = "current-commits"
-    """A member's offsets are taken for the last generation only, and not after a later one was told."""
+    """A member's offset commits are accepted in the last generation only, and not after a client has received a later
+    one."""
     OFFSETS_KEPT = "offsets-kept"
-    """An offset goes for a reason: deleted, its topic or group deleted, or as old as it may get with nobody reading."""
+    """An offset is removed only for a reason: it, its topic or its group was deleted, or its retention time has passed
+    while no member reads the topic."""
     GONE = "gone"
-    """Nothing is left of a group when its deletion is decided."""
+    """When a group's deletion is decided, none of its state is left."""
     PATIENT = "patient"
-    """No member is put out before it has been silent for its session."""
+    """No member is removed before it has been silent for its session timeout."""
     ROOM = "room"
-    """No more clients join a generation than may be in the group (KIP-389)."""
+    """A generation has no more members than the group's maximum size (KIP-389)."""
 
     MACHINE_CHECK = "machine-check"
-    """What the machines assert of themselves."""
+    """The machines' own assertions hold."""
     SETTLES = "settles"
-    """When the faults have stopped, all that live end in one stable generation, with everything assigned once (L1)."""
+    """After the last fault all running processes reach one stable generation, with every job or partition assigned once
+    (L1)."""
     QUIET = "quiet"
-    """Then nothing happens any more: no rebalance without a cause."""
+    """After that there is no rebalance without a cause."""
 
-    # -- of producers and their transactions
+    # -- producers and their transactions
     EXACTLY_ONCE = "exactly-once"
     """No batch is written twice, however often it is sent; a committed transaction has all of its batches, in order."""
     ALL_OR_NOTHING = "all-or-nothing"
-    """A transaction ends in all of its partitions at once, and in the same way."""
+    """A transaction ends in all of its partitions at once, committed in all or aborted in all."""
     COMMITTED_ONLY = "committed-only"
-    """Nothing is committed that its producer has not asked for; a reader of committed records sees nothing else."""
+    """A transaction is committed only if its producer has requested it; a read_committed reader receives only committed
+    records."""
     STABLE = "stable"
-    """The last stable offset passes no open transaction."""
+    """The last stable offset does not pass the first offset of an open transaction."""
     TOLD_IS_DONE = "told-is-done"
-    """Whoever was told that its transaction is committed, or aborted, finds it so, whatever crashes."""
+    """A transaction whose producer has received the response to its commit or abort is committed or aborted, also after
+    crashes."""
     NOTHING_LATE = "nothing-late"
-    """A producer writes nothing after its successor was told, and a transaction nothing after its end (KIP-890)."""
+    """A producer writes nothing after its successor has received its identity; a transaction has no write after its end
+    (KIP-890)."""
     ONE_PRODUCER = "one-producer"
-    """No two processes are the same producer in the same epoch."""
+    """No two processes have the same producer id and epoch."""
     IN_SEQUENCE = "in-sequence"
-    """Whoever sends its batches in order is not told that they are out of it."""
+    """A producer that sends its batches in order receives no OUT_OF_ORDER_SEQUENCE_NUMBER."""
     ABORTED_FOR_A_REASON = "aborted-for-a-reason"
-    """A transaction ends by its own producer, by a successor, or when it has outlived its timeout."""
+    """A transaction is ended by its own producer, by a successor, or by its timeout."""
     FENCED_FOR_A_REASON = "fenced-for-a-reason"
-    """Nothing is refused to a producer that has no successor and has outlived no timeout."""
+    """A producer's request is refused only if the producer has a successor or one of its transactions timed out."""
     ENDS = "ends"
-    """When the faults have stopped every transaction ends, and its readers get to the end of the log."""
+    """After the last fault every transaction ends, and read_committed readers reach the end of the log."""
 
 
 class Violation(Exception):
@@ -117,14 +132,15 @@ class Violation(Exception):
 
     def __init__(self, invariant: Invariant, what: str) -> None:
         self.invariant = invariant
-        super().__init__(invariant, what)  # as it is called, so that it comes whole out of another process
+        super().__init__(invariant, what)  # the constructor's own arguments, so that it can be unpickled
 
     def __str__(self) -> str:
         return ": ".join(self.args)
 
 
 class MachineCheck:
-    """What a machine asserts of itself is an invariant, too. Around every step: a generator would cost more than it."""
+    """Turns an AssertionError of a machine's step into a violation of MACHINE_CHECK. A class, since it surrounds every
+    step and a generator-based context manager is slower."""
 
     def __init__(self, room: str) -> None:
         self._room = room

@@ -1,4 +1,4 @@
-"""How messages travel between a worker and the broker: slowly, out of order, late, or not at all."""
+"""The network between the workers and the broker: messages may be delayed, reordered or lost."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -15,26 +15,26 @@ class Way(StrEnum):
 
 @dataclass(slots=True)
 class Link:
-    """What a worker's way to the broker is like at the moment."""
+    """The present state of the link between a worker and the broker."""
 
     cut: bool = False
     loss: float = 0.0
-    """The share of messages that get lost."""
+    """Probability that a message is lost."""
     breaks: float = 0.0
-    """The share of calls whose connection breaks while the message goes on: it arrives late, at a stranger's."""
+    """Probability that a call's connection breaks; the request still arrives, late."""
     narrow: bool = False
-    """Large answers get lost, small ones come through, as behind a router that drops what is over its limit."""
+    """Large messages are lost and small ones arrive, as behind a router that drops packets above its limit."""
     clogged_until_ms: dict[Way, int] = field(default_factory=dict)
 
 
 class Network:
-    """Links by the worker's name: they outlive the worker's processes."""
+    """The links by worker name. A link is the same for all processes of its worker."""
 
     def __init__(self, world: World) -> None:
         self._world = world
         self._links: dict[str, Link] = {}
         self.late_share = 0.02
-        """Of messages, for which a healthy link takes its time."""
+        """Probability that a healthy link delays a message by 10 to 800 ms."""
 
     def link(self, worker: str) -> Link:
         link = self._links.get(worker)
@@ -55,10 +55,10 @@ class Network:
         late_max_ms: int = 0,
         large: bool = False,
     ) -> "Call":
-        """Ask the broker something: one of ``answered`` and ``failed`` comes, once, unless the worker dies first.
-        ``large`` is what the answer will be.
+        """Send a request to the broker, which handles it with ``serve``. ``answered`` or ``failed`` is called once.
+        ``large``: whether the response is a large message.
 
-        When the connection breaks, the question may still arrive, up to ``late_max_ms`` later.
+        When the connection breaks, the request still arrives, up to ``late_max_ms`` later.
         """
         call = Call(self._world, self, worker, answered, failed, large=large)
         late_ms = 0
@@ -70,7 +70,7 @@ class Network:
             worker,
             Way.TO_BROKER,
             lambda: serve(call),
-            lost=lambda: call.fail("no answer", within_ms=4_000),
+            lost=lambda: call.fail("no response", within_ms=4_000),
             late_ms=late_ms,
         )
         return call
@@ -97,7 +97,7 @@ class Network:
 
 
 class Call:
-    """One outstanding question. It ends once: what comes later finds nobody."""
+    """One outstanding request. It ends once; a response that arrives later is ignored."""
 
     def __init__(
         self,
@@ -119,7 +119,7 @@ class Call:
 
     @property
     def is_over(self) -> bool:
-        """Whoever has asked waits no more: its connection is gone, or it has an answer."""
+        """The caller waits no longer: it has the response, or its connection is closed."""
         return self._over
 
     def answer(self, response: object) -> None:
@@ -127,7 +127,7 @@ class Call:
             self.worker,
             Way.TO_WORKER,
             lambda: self._end(lambda: self._answered(response)),
-            lost=lambda: self.fail("the answer was lost", within_ms=4_000),
+            lost=lambda: self.fail("the response was lost", within_ms=4_000),
             large=self._large,
         )
 

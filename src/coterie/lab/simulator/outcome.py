@@ -1,4 +1,4 @@
-"""What became of a seed, and how it is told when something breaks."""
+"""The outcome of one seed, with the end of its trace for failures."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -10,7 +10,7 @@ from coterie.lab.simulator.world import World
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
-    """``violation`` None means that everything held."""
+    """The outcome of one seed; ``violation`` None means that all invariants held."""
 
     seed: int
     digest: str
@@ -25,7 +25,8 @@ class Outcome:
 def told_by(
     seed: int, world: World, play: Callable[[], None], *, generations: Callable[[], int], story_lines: int
 ) -> Outcome:
-    """Let ``play`` happen. Whatever else than a `Violation` it raises has the last lines of its story in a note."""
+    """Run ``play`` and return its outcome. An exception other than `Violation` is raised again, with the last lines of
+    the trace in a note."""
     violation = None
     try:
         play()
@@ -50,9 +51,10 @@ def told_by(
 def settle(
     world: World, unsettled: Callable[[], str | None], broken: Invariant, *, within_ms: int, every_ms: int
 ) -> None:
-    """Let the world run until ``unsettled``, asked ``every_ms``, says that nothing is missing any more.
+    """Run the world until ``unsettled``, called every ``every_ms``, returns None. Until then it returns the reason why
+    the simulation is not settled.
 
-    :raises Violation: ``broken``, when something is still missing after ``within_ms``.
+    :raises Violation: ``broken``, when there is still a reason after ``within_ms``.
     """
     until_ms = world.now_ms + within_ms
     while (missing := unsettled()) is not None:

@@ -1,7 +1,7 @@
-"""What a simulation records: the kinds of records, and the fixed names of the classes that a record tells apart.
+"""The records of a simulation: their kinds, and the fixed names of the classes that appear in them.
 
-The digest of a seed is made of records alone. A kind or a name that changes here changes digests; the name of a class
-or a sentence that is only shown does not.
+The digest of a seed is computed from its records alone. A change of a kind or of a name here changes digests; a change
+of a class's name or of a sentence in the trace does not.
 """
 
 from collections.abc import Iterable
@@ -21,11 +21,11 @@ RecordValue: TypeAlias = str | int | None
 
 
 class RecordKind(StrEnum):
-    """What has happened; the comment names the values that follow."""
+    """The kind of a record. The comment of each kind lists the record's values."""
 
     # -- processes; the first value is the process's name
-    STARTS = "starts"  # how it is set
-    CONTINUES = "continues"  # how it is set; it follows its predecessor in its place
+    STARTS = "starts"  # its settings
+    CONTINUES = "continues"  # its settings; the process keeps its predecessor's membership
     PAUSED = "paused"
     RESUMED = "resumed"
     KILLED = "killed"
@@ -40,18 +40,18 @@ class RecordKind(StrEnum):
     SHUT_DOWN = "shut down"
 
     # -- the network; the first value is the link's name
-    BROKEN = "broken"  # the connection of a call, how much later its question arrives
-    LOST = "lost"  # a message, the way it went
+    BROKEN = "broken"  # a call's connection: how many ms later the request arrives
+    LOST = "lost"  # a message: its direction
 
     # -- faults
     FAULTS_END = "faults end"
     CUT = "cut"  # the link
     CONNECTED = "connected"  # the link
-    CLOGGED = "clogged"  # the link, the way, for how many ms
-    LOSSY = "lossy"  # the link, the percentage that gets lost
+    CLOGGED = "clogged"  # the link, the direction, for how many ms
+    LOSSY = "lossy"  # the link, the percentage of messages that are lost
     NARROW = "narrow"  # the link
     READS_LATE = "reads late"  # the worker, by how many ms
-    PROTOCOL_SET = "protocol set"  # the protocol that all workers are to speak
+    PROTOCOL_SET = "protocol set"  # the protocol that all workers are to use
     DISK_FAILS = "disk fails"
     QUERY_DIES = "query dies"  # the worker, the task, whether the worker still holds the checkpoint
     TOPIC_DELETED = "topic deleted"  # the topic
@@ -59,19 +59,19 @@ class RecordKind(StrEnum):
     # -- a group's coordinator
     COORDINATOR_UP = "coordinator up"  # lines of its log, generation
     COORDINATOR_CRASHES = "coordinator crashes"  # phase, generation
-    ASKED = "asked"  # who asks, the request
-    ANSWERED = "answered"  # who has asked, the request, the error, what the answer holds
+    ASKED = "asked"  # the client, the request
+    ANSWERED = "answered"  # the client, the request, the error, the response's other fields
     TIMER_FIRED = "timer fired"  # the timer, its member
     PHASE = "phase"  # before, after, generation
     APPENDED = "appended"  # lines, bytes, checksum
     DURABLE = "durable"  # lines
 
-    # -- a member of a group, a worker's or a client; the first value is the process's name
+    # -- a member of a group (a worker or a client); the first value is the process's name
     SENDS = "sends"  # the request
     HEARS = "hears"  # the request, the error
     ASSIGNED = "assigned"  # generation, error, config offset, assigned, revoked, delay
     ASSIGNMENT_WANTED = "assignment wanted"  # generation, protocol, members
-    REBALANCE_STARTED = "rebalance started"  # whether everything stops
+    REBALANCE_STARTED = "rebalance started"  # whether all tasks must stop
     MEMBERSHIP_LOST = "membership lost"
     MEMBERSHIP_REFUSED = "membership refused"
     LEFT = "left"
@@ -80,13 +80,13 @@ class RecordKind(StrEnum):
     SUBSCRIBES = "subscribes"  # config offset, owned, whether it drains
     REJOINS = "rejoins"
     ABANDONS = "abandons"
-    LEAVES = "leaves"  # whether for good
-    DEALS = "deals"  # generation; of each member its id, error, config offset, assigned, revoked, delay
+    LEAVES = "leaves"  # whether permanently
+    DEALS = "deals"  # generation; for each member its id, error, config offset, assigned, revoked, delay
     TASK_STARTS = "task starts"  # task
     TASK_RESTARTS = "task restarts"  # task
     TASK_STOPS = "task stops"  # task, grace
     TASK_STOPPED = "task stopped"  # task
-    SPLITS = "splits"  # connector, when its config was written
+    SPLITS = "splits"  # connector, offset of its config
     PUBLISHES = "publishes"  # connector, leader, number of tasks, whether it signs
     SESSION_KEY = "session key"  # size
     STATUSES = "statuses"  # each key with its state
@@ -95,20 +95,20 @@ class RecordKind(StrEnum):
     REPLIES = "replies"  # request id, "done" or the problem
 
     # -- users and operators
-    REQUESTED = "requested"  # the worker, what, of which connector, how
-    FORGED = "forged"  # the stranger sends task configs
-    SETTLED = "settled"  # generation, or how many transactions have ended
-    CHANGE = "change"  # what happens in calm weather
+    REQUESTED = "requested"  # the worker, the request, its connector, the request's other values
+    FORGED = "forged"  # task configs that no worker has signed are sent
+    SETTLED = "settled"  # generation, or number of transactions that have ended
+    CHANGE = "change"  # the change after the last fault
 
     # -- producers and their broker
     BROKER_UP = "broker up"  # end offset of each partition
     BROKER_CRASHES = "broker crashes"
-    STEP = "step"  # transactional id, what, by whom, the error, or the base offset and the state
-    ROLLED_BACK = "rolled back"  # writes
+    STEP = "step"  # transactional id, request, its sender, the error, or the base offset and the state
+    ROLLED_BACK = "rolled back"  # number of writes
     BECOMES = "becomes"  # process, producer id, epoch
     PRODUCED = "produced"  # process, partition, the error, base offset
     BATCH_GIVEN_UP = "batch given up"  # process, partition
-    TRANSACTION_ENDED = "transaction ended"  # by what, by whom, whose
+    TRANSACTION_ENDED = "transaction ended"  # the request that ended it, its sender, the transaction's process
     COMMITTED = "committed"  # process
     ABORTED = "aborted"  # process
     DONE = "done"  # process
@@ -144,21 +144,24 @@ NAMES: dict[type, str] = {
     transactions.TimeoutPassed: "TimeoutPassed",
     NewBatch: "Produce",
 }
-"""The fixed name of each request, answer and timer of which a record tells."""
+"""The fixed name of each request, response and timer that appears in a record."""
 
 
 def name_of(value: object) -> str:
-    """:raises KeyError: when `NAMES` has no name for its class."""
+    """The name of ``value``'s class in records.
+
+    :raises KeyError: when `NAMES` has no name for the class.
+    """
     return NAMES[type(value)]
 
 
 def texts(jobs: Jobs) -> str:
-    """In their one order, with commas between; ``-`` for none."""
+    """The jobs in the order of `Jobs`, separated by commas; ``-`` for none."""
     return ",".join(map(str, jobs)) or "-"
 
 
 def weight(lines: Iterable[tuple[bytes, bytes | None]]) -> tuple[int, int, int]:
-    """How many lines, each a key and a value, how many bytes, and their checksum."""
+    """The number of lines (keys with values), their size in bytes, and their checksum."""
     count = size_bytes = checksum = 0
     for key, value in lines:
         count += 1

@@ -1,4 +1,4 @@
-"""Whoever replays a group's lines finds the group that wrote them."""
+"""Check that a replay of a group's records gives the same group."""
 
 from collections.abc import Iterable
 
@@ -12,22 +12,23 @@ from coterie.wire.errors import ErrorCode
 
 
 def check_replay(group: Group, lines: Iterable[EncodedRecord]) -> None:
-    """``lines`` are all that ``group`` has written. Of a stable group a replay knows everybody, too.
+    """Compare ``group`` with a replay of ``lines``, all records that it has written. If the group is stable, its
+    members and their session timers are compared too.
 
     :raises Violation: REPLAY_IS_LIVE.
     """
     replica = folded(group.group_id, group.limits, lines)
     if (replica.written, replica.offsets) != (group.written, group.offsets):
-        raise Violation(Invariant.REPLAY_IS_LIVE, "the live group differs from its lines")
+        raise Violation(Invariant.REPLAY_IS_LIVE, "the live group differs from a replay of its records")
     if group.phase is not Phase.STABLE:
         return
     step(replica, GroupLoaded(), now_ms=0)
     for name in ("phase", "leader", "static_members", "generation"):
         live, replayed = getattr(group, name), getattr(replica, name)
         if live != replayed:
-            raise Violation(Invariant.REPLAY_IS_LIVE, f"{name} was {live} and is {replayed} after a replay")
+            raise Violation(Invariant.REPLAY_IS_LIVE, f"{name} is {live} live and {replayed} after a replay")
     if list(replica.members) != list(group.members):
-        raise Violation(Invariant.REPLAY_IS_LIVE, f"a replay finds members {list(replica.members)}")
+        raise Violation(Invariant.REPLAY_IS_LIVE, f"members after a replay: {list(replica.members)}, not the live ones")
     accepted = Reply(to=ReplyTo(0), response=HeartbeatResponse(error=ErrorCode.none))
     for member_id, member in group.members.items():
         beat = Heartbeat(
@@ -35,4 +36,4 @@ def check_replay(group: Group, lines: Iterable[EncodedRecord]) -> None:
         )
         is_watched = SessionTimer(member_id=member_id) in replica.deadlines
         if not is_watched or accepted not in step(replica, beat, now_ms=0).effects:
-            raise Violation(Invariant.REPLAY_IS_LIVE, f"after a replay {member_id} is no member like before")
+            raise Violation(Invariant.REPLAY_IS_LIVE, f"after a replay {member_id} has no session timer or is refused")

@@ -1,4 +1,5 @@
-"""Faults of what lies between clients and their coordinator: links, its disk, itself. Each heals by itself."""
+"""Faults of the infrastructure: of the links, of the coordinator's disk and of the coordinator. Each ends after some
+time."""
 
 from collections.abc import Callable, Sequence
 from typing import Protocol
@@ -9,7 +10,7 @@ from coterie.lab.simulator.world import FaultyDisk, World
 
 
 class FaultyServer(Protocol):
-    """A coordinator or a broker: it crashes and starts again, and its disk is slow at times."""
+    """A coordinator or a broker that crashes and starts again, and whose disk is slow at times."""
 
     up: bool
 
@@ -22,7 +23,7 @@ class FaultyServer(Protocol):
 
 
 class Storm:
-    """The faults that every play has; ``names`` are those of the links."""
+    """The faults that every simulation has; ``names`` are the names of the links."""
 
     def __init__(self, world: World, network: Network, coordinator: FaultyServer, names: Sequence[str]) -> None:
         self._world = world
@@ -32,7 +33,7 @@ class Storm:
         self._names = names
 
     def faults(self) -> dict[Callable[[], None], int]:
-        """Each with how often it comes, as a weight."""
+        """The faults with their weights."""
         return {
             self.crash_coordinator: 3,
             self._cut: 3,
@@ -43,7 +44,7 @@ class Storm:
         }
 
     def heal(self) -> None:
-        """Links and disk are well again."""
+        """End the faults of links and disk."""
         self._network.heal()
         self._coordinator.disk.slow = False
 

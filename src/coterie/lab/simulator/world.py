@@ -1,4 +1,5 @@
-"""The world's clock, its one source of chance, and its trace; deadlines that a machine sets; how slow a disk is."""
+"""The simulated world: its clock, its one source of random numbers and its trace; a machine's timers; the base class of
+disks."""
 
 import heapq
 from collections.abc import Callable, Hashable
@@ -14,7 +15,8 @@ KeyT = TypeVar("KeyT", bound=Hashable)
 
 
 class World:
-    """Everything happens at one point in time, in one order: by time, then as it was planned."""
+    """The clock and the queue of callbacks. Callbacks run in the order of their times; at the same time, in the order
+    in which they were planned."""
 
     def __init__(self, seed: int) -> None:
         self.rng = Random(seed)
@@ -40,13 +42,13 @@ class World:
         self.now_ms = until_ms
 
     def record(self, kind: RecordKind, *values: RecordValue) -> None:
-        """What has happened: the digest is made of it, and the story shows it."""
+        """Add a record to the digest and to the trace."""
         line = " ".join((kind, *map(str, values)))
         self._trace.add(self.now_ms, line)
         self._digest.update(f"{self.now_ms} {line}\n".encode())
 
     def say(self, text: str) -> None:
-        """A line that the story shows and the digest leaves out."""
+        """Add a line to the trace but not to the digest."""
         self._trace.add(self.now_ms, text)
 
     def story(self, last: int) -> str:
@@ -61,7 +63,7 @@ class World:
 
 
 class Alarms(Generic[KeyT]):
-    """The deadlines of one machine, which end with the process that it lives in."""
+    """The timers of one machine; they end with the machine's process."""
 
     def __init__(self, world: World, fire: Callable[[KeyT], None]) -> None:
         self._world = world
@@ -98,7 +100,7 @@ class Alarms(Generic[KeyT]):
 
 
 class FaultyDisk:
-    """A disk that takes its time for each write, and much more of it while it is slow."""
+    """A disk with a random duration of each write: 1 to 20 ms, 200 to 3000 ms while the disk is slow."""
 
     def __init__(self) -> None:
         self.slow = False

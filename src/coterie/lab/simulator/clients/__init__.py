@@ -1,1 +1,1 @@
-"""A play without workers: ordinary clients, static and dynamic ones, on the group machine that knows them all."""
+"""The simulation of ordinary clients, static and dynamic, without workers, on the real group machine."""

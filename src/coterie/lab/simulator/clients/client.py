@@ -1,4 +1,5 @@
-"""One ordinary client: joins, assigns where it leads, sends heartbeats, commits; as Kafka's own consumers do it."""
+"""One ordinary client: it joins, computes the assignment if it is the leader, sends heartbeats and commits offsets, as
+Kafka's consumer does."""
 
 from collections.abc import Callable
 from functools import partial
@@ -39,11 +40,11 @@ from coterie.wire.errors import ErrorCode
 _RequestKind: TypeAlias = Literal["round", "heartbeat", "commit", "fetch", "farewell"]
 
 _GIVEN_UP_MS = REBALANCE_TIMEOUT_MS + 5_000
-"""After this long a client asks again; only a join or a sync may take nearly so long."""
+"""A client whose JoinGroup or SyncGroup has had no response for this long joins again."""
 
 
 class Client(Actor):
-    """One process. A client that starts again is another one, with the same name and perhaps the same instance id."""
+    """One process of a client. A restart is a new process with the same name and, if static, the same instance id."""
 
     def __init__(
         self,
@@ -63,19 +64,19 @@ class Client(Actor):
         self.generation = NO_GENERATION
         self.owned: list[TopicPartition] = []
         self.is_settled = False
-        """It has the assignment of its generation, and knows of no rebalance."""
+        """The client has the assignment of its generation and has received no notice of a rebalance."""
         self.turned_away = False
-        """The group had no room for it."""
+        """The last JoinGroup was refused with GROUP_MAX_SIZE_REACHED."""
         self._asked: dict[_RequestKind, object] = {}
         self._stint = 0
-        """Counts the assignments, so that a heartbeat of a former one is the last of its kind."""
+        """Number of the present assignment: heartbeats and commits of an earlier one stop."""
         play.world.record(RecordKind.STARTS, name, instance_id, *protocols)
         self._join()
 
-    # -- its life ---------------------------------------------------------------------------------------------------
+    # -- shutdown ---------------------------------------------------------------------------------------------------
 
     def stop(self) -> None:
-        """In order: a dynamic member says farewell, a static one just goes (KIP-345)."""
+        """Stop cleanly: a dynamic member sends LeaveGroup, a static one does not (KIP-345)."""
         if self.instance_id is None and self.member_id:
             farewell = partial(LeaveGroup, members=(LeavingMember(member_id=self.member_id),))
             self._ask("farewell", farewell, lambda _: None)
@@ -107,8 +108,8 @@ class Client(Actor):
                 can_skip_assignment=True,
             )
 
-        # A JoinGroup names no generation, so whoever gets one late believes it, as Kafka does: a broker must not take
-        # it from a connection that is gone.
+        # A JoinGroup contains no generation, so the coordinator accepts a late one, as Kafka does: the broker must not
+        # read it from a closed connection.
         self._ask("round", request, self._on_joined, late_max_ms=0)
 
     def _on_joined(self, response: Response) -> None:
@@ -151,7 +152,7 @@ class Client(Actor):
         self._ask("fetch", partial(OffsetFetch, partitions=tuple(self.owned)), lambda _: None)
 
     def _start_over(self, error: ErrorCode) -> None:
-        """The answer to anything may be that the place is gone, or another's."""
+        """Join again after an ``error`` that any response may contain; end if another process has fenced this one."""
         match error:
             case ErrorCode.fenced_instance_id:
                 self.kill(RecordKind.FENCED)
@@ -206,7 +207,7 @@ class Client(Actor):
         if stint == self._stint and response.error not in passing:
             self._start_over(response.error)
 
-    # -- small hands ------------------------------------------------------------------------------------------------
+    # -- helpers ----------------------------------------------------------------------------------------------------
 
     def _ask(
         self,
@@ -216,7 +217,8 @@ class Client(Actor):
         *,
         late_max_ms: int = LATE_MAX_MS,
     ) -> None:
-        """``request`` makes the request of its ``reply_to``."""
+        """Send a request, which ``request`` builds from its ``reply_to``. A newer request of the same ``kind`` makes
+        the client ignore the response."""
         token = self._asked[kind] = object()
         if kind != "heartbeat":
             self.play.world.record(RecordKind.SENDS, self.name, kind)

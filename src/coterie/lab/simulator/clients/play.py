@@ -1,4 +1,5 @@
-"""What the clients of one play share: settings, the broker, the network, and the bytes that they exchange."""
+"""The objects that all clients of one simulation share: settings, broker, network, and the bytes of subscriptions and
+assignments."""
 
 from collections.abc import Mapping, Sequence
 
@@ -19,11 +20,11 @@ COMMIT_INTERVAL_MS = 2_500
 OFFSETS_RETENTION_MS = 30_000
 OFFSETS_RETENTION_CHECK_MS = 5_000
 OWN_RETENTION_MS = 12_000
-"""What some ask for, of the offsets that they commit."""
+"""The retention time that some offset commits request."""
 LATE_MAX_MS = 8_000
 
 READ_TOPIC, OTHER_TOPIC = "read", "unread"
-"""What the members subscribe to; what somebody once committed offsets of."""
+"""The topic to which the members subscribe; a topic of which only commits from outside the group exist."""
 PARTITIONS: Sequence[TopicPartition] = tuple(TopicPartition(READ_TOPIC, number) for number in range(5))
 OTHER_PARTITION = TopicPartition(OTHER_TOPIC, 0)
 TOPIC_ID = TopicId(b"whatever it is..")
@@ -31,7 +32,7 @@ LEADER_EPOCH = 7
 
 
 class ClientsPlay:
-    """Everything that happens in one seed happens to this."""
+    """The shared objects of one seed."""
 
     def __init__(self, world: World, network: Network, coordinator: SimCoordinator, *, protocol_type: str) -> None:
         self.world = world
@@ -41,7 +42,7 @@ class ClientsPlay:
         self._offset = 0
 
     def next_offset(self, partition: TopicPartition, metadata: str = "") -> NewOffset:
-        """Higher than all before, so that every commit can be told from every other."""
+        """An offset higher than all earlier ones, so that every commit is different."""
         self._offset += 1
         return NewOffset(
             partition=partition,
@@ -52,7 +53,7 @@ class ClientsPlay:
         )
 
     def subscription(self) -> bytes:
-        """What a member says of itself: a consumer's lists its topics, of others the coordinator knows nothing."""
+        """A member's metadata: a consumer's subscription lists its topics; other protocol types have opaque bytes."""
         if self.protocol_type != CONSUMER:
             return b"\xff anything at all"
         writer = Writer()
@@ -64,7 +65,7 @@ class ClientsPlay:
 
 
 def assign(members: Sequence[JoinedMember]) -> Mapping[MemberId, bytes]:
-    """Round robin."""
+    """The round-robin assignment of `PARTITIONS`, as bytes by member."""
     shares: dict[MemberId, list[str]] = {one.member_id: [] for one in members}
     for number in range(len(PARTITIONS)):
         shares[members[number % len(members)].member_id].append(str(number))

@@ -1,4 +1,5 @@
-"""One seed of the clients' play: weather, then calm, then all that live must share everything in one generation."""
+"""One seed of the clients' simulation: faults, then none; then all running clients must share all partitions in one
+generation."""
 
 from collections.abc import Collection
 from functools import partial
@@ -29,14 +30,15 @@ from coterie.lab.steps import STEPS, Steps
 
 WEATHER_MS = 120_000
 SETTLE_MS = 3 * SESSION_TIMEOUT_MS + 3 * REBALANCE_TIMEOUT_MS
-"""Silent members go, copies fence each other, and three rounds wait for their slowest member."""
+"""Enough time for silent members to expire, for copies to fence each other, and for three rounds that wait for their
+slowest member."""
 QUIET_MS = 2 * SESSION_TIMEOUT_MS
 
 
 def simulate_clients(
     seed: int, *, weather_ms: int = WEATHER_MS, story_lines: int = 15, steps: Steps = STEPS
 ) -> Outcome:
-    """Play one seed. Whatever it raises is a crash, of a machine or of the simulator, and tells its story in a note."""
+    """Run one seed. An exception is a crash of a machine or of the simulator; its note has the end of the trace."""
     world = World(seed)
     group_size_max = world.rng.choice((2, 100, 100, 100))
     limits = Limits(
@@ -75,17 +77,17 @@ def check_calm(play: ClientsPlay, clients: Collection[Client]) -> None:
 
 
 def unsettled(play: ClientsPlay, clients: Collection[Client]) -> str | None:
-    """What is still missing; None when everything alive has settled."""
+    """The reason why the clients have not settled; None when they have."""
     group: Group = play.coordinator.group
     if not play.coordinator.is_stable:
         return f"the group is {group.phase}"
     inside = [client for client in clients if not client.turned_away]
     if len(inside) < len(clients) and len(group.members) < group.limits.group_size_max:
-        return "somebody is turned away, and there is room"
+        return "a client is refused for the group's size, and the group is not full"
     if {client.member_id for client in inside} != group.members.keys():
         return f"members are {sorted(group.members)}, clients are {sorted(client.name for client in inside)}"
     for client in inside:
         if not client.is_settled or client.generation != group.generation:
             return f"{client.name} is in generation {client.generation}, the group in {group.generation}"
     owned = sorted(partition for client in inside for partition in client.owned)
-    return None if owned == list(PARTITIONS) else f"owned is {owned}"
+    return None if owned == list(PARTITIONS) else f"owned partitions are {owned}"

@@ -1,4 +1,4 @@
-"""What must hold for any group of any clients, at every step of its coordinator."""
+"""The invariant checks of the clients' simulation, at every step of the coordinator."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -43,17 +43,17 @@ from coterie.wire.errors import ErrorCode
 
 @dataclass(slots=True)
 class _Told:
-    """What clients have heard of one life of the group, from its first generation to its deletion."""
+    """What clients have received from the group, from its first generation to its deletion."""
 
     generations: dict[Generation, frozenset[MemberIdentity]] = field(default_factory=dict)
-    """Each generation's places, as its leader was told."""
+    """The members of each generation, as its leader received them."""
     highest: Generation = Generation(0)
     led: dict[Generation, Mapping[MemberIdentity, bytes]] = field(default_factory=dict)
-    """What the leader of each generation has assigned."""
+    """The assignments that the leader of each generation sent."""
 
 
 class ClientsWatch:
-    """Matches `coordinator.CoordinatorWatch`."""
+    """The checks of one group of clients; matches `coordinator.CoordinatorWatch`."""
 
     def __init__(self, world: World, *, group_size_max: int) -> None:
         self._world = world
@@ -62,21 +62,22 @@ class ClientsWatch:
         self._places: dict[MemberId, MemberIdentity] = {}
         self._current: dict[InstanceId, MemberId] = {}
         self._retired: set[MemberId] = set()
-        """Member ids of static members that were followed by another of their instance id, who knows it."""
+        """Member ids of static members that a newer member with the same instance id has replaced, once the newer
+        member's JoinGroup response has been sent."""
         self._offers: dict[InstanceId, tuple[str, ...]] = {}
-        """What each static member offered when it last heard that it is in, unless it has joined since."""
+        """The protocols that each static member offered in its last successful JoinGroup, until it joins again."""
         self._told_when_decided: dict[ReplyTo, _Told] = {}
-        """An answer may be decided in one life of the group and leave in the next."""
+        """The value of ``_told`` at the step of each response: the group may be deleted before the response leaves."""
         self._commits: dict[TopicPartition, list[int]] = {}
-        """Every offset that was written since the last removal, in the order of writing. One that was sent earlier may
-        be lower and yet come later: its connection had broken."""
+        """Every offset that was written since the last removal, in the order of writing. A lower offset may follow a
+        higher one if its connection broke and its request arrived late."""
         self._acknowledged: dict[TopicPartition, int] = {}
-        """Up to where in ``commits`` somebody has heard that it is safe."""
+        """Index in ``_commits`` of the last commit that was acknowledged to a client."""
         self._heard_at_ms: dict[MemberId, int] = {}
         self._emptied_at_ms: int | None = None
         self._committed_at_ms: dict[TopicPartition, int] = {}
         self._own_retention_ms: dict[TopicPartition, int] = {}
-        """Of those that were committed with one."""
+        """The retention time of each offset that was committed with one."""
 
     # -- a step -----------------------------------------------------------------------------------------------------
 
@@ -99,7 +100,7 @@ class ClientsWatch:
                 self._emptied_at_ms = None if members else self._world.now_ms
                 if len(members) > self._group_size_max:
                     raise Violation(
-                        Invariant.ROOM, f"a generation of {len(members)}, {self._group_size_max} may be in the group"
+                        Invariant.ROOM, f"a generation of {len(members)} members, the maximum is {self._group_size_max}"
                     )
             case GroupRemoved():
                 if taken.before.phase is not Phase.EMPTY:
@@ -127,7 +128,7 @@ class ClientsWatch:
             case DeleteGroup():
                 return None if phase is Phase.EMPTY else f"the group is {phase}"
             case OffsetDelete(partitions=partitions):
-                return None if partition in partitions and not is_read else "nobody may delete it"
+                return None if partition in partitions and not is_read else "it may not be deleted"
             case TimerFired(key=ExpiryTimer()):
                 since_ms = self._committed_at_ms[partition]
                 own_ms = self._own_retention_ms.get(partition)
@@ -146,9 +147,9 @@ class ClientsWatch:
             return
         silent_ms = self._world.now_ms - self._heard_at_ms.get(member_id, 0)
         if silent_ms < SESSION_TIMEOUT_MS:
-            raise Violation(Invariant.PATIENT, f"{member_id} is put out after {silent_ms} ms of silence")
+            raise Violation(Invariant.PATIENT, f"{member_id} is removed after {silent_ms} ms of silence")
 
-    # -- an answer, as it is decided --------------------------------------------------------------------------------
+    # -- a response, at the step that produces it -------------------------------------------------------------------
 
     def _on_decided(self, taken: CoordinatorStep, reply: Reply[Response]) -> None:
         request, response = taken.asked[reply.to], reply.response
@@ -166,13 +167,15 @@ class ClientsWatch:
                 self._current_commit(request)
             case DeleteGroup(), _:
                 if taken.group.written is not None or taken.group.offsets:
-                    raise Violation(Invariant.GONE, f"the group is deleted and at {taken.group.generation}")
+                    raise Violation(Invariant.GONE, f"the group is deleted and in generation {taken.group.generation}")
             case JoinGroup(instance_id=instance_id), _ if instance_id is not None:
                 self._static_stays_quiet(taken, request)
             case _, OffsetFetchResponse(offsets=offsets):
                 for partition, known in offsets.items():
                     if known.offset != self._commits[partition][-1]:
-                        raise Violation(Invariant.NOTHING_LOST, f"{partition} is fetched at {known.offset}")
+                        raise Violation(
+                            Invariant.NOTHING_LOST, f"{partition} is fetched at {known.offset}, not at its last commit"
+                        )
             case _:
                 pass
 
@@ -185,7 +188,8 @@ class ClientsWatch:
         self._heard_at_ms[member_id] = self._world.now_ms
         if member_id in self._retired:
             raise Violation(
-                Invariant.ONE_PER_INSTANCE, f"{member_id} is answered, and {self._places[member_id]} is another"
+                Invariant.ONE_PER_INSTANCE,
+                f"{member_id} receives a response, but {self._places[member_id]} has a newer member id",
             )
 
     def _static_stays_quiet(self, taken: CoordinatorStep, request: JoinGroup) -> None:
@@ -200,7 +204,8 @@ class ClientsWatch:
         ]
         if others or taken.group.generation != before.generation or taken.group.phase is not Phase.STABLE:
             raise Violation(
-                Invariant.STATIC_STAYS_QUIET, f"{request.instance_id} is back, and the group is {taken.group.phase}"
+                Invariant.STATIC_STAYS_QUIET,
+                f"{request.instance_id} rejoins, and the group is disturbed: it is {taken.group.phase}",
             )
 
     def _as_led(self, request: SyncGroup, response: SyncGroupResponse) -> None:
@@ -208,17 +213,17 @@ class ClientsWatch:
         place = self._places[request.member_id]
         if led is not None and led.get(place, b"") != response.assignment:
             raise Violation(
-                Invariant.AS_LED, f"{place} hears {response.assignment!r}, its leader said {led.get(place)!r}"
+                Invariant.AS_LED, f"{place} receives {response.assignment!r}, its leader sent {led.get(place)!r}"
             )
 
     def _current_commit(self, request: OffsetCommit) -> None:
         if request.generation < self._told.highest:
             raise Violation(
                 Invariant.CURRENT_COMMITS,
-                f"{request.member_id} commits in generation {request.generation}, {self._told.highest} was told",
+                f"{request.member_id} commits in generation {request.generation}, {self._told.highest} was sent",
             )
 
-    # -- an answer, as it leaves ------------------------------------------------------------------------------------
+    # -- a response, when it leaves ---------------------------------------------------------------------------------
 
     def on_reply(self, request: Request, response: Response) -> None:
         if response.error is not ErrorCode.none:
@@ -240,7 +245,7 @@ class ClientsWatch:
         place = self._places[member_id] = request.instance_id or member_id
         if response.generation < told.highest:
             raise Violation(
-                Invariant.GENERATION_RISES, f"{place} is told {response.generation}, {told.highest} was told before"
+                Invariant.GENERATION_RISES, f"{place} receives {response.generation}, {told.highest} was sent before"
             )
         told.highest = response.generation
         if response.members:
@@ -257,7 +262,7 @@ class ClientsWatch:
                 self._retired.add(former_id)
             self._current[request.instance_id] = member_id
 
-    # -- lives ------------------------------------------------------------------------------------------------------
+    # -- starts of the coordinator ----------------------------------------------------------------------------------
 
     def on_loaded(self, group: Group) -> None:
         if group.written is not None and group.generation < self._told.highest:
@@ -265,9 +270,9 @@ class ClientsWatch:
         for partition in self._commits.keys() | group.offsets.keys():
             self._on_offset_loaded(partition, group)
         for member_id in group.written.members if group.written is not None else ():
-            # It gets a full session from now.
+            # The member's session begins again at the load.
             self._heard_at_ms[member_id] = self._world.now_ms
-        # A removal that the crash has undone may be decided once more; an older commit counts again until then.
+        # The crash may have undone the removal of an offset: until it is removed again, its older commit counts.
         self._emptied_at_ms = (
             group.written.written_at_ms if group.written is not None and not group.written.members else None
         )
@@ -279,7 +284,7 @@ class ClientsWatch:
         }
 
     def _on_offset_loaded(self, partition: TopicPartition, group: Group) -> None:
-        """The last commits may be lost, but none that somebody heard of."""
+        """The last commits of ``partition`` may be lost, but no acknowledged one."""
         known, commits = group.offsets.get(partition), self._commits.pop(partition, [])
         acknowledged = self._acknowledged.pop(partition, None)
         if known is None:
@@ -288,13 +293,13 @@ class ClientsWatch:
             kept = commits.index(known.offset)
             self._commits[partition] = commits[: kept + 1]
         else:
-            # What had removed it was lost.
+            # The crash has lost the record that removed the offset.
             kept, acknowledged = 0, None
             self._commits[partition] = [known.offset]
         if acknowledged is not None:
             if kept is None or kept < acknowledged:
                 raise Violation(
-                    Invariant.NOTHING_LOST, f"{partition} was acknowledged at {commits[acknowledged]} and is {known}"
+                    Invariant.NOTHING_LOST, f"{partition} was acknowledged at {commits[acknowledged]}, now is {known}"
                 )
             self._acknowledged[partition] = acknowledged
 

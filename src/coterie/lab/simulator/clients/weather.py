@@ -1,4 +1,4 @@
-"""What happens to clients, and what operators do to their group; at the end all of it stops."""
+"""The faults of clients, and the operators' requests to their group; at the end all of them stop."""
 
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -32,8 +32,9 @@ from coterie.nouns.ids import Generation, InstanceId, MemberId
 NAMES = ("c1", "c2", "c3", "c4")
 OPERATOR = "operator"
 PROTOCOLS = (("range", "sticky"), ("sticky", "range"), ("range", "sticky", "own"))
-"""What clients offer. All have the first two: after a load the coordinator knows of each member only what the group
-spoke, so whoever offers nothing of that would be refused until all others have joined once more. As in Kafka."""
+"""The protocols that clients offer. All clients offer the first two: after a load the coordinator has only the group's
+last elected protocol for each member, so it would refuse a client without that protocol until all other members have
+rejoined, as Kafka does."""
 
 
 class ClientsWeather(Faults[Client]):
@@ -70,7 +71,7 @@ class ClientsWeather(Faults[Client]):
         self._next()
 
     def end(self) -> None:
-        """All clients that have not gone for good start again, and the coordinator crashes once more."""
+        """Start all clients except those in ``_gone_for_good``, and crash the coordinator once more."""
         self._deserted_until_ms = 0
         for client in list(self.living.values()):
             self._resume(client)
@@ -100,7 +101,7 @@ class ClientsWeather(Faults[Client]):
             self._come_back(client.home)
 
     def _start_a_copy(self) -> None:
-        """Somebody starts a process that runs already: with an instance id, the newer one is to win."""
+        """Start a second process of a static client: the newer process must fence the older one."""
         client = self._someone()
         if client is not None and client.instance_id is not None:
             self._start_process(f"{client.home}-copy{next(self._copies)}", client.home)
@@ -109,7 +110,7 @@ class ClientsWeather(Faults[Client]):
         self._protocols[self._rng.choice(self._homes)] = self._rng.choice(PROTOCOLS)
 
     def _desert(self) -> None:
-        """Nobody is there for so long that offsets grow too old."""
+        """End all clients, in some cases for so long that offsets expire."""
         self._deserted_until_ms = self._world.now_ms + self._rng.choice((10_000, 60_000))
         for name in sorted(self.living):
             self.living[name].kill(RecordKind.ALL_KILLED)
@@ -152,7 +153,7 @@ class ClientsWeather(Faults[Client]):
             self._play.coordinator.feed(TopicDeleted(topic=topic))
 
     def _commit_from_outside(self) -> None:
-        """As a tool that resets offsets does, or a consumer that assigns its partitions itself."""
+        """Commit an offset without membership, as a tool that resets offsets or a consumer with manual assignment."""
         partition = self._rng.choice((*PARTITIONS, OTHER_PARTITION))
         offset = self._play.next_offset(partition)
         retention_ms = self._rng.choice((None, OWN_RETENTION_MS))

@@ -1,13 +1,13 @@
-"""The play of workers: the real members and herders of a fleet, their group, users and operators.
+"""The simulation of workers: the real members and herders of a fleet, their group, users and operators.
 
-settings     settings of all workers, and of each
+settings     settings of all workers, and of each worker
 config_log   the config topic that all workers read
-cluster      what the workers share
-process      one process of a worker, as the watch sees it
-worker       what that process does: the real `herder` and `member` machines, tasks that take time and die (runtime);
-             its ways to the config log (config_client) and to its leader, its users and operators (rest)
-weather      what goes wrong, and when; what users and operators want (users, operators)
-watch        the named invariants, of which those of one round (rounds, fewest) and of delays (waits)
-calm         what must hold when all has calmed down
-run          one seed from birth to verdict
+cluster      the objects that all workers share
+process      the state of one process of a worker that the invariant checks read
+worker       one process of a worker: the real `herder` and `member` machines, tasks that take time and die (runtime),
+             its client of the config log (config_client), its endpoints and its client of the leader (rest)
+weather      the faults; the requests of users and operators (users, operators)
+watch        the checks of the named invariants; those of one round (rounds, fewest) and of delays (waits)
+calm         the checks after the last fault
+run          one seed from start to result
 """

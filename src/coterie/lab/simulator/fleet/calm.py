@@ -1,4 +1,5 @@
-"""When the faults have stopped: all that live settle, stay quiet, and take one more change in few rounds."""
+"""The checks after the last fault: all running workers settle, no further rebalance comes, and one more change takes
+few rounds."""
 
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -24,14 +25,14 @@ from coterie.nouns.jobs import Jobs
 from coterie.wire.connect import ConnectProtocol
 
 SETTLE_MS = RETRY_MAX_MS + 2 * SESSION_TIMEOUT_MS + 2 * DELAY_MAX_MS + 2 * REBALANCE_TIMEOUT_MS + 30 * ROUND_INTERVAL_MS
-"""Task configs reach the leader, silent members go, a delay runs out, two rounds wait for their slowest member; and
-where one job moves a round, all find their places one after the other."""
+"""Enough time for task configs to reach the leader, for silent members to expire, for two delays, for two rounds that
+wait for their slowest member, and for 30 rounds that move one job each."""
 QUIET_MS = 3 * DELAY_MAX_MS
 KEY_LATE_MS = 10_000
-"""How much later than it may a key may be followed by the next."""
+"""Time after the end of its TTL in which a session key must be replaced."""
 
 STRANGER_MS = 5_000
-"""What a leader takes is written, read and answered by then."""
+"""Time in which task configs that a leader accepts are written, read and acknowledged."""
 
 
 class Calm:
@@ -51,14 +52,17 @@ class Calm:
     # -- settling -----------------------------------------------------------------------------------------------------
 
     def settle(self) -> None:
-        """:raises Violation: SETTLES, or what must hold then."""
+        """Run until the group is stable, then check claims, balance and tasks.
+
+        :raises Violation: SETTLES, CLAIMED_ONLY, BALANCED, RUNS_AS_CONFIGURED.
+        """
         world = self._world
         until_ms = world.now_ms + SETTLE_MS
         settled, since_ms = None, world.now_ms
-        # What the last fault has begun may show only when a lease runs out: it has to look settled for a session.
+        # The last fault may have an effect only when a lease expires, so the group must be settled for one session.
         while settled is None or world.now_ms < since_ms + SESSION_TIMEOUT_MS:
             if world.now_ms >= until_ms:
-                missing = self._unsettled() or "one round follows the other"
+                missing = self._unsettled() or "rounds or task starts continue"
                 raise Violation(Invariant.SETTLES, f"{SETTLE_MS} ms after the last change {missing}")
             world.run_until(world.now_ms + HEARTBEAT_INTERVAL_MS)
             now = self._traces() if self._unsettled() is None else None
@@ -70,7 +74,10 @@ class Calm:
         world.record(RecordKind.SETTLED, self._cluster.coordinator.group.generation)
 
     def stay_quiet(self) -> None:
-        """:raises Violation: QUIET."""
+        """Run for `QUIET_MS`: no round and no task start may come, and the session key must not be too old.
+
+        :raises Violation: QUIET, KEYS_ROTATE.
+        """
         before = self._traces()
         self._world.run_until(self._world.now_ms + QUIET_MS)
         if self._traces() != before:
@@ -81,19 +88,22 @@ class Calm:
         self._check_key()
 
     def refuse_strangers(self) -> None:
-        """:raises Violation: SIGNED, when a leader takes what one of them sends."""
+        """Send task configs without a valid signature, if the group's protocol signs requests.
+
+        :raises Violation: SIGNED, when a leader accepts them.
+        """
         if self._signs:
             self._world.record(RecordKind.FORGED)
             self._weather.operators.forge_all()
             self._world.run_until(self._world.now_ms + STRANGER_MS)
 
     def _traces(self) -> tuple[int, int]:
-        """What tells that something has happened: rounds and starts."""
+        """The group's generation and the number of task starts: both change with every rebalance."""
         starts = sum(run.starts for process in self._processes for run in process.herder.work.runs.values())
         return self._cluster.coordinator.group.generation, starts
 
     def _unsettled(self) -> str | None:
-        """What is still missing; None when everything alive has settled."""
+        """The reason why the running workers have not settled; None when they have."""
         group, log = self._cluster.coordinator.group, self._cluster.config_log
         owned, work, processes = Jobs(), log.work_at(log.end), self._processes
         for process in processes:
@@ -101,11 +111,11 @@ class Calm:
                 return f"{process.name} is in generation {process.herder.place.epoch}, the group in {group.generation}"
             if process.herder.place.assigned != process.given:
                 has, was_given = names_of_jobs(process.herder.place.assigned), names_of_jobs(process.given)
-                return f"{process.name} has {has}, was given {was_given}"
+                return f"{process.name} owns {has}, was assigned {was_given}"
             if process.active.keys() != process.given.tasks & work.keys():
-                return f"{process.name} runs {sorted(map(str, process.active))}, has {names_of_jobs(process.given)}"
+                return f"{process.name} runs {sorted(map(str, process.active))}, owns {names_of_jobs(process.given)}"
             if process.given & owned:
-                return f"{names_of_jobs(process.given & owned)} belongs to two workers"
+                return f"{names_of_jobs(process.given & owned)} is owned by two workers"
             owned |= process.given
         if not self._cluster.coordinator.is_stable:
             return f"the group is {group.phase}"
@@ -113,17 +123,17 @@ class Calm:
             return f"members are {sorted(group.members)}, workers are {[process.name for process in processes]}"
         placeable = self._placeable(log.jobs_at(log.end))
         if owned != placeable:
-            return f"nobody has {names_of_jobs(placeable - owned)}, too much is {names_of_jobs(owned - placeable)}"
+            return f"unowned: {names_of_jobs(placeable - owned)}, not to be owned: {names_of_jobs(owned - placeable)}"
         if unpublished := [name for name in log.unpublished() if name in owned.connectors]:
-            return f"task configs are not written of {unpublished}"
+            return f"the task configs of {unpublished} are not written"
         herders = [process.herder for process in processes]
         if any(one.rounds.deferred_until_ms is not None or one.lead.moves_at_ms is not None for one in herders):
-            return "a round is due: a delay runs, or moves are left to make"
+            return "a round is due: jobs are deferred, or moves are postponed"
         if leaves := [process.name for process in processes if process.drains and not process.given]:
-            return f"{leaves} have drained and stay"
+            return f"{leaves} have drained and have not left"
         return None
 
-    # -- what must hold then ------------------------------------------------------------------------------------------
+    # -- checks of the settled group ----------------------------------------------------------------------------------
 
     @property
     def _signs(self) -> bool:
@@ -131,7 +141,7 @@ class Calm:
 
     @property
     def _speaks_static(self) -> bool:
-        """Claims and drains are heard of in the newest protocol alone."""
+        """Whether the group's protocol carries claims and drains."""
         return self._protocol == ConnectProtocol.STATIC.wire_name
 
     def _wildcard(self) -> Sequence[Process]:
@@ -146,7 +156,7 @@ class Calm:
         return union([of_one for of_one in claims if of_one is not None]) if self._speaks_static else Jobs()
 
     def _placeable(self, configured: Jobs) -> Jobs:
-        """What somebody may run, or goes on with though it drains."""
+        """The configured jobs that some worker may run, or that a draining worker keeps."""
         if self._wildcard():
             return configured
         left = union([process.given for process in self._processes if process.herder.life.is_draining])
@@ -160,7 +170,7 @@ class Calm:
             wrong = process.given & claimed if process.claims is None else process.given - process.claims
             if wrong:
                 raise Violation(
-                    Invariant.CLAIMED_ONLY, f"{process.name} has {names_of_jobs(wrong)}, which is not for it"
+                    Invariant.CLAIMED_ONLY, f"{process.name} owns {names_of_jobs(wrong)}, which it may not run"
                 )
 
     def _check_balance(self) -> None:
@@ -180,7 +190,7 @@ class Calm:
         for process in self._processes:
             for task, start in process.active.items():
                 if start != work[task]:
-                    told = [f"{one} with {dict(one.config)}" for one in (start, work[task])]  # a repr has no config
+                    told = [f"{one} with {dict(one.config)}" for one in (start, work[task])]  # a repr omits the config
                     raise Violation(Invariant.RUNS_AS_CONFIGURED, f"{process.name} runs {' and not '.join(told)}")
 
     def _check_key(self) -> None:
@@ -192,31 +202,34 @@ class Calm:
             raise Violation(Invariant.KEYS_ROTATE, "there is no session key")
         ttl_ms, old_ms = self._cluster.session_keys.ttl_ms, self._world.now_ms - written_ms
         if ttl_ms and old_ms > ttl_ms + KEY_LATE_MS:
-            raise Violation(Invariant.KEYS_ROTATE, f"the session key is {old_ms} ms old, and may be {ttl_ms}")
+            raise Violation(Invariant.KEYS_ROTATE, f"the session key is {old_ms} ms old, its TTL is {ttl_ms} ms")
 
-    # -- a change in calm weather -------------------------------------------------------------------------------------
+    # -- one change after the last fault ------------------------------------------------------------------------------
 
     def change_something(self) -> None:
-        """:raises Violation: FEW_ROUNDS, ONLY_WHAT_MUST_MOVE, or what must hold when all has settled again."""
+        """Make one change, wait until the group has settled, and check its number of rounds and of stopped tasks.
+
+        :raises Violation: FEW_ROUNDS, ONLY_WHAT_MUST_MOVE, or those of `settle`.
+        """
         weather = self._weather
-        # What nobody could take may have another config than its tasks are of: whoever takes it changes them.
+        # The task configs of an unassigned connector may be outdated: its next owner writes new ones.
         is_stale = bool(self._cluster.config_log.unpublished())
-        # What happens, the rounds that it takes, and whether tasks may stop for it.
+        # Name, change, number of rounds that it takes, and whether tasks may stop for it.
         changes: list[tuple[str, Callable[[], None], int, bool]] = [
             ("burst", self._burst, 4, False),
             ("lag", self._lag, 5, False),
             ("delete", weather.users.delete_connector, 2, True),
             ("join", weather.join_one_more, 4 if is_stale else 2, True),
             ("drain", weather.operators.drain, 3, True),
-            # A session ends; a delay passes; what the worker ran is assigned; perhaps others hand over.
+            # A session expires; a delay passes; the worker's jobs are assigned; other workers may release jobs.
             ("die", weather.bury, 4, True),
         ]
         watch = self._cluster.watch
         generation, stops, overtaken = self._cluster.coordinator.group.generation, watch.stops, watch.overtaken
-        # An assignment that comes late may be overtaken by the next round, which then is one that was not needed.
-        # Without late answers that is rare, and costs one round: what a member did not hear is said to it once more.
+        # A late assignment may be overtaken by the next round, which then is an additional one. Without late responses
+        # this is rare and costs one round, which assigns the same jobs to the member again.
         self._cluster.network.late_share = 0
-        # Whoever drains and had to stay, for nobody could take what it has, may find somebody now, and then it goes.
+        # A draining worker that had to stay, since no worker could take its jobs, may be able to leave now.
         leavings = sum(process.drains for process in self._processes)
         name, change, rounds, may_stop = self._world.rng.choice(changes)
         self._world.record(RecordKind.CHANGE, name)
@@ -226,10 +239,10 @@ class Calm:
         rounds += watch.overtaken > overtaken
         came = self._cluster.coordinator.group.generation - generation
         if came > rounds and self._cluster.policy.moves_per_round_max is None:
-            raise Violation(Invariant.FEW_ROUNDS, f"{came} rounds came, not {rounds}")
+            raise Violation(Invariant.FEW_ROUNDS, f"{came} rounds came, at most {rounds} are needed")
         stopped = watch.stops - stops
         if stopped and not may_stop and self._protocol != ConnectProtocol.EAGER.wire_name:
-            raise Violation(Invariant.ONLY_WHAT_MUST_MOVE, f"{stopped} tasks stop, none has to")
+            raise Violation(Invariant.ONLY_WHAT_MUST_MOVE, f"{stopped} tasks stop, none needs to")
 
     def _burst(self) -> None:
         for number, name in enumerate(BURST):

@@ -1,4 +1,4 @@
-"""What the simulated workers share: settings, the broker's two ends, the network, the watch."""
+"""The objects that the simulated workers share: settings, group coordinator, config log, network, invariant checks."""
 
 from collections.abc import Callable
 
@@ -38,12 +38,12 @@ class Cluster:
         self.homes: dict[str, Home] = {}
         """By the worker's name."""
         self.reading_ms: dict[str, int] = {}
-        """Workers that read the config log late, and how late."""
+        """Delay in ms of each worker that reads the config log late."""
         self.on_failed: Callable[[str], None] = lambda home: None
-        """What happens when a worker has ended with another code than 0."""
+        """Called when a worker's process has ended with an exit code other than 0."""
         self.on_drained: Callable[[str], None] = lambda home: None
         self.go_on: Callable[[str, PlaceHandover | None], None] = lambda home, place: None
-        """A process of the worker has executed itself anew."""
+        """Called when a worker's process relaunches itself."""
         self._incarnations = 0
 
     def fresh_incarnation(self) -> Incarnation:

@@ -1,4 +1,4 @@
-"""A worker's way to the config log: it follows it, asks for its end, and appends to it."""
+"""A worker's client of the config log: it reads new lines, finds the log's end, and appends lines."""
 
 from collections.abc import Callable, Sequence
 
@@ -19,7 +19,7 @@ class ConfigClient:
         tell: Callable[[herder.Event], None],
         wake_readers: Callable[[], None],
     ) -> None:
-        """``tell`` gives the process's herder an event; ``wake_readers`` has every worker read the log."""
+        """``tell`` passes an event to the process's herder; ``wake_readers`` makes every worker read the log."""
         self._process = process
         self._cluster = cluster
         self._tell = tell
@@ -31,7 +31,7 @@ class ConfigClient:
             self._tell(herder.ConfigLinesRead(lines=lines))
 
     def soon(self) -> None:
-        """Following the log is a long poll that tries again until it is answered."""
+        """Poll for new lines: a long poll that is repeated until it has a response."""
         process = self._process
         late_ms = self._cluster.reading_ms.get(process.home, 0)
         self._cluster.network.call(

@@ -1,4 +1,4 @@
-"""The config topic that all workers read: one durable order of lines, each worker as far along it as it has come."""
+"""The config topic that all workers read: durable lines in one order. Each worker reads up to an offset of its own."""
 
 from collections.abc import Mapping, Sequence
 
@@ -42,23 +42,23 @@ class ConfigLog:
         return work
 
     def jobs_at(self, offset: ConfigOffset) -> Jobs:
-        """What is configured for whoever has read the log up to ``offset``."""
+        """The configured jobs for a worker that has read the log up to ``offset``."""
         return self._jobs_at[max(offset, 0)]
 
     def work_at(self, offset: ConfigOffset) -> Mapping[ConnectorTaskId, TaskStart]:
-        """What should run, and how, for whoever has read the log up to ``offset``."""
+        """The tasks that should run, with their configs, for a worker that has read the log up to ``offset``."""
         return self._work_at[max(offset, 0)]
 
     def names(self) -> list[ConnectorName]:
         return self._state.names()
 
     def incarnation(self, name: ConnectorName) -> Incarnation | None:
-        """Which life of the connector this is; None when there is no such connector."""
+        """The present incarnation of the connector; None if it does not exist."""
         connector = self._state.connector(name)
         return connector.incarnation if connector is not None else None
 
     def unpublished(self) -> list[ConnectorName]:
-        """Connectors whose tasks are not those of their config yet."""
+        """Connectors whose task configs have not been written for their present config."""
         return [
             name
             for name in self._state.names()

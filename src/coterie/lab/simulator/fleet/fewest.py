@@ -1,13 +1,14 @@
-"""The fewest jobs that balance has to stop, found by trying all: an examiner that shares nothing with the assignor."""
+"""The fewest jobs that balance must stop, found by exhaustive search: a check that shares no code with the assignor."""
 
 from collections.abc import Sequence
 from functools import cache
 
 
 def fewest_stops(held: Sequence[tuple[int, int]], *, connectors: int, tasks: int) -> int:
-    """How many jobs have to leave their workers until connectors, tasks and their sum are at floor or ceiling.
+    """The fewest jobs that must leave their workers so that for every worker the numbers of connectors, of tasks and of
+    jobs are at the floor or the ceiling of the average.
 
-    ``held`` is how many connectors and tasks each worker runs; ``connectors`` and ``tasks`` are all that there are.
+    ``held`` has the numbers of connectors and of tasks of each worker; ``connectors`` and ``tasks`` are the totals.
     """
     return _fewest(tuple(sorted(held)), connectors, tasks)
 
@@ -18,10 +19,10 @@ def _fewest(held: tuple[tuple[int, int], ...], connectors: int, tasks: int) -> i
         return 0
     connectors_floor, connector_extras = divmod(connectors, len(held))
     tasks_floor, task_extras = divmod(tasks, len(held))
-    # One above the floor of both sums up to two above: lawful only if nobody has neither.
+    # A worker with one extra connector and one extra task has two extra jobs: allowed only if no worker has no extra.
     kinds = ((0, 1), (1, 0), (1, 1)) if connector_extras + task_extras > len(held) else ((0, 0), (0, 1), (1, 0))
     reached = {(0, 0): 0}
-    """Stops so far, by how many extras of each kind are given out."""
+    """The fewest stops so far, by the numbers of connector extras and of task extras that are used."""
     for has_connectors, has_tasks in held:
         further: dict[tuple[int, int], int] = {}
         for (of_connectors, of_tasks), stops in reached.items():

@@ -1,4 +1,4 @@
-"""What operators order of workers over REST, and what somebody tries who is no worker at all."""
+"""Operators' REST requests to workers, and requests with forged task configs."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -32,7 +32,7 @@ class Operators:
         self._rng = cluster.world.rng
 
     def drain(self) -> None:
-        """Never the last one that would take work."""
+        """Drain a worker, but never the last one that may be assigned jobs."""
         stay = [process for process in self._working() if not process.drains]
         if len(stay) > 1:
             self._order(self._rng.choice(stay), "drain", DrainWorker)
@@ -43,7 +43,7 @@ class Operators:
             self._order(self._rng.choice(draining), "uncordon", UncordonWorker)
 
     def restart(self) -> None:
-        """Its process begins anew, in its place."""
+        """Restart a worker: its process relaunches and keeps its membership."""
         working = self._working()
         if working:
             self._order(self._rng.choice(working), "restart", RestartWorker)
@@ -62,14 +62,15 @@ class Operators:
         process.soon(lambda: process.rest.ask(order(worker=process.home), answered))
 
     def forge(self) -> None:
-        """Task configs from nobody, for any connector."""
+        """Send forged task configs for a random connector to the leader."""
         names, leader = self._cluster.config_log.names(), self._leader()
         if names and leader is not None:
             signature = self._rng.choice(self._forgeries(leader))
             self._put_forged(leader, self._rng.choice(names), signature)
 
     def forge_all(self) -> None:
-        """For every connector and in every way. A stopped one takes none in any case."""
+        """Send forged task configs for every connector, with every kind of forged signature. The leader refuses those
+        of a stopped connector in any case."""
         leader = self._leader()
         if leader is None:
             return
@@ -78,7 +79,8 @@ class Operators:
                 self._put_forged(leader, name, signature)
 
     def _leader(self) -> WorkerProcess | None:
-        """One that judges signatures, and at once: where nothing is signed anybody may write anything."""
+        """The leader, if it responds at once and the group's protocol signs requests; without signatures it accepts any
+        task configs."""
         for process in self._working():
             if (
                 process.herder.place.is_leader
@@ -89,7 +91,7 @@ class Operators:
         return None
 
     def _forgeries(self, leader: WorkerProcess) -> Sequence[Signature | None]:
-        """None; then, of whoever has overheard the workers or guesses, one of another body or by another key."""
+        """No signature; a valid signature of another body, as if it had been recorded; a signature by another key."""
         key = leader.herder.config.session_key
         if key is None:
             return (None,)

@@ -1,4 +1,4 @@
-"""One process of a worker, as the watch sees it: its two machines, its tasks and its assignments."""
+"""The state of one worker process that the invariant checks read: its two machines, its tasks and its assignments."""
 
 from typing import Self
 
@@ -14,7 +14,7 @@ from coterie.wire.connect import ConnectProtocol
 
 
 class Process(Actor):
-    """`worker.WorkerProcess` writes what stands here."""
+    """One process of a worker. `worker.WorkerProcess` writes these fields."""
 
     def __init__(
         self,
@@ -25,7 +25,7 @@ class Process(Actor):
         member: Member,
         place: PlaceHandover | None,
     ) -> None:
-        """``place`` is what the process had that this one follows without a break."""
+        """``place`` is the membership that the relaunched process had, if this process continues it; else None."""
         name = home
         while name in living:
             name += "'"
@@ -33,24 +33,24 @@ class Process(Actor):
         self.herder = herder
         self.member = member
         self.active: dict[ConnectorTaskId, TaskStart] = {}
-        """Tasks of which something runs: from the order to start until the query died or the stop has returned."""
+        """The running tasks: from the start order until the query has died or the stop has returned."""
         self.ending = False
-        """It is to end or to begin anew, or the group will not have it."""
+        """The process was ordered to end or to relaunch, or the group has refused its membership."""
         self.drains = False
-        """It is to go for good, when it has handed over what it has."""
+        """The process was ordered to release its jobs and then to leave permanently."""
         self.resumed_at_ms = 0
         self.answered_sent_ms = world.now_ms
-        """When the last request was sent that the coordinator answered as one to a member."""
+        """Time at which the last request was sent to which the coordinator responded as to a member."""
         self.given = place.jobs if place is not None else NO_JOBS
-        """What its assignments add up to, since it was last lost to its group."""
+        """The sum of the assignments received since the membership was last lost."""
         self.received: Generation | None = place.generation if place is not None else None
-        """The last generation whose assignment it has heard of, since then."""
+        """The last generation whose assignment was received, since the membership was last lost."""
         self.protocol = ConnectProtocol.named(place.protocol) if place is not None else None
-        """What the group spoke in it."""
+        """The group's protocol in the generation ``received``."""
         self.voted = self.protocol.wire_name if self.protocol is not None else ""
-        """What the group was to speak from the last join on, whether its assignment was heard of or not."""
+        """The group's protocol by the last join, whether the assignment of that round was received or not."""
         self.wanted: AssignmentWanted | None = None
-        """The last round that it was to deal out."""
+        """The last round that the process, as the leader, had to compute."""
 
     @property
     def instance_id(self) -> InstanceId | None:

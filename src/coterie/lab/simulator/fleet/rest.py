@@ -1,4 +1,4 @@
-"""What a worker is asked over HTTP: by users, and by the owner of a connector that has task configs for the leader."""
+"""The HTTP requests to a worker: those of users, and the task configs that connectors' owners send to the leader."""
 
 from collections.abc import Callable
 from typing import Self
@@ -13,7 +13,7 @@ from coterie.nouns.ids import WorkerUrl
 
 
 class Rest:
-    """One process's endpoints, and its way to those of the leader."""
+    """The endpoints of one process, and its client of the leader's endpoints."""
 
     def __init__(
         self,
@@ -22,7 +22,7 @@ class Rest:
         tell: Callable[[herder.Event], None],
         at: Callable[[WorkerUrl], Self | None],
     ) -> None:
-        """``tell`` gives the process's herder an event; ``at`` finds the endpoints of a living worker."""
+        """``tell`` passes an event to the process's herder; ``at`` returns the endpoints of a running worker."""
         self._process = process
         self._cluster = cluster
         self._tell = tell
@@ -31,7 +31,7 @@ class Rest:
         self._requests = 0
 
     def ask(self, request: Request, answered: Callable[[Answer], None]) -> None:
-        """Answered once, unless the process dies first."""
+        """Pass ``request`` to the herder. ``answered`` is called once, unless the process ends first."""
         id_ = RequestId(self._requests)
         self._requests += 1
         self._asked[id_] = answered
@@ -42,7 +42,7 @@ class Rest:
         self._asked.pop(reply.id)(reply.answer)
 
     def publish(self, chore: herder.PublishTaskConfigs) -> None:
-        """To the leader's internal endpoint: over the leader's own link, which may be as bad as any."""
+        """Send task configs to the leader's internal endpoint, over the leader's link, which may be faulty."""
         process = self._process
 
         def published(refusal: str | None, *, forbidden: bool = False) -> None:
@@ -70,4 +70,4 @@ class Rest:
                 published(None)
 
         call = self._cluster.network.call(leader._process.home, serve, answered=answered, failed=published)
-        process.after(REQUEST_TIMEOUT_MS + 5_000, lambda: call.give_up("no answer"))
+        process.after(REQUEST_TIMEOUT_MS + 5_000, lambda: call.give_up("no response"))

@@ -1,4 +1,4 @@
-"""What must hold for each round that a leader deals out, judged by what its members said and what they are told."""
+"""The invariant checks of one round, by its members' reports and their assignments."""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -17,7 +17,7 @@ from coterie.nouns.membership import MemberAssignment, MemberReport
 from coterie.wire.connect import ConnectProtocol, WorkerAssignment, WorkerMetadata
 
 TRIES_MAX = 64
-"""Of ways in which jobs that ran twice may have been counted."""
+"""Limit of the number of ways to attribute jobs with two owners that `_check_stops` tries."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,7 +25,7 @@ class Part:
     """One member's part in a round: what it reported, and what it is assigned."""
 
     place: MemberIdentity
-    """A static member's instance id; of any other its member id."""
+    """A static member's instance id; the member id of any other member."""
     runs: Jobs
     claims: Jobs | None
     draining: bool
@@ -52,7 +52,7 @@ class Part:
 
     @classmethod
     def reported(cls, place: MemberIdentity, report: MemberReport, assignment: MemberAssignment) -> "Part":
-        """As its leader sees it."""
+        """From the report and the assignment as the leader has them."""
         return cls(
             place=place,
             runs=report.owned,
@@ -65,30 +65,30 @@ class Part:
 
 @dataclass(frozen=True, kw_only=True)
 class CheckedRound:
-    """One round without an error, all of it."""
+    """One round without an assignment error: all its members, and the leader's state."""
 
     generation: Generation
     protocol: ConnectProtocol
     parts: Mapping[MemberId, Part]
     configured: Jobs
-    """As far as the leader had read the config log."""
+    """The configured jobs at the config offset that the leader had read."""
     delay_ms: int
     handed_back: Jobs = NO_JOBS
-    """What draining members have given back, and nobody has run since."""
+    """Jobs that draining members have released and that no member has run since."""
 
     @cached_property
     def claimed(self) -> Jobs:
-        """What somebody claims who may have it."""
+        """The jobs that members claim that do not drain."""
         return union([part.claims for part in self.parts.values() if part.claims is not None and not part.draining])
 
     @cached_property
     def wildcard(self) -> Sequence[Part]:
-        """Who takes any job that nobody claims."""
+        """The members that may run any unclaimed job."""
         return [part for part in self.parts.values() if part.claims is None and not part.draining]
 
     @cached_property
     def placeable(self) -> Jobs:
-        """What somebody may run."""
+        """The configured jobs that some member may run."""
         return self.configured if self.wildcard else self.configured & self.claimed
 
     @cached_property
@@ -97,7 +97,7 @@ class CheckedRound:
 
     @cached_property
     def missing(self) -> Jobs:
-        """What somebody may run, nobody does, and nobody is given."""
+        """The jobs that some member may run, and that no member owns or is assigned."""
         return self.placeable - self.running - union([part.assigned for part in self.parts.values()])
 
     def may_run(self, part: Part, jobs: Jobs) -> Jobs:
@@ -108,19 +108,22 @@ class CheckedRound:
 
 
 def check_round(round_: CheckedRound, policy: Policy) -> None:
-    """:raises Violation: of the first thing that is wrong."""
+    """Check all invariants of one round.
+
+    :raises Violation: of the first broken invariant.
+    """
     _check_releases(round_)
     for (one, its), (other, others) in combinations(sorted(round_.parts.items()), 2):
         if both := its.ends & others.ends:
-            raise _broken(Invariant.DISJOINT, round_, f"{one}, {other} both end with {names_of_jobs(both)}")
+            raise _broken(Invariant.DISJOINT, round_, f"{one}, {other} both own {names_of_jobs(both)} after it")
     ends = union([part.ends for part in round_.parts.values()])
     if surplus := ends - round_.configured:
-        raise _broken(Invariant.ACCOUNTED, round_, f"keeps the deleted {names_of_jobs(surplus)}")
+        raise _broken(Invariant.ACCOUNTED, round_, f"keeps deleted jobs: {names_of_jobs(surplus)}")
     if round_.protocol is ConnectProtocol.EAGER:
         _check_eager(round_, ends)
         return
     if round_.missing and round_.delay_ms == 0:
-        raise _broken(Invariant.ACCOUNTED, round_, f"forgets {names_of_jobs(round_.missing)}")
+        raise _broken(Invariant.ACCOUNTED, round_, f"does not assign {names_of_jobs(round_.missing)}")
     for member, part in sorted(round_.parts.items()):
         _check_claims(round_, policy, member, part)
         _check_share(round_, member, part)
@@ -132,20 +135,21 @@ def _check_releases(round_: CheckedRound) -> None:
         for other, its in sorted(round_.parts.items()):
             if member != other and (both := part.assigned & its.runs):
                 raise _broken(
-                    Invariant.RELEASED_FIRST, round_, f"gives {member} {names_of_jobs(both)}, which {other} runs"
+                    Invariant.RELEASED_FIRST, round_, f"assigns {member} {names_of_jobs(both)}, which {other} owns"
                 )
 
 
 def _check_eager(round_: CheckedRound, ends: Jobs) -> None:
-    """All at once; or, where some may still run what they had before, nothing at all (K415, downgrades)."""
+    """An eager round assigns all configured jobs; or none, while members may still run their former jobs (KIP-415,
+    downgrades)."""
     if ends and (missing := round_.configured - ends):
-        raise _broken(Invariant.ACCOUNTED, round_, f"forgets {names_of_jobs(missing)}")
+        raise _broken(Invariant.ACCOUNTED, round_, f"does not assign {names_of_jobs(missing)}")
 
 
 def _check_claims(round_: CheckedRound, policy: Policy, member: MemberId, part: Part) -> None:
     if wrong := part.assigned - round_.may_run(part, part.assigned):
         which = Invariant.DRAINED if part.draining else Invariant.CLAIMED_ONLY
-        raise _broken(which, round_, f"gives {member} {names_of_jobs(wrong)}, which is not for it")
+        raise _broken(which, round_, f"assigns {member} {names_of_jobs(wrong)}, which it may not run")
     strays = (part.runs & round_.configured) - part.revoked - round_.may_run(part, part.runs)
     if part.draining:
         strays &= round_.placeable
@@ -153,12 +157,12 @@ def _check_claims(round_: CheckedRound, policy: Policy, member: MemberId, part: 
         raise _broken(Invariant.DRAINED, round_, f"leaves {names_of_jobs(strays)} with {member}, which is draining")
     if strays and not part.draining:
         raise _broken(
-            Invariant.CLAIMED_ONLY, round_, f"leaves {names_of_jobs(strays)} with {member}, for which it is not"
+            Invariant.CLAIMED_ONLY, round_, f"leaves {names_of_jobs(strays)} with {member}, which may not run it"
         )
 
 
 def _check_share(round_: CheckedRound, member: MemberId, part: Part) -> None:
-    """Nobody is given more than its share; but a static member what was its own, and a claimant what it claims."""
+    """No member is assigned more than its quota, except static members, members with claims and draining members."""
     if part.claims is not None or part.draining or part.place != member:
         return
     wildcard, ends = round_.configured - round_.claimed, part.ends - round_.claimed
@@ -168,11 +172,11 @@ def _check_share(round_: CheckedRound, member: MemberId, part: Part) -> None:
     ):
         share = -(-len(all_) // len(round_.wildcard))
         if new and len(has) > share:
-            raise _broken(Invariant.FAIR_SHARE, round_, f"gives {member} {kind} up to {len(has)}, its share is {share}")
+            raise _broken(Invariant.FAIR_SHARE, round_, f"assigns {member} {kind} up to {len(has)}, quota {share}")
 
 
 def _check_stops(round_: CheckedRound, policy: Policy) -> None:
-    """What runs nowhere any more after this round, though it is configured, had to move; and is as little as can be."""
+    """The configured jobs that all their owners must release in this round have to move, and are as few as possible."""
     runners: dict[Job, list[Part]] = {}
     for part in round_.parts.values():
         for job in part.runs & round_.configured:
@@ -183,24 +187,31 @@ def _check_stops(round_: CheckedRound, policy: Policy) -> None:
     }
     free = {job: parts for job, parts in stopped.items() if job not in must_go}
     if away := [job for job in free if job in round_.claimed]:
-        raise _broken(Invariant.ONLY_WHAT_MUST_MOVE, round_, f"takes {names_of_jobs(Jobs.of(away))} from who claims it")
+        raise _broken(
+            Invariant.ONLY_WHAT_MUST_MOVE,
+            round_,
+            f"revokes {names_of_jobs(Jobs.of(away))} from a member that claims it",
+        )
     if free and _waits(round_):
-        raise _broken(Invariant.ONLY_WHAT_MUST_MOVE, round_, f"stops {names_of_jobs(Jobs.of(free))} while others wait")
+        raise _broken(
+            Invariant.ONLY_WHAT_MUST_MOVE, round_, f"stops {names_of_jobs(Jobs.of(free))} while jobs are deferred"
+        )
     drained = [job for job in must_go if all(part.draining for part in stopped[job])]
     if policy.moves_per_round_max is not None and len(free) + len(drained) > policy.moves_per_round_max:
         raise _broken(
-            Invariant.MOVES_PER_ROUND, round_, f"stops {len(free) + len(drained)}, not {policy.moves_per_round_max}"
+            Invariant.MOVES_PER_ROUND, round_, f"stops {len(free) + len(drained)}, limit {policy.moves_per_round_max}"
         )
     if free:
         fewest = max(_fewest(round_, runners, free, counted) for counted in _ways(round_, free))
         if len(free) > fewest:
             raise _broken(
-                Invariant.ONLY_WHAT_MUST_MOVE, round_, f"stops {names_of_jobs(Jobs.of(free))}, {fewest} would do"
+                Invariant.ONLY_WHAT_MUST_MOVE, round_, f"stops {names_of_jobs(Jobs.of(free))}, {fewest} are enough"
             )
 
 
 def _ways(round_: CheckedRound, free: Mapping[Job, Sequence[Part]]) -> Sequence[Mapping[Job, Part]]:
-    """With whom each of ``free`` may have been counted: a job that ran twice with either of both."""
+    """The ways in which the assignor may have attributed each of ``free`` to one owner: a job with two owners may count
+    for either."""
     of_each = [[part for part in parts if job in round_.may_run(part, part.runs)] for job, parts in free.items()]
     return [dict(zip(free, way, strict=True)) for way in islice(product(*of_each), TRIES_MAX)]
 
@@ -229,11 +240,11 @@ def _fewest(
     )
 
 
-# -- small hands ------------------------------------------------------------------------------------------------------
+# -- helpers ----------------------------------------------------------------------------------------------------------
 
 
 def _waits(round_: CheckedRound) -> bool:
-    """Jobs wait for somebody who has left."""
+    """Whether jobs are deferred for a member that has left."""
     return bool(round_.missing) and round_.delay_ms > 0
 
 

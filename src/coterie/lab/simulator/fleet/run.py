@@ -1,4 +1,4 @@
-"""One seed from birth to verdict: weather, then calm, then everything alive must have settled."""
+"""One seed from start to result: faults, then none; then all running workers must have settled."""
 
 from coterie.assignors.members import Policy
 from coterie.groups.classic.state import Limits
@@ -17,11 +17,12 @@ from coterie.lab.steps import STEPS, Steps
 
 WEATHER_MS = 8 * 60_000
 LIMITS = Limits(initial_rebalance_delay_ms=1_000, offsets_retention_check_ms=WEATHER_MS + 3 * SETTLE_MS + QUIET_MS)
-"""Nobody commits offsets here: a group that is empty for a while stays, until the seed is over."""
+"""The first retention check comes after the end of a seed: the workers' group has no offsets, so a check would remove
+the group while it is empty."""
 
 
 def simulate(seed: int, *, weather_ms: int = WEATHER_MS, story_lines: int = 15, steps: Steps = STEPS) -> Outcome:
-    """Play one seed. Whatever it raises is a crash, of a machine or of the simulator, and tells its story in a note."""
+    """Run one seed. An exception is a crash of a machine or of the simulator; its note has the end of the trace."""
     world = World(seed)
     policy = Policy(
         max_delay_ms=world.rng.choice((0, DELAY_MAX_MS, DELAY_MAX_MS, DELAY_MAX_MS)),

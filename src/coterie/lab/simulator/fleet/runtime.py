@@ -1,4 +1,4 @@
-"""The tasks of one simulated process: starts and stops take their time, and queries die."""
+"""The tasks of one simulated process: starts and stops take time, and queries die."""
 
 from collections.abc import Callable
 from functools import partial
@@ -13,18 +13,18 @@ from coterie.nouns.jobs import ConnectorTaskId
 
 
 class SimTaskRuntime:
-    """Writes `Process.active`."""
+    """The task runtime of one process; it writes `Process.active`."""
 
     def __init__(self, process: Process, watch: Watch, tell: Callable[[herder.Event], None]) -> None:
-        """``tell`` gives the process's herder an event."""
+        """``tell`` passes an event to the process's herder."""
         self._process = process
         self._rng = process.world.rng
         self._watch = watch
         self._tell = tell
         self._held: dict[ConnectorTaskId, TaskStart] = {}
-        """The tasks whose checkpoints the process holds, also where the query is dead."""
+        """The tasks whose checkpoints the process holds, also those whose query has died."""
         self._deaths: dict[ConnectorTaskId, int] = {}
-        """How often the query of each task died since it last progressed."""
+        """Number of times that each task's query died since its last progress."""
         self._stopping: set[ConnectorTaskId] = set()
 
     def begin(self, chore: herder.StartTask | herder.RestartTask | herder.StopTask) -> None:
@@ -41,12 +41,12 @@ class SimTaskRuntime:
         self._held.clear()
 
     def mortal(self) -> list[ConnectorTaskId]:
-        """The tasks whose queries may die: a restart follows, and they are not being stopped."""
+        """The tasks whose queries may die: they are not being stopped, and their herder would restart them."""
         active = sorted(self._process.active.keys() - self._stopping)
         return [task for task in active if self._deaths[task] < RESTARTS_MAX]
 
     def die(self, task: ConnectorTaskId, *, is_held: bool) -> None:
-        """The query of ``task`` dies; unless ``is_held``, because somebody else took the checkpoint."""
+        """End the query of ``task``; unless ``is_held``, because another worker took the checkpoint over."""
         self._process.world.record(RecordKind.QUERY_DIES, self._process.name, str(task), is_held)
         del self._process.active[task]
         self._deaths[task] += 1
@@ -88,7 +88,7 @@ class SimTaskRuntime:
             self._tell(TaskProgressed(task=start.task, batch_id=0, input_rows=1))
 
     def _stopped(self, task: ConnectorTaskId) -> None:
-        self._process.active.pop(task, None)  # unless its query is dead, or the runtime has closed meanwhile
+        self._process.active.pop(task, None)  # absent if its query has died or the runtime has closed
         self._held.pop(task, None)
         self._stopping.discard(task)
         self._record(RecordKind.TASK_STOPPED, task)

@@ -1,4 +1,4 @@
-"""Settings of this play: those that all workers share, and those of one worker."""
+"""The settings of this simulation: those that all workers share, and those of one worker."""
 
 from dataclasses import dataclass
 
@@ -19,7 +19,7 @@ ROUND_INTERVAL_MS = 2_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Home:
-    """How a worker is set: each of its processes as it was when that process began."""
+    """The settings of one worker. A process uses the settings that its worker has when the process starts."""
 
     instance_id: InstanceId | None = None
     protocol: ConnectProtocol = ConnectProtocol.STATIC

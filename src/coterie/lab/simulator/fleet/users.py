@@ -1,4 +1,5 @@
-"""What users want of their connectors: asked of any worker over REST, and of the leader if that one does not lead."""
+"""The users' REST requests about connectors: sent to any worker, and then to the leader if that worker is not the
+leader."""
 
 from functools import partial
 
@@ -21,7 +22,7 @@ from coterie.nouns.states import TargetState
 
 CONNECTORS = ("alpha", "beta", "gamma", "delta")
 BURST = tuple(f"burst-{number}" for number in range(6))
-"""Connectors that come and go together."""
+"""Connectors that are created and deleted together."""
 
 
 class ConnectorUsers:
@@ -32,15 +33,15 @@ class ConnectorUsers:
         self._rng = cluster.world.rng
         self._configs = 0
 
-    # -- what they want -----------------------------------------------------------------------------------------------
+    # -- requests -----------------------------------------------------------------------------------------------------
 
     def put_connector(self) -> None:
         self.put(self._rng.choice(CONNECTORS), self._rng.randint(0, 6))
 
     def put(self, name: str, tasks_max: int, *, state: TargetState | None = None) -> None:
-        """Create it, or give it another config."""
+        """Create the connector, or change its config."""
         self._configs += 1
-        # Half of the configs change how many tasks there are and nothing else.
+        # Half of the configs change only the number of tasks.
         of = str(self._configs) if self._rng.random() < 0.5 else "any"
         config = {"connector.class": "Simulated", "tasks.max": str(tasks_max), "of": of}
         self._ask(PutConnector(connector=ConnectorName(name), config=config, replace=True, initial_state=state))
@@ -64,7 +65,7 @@ class ConnectorUsers:
             if name in BURST:
                 self._ask(DeleteConnector(connector=name))
 
-    # -- how they ask -------------------------------------------------------------------------------------------------
+    # -- helpers ------------------------------------------------------------------------------------------------------
 
     def _ask(self, request: Write) -> None:
         if processes := by_name(self._living):
@@ -82,7 +83,7 @@ class ConnectorUsers:
                 if leader is not None:
                     self._send(leader, request, forwards=forwards - 1)
             else:
-                self._world.say(f"{process.name} refuses that: {answer.message}")
+                self._world.say(f"{process.name} refuses a user's request: {answer.message}")
 
         self._world.record(RecordKind.REQUESTED, process.name, *_values(request))
         process.after(self._rng.randint(0, 10), lambda: process.rest.ask(request, answered))

@@ -1,4 +1,5 @@
-"""What a departed worker's jobs wait for, as the leader that saw it go has to know and any leader to respect."""
+"""The checks of the scheduled rebalance delay: a leader that also computed the round before must defer the jobs of a
+worker that has left since; under any leader the delay must end."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -15,7 +16,7 @@ from coterie.nouns.jobs import Job, Jobs
 class Wait:
     until_ms: int
     place: MemberIdentity
-    """Who has left."""
+    """The member that has left."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,7 +31,7 @@ class Remembered:
 
 class Waits:
     def __init__(self, *, max_delay_ms: int, slack_ms: int) -> None:
-        """``slack_ms``: how much later than its leader a worker may learn how long jobs wait, and go by that."""
+        """``slack_ms``: how much later than the leader a worker may receive the delay, and measure it from then."""
         self._max_delay_ms = max_delay_ms
         self._slack_ms = slack_ms
         self._by_leader: dict[Process, Remembered] = {}
@@ -38,7 +39,8 @@ class Waits:
         self._latest = Generation(-1)
 
     def on_dealt(self, leader: Process, round_: CheckedRound, *, received: Generation | None, now_ms: int) -> None:
-        """One process, the ``leader``, has computed a round; ``received`` is the last that it heard of in its place.
+        """The process ``leader`` has computed a round; ``received`` is the last generation whose assignment it received
+        in its present membership.
 
         :raises Violation: LOST_WAITS, DELAY_ENDS.
         """
@@ -52,8 +54,8 @@ class Waits:
                     first = waits[early[0]]
                     raise Violation(
                         Invariant.LOST_WAITS,
-                        f"generation {round_.generation} gives {member} {names_of_jobs(Jobs.of(early))}, "
-                        f"which wait(s) for {first.place} for {first.until_ms - now_ms} ms more",
+                        f"generation {round_.generation} assigns {member} {names_of_jobs(Jobs.of(early))}, "
+                        f"deferred for {first.place} for {first.until_ms - now_ms} ms more",
                     )
         self._by_leader[leader] = Remembered(
             generation=round_.generation,
@@ -66,7 +68,7 @@ class Waits:
             self._on_missing(round_, now_ms)
 
     def on_dealt_anew(self, leader: Process) -> None:
-        """An eager round: all who are in it stop everything, and nobody waits for who has left."""
+        """The leader has computed an eager round: all its members stop everything, and no job is deferred."""
         self._by_leader.pop(leader, None)
 
     def _awaited(self, before: Remembered, round_: CheckedRound, now_ms: int) -> Mapping[Job, Wait]:
@@ -95,5 +97,5 @@ class Waits:
             if now_ms - since_ms >= self._max_delay_ms + self._slack_ms:
                 raise Violation(
                     Invariant.DELAY_ENDS,
-                    f"generation {round_.generation} lets {job} wait, which nobody has had for {now_ms - since_ms} ms",
+                    f"generation {round_.generation} defers {job}, which is unowned for {now_ms - since_ms} ms",
                 )

@@ -1,4 +1,5 @@
-"""What goes wrong, and when: faults come at random, each heals by itself, and at the end all of them stop."""
+"""The faults of the workers' simulation: they come at random, each ends after some time, and at the end all of them
+stop."""
 
 from dataclasses import replace
 from functools import partial
@@ -34,7 +35,7 @@ class Weather(Faults[WorkerProcess]):
         cluster.go_on = self._go_on
         self._set_homes()
         self._yet_to_join = list(self._homes[self._rng.randint(1, len(self._homes)) :])
-        """They come one by one, later."""
+        """Workers that start later, one by one."""
         own = {
             self._pause: 4,
             self._starve: 2,
@@ -60,14 +61,15 @@ class Weather(Faults[WorkerProcess]):
             self.users.delete_connector: 1,
             self.users.set_target_state: 2,
         }
-        # Not every fault comes in every seed: some show only where others do not interfere.
+        # Each seed omits some faults: some bugs show only where other faults do not interfere.
         self._plan(
             {fault: weight for fault, weight in own.items() if self._rng.random() < 0.75},
             pauses_ms=(2_000, 6_000, 15_000, 40_000),
         )
 
     def _set_homes(self) -> None:
-        # In some seeds all are static, in most none, so that both are also seen alone; the same for protocols.
+        # In some seeds all workers are static, in most seeds none, so that both also occur alone. The same for
+        # protocols.
         static, mixed = self._rng.choice((0.0, 0.0, 0.5, 1.0)), self._rng.random() < 0.3
         claiming = self._rng.choice((0.0, 0.0, 0.3, 0.7))
         protocol = self._rng.choice((*ConnectProtocol, *[ConnectProtocol.STATIC] * 4))
@@ -79,7 +81,7 @@ class Weather(Faults[WorkerProcess]):
             )
 
     def _some_claims(self) -> Jobs:
-        """Nothing at all; or a few, some of which somebody else claims, too, or nobody has ever configured."""
+        """Random claims: none; or a few jobs, some of which other workers also claim, or which are never configured."""
         if self._rng.random() < 0.2:
             return NO_JOBS
         connectors = [ConnectorName(name) for name in (*CONNECTORS, "absent")]
@@ -103,7 +105,7 @@ class Weather(Faults[WorkerProcess]):
         self._world.after(1_000, self._look)
 
     def end(self) -> None:
-        """All workers that have not gone for good start again, and the coordinator crashes once more."""
+        """Start all workers except those in ``_gone_for_good``, and crash the coordinator once more."""
         self._cluster.reading_ms.clear()
         self._yet_to_join.clear()
         for process in by_name(self.living):
@@ -111,8 +113,8 @@ class Weather(Faults[WorkerProcess]):
         for name in self._homes:
             former = youngest(self.living, name)
             if (former is None or former.ending) and name not in self._gone_for_good:
-                # A group that its coordinator has just read from its log is known to speak what it spoke last, and
-                # nothing older (as in Kafka): whoever speaks less is refused until there has been a round.
+                # After a load the coordinator has only the group's last elected protocol, and no older one (as in
+                # Kafka): it refuses a worker without that protocol until there has been a round.
                 home = self._cluster.homes[name]
                 self._cluster.homes[name] = replace(home, protocol=ConnectProtocol.STATIC)
                 self.start(name)
@@ -126,7 +128,7 @@ class Weather(Faults[WorkerProcess]):
         self.start(name)
 
     def lag_leader(self) -> None:
-        """For so long that its group has to do without it once."""
+        """Make the leader read the config log 5 s late for 5 s: long enough for one round without assignments."""
         for process in by_name(self.living):
             if process.herder.place.is_leader:
                 self._let_read_late(process.home, 5_000, lasts_ms=5_000)
@@ -139,13 +141,13 @@ class Weather(Faults[WorkerProcess]):
         self._cluster.watch.on_resumed(process)
         super()._resume(process)
         if youngest(self.living, process.home) is not process and process.instance_id is None:
-            # It was replaced while it stood still; whoever did that ends it as soon as it is to be reached again.
+            # It was replaced while it was paused; the operator ends it as soon as it can be reached again.
             self._world.after(self._rng.randint(1, 3_000), partial(self._end, process))
 
     def _starve(self) -> None:
-        """Its host has too much to do: what it is answered comes late, it stands still, and goes on without a network.
+        """Overload a worker's host: responses arrive late, then the process pauses, then it resumes without a network.
 
-        So an answer lies in the socket all the while, and no other follows it."""
+        So a response stays in the socket during the pause, and no other follows it."""
         process = self._someone()
         if process is None or process.paused:
             return
@@ -168,10 +170,11 @@ class Weather(Faults[WorkerProcess]):
     def _end(self, process: WorkerProcess) -> None:
         if process.alive:
             process.kill(RecordKind.REPLACED)
-            self.start(process.home)  # if that one has gone by now
+            self.start(process.home)  # if no other process of the worker runs by now
 
     def _replace(self) -> None:
-        """Its host is not to be reached, so the worker starts on another one; a static one may have a twin anyway."""
+        """Start a second process of a worker, as on another host when the first one cannot be reached: the first
+        process pauses. With an instance id the first process may also keep running."""
         process = self._someone()
         if process is None or youngest(self.living, process.home) is not process:
             return
@@ -187,7 +190,7 @@ class Weather(Faults[WorkerProcess]):
             self._kill()
 
     def _kill_leader(self) -> None:
-        """While jobs wait for somebody, if they do."""
+        """Kill the leader, in some cases while jobs are deferred."""
         for process in by_name(self.living):
             if process.herder.place.is_leader:
                 process.kill(RecordKind.LEADER_KILLED)
@@ -219,7 +222,7 @@ class Weather(Faults[WorkerProcess]):
         self._world.after(lasts_ms, heal)
 
     def _kill_query(self) -> None:
-        """A query dies; seldom because its task's checkpoint was taken. At times its host stands still right after."""
+        """End a query, seldom because another worker took its checkpoint over. At times the process then pauses."""
         process = self._someone()
         if process is None or process.paused or not (tasks := process.runtime.mortal()):
             return
@@ -229,7 +232,7 @@ class Weather(Faults[WorkerProcess]):
             self._world.after(self._rng.randint(1, 200), partial(self._stand_still, process, still_ms))
 
     def _stand_still(self, process: WorkerProcess, ms: int, *, cut_ms: int = 0) -> None:
-        """Pause ``process`` for ``ms``, if it is there; its link is cut until ``cut_ms`` after that, unless 0."""
+        """Pause ``process`` for ``ms`` if it runs; unless ``cut_ms`` is 0, cut its link until ``cut_ms`` after that."""
         if process.alive and not process.paused and not self._over:
             process.pause()
             self._world.after(ms, partial(self._resume, process))
@@ -237,7 +240,7 @@ class Weather(Faults[WorkerProcess]):
                 self._storm.cut(process.home, ms + cut_ms)
 
     def _set_anew(self) -> None:
-        """One after the other gets new settings, and is bounced."""
+        """Set another protocol for all workers, and restart them one after the other."""
         protocol = self._rng.choice(list(ConnectProtocol))
         self._world.record(RecordKind.PROTOCOL_SET, protocol.setting)
         between_ms = self._rng.choice((3_000, 8_000, 15_000))
@@ -258,7 +261,7 @@ class Weather(Faults[WorkerProcess]):
             self._world.after(self._rng.choice((500, 3_000)), lambda: self.start(name))
 
     def _on_drained(self, home: str) -> None:
-        """It has gone for good; or it comes again, some time later, while the faults last."""
+        """A drained worker never returns; or, while faults are injected, it may start again some time later."""
         if (self._over or self._rng.random() < 0.3) and len(self._homes) - len(self._gone_for_good) > 1:
             self._gone_for_good.add(home)
         else:
@@ -270,7 +273,7 @@ class Weather(Faults[WorkerProcess]):
 
     def _come_back(self, home: str) -> None:
         in_ms = self._rng.choice((1_000, 4_000, 9_000, 30_000))
-        # Whoever ends after the faults is back before all is called settled.
+        # A worker that ends after the last fault starts again before the check for a settled group.
         self._world.after(1_000 if self._over else in_ms, lambda: self.start(home))
 
     def start(self, home: str) -> None:
@@ -280,5 +283,5 @@ class Weather(Faults[WorkerProcess]):
         if process is None:
             WorkerProcess(self._cluster, self.living, home)
         elif process.ending:
-            # Its former process has not ended yet.
+            # The worker's previous process has not ended yet.
             self._world.after(500, lambda: self.start(home))

@@ -1,7 +1,7 @@
-"""One worker of the simulation: the real `herder` and the real `member`, and tasks that take their time.
+"""One worker of the simulation: the real `herder` and the real `member`, and tasks whose starts and stops take time.
 
-A worker is a name; its processes come and go. What a paused process is told waits until it goes on, its deadlines too;
-what a dead one is told is lost.
+A worker is a name; it has one process after the other. Responses, events and timers of a paused process are delivered
+when it resumes; those of an ended process are lost.
 """
 
 from collections.abc import Iterator
@@ -68,12 +68,12 @@ from coterie.wire.errors import ErrorCode
 
 
 class WorkerProcess(Process):
-    """One life of a worker."""
+    """One process of a worker."""
 
     def __init__(
         self, cluster: Cluster, living: "dict[str, WorkerProcess]", home: str, place: PlaceHandover | None = None
     ) -> None:
-        """``place`` is what the process had that this one follows without a break."""
+        """``place`` is the membership that the relaunched process had, if this process continues it; else None."""
         setup = cluster.homes[home]
         url = url_of(home)
         herder_state = Herder(
@@ -131,11 +131,11 @@ class WorkerProcess(Process):
     def _record(self, kind: RecordKind, *values: RecordValue) -> None:
         self.world.record(kind, self.name, *values)
 
-    # -- life and death ----------------------------------------------------------------------------------------------
+    # -- resume and end ----------------------------------------------------------------------------------------------
 
     def resume(self) -> None:
         self.resumed_at_ms = self.world.now_ms
-        # What lay in sockets and in timers comes in any order.
+        # Responses in sockets and due timers are handled in any order.
         self.world.rng.shuffle(self._missed)
         super().resume()
 
@@ -157,7 +157,7 @@ class WorkerProcess(Process):
         return process.rest if process is not None else None
 
     def _wake_readers(self) -> None:
-        """There is something new in the config log: every process reads it, each after its own delay."""
+        """The config log has new lines: every process reads them, each after its own delay."""
         for process in by_name(self._living):
             process.config_client.soon()
 
@@ -210,7 +210,7 @@ class WorkerProcess(Process):
             case herder.Say(text=text):
                 self.world.say(f"{self.name}: {text}")
             case herder.ForgetConnector():
-                pass  # In this play a split has no effect but its result.
+                pass  # In this simulation a split keeps no state.
 
     def _exit(self, end: herder.Exit) -> None:
         self.cluster.watch.on_exit(self, end.code)
@@ -257,9 +257,9 @@ class WorkerProcess(Process):
                 self.runtime.close()
                 self.after(rng.randint(1, 500), lambda: self.tell(herder.RuntimeClosed()))
             case Leave():
-                raise AssertionError("the membership leaves the group")
+                raise AssertionError("`_perform` passes Leave to the member")
             case herder.FinishGeneration():
-                raise AssertionError("no task is closed in this play")
+                raise AssertionError("no task is closed in this simulation")
 
     # -- the member --------------------------------------------------------------------------------------------------
 
@@ -335,8 +335,8 @@ class WorkerProcess(Process):
             self.soon(lambda: self.feed_member(events.Unanswered(id=send.id, reason=reason)))
 
         coordinator = self.cluster.coordinator
-        # A JoinGroup names no generation, so whoever gets one late believes it, as Kafka does: a broker must not take
-        # it from a connection that is gone. All else may come as late as it likes.
+        # A JoinGroup contains no generation, so the coordinator accepts a late one, as Kafka does: the broker must not
+        # read it from a closed connection. All other requests may arrive late.
         late_max_ms = 0 if isinstance(send.request, JoinRequest) else LATE_MAX_MS
         self.cluster.network.call(
             self.home,
@@ -361,7 +361,8 @@ class WorkerProcess(Process):
         if isinstance(response, JoinResponse) and response.error is ErrorCode.none:
             self.voted = response.protocol
         elif isinstance(response, JoinResponse) and response.error is ErrorCode.inconsistent_group_protocol:
-            # It does not offer eager where it may have missed a vote; nothing else is left that all speak.
+            # The member does not offer eager if it may have missed an election. Then eager is the only protocol that
+            # all members support.
             self.voted = ConnectProtocol.EAGER.wire_name
         self.feed_member(events.Answered(id=id_, response=response))
 
@@ -380,5 +381,5 @@ def _values(
 
 
 def _status(line: NewLine) -> str:
-    """What is written of a connector or a task, without the error's text."""
+    """Key and state of a status line, without the error's text."""
     return f"{line.key.decode()}={loads(line.value)['state'] if line.value is not None else None}"

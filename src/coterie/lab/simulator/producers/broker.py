@@ -1,7 +1,8 @@
-"""The broker of this play: what its log's thread does for producers in production, on the real store, in memory. Its
-disk takes its time, fails now and then, and forgets what it has not acknowledged.
+"""The broker of this simulation: the work of the production broker's log thread for producers, on the real store, in
+memory. Its disk has slow writes and failing writes, and may lose unacknowledged writes in a crash.
 
-As in production whatever gathered while the disk was busy is one transaction of the store: durable together, or not.
+As in production, the requests that arrive while the disk is busy become one transaction of the store: all of them are
+durable, or none.
 """
 
 from collections.abc import Callable
@@ -37,12 +38,12 @@ from coterie.nouns.errors import CoterieError, WorldError
 from coterie.wire.errors import ErrorCode, KafkaRefusal
 
 _RETRY_DELAY_MS = 1_000
-"""How soon a transaction is tried again that could not be aborted."""
+"""Time after which the abort of a timed-out transaction is tried again, if the disk failed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Produced:
-    """The answer to a batch."""
+    """The response to a batch."""
 
     error: ErrorCode = ErrorCode.none
     base_offset: int = -1
@@ -50,7 +51,7 @@ class Produced:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Write:
-    """Something to do on the log's thread, and who hears of it."""
+    """One write of the log's thread, and the callback that receives its outcome."""
 
     transactional_id: str
     what: Event | NewBatch
@@ -66,7 +67,7 @@ class StoreDisk(FaultyDisk):
 
 
 class SimBroker:
-    """One life after the other of the same log."""
+    """The broker of one log, which crashes and restarts."""
 
     def __init__(self, world: World, watch: ProducersWatch, store: Store, ledger: Ledger) -> None:
         self._world = world
@@ -78,7 +79,7 @@ class SimBroker:
         self.start()
 
     def age(self, transactional_id: str, *, epochs_left: int) -> None:
-        """Give the id a producer that has used up nearly all of its epochs."""
+        """Store a producer for ``transactional_id`` that has ``epochs_left`` epochs left."""
         self._store.begin()
         producer = Identity(fresh_producer_id(self._store), EPOCH_MAX - epochs_left)
         written = TransactionWritten(
@@ -93,10 +94,10 @@ class SimBroker:
         write_transaction(self._store.database, transactional_id, written)
         self._store.commit()
 
-    # -- lives --------------------------------------------------------------------------------------------------------
+    # -- start and crash ----------------------------------------------------------------------------------------------
 
     def start(self) -> None:
-        """Find out what was open, then answer again."""
+        """Read the open transactions and set their timers, then accept requests again."""
         self._waiting: list[_Write] = []
         self._writing: list[_Write] = []
         self._calls: dict[Call, None] = {}
@@ -115,16 +116,16 @@ class SimBroker:
         self.up = False
         self._alarms.off()
         if self._writing and self._world.chance(0.5):
-            # It has come to rest, though nobody was told.
+            # The write is durable without an acknowledgement.
             self._commit(self._writing)
         self._writing, self._waiting = [], []
         for call in self._calls:
             call.fail("the connection was reset", within_ms=200)
 
-    # -- questions ----------------------------------------------------------------------------------------------------
+    # -- requests -----------------------------------------------------------------------------------------------------
 
     def ask(self, call: Call, by: str, transactional_id: str, make: Callable[[int], Event]) -> None:
-        """Have the coordinator of ``transactional_id`` take an event; the answer is its `Reply`."""
+        """Pass an event to the coordinator of ``transactional_id``; the response is its `Reply`."""
         now_ms = self._world.now_ms
 
         def told(written: Written | CoterieError) -> None:
@@ -146,7 +147,7 @@ class SimBroker:
         )
 
     def produce(self, call: Call, by: str, batch: NewBatch) -> None:
-        """Append a batch; the answer is `Produced`."""
+        """Append a batch; the response is `Produced`."""
         now_ms = self._world.now_ms
 
         def told(written: Written | CoterieError) -> None:
@@ -171,7 +172,7 @@ class SimBroker:
         )
 
     def open_transactions(self) -> list[str]:
-        """Transactional ids whose transaction has not ended."""
+        """The transactional ids with an open transaction."""
         return [
             transactional_id
             for transactional_id, written in read_transactions(self._store.database)
@@ -179,7 +180,7 @@ class SimBroker:
         ]
 
     def time_out(self, transactional_id: str) -> None:
-        """A claim to check: a timer that comes when it was no longer expected."""
+        """Fire the timeout of ``transactional_id`` early: the coordinator must check whether it is due."""
         if self.up:
             self._time_out(transactional_id)
 
@@ -224,7 +225,7 @@ class SimBroker:
 
         def written() -> None:
             if writing is not self._writing:
-                return  # a life has ended since
+                return  # the broker has crashed since
             outcomes = self._fail(writing) if self.disk.failing else self._commit(writing)
             self._writing = []
             for write, outcome in outcomes:
@@ -246,7 +247,7 @@ class SimBroker:
         return outcomes
 
     def _fail(self, writes: list[_Write]) -> list[tuple[_Write, Written | CoterieError]]:
-        """The disk gives up on the way, and all that stood together fails together."""
+        """Run ``writes`` as one transaction of the store and roll it back, as when the disk fails."""
         self._store.begin()
         self._run(writes)
         self._store.rollback()
@@ -284,7 +285,7 @@ class SimBroker:
                     case CancelTimer():
                         self._alarms.cancel(write.transactional_id)
                     case Reply():
-                        pass  # to whoever has asked
+                        pass  # `write.told` sends it
         write.told(outcome)
 
 

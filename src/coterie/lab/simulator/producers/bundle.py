@@ -1,4 +1,4 @@
-"""What a producer wants to be seen together, and what its log holds of it: plain values that play and watch share."""
+"""The contents of a transaction, as its producer sends it and as logs contain it: values for producers and checks."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -11,18 +11,18 @@ _COVERED_BY_CRC = slice(21, None)
 
 
 class Bundle:
-    """One transaction, as its producer sees it."""
+    """One transaction, as its producer sends it."""
 
     def __init__(self, name: str, by: str, transactional_id: str) -> None:
         self.name = name
         self.by = by
         self.transactional_id = transactional_id
         self.labels: dict[int, list[bytes]] = {}
-        """Of each partition, the values of its batches, as they are numbered."""
+        """By partition, the values of the transaction's batches, in the order of their sequence numbers."""
         self.is_commit_asked = False
 
     def label(self, partition: int) -> bytes:
-        """The value of a further batch: no other batch has it."""
+        """Return a unique value for one more batch, and add it to ``labels``."""
         labels = self.labels.setdefault(partition, [])
         labels.append(f"{self.name} batch {len(labels) + 1} of {partition}".encode())
         return labels[-1]
@@ -30,17 +30,17 @@ class Bundle:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Entry:
-    """One batch of a log: ``label`` is its value, of markers None."""
+    """One batch of a log: ``label`` is its value; None for a marker."""
 
     base_offset: int
     last_offset: int
     producer: Identity
     label: bytes | None
     is_commit: bool = False
-    """Of a marker."""
+    """For a marker, whether it commits."""
 
 
-@lru_cache(maxsize=4_096)  # whoever looks at a log looks at all of it
+@lru_cache(maxsize=4_096)  # a log is read from its start many times
 def read_entry(data: bytes) -> Entry:
     head = read_head(data)
     is_commit, label = False, None
@@ -64,10 +64,10 @@ def read_entry(data: bytes) -> Entry:
 
 
 def sieve(entries: Iterable[Entry], aborted: Iterable[tuple[int, int]]) -> list[bytes]:
-    """What a consumer with read_committed makes of a fetch, as Kafka's own does it: from its first offset on each
-    aborted transaction hides what its producer has written, until that producer's next marker.
+    """The labels of a fetch that a consumer with read_committed receives. As in Kafka's consumer, each aborted
+    transaction hides its producer's batches from its first offset until that producer's next abort marker.
 
-    ``aborted`` is of producer ids and first offsets, in the order of the offsets.
+    ``aborted`` lists producer ids and first offsets, in the order of the offsets.
     """
     seen: list[bytes] = []
     pending, hidden = list(aborted), set[int]()

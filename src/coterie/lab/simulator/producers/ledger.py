@@ -1,4 +1,4 @@
-"""The topic of this play as its readers get it: its partitions, their batches, and which transactions are aborted."""
+"""The topic of this simulation as its readers receive it: its partitions, their batches, the aborted transactions."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -30,10 +30,10 @@ class Ledger:
     def __init__(self, store: Store) -> None:
         self._store = store
         self.partitions: Sequence[Partition] = ()
-        """As the current life of the broker has them; empty before its first life."""
+        """The partitions since the broker's last start; empty before its first start."""
 
     def load(self) -> None:
-        """Make the partitions of a new life of the broker, with the first offsets of open transactions."""
+        """Create the partitions at a start of the broker, with the first offsets of open transactions."""
         (stored,) = self._store.topics()
         self.partitions = Topic(stored).partitions
         found = open_offsets(self._store.database)
@@ -41,7 +41,7 @@ class Ledger:
             partition.open_offset = found.get(partition.id)
 
     def read(self, partition: Partition, offset: int, end_offset: int, *, batches_max: int = -1) -> list[bytes]:
-        """The batches from ``offset`` on that begin before ``end_offset``, as a fetch gives them."""
+        """The batches from ``offset`` on that end before ``end_offset``, as a fetch returns them."""
         rows = self._store.database.execute(
             "SELECT data FROM batches WHERE partition = ? AND last_offset >= ? AND last_offset < ?"
             " ORDER BY last_offset LIMIT ?",

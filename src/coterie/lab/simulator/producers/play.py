@@ -1,4 +1,4 @@
-"""What the producers of one play share: settings, the broker, the network; and what one transaction is to hold."""
+"""The objects that all producers of one simulation share: settings, broker and network; the producers' protocols."""
 
 from enum import Enum
 
@@ -10,19 +10,19 @@ from coterie.lab.simulator.world import World
 
 LATE_MAX_MS = 8_000
 DELIVERY_TIMEOUT_MS = 1_500
-"""For so long a batch is sent again; then its transaction is given up."""
+"""A batch is sent again for this long; then its transaction is aborted."""
 IN_FLIGHT_MAX = 5
-"""From a producer's first unanswered batch in a partition to its last one, both counted
+"""Maximum number of a producer's batches in a partition from its first one without a response to its last one
 (``max.in.flight.requests.per.connection``)."""
 
 
 class Style(Enum):
-    """What a producer speaks, by what lets its batches into a transaction."""
+    """A producer's protocol version, by the rule that admits its batches to a transaction."""
 
     V10 = BatchAdmission.ADDED_BEFORE
     V11 = BatchAdmission.ADDED_OR_ABORTABLE
     V12 = BatchAdmission.BY_ITSELF
-    """KIP-890: batches add their partitions, and each transaction has an epoch of its own."""
+    """KIP-890: a batch adds its partition to the transaction, and each transaction has a new epoch."""
 
     @property
     def bumps_epoch(self) -> bool:
@@ -30,7 +30,7 @@ class Style(Enum):
 
 
 class ProducersPlay:
-    """Everything that happens in one seed happens to this."""
+    """The shared objects of one seed."""
 
     def __init__(
         self, world: World, network: Network, broker: SimBroker, watch: ProducersWatch, *, timeout_ms: int
@@ -40,6 +40,6 @@ class ProducersPlay:
         self.broker = broker
         self.watch = watch
         self.timeout_ms = timeout_ms
-        """Of every transaction."""
+        """The transaction timeout of every producer."""
         self.is_ending = False
-        """Every producer commits one last transaction."""
+        """Whether every producer is to commit one last transaction."""

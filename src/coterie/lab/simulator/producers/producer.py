@@ -1,5 +1,5 @@
-"""One producer: it finds out who it is, numbers its batches, sends again what was not answered, and commits or aborts;
-as Kafka's own producers do it, of both protocols (KIP-98 with KIP-360, and KIP-890)."""
+"""One producer: it requests its producer id and epoch, numbers its batches, sends a batch without a response again, and
+commits or aborts, as Kafka's producers do, with both protocols (KIP-98 with KIP-360, and KIP-890)."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -28,7 +28,7 @@ from coterie.wire.errors import ErrorCode
 
 @dataclass(slots=True, eq=False)
 class _Batch:
-    """One batch on its way."""
+    """One batch of the present transaction."""
 
     partition: int
     label: bytes
@@ -38,7 +38,7 @@ class _Batch:
 
 
 class ProducerProcess(Actor):
-    """One process. A producer that starts again is another one, with the same transactional id."""
+    """One process of a producer. A restart is a new process with the same transactional id."""
 
     def __init__(
         self, play: ProducersPlay, living: "dict[str, ProducerProcess]", name: str, transactional_id: str, style: Style
@@ -48,12 +48,12 @@ class ProducerProcess(Actor):
         self.transactional_id = transactional_id
         self.style = style
         self.is_done = False
-        """It has committed its last transaction."""
+        """Whether the process has committed its last transaction."""
         self._rng = play.world.rng
         self._identity = NOBODY
         self._sequences: dict[int, int] = {}
         self._known: set[int] = set()
-        """The partitions that hold a batch of this epoch."""
+        """The partitions that have acknowledged a batch of this epoch."""
         self._count = 0
         play.world.record(RecordKind.STARTS, name, style.name)
         self._init(None)
@@ -76,7 +76,7 @@ class ProducerProcess(Actor):
         self._ask(make, answered)
 
     def _become(self, producer: Identity) -> None:
-        """In another epoch its batches are numbered from 0 again."""
+        """Use the identity ``producer``. With a new producer id or epoch, batches are numbered from 0 again."""
         if producer != self._identity:
             self.play.world.record(RecordKind.BECOMES, self.name, *producer)
             self.play.watch.on_identity(self.name, self.transactional_id, producer)
@@ -96,12 +96,12 @@ class ProducerProcess(Actor):
         self._added: set[int] = set()
         self._batches: list[_Batch] = []
         self._under_way = 0
-        """What is to happen yet before the transaction may end."""
+        """Number of callbacks that must run before the transaction may end."""
         numbers = self._rng.sample(range(PARTITIONS), self._rng.randint(1, PARTITIONS))
         self._plan = [self._rng.choice(numbers) for _ in range(self._rng.choice((1, 2, 4, 8)))]
         self._go_on()
 
-    # -- within one ---------------------------------------------------------------------------------------------------
+    # -- within a transaction -----------------------------------------------------------------------------------------
 
     def _go_on(self) -> None:
         """Send the next batch of the plan, or end the transaction."""
@@ -109,8 +109,8 @@ class ProducerProcess(Actor):
             self._end_if_idle()
             return
         number = self._plan[0]
-        # Before v12 a partition takes any number of a producer that it does not know, as Kafka does. A connection keeps
-        # its first batch the first; this network may not.
+        # Before v12 a partition accepts any sequence number of a producer without batches in it, as in Kafka. There the
+        # connection keeps batches in order; this network may not, so the first batch is sent alone.
         is_known = self.style is Style.V12 or number in self._known
         if self._span(number) == (IN_FLIGHT_MAX if is_known else 1):
             self._within_transaction(50, self._go_on)
@@ -124,12 +124,13 @@ class ProducerProcess(Actor):
             self._within_transaction(pause_ms, self._go_on)
 
     def _span(self, number: int) -> int:
-        """How many batches there are in a partition from the first unanswered one on: the broker remembers so many."""
+        """Number of batches in a partition from the first one without a response on. The broker keeps the last
+        `IN_FLIGHT_MAX` batches to detect duplicates."""
         answered = [batch.is_written for batch in self._batches if batch.partition == number]
         return len(answered) - answered.index(False) if False in answered else 0
 
     def _add(self, number: int) -> None:
-        """Before KIP-890 a partition is added before its first batch."""
+        """Add the partition ``number`` to the transaction. Before KIP-890 this precedes the partition's first batch."""
         request = AddPartitions(producer=self._identity, partitions=frozenset((topic_partition(number),)))
 
         def answered(_: Reply) -> None:
@@ -199,7 +200,7 @@ class ProducerProcess(Actor):
             case ErrorCode.kafka_storage_error:
                 self._send_again(batch)
             case ErrorCode.out_of_order_sequence_number:
-                # The one before it has not come in yet.
+                # The batch before this one has not arrived yet.
                 self.play.watch.on_out_of_order(batch.label, had_earlier=had_earlier)
                 self._send_again(batch)
             case error:
@@ -215,10 +216,10 @@ class ProducerProcess(Actor):
             self._rng.randint(10, 200), lambda: self._end_if_idle() if self._is_aborting else self._send(batch)
         )
 
-    # -- its end ------------------------------------------------------------------------------------------------------
+    # -- end of a transaction -----------------------------------------------------------------------------------------
 
     def _within_transaction(self, ms: int, happens: Callable[[], None]) -> None:
-        """Call ``happens`` after ``ms``; the transaction does not end before."""
+        """Call ``happens`` after ``ms``; the transaction does not end before that."""
 
         def later() -> None:
             self._under_way -= 1
@@ -240,7 +241,7 @@ class ProducerProcess(Actor):
         bundle.is_commit_asked = is_commit
         needs_epoch = not self.style.bumps_epoch and not all(batch.is_written for batch in self._batches)
         if needs_epoch and self.play.world.chance(0.5):
-            # Whoever takes another epoch has aborted what was open in the one before (KIP-360).
+            # InitProducerId with the present epoch aborts the open transaction and returns the next epoch (KIP-360).
             self._init(producer)
             return
 
@@ -266,12 +267,12 @@ class ProducerProcess(Actor):
 
         self._ask(make, answered)
 
-    # -- small hands --------------------------------------------------------------------------------------------------
+    # -- helpers ------------------------------------------------------------------------------------------------------
 
     def _ask(self, make: Callable[[int], Event], answered: Callable[[Reply], None]) -> None:
-        """Ask until there is an answer. A refusal is the end of the process."""
-        # Before KIP-890 all transactions of a process have one epoch, so what comes late would be taken for the next
-        # one's, as Kafka would: a broker must not take it from a connection that is gone.
+        """Send a request until it has a response. A refusal ends the process."""
+        # Before KIP-890 all transactions of a process have one epoch, so the coordinator would apply a late request to
+        # the next transaction, as Kafka does: the broker must not read it from a closed connection.
         takes_late = self.style is Style.V12
 
         def serve(call: Call) -> None:

@@ -1,4 +1,5 @@
-"""One seed of the producers' play: weather, then calm, then every transaction must end and be read."""
+"""One seed of the producers' simulation: faults, then none; then every transaction must end and every log must be read
+to its end."""
 
 from collections.abc import Collection
 from functools import partial
@@ -18,13 +19,13 @@ from coterie.lab.simulator.world import World
 
 WEATHER_MS = 45_000
 SETTLE_MS = 120_000
-"""Copies fence each other, a transaction in which a producer pauses more than once for twice its timeout ends, the last
-timeout passes, and each producer commits once more."""
+"""Enough time for copies to fence each other, for the end of a transaction in which the producer pauses more than once
+for twice the timeout, for the last timeout, and for one more commit of each producer."""
 
 
 def simulate_producers(seed: int, *, weather_ms: int = WEATHER_MS, story_lines: int = 15) -> Outcome:
-    """Play one seed. Whatever it raises is a crash, of a machine or of the simulator, and tells its story in a note.
-    What a generation is to groups is a transaction here."""
+    """Run one seed. An exception is a crash of a machine or of the simulator; its note has the end of the trace. The
+    outcome's ``generations`` counts ended transactions."""
     world = World(seed)
     timeout_ms = world.rng.choice((2_000, 6_000, 15_000))
     store = create_store()
@@ -57,7 +58,7 @@ def check_calm(play: ProducersPlay, producers: Collection[ProducerProcess]) -> N
 
 
 def unsettled(play: ProducersPlay, producers: Collection[ProducerProcess]) -> str | None:
-    """What is still missing; None when everything has ended."""
+    """The reason why the producers have not settled; None when every transaction has ended and is read."""
     if still_open := play.broker.open_transactions():
         return f"the transactions of {still_open} are open"
     for producer in producers:

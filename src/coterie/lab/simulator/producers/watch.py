@@ -1,5 +1,5 @@
-"""What must hold for any producers with any transactions, whatever is written: by the bytes of the logs, not by what
-the broker keeps about them."""
+"""The invariant checks of the producers' simulation. They read the bytes of the logs, not the broker's state about
+them."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -24,7 +24,8 @@ from coterie.wire.errors import ErrorCode
 
 
 class DurableWrite(NamedTuple):
-    """One write of the broker, now durable: what it was asked ``by`` whom, and the transactional id around it."""
+    """One durable write of the broker: the request ``what`` of the process ``by``, and the state of the transactional
+    id before and after it."""
 
     transactional_id: str
     what: Event | NewBatch
@@ -32,19 +33,19 @@ class DurableWrite(NamedTuple):
     before: TransactionWritten | None
     after: TransactionWritten | None
     now_ms: int
-    """When it was asked."""
+    """Time of the request."""
 
 
 @dataclass(slots=True)
 class _Followed:
-    """One partition: its log as it was read, and what is known of its end."""
+    """One partition: its log as read so far, its open batches and its reader."""
 
     entries: list[Entry] = field(default_factory=list)
     open: dict[int, list[Entry]] = field(default_factory=dict)
-    """Of each producer id, what no marker has decided."""
+    """By producer id, the batches without a commit or abort marker."""
     offset: int = 0
     read_offset: int = 0
-    """How far the reader of committed records has come."""
+    """The next offset of the read_committed reader."""
 
     @property
     def open_offset(self) -> int | None:
@@ -52,7 +53,7 @@ class _Followed:
 
 
 class ProducersWatch:
-    """Looks at everything, and raises a `Violation`."""
+    """Checks every write, response and read; raises a `Violation` when an invariant is broken."""
 
     def __init__(self, world: World, ledger: Ledger, *, timeout_ms: int) -> None:
         self._world = world
@@ -64,93 +65,95 @@ class ProducersWatch:
         """Partition and offset of each label."""
         self._committed: set[bytes] = set()
         self._ends: dict[Bundle, bool] = {}
-        """Whether each that has ended, by its markers, was committed."""
+        """For each transaction with markers, whether they commit it."""
         self._over: set[Bundle] = set()
-        """They have ended everywhere, or their producers have heard so."""
+        """Transactions that have ended in all partitions, or whose producers have received their end."""
         self._told: dict[str, Identity] = {}
-        """Of each transactional id, the last producer that was told who it is."""
+        """By transactional id, the highest producer id and epoch that a process has received."""
         self._processes: dict[Identity, str] = {}
         self._started: dict[str, set[str]] = {}
-        """Of each transactional id, the processes that have become its producer."""
+        """By transactional id, the processes that have become its producer."""
         self._excused: set[str] = set()
-        """Processes that may be refused: another one came, or their time was over."""
+        """Processes that may be refused: they have a successor, or their transaction has timed out."""
         self._begun: dict[str, tuple[str, int]] = {}
-        """Of each transactional id with an open transaction, who has begun it and when."""
+        """By transactional id with an open transaction, the process that began it, and when."""
         self.ended = 0
-        """How many transactions have ended."""
+        """Number of transactions that have ended."""
 
-    # -- what producers do and hear -----------------------------------------------------------------------------------
+    # -- producers' requests and responses ----------------------------------------------------------------------------
 
     def on_label(self, bundle: Bundle, label: bytes) -> None:
         self._bundles[label] = bundle
 
     def on_identity(self, by: str, transactional_id: str, producer: Identity) -> None:
-        """A process hears who it is."""
+        """A process receives its producer id and epoch."""
         if self._processes.setdefault(producer, by) != by:
-            raise Violation(Invariant.ONE_PRODUCER, f"{by} is told {producer}, as was {self._processes[producer]}")
+            raise Violation(Invariant.ONE_PRODUCER, f"{by} receives {producer}, as did {self._processes[producer]}")
         self._told[transactional_id] = max(self._told.get(transactional_id, producer), producer)
 
     def on_written(self, partition: int, label: bytes, base_offset: int) -> None:
-        """A producer hears where its batch is."""
+        """A producer receives the offset of its batch."""
         told, found = (partition, base_offset), self._written.get(label)
         if found != told:
-            raise Violation(Invariant.EXACTLY_ONCE, f"{label!r} is told to be at {told}, and is at {found}")
+            raise Violation(Invariant.EXACTLY_ONCE, f"{label!r} is acknowledged at {told}, and is at {found}")
 
     def on_out_of_order(self, label: bytes, *, had_earlier: bool) -> None:
-        """``had_earlier``: when it was sent, one before it had no answer yet."""
+        """A batch is refused as out of order. ``had_earlier``: when it was sent, an earlier batch had no response."""
         if not had_earlier:
-            raise Violation(Invariant.IN_SEQUENCE, f"{label!r} is told to be out of order")
+            raise Violation(Invariant.IN_SEQUENCE, f"{label!r} is refused as out of order")
 
     def on_refused(self, by: str, error: ErrorCode) -> None:
-        """A process hears that it may not do what it wants."""
+        """A process receives the refusal ``error``."""
         if by not in self._excused:
             raise Violation(Invariant.FENCED_FOR_A_REASON, f"{by} is refused with {error.name}")
 
     def on_ended(self, bundle: Bundle, *, is_commit: bool) -> None:
-        """A producer hears that its transaction is over."""
+        """A producer receives the response to its commit or abort."""
         self._over.add(bundle)
         labels = {label for labels in bundle.labels.values() for label in labels}
         if is_commit and not labels <= self._committed:
             raise Violation(
                 Invariant.TOLD_IS_DONE,
-                f"{bundle.name} is told to be committed; {sorted(labels - self._committed)} is not",
+                f"{bundle.name} is reported as committed; {sorted(labels - self._committed)} is not",
             )
         if not is_commit and labels & self._written.keys() and self._ends.get(bundle) is not False:
-            raise Violation(Invariant.TOLD_IS_DONE, f"{bundle.name} is told to be aborted, and is not")
+            raise Violation(Invariant.TOLD_IS_DONE, f"{bundle.name} is reported as aborted, and is not")
 
-    # -- what the broker does -----------------------------------------------------------------------------------------
+    # -- the broker's writes ------------------------------------------------------------------------------------------
 
     def on_durable(self, steps: Sequence[DurableWrite]) -> None:
-        """One transaction of the store has come to rest."""
+        """One transaction of the store is durable."""
         for step in steps:
             self._on_step(step)
         ended = [bundle for number in range(len(self._logs)) for bundle in self._follow(number)]
         for bundle in ended:
             for number, log in enumerate(self._logs):
                 if any(self._bundle(entry) is bundle for entries in log.open.values() for entry in entries):
-                    raise Violation(Invariant.ALL_OR_NOTHING, f"{bundle.name} has ended, and is open in {number}")
+                    raise Violation(
+                        Invariant.ALL_OR_NOTHING, f"{bundle.name} has ended, and is open in partition {number}"
+                    )
         self._over.update(ended)
 
     def on_told(self) -> None:
-        """Partitions have heard what they have become."""
+        """The partitions' open offsets and end offsets have been updated."""
         for partition, log in zip(self._ledger.partitions, self._logs, strict=True):
             undecided = log.open_offset
             if undecided is not None and partition.stable_offset > undecided:
                 raise Violation(
                     Invariant.STABLE,
-                    f"{partition.number} is stable up to {partition.stable_offset}, open is {undecided}",
+                    f"partition {partition.number} is stable up to {partition.stable_offset}, open from {undecided}",
                 )
 
     def on_loaded(self) -> None:
-        """A life begins: the log holds what it held."""
+        """The broker has started: the log must contain the same entries as before."""
         for partition, log in zip(self._ledger.partitions, self._logs, strict=True):
             found = [read_entry(data) for data in self._ledger.read(partition, 0, log.offset)]
             if found != log.entries:
-                raise Violation(Invariant.NOTHING_LOST, f"{partition.number} holds another log after a crash")
+                raise Violation(Invariant.NOTHING_LOST, f"partition {partition.number} has a changed log after a crash")
         self.on_told()
 
     def on_read(self, number: int, *, batches_max: int = -1) -> None:
-        """A consumer of committed records fetches on."""
+        """A read_committed consumer fetches the next batches."""
         log, partition = self._logs[number], self._ledger.partitions[number]
         offset = log.read_offset
         entries = [
@@ -163,28 +166,31 @@ class ProducersWatch:
         seen = sieve(entries, [one[:2] for one in self._ledger.aborted(partition, offset, end_offset)])
         expected = [entry.label for entry in entries if entry.label in self._committed]
         if seen != expected:
-            raise Violation(Invariant.COMMITTED_ONLY, f"{number} from {offset} shows {seen}, committed is {expected}")
+            raise Violation(
+                Invariant.COMMITTED_ONLY,
+                f"the reader of partition {number} from {offset} receives {seen}, committed is {expected}",
+            )
         log.read_offset = end_offset
 
     def rewind(self) -> None:
-        """The consumer begins once more, with the first record."""
+        """The read_committed consumer reads from the first record again."""
         for log in self._logs:
             log.read_offset = 0
 
     def unread(self) -> str | None:
-        """What keeps the reader from the end of its logs."""
+        """The reason why the reader has not reached the end of all logs; None when it has."""
         for number, log in enumerate(self._logs):
             self.on_read(number)
             if log.read_offset != log.offset:
-                return f"{number} is read up to {log.read_offset} and ends at {log.offset}"
+                return f"partition {number} is read up to {log.read_offset} and ends at {log.offset}"
         return None
 
-    # -- small hands --------------------------------------------------------------------------------------------------
+    # -- helpers ------------------------------------------------------------------------------------------------------
 
     def _on_step(self, step: DurableWrite) -> None:
         started = self._started.setdefault(step.transactional_id, set())
         if isinstance(step.what, InitProducerId) and step.after != step.before and step.what.expected is None:
-            # It may be its own successor: what it had asked before may come in late.
+            # A process may be its own successor: its earlier requests may arrive late.
             self._excused |= started
             started.add(step.by)
         was_open = step.before is not None and step.before.state is TransactionState.ONGOING
@@ -214,11 +220,14 @@ class ProducersWatch:
                 return f"by {step.what}"
 
     def _follow(self, number: int) -> list[Bundle]:
-        """Read what is new; returns the transactions that have ended in it."""
+        """Read the new batches of partition ``number``; return the transactions that have ended in them."""
         log, partition, ended = self._logs[number], self._ledger.partitions[number], list[Bundle]()
         for entry in map(read_entry, self._ledger.read(partition, log.offset, 2**63 - 1)):
             if entry.base_offset != log.offset:
-                raise Violation(Invariant.NOTHING_LOST, f"{number} goes on at {entry.base_offset} after {log.offset}")
+                raise Violation(
+                    Invariant.NOTHING_LOST,
+                    f"partition {number} continues at {entry.base_offset}, not at {log.offset}",
+                )
             log.entries.append(entry)
             log.offset = entry.last_offset + 1
             if entry.label is not None:
@@ -232,13 +241,13 @@ class ProducersWatch:
         label, bundle = entry.label, self._bundle(entry)
         assert label is not None
         if label in self._written:
-            raise Violation(Invariant.EXACTLY_ONCE, f"{label!r} is written once more, at {entry.base_offset}")
+            raise Violation(Invariant.EXACTLY_ONCE, f"{label!r} is written again, at {entry.base_offset}")
         self._written[label] = (number, entry.base_offset)
         if bundle in self._over:
-            raise Violation(Invariant.NOTHING_LATE, f"{label!r} is written, and its transaction has ended")
+            raise Violation(Invariant.NOTHING_LATE, f"{label!r} is written after its transaction has ended")
         told = self._told[bundle.transactional_id]
         if entry.producer < told:
-            raise Violation(Invariant.NOTHING_LATE, f"{label!r} is written by {entry.producer}, {told} was told")
+            raise Violation(Invariant.NOTHING_LATE, f"{label!r} is written by {entry.producer}, {told} was sent")
 
     def _on_end(self, number: int, batches: Sequence[Entry], *, is_commit: bool) -> Bundle:
         bundle = self._bundle(batches[0])
@@ -246,7 +255,7 @@ class ProducersWatch:
             raise Violation(Invariant.ALL_OR_NOTHING, f"{bundle.name} is committed and aborted")
         if is_commit:
             if not bundle.is_commit_asked:
-                raise Violation(Invariant.COMMITTED_ONLY, f"{bundle.name} is committed, nobody has asked for it")
+                raise Violation(Invariant.COMMITTED_ONLY, f"{bundle.name} is committed without a request")
             labels = [entry.label for entry in batches]
             if labels != bundle.labels[number]:
                 raise Violation(

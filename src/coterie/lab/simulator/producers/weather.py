@@ -1,4 +1,4 @@
-"""What happens to producers; at the end all of it stops."""
+"""The faults of producers; at the end all of them stop."""
 
 from functools import partial
 
@@ -43,7 +43,7 @@ class ProducersWeather(Faults[ProducerProcess]):
         self._read()
 
     def end(self) -> None:
-        """The broker may crash once more, and some producers are killed for good, wherever they are."""
+        """Kill some producers permanently, in any state, resume the others, and perhaps crash the broker once more."""
         self._play.is_ending = True
         self._play.broker.disk.failing = False
         for producer in list(self.living.values()):
@@ -52,11 +52,11 @@ class ProducersWeather(Faults[ProducerProcess]):
                 producer.kill(RecordKind.BURIED)
             else:
                 self._resume(producer)
-        if self._world.chance(0.5):  # if it does not, its timers have to be those of its life
+        if self._world.chance(0.5):  # without a crash, the broker's present timers must end the open transactions
             self._storm.crash_coordinator()
 
     def _read(self) -> None:
-        """A consumer of committed records goes on, in small fetches and in large ones."""
+        """Have the read_committed consumer fetch batches, a few or all."""
         if self._play.broker.up:
             for number in range(PARTITIONS):
                 self._play.watch.on_read(number, batches_max=self._rng.choice((1, 3, -1)))
@@ -68,7 +68,7 @@ class ProducersWeather(Faults[ProducerProcess]):
         if home not in self._gone_for_good and youngest(self.living, home) is None:
             self._start_process(home)
         if not self._over:
-            # Somebody looks after it: it may be fenced by then.
+            # Check again later: the process may have been fenced by then.
             self._world.after(self._rng.randint(1_000, 6_000), partial(self.start, home))
 
     def _start_process(self, transactional_id: str) -> None:
@@ -77,13 +77,13 @@ class ProducersWeather(Faults[ProducerProcess]):
         ProducerProcess(self._play, self.living, name, transactional_id, style)
 
     def _start_a_copy(self) -> None:
-        """Somebody starts a process that runs already: the newer one is to win."""
+        """Start a second process of a producer: the newer process must fence the older one."""
         producer = self._someone()
         if producer is not None:
             self._start_process(producer.transactional_id)
 
     def _upgrade(self) -> None:
-        """The next process of an id speaks another version."""
+        """Choose another protocol version for the next process of a transactional id."""
         self._styles[self._rng.choice(self._homes)] = self._rng.choice(list(Style))
 
     # -- the broker ---------------------------------------------------------------------------------------------------
@@ -99,5 +99,5 @@ class ProducersWeather(Faults[ProducerProcess]):
         self._world.after(self._rng.choice((100, 1_000, 4_000)), heal)
 
     def _time_out_too_soon(self) -> None:
-        """A timer is a claim to check: it may be on its way while its transaction ends and another begins."""
+        """Fire a timer early, like a delayed timer of a transaction that has ended while the next one began."""
         self._play.broker.time_out(self._rng.choice(self._homes))
