@@ -123,7 +123,7 @@ async def _kill_the_only_worker_beside_a_member(up: Up) -> None:
     worker = next(pid for pid in processes_of(up.data) if pid not in (up.process.pid, up.broker()))
     parked = asyncio.create_task(coordinator.ask(known))
     os.kill(worker, signal.SIGKILL)
-    await asyncio.to_thread(up.wait_said, "The broker stays until the group has no member")
+    await asyncio.to_thread(up.wait_said, "The broker runs until the group has no member")
     assert up.broker() is not None
     joined = await parked
     assert isinstance(joined, JoinResponse)

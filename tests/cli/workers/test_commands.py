@@ -294,7 +294,7 @@ def test_a_worker_that_is_starting_up_is_named_while_it_is_waited_for(
 
 @pytest.mark.parametrize("url", ["localhost:8083", "ftp://localhost:8083", "http://localhost:port"])
 def test_what_is_no_url_is_said_to_be_none(url: str) -> None:
-    with pytest.raises(WorldError, match=f"^{url} is not the URL of a worker: say --url http://HOST:PORT"):
+    with pytest.raises(WorldError, match=f"^{url} is not the URL of a worker: use --url http://HOST:PORT"):
         commands.show_group(url, as_json=True)
 
 
