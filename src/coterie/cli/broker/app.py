@@ -158,7 +158,7 @@ def check_broker(
         Path, typer.Argument(metavar="DATA", parser=folder, help="The broker's folder.", show_default=False)
     ],
 ) -> None:
-    """Check all data of a broker, which may be running. Each finding is one line; the exit code is 1 if there is any."""
+    """Check all data of a broker, which may be running. Prints one line for each finding; the exit code is then 1."""
     from coterie.cli.broker import data_folder
 
     sys.exit(data_folder.check_data(data))
