@@ -1,4 +1,4 @@
-"""The scheduled rebalance delay (KIP-415): which jobs wait, until when, and which new members may be returned ones."""
+"""The scheduled rebalance delay (KIP-415): which jobs wait, until when, and which new members may have returned."""
 
 from collections.abc import Collection, Iterable, Mapping, Sequence, Set
 from dataclasses import replace

@@ -92,8 +92,8 @@ def _give(
 ) -> Sequence[int]:
     """Release tasks one by one, each time the task that improves the spread most, and add them to ``to_place``.
 
-    Each worker releases the number that is ``due``. Besides, ``more`` of the workers in ``may_give`` release one task
-    each. Among equals the connectors take turns, the last name first, and the last worker of a connector comes first.
+    Each worker releases the number that is ``due``. In addition, ``more`` of the workers in ``may_give`` release one
+    task each. Among equals the connectors take turns, the last name first, and the last worker of a connector first.
 
     Returns the workers that released one more task.
     """

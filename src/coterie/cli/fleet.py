@@ -176,7 +176,7 @@ class Fleet:
 
     def _report_end(self, child: Child) -> None:
         code = child.exit_code
-        assert code is not None, "it has ended"
+        assert code is not None, "the child has ended"
         if code == 0:
             self._say(f"{child.name} has ended with exit code 0.")
             return

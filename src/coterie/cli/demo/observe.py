@@ -72,7 +72,7 @@ class Checkpoints:
         self._location = location
 
     def holder(self, task: ConnectorTaskId) -> Path | None:
-        """The directory that holds the task's checkpoint now; None when there is none, or a start just renames it."""
+        """The directory with the task's present checkpoint; None if there is none, or a start just takes it over."""
         folders = self._location.glob(f"{safe_name(task.connector)}-*/gen-*/{task.task}/*")
         return next((path for path in folders if path.name[:1].isdigit() and (path / LINEAGE).is_file()), None)
 

@@ -152,7 +152,7 @@ def restart_rolling(url: str, *, timeout_s: float, only: Sequence[str] = ()) -> 
     with GroupClient(url) as group:
         shown = _well(group)
         seen = list(shown.members)
-        known = known_of(shown, source="The group")
+        known = known_of(shown, source="The response of the group")
         named = {known.member(text) for text in only} or known.names.keys()
         left = [member for member in seen if member.member_id in named]
         names = ", ".join(escape(member.name) for member in seen)
@@ -233,7 +233,7 @@ def _until_back(group: GroupClient, member: ShownMember, *, began: float, timeou
 
     if why := group.wait(away, within_s=timeout_s):
         raise WorldError(f"{member.name} has not restarted with all its jobs within {timeout_s:g} s: {why}")
-    assert back is not None, "it is back"
+    assert back is not None, "the worker has restarted"
     stayed = back.owned == member.owned
     told = f"its {_jobs(member.owned)} run again" if stayed else "its jobs have changed"
     again = " and has joined again as a new member" if back.member_id != member.member_id else ""
@@ -242,7 +242,10 @@ def _until_back(group: GroupClient, member: ShownMember, *, began: float, timeou
 
 
 def _tasks_left_to_start(group: GroupClient, member: ShownMember, back: ShownMember) -> str:
-    """The number of running tasks among those that ``member`` had and ``back`` has, as text; empty if all that must."""
+    """Return a text such as "1 of its 2 tasks run" while tasks that ``member`` ran, and ``back`` still has, do not run.
+
+    Tasks of paused connectors need not run. The text is empty when all other tasks run.
+    """
     kept = (back.owned.jobs & member.owned.jobs).tasks
     works = _begun(back)
     if works < min(_begun(member), len(kept)):
@@ -285,7 +288,7 @@ def _well(group: GroupClient, seen: Sequence[ShownMember] = ()) -> ShownGroup:
 
     if trouble := group.wait(wrong, within_s=SETTLE_S):
         raise WorldError(f"The group is not stable: {trouble}")
-    assert well is not None, "it was looked at"
+    assert well is not None, "the group was read"
     return well
 
 

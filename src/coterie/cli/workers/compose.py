@@ -47,7 +47,7 @@ logger = logging.getLogger(__name__)
 
 
 RuntimeOf: TypeAlias = Callable[[WorkerSettings, str, Path], TaskRuntime]
-"""Creates the runtime of a worker with these settings and this name, and a folder that it alone uses while it runs."""
+"""Creates the runtime of a worker with these settings and this name. While it runs, only it uses the given folder."""
 
 
 MembershipOf: TypeAlias = Callable[[WorkerSettings, MemberSettings, str, PlaceHandover | None], Membership]
