@@ -77,7 +77,10 @@ class Fleet:
                 raise WorldError(f"Port {port}, which {who} needs, is in use: choose another with {option}.")
 
     def check_data(self) -> None:
-        """:raises WorldError: when another broker uses the data folder."""
+        """Check that no other broker uses the data folder: a failed start would be written to that cluster's logs.
+
+        :raises WorldError: when another broker uses it.
+        """
         lock = self.settings.data / "broker" / "lock"
         if not lock.exists():
             return

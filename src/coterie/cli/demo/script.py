@@ -32,8 +32,7 @@ SETTINGS = {
 }
 INITIAL_DELAY_MS = 1_000
 KILL_FROM, KILL_AT, KILL_UNTIL = 0.2, 0.22, 0.4
-"""The fractions of all rows committed: the kill is valid from the first to the last, and is first tried at the second.
-"""
+"""Fractions of all rows: the kill is first tried at ``KILL_AT``, and must come from ``KILL_FROM`` to ``KILL_UNTIL``."""
 UNTOUCHED_MIN = 3
 START_S = 600.0
 """How long the workers may take to start: three JVMs on a busy machine take minutes."""
