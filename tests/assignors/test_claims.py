@@ -200,7 +200,9 @@ def test_without_anybody_they_are_unassigned_and_the_reason_is_told() -> None:
     leader.round(S1="AT0", S2="BT0")
     leader.round(1_000, S1="AT0")
     outcome = leader.round(1_300, S1="AT0")
-    assert outcome.unassigned == {B0: "no worker claims it, and every worker that stays takes only what it claims"}
+    assert outcome.unassigned == {
+        B0: "no worker claims it, and every worker that is not draining runs only the jobs that it claims"
+    }
     assert outcome.delay_ms == 0
     assert leader.round(1_400, S1="AT0").unassigned == outcome.unassigned, "a lawful state, and no lost job"
     outcome = leader.round(9_000, S1="AT0", S2="")

@@ -163,7 +163,9 @@ def test_what_nobody_else_may_take_a_draining_worker_goes_on_with() -> None:
     leader.claims = {W1: parse_jobs("BT0 BT1"), S1: parse_jobs("AT0")}
     outcome = leader.round(W1="BT0", S1="AT0")
     assert not revoked(outcome)
-    reason = "W1 claimed it and will leave, and every worker that stays takes only what it claims"
+    reason = (
+        "only draining workers claim it (W1), and every worker that is not draining runs only the jobs that it claims"
+    )
     assert outcome.unassigned == {ConnectorTaskId(ConnectorName("B"), 1): reason}
 
 

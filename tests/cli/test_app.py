@@ -44,8 +44,8 @@ def test_help_names_every_option(command: list[str], mentions: list[str]) -> Non
     ("command", "says"),
     [
         (["worker"], "Missing option '--config' / '-c'"),
-        (["worker", "-c", "FILE", "drain", "worker-2"], "--config is of a worker that is to run here"),
-        (["workers", "restart"], "Say --rolling"),
+        (["worker", "-c", "FILE", "drain", "worker-2"], "--config is only for running a worker"),
+        (["workers", "restart"], "Use --rolling"),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else None,
 )
@@ -102,7 +102,7 @@ def test_a_wrong_listen_address_is_one_line(listen: str, tmp_path: Path) -> None
 
 def test_without_a_worker_connectors_say_what_to_do() -> None:
     run = coterie("connectors", "list", "--url", "http://127.0.0.1:1", check=1)
-    assert "No worker answers at http://127.0.0.1:1" in run.stderr
+    assert "No worker responds at http://127.0.0.1:1" in run.stderr
     assert "coterie up" in run.stderr
     assert run.stderr.count("\n") == 1
 
@@ -111,7 +111,7 @@ def test_a_connector_file_that_is_no_json_is_one_line(tmp_path: Path) -> None:
     file = tmp_path / "c.json"
     file.write_text("{name")
     run = coterie("connectors", "create", str(file), check=1)
-    assert run.stderr.startswith(f"coterie: {file} is no JSON: ")
+    assert run.stderr.startswith(f"coterie: {file} is not valid JSON: ")
     assert run.stderr.count("\n") == 1
 
 

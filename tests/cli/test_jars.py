@@ -19,7 +19,7 @@ def test_a_folder_without_jars_is_listed_with_what_is_missing_and_the_command(tm
         assert f"{package.name}: {package.serves}\n" in said
         for jar in package.jars:
             assert f"    missing  {jar.coordinates}\n" in said
-    assert said.endswith("To fetch what is missing: coterie jars fetch kafka delta avro postgres\n")
+    assert said.endswith("To fetch the missing jars: coterie jars fetch kafka delta avro postgres\n")
 
 
 def test_jars_of_a_folder_are_listed_by_what_they_are(tmp_path: Path) -> None:
@@ -28,7 +28,7 @@ def test_jars_of_a_folder_are_listed_by_what_they_are(tmp_path: Path) -> None:
     said = coterie("jars", "list", "--in", str(tmp_path)).stdout
     assert "    kafka-clients-3.9.1.jar instead of org.apache.kafka:kafka-clients:3.9.2\n" in said
     assert "    damaged (its SHA-256 is not the pinned one) org.postgresql:postgresql:42.7.8\n" in said
-    assert "users-driver.jar is there too; workers use it\n" in said
+    assert "users-driver.jar is an additional jar in the folder; workers use it\n" in said
 
 
 def test_fetches_of_two_processes_at_once_end_well_and_a_third_has_nothing_to_do(
@@ -43,7 +43,7 @@ def test_fetches_of_two_processes_at_once_end_well_and_a_third_has_nothing_to_do
         assert [one.wait(60) for one in both] == [0, 0]
     assert sorted(path.name for path in (tmp_path / "jars").iterdir()) == sorted(jar.file_name for jar in wanted)
     third = subprocess.run([*command, "--mirror", mirror.url], capture_output=True, text=True, timeout=60, check=True)
-    there = f"2 jars are in {tmp_path / 'jars'} (0 of them new); workers that start from now on have them\n"
+    there = f"2 jars are in {tmp_path / 'jars'} (0 of them new); workers that start from now on use them\n"
     assert (third.stdout, third.stderr) == (there, "")
 
 
@@ -67,9 +67,9 @@ def test_a_home_that_cannot_be_written_is_named_with_the_option(monkeypatch: pyt
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
-        (["nope"], "there is no package nope; there are kafka, delta, avro, postgres"),
+        (["nope"], "there is no package nope; the packages are kafka, delta, avro, postgres"),
         (["--mirror", "ftp://x"], "--mirror must be the http:// or https:// URL of a Maven repository"),
-        (["--to", ""], "an empty word names no folder"),
+        (["--to", ""], "the folder name is empty"),
     ],
 )
 def test_a_wrong_word_is_refused(arguments: list[str], says: str) -> None:

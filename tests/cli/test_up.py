@@ -74,7 +74,7 @@ def test_a_dead_broker_is_started_again_and_ctrl_c_ends_all(up: Up) -> None:
     first = up.broker()
     assert first is not None
     os.kill(first, signal.SIGKILL)
-    up.wait_said("The broker died (signal 9); it is started again on the same port and data.")
+    up.wait_said("The broker ended unexpectedly (signal 9); restarting it on the same port and data.")
     wait_until(lambda: up.broker() not in (None, first), "another broker runs")
     up.wait_said("All workers are up.")
     os.kill(up.process.pid, signal.SIGINT)
@@ -90,8 +90,8 @@ def test_a_dead_worker_is_told_of_and_stays_dead(up: Up) -> None:
     os.kill(worker, signal.SIGKILL)
     assert up.process.wait(60) == 1
     said = up.said()
-    assert "worker-0 died (signal 9).\nIts log is " in said
-    assert "To bring it back" not in said, "the broker ends, so a worker could not come back"
+    assert "worker-0 ended unexpectedly (signal 9).\nIts log is " in said
+    assert "To restart it" not in said, "the broker ends, so a worker could not come back"
     assert up.said().endswith("coterie: No worker is left.\n")
     up.assert_nothing_is_left()
 
@@ -123,7 +123,7 @@ async def _kill_the_only_worker_beside_a_member(up: Up) -> None:
     worker = next(pid for pid in processes_of(up.data) if pid not in (up.process.pid, up.broker()))
     parked = asyncio.create_task(coordinator.ask(known))
     os.kill(worker, signal.SIGKILL)
-    await asyncio.to_thread(up.wait_said, "The broker stays until the group has no member")
+    await asyncio.to_thread(up.wait_said, "The broker runs until the group has no member")
     assert up.broker() is not None
     joined = await parked
     assert isinstance(joined, JoinResponse)
@@ -154,7 +154,7 @@ def test_a_taken_port_is_named_with_the_option_that_moves_it(tmp_path: Path) -> 
             )
             assert run.returncode == 1
             assert f"Port {port}, which " in run.stderr
-            assert f"is taken: choose another with {option}." in run.stderr
+            assert f"is in use: choose another with {option}." in run.stderr
     assert processes_of(tmp_path) == []
 
 

@@ -20,7 +20,7 @@ from tests.herder.by_hand import ME, OTHER, ByHand
 
 STATIC = ConnectProtocol.STATIC
 THIRD = MemberId("third")
-NOBODY = "no worker claims it, and every worker that stays takes only what it claims"
+NOBODY = "no worker claims it, and every worker that is not draining runs only the jobs that it claims"
 
 
 def lead_static(herder: ByHand, owned: dict[MemberId, Jobs], claims: dict[MemberId, Jobs] | None = None) -> Computed:

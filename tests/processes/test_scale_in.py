@@ -30,7 +30,7 @@ def test_workers_restart_one_by_one_in_their_places_and_one_is_drained(cluster: 
 
     stays, goes = workers
     said = cluster.cli("worker", "drain", "w1", "--url", goes.url)
-    assert "w1 has handed its jobs over and is gone." in said
+    assert "w1 has handed its jobs over and has ended." in said
     assert goes.wait(within_s=30) == 0
     goes.wait_gone()
     cluster.wait_running([stays], "lasting")

@@ -97,7 +97,7 @@ class TestOfTheTests:
         archive = existing_archive(spark_jars, tmp_path)
         written_ns = archive.stat().st_mtime_ns
         said = coterie("jars", "archive", "--in", str(spark_jars)).stdout
-        assert said == f"{archive} is there already; workers use it\n"
+        assert said == f"{archive} exists already; workers use it\n"
         assert archive.stat().st_mtime_ns == written_ns
 
 

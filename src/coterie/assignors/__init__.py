@@ -1,1 +1,1 @@
-"""Pure functions from (jobs, members, what each owns) to an assignment."""
+"""Pure functions that compute an assignment from the jobs, the members and the jobs that each member owns."""

@@ -1,12 +1,13 @@
-"""Who may run what: K987's static and wildcard workers and jobs, and members that are draining.
+"""Which member may run which job: static and wildcard workers and jobs (KIP-987), and draining members.
 
-A *static* worker takes only the jobs that it claims, a *wildcard* worker any that nobody claims. A job is static while
-a worker that is here, and not draining, claims it; when its last claimant is gone it is a wildcard job again, which is
-how it "migrates back" (K987, "Compatibility"). Claims on jobs that do not exist mean nothing.
+A *static* worker runs only the jobs that it claims. A *wildcard* worker runs any job that no worker claims. A job is
+static while a member of the group that is not draining claims it. When the last such member leaves or drains, the job
+is a wildcard job again and so "migrates back" (KIP-987, "Compatibility"). Claims on jobs that are not configured have
+no effect.
 
-A draining worker takes nothing, and gives what it runs to those that may take it. What nobody may take it goes on with,
-also when it has given it back already and only then the last ones that could have had it drain, too: a drain stops
-nothing for nothing.
+A draining worker receives no other jobs and releases the jobs that another worker may run. It keeps the jobs that no
+other worker may run. It may have released a job before the last worker that could run the job began to drain: then
+the job is assigned back to it. So a drain stops a job only if another worker can run the job.
 """
 
 from collections.abc import Mapping
@@ -20,14 +21,14 @@ from coterie.nouns.jobs import NO_JOBS, Job, Jobs
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Places:
-    """K987's categories (its steps 1 and 2), in one round."""
+    """The static and wildcard workers and jobs of one round (KIP-987, steps 1 and 2), and its draining members."""
 
     wildcard: tuple[MemberId, ...]
-    """Who takes any job that nobody claims, by id."""
+    """The workers without claims, which may run any unclaimed job; sorted by id."""
     claimed: Mapping[MemberId, Jobs]
-    """What each static worker claims of what is configured."""
+    """The configured jobs that each static worker claims."""
     static: Jobs
-    """All that is claimed."""
+    """All claimed jobs."""
     draining: frozenset[MemberId]
 
     @classmethod
@@ -42,7 +43,7 @@ class Places:
         )
 
     def may_run(self, member: MemberId, jobs: Jobs) -> Jobs:
-        """Which of ``jobs`` are for ``member`` to run."""
+        """Return those of ``jobs`` that ``member`` may run."""
         if member in self.draining:
             return NO_JOBS
         if member in self.claimed:
@@ -55,20 +56,20 @@ class Places:
         return job in self.claimed[member] if member in self.claimed else job not in self.static
 
     def placeable(self, jobs: Jobs) -> Jobs:
-        """Those that somebody may run."""
+        """Return those of ``jobs`` that some member may run."""
         return jobs if self.wildcard else jobs & self.static
 
     def unplaceable(self, jobs: Jobs) -> Jobs:
-        """Those that nobody may run."""
+        """Return those of ``jobs`` that no member may run."""
         return NO_JOBS if self.wildcard else jobs - self.static
 
     def strays(self, held: Mapping[MemberId, Jobs]) -> dict[MemberId, Jobs]:
-        """What members run of what they have ``held`` and have to give back, whatever the loads (K987's steps 3 to 5).
+        """Return the ``held`` jobs that each member must release whatever the loads are (KIP-987, steps 3 to 5).
 
-        Who has no such job is not in it.
+        Members without such jobs are left out.
         """
         if not self.claimed and not self.draining:
-            return {}  # as in most groups
+            return {}  # most groups have neither claims nor drains
         found = {member: self._strays_of(member, jobs) for member, jobs in held.items()}
         return {member: jobs for member, jobs in found.items() if jobs}
 
@@ -80,16 +81,20 @@ class Places:
         return jobs & self.static if self.static else NO_JOBS
 
     def dealt(self, jobs: Jobs, load: Mapping[MemberId, int]) -> dict[MemberId, Jobs]:
-        """``jobs``, all of them static, each to one of its claimants: the least loaded, then the first by id.
+        """Assign each of ``jobs``, which must all be static, to its least loaded claimant; ties go to the first id.
 
-        K987's step 6, which lets us choose. ``load`` is how many jobs each static worker has already.
+        KIP-987 (step 6) allows any claimant. ``load`` is the number of jobs that each static worker already has.
         """
         return _dealt(jobs, self.claimed, load)
 
     def left_over(
         self, jobs: Jobs, members: Mapping[MemberId, MemberView], load: Mapping[MemberId, int]
     ) -> dict[MemberId, Jobs]:
-        """Those of ``jobs``, which nobody may run, that one that drains could: each to the least loaded of these."""
+        """Assign ``jobs``, which only draining members can run, each to the least loaded draining member that can.
+
+        A draining member can run the jobs that it claims, or any job if it has no claims. Jobs that no draining member
+        can run are left out. ``load`` is the number of jobs that each draining member already has.
+        """
         if not jobs:
             return {}
         claims = {member: members[member].claims for member in sorted(self.draining)}
@@ -97,15 +102,15 @@ class Places:
         return _dealt(union(could.values()), could, load)
 
     def why_nobody(self, job: Job, members: Mapping[MemberId, MemberView]) -> str:
-        """Why nobody may run ``job``, in words for a person."""
+        """Return, as text for operators, the reason why no member may run ``job``."""
         if not members:
             return "the group has no workers"
         if not self.claimed:
             return "every worker is draining"
         views = [(member, members[member]) for member in sorted(self.draining)]
         leaving = [member for member, view in views if view.claims is not None and job in view.claims]
-        claimant = f"{' and '.join(leaving)} claimed it and will leave" if leaving else "no worker claims it"
-        return f"{claimant}, and every worker that stays takes only what it claims"
+        claimant = f"only draining workers claim it ({', '.join(leaving)})" if leaving else "no worker claims it"
+        return f"{claimant}, and every worker that is not draining runs only the jobs that it claims"
 
 
 def _dealt(jobs: Jobs, takes: Mapping[MemberId, Jobs], load: Mapping[MemberId, int]) -> dict[MemberId, Jobs]:

@@ -1,26 +1,29 @@
-"""The incremental cooperative assignor: K415's rounds on the leader, on top of K987's claims and the balanced target.
+"""The incremental cooperative assignor: the leader's rounds of KIP-415, with KIP-987's claims and a balanced target.
 
-A round never hands a job from one worker to another. First its owner is told to give it back; the owner stops it and
-joins again without it, and the next round finds that nobody runs it and assigns it. Everything else keeps running.
+A round never moves a job directly from one worker to another. First, one round revokes the job from its owner. The
+owner stops the job and joins again without it. The next round finds the job without an owner and assigns it. All other
+jobs keep running.
 
-A job that nobody runs is one of three:
+A job that no member runs is in one of three situations:
 
-- *waiting*: the worker that ran it has left the group. It may be back soon (a bounce), so its jobs wait for the
-  scheduled rebalance delay, counted for each departure by itself. Meanwhile nobody gives anything back for balance;
-- *undelivered*: the worker that should run it is still here but does not: its assignment got lost. Assigned at once;
-- *new* (or given back in the round before): assigned at once.
+- *waiting*: the worker that ran the job has left the group. The worker may soon return (a bounce), so its jobs wait for
+  the scheduled rebalance delay, which is counted separately for each departure. While jobs wait, no job is revoked for
+  balance.
+- *undelivered*: the job was assigned to a worker that is still in the group, but the assignment was lost. The job is
+  assigned at once.
+- *new*, or released after the previous round: the job is assigned at once.
 
-A *static member* (KIP-345) is known by its instance id over all of its lives, so one that is back is no riddle:
-whatever it had when it was last heard of and nobody runs now is given back to it at once, delay or not, share or not.
-If that is more than its share, a round for balance follows.
+A *static member* (KIP-345) keeps its instance id when its process restarts, so the leader recognizes the member when it
+returns. It immediately receives all jobs that it had and that no member runs now, whatever the delay and its quota. If
+these are more jobs than its quota, a round for balance follows.
 
-Telling them apart takes the leader's :class:`Memory` of its last round, so a new leader, who has none, assigns all at
-once; unless its own last assignment told it of a delay that still runs, in which case all of them wait (K415, "Leader
-leaves the group").
+To distinguish these situations the leader needs its :class:`Memory` of its last round. A new leader has no memory and
+assigns all jobs without an owner at once. There is one exception: if the new leader's own last assignment contained a
+delay that has not ended, all these jobs wait (KIP-415, "Leader leaves the group").
 
-Each idea has a module: what the leader believes (`memory`), the delay (`delay`), who may run what (`claims`), how many
-jobs go where (`target`) and which ones (`dealing`), how many move at a time (`moves`). A group in which nobody claims
-anything and nobody drains moves as if there were neither.
+Each concern has a module: the state that the leader keeps between rounds (`memory`), the delay (`delay`), which member
+may run which job (`claims`), how many jobs each member gains or releases (`target`), which jobs these are (`dealing`)
+and how many jobs move in one round (`moves`). Claims and drains change nothing in a group that has neither.
 """
 
 from collections.abc import Mapping, Sequence
@@ -37,35 +40,44 @@ from coterie.nouns.ids import Generation, MemberId
 from coterie.nouns.jobs import NO_JOBS, Job, Jobs
 
 AGAIN_MS = 1
-"""When another round is to follow, though nobody has anything to give back that would bring it about."""
+"""Delay of another round when no member has a job to release and so no member would start the round by joining."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RoundOutcome:
-    """The leader's answer to one rebalance."""
+    """The result of one round that the leader computed."""
 
     memory: Memory
     places: Places
     delay_ms: int
-    """What is left of the scheduled rebalance delay, for everybody to know; 0 when no jobs wait."""
+    """Rest of the scheduled rebalance delay, sent to all members; 0 when no jobs wait."""
     moves_in_ms: int
-    """When the leader is to ask for the next round because moves are left (design III); 0 when none are, or when
-    somebody asks anyway. Nobody else is told: whoever leads next has no interval to wait for, and may just go on."""
+    """Time until the leader must request another round because the limit of moves per round postponed moves.
+
+    0 when no moves are left, or when a member that releases jobs starts the next round anyway. Other members do not
+    receive this time: the next leader has no interval to wait for and may continue at once.
+    """
     unassigned: Mapping[Job, str]
-    """Who gets nobody in this round though it is configured and nobody runs it, and why."""
+    """The configured jobs that no member runs and that this round assigns to no member, each with the reason."""
     optimum: int
-    """The moves between the group as it joined and its target. This round makes all of them, or as many as it may."""
+    """Number of jobs that must move from the ownership that the members reported to the target.
+
+    This round makes all these moves, or as many as the limit of moves per round allows.
+    """
     bound: int
-    """What no target can beat: the moves for claims and drains, and M* for the others. Not always reachable."""
+    """Lower bound of ``optimum`` for any target: the moves for claims and drains, plus M* for the others.
+
+    Not always reachable.
+    """
 
     @property
     def assignments(self) -> Mapping[MemberId, MemberRound]:
-        """What the round means to its members: what the leader remembers of it."""
+        """The result of the round for each member."""
         return self.memory.members
 
     @property
     def next_in_ms(self) -> int:
-        """When the next round is due, for either reason; 0 when none is."""
+        """Time until the next round is due, for the delay or for postponed moves; 0 when no round is due."""
         return min((due_ms for due_ms in (self.delay_ms, self.moves_in_ms) if due_ms), default=0)
 
 
@@ -82,9 +94,9 @@ def assign(
 ) -> RoundOutcome:
     """Compute the round of ``generation``.
 
-    :param last_completed_generation: the last one whose assignment this worker received; -1 when there is none in its
-        present life in the group.
-    :param known_delay_ms: what is left of the delay that this worker's own last assignment told it of.
+    :param last_completed_generation: the last generation whose assignment this worker received; -1 if it has received
+        none since it became a member of the group.
+    :param known_delay_ms: rest of the delay that this worker's own last assignment contained.
     """
     trusted = believed(memory, members, generation=generation, last_completed_generation=last_completed_generation)
     places = Places.of(members, configured)
@@ -113,8 +125,8 @@ def assign(
         order=in_turn(came_first, places.wildcard),
     )
 
-    # While jobs wait nothing moves for balance. What was returned in this very round does not run yet: if it is too
-    # much, it is given back in the next one.
+    # While jobs wait, no job moves for balance. Jobs that this round returns to a static member do not run yet: if they
+    # are too many, the next round revokes the surplus.
     to_balance = {member: jobs & members[member].owned for member, jobs in aim.balance.items() if not waiting}
     drains, balance = paced(aim.drains, to_balance, policy=policy, now_ms=now_ms, next_moves_ms=trusted.next_moves_ms)
     taken = _by_member(
@@ -140,7 +152,8 @@ def assign(
     moves_now = count(drains) + count(balance)
     next_moves_ms = now_ms + policy.round_interval_ms if moves_now else trusted.next_moves_ms
     moves_left = count(aim.drains) + (0 if waiting else count(aim.balance)) - moves_now
-    # (Whoever gives something back joins again by itself, unless it is deleted: nobody waits for that.)
+    # A member that releases jobs joins again and so starts the next round, except for deleted jobs: no round waits for
+    # their release.
     asks_for_moves = moves_left and not any(why.keys() - {Why.DELETED} for why in taken.values())
     return RoundOutcome(
         memory=Memory(
@@ -161,22 +174,22 @@ def assign(
     )
 
 
-# -- its parts --------------------------------------------------------------------------------------------------------
+# -- the steps of a round ---------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Held:
-    """Who runs what of what is configured, each job once."""
+    """Which member runs which configured job, each job once."""
 
     by_member: Mapping[MemberId, Jobs]
-    """With what is returned to it in this round."""
+    """Each member's jobs, including the jobs that this round returns to it."""
     by_nobody: Jobs
     returned: Mapping[MemberId, Jobs]
-    """What a static member had in its former life."""
+    """Jobs that a static member had in its previous process and that this round returns to it."""
     twice: Moves
-    """What another one runs, too, and goes on with."""
+    """Jobs that the member must stop because another member also runs them and keeps them."""
     deleted: Moves
-    """What is run and is not configured any more."""
+    """Jobs that the member runs and that are no longer configured."""
 
 
 def _held(configured: Jobs, members: Mapping[MemberId, MemberView], trusted: Memory, places: Places) -> _Held:
@@ -184,7 +197,7 @@ def _held(configured: Jobs, members: Mapping[MemberId, MemberView], trusted: Mem
     running = union(owned.values())
     unaccounted = configured - running
     accounted = len(configured) - len(unaccounted)
-    # By numbers: in most rounds nobody runs what is deleted, or what another one runs, too.
+    # Compare numbers first: in most rounds no member runs a deleted job, and no two members run the same job.
     deleted: Moves = {}
     if len(running) > accounted:
         deleted = {member: jobs - configured for member, jobs in owned.items() if not jobs <= configured}
@@ -204,16 +217,16 @@ def _held(configured: Jobs, members: Mapping[MemberId, MemberView], trusted: Mem
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Aim:
-    """What lies between the group as it is and its target."""
+    """The difference between the jobs that the members run now and the target."""
 
     given: Mapping[MemberId, Jobs]
-    """What nobody runs and need not wait, and who gets it now."""
+    """Jobs that no member runs and that need not wait, by the member that receives them now."""
     unplaceable: Jobs
     claims: Moves
     drains: Moves
     balance: Moves
     bound: int
-    """M* of what may run anywhere."""
+    """M* of the jobs that any wildcard worker may run."""
 
 
 def _aim(
@@ -253,7 +266,7 @@ def _aim(
 
 
 def _by_member(made: Mapping[Why, Moves]) -> Mapping[MemberId, Mapping[Why, Jobs]]:
-    """Of each member that has to give something back, what of it and why."""
+    """Return, for each member that must release jobs, these jobs grouped by the reason."""
     found: dict[MemberId, dict[Why, Jobs]] = {}
     for why, moves in made.items():
         for member, jobs in moves.items():
@@ -267,7 +280,7 @@ def _unassigned(
 ) -> Mapping[Job, str]:
     nobody = {job: places.why_nobody(job, members) for job in aim.unplaceable}
     later = {
-        job: f"its worker has left the group and may be back; it waits {one.deadline_ms - now_ms} ms more"
+        job: f"its worker has left the group and may return; the job waits {one.deadline_ms - now_ms} ms more"
         for one in waiting
         for job in one.jobs
     }

@@ -1,4 +1,4 @@
-"""From counts to jobs: which ones a worker gets and which it releases, on the way to the balanced target."""
+"""Selects the jobs that each worker receives and releases, given the load changes (counts) of the balanced target."""
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
@@ -14,13 +14,14 @@ _number = attrgetter("task")
 def toward_balance(
     owned: Mapping[MemberId, Jobs], *, to_place: Jobs, free: Jobs, moved: Jobs, order: Sequence[MemberId]
 ) -> tuple[dict[MemberId, Jobs], dict[MemberId, Jobs]]:
-    """What each member gets now, and what it has to release.
+    """Return the jobs that each member receives now, and the jobs that each member must release.
 
-    Of ``to_place``, what the target lets members gain beside what they release to each other, only what is ``free``
-    can be given now: the rest is waiting or still runs elsewhere, and comes in a later round.
+    ``to_place`` are the jobs that the target distributes in addition to the jobs that members release. Only those that
+    are also in ``free`` can be assigned now. The others wait or still run on another member, and a later round assigns
+    them.
     """
     free_tasks = _by_connector(free.tasks)
-    all_free = to_place is free  # as ever when nothing waits, and nothing to count anew
+    all_free = to_place is free  # then the counts of `free_tasks` can be used again
     changes = balance(
         [Load(len(owned[member].connectors), _counted(owned[member].tasks)) for member in order],
         connectors=len(to_place.connectors),
@@ -48,7 +49,7 @@ def toward_balance(
 
 
 def _surplus(owned: Jobs, change: LoadChange, moved: Jobs) -> Jobs:
-    """As many as ``change`` takes away: those that have moved before, then the last ones by name and number."""
+    """Return as many jobs as ``change`` takes away: first jobs that moved before, then the last by name and number."""
     gives = {connector: -count for connector, count in change.tasks.items() if count < 0}
     if not gives and change.connectors >= 0:
         return NO_JOBS
@@ -69,7 +70,7 @@ def _surplus(owned: Jobs, change: LoadChange, moved: Jobs) -> Jobs:
 
 
 def _counted(tasks: Iterable[ConnectorTaskId]) -> dict[ConnectorName, int]:
-    # (Where a worker has ten tasks, to set up a Counter takes as long as to count them.)
+    # For a worker with ten tasks, creating a Counter takes as long as counting them.
     counts: dict[ConnectorName, int] = {}
     for task in tasks:
         name = task.connector

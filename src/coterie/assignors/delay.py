@@ -1,4 +1,4 @@
-"""The scheduled rebalance delay: whose jobs wait, until when, and who may be somebody that is back (K415)."""
+"""The scheduled rebalance delay (KIP-415): which jobs wait, until when, and which new members may have returned."""
 
 from collections.abc import Collection, Iterable, Mapping, Sequence, Set
 from dataclasses import replace
@@ -18,11 +18,11 @@ def waiting_now(
     max_delay_ms: int,
     known_delay_ms: int,
 ) -> tuple[Waiting, ...]:
-    """What of ``unaccounted`` waits for whom, the earliest deadline first.
+    """Return the jobs of ``unaccounted`` that wait, grouped by departed member, the earliest deadline first.
 
-    Each departure has a delay of its own. Nobody waits for a static member that is back (whatever it did not take, it
-    will not take), nor for one that drained. A leader without a memory lets everything wait for as long as its last
-    assignment told it (K415, "Leader leaves the group").
+    Each departure has its own delay. No job waits for a static member that has returned (it has already received all
+    jobs that it may run), nor for a member that drained. A leader without a memory lets all ``unaccounted`` jobs wait
+    for the delay in its own last assignment (KIP-415, "Leader leaves the group").
     """
     if max_delay_ms <= 0 or not unaccounted:
         return ()
@@ -54,13 +54,13 @@ def _awaited(
 def candidates(
     known: Sequence[MemberId], arrived: Iterable[MemberId], members: Collection[MemberId]
 ) -> tuple[MemberId, ...]:
-    """Who came without work while work waited, in order of arrival."""
+    """Return the members that joined without jobs while jobs waited, in order of arrival."""
     here = (member for member in known if member in members)
     return tuple(dict.fromkeys((*here, *arrived)))
 
 
 def in_turn(first: Sequence[MemberId], wildcard: Collection[MemberId]) -> Sequence[MemberId]:
-    """The order in which equals are served: candidates as they came, then the others by id."""
+    """Return the order in which equally loaded members receive jobs: candidates by arrival, then the others by id."""
     takers = set(wildcard)
     served = dict.fromkeys(member for member in first if member in takers)
     return (*served, *sorted(member for member in wildcard if member not in served))

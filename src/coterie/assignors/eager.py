@@ -1,4 +1,7 @@
-"""The eager assignor: everything was stopped before the round, and is dealt out anew (K987, "Motivation")."""
+"""The eager assignor: every worker stops all jobs before the round, which assigns them from scratch.
+
+See KIP-987, "Motivation".
+"""
 
 from collections.abc import Iterable, Mapping
 from itertools import cycle
@@ -8,7 +11,7 @@ from coterie.nouns.jobs import Job, Jobs
 
 
 def assign(configured: Jobs, members: Iterable[MemberId]) -> Mapping[MemberId, Jobs]:
-    """The k-th job goes to the k-th of the members by id, round and round; connectors first, then their tasks."""
+    """Assign the jobs round-robin to the members in order of their ids; connectors first, then tasks."""
     hands: dict[MemberId, list[Job]] = {member: [] for member in sorted(members)}
     for job, member in zip(configured, cycle(hands), strict=False):
         hands[member].append(job)

@@ -1,7 +1,31 @@
-"""Tasks change hands, as counts: who has too many gives where it has most, who has too few takes where there is least.
+"""Moves surplus tasks, as counts, from workers above their quota (givers) to workers below it (takers).
 
-Both go one step at a time and never look back, so that the cost is that of the cells (connector, worker) of those who
-give, plus that of the tasks that change hands. What is left uneven `spread` puts right.
+A giver releases tasks of the connectors of which it runs most. A taker receives tasks of the connectors of which it
+runs least. Both are greedy: one task at a time, and no step is undone. So the cost grows with the number of cells
+(connector, worker) of the givers and with the number of tasks that move. `spread` corrects what stays uneven.
+
+Example: three workers run the tasks of two connectors, a and b. The connectors themselves run on workers 1 and 2. So
+worker 0 may run one task more than the floor (the extra of `shares`), and every worker ends with three jobs.
+
+====== ============ ======= ========= ============ =============
+worker tasks before surplus may run   tasks after  moved
+====== ============ ======= ========= ============ =============
+0      3 a, 3 b     4       2 + extra 2 a, 1 b     -1 a, -2 b
+1      1 a          -1      2         1 a, 1 b     +1 b
+2      none         -2      2         1 a, 1 b     +1 a, +1 b
+====== ============ ======= ========= ============ =============
+
+The 7 tasks divided by 3 workers give a floor of 2 and one extra. A giver that keeps the extra stops one task less, so
+worker 0 keeps it and releases three tasks:
+
+1. The price of a release is the lowest count of the connector on a taker, minus its count on the giver. The task with
+   the lowest price is released first. The price is 0 - 3 for a and for b. Among equals the last name comes first:
+   worker 0 releases one b. One taker can receive it, and the other taker still has no b.
+2. Now b costs 0 - 2, and a costs 0 - 3: worker 0 releases one a. If worker 2 receives it, both takers have one a.
+3. Now a costs 1 - 2, and b costs 0 - 2: worker 0 releases another b.
+
+Then the takers receive these three tasks, the connector with most tasks first: worker 2, which has most room, and
+worker 1 receive one b each. The task of a goes to worker 2, the only taker that still has room.
 """
 
 import heapq
@@ -13,24 +37,25 @@ from coterie.assignors.shares import Shares
 from coterie.nouns.jobs import ConnectorName
 
 HeldTasks: TypeAlias = Sequence[Mapping[ConnectorName, int]]
-"""Of each worker, its tasks by connector."""
+"""For each worker: the number of its tasks by connector."""
 Deltas: TypeAlias = Sequence[dict[ConnectorName, int]]
-"""Of each worker, by connector: tasks gained (above zero) or given away (below); nothing is at zero."""
+"""For each worker, by connector: the number of tasks received (above zero) or released (below zero), never zero."""
 
 NOTHING = -(1 << 60)
 """Below every price."""
 
 
 def exchange(held: HeldTasks, free: Mapping[ConnectorName, int], shares: Shares) -> Deltas:
-    """Bring every worker to its share, and settle in ``shares`` who has a task's extra.
+    """Bring every worker to its quota, and set in ``shares.with_task`` which workers have a task extra.
 
-    :param free: the tasks that nobody runs.
+    :param held: for each worker, the number of tasks that it runs, by connector.
+    :param free: the number of tasks that no worker runs, by connector.
     """
     deltas: Deltas = [{} for _ in held]
     surplus = shares.surplus
     givers = [worker for worker, over in enumerate(surplus) if over > 0]
     takers = [worker for worker, over in enumerate(surplus) if over <= 0]
-    # All open workers give, or all take: an extra saves a stop for the ones and not for the others.
+    # All open workers are givers, or all are takers: an extra saves a stop for a giver, but not for a taker.
     open_ = shares.open_workers()
     extras = shares.tasks_extras - sum(shares.with_task)
     to_place = dict(free)
@@ -65,18 +90,21 @@ def _give(
     more: int,
     to_place: dict[ConnectorName, int],
 ) -> Sequence[int]:
-    """One by one, from where it spreads best: what is ``due``, by worker, and ``more`` by those who ``may_give`` one.
+    """Release tasks one by one, each time the task that improves the spread most, and add them to ``to_place``.
 
-    It comes ``to_place``. Among equals each connector gives in turn, the last by name first, and of it the last worker.
-    Returns who gave one more.
+    Each worker releases the number that is ``due``. In addition, ``more`` of the workers in ``may_give`` release one
+    task each. Among equals the connectors take turns, the last name first, and the last worker of a connector first.
+
+    Returns the workers that released one more task.
     """
     level = levels.level
     offers: dict[ConnectorName, list[tuple[int, int]]] = {name: [] for name in level}
-    """Of each connector a sorted line, whose last gives first: how many of it a worker has, the worker."""
+    """For each connector, sorted pairs (its tasks on a worker, the worker); the last pair releases first."""
     for worker in due:
         for name, count in held[worker].items():
             offers[name].append((count, worker))
-    # By how much giving one adds to the sum of squares (halved, less one), how many have been given, a tie, of what.
+    # (price, number of tasks released, position that breaks ties, connector). The price is the change of the sum of
+    # squares when one task moves, halved, minus one.
     queue = [(NOTHING, 0, place, name) for place, name in enumerate(reversed(level))]
     gave_more: list[int] = []
     left = sum(due.values()) + more
@@ -92,7 +120,7 @@ def _give(
             continue
         count, worker = line[-1]
         now = level[name] - count
-        if now != price:  # it has fewer since, or takers have more: prices only rise
+        if now != price:  # the price rose: the giver has fewer tasks now, or the takers have more
             heapq.heapreplace(queue, (now, given, place, name))
             continue
         deltas[worker][name] = deltas[worker].get(name, 0) - 1
@@ -112,14 +140,17 @@ def _give(
 
 
 class _Levels:
-    """Where the next task of each connector would come to lie, were the takers filled evenly."""
+    """The lowest number of tasks of each connector on a taker, if the takers are filled evenly.
+
+    The next task of the connector goes to a taker with this number.
+    """
 
     def __init__(self, names: Iterable[ConnectorName], takers: HeldTasks) -> None:
         self.level = dict.fromkeys(names, 0)
         self._at = dict.fromkeys(self.level, len(takers))
-        """How many takers are at the level."""
+        """The number of takers at the level."""
         self._above: dict[ConnectorName, dict[int, int]] = {name: {} for name in self.level}
-        """How many have how many more."""
+        """The number of takers at each count above the level."""
         for tasks in takers:
             for name, count in tasks.items():
                 if name in self.level:
@@ -150,7 +181,7 @@ class _Levels:
 
 
 class _Taking:
-    """Deals tasks to those below their share: where there is least of the connector, then where is most room."""
+    """Assigns tasks to workers below their quota: first to those with fewest of the connector, then with most room."""
 
     def __init__(
         self,
@@ -161,14 +192,18 @@ class _Taking:
         open_: frozenset[int],
         extras: int,
     ) -> None:
-        """``open_`` are those among whom there are ``extras`` to be had, each a task above its room."""
+        """Set up the takers with their ``room``, the number of tasks that each can receive.
+
+        ``extras`` of the workers in ``open_`` can receive one task above their room.
+        """
         self._held = held
         self._deltas = deltas
         self._with_task = with_task
         self._open = open_
         self._extras = extras
         self._lines: dict[int, list[int]] = {}
-        """By room, who has so much, in the order of being served; in line 0 are those who may have an extra."""
+        """The workers with each room, in the order in which they receive tasks. Line 0 holds the workers that can
+        receive an extra."""
         for worker, left in room.items():
             if left or (extras and worker in open_):
                 self._lines.setdefault(left, []).append(worker)
@@ -182,7 +217,10 @@ class _Taking:
                 level = min(self._count(worker, name) for line in self._lines.values() for worker in line)
 
     def _level_out(self, name: ConnectorName, count: int) -> tuple[int, int]:
-        """Where there are several for everybody, bring all to one level at once: to which, and how many that took."""
+        """Bring all workers to one level at once, if there are several tasks for each worker.
+
+        Returns the level and the number of tasks assigned; 0 and 0 when nothing was assigned.
+        """
         if count < 2 * sum(map(len, self._lines.values())):
             return 0, 0
         room = {worker: room for room, line in sorted(self._lines.items(), reverse=True) for worker in line}
@@ -200,7 +238,10 @@ class _Taking:
         return level, len(has) * level - sum(has.values())
 
     def _take_at(self, level: int, name: ConnectorName, count: int) -> int:
-        """One each for those who have no more than ``level``, ``count`` at most. Returns how many took one."""
+        """Assign one task each to workers that have at most ``level``, ``count`` tasks at most.
+
+        Returns the number of tasks assigned.
+        """
         left = count
         moved_up: dict[int, list[int]] = {}
         for room in sorted(self._lines, reverse=True):
@@ -226,7 +267,10 @@ class _Taking:
         return count - left
 
     def _serve(self, line: Sequence[int], level: int, name: ConnectorName, most: int) -> tuple[list[int], list[int]]:
-        """One each for the first ``most`` in line who have no more than ``level``. Returns them, then all others."""
+        """Assign one task each to the first ``most`` workers in ``line`` that have at most ``level``.
+
+        Returns these workers, then all others.
+        """
         taken: list[int] = []
         passed: list[int] = []
         held, deltas = self._held, self._deltas

@@ -1,4 +1,4 @@
-"""What an assignor is told: one member as it joined, and what the operator allows."""
+"""The input of an assignor: the members as they joined, and the operator's policy."""
 
 from dataclasses import dataclass
 
@@ -9,26 +9,26 @@ from coterie.nouns.jobs import NO_JOBS, Jobs
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemberView:
-    """One member, as it presents itself at a join."""
+    """One member, as described by the metadata in its JoinGroup request."""
 
     owned: Jobs = NO_JOBS
-    """What it says that it runs."""
+    """The jobs that the member reports as running."""
     claims: Jobs | None = None
-    """The only jobs that it takes (KIP-987), were it none; None takes any."""
+    """The only jobs that the member may run (KIP-987), possibly none; None allows any unclaimed job."""
     draining: bool = False
-    """It is to go for good: its jobs move away while it still runs them, and it takes no others."""
+    """The member will leave permanently: it runs its jobs until they move to other members, and receives no others."""
     instance_id: InstanceId | None = None
-    """Who it is over all of its lives, if it is a static member (KIP-345)."""
+    """The ``group.instance.id`` of a static member (KIP-345), which stays the same when its process restarts."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Policy:
-    """How patient the leader is; three of ARTICLE's designs are three of these."""
+    """The settings that delay or limit the leader's assignments."""
 
     max_delay_ms: int = defaults.SCHEDULED_REBALANCE_MAX_DELAY_MS
-    """``scheduled.rebalance.max.delay.ms``: how long a departed member's jobs wait for it; 0 is design I."""
+    """``scheduled.rebalance.max.delay.ms``: how long a departed member's jobs wait for it; 0 means no delay."""
     moves_per_round_max: int | None = None
     """``rebalance.max.moves.per.round``: how many jobs may be revoked in one round for drains and for
-    balance; None is design II."""
+    balance; None means no limit."""
     round_interval_ms: int = defaults.REBALANCE_ROUND_INTERVAL_MS
-    """``rebalance.round.interval.ms``: how long after such a round the next one follows (design III)."""
+    """``rebalance.round.interval.ms``: time between a round with such revocations and the next one."""

@@ -1,4 +1,4 @@
-"""What a leader remembers of its rounds, and what of that it may believe in the next one."""
+"""The state that a leader keeps between rounds, and the part of that state that still applies in the next round."""
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
@@ -13,59 +13,61 @@ from coterie.nouns.jobs import NO_JOBS, ConnectorName, ConnectorTaskId, Job, Job
 
 
 class MemberRound(NamedTuple):
-    """One member in one round: what the round means to it, and how the leader remembers it in the next one.
+    """The result of one round for one member; the leader's next round uses it as the member's previous state.
 
-    (A tuple, as there is one for each member: a frozen dataclass takes twice as long to make.)
+    It is a tuple because a round creates one for each member, and a frozen dataclass takes twice as long to create.
     """
 
     kept: Jobs
-    """What it said that it runs and goes on with."""
+    """The jobs that the member reported as running and keeps."""
     assigned: Jobs = NO_JOBS
-    """What is new to it: sent, perhaps never received."""
+    """The jobs that the member receives in this round. It may never receive the assignment that contains them."""
     why: Mapping[Why, Jobs] = MappingProxyType({})
-    """What is revoked, each job under its one reason."""
+    """The revoked jobs, grouped by their reason; each job has one reason."""
     draining: bool = False
-    """It is about to go for good: nobody waits for it."""
+    """Whether the member will leave permanently, so that its jobs do not wait for it."""
     instance_id: InstanceId | None = None
 
     @property
     def revoked(self) -> Jobs:
-        """What it has to stop and give back, then to join again."""
+        """The jobs that the member must stop and release before it joins again."""
         return union(self.why.values())
 
     @property
     def whole(self) -> Jobs:
-        """What it runs when it has done both."""
+        """The jobs that the member owns once it has applied the round."""
         return self.kept | self.assigned
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Waiting:
-    """What a departed member ran, and until when it may come back for it."""
+    """The jobs of one departed member, which stay unassigned until a deadline in case the member returns."""
 
     jobs: Jobs
     deadline_ms: int
     instance_id: InstanceId | None = None
-    """Who ran them, if it was a static member."""
+    """The departed member's instance id, if it was a static member."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Memory:
-    """What a leader remembers from one round to the next. One that was lost to its group starts with an empty one."""
+    """The state that a leader keeps from one round to the next. A worker that lost its membership starts with none."""
 
     generation: Generation = Generation(-1)
-    """The generation of the last round computed here; -1 before the first."""
+    """The generation of the last round that this leader computed; -1 before the first."""
     members: Mapping[MemberId, MemberRound] = field(default_factory=dict)
-    """What that round meant to each."""
+    """The result of that round for each member."""
     waiting: tuple[Waiting, ...] = ()
     candidates: tuple[MemberId, ...] = ()
-    """Members that joined without jobs while jobs were waiting, in order of arrival: perhaps departed ones, back."""
+    """Members that joined without jobs while jobs waited, in order of arrival. They may be departed members that have
+    returned."""
     moved: Jobs = NO_JOBS
-    """What has been lost or given back before: among equals these move again, and the others are left in peace."""
+    """Jobs that were lost or revoked in an earlier round. Where the choice is free, these jobs move again, so that
+    other jobs are not stopped."""
     handed_back: Jobs = NO_JOBS
-    """What a draining member has given back and nobody has run since."""
+    """Jobs that a draining member released and that no member has run since."""
     next_moves_ms: int = 0
-    """Before this nothing is revoked for balance or a drain (design III)."""
+    """Time before which no job is revoked for balance or for a drain (``rebalance.round.interval.ms``)."""
 
 
 def believed(
@@ -75,11 +77,12 @@ def believed(
     generation: Generation,
     last_completed_generation: Generation,
 ) -> Memory:
-    """What of ``memory`` still says something about the group, every static member under its present id.
+    """Return the part of ``memory`` that still applies to the group, with every static member under its present id.
 
-    All of it when its round was received here. When that round was not, but no other came between, then what members
-    said of themselves in it: what it would have given them was never run, and so cannot have been lost. Nothing when
-    other rounds were led by somebody else meanwhile (KAFKA-7026, KAFKA-9848).
+    - If this worker received the assignment of the remembered round, all of the memory applies.
+    - If it did not, but no other round came between, only the jobs that members reported in that round apply. The jobs
+      that the round newly assigned were never run, so they cannot have been lost.
+    - If another member has led rounds since, nothing applies (KAFKA-7026, KAFKA-9848).
     """
     if last_completed_generation < 0 or memory.generation < 0:
         return Memory()
@@ -94,10 +97,12 @@ def believed(
 def one_owner_each(
     owned: Mapping[MemberId, Jobs], memory: Memory, may_run: Callable[[MemberId, Job], bool]
 ) -> tuple[Mapping[MemberId, Jobs], Mapping[MemberId, Jobs]]:
-    """Who goes on with which of the jobs that are ``owned``, each job once; and who has to stop what another one runs.
+    """Choose one owner for each of the ``owned`` jobs.
 
-    One owner goes on: one that may run it, if there is such a one; of those the one that the leader remembers, else
-    the one that runs least, else the first by id.
+    Preferred is an owner that may run the job; then the owner that the leader's memory contains; then the owner with
+    the fewest jobs; then the first by id.
+
+    Returns the jobs that each member keeps, and the jobs that each member must stop because another member keeps them.
     """
     times: Counter[Job] = Counter()
     for jobs in owned.values():
@@ -126,7 +131,7 @@ def returned(
     members: Mapping[MemberId, MemberView],
     may_run: Callable[[MemberId, Jobs], Jobs],
 ) -> Mapping[MemberId, Jobs]:
-    """What each static member had when it was last heard of, nobody runs now, and it may run still."""
+    """Return, for each static member, the jobs of ``unaccounted`` that it had last and that it may still run."""
     if not unaccounted:
         return {}
     left = unaccounted

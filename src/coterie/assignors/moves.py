@@ -1,7 +1,7 @@
-"""What has to be given back and why, and how much of it at a time: ARTICLE's design III.
+"""The reasons to revoke jobs, and the limit on revocations in one round (``rebalance.max.moves.per.round``).
 
-What is limited is what moves for a drain and for balance, in this order. A job that is deleted, that runs twice, or
-that others claim is given back at once: nothing is gained by letting it run on in the wrong place.
+The limit applies to moves for drains and for balance, in this order. A job that is deleted, that two members run, or
+that the member may not run because of claims is revoked at once: letting it run on that member has no benefit.
 """
 
 from collections.abc import Mapping
@@ -14,20 +14,20 @@ from coterie.nouns.jobs import Job, Jobs
 
 
 class Why(StrEnum):
-    """Why a member has to give a job back."""
+    """Why a job is revoked from a member."""
 
     DELETED = "deleted"
-    """It is not configured any more."""
+    """The job is no longer configured."""
     DUPLICATE = "duplicate"
-    """Another member runs it, too, and goes on."""
+    """Another member also runs the job and keeps it."""
     CLAIM = "claim"
-    """Others claim it, or this member takes only what it claims."""
+    """Other members claim the job, or this member is static and does not claim it."""
     DRAIN = "drain"
     BALANCE = "balance"
 
 
 Moves: TypeAlias = Mapping[MemberId, Jobs]
-"""What members have to give back; who gives nothing is not in it."""
+"""The jobs that each member must release; members without such jobs are left out."""
 
 
 def count(moves: Moves) -> int:
@@ -35,7 +35,7 @@ def count(moves: Moves) -> int:
 
 
 def paced(drains: Moves, balance: Moves, *, policy: Policy, now_ms: int, next_moves_ms: int) -> tuple[Moves, Moves]:
-    """What of both may be given back at ``now_ms``; ``next_moves_ms`` says from when on anything may."""
+    """Return those of ``drains`` and ``balance`` that may be revoked at ``now_ms``: none before ``next_moves_ms``."""
     if policy.moves_per_round_max is None:
         return drains, balance
     at_most = policy.moves_per_round_max if now_ms >= next_moves_ms else 0
@@ -44,7 +44,7 @@ def paced(drains: Moves, balance: Moves, *, policy: Policy, now_ms: int, next_mo
 
 
 def _within(moves: Moves, at_most: int) -> Moves:
-    """``at_most`` of ``moves``: of those first who have most to give."""
+    """Return ``at_most`` jobs of ``moves``, first from the members that must release most."""
     if count(moves) <= at_most:
         return moves
     ranked: list[tuple[int, MemberId, Job]] = []

@@ -1,8 +1,9 @@
-"""What would move if a group changed, and why: the leader's own rounds, played ahead until nothing moves any more.
+"""Predicts which jobs would move if a group changed, and why: runs the leader's rounds ahead until no job moves.
 
-Nothing here decides: a plan is what :func:`coterie.assignors.cooperative.assign` would do, with members that do at once
-what they are told. So it can differ from what comes only where the group does: another change comes in between, a
-worker does not stop in time, or a worker that is still to join gets an id that settles a tie between equals otherwise.
+This module makes no decisions. A plan is the result of :func:`coterie.assignors.cooperative.assign` for members that
+apply each assignment at once. So a plan differs from the real rounds only if the group behaves differently: another
+change comes in between, a worker does not stop its jobs in time, or a worker that has not joined yet receives a member
+id that breaks a tie in another way.
 """
 
 from collections.abc import Mapping, Sequence
@@ -20,17 +21,17 @@ from coterie.nouns.jobs import ConnectorName, ConnectorTaskId, Job, Jobs
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Picture:
-    """A group as its leader knows it; times count from now."""
+    """A group's jobs, members and waiting jobs at one time. Its deadlines are relative to that time."""
 
     configured: Jobs
     members: Mapping[MemberId, MemberView]
     waiting: tuple[Waiting, ...] = ()
     policy: Policy = field(default_factory=Policy)
     leader: MemberId | None = None
-    """Whose picture it is. If it leaves, what it remembers goes with it; None when that is not to be thought of."""
+    """The leader, whose memory is lost if it leaves; None to plan without that effect."""
 
 
-# -- what may change --------------------------------------------------------------------------------------------------
+# -- changes ----------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,7 +52,7 @@ class MemberDrains:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemberClaims:
-    """From now on ``member`` takes only ``jobs``; None makes it a wildcard worker."""
+    """``member`` may now run only ``jobs``; None makes it a wildcard worker."""
 
     member: MemberId
     jobs: Jobs | None
@@ -61,7 +62,7 @@ class MemberClaims:
 class Created:
     connector: ConnectorName
     tasks: int
-    """How many it is split into; of one that is there already the number changes."""
+    """The connector's number of tasks; for an existing connector the new number."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,7 +74,10 @@ GroupChange: TypeAlias = MemberJoins | MemberLeaves | MemberDrains | MemberClaim
 
 
 def changed(picture: Picture, change: GroupChange) -> Picture:
-    """``picture`` after ``change``, before anything has moved. A member that left is missing, what it ran is not."""
+    """Return ``picture`` after ``change``, before any job moves.
+
+    A member that left is no longer in ``members``, but its jobs stay in ``configured``.
+    """
     members, configured = picture.members, picture.configured
     match change:
         case MemberJoins(member=member, claims=claims):
@@ -91,16 +95,16 @@ def changed(picture: Picture, change: GroupChange) -> Picture:
             return replace(picture, configured=configured - _all_of(connector, configured))
 
 
-# -- what would come of it --------------------------------------------------------------------------------------------
+# -- the plan ---------------------------------------------------------------------------------------------------------
 
 
 class Reason(StrEnum):
-    """Why a job comes to be where it will be; those of a job that is stopped are :class:`Why`."""
+    """Why a job starts that was not stopped; :class:`Why` has the reasons for stopped jobs."""
 
     NEW = "new"
-    """Nobody ran it."""
+    """No worker ran the job."""
     LOST = "lost"
-    """Its worker has left the group."""
+    """The job's worker has left the group."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -109,39 +113,40 @@ class Move:
 
     job: Job
     came_from: MemberId | None
-    """Who runs it now, or ran it until it left; None when nobody does."""
+    """The member that runs the job now, or ran it until the member left; None when no member runs it."""
     goes_to: MemberId | None
-    """Who runs it in the end; None when nobody will."""
+    """The member that runs the job in the end; None when no member will."""
     why: Why | Reason
     stops_in: int | None
-    """The round that stops it, from 1 on; None when it does not run."""
+    """The round that stops the job, counted from 1; None when the job does not run."""
     starts_in: int | None
-    """The round that starts it; None when none does."""
+    """The round that starts the job; None when no round does."""
     waits_ms: int
-    """How long nobody runs it, but for the time that stopping and starting take."""
+    """Time in which no member runs the job, without the time that stopping and starting take."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """All that would happen until the group has settled."""
+    """The moves and rounds until the group has settled."""
 
     moves: tuple[Move, ...]
-    """In the order of jobs."""
+    """Sorted by job."""
     rounds: int
     lasts_ms: int
-    """How much of the time until it has settled is waiting: delays, and intervals between rounds."""
+    """Waiting time until the group has settled: delays, and intervals between rounds."""
     unassigned: Mapping[Job, str]
-    """Who has nobody in the end, and why."""
+    """The jobs that no member runs in the end, each with the reason."""
     after: Mapping[MemberId, Jobs]
+    """The jobs of each member in the end."""
 
     @property
     def stopped(self) -> int:
-        """How many running jobs are stopped."""
+        """The number of running jobs that are stopped."""
         return sum(move.stops_in is not None for move in self.moves)
 
 
 def plan(picture: Picture, changes: Sequence[GroupChange]) -> Plan:
-    """What comes of ``changes``, all at once."""
+    """Compute the plan for ``changes`` that all happen at the same time."""
     target = picture
     for change in changes:
         target = changed(target, change)
@@ -156,7 +161,7 @@ def plan(picture: Picture, changes: Sequence[GroupChange]) -> Plan:
     )
     known_delay_ms = 0
     if picture.leader in picture.members and picture.leader not in members:
-        # Whoever leads then knows of the others only what they say, and of the delay what it was last told.
+        # The new leader has only the jobs that the members report, and the delay in its own last assignment.
         memory = Memory()
         known_delay_ms = min((one.deadline_ms for one in picture.waiting), default=0)
     ran_by = {job: member for member, view in sorted(picture.members.items()) for job in view.owned}
@@ -202,12 +207,12 @@ def plan(picture: Picture, changes: Sequence[GroupChange]) -> Plan:
 
 @dataclass(slots=True, kw_only=True)
 class _Track:
-    """What has happened to one job so far."""
+    """The effects of the rounds on one job so far."""
 
     came_from: MemberId | None
     why: Why | Reason
     free_ms: int
-    """Since when nobody runs it."""
+    """Since when no member runs the job."""
     goes_to: MemberId | None = None
     stops_in: int | None = None
     starts_in: int | None = None

@@ -1,12 +1,18 @@
-"""Who gets the extras: what remains when connectors, and tasks, are divided by workers, where it saves most stops.
+"""Quotas: how many connectors and tasks each worker runs, and which workers get the extras.
 
-A worker has a connector's extra, a task's extra, both or none. The sum of connectors and tasks ties the two kinds
-together: if all extras fit side by side, nobody may have both; if they do not, nobody may have neither. A connector's
-extra saves a stop where more than the floor of connectors is held, a task's extra where more than that of tasks is.
+The extras are the remainder when the connectors, or the tasks, are divided by the number of workers: so many workers
+run one more than the floor. They go to the workers where they save most stops. A worker that runs more connectors than
+the floor stops one connector less if it has a connector extra. A worker that runs more tasks than the floor stops one
+task less if it has a task extra.
 
-Which of these states still lead to the fewest stops is told by prices: at the right price of each kind (those of the
-linear program's dual), exactly the states that pay a worker most occur in *some* best solution, and every way to deal
-out the extras by such states is a best one. So whoever deals may choose among them by other things.
+A worker's state is: a connector extra, a task extra, both or none. The sum of connectors and tasks must be balanced,
+too. So if there are at most as many extras as workers, no worker may have both. If there are more, every worker must
+have at least one.
+
+Prices show which states can still lead to the fewest stops. At the right price of each kind of extra (the solution of
+the linear program's dual), the states with the greatest gain for a worker are exactly the states that occur in *some*
+best solution. Every distribution of the extras that uses only such states is a best one. So the caller may choose
+among them by other criteria.
 """
 
 from collections import Counter
@@ -16,36 +22,38 @@ from itertools import product
 from typing import TypeAlias
 
 Extras: TypeAlias = tuple[bool, bool]
-"""Whether a worker has a connector's extra, and whether it has a task's."""
+"""Whether a worker has a connector extra, and whether it has a task extra."""
 
 _Kind: TypeAlias = tuple[bool, bool]
-"""Whether a worker holds more connectors than the floor, and more tasks."""
+"""Whether a worker runs more connectors than the floor, and whether it runs more tasks than the floor."""
 _RANK: Mapping[_Kind, int] = {(True, False): 0, (True, True): 1, (False, False): 2, (False, True): 3}
-"""Connectors' extras go first to workers that hold many connectors alone, then to those that hold much of both (there
-either extra saves one stop), then to those for whom none saves any."""
+"""The order in which workers get connector extras. First come workers above the floor of connectors only, then workers
+above both floors (where either extra saves one stop), then workers for which a connector extra saves no stop."""
 
 
 @dataclass(slots=True, kw_only=True)
 class Shares:
-    """How many connectors and tasks each worker is to run."""
+    """The number of connectors and tasks that each worker should run. Sequences are in the order of the workers."""
 
     connectors_floor: int
     tasks_floor: int
     tasks_extras: int
-    """How many workers have one."""
+    """The number of workers with a task extra."""
     surplus: Sequence[int]
-    """Of each worker, how many tasks more than the floor it runs."""
+    """For each worker, its tasks above the floor; negative when it runs fewer."""
     with_connector: list[bool]
+    """For each worker, whether it has a connector extra."""
     with_task: list[bool]
-    """True is settled where nothing else is lawful; for the others whoever deals decides."""
+    """For each worker, whether it has a task extra. At first True only for workers that must have one; the caller
+    distributes the other extras."""
     lawful: Sequence[frozenset[Extras]]
-    """Of each worker, the states that cost no stop more than others."""
+    """For each worker, the states that cost no additional stop."""
 
     def may(self, worker: int, *, connector: bool, task: bool) -> bool:
         return (connector, task) in self.lawful[worker]
 
     def open_workers(self) -> list[int]:
-        """Who may have a task's extra and may go without, as far as their connectors go."""
+        """The workers for which a task extra is optional while their connector extra stays as it is."""
         return [
             worker
             for worker, (connector, lawful) in enumerate(zip(self.with_connector, self.lawful, strict=True))
@@ -53,13 +61,16 @@ class Shares:
         ]
 
     def changing_workers(self) -> set[int]:
-        """Who may have a task's extra and may go without, if connectors' extras change hands, too."""
+        """The workers for which a task extra is optional if connector extras may move between workers as well."""
         free = {lawful for lawful in set(self.lawful) if len({task for _, task in lawful}) > 1}
         return {worker for worker, lawful in enumerate(self.lawful) if lawful in free}
 
 
 def divide(connectors: Sequence[int], tasks: Sequence[int], *, all_connectors: int, all_tasks: int) -> Shares:
-    """The shares of workers that run so many ``connectors`` and ``tasks``; the order of workers settles ties."""
+    """Compute the quotas of workers that run these numbers of ``connectors`` and ``tasks``.
+
+    Both are in the order of the workers, which also breaks ties.
+    """
     workers = range(len(connectors))
     connectors_floor, connectors_extras = divmod(all_connectors, len(workers))
     tasks_floor, tasks_extras = divmod(all_tasks, len(workers))
@@ -94,7 +105,7 @@ def _lawful(kinds: Counter[_Kind], connectors_extras: int, tasks_extras: int) ->
         gains = sum(count * max(gain(kind, state, prices) for state in states) for kind, count in kinds.items())
         return gains + prices[0] * connectors_extras + prices[1] * tasks_extras
 
-    # What an extra saves is 0 or 1, so prices beyond these are never needed.
+    # An extra saves 0 or 1 stops, so prices outside this range are never needed.
     prices = min(product(range(-2, 3), range(-2, 3)), key=total)
     lawful = {}
     for kind in kinds:

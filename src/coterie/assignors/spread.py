@@ -1,20 +1,41 @@
-"""The best spread: tasks change places at no extra stop until no connector can be spread more evenly.
+"""Makes the result of `exchange` a best spread: swaps moved tasks, without more stops, until no swap improves it.
 
-That is a min-cost flow with convex costs (the n-th task of a connector on a worker costs n² - (n-1)²), of which
-`exchange` has made a good solution, and this is the out-of-kilter method that makes it a best one. Every connector has
-a *level* and every worker an *offset*; a best solution is one for which they can be chosen so that
+This is a min-cost flow with convex costs: the n-th task of a connector on a worker costs n² - (n-1)². `exchange` has
+computed a good solution, and the out-of-kilter method below turns it into a best one. Every connector has a *level* and
+every worker has an *offset*. A solution is a best one if levels and offsets exist such that
 
-- a worker that may take one more of a connector has at least level + offset of it;
-- a worker that may do with one less has at most level + offset + 1.
+- a worker that may receive one more task of a connector has at least level + offset tasks of it;
+- a worker that may release one task of a connector has at most level + offset + 1 tasks of it.
 
-Levels are chosen such that all of the first hold. Where one of the second does not, the task seeks a cheapest way: its
-connector takes the place of another's task, that one another's, until the first worker is whole again. If such a cycle
-makes the sum of squares less, it is made; either way levels and offsets rise until the second holds, too, and none that
-held is broken.
+The first levels satisfy all conditions of the first kind. If a condition of the second kind does not hold, the method
+searches a cheapest cycle for one task: the task moves to another worker, that worker passes a task of another connector
+to a third one, and so on, until the first worker has its number of tasks again. If the cycle reduces the sum of
+squares, it is applied. In either case levels rise and offsets fall until the condition holds, and all conditions that
+held before still hold.
 
-Who may take and who may do with less is such that nobody stops more: who has too many takes back no more than it gave,
-who has too few gives back no more than it took. Tasks' and connectors' extras change hands on the way, too, where
-`shares` tells them to be alike: an offset each, as if both were workers.
+The rules for which worker may receive or release a task ensure that no cycle causes another stop. A giver takes back no
+more tasks of a connector than it released, and a taker releases no more tasks of a connector than it received. A cycle
+may also move task extras and connector extras, where `shares` allows either worker to have them. Each kind of extra is
+a node with an offset, as if it were a worker.
+
+Example: three workers run the tasks of connectors a, b and c. Each runs one of the connectors, and its quota is two
+tasks.
+
+====== ============ ============== ===========
+worker tasks before after exchange after spread
+====== ============ ============== ===========
+0      2 a, 2 b     1 a, 1 b       1 a, 1 b
+1      1 c          1 c, 1 a       1 c, 1 b
+2      1 b          2 b            1 b, 1 a
+====== ============ ============== ===========
+
+Worker 0 releases one a and one b. `exchange` assigns a first. Both takers have no a and the same room, so worker 1
+receives the task. Then only worker 2 has room for the task of b. The sum of squares is 1 + 1, 1 + 1 and 4, which is 8.
+
+Here, all levels and offsets are 0. Worker 2 may release a task of b, since it received one, but has two, which is more
+than level + offset + 1. The cheapest cycle is: worker 2 passes the task of b to worker 1, which has none, and worker 1
+passes the task of a, which it received, to worker 2, which has none. Then all conditions hold, and the sum of squares
+is 6. The same two tasks move as before: no other task stops.
 """
 
 import heapq
@@ -29,22 +50,23 @@ from coterie.nouns.jobs import ConnectorName
 
 TASKS_EXTRAS = -1
 CONNECTORS_EXTRAS = -2
-"""Who hands the extras around: nodes beside the workers, whose numbers begin at 0."""
+"""The two nodes through which extras move. Workers are numbered from 0."""
 NOWHERE = 1 << 60
-"""The level of a connector that no worker may take: above all others."""
+"""The level of a connector of which no worker may receive a task: above all other levels."""
 
 _Node: TypeAlias = ConnectorName | int
-"""A connector, a worker, or one of the two that hand extras around."""
+"""A connector, a worker, or one of the two nodes of the extras."""
 
 
 def spread(held: HeldTasks, deltas: Deltas, shares: Shares) -> None:
-    """Change ``deltas``, and the extras in ``shares``, to those of a best spread that needs no stop more."""
+    """Change ``deltas``, and the extras in ``shares``, to a best spread that needs no additional stop."""
     exchanged = _Exchanged(held, deltas, shares)
     crowded = list(exchanged.crowded())
     if not crowded:
         return
     level = exchanged.lowest()
-    # Most are where all have as many. What holds now goes on to hold, so nobody looks at it again.
+    # Keep only the cells whose condition fails; in most cells it holds. It then continues to hold and is not checked
+    # again.
     crowded = sorted(cell for cell in crowded if -cell[0] > level[cell[1]] + 1)
     prices = _Prices(exchanged, level)
     for _, name, worker in crowded:
@@ -55,7 +77,7 @@ def spread(held: HeldTasks, deltas: Deltas, shares: Shares) -> None:
 
 
 class _Exchanged:
-    """What everybody has after the exchange, and what of it may still change."""
+    """The tasks of each worker after the exchange, and which of them may still move."""
 
     def __init__(self, held: HeldTasks, deltas: Deltas, shares: Shares) -> None:
         self.held = held
@@ -63,11 +85,14 @@ class _Exchanged:
         self._shares = shares
         changing = shares.changing_workers()
         self.workers = [worker for worker, delta in enumerate(deltas) if delta or worker in changing]
-        """Those whose tasks may change at all."""
+        """The workers whose tasks may change."""
         self.givers = {worker for worker in self.workers if shares.surplus[worker] > 0}
 
     def crowded(self) -> Iterator[tuple[int, ConnectorName, int]]:
-        """Where several tasks of a connector are of which one could go; most tasks first when sorted."""
+        """Yield (-tasks, connector, worker) for each worker with several tasks of a connector, if it may release one.
+
+        When sorted, the cells with most tasks come first.
+        """
         for worker in self.workers:
             tasks, delta = self.held[worker], self.deltas[worker]
             if worker in self.givers:
@@ -89,14 +114,14 @@ class _Exchanged:
         return self.has(worker, name) > 0 if worker in self.givers else name in self.deltas[worker]
 
     def losable(self, worker: int) -> list[tuple[ConnectorName, int]]:
-        """Of which connectors it may do with one less, and how many it has of each."""
+        """Return the connectors of which ``worker`` may release a task, with the number of its tasks."""
         tasks, delta = self.held[worker], self.deltas[worker]
         if worker in self.givers:
             return [(name, now) for name, before in tasks.items() if (now := before + delta.get(name, 0))]
         return [(name, tasks.get(name, 0) + gained) for name, gained in delta.items()]
 
     def lowest(self) -> dict[ConnectorName, int]:
-        """Of each connector, the least that a worker has that may take one more."""
+        """Return, for each connector, the fewest tasks on a worker that may receive one more."""
         takers = [worker for worker in self.workers if worker not in self.givers]
         holding: Counter[ConnectorName] = Counter()
         for worker in takers:
@@ -104,15 +129,15 @@ class _Exchanged:
         names = set(holding).union(*(self.held[worker] for worker in self.givers))
         lowest = dict.fromkeys(names, 0)
         for name in names:
-            if holding[name] == len(takers):  # or else one has none
+            if holding[name] == len(takers):  # otherwise a taker has no task of this connector, so the lowest is 0
                 could_take = [worker for worker in self.workers if self.may_take(worker, name)]
                 lowest[name] = min((self.has(worker, name) for worker in could_take), default=NOWHERE)
         return lowest
 
-    # -- the ways of extras -------------------------------------------------------------------------------------------
+    # -- arcs of the extras -------------------------------------------------------------------------------------------
 
     def takes_extra_from(self, worker: int) -> Iterator[int]:
-        """Who lets ``worker`` have a task's extra: for nothing, or for the connector's extra that it has."""
+        """Yield the nodes from which ``worker`` can get a task extra: without trade, or for its connector extra."""
         shares = self._shares
         connector = shares.with_connector[worker]
         if shares.with_task[worker]:
@@ -123,7 +148,7 @@ class _Exchanged:
             yield CONNECTORS_EXTRAS
 
     def give_extra_to(self, holder: int) -> Iterator[int]:
-        """Which workers give up a task's extra: for nothing, or for a connector's extra."""
+        """Yield the workers that can give up a task extra to ``holder``: without trade, or for a connector extra."""
         shares = self._shares
         for worker in self.workers:
             connector = shares.with_connector[worker]
@@ -133,7 +158,10 @@ class _Exchanged:
                 yield worker
 
     def between(self, holder: int) -> int | None:
-        """The first worker that gets a connector's extra and keeps the rest, or gives one up, seen from ``holder``."""
+        """Return the first worker whose connector extra can change without its task extra; None if there is none.
+
+        If ``holder`` is the node of the connector extras, the worker gets a connector extra. Otherwise it gives one up.
+        """
         shares = self._shares
         gets = holder == CONNECTORS_EXTRAS
         for worker, connector in enumerate(shares.with_connector):
@@ -141,12 +169,12 @@ class _Exchanged:
                 return worker
         return None
 
-    # -- changing -----------------------------------------------------------------------------------------------------
+    # -- changes ------------------------------------------------------------------------------------------------------
 
     def follow(self, way: Sequence[_Node]) -> None:
-        """The last of ``way``, a worker, gives up one of the first, a connector; all between them follows."""
+        """Apply the cycle ``way``: its last node, a worker, releases a task of its first node, a connector."""
         shares = self._shares
-        # Asked before anything changes: on one way, nobody changes its connectors twice.
+        # Computed before anything changes: within one cycle, no worker changes its connector extra twice.
         between = {holder: self.between(holder) for holder in (TASKS_EXTRAS, CONNECTORS_EXTRAS)}
         for origin, to in pairwise((way[-1], *way)):
             if isinstance(to, str):
@@ -173,7 +201,10 @@ class _Exchanged:
 
 
 class _Prices:
-    """Levels and offsets, and the search that raises them."""
+    """The levels and offsets, and the search that adjusts them.
+
+    The slack of an arc is the difference between the two sides of its condition; below zero, the condition fails.
+    """
 
     def __init__(self, exchanged: _Exchanged, level: dict[ConnectorName, int]) -> None:
         self._exchanged = exchanged
@@ -182,28 +213,32 @@ class _Prices:
         self._lines: dict[int, deque[ConnectorName]] = {}
 
     def slack_of_losing(self, worker: int, name: ConnectorName) -> int:
-        """Below zero where ``worker`` has too many of ``name`` for level and offset."""
+        """Return level + offset + 1 minus the tasks of ``name`` on ``worker``: below zero when it has too many."""
         return self._level[name] + self._offset[worker] - (self._exchanged.has(worker, name) - 1)
 
     def _slack_of_taking(self, worker: int, name: ConnectorName) -> int:
         return self._exchanged.has(worker, name) - self._level[name] - self._offset[worker]
 
     def _takes(self, worker: int, name: ConnectorName) -> bool:
-        """Whether it may take one, without slack."""
+        """Whether ``worker`` may receive a task of ``name``, and the arc has no slack."""
         return self._exchanged.may_take(worker, name) and not self._slack_of_taking(worker, name)
 
     def short_way(self, start: ConnectorName, end: int) -> Sequence[_Node]:
-        """A way by one other worker, without slack: none is cheaper, and most tasks find one before long."""
+        """Return a path through one other worker without slack, or an empty one if there is none.
+
+        No path is cheaper, and most tasks quickly find such a path.
+        """
         for worker in reversed(self._exchanged.workers):
             if self._takes(worker, start) and (name := self._passed_on(worker, end)) is not None:
                 return start, worker, name, end
         return ()
 
     def _passed_on(self, worker: int, to: int) -> ConnectorName | None:
-        """Of what ``worker`` can do with one less that ``to`` takes.
+        """Return a connector of which ``worker`` may release a task that ``to`` may receive, both without slack.
 
-        What it could do with less of when first asked stands in a line; what it took since is left to the search.
-        Whoever looks along it goes on where the last one found something, or all would pass by what is used up.
+        The connectors of which ``worker`` could release a task are cached at the first call; `cheapest_way` finds the
+        connectors that it received since. Each call continues where the previous one found a connector, so that it does
+        not check the exhausted connectors again.
         """
         exchanged = self._exchanged
         if worker not in self._lines:
@@ -217,10 +252,12 @@ class _Prices:
         return None
 
     def cheapest_way(self, start: ConnectorName, end: int, limit: int) -> Sequence[_Node]:
-        """The way of a task of ``start`` that leaves ``end``: empty when none costs less than ``limit``.
+        """Return the cheapest path for a task of ``start`` that leaves ``end``; empty unless it costs below ``limit``.
 
-        Dijkstra's search over slacks; those that are below zero are no arcs yet. What it reached rises by as much as
-        the way is longer, or ``limit`` is: then the way has no slack, or else the task's leaving has none.
+        This is Dijkstra's search with slacks as lengths; arcs with a slack below zero are left out. Then the levels of
+        the reached nodes rise, and their offsets fall, by the difference between the path's length (without a path,
+        ``limit``) and the node's distance. After that the path has no slack, or, without a path, the release of the
+        task has none.
         """
         exchanged = self._exchanged
         distance: dict[_Node, int] = {start: 0}
@@ -251,7 +288,7 @@ class _Prices:
                 if there < distance.get(to, limit):
                     distance[to] = there
                     came_from[to] = node
-                    # Among equals the end first, then the latest: it goes deep, and is there after a few steps.
+                    # Among equals the end comes first, then the latest node: a depth-first search reaches the end soon.
                     heapq.heappush(queue, (there, -NOWHERE if to == end else -next(order), to))
         for node, there in distance.items() if reached else ():
             rise = max(0, reached - there)
@@ -269,11 +306,12 @@ class _Prices:
     def _from_connector(
         self, name: ConnectorName, far: Sequence[int], limit: int
     ) -> tuple[Sequence[tuple[int, int]], Sequence[int]]:
-        """To workers of ``far`` that may take one, if that costs less than ``limit``; and who stays far.
+        """Return the arcs to workers of ``far`` that may receive a task of ``name`` and cost less than ``limit``.
 
-        Those without slack do not: no later arc leads to them sooner.
+        Also return the workers that stay in ``far``. Workers reached without slack do not: no later arc to them is
+        shorter.
         """
-        # `may_take` and `_slack_of_taking`, written out: this looks at every worker, again and again.
+        # `may_take` and `_slack_of_taking` are inlined because this loop runs over all workers very often.
         held, deltas, givers = self._exchanged.held, self._exchanged.deltas, self._exchanged.givers
         level, offset = self._level[name], self._offset
         arcs = []

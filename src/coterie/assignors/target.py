@@ -1,17 +1,19 @@
-"""The balanced target, over counts: how many connectors, and how many tasks of each connector, a worker gains or gives.
+"""The balanced target, in counts: the connectors, and the tasks of each connector, that a worker receives or releases.
 
-What is promised (design, "Assignors"):
+The target guarantees (design, "Assignors"):
 
-- connectors, tasks and their sum end at floor or ceiling for every worker;
-- the fewest moves under those totals. A worker above its share gives away exactly its surplus and gains nothing, one
-  below it gives nothing, so moves depend only on *who gets the extras* (`shares`);
-- among the outcomes with so few moves, the best spread: the least sum, over connectors and workers, of the squares of a
-  connector's tasks on a worker. `exchange` comes near it, `spread` makes it exact; where nobody runs a task yet,
-  dealing in turn is enough.
+- Every worker ends with the floor or the ceiling of the average number of connectors, of tasks, and of both together.
+- No assignment with such totals needs fewer moves. A worker above its quota releases exactly its surplus and receives
+  nothing. A worker below its quota releases nothing. So the number of moves depends only on which workers get the
+  extras (`shares`).
+- Among the assignments with as few moves, the target has the best spread. That is the least sum of squares of the
+  cells, where a cell is the number of a connector's tasks on a worker. `exchange` comes near this minimum, and `spread`
+  reaches it. If no worker runs a task yet, a round-robin assignment already has the best spread.
 
-Nothing here looks at single tasks. The cost is that of the cells (connector, worker) of those who give or take, plus
-that of the tasks that change hands, plus that of what `spread` has to repair: nothing in a fleet that was spread well
-and has a worker, or a connector, more or less; most where everything had come to lie at random.
+The code works on counts, not on single tasks. The cost grows with the number of cells (connector, worker) of the
+workers that release or receive tasks, with the number of tasks that move, and with the corrections that `spread` makes.
+It makes none in a fleet that was well spread and gained or lost one worker or connector. It makes most where the tasks
+were placed at random.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -25,9 +27,10 @@ from coterie.nouns.jobs import ConnectorName
 
 
 class Load(NamedTuple):
-    """What one worker runs: how many connectors, how many tasks of each connector.
+    """The number of connectors, and of tasks of each connector, that one worker runs.
 
-    (A tuple, as a change is, since there is one for each worker: a frozen dataclass takes twice as long to make.)
+    It is a tuple, like :class:`LoadChange`, because there is one for each worker, and a frozen dataclass takes twice as
+    long to create.
     """
 
     connectors: int = 0
@@ -39,7 +42,7 @@ class Load(NamedTuple):
 
 
 class LoadChange(NamedTuple):
-    """What one worker gains (above zero) or gives away (below)."""
+    """The numbers of connectors and tasks that one worker receives (above zero) or releases (below zero)."""
 
     connectors: int = 0
     tasks: Mapping[ConnectorName, int] = MappingProxyType({})
@@ -49,9 +52,9 @@ NO_CHANGE = LoadChange()
 
 
 def balance(loads: Sequence[Load], *, connectors: int, tasks: Mapping[ConnectorName, int]) -> Sequence[LoadChange]:
-    """The change of every worker, in the order of ``loads``, which is also the order that settles ties.
+    """Return the change of every worker, in the order of ``loads``, which also breaks ties.
 
-    ``connectors`` and ``tasks`` (by connector) are what nobody runs.
+    ``connectors`` and ``tasks`` (by connector) are the numbers of connectors and tasks that no worker runs.
     """
     if not loads:
         return ()
@@ -73,9 +76,9 @@ def balance(loads: Sequence[Load], *, connectors: int, tasks: Mapping[ConnectorN
 
 
 def _dealt_in_turn(tasks: Mapping[ConnectorName, int], shares: Shares) -> Deltas:
-    """Where nobody runs any task, none can be spread better than by dealing them out, round and round.
+    """Assign the tasks round-robin, which gives the best spread if no worker runs a task.
 
-    Those with an extra come first, and each connector begins where the one before it ended.
+    Workers with an extra come first. Each connector begins at the worker after the previous connector's last one.
     """
     extras = shares.tasks_extras - sum(shares.with_task)
     for worker in shares.open_workers()[:extras]:
@@ -94,9 +97,10 @@ def _dealt_in_turn(tasks: Mapping[ConnectorName, int], shares: Shares) -> Deltas
 
 
 def fewest_moves_bound(loads: Iterable[int], jobs: int) -> int:
-    """M*: no balanced outcome of ``jobs`` jobs moves fewer, given how many of them each worker runs.
+    """Return M*, a lower bound on the moves to any balanced assignment of ``jobs`` jobs.
 
-    It is not always reachable, since connectors and tasks are balanced apart, too (connectors {2,0}, tasks {0,2}).
+    ``loads`` is the number of these jobs that each worker runs. The bound is not always reachable, because connectors
+    and tasks must be balanced separately as well (connectors {2,0}, tasks {0,2}).
     """
     held = list(loads)
     if not held:

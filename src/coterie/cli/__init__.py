@@ -1,1 +1,1 @@
-"""The composition root: the only place where the whole is put together."""
+"""The composition root: the only package that connects all other packages."""

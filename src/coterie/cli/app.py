@@ -1,4 +1,4 @@
-"""The command line: what each command is called, takes and says; what it does lives beside it, loaded when needed."""
+"""The command line: names, options and help texts of all commands. Their code is in other modules, imported on use."""
 
 import logging
 import sys
@@ -47,12 +47,12 @@ app.add_typer(connectors_app, name="connectors")
 app.add_typer(jars_app, name="jars")
 app.command()(plan)
 
-Data = Annotated[Path, typer.Option("--data", help="Folder for everything that is kept: logs, topics, checkpoints.")]
+Data = Annotated[Path, typer.Option("--data", help="Folder for all stored data: logs, topics, checkpoints.")]
 Name = Annotated[str, typer.Argument(metavar="NAME", help="The connector's name.", show_default=False)]
 
 
 def main() -> None:
-    """The entry point: every error that has a reason leaves as clear lines, never as a traceback."""
+    """The entry point: prints every expected error as one or more lines, never as a traceback."""
     parent.end_with_it()
     try:
         app()
@@ -79,7 +79,7 @@ def coterie(
         bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Show the version and exit.")
     ] = False,
 ) -> None:
-    """What is true of every command; its help is the app's."""
+    """Options of every command; the help text is the app's."""
 
 
 # -- one cluster on this machine --------------------------------------------------------------------------------------
@@ -94,9 +94,10 @@ def up(
         int, typer.Option("--rest-port", min=1, max=65535, help="REST port of worker 0; worker i serves on this + i.")
     ] = 8083,
 ) -> None:
-    """Start a whole cluster on this machine, an embedded broker and some workers, until Ctrl-C.
+    """Start a cluster on this machine, an embedded broker and some workers, until Ctrl-C.
 
-    The broker is started again when it dies, on the same port and data; a worker is not: its group goes on without it.
+    A broker that ends unexpectedly is restarted on the same port and data. A worker is not restarted: its group
+    continues without it.
     """
     interrupt_on_signals()
     from coterie.cli import up as up_
@@ -111,17 +112,17 @@ def demo(
         typer.Option("--data", help="Empty or new folder to work in; by default a temporary one, kept on failure."),
     ] = None,
     broker_port: Annotated[
-        int | None, typer.Option("--broker-port", min=1, max=65535, help="Default: 9092, or the next one that is free.")
+        int | None, typer.Option("--broker-port", min=1, max=65535, help="Default: 9092, or the next free port.")
     ] = None,
     rest_port: Annotated[
         int | None,
-        typer.Option("--rest-port", min=1, max=65535, help="Default: 8083 and on, or the next ones that are free."),
+        typer.Option("--rest-port", min=1, max=65535, help="First REST port. Default: 8083, or the next free ports."),
     ] = None,
 ) -> None:
-    """Show it: real data through three workers, one of which is killed in the middle of a batch; nothing is lost.
+    """Run a demo: three workers process real data, one is killed in the middle of a batch, and no row is lost.
 
-    Takes about three minutes, longer on a busy machine, and leaves nothing running. Exit code 0 means that every row
-    was compared and is right.
+    It takes about three minutes, longer on a busy machine, and leaves no process running. Exit code 0 means that every
+    output row was compared with the input and is correct.
     """
     interrupt_on_signals()
     from coterie.cli.demo import script
@@ -141,23 +142,24 @@ def worker(
             "--config",
             "-c",
             metavar="FILE",
-            help="Settings of the worker, a .properties file with Kafka Connect's own keys.",
+            help="Settings of the worker: a .properties file with the keys of Kafka Connect.",
             show_default=False,
         ),
     ] = None,
 ) -> None:
     """Run one worker of a group, or drain one.
 
-    SIGTERM stops its tasks at the end of their batches and leaves the group; its tasks wait for it to come back for
-    scheduled.rebalance.max.delay.ms. With a group.instance.id it does not leave: back within session.timeout.ms it gets
-    its own tasks at once. To take a worker out for good: coterie worker drain ID.
+    On SIGTERM the worker stops its tasks at the end of their batches and leaves the group. Its tasks stay unassigned
+    for scheduled.rebalance.max.delay.ms, in case it returns. A worker with a group.instance.id does not leave: if it
+    returns within session.timeout.ms, it gets its own tasks at once. To remove a worker permanently, use: coterie
+    worker drain ID.
     """
     if context.invoked_subcommand is not None:
         if config is not None:
-            raise typer.BadParameter("--config is of a worker that is to run here, not of one to drain")
+            raise typer.BadParameter("--config is only for running a worker; `worker drain` does not use it")
         return
     if config is None:
-        raise typer.BadParameter("Missing option '--config' / '-c': which worker is to run here?")
+        raise typer.BadParameter("Missing option '--config' / '-c': the settings file of the worker to run")
     from coterie.cli.workers import settings_file
 
     settings, warnings = settings_file.read(config)
@@ -178,9 +180,11 @@ def worker(
 @app.command()
 def group(
     url: Url = DEFAULT_URL,
-    as_json: Annotated[bool, typer.Option("--json", help="For machines: what GET /coterie/group answers.")] = False,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print the response of GET /coterie/group, for programs.")
+    ] = False,
 ) -> None:
-    """Show a group: its workers and their states, who has what, what moves, what waits and what has nobody."""
+    """Show a group: its workers, their states and jobs, and the jobs that move, wait or are unassigned."""
     from coterie.cli.workers import commands
 
     commands.show_group(url, as_json=as_json)
@@ -190,16 +194,17 @@ def group(
 def drain_worker(
     worker: Annotated[
         str,
-        typer.Argument(metavar="ID", help="Its name, host:port or group.instance.id.", show_default=False),
+        typer.Argument(metavar="ID", help="The worker's name, host:port or group.instance.id.", show_default=False),
     ],
     url: Url = DEFAULT_URL,
     uncordon: Annotated[
-        bool, typer.Option("--uncordon", help="Call a drain back: the worker stays and takes work again.")
+        bool, typer.Option("--uncordon", help="Cancel a drain: the worker stays and accepts jobs again.")
     ] = False,
 ) -> None:
-    """Take a worker out for good: its jobs move away, at once and while it still runs them, then its process ends.
+    """Remove a worker permanently: its jobs move to other workers, without a delay, then its process ends.
 
-    Returns when it has gone. Ctrl-C ends the waiting, not the drain. Needs connect.protocol=static in the whole group.
+    The worker runs each job until the job moves. The command returns when the worker has ended. Ctrl-C ends the
+    command, not the drain. All workers of the group need connect.protocol=static.
     """
     from coterie.cli.workers import commands
 
@@ -214,26 +219,31 @@ def restart_workers(
     only: Annotated[
         list[str] | None,
         typer.Argument(
-            metavar="[ID]...", help="Only these: names, host:port or group.instance.id.", show_default=False
+            metavar="[ID]...", help="Only these workers: names, host:port or group.instance.id.", show_default=False
         ),
     ] = None,
     rolling: Annotated[bool, typer.Option("--rolling", help="One after the other, the leader last.")] = False,
     url: Url = DEFAULT_URL,
     timeout: Annotated[
-        int, typer.Option("--timeout", metavar="SECONDS", min=1, help="How long each may take to be back.")
+        int,
+        typer.Option(
+            "--timeout", metavar="SECONDS", min=1, help="How long each worker may take until its tasks run again."
+        ),
     ] = 300,
 ) -> None:
-    """Restart the processes of all workers, with the settings and the code that are there now.
+    """Restart the processes of all workers, with their present settings files and code.
 
-    Each worker stops its tasks at the ends of their batches, begins anew in its place, and runs the same tasks again
-    before the next one restarts. No job moves as long as each process is up again within its session.timeout.ms: a
-    worker that is away for longer loses its place, and its jobs are those of a lost worker. Nobody restarts while a
-    worker is missing; the only worker of a group restarts only when it is named.
+    Each worker stops its tasks at the ends of their batches, replaces its process, keeps its membership, and runs the
+    same tasks again before the next worker restarts. No job moves if each process runs again within its
+    session.timeout.ms. A worker that takes longer loses its membership, and its jobs are treated as those of a lost
+    worker. No worker restarts while another one is missing. The only worker of a group restarts only if it is named.
     """
     from coterie.cli.workers import commands
 
     if not rolling:
-        raise typer.BadParameter("Say --rolling: all at once would stop everything, and that is not offered")
+        raise typer.BadParameter(
+            "Use --rolling to restart one worker after the other; restarting all workers at once is not supported"
+        )
     commands.restart_rolling(url, timeout_s=timeout, only=only or ())
 
 
@@ -261,7 +271,7 @@ def create_connector(
     ],
     url: Url = DEFAULT_URL,
 ) -> None:
-    """Create a connector; its tasks start as soon as the group has settled."""
+    """Create a connector; its tasks start when the rebalance has ended."""
     from coterie.cli import connectors
 
     connectors.create(url, file)
@@ -269,7 +279,7 @@ def create_connector(
 
 @connectors_app.command("status")
 def show_status(name: Name, url: Url = DEFAULT_URL) -> None:
-    """Show one connector: state, worker and, where it failed, the trace of each task."""
+    """Show one connector: its state and worker, its tasks, and the traces of failures."""
     from coterie.cli import connectors
 
     connectors.show_status(url, name)
@@ -277,7 +287,7 @@ def show_status(name: Name, url: Url = DEFAULT_URL) -> None:
 
 @connectors_app.command("pause")
 def pause_connector(name: Name, url: Url = DEFAULT_URL) -> None:
-    """Stop the work of a connector's tasks; they keep their place and their workers."""
+    """Pause a connector: its tasks stop processing and stay assigned to their workers."""
     from coterie.cli import connectors
 
     connectors.pause(url, name)
@@ -285,7 +295,7 @@ def pause_connector(name: Name, url: Url = DEFAULT_URL) -> None:
 
 @connectors_app.command("resume")
 def resume_connector(name: Name, url: Url = DEFAULT_URL) -> None:
-    """Let a paused or stopped connector work again, from where it was."""
+    """Resume a paused or stopped connector, from its last committed position."""
     from coterie.cli import connectors
 
     connectors.resume(url, name)
@@ -293,7 +303,7 @@ def resume_connector(name: Name, url: Url = DEFAULT_URL) -> None:
 
 @connectors_app.command("delete")
 def delete_connector(name: Name, url: Url = DEFAULT_URL) -> None:
-    """Stop and forget a connector. What it has written stays."""
+    """Stop and delete a connector. Its output is kept."""
     from coterie.cli import connectors
 
     connectors.delete(url, name)
@@ -314,7 +324,7 @@ def fetch_jars(
             "--to",
             metavar="FOLDER",
             parser=folder,
-            help="By default coterie/jars in the user's cache folder. Tell workers of another one: jars.dir=FOLDER.",
+            help="By default coterie/jars in the user's cache folder. For another folder, set jars.dir of the workers.",
             show_default=False,
         ),
     ] = None,
@@ -322,9 +332,9 @@ def fetch_jars(
         str, typer.Option("--mirror", metavar="URL", help="Maven repository to fetch from.")
     ] = MAVEN_CENTRAL,
 ) -> None:
-    """Fetch the jars that are missing, each compared with the SHA-256 that it was tested with.
+    """Fetch the missing jars and compare each with the SHA-256 of the tested jar.
 
-    Workers that start from then on have them. Safe to stop and to run twice at once.
+    Workers that start afterwards use them. The command may be interrupted, and may run twice at the same time.
     """
     from coterie.cli import jars
 
@@ -344,7 +354,7 @@ def list_jars(
         ),
     ] = None,
 ) -> None:
-    """Show each package's jars, by their coordinates: which are there and which are missing."""
+    """Show the Maven coordinates of each package's jars, and which of them are missing."""
     from coterie.cli import jars
 
     jars.show(in_)
@@ -363,10 +373,10 @@ def archive_classes(
         ),
     ] = None,
 ) -> None:
-    """Archive the classes of Spark and of these jars, so that workers here start in half the time.
+    """Archive the classes of Spark and of these jars, so that workers on this machine start in half the time.
 
-    The archive (some 170 MB) is kept in coterie/classes in the user's cache folder. Write another one after new jars,
-    another PySpark or another Java: workers do not use an archive that does not fit.
+    The archive (some 170 MB) is stored in coterie/classes in the user's cache folder. Write another archive when the
+    jars, PySpark or Java change: workers do not use an archive of other versions.
     """
     from coterie.cli import jars
 

@@ -1,4 +1,4 @@
-"""Python's collector in a process that holds a great many objects for as long as it runs: a broker, a worker."""
+"""Python's garbage collection in processes that hold many objects for as long as they run: brokers and workers."""
 
 import gc
 
@@ -6,9 +6,10 @@ _THRESHOLDS = (20_000, 10, 10)
 
 
 def collect_seldom() -> None:
-    """Let it walk what lives long less often; this is the whole process's.
+    """Make the garbage collector check long-lived objects less often, in the whole process.
 
-    Ten thousand connections, or a hundred thousand jobs, are up to a million objects. By default all of them are walked
-    again and again while more come, a third of a second and longer at a time, and no heartbeat goes out meanwhile.
+    Ten thousand connections, or a hundred thousand jobs, are up to a million objects. With Python's default thresholds
+    the collector checks all of them again and again while others are created. Each run takes a third of a second or
+    longer, and meanwhile the process sends no heartbeat.
     """
     gc.set_threshold(*_THRESHOLDS)

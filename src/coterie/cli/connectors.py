@@ -13,14 +13,14 @@ from rich.table import Table
 from coterie.cli.asking import ask
 from coterie.nouns.errors import WorldError
 
-# A trace or a name may well hold :boom: or the like.
+# A trace or a name may contain the code of an emoji, such as :boom:.
 _console = Console(highlight=False, emoji=False)
 _UNASSIGNED = "UNASSIGNED"
 _STYLES = {"RUNNING": "green", "FAILED": "red", "PAUSED": "yellow", "STOPPED": "yellow"}
 
 
 def show_all(url: str) -> None:
-    # Apart, since Connect leaves out of `expand=status` whoever has no status yet: one that was just created.
+    # Two requests, because `expand=status` of Connect omits connectors without a status, as just after their creation.
     connectors: dict[str, Any] = ask(url, "GET", "/connectors?expand=info").json()
     statuses: dict[str, Any] = ask(url, "GET", "/connectors?expand=status").json()
     if not connectors:
@@ -47,10 +47,10 @@ def create(url: str, file: Path) -> None:
     try:
         body = json.loads(text)
     except ValueError as error:
-        raise WorldError(f"{'Standard input' if str(file) == '-' else file} is no JSON: {error}") from error
+        raise WorldError(f"{'Standard input' if str(file) == '-' else file} is not valid JSON: {error}") from error
     created = ask(url, "POST", "/connectors", body=body).json()
     name = escape(created["name"])
-    _console.print(f"Created {name}; in some seconds look at it with `coterie connectors status {name} --url {url}`.")
+    _console.print(f"Created {name}; check it in some seconds with `coterie connectors status {name} --url {url}`.")
 
 
 def show_status(url: str, name: str) -> None:
@@ -77,10 +77,10 @@ def resume(url: str, name: str) -> None:
 
 def delete(url: str, name: str) -> None:
     ask(url, "DELETE", _path(name))
-    _console.print(f"{escape(name)} is deleted; what it has written stays.")
+    _console.print(f"{escape(name)} is deleted; its output is kept.")
 
 
-# -- small hands ------------------------------------------------------------------------------------------------------
+# -- helpers ----------------------------------------------------------------------------------------------------------
 
 
 def _path(name: str, rest: str = "") -> str:
@@ -88,7 +88,7 @@ def _path(name: str, rest: str = "") -> str:
 
 
 def _where(status: dict[str, Any]) -> str:
-    """A state, and on which worker; of what nobody has, ``worker_id`` is only the leader, which says so."""
+    """A state, and the worker. If unassigned, ``worker_id`` is the leader, which wrote the status, and is left out."""
     on = "" if status["state"] == _UNASSIGNED else f" on {status['worker_id']}"
     return _colored(status["state"]) + on
 

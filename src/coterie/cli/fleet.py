@@ -1,4 +1,4 @@
-"""A cluster on one machine: the embedded broker and some workers as child processes, tended while they live."""
+"""A cluster on one machine: the embedded broker and some workers as monitored child processes."""
 
 import asyncio
 import fcntl
@@ -20,7 +20,7 @@ from coterie.nouns.ids import GroupId
 HOST = "127.0.0.1"
 GROUP = GroupId("coterie")
 _SOON_S = 3.0
-"""A broker that lives for less has not really started."""
+"""A broker that ends sooner after its start counts as failed to start."""
 _QUICK_DEATHS_MAX = 3
 _BROKER_READY_S = 30.0
 _WORKER_GRACE_S = 12.0
@@ -29,13 +29,13 @@ _BROKER_GRACE_S = 5.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FleetSettings:
-    """Where a fleet lives and how its workers are set, beyond what all fleets share."""
+    """The data folder and ports of a fleet, and the worker settings that differ between fleets."""
 
     data: Path
     broker_port: int
     rest_port: int
     worker_settings: Mapping[str, str] = field(default_factory=lambda: {"scheduled.rebalance.max.delay.ms": "10000"})
-    """Connect's delay of five minutes is for workers that something brings back; here nobody restarts a dead one."""
+    """Connect's delay of five minutes is for workers that are restarted automatically; a fleet does not do that."""
     initial_delay_ms: int = defaults.INITIAL_REBALANCE_DELAY_MS
     """How long the group waits for more workers before its first round."""
 
@@ -44,25 +44,25 @@ class FleetSettings:
 
 
 class Fleet:
-    """The broker and the workers, by number. It restarts a dead broker, and never a dead worker."""
+    """The broker and the numbered workers. It restarts a broker that ended unexpectedly, and never a worker."""
 
     def __init__(self, settings: FleetSettings, children: Children, say: Callable[[str], None]) -> None:
         self.settings = settings
         self.workers: dict[int, Child] = {}
         self.gone: list[str] = []
-        """Names of workers that died without being asked to, in order."""
+        """Names of workers that ended without :meth:`forget` or :meth:`close`, in order."""
         self._children = children
         self._say = say
         self._broker: Child | None = None
         self._quick_deaths = 0
-        # One client, which checks no certificate: reading the system's authorities for each look costs 0.1 s of CPU,
+        # One client that does not check certificates: reading the system's certificates costs 0.1 s of CPU each time,
         # and workers serve plain HTTP.
         self._client = httpx.Client(timeout=2, trust_env=False, verify=False)
 
     # -- starting -----------------------------------------------------------------------------------------------------
 
     def check_ports(self, workers: int) -> None:
-        """:raises WorldError: names the port that is taken or is wanted twice, and the option that moves it."""
+        """:raises WorldError: names the port that is in use or needed twice, and the option that changes it."""
         wanted = [(self.settings.broker_port, "the broker", "--broker-port")]
         wanted += [(self.settings.rest_port + i, f"worker-{i}'s REST", "--rest-port") for i in range(workers)]
         users: dict[int, str] = {}
@@ -72,12 +72,15 @@ class Fleet:
                     f"{who} needs port {port}, which is the port of {other}: choose another with {option}."
                 )
             if port > 65535:
-                raise WorldError(f"There is no port {port} for {who}: choose a lower one with {option}.")
+                raise WorldError(f"{port} is not a port that {who} can use: choose a lower one with {option}.")
             if not is_free(port):
-                raise WorldError(f"Port {port}, which {who} needs, is taken: choose another with {option}.")
+                raise WorldError(f"Port {port}, which {who} needs, is in use: choose another with {option}.")
 
     def check_data(self) -> None:
-        """:raises WorldError: when another broker holds the data folder: it would see ours come and go in its log."""
+        """Check that no other broker uses the data folder: a failed start would be written to that cluster's logs.
+
+        :raises WorldError: when another broker uses it.
+        """
         lock = self.settings.data / "broker" / "lock"
         if not lock.exists():
             return
@@ -91,16 +94,16 @@ class Fleet:
                 ) from error
 
     def start_broker(self) -> None:
-        """Returns when it accepts connections.
+        """Start the broker; returns when it accepts connections.
 
-        :raises WorldError: with the end of its log, when it does not.
+        :raises WorldError: with the end of the broker's log, when it does not accept connections in time.
         """
         self._broker = self._run_broker()
         deadline = time.monotonic() + _BROKER_READY_S
         while not _answers(self.settings.broker_port):
             self.tend()
             if time.monotonic() > deadline:
-                raise WorldError(f"The broker has not opened its port within {_BROKER_READY_S:.0f} s.{self._end_of()}")
+                raise WorldError(f"The broker did not open its port within {_BROKER_READY_S:.0f} s.{self._end_of()}")
             time.sleep(0.05)
 
     def start_worker(self, number: int) -> Child:
@@ -113,11 +116,11 @@ class Fleet:
         return self.workers[number]
 
     def is_ready(self, number: int) -> bool:
-        """Whether a worker has done all that comes before work."""
+        """Whether a worker has started and can run tasks."""
         return not self.start_stage(number)
 
     def start_stage(self, number: int) -> str:
-        """What a worker that is starting does now; empty when it has started."""
+        """The current step of a worker's startup, as text; empty when it has started."""
         try:
             answer = self._client.get(f"{self.settings.rest_url(number)}/health")
             if answer.is_success:
@@ -127,18 +130,18 @@ class Fleet:
             return "its process is starting"
         return "Spark is starting" if "task runtime" in message else message
 
-    # -- while it lives -----------------------------------------------------------------------------------------------
+    # -- monitoring ---------------------------------------------------------------------------------------------------
 
     def tend(self) -> None:
-        """Look after the children once: restart a dead broker, and report each worker that has ended.
+        """Check the children once: restart a broker that has ended, and report each worker that has ended.
 
-        :raises WorldError: when the broker does not live.
+        :raises WorldError: when the broker repeatedly ends right after its start.
         """
         if self._broker is not None and (code := self._broker.exit_code) is not None:
-            self._say(f"The broker died ({_how(code)}); it is started again on the same port and data.")
+            self._say(f"The broker ended unexpectedly ({_how(code)}); restarting it on the same port and data.")
             self._quick_deaths = self._quick_deaths + 1 if self._broker.age_s < _SOON_S else 1
             if self._quick_deaths >= _QUICK_DEATHS_MAX:
-                raise WorldError(f"The broker does not live.{self._end_of()}")
+                raise WorldError(f"The broker repeatedly ended right after its start.{self._end_of()}")
             self._broker = self._run_broker()
         ended = {number: child for number, child in sorted(self.workers.items()) if not child.is_running}
         for number in ended:
@@ -148,8 +151,10 @@ class Fleet:
             self._report_end(child)
 
     def has_members(self) -> bool:
-        """Whether the group has a member, or its broker does not answer at the moment. A killed worker is a member
-        until its session ends."""
+        """Whether the group has a member, or the broker currently does not respond.
+
+        A killed worker is a member until its session ends.
+        """
         try:
             return (
                 asyncio.run(count_members(Address(HOST, self.settings.broker_port), GROUP, client_id="coterie-up")) > 0
@@ -158,11 +163,11 @@ class Fleet:
             return True
 
     def forget(self, number: int) -> None:
-        """Worker ``number`` was killed on purpose: nothing is told of it."""
+        """Remove worker ``number``, which was killed on purpose, without a report."""
         del self.workers[number]
 
     def close(self) -> None:
-        """Workers first: they stop their tasks and leave their group; then the broker."""
+        """End the workers first, which stop their tasks and leave the group, then the broker."""
         self._children.end(list(self.workers.values()), grace_s=_WORKER_GRACE_S)
         self.workers.clear()
         if self._broker is not None:
@@ -170,23 +175,23 @@ class Fleet:
             self._broker = None
         self._client.close()
 
-    # -- small hands --------------------------------------------------------------------------------------------------
+    # -- helpers ------------------------------------------------------------------------------------------------------
 
     def _report_end(self, child: Child) -> None:
         code = child.exit_code
-        assert code is not None, "it has ended"
+        assert code is not None, "the child has ended"
         if code == 0:
-            self._say(f"{child.name} has ended, as it was told to.")
+            self._say(f"{child.name} has ended with exit code 0.")
             return
-        # A killed worker has logged no reason.
+        # The log of a killed worker contains no reason.
         why = f"Its log is {child.log}." if code < 0 else f"The end of {child.log}:\n{child.tail()}"
         advice = ""
         if self.workers:
             advice = (
-                f" Its jobs wait {self._delay_s:g} s for it (not if it led the group), then others take them."
-                f" To bring it back: coterie worker -c {self._file(child.name)}"
+                f" Its jobs wait {self._delay_s:g} s for it (unless it led the group), then other workers run them."
+                f" To restart it: coterie worker -c {self._file(child.name)}"
             )
-        self._say(f"{child.name} died ({_how(code)}).{advice}\n{why}")
+        self._say(f"{child.name} ended unexpectedly ({_how(code)}).{advice}\n{why}")
 
     def _run_broker(self) -> Child:
         listen, data = f"{HOST}:{self.settings.broker_port}", str(self.settings.data / "broker")
@@ -194,7 +199,7 @@ class Fleet:
         return self._run("broker", "broker", "--listen", listen, "--data", data, "--initial-delay-ms", delay_ms)
 
     def _run(self, name: str, *arguments: str) -> Child:
-        # Whatever a child that is killed leaves behind lies in the data folder, too.
+        # The temporary files that a killed child leaves are in the data folder, too.
         temporary = self.settings.data / "tmp"
         temporary.mkdir(parents=True, exist_ok=True)
         return self._children.start(name, ["-m", "coterie", *arguments], environment={"TMPDIR": str(temporary)})

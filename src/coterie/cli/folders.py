@@ -1,4 +1,4 @@
-"""How a command takes a folder."""
+"""The parser of folder options."""
 
 from pathlib import Path
 
@@ -6,10 +6,10 @@ import typer
 
 
 def folder(text: str) -> Path:
-    """An empty word, as of a variable that is not set, would mean the folder where one stands.
+    """Parse the name of a folder.
 
-    :raises typer.BadParameter: for that.
+    :raises typer.BadParameter: when it is empty, as of an unset shell variable: it would mean the current folder.
     """
     if not str(text).strip():
-        raise typer.BadParameter("an empty word names no folder; for the one where you are write .")
+        raise typer.BadParameter("the folder name is empty; use . for the current folder")
     return Path(text)

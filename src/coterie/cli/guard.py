@@ -1,8 +1,9 @@
-"""The guard: a small process that ends every process group of a parent which is gone.
+"""The guard: a small process that ends the process groups of its parent's children once the parent has ended.
 
-Children watch their parent's pipe themselves (`parent`); the guard is for those that cannot, because they are stopped
-(SIGSTOP) or because only their JVM is left. It reads ``+<group>`` and ``-<group>``, a line each, from its standard
-input, and kills the groups it was told of when that ends. It imports nothing of Coterie and is run as a plain file.
+Children watch their parent's pipe themselves (`parent`). The guard is for children that cannot, because they are
+stopped (SIGSTOP) or because only their JVM still runs. It reads lines ``+<group>`` and ``-<group>`` from its standard
+input. When the input ends, it kills the groups that were added and not removed. It imports nothing of Coterie and is
+run as a plain file.
 """
 
 import contextlib

@@ -1,4 +1,4 @@
-"""The jars that connectors need, on the command line: fetched into a folder, listed, or their classes archived."""
+"""`coterie jars …`: fetches the jars that connectors need, lists them and archives their classes."""
 
 import os
 import tempfile
@@ -15,7 +15,7 @@ from coterie.spark.jars import FoundJars, Jar, Package, default_folder, is_versi
 
 
 def fetch_missing(names: Sequence[str], to: Path | None, mirror: str) -> None:
-    """Fetch what ``to`` lacks of the packages ``names``, or of all, and say so.
+    """Fetch the jars of the packages ``names``, or of all packages, that are missing in ``to``; print the result.
 
     :raises WorldError: see :func:`coterie.spark.jar_fetch.fetch`.
     """
@@ -39,12 +39,12 @@ def fetch_missing(names: Sequence[str], to: Path | None, mirror: str) -> None:
 
             fetch(lacking, folder, mirror=mirror, on_bytes=show_progress)
     typer.echo(
-        f"{len(jars)} jars are in {folder} ({len(lacking)} of them new); workers that start from now on have them"
+        f"{len(jars)} jars are in {folder} ({len(lacking)} of them new); workers that start from now on use them"
     )
 
 
 def show(folder: Path | None) -> None:
-    """Print each pinned jar, whether ``folder`` has it, and its coordinates; then the other jars that are there.
+    """Print each pinned jar's state in ``folder`` and its coordinates; then the other jars in ``folder``.
 
     :raises WorldError: when the folder cannot be read.
     """
@@ -58,16 +58,16 @@ def show(folder: Path | None) -> None:
     pinned = [jar for package in packages().values() for jar in package.jars]
     for path in found.used:
         if not any(is_version_of(jar, path) for jar in pinned):
-            typer.echo(f"{path.name} is there too; workers use it")
+            typer.echo(f"{path.name} is an additional jar in the folder; workers use it")
     for path in found.unused:
-        typer.echo(f"{path.name} is not used: the version that Coterie was tested with is there")
+        typer.echo(f"{path.name} is not used: the folder also has the version that Coterie was tested with")
     lacking = [name for name, package in packages().items() if not found.has(package)]
     if lacking:
-        typer.echo(f"To fetch what is missing: coterie jars fetch {' '.join(lacking)}")
+        typer.echo(f"To fetch the missing jars: coterie jars fetch {' '.join(lacking)}")
 
 
 def archive(folder: Path | None) -> None:
-    """Write the archive of classes for workers that have the jars in ``folder``, unless it is there.
+    """Write the archive of classes for workers that use the jars in ``folder``, unless the archive exists.
 
     :raises WorldError: see :func:`coterie.spark.warmup.write_archive`.
     """
@@ -82,7 +82,7 @@ def archive(folder: Path | None) -> None:
         scratch = Path(name)
         path = archive_path(find_java_home(scratch, os.environ), settings_for(jars, scratch), os.environ)
         if path.exists():
-            typer.echo(f"{path} is there already; workers use it")
+            typer.echo(f"{path} exists already; workers use it")
             return
         typer.echo("Starting Spark once to write an archive of its classes; this takes about a minute ...", err=True)
         write_archive(
@@ -106,8 +106,8 @@ def _state(jar: Jar, folder: Path, found: FoundJars) -> str:
 
 
 def _named(names: Sequence[str]) -> list[Package]:
-    """:raises typer.BadParameter: for a name of no package."""
+    """:raises typer.BadParameter: when a name is not the name of a package."""
     for name in names:
         if name not in packages():
-            raise typer.BadParameter(f"there is no package {name}; there are {', '.join(packages())}")
+            raise typer.BadParameter(f"there is no package {name}; the packages are {', '.join(packages())}")
     return [package for name, package in packages().items() if not names or name in names]

@@ -1,4 +1,4 @@
-"""Options that commands of several modules have."""
+"""Options that commands in several modules use."""
 
 from typing import Annotated
 

@@ -1,8 +1,8 @@
-"""How a child process learns that its parent is gone: a pipe whose other end only the parent holds.
+"""Ends a child process when its parent has ended: the child watches a pipe whose other end only the parent holds.
 
-The kernel closes that end however the parent dies, SIGKILL included; the child then takes its whole process group
-with it, its JVM too, at once. Nothing is lost by that: what a worker or a broker has acknowledged is durable, and a
-batch in flight is replayed by the next owner.
+The kernel closes that end however the parent ends, SIGKILL included. The child then immediately kills its whole process
+group, including its JVM. No data is lost by that: data that a worker or a broker has acknowledged is durable, and the
+next owner of a task repeats its batch in flight.
 """
 
 import os
@@ -25,7 +25,7 @@ def end_with_it() -> None:
 
 
 def handed_on() -> dict[str, str]:
-    """What has to stand in the environment of a process that this one becomes, so that it watches, too."""
+    """The environment variables that make the process watch the pipe after this one has replaced itself (``exec``)."""
     if not _pipe:
         return {}
     os.set_inheritable(int(_pipe[0]), True)
@@ -36,7 +36,7 @@ def _watch(descriptor: int) -> None:
     os.set_inheritable(descriptor, False)
     while os.read(descriptor, 1):
         pass
-    # A child that Coterie starts leads its own group; were it otherwise, the group would be somebody else's.
+    # A child that Coterie starts leads its own group. If it does not, the group belongs to other processes.
     if os.getpgrp() == os.getpid():
         os.killpg(os.getpid(), signal.SIGKILL)
     os.kill(os.getpid(), signal.SIGKILL)

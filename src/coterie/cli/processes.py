@@ -1,7 +1,7 @@
-"""Child processes that never outlive their parent: each leads a process group, and two watch over its end.
+"""Child processes that end with their parent. Each one leads a process group of its own.
 
-A child ends when the parent's pipe closes (`parent`); the guard ends the groups of those that cannot see it (`guard`).
-A group is ended before its leader is reaped: until then nobody else can be given its number.
+A child ends itself when the parent's pipe closes (`parent`). The guard ends the groups of children that cannot notice
+that (`guard`). A group is ended before its leader is reaped, because until then no other group can get its number.
 """
 
 import contextlib
@@ -22,12 +22,12 @@ _TAIL_LINES = 15
 
 
 class Child:
-    """One child process, the leader of its own process group, with a log file for all that it prints."""
+    """One child process, the leader of its own process group, with a log file for its output."""
 
     def __init__(
         self, name: str, process: "subprocess.Popen[bytes]", log: Path, *, before_reaping: Callable[[int], None]
     ) -> None:
-        """``before_reaping`` is told the group's number while nobody else can have it yet."""
+        """``before_reaping`` is called with the group's number while no other group can have this number yet."""
         self.name = name
         self.log = log
         self._started_at = time.monotonic()
@@ -44,7 +44,7 @@ class Child:
         """None while it runs; the negative number of the signal that ended it."""
         if self._process.returncode is not None:
             return self._process.returncode
-        # Looked at without reaping, so that what is left of its group can still be addressed.
+        # WNOWAIT: check without reaping, so that the rest of the group can still receive a signal.
         seen = os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
         if seen is None:
             return None
@@ -56,11 +56,11 @@ class Child:
 
     @property
     def age_s(self) -> float:
-        """How long ago it was started."""
+        """Seconds since it was started."""
         return time.monotonic() - self._started_at
 
     def terminate(self) -> None:
-        """Ask the leader to end; it takes its group along."""
+        """Send SIGTERM to the leader, which ends its group."""
         if self.is_running:
             os.kill(self.pid, signal.SIGTERM)
 
@@ -80,7 +80,7 @@ class Child:
             self._end_group()
 
     def wait(self, timeout_s: float) -> bool:
-        """Whether it ended in time."""
+        """Wait until it has ended, for ``timeout_s`` at most; returns whether it has."""
         deadline = time.monotonic() + timeout_s
         while self.is_running:
             if time.monotonic() >= deadline:
@@ -105,7 +105,7 @@ class Child:
 
 
 class Children:
-    """All children of this process; as a context manager it leaves none behind."""
+    """All children of this process; as a context manager it ends them on exit."""
 
     def __init__(self, logs: Path) -> None:
         self._logs = logs
@@ -128,7 +128,7 @@ class Children:
         self.close()
 
     def start(self, name: str, arguments: Sequence[str], *, environment: Mapping[str, str] | None = None) -> Child:
-        """Run ``python`` with ``arguments``; what it prints goes to ``<logs>/<name>.log``."""
+        """Run ``python`` with ``arguments``; its output goes to ``<logs>/<name>.log``."""
         self._logs.mkdir(parents=True, exist_ok=True)
         log = self._logs / f"{name}.log"
         with log.open("ab") as output:
@@ -159,7 +159,7 @@ class Children:
                 self._all.remove(child)
 
     def close(self) -> None:
-        """End whatever is left, at once. A second Ctrl-C in here changes nothing: the pipe closes anyway."""
+        """End the remaining children at once. A second Ctrl-C does not prevent that: the pipe closes in any case."""
         try:
             self.end(list(self._all), grace_s=0.0)
         finally:

@@ -1,11 +1,11 @@
-"""Signals that end a command as Ctrl-C does, so that it tidies up."""
+"""Signals that end a command like Ctrl-C, so that it cleans up."""
 
 import signal
 from types import FrameType
 
 
 def interrupt_on_signals() -> None:
-    """SIGTERM and a lost terminal, too."""
+    """Raise KeyboardInterrupt on SIGINT, on SIGTERM and when the terminal is closed (SIGHUP)."""
 
     def interrupt(_number: int, _frame: FrameType | None) -> None:
         raise KeyboardInterrupt

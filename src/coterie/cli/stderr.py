@@ -1,4 +1,4 @@
-"""What a command says beside its result: complaints and the log, both on standard error."""
+"""The standard error of commands: error messages and the log."""
 
 import logging
 
@@ -14,8 +14,8 @@ def log_to_stderr(level: str) -> None:
     logging.basicConfig(level=level, format="%(asctime)s %(levelname)-7s %(name)s: %(message)s")
     for chatty in ("httpx", "httpcore", "py4j", "uvicorn"):
         logging.getLogger(chatty).setLevel(logging.WARNING)
-    # A peer that ends its side right behind the handshake of TLS: asyncio's streams learn only after that turn of the
-    # loop that they are over TLS, and warn of their own answer. The connection ends as it should.
+    # A peer may close its side right after the TLS handshake. asyncio's streams set their TLS flag only after that turn
+    # of the loop, and so warn of their own return value. The connection is closed correctly all the same.
     logging.getLogger("asyncio").addFilter(lambda record: "eof_received() has no effect" not in record.getMessage())
-    # py4j logs, with a trace, what it raises as well: whoever asked a JVM that goes says so.
+    # py4j logs errors with a trace and also raises them. The code that called the ending JVM reports them.
     logging.getLogger().addFilter(lambda record: record.getMessage() != "Exception while sending command.")

@@ -11,7 +11,10 @@ from coterie.nouns.errors import WorldError
 
 
 def run(*, workers: int, data: Path, broker_port: int, rest_port: int) -> int:
-    """Returns the exit code; raises what keeps the cluster from living."""
+    """Run the cluster until Ctrl-C; returns the exit code.
+
+    :raises WorldError: when a port or the data folder cannot be used, the broker does not start, or no worker is left.
+    """
     settings = FleetSettings(data=data.absolute(), broker_port=broker_port, rest_port=rest_port)
     try:
         with Children(settings.data / "logs") as children:
@@ -29,7 +32,7 @@ def run(*, workers: int, data: Path, broker_port: int, rest_port: int) -> int:
                 _tend_until_group_is_empty(fleet)
                 raise WorldError("No worker is left.")
             finally:
-                typer.echo("Stopping: workers finish their batches, then the broker ends")
+                typer.echo("Stopping: the workers finish their batches, then the broker ends")
                 fleet.close()
     except KeyboardInterrupt:
         return 0
@@ -51,7 +54,7 @@ def _tend_until_group_is_empty(fleet: Fleet) -> None:
         time.sleep(0.2)
     if fleet.has_members():
         typer.echo(
-            "No worker that this command started is left. The broker stays until the group has no member; "
+            "All workers that this command started have ended. The broker runs until the group has no member; "
             "a killed worker is a member until its session ends. Ctrl-C stops the broker."
         )
     while fleet.has_members():

@@ -29,7 +29,7 @@ def written(data: Path) -> BrokerSettings:
 def test_a_sound_folder_is_said_to_be_one(tmp_path: Path) -> None:
     written(tmp_path / "data")
     result = CliRunner().invoke(app, ["broker", "check", str(tmp_path / "data")])
-    assert (result.exit_code, result.stdout) == (0, f"{tmp_path}/data/log.sqlite: nothing wrong\n")
+    assert (result.exit_code, result.stdout) == (0, f"{tmp_path}/data/log.sqlite: no errors found\n")
 
 
 def test_each_finding_is_a_line_and_the_exit_code_is_1(tmp_path: Path) -> None:

@@ -75,12 +75,12 @@ def test_clients_are_told_a_host_that_they_can_reach(
     ("words", "complaint"),
     [
         ({"listen": "9092"}, "--listen 9092 is not HOST:PORT"),
-        ({"listen": ":19092"}, "--listen :19092 names no host; 127.0.0.1:19092 is this machine"),
+        ({"listen": ":19092"}, "--listen :19092 names no host; use 127.0.0.1:19092 for this machine"),
         ({"listen": "localhost"}, "--listen localhost is not HOST:PORT"),
-        ({"listen": "localhost:99999"}, "there is no port 99999; they end at 65535"),
-        ({"certificate": Path("x")}, "--tls-certificate means nothing with --security PLAINTEXT"),
-        ({"key": Path("x"), "security": "SASL_PLAINTEXT"}, "--tls-key means nothing with --security SASL_PLAINTEXT"),
-        ({"client_ca": Path("x")}, "--tls-client-ca means nothing with --security PLAINTEXT: take SSL or SASL_SSL"),
+        ({"listen": "localhost:99999"}, "99999 is not a port; the highest port is 65535"),
+        ({"certificate": Path("x")}, "--tls-certificate has no effect with --security PLAINTEXT"),
+        ({"key": Path("x"), "security": "SASL_PLAINTEXT"}, "--tls-key has no effect with --security SASL_PLAINTEXT"),
+        ({"client_ca": Path("x")}, "--tls-client-ca has no effect with --security PLAINTEXT: use SSL or SASL_SSL"),
     ],
 )
 def test_words_that_cannot_be_meant_are_refused(words: dict[str, Any], complaint: str, tmp_path: Path) -> None:
@@ -94,15 +94,21 @@ def test_words_that_cannot_be_meant_are_refused(words: dict[str, Any], complaint
         ({}, []),
         ({"listen": "127.0.0.2:1"}, []),
         ({"listen": "localhost:1"}, []),
-        ({"listen": "0.0.0.0:1"}, ["Whoever reaches 0.0.0.0:1 is let in and may do everything"]),
-        ({"listen": "h:1", "acl": Path("x")}, ["Whoever reaches h:1 is let in and may do what the rules allow"]),
-        ({"listen": "h:1", "security": "SSL"}, ["Whoever reaches h:1 is let in and may do everything"]),
-        ({"listen": "h:1", "security": "SSL", "client_ca": Path("x")}, ["Whoever is let in may do everything"]),
-        ({"listen": "h:1", "security": "SASL_SSL"}, ["Whoever is let in may do everything"]),
+        ({"listen": "0.0.0.0:1"}, ["Every client that reaches 0.0.0.0:1 may connect and do everything"]),
+        (
+            {"listen": "h:1", "acl": Path("x")},
+            ["Every client that reaches h:1 may connect and do what the rules allow"],
+        ),
+        ({"listen": "h:1", "security": "SSL"}, ["Every client that reaches h:1 may connect and do everything"]),
+        (
+            {"listen": "h:1", "security": "SSL", "client_ca": Path("x")},
+            ["Every authenticated client may do everything"],
+        ),
+        ({"listen": "h:1", "security": "SASL_SSL"}, ["Every authenticated client may do everything"]),
         ({"listen": "h:1", "security": "SASL_SSL", "acl": Path("x")}, []),
         (
             {"listen": "h:1", "security": "SASL_PLAINTEXT"},
-            ["Without TLS, clients that log in with PLAIN", "Whoever is let in may do everything"],
+            ["Without TLS, clients that log in with PLAIN", "Every authenticated client may do everything"],
         ),
     ],
 )
@@ -117,7 +123,7 @@ def test_a_broker_that_others_reach_says_what_they_may(
 def test_an_empty_word_is_no_folder(words: list[str]) -> None:
     result = CliRunner().invoke(app, ["broker", *words], env={"COLUMNS": "200"})
     assert result.exit_code == 2
-    assert "an empty word names no folder" in result.stderr
+    assert "the folder name is empty" in result.stderr
 
 
 def test_every_option_of_the_broker_is_to_be_read_in_a_narrow_window() -> None:

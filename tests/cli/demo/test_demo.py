@@ -79,7 +79,7 @@ def test_a_worker_that_dies_while_it_starts_ends_the_wait(script_of: Callable[[s
     with serving(Stages("Worker is still starting up. awaiting startup").answer) as url:
         demo = script_of(url)
         demo._fleet.workers[1] = demo._children.start("worker-1", ["-c", "raise SystemExit(3)"])
-        with pytest.raises(WorldError, match="worker-1 died while it started"):
+        with pytest.raises(WorldError, match="worker-1 ended during startup"):
             demo._await_started({0, 1})
 
 

@@ -62,7 +62,7 @@ def test_without_a_batch_in_flight_nobody_is_killed(tmp_path: Path) -> None:
     make_checkpoint(tmp_path, "1-aa")
     with Children(tmp_path / "logs") as children:
         child = children.start("worker", ["-c", "import time; time.sleep(600)"])
-        with pytest.raises(WorldError, match="No batch of worker was in flight"):
+        with pytest.raises(WorldError, match="found a batch of worker in flight"):
             kill_in_mid_batch(child, [TASK], Checkpoints(tmp_path), deadline_s=0.2, meanwhile=lambda: None)
         assert child.is_running
 
@@ -98,7 +98,7 @@ def test_a_batch_counts_as_continued_when_its_new_owner_has_committed_it_as_plan
     (checkpoint / "commits" / "7").touch()
     assert assert_continued(cut, checkpoints)
     (checkpoint / "offsets" / "7").write_text("another plan")
-    with pytest.raises(WorldError, match="planned batch 7 anew"):
+    with pytest.raises(WorldError, match="planned batch 7 again"):
         assert_continued(cut, checkpoints)
 
 

@@ -12,6 +12,6 @@ def test_each_rebalance_says_who_moved_what_stopped_and_what_did_not() -> None:
     rebalances.settled(first, dict.fromkeys(first, 1))
     rebalances.settled({**first, A1: "w2"}, {A0: 1, A1: 2, B0: 1, B1: 2})
     assert said == [
-        "Rebalance: the first tasks are dealt out: w0 a-0, b-1; w1 a-1; w2 b-0",
-        "Rebalance: moved: a-1 w1 → w2; stopped and started where they were: b-1; not stopped: a-0, b-0",
+        "Rebalance: the first tasks are assigned: w0 a-0, b-1; w1 a-1; w2 b-0",
+        "Rebalance: moved: a-1 w1 → w2; restarted on the same worker: b-1; not stopped: a-0, b-0",
     ]

@@ -101,9 +101,9 @@ def test_without_a_change_nothing_would_move(file: Path) -> None:
         (("--add", "id-of-two"), "The group has a worker id-of-two already; give the new one another name"),
         (("--add", "x", "--add", "x"), "The group has a worker x already; give the new one another name"),
         (("--add", ""), "--add: a worker needs a name"),
-        (("--create", "orders"), "--create orders: say NAME=TASKS, for example orders=4; 1 to 1000 tasks"),
-        (("--create", "C=1001"), "--create C=1001: say NAME=TASKS, for example orders=4; 1 to 1000 tasks"),
-        (("--create", "C=0"), "--create C=0: say NAME=TASKS, for example orders=4; 1 to 1000 tasks"),
+        (("--create", "orders"), "--create orders: use NAME=TASKS, for example orders=4; 1 to 1000 tasks"),
+        (("--create", "C=1001"), "--create C=1001: use NAME=TASKS, for example orders=4; 1 to 1000 tasks"),
+        (("--create", "C=0"), "--create C=0: use NAME=TASKS, for example orders=4; 1 to 1000 tasks"),
         (("--create", "C=1", "--create", "C=2"), "A connector can be created or deleted only once at a time"),
         (("--create", "A=1", "--delete", "A"), "A connector can be created or deleted only once at a time"),
         (("--delete", "C"), "There is no connector C"),
@@ -116,10 +116,10 @@ def test_without_a_change_nothing_would_move(file: Path) -> None:
             ("--claim-connectors", "one=A,,B"),
             "--claim-connectors of one: a name is missing between two commas, or behind the last one",
         ),
-        (("--claim-connectors", "A"), "--claim-connectors A: say WORKER=NAMES, for example worker-1=orders,payments"),
-        (("--remove", "one", "--drain", "one"), "one cannot be removed and go on at the same time"),
-        (("--remove", "one", "--drain", "one:8083"), "one cannot be removed and go on at the same time"),
-        (("--remove", "one", "--claim-tasks", "id-of-one="), "one cannot be removed and go on at the same time"),
+        (("--claim-connectors", "A"), "--claim-connectors A: use WORKER=NAMES, for example worker-1=orders,payments"),
+        (("--remove", "one", "--drain", "one"), "one cannot be removed and also drained or given claims"),
+        (("--remove", "one", "--drain", "one:8083"), "one cannot be removed and also drained or given claims"),
+        (("--remove", "one", "--claim-tasks", "id-of-one="), "one cannot be removed and also drained or given claims"),
     ],
 )
 def test_what_makes_no_sense_is_one_clear_line(
@@ -128,7 +128,7 @@ def test_what_makes_no_sense_is_one_clear_line(
     assert plan(file, *options, check=1).stderr == f"coterie: {complaint}\n"
 
 
-_ALL_NOWHERE = "0 of 5 jobs would be stopped, 5 would run nowhere; 0 rounds."
+_ALL_NOWHERE = "0 of 5 jobs would be stopped, 5 would be unassigned; 0 rounds."
 
 
 @pytest.mark.parametrize(
@@ -149,7 +149,7 @@ def test_what_stops_is_counted_of_what_there_is_now(
 def test_another_number_of_tasks_is_planned_with_a_warning(plan: Plan, file: Path) -> None:
     assert plan(file, "--create", "A=1").stderr == (
         "A has 2 tasks: once they have been started, a config that gives the connector 1 task is refused (HTTP 400). "
-        "Delete the connector first, or create one under another name.\n"
+        "Delete the connector first, or create one with another name.\n"
     )
     assert plan(file, "--create", "A=2").stderr == ""
 
@@ -183,8 +183,8 @@ def test_a_drain_that_would_wait_says_why(plan: Plan, file: Path) -> None:
 def test_a_claim_of_what_is_not_there_is_planned_with_a_warning(plan: Plan, file: Path) -> None:
     told = plan(file, "--claim-tasks", "two=A-1,A-7", "--claim-connectors", "two=D,B")
     assert told.stderr.splitlines() == [
-        "two would claim D, but there is no connector D today",
-        "two would claim A-7, but there is no task A-7 today",
+        "two would claim D, but there is no connector D now",
+        "two would claim A-7, but there is no task A-7 now",
     ]
     told = plan(file, "--claim-tasks", "two=D-0", "--create", "D=1")
     assert told.stderr == "", "it is there then"
@@ -195,17 +195,17 @@ def test_a_claim_of_what_is_not_there_is_planned_with_a_warning(plan: Plan, file
     [
         ("nonsense", "Invalid JSON"),
         ("{}", "at protocol: Field required"),
-        (as_json(view(protocol="latest")), "there is no protocol 'latest'"),
+        (as_json(view(protocol="latest")), "unknown protocol 'latest'"),
     ],
 )
 def test_a_file_that_holds_no_group_is_named(text: str, complaint: str) -> None:
-    with pytest.raises(WorldError, match=f"group.json holds no group.*{complaint}"):
+    with pytest.raises(WorldError, match=f"group.json is not a valid group description.*{complaint}"):
         known_of(read_group(text, source="group.json"), source="group.json")
 
 
 def test_an_older_protocol_knows_neither_drains_nor_claims_and_eager_keeps_nothing(plan: Plan, tmp_path: Path) -> None:
     path = tmp_path / "group.json"
     path.write_text(as_json(view(protocol="sessioned")))
-    assert "which knows neither drains" in plan(path, "--drain", "one", check=1).stderr
+    assert "which supports neither drains" in plan(path, "--drain", "one", check=1).stderr
     path.write_text(as_json(view(protocol="eager")))
     assert "every job is stopped" in plan(path, check=1).stderr

@@ -34,7 +34,7 @@ COMMANDS: dict[str, Callable[[str], None]] = {
 @pytest.mark.parametrize("body", [b"<html>hello</html>", b'{"version": "4.3.1"}', b"[]"])
 @pytest.mark.parametrize("command", COMMANDS)
 def test_what_is_no_group_is_said_in_words(command: str, body: bytes) -> None:
-    with answering(body) as url, pytest.raises(WorldError, match=f"The answer of {url}.* (holds no group|is not that)"):
+    with answering(body) as url, pytest.raises(WorldError, match=f"The response of {url}.* is not (a valid|from)"):
         COMMANDS[command](url)
 
 
@@ -62,7 +62,7 @@ def test_a_worker_that_dies_while_it_drains_has_not_handed_over(
     if went_well:
         commands.check_handed_over(after, last)
     else:
-        with pytest.raises(WorldError, match="one died while it drained; 2 jobs of it are those of a lost worker"):
+        with pytest.raises(WorldError, match="one ended before its drain was complete; its 2 jobs are those of a lost"):
             commands.check_handed_over(after, last)
 
 
@@ -141,7 +141,7 @@ def test_the_only_worker_of_a_group_restarts_only_when_it_is_named(capsys: pytes
         assert some.restarted == []
         commands.restart_rolling(url, timeout_s=5, only=("one",))
     assert some.restarted == ["one"]
-    assert "one is the only worker of the group: nothing runs until it is back." in capsys.readouterr().out
+    assert "one is the only worker of the group: no job runs until it has restarted." in capsys.readouterr().out
 
 
 def test_nobody_restarts_while_another_one_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -156,7 +156,7 @@ def test_nobody_restarts_while_another_one_is_missing(monkeypatch: pytest.Monkey
         working(some) as url,
         pytest.raises(
             WorldError,
-            match=r"not well: two has left it. Restarted: three. When .* `coterie workers restart --rolling one two`.",
+            match=r"not stable: two has left the group. Restarted: three. Once .* `.* restart --rolling one two`.",
         ),
     ):
         commands.restart_rolling(url, timeout_s=5)
@@ -173,7 +173,7 @@ def test_who_has_gone_when_all_have_restarted_is_said(monkeypatch: pytest.Monkey
     monkeypatch.setattr(commands, "SETTLE_S", 0.3)
     with (
         working(TwoGoesAtLast("one", "two")) as url,
-        pytest.raises(WorldError, match=r"not well: two has left it. Restarted: two, one.$"),
+        pytest.raises(WorldError, match=r"not stable: two has left the group. Restarted: two, one.$"),
     ):
         commands.restart_rolling(url, timeout_s=5)
 
@@ -182,8 +182,8 @@ def test_who_has_gone_when_all_have_restarted_is_said(monkeypatch: pytest.Monkey
     ("fails", "why"),
     [
         ("is silent", r"The leader does not answer \(HTTP 503 from http://[0-9.:]*\)"),
-        ("goes on", "it still ends its tasks"),
-        ("is out", "it has lost its place, and has not joined anew"),
+        ("goes on", "it is still stopping its tasks"),
+        ("is out", "it lost its membership and has not joined again"),
     ],
 )
 def test_a_time_that_is_up_says_whose_it_was_why_and_how_to_go_on(
@@ -202,12 +202,12 @@ def test_a_time_that_is_up_says_whose_it_was_why_and_how_to_go_on(
         working(TwoFails("one", "two", "three")) as url,
         pytest.raises(
             WorldError,
-            match=f"two is not back with all its jobs within 0.5 s: {why}. Restarted: three. "
-            "When the group is well, go on with `coterie workers restart --rolling one`.",
+            match=f"two has not restarted with all its jobs within 0.5 s: {why}. Restarted: three. "
+            "Once the group is stable, run `coterie workers restart --rolling one`.",
         ),
     ):
         commands.restart_rolling(url, timeout_s=0.5)
-    lost = "two was away for longer than its session.timeout.ms and has lost its place; waiting for it to join anew."
+    lost = "two took longer than its session.timeout.ms and lost its membership; waiting for it to join again."
     assert (lost in " ".join(capsys.readouterr().out.split())) == (fails == "is out")
 
 
@@ -241,8 +241,10 @@ def test_a_worker_that_was_away_for_longer_than_its_session_is_waited_for(capsys
     with working(TwoLosesItsPlace("one", "two", shown_without=4)) as url:
         commands.restart_rolling(url, timeout_s=10, only=("two",))
     said = " ".join(capsys.readouterr().out.split())
-    assert "two was away for longer than its session.timeout.ms and has lost its place" in said
-    assert re.search(r"two is back after [0-9.]+ s and has joined again as a new member; its 0 jobs run again.", said)
+    assert "two took longer than its session.timeout.ms and lost its membership" in said
+    assert re.search(
+        r"two has restarted after [0-9.]+ s and has joined again as a new member; its 0 jobs run again.", said
+    )
     assert said.endswith("Restarted: two.")
 
 
@@ -250,7 +252,7 @@ def test_a_worker_whose_address_stays_silent_has_ended(monkeypatch: pytest.Monke
     monkeypatch.setattr(commands, "START_S", 0.3)
     with (
         working(TwoLosesItsPlace("one", "two", shown_without=inf)) as url,
-        pytest.raises(WorldError, match=r"two has ended instead of restarting: nothing has listened at .* for 0.3 s"),
+        pytest.raises(WorldError, match=r"two has ended instead of restarting: no process has listened at .* for 0.3"),
     ):
         commands.restart_rolling(url, timeout_s=20, only=("two",))
 
@@ -267,7 +269,7 @@ def test_a_worker_that_could_not_start_again_is_said_and_is_still_to_restart() -
         pytest.raises(
             WorldError,
             match=r"^two.properties cannot be read \(HTTP 409 from .*\). Restarted: three. "
-            "When the group is well, go on with `coterie workers restart --rolling one two`.",
+            "Once the group is stable, run `coterie workers restart --rolling one two`.",
         ),
     ):
         commands.restart_rolling(url, timeout_s=5)
@@ -294,7 +296,7 @@ def test_a_worker_that_is_starting_up_is_named_while_it_is_waited_for(
 
 @pytest.mark.parametrize("url", ["localhost:8083", "ftp://localhost:8083", "http://localhost:port"])
 def test_what_is_no_url_is_said_to_be_none(url: str) -> None:
-    with pytest.raises(WorldError, match=f"^{url} is not the URL of a worker: say --url http://HOST:PORT"):
+    with pytest.raises(WorldError, match=f"^{url} is not the URL of a worker: use --url http://HOST:PORT"):
         commands.show_group(url, as_json=True)
 
 

@@ -99,7 +99,7 @@ def test_bytes_of_nobodys_are_refused() -> None:
 
 def test_what_another_release_has_handed_on_is_not_read() -> None:
     handed = json.loads(relaunch.encode(SETTINGS, AS_IT_WAS))
-    with pytest.raises(WireError, match="of version 0, and this is 1"):
+    with pytest.raises(WireError, match="has version 0; version 1 is needed"):
         relaunch.decode(SETTINGS, json.dumps({**handed, "version": 0}).encode())
 
 
@@ -109,7 +109,7 @@ def test_a_place_that_cannot_be_read_is_lost_and_the_worker_joins_as_a_new_membe
 ) -> None:
     monkeypatch.setenv(relaunch.PLACE_VARIABLE, said)
     assert relaunch.handed_on(SETTINGS) is None
-    assert "it joins as a new member" in caplog.text
+    assert "the worker joins as a new member" in caplog.text
 
 
 def test_a_place_of_bytes_that_mean_nothing_is_lost_as_well(
@@ -117,7 +117,7 @@ def test_a_place_of_bytes_that_mean_nothing_is_lost_as_well(
 ) -> None:
     monkeypatch.setenv(relaunch.PLACE_VARIABLE, str(open_file(b"{}")))
     assert relaunch.handed_on(SETTINGS) is None
-    assert "it joins as a new member" in caplog.text
+    assert "the worker joins as a new member" in caplog.text
 
 
 def test_a_process_that_nobody_handed_anything_on_to_has_no_place(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -276,8 +276,8 @@ def test_a_process_begins_anew_only_if_it_can_and_keeps_its_number_its_place_and
 @pytest.mark.parametrize(
     ("mode", "code", "said"),
     [
-        ("told to end too late", 0, "This worker was to begin anew, and ends: SIGTERM"),
-        ("no interpreter", 1, "coterie: /nowhere/python could not be executed anew"),
+        ("told to end too late", 0, "This worker was ordered to restart, but ends instead: SIGTERM"),
+        ("no interpreter", 1, "coterie: /nowhere/python could not be executed to restart the worker"),
     ],
 )
 def test_a_process_that_does_not_begin_anew_says_why_and_leaves_its_group(

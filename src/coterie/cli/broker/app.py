@@ -1,4 +1,4 @@
-"""`coterie broker`: how it is called; without a word behind it, it runs the broker."""
+"""`coterie broker`: options and subcommands. Without a subcommand it runs the broker."""
 
 import sys
 from pathlib import Path
@@ -20,21 +20,21 @@ broker_app.add_typer(users_app, name="user")
 def broker(
     context: typer.Context,
     listen: Annotated[
-        str, typer.Option("--listen", metavar="HOST:PORT", help="Where Kafka clients reach it.")
+        str, typer.Option("--listen", metavar="HOST:PORT", help="Address where the broker listens for Kafka clients.")
     ] = "127.0.0.1:9092",
     advertise: Annotated[
         str | None,
         typer.Option(
             "--advertise",
             metavar="HOST",
-            help="The host that clients are told to connect to. Default: that of --listen; "
+            help="The host to which clients connect, as sent in metadata. Default: the host of --listen; "
             "for 0.0.0.0 and [::] the name of this machine.",
         ),
     ] = None,
     data: Annotated[
         Path,
         typer.Option(
-            "--data", metavar="PATH", parser=folder, help="Folder for everything that is kept: topics, groups, users."
+            "--data", metavar="PATH", parser=folder, help="Folder for all stored data: topics, groups, users."
         ),
     ] = Path("coterie-data/broker"),
     security: Annotated[
@@ -46,17 +46,20 @@ def broker(
         ),
     ] = "PLAINTEXT",
     tls_certificate: Annotated[
-        Path | None, typer.Option("--tls-certificate", metavar="FILE", help="PEM, with those up to its CA behind it.")
+        Path | None,
+        typer.Option(
+            "--tls-certificate", metavar="FILE", help="The broker's certificate (PEM), then its chain up to the CA."
+        ),
     ] = None,
     tls_key: Annotated[
-        Path | None, typer.Option("--tls-key", metavar="FILE", help="The certificate's key, PEM, not encrypted.")
+        Path | None, typer.Option("--tls-key", metavar="FILE", help="The certificate's key (PEM), not encrypted.")
     ] = None,
     tls_client_ca: Annotated[
         Path | None,
         typer.Option(
             "--tls-client-ca",
             metavar="FILE",
-            help="Take only clients with a certificate of one of these CAs (PEM); its subject says who they are.",
+            help="Accept only clients with a certificate of one of these CAs (PEM); its subject is the user's name.",
         ),
     ] = None,
     acl: Annotated[
@@ -64,15 +67,15 @@ def broker(
         typer.Option(
             "--acl",
             metavar="FILE",
-            help="Who may do what, one rule a line, as in: allow User:alice read,write topic:orders*. "
-            "Default: whoever gets in may do everything.",
+            help="Access rules, one a line, for example: allow User:alice read,write topic:orders*. "
+            "Default: every connected client may do everything.",
         ),
     ] = None,
     no_auto_create_topics: Annotated[
         bool,
         typer.Option(
             "--no-auto-create-topics",
-            help="A client that asks for a topic does not make it. Default: it does, as with Kafka.",
+            help="Do not create a missing topic when a client requests it. Default: create it, as Kafka does.",
         ),
     ] = False,
     initial_delay_ms: Annotated[
@@ -85,10 +88,10 @@ def broker(
         ),
     ] = defaults.INITIAL_REBALANCE_DELAY_MS,
     groups_max: Annotated[
-        int, typer.Option("--groups-max", metavar="N", min=1, help="How many groups there may be; one more is refused.")
+        int, typer.Option("--groups-max", metavar="N", min=1, help="Maximum number of groups; others are refused.")
     ] = defaults.GROUPS_MAX,
     group_size_max: Annotated[
-        int, typer.Option("--group-size-max", metavar="N", min=1, help="How many members one group may have.")
+        int, typer.Option("--group-size-max", metavar="N", min=1, help="Maximum number of members of one group.")
     ] = defaults.GROUP_SIZE_MAX,
     frame_size_max: Annotated[
         int,
@@ -97,7 +100,7 @@ def broker(
         ),
     ] = defaults.FRAME_SIZE_MAX,
     connections_max: Annotated[
-        int, typer.Option("--connections-max", metavar="N", min=1, help="How many connections may be open.")
+        int, typer.Option("--connections-max", metavar="N", min=1, help="Maximum number of open connections.")
     ] = defaults.CONNECTIONS_MAX,
     connections_per_address_max: Annotated[
         int | None,
@@ -105,7 +108,7 @@ def broker(
             "--connections-per-ip-max",
             metavar="N",
             min=1,
-            help="How many of them may come from one address. Default: as many as may be open.",
+            help="Maximum number of open connections from one address. Default: --connections-max.",
         ),
     ] = None,
     in_flight_max: Annotated[
@@ -114,14 +117,14 @@ def broker(
             "--in-flight-max",
             metavar="N",
             min=1,
-            help="How many requests of one connection are taken before the first is answered.",
+            help="Maximum number of unanswered requests that the broker reads from one connection.",
         ),
     ] = defaults.IN_FLIGHT_MAX,
 ) -> None:
-    """Run the embedded broker: topics and classic groups, over Kafka's own protocol.
+    """Run the embedded broker: topics and classic groups, over the Kafka protocol.
 
-    It is for one machine; in a real cluster workers use Kafka brokers. Certificates, users and rules may change while
-    it runs: it takes what is new within a second.
+    It is made for one machine; in a real cluster workers use Kafka brokers. Certificates, users and access rules may
+    change while the broker runs: it applies changes within a second.
     """
     if context.invoked_subcommand is not None:
         return
@@ -155,7 +158,7 @@ def check_broker(
         Path, typer.Argument(metavar="DATA", parser=folder, help="The broker's folder.", show_default=False)
     ],
 ) -> None:
-    """Look through everything that a broker keeps, also while it runs; each finding is a line, and the exit code 1."""
+    """Check all data of a broker, which may be running. Prints one line for each finding; the exit code is then 1."""
     from coterie.cli.broker import data_folder
 
     sys.exit(data_folder.check_data(data))
@@ -169,9 +172,9 @@ def back_broker_up(
     target: Annotated[
         Path, typer.Argument(metavar="TARGET", parser=folder, help="Folder for the copy.", show_default=False)
     ],
-    force: Annotated[bool, typer.Option("--force", help="Overwrite a copy that is there.")] = False,
+    force: Annotated[bool, typer.Option("--force", help="Overwrite an existing copy.")] = False,
 ) -> None:
-    """Copy everything that a broker keeps, also while it runs: what was acknowledged before is in the copy."""
+    """Copy all data of a broker, which may be running. The copy contains all data acknowledged before."""
     interrupt_on_signals()
     from coterie.cli.broker import data_folder
 

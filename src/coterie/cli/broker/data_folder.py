@@ -1,4 +1,4 @@
-"""`coterie broker check` and `coterie broker backup`: a broker's data folder looked through and copied."""
+"""`coterie broker check` and `coterie broker backup`: check and copy a broker's data folder."""
 
 from pathlib import Path
 
@@ -20,11 +20,9 @@ def check_data(data: Path) -> int:
         findings += 1
         typer.echo(finding)
     if findings:
-        typer.echo(
-            f"{path}: {findings} findings; restore a backup, or start a broker on what can still be read", err=True
-        )
+        typer.echo(f"{path}: {findings} findings; restore a backup, or start a broker on the readable data", err=True)
         return 1
-    typer.echo(f"{path}: nothing wrong")
+    typer.echo(f"{path}: no errors found")
     return 0
 
 
@@ -35,7 +33,7 @@ def back_up_data(data: Path, target: Path, *, force: bool) -> int:
     """
     source, copy = BrokerSettings(data_path=data), BrokerSettings(data_path=target)
     size_bytes = back_up(source.log_path, copy.log_path, copy.lock_path, force=force, tell=_tell)
-    typer.echo(f"{copy.log_path}: {size_bytes / 1_000_000:.1f} MB; a broker starts on it with --data {target}")
+    typer.echo(f"{copy.log_path}: {size_bytes / 1_000_000:.1f} MB; start a broker on this copy with --data {target}")
     return 0
 
 

@@ -36,12 +36,12 @@ def settings(
     connections_max: int,
     in_flight_max: int,
 ) -> BrokerSettings:
-    """The broker's settings from the command line's words.
+    """Convert the command line's options to the broker's settings.
 
-    ``advertise`` is the host that clients are told; by default that of ``listen``, or the machine's name where that
-    stands for all interfaces.
+    ``advertise`` is the host that clients receive in metadata. By default it is the host of ``listen``, or the
+    machine's name if that host stands for all interfaces.
 
-    :raises WorldError: for an address or a security protocol that is none.
+    :raises WorldError: when an address or the security protocol is not valid.
     """
     host, port = _address(listen)
     if advertise is None and host in ("0.0.0.0", "::"):
@@ -67,7 +67,7 @@ def settings(
 def run(settings: BrokerSettings) -> int:
     """Run a broker until SIGTERM or Ctrl-C; returns the exit code.
 
-    :raises WorldError: when the data folder or the port cannot be had.
+    :raises WorldError: when the data folder or the port cannot be used.
     """
     collect_seldom()
     asyncio.run(_serve(settings))
@@ -83,7 +83,7 @@ async def _serve(settings: BrokerSettings) -> None:
         asyncio.get_running_loop().add_signal_handler(number, serving.cancel)
 
     def tell(host: str, port: int) -> None:
-        logger.info("The broker listens at %s:%d; clients are told %s:%d", settings.host, port, host, port)
+        logger.info("The broker listens at %s:%d; clients connect to %s:%d", settings.host, port, host, port)
 
     try:
         await serve(settings, ready=tell)
@@ -92,24 +92,24 @@ async def _serve(settings: BrokerSettings) -> None:
 
 
 def warnings(settings: BrokerSettings) -> Iterator[str]:
-    """What an operator may not have meant, where others reach the broker, too."""
+    """Warn of insecure settings of a broker that other machines can reach."""
     security = settings.security
     if _is_loopback(settings.host):
         return
     if security.protocol is SecurityProtocol.SASL_PLAINTEXT:
-        yield "Without TLS, clients that log in with PLAIN show their passwords to whoever listens on the way"
+        yield "Without TLS, clients that log in with PLAIN send their passwords in clear text; use --security SASL_SSL"
     knows_who = security.protocol.has_sasl or security.client_ca_path is not None
     if knows_who and security.acl_path is None:
-        yield "Whoever is let in may do everything; --acl FILE says who may do what"
+        yield "Every authenticated client may do everything; restrict clients with --acl FILE"
     elif not knows_who:
         may = "do everything" if security.acl_path is None else "do what the rules allow to ANONYMOUS"
         yield (
-            f"Whoever reaches {settings.host}:{settings.port} is let in and may {may}; --security SASL_SSL lets in who"
-            " has a password"
+            f"Every client that reaches {settings.host}:{settings.port} may connect and {may}; "
+            "require a password with --security SASL_SSL"
         )
 
 
-# -- the command line's words -----------------------------------------------------------------------------------------
+# -- parsing of options -----------------------------------------------------------------------------------------------
 
 
 def _security(
@@ -118,10 +118,10 @@ def _security(
     try:
         protocol = SecurityProtocol(word.upper())
     except ValueError:
-        raise WorldError(f"--security {word} is none of {', '.join(SecurityProtocol)}") from None
+        raise WorldError(f"--security {word}: unknown protocol; use one of {', '.join(SecurityProtocol)}") from None
     for option, path in (("certificate", certificate), ("key", key), ("client-ca", client_ca)):
         if path is not None and not protocol.has_tls:
-            raise WorldError(f"--tls-{option} means nothing with --security {protocol}: take SSL or SASL_SSL")
+            raise WorldError(f"--tls-{option} has no effect with --security {protocol}: use SSL or SASL_SSL")
     return Security(
         protocol=protocol, certificate_path=certificate, key_path=key, client_ca_path=client_ca, acl_path=acl
     )
@@ -132,14 +132,16 @@ def _address(listen: str) -> tuple[str, int]:
     if not (colon and port.isascii() and port.isdigit()):
         raise WorldError(f"--listen {listen} is not HOST:PORT")
     if not host:
-        raise WorldError(f"--listen {listen} names no host; 127.0.0.1:{port} is this machine, 0.0.0.0:{port} the world")
+        raise WorldError(
+            f"--listen {listen} names no host; use 127.0.0.1:{port} for this machine, 0.0.0.0:{port} for all networks"
+        )
     if int(port) > 65535:
-        raise WorldError(f"--listen {listen}: there is no port {port}; they end at 65535")
+        raise WorldError(f"--listen {listen}: {port} is not a port; the highest port is 65535")
     return _unbracketed(host), int(port)
 
 
 def _unbracketed(host: str) -> str:
-    """``[::1]`` is how an IPv6 address is written before a port."""
+    """Remove the brackets that an IPv6 address has before a port, as in ``[::1]:9092``."""
     return host[1:-1] if host.startswith("[") and host.endswith("]") else host
 
 

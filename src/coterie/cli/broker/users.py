@@ -1,4 +1,4 @@
-"""`coterie broker user`: who may log in to an embedded broker; a running one takes the change at once."""
+"""`coterie broker user`: the users that may log in to an embedded broker. A running broker applies changes at once."""
 
 import sys
 from pathlib import Path
@@ -11,7 +11,7 @@ from coterie.nouns.errors import WorldError
 
 users_app = typer.Typer(
     no_args_is_help=True,
-    help="Add, remove and list the users who may log in to a broker; a running one takes the change at once.",
+    help="Add, remove and list the users that may log in to a broker; a running broker applies changes at once.",
 )
 
 Data = Annotated[
@@ -22,33 +22,32 @@ User = Annotated[str, typer.Argument(metavar="NAME", help="The user's name.", sh
 
 @users_app.command("add")
 def add_user(data: Data, name: User) -> None:
-    """Add a user, or give one another password. It is asked for, or read as one line from standard input.
+    """Add a user, or change a user's password. The command prompts for it, or reads one line of standard input.
 
-    What is kept are salted keys, good for PLAIN, SCRAM-SHA-256 and SCRAM-SHA-512, in a file that only its owner may
-    read.
+    The broker stores salted keys for PLAIN, SCRAM-SHA-256 and SCRAM-SHA-512, in a file that only its owner may read.
     """
     from coterie.broker.security.users import Users
     from coterie.broker.settings import BrokerSettings
 
     if not name.isprintable() or not name.strip():
-        raise WorldError(f"{name!r} is no name for a user: it must be printable")
+        raise WorldError(f"{name!r} is not a valid user name: it must be printable and not blank")
     made = not _is_brokers(data)
     is_new = Users(BrokerSettings(data_path=data).users_path).add(name, _password(name))
     if made:
-        typer.echo(f"The folder {data.absolute()} is new.", err=True)
-    typer.echo(f"User {name} is added." if is_new else f"User {name} has another password.")
+        typer.echo(f"Created the folder {data.absolute()}.", err=True)
+    typer.echo(f"Added user {name}." if is_new else f"Changed the password of user {name}.")
 
 
 @users_app.command("remove")
 def remove_user(data: Data, name: User) -> None:
-    """Remove a user: it can log in no more. Connections that it has stay open."""
+    """Remove a user, who can then no longer log in. The user's open connections stay open."""
     from coterie.broker.security.users import Users
     from coterie.broker.settings import BrokerSettings
 
     _require_folder(data)
     if not Users(BrokerSettings(data_path=data).users_path).remove(name):
         raise WorldError(f"there is no user {name} in {data}")
-    typer.echo(f"User {name} is removed.")
+    typer.echo(f"Removed user {name}.")
 
 
 @users_app.command("list")
@@ -63,15 +62,15 @@ def list_users(data: Data) -> None:
 
 
 def _require_folder(data: Path) -> None:
-    """:raises WorldError: when there is no folder, or it is none of a broker."""
+    """:raises WorldError: when there is no folder, or it is not a broker's folder."""
     if not _is_brokers(data):
-        raise WorldError(f"there is no folder {data.absolute()}; name the one that --data names")
+        raise WorldError(f"there is no folder {data.absolute()}; use the folder that the broker has as --data")
 
 
 def _is_brokers(data: Path) -> bool:
     """Whether the folder is there.
 
-    :raises WorldError: when it is somebody else's: a name that was mistyped may not get users.
+    :raises WorldError: when it is not a broker's folder, so that a mistyped name never gets a file of users.
     """
     from coterie.broker.settings import BrokerSettings
 
@@ -83,21 +82,21 @@ def _is_brokers(data: Path) -> bool:
         return False
     except OSError as error:
         raise WorldError(f"the folder {data.absolute()} cannot be used: {error.strerror}") from error
-    # Also what was set aside in it, as users.json.broken.
+    # `startswith` also accepts renamed files such as users.json.broken.
     if there and not any(name.startswith(ours) for name in there):
-        raise WorldError(f"{data.absolute()} is not a broker's folder; name the one that --data names")
+        raise WorldError(f"{data.absolute()} is not a broker's folder; use the folder that the broker has as --data")
     return True
 
 
 def _password(name: str) -> str:
-    """Never of the command line: every process of the machine may read that."""
+    """Read the password. It is never an option, because every process on the machine can read command lines."""
     if sys.stdin.isatty():
         return str(typer.prompt(f"Password of {name}", hide_input=True, confirmation_prompt=True))
     try:
-        # Whatever the locale says: it is what clients send (RFC 4616, RFC 5802).
+        # UTF-8 in every locale, because clients send UTF-8 (RFC 4616, RFC 5802).
         password = sys.stdin.buffer.readline().decode("utf-8").rstrip("\r\n")
     except UnicodeDecodeError as error:
         raise WorldError("the password at standard input is not UTF-8; clients could not send it") from error
     if not password:
-        raise WorldError("there is no password at standard input: write it there as one line")
+        raise WorldError("standard input contains no password: write it there as one line")
     return password

@@ -1,8 +1,7 @@
-"""The checker: compares what the connectors wrote with what the package holds, row by row and value by value.
+"""The checker: compares the connectors' output with the rows of the package, row by row and value by value.
 
-It shares nothing with what it checks: no Spark, no code of the sinks; the filter is evaluated here a second time.
-What counts as output is what the documentation tells readers to read: the files in the connector's folder. A name that
-begins with `_` or `.` is not output.
+It uses neither Spark nor code of the sinks, and evaluates the filter itself. The output is defined as in the
+documentation for readers: the files in the connector's folder whose names do not begin with `_` or `.`.
 """
 
 import io
@@ -25,19 +24,19 @@ _SHOWN = 5
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Comparison:
-    """What was found for one connector; row numbers, ascending."""
+    """The result for one connector. Rows are row numbers, in ascending order."""
 
     connector: str
     expected: int
     found: int
     lost: tuple[int, ...] = ()
-    """Expected and not there."""
+    """Expected rows that are missing."""
     doubled: tuple[int, ...] = ()
-    """There more than once."""
+    """Rows that occur more than once."""
     strange: tuple[int, ...] = ()
-    """There though the filter drops it, or it never existed."""
+    """Rows that are not expected: the filter drops them, or the package does not contain them."""
     wrong: tuple[tuple[int, str], ...] = ()
-    """Row and column of values that differ."""
+    """Row and column of each value that differs."""
 
     @property
     def is_right(self) -> bool:
@@ -46,14 +45,14 @@ class Comparison:
     def __str__(self) -> str:
         counts = f"{self.connector}: {self.expected:,} rows expected, {self.found:,} found"
         if self.is_right:
-            return f"{counts}: nothing lost, nothing doubled, every value as in the package"
+            return f"{counts}: no row lost, no row duplicated, every value as in the package"
         wrong = [f"{row} ({column})" for row, column in self.wrong]
         findings = [
             f"{len(rows):,} {what} (rows {', '.join(map(str, rows[:_SHOWN]))}{', …' if len(rows) > _SHOWN else ''})"
             for what, rows in (
                 ("lost", self.lost),
-                ("doubled", self.doubled),
-                ("strange", self.strange),
+                ("duplicated", self.doubled),
+                ("not expected", self.strange),
                 ("with wrong values", wrong),
             )
             if rows
@@ -77,7 +76,7 @@ def package_rows(archive: Path) -> pa.Table:
 
 
 def expected_rows(connector: str, flights: pa.Table) -> pa.Table:
-    """What ``connector`` should have written, were there but one reader, one writer and no accident."""
+    """The rows that ``connector`` must have written: each row of the package that passes the filter, exactly once."""
     if connector == PARQUET:
         flown = flights.filter(pc.is_valid(flights["dep_delay"]))
         return _with(flown, "distance", pa.float64())
@@ -99,7 +98,7 @@ def written_rows(files: Iterable[Path], schema: pa.Schema) -> pa.Table:
 
 
 def compare(connector: str, expected: pa.Table, found: pa.Table) -> Comparison:
-    """Compare what one connector wrote with what it should have written."""
+    """Compare the rows that one connector wrote with the expected rows."""
     counted = pc.value_counts(found["row"])
     rows, counts = counted.field("values"), counted.field("counts")
     lost = expected["row"].filter(pc.invert(pc.is_in(expected["row"], value_set=rows)))
@@ -125,11 +124,11 @@ def check(archive: Path, out: Path, connectors: tuple[str, ...] = (PARQUET, JSON
     return comparisons
 
 
-# -- small hands ------------------------------------------------------------------------------------------------------
+# -- helpers ----------------------------------------------------------------------------------------------------------
 
 
 def _wrong_values(expected: pa.Table, found: pa.Table) -> list[tuple[int, str]]:
-    """Rows that stand on both sides and differ, null being equal to null only."""
+    """Return the differing values of rows that are in both tables. Null is equal only to null."""
     theirs = {column: f"found.{column}" for column in found.column_names if column != "row"}
     renamed = found.rename_columns([theirs.get(column, column) for column in found.column_names])
     joined = expected.join(renamed, "row", join_type="inner")
@@ -146,7 +145,7 @@ def _read(file: Path, schema: pa.Schema) -> pa.Table:
     if file.suffix == ".json":
         if file.stat().st_size == 0:
             return schema.empty_table()
-        # Spark leaves out what is null; the schema brings the column back.
+        # Spark does not write null values; the explicit schema restores the column.
         options = pa.json.ParseOptions(explicit_schema=schema, unexpected_field_behavior="error")
         return pa.json.read_json(file, parse_options=options).select(schema.names)
     table = pa.parquet.read_table(file, partitioning=None)

@@ -1,4 +1,4 @@
-"""What the demo shows: bars and a table on a terminal, plain lines elsewhere."""
+"""The demo's output: progress bars and a table on a terminal, plain lines elsewhere."""
 
 import os
 import time
@@ -15,7 +15,7 @@ _PLAIN_EVERY_S = 5.0
 
 
 class Display:
-    """Bars of what has come how far, and who owns what; above them, lines that stay."""
+    """Progress bars and a table of the workers' tasks; above them, lines that stay on the screen."""
 
     def __init__(self, totals: Mapping[str, int]) -> None:
         self._console = Console(highlight=False, soft_wrap=True, emoji=False)
@@ -49,11 +49,11 @@ class Display:
         return time.monotonic() - self._started
 
     def say(self, text: str) -> None:
-        """A line that stays, with the seconds since the start before it."""
+        """Print a line that stays on the screen, with the seconds since the start before it."""
         self._console.print(f"{self.elapsed_s:6.1f} s  {text}", markup=False)
 
     def show(self, done: Mapping[str, int], owners: Mapping[str, Sequence[str]]) -> None:
-        """How far each bar is, and the tasks of each worker."""
+        """Update each bar and the tasks of each worker."""
         for name, count in done.items():
             self._progress.update(self._bars[name], completed=count)
         table = Table(box=None, header_style="bold", title_justify="left")

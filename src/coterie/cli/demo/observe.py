@@ -1,4 +1,4 @@
-"""What the demo sees of its cluster: over REST, and in the folders that all workers share."""
+"""Observes the demo's cluster: over REST, and in the folders that all workers share."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -18,12 +18,12 @@ ALL_TASKS = tuple(ConnectorTaskId(ConnectorName(name), number) for name in CONNE
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Placement:
-    """Who runs what, as the group's own statuses say; workers by their ``worker_id``."""
+    """The owner of each task, from the task statuses that the group reports; workers by their ``worker_id``."""
 
     owners: Mapping[ConnectorTaskId, str] = field(default_factory=dict)
-    """Of the tasks that are RUNNING."""
+    """The workers of the tasks that are RUNNING."""
     failed: Mapping[ConnectorTaskId, str] = field(default_factory=dict)
-    """The traces of those that FAILED."""
+    """The traces of the tasks that are FAILED."""
 
     @property
     def is_whole(self) -> bool:
@@ -34,7 +34,7 @@ class Placement:
 
 
 def placement(urls: Sequence[str]) -> Placement | None:
-    """The placement as the first worker that answers tells it; None when nobody does."""
+    """The placement that the first responding worker reports; None when no worker responds."""
     for url in urls:
         shown = _get(f"{url}/connectors?expand=status")
         if shown is None:
@@ -52,13 +52,13 @@ def placement(urls: Sequence[str]) -> Placement | None:
 
 
 def is_leader(url: str) -> bool:
-    """Whether the worker at ``url`` says that it leads its group."""
+    """Whether the worker at ``url`` reports that it leads its group."""
     shown = _get(f"{url}/coterie/worker")
     return shown is not None and bool(shown["group"]["is_leader"])
 
 
 def is_settled(urls: Sequence[str]) -> bool:
-    """Whether all these workers are in one generation, with nothing deferred."""
+    """Whether all these workers report the same generation, settled, and no scheduled rebalance delay."""
     groups = [shown["group"] if (shown := _get(f"{url}/coterie/worker")) else None for url in urls]
     return all(group is not None and group["settled"] and not group["delay_left_ms"] for group in groups) and (
         len({group["generation"] for group in groups if group is not None}) == 1
@@ -72,23 +72,23 @@ class Checkpoints:
         self._location = location
 
     def holder(self, task: ConnectorTaskId) -> Path | None:
-        """The directory that holds the task's checkpoint now; None when there is none, or it just changes hands."""
+        """The directory with the task's present checkpoint; None if there is none, or a start just takes it over."""
         folders = self._location.glob(f"{safe_name(task.connector)}-*/gen-*/{task.task}/*")
         return next((path for path in folders if path.name[:1].isdigit() and (path / LINEAGE).is_file()), None)
 
     def starts(self) -> dict[ConnectorTaskId, int]:
-        """How often each task was started, over all workers; tasks that never were are left out."""
+        """How often each task was started, on all workers together; tasks that were never started are left out."""
         holders = {task: self.holder(task) for task in ALL_TASKS}
         return {task: starts_of(path) for task, path in holders.items() if path is not None}
 
 
 class Progress:
-    """Counts the rows of committed batches: those that stand in the output and in their task's ``commits``."""
+    """Counts the rows of committed batches: batches in the output that are also in their task's ``commits``."""
 
     def __init__(self, checkpoints: Checkpoints, out: Path) -> None:
         self._checkpoints = checkpoints
         self._out = out
-        # A file in place never changes, so it is counted once.
+        # A committed file never changes, so its rows are counted only once.
         self._rows: dict[Path, int] = {}
 
     def committed(self, connector: str) -> int:
@@ -112,7 +112,7 @@ class Progress:
         return self._rows[file]
 
 
-# -- small hands ------------------------------------------------------------------------------------------------------
+# -- helpers ----------------------------------------------------------------------------------------------------------
 
 
 def _rows_in(file: Path) -> int:
@@ -127,9 +127,9 @@ def _rows_in(file: Path) -> int:
 
 
 def _get(url: str) -> Any:
-    """The JSON at ``url``; None when nobody answers, or not with that."""
+    """The JSON at ``url``; None when there is no response, an error response, or a response that is not JSON."""
     try:
-        # Plain HTTP: verify=False, as reading the system's certificates for each request costs 0.1 s of CPU.
+        # The URL is plain HTTP. verify=False saves reading the system's certificates: 0.1 s of CPU for each request.
         response = httpx.get(url, timeout=2, trust_env=False, verify=False)
         return response.json() if response.is_success else None
     except (httpx.HTTPError, ValueError):

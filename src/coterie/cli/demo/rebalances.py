@@ -1,4 +1,4 @@
-"""Tells of each rebalance what it did: who moved, what stopped, what did not."""
+"""Reports what each rebalance did: which tasks moved, which were stopped and which were not."""
 
 from collections.abc import Callable, Mapping, Sequence
 
@@ -17,7 +17,7 @@ class Rebalances:
         self._starts: Starts = {}
 
     def settled(self, owners: Owners, starts: Starts) -> None:
-        """Every task runs again; ``owners`` by name. Says nothing when nothing happened."""
+        """Report the change once every task runs again, if owners or starts changed. ``owners`` are workers' names."""
         if owners == self._owners and starts == self._starts:
             return
         self._say(f"Rebalance: {describe(self._owners, owners, self._starts, starts)}")
@@ -25,20 +25,20 @@ class Rebalances:
 
 
 def describe(before: Owners, after: Owners, starts_before: Starts, starts_after: Starts) -> str:
-    """One sentence on the way from one placement to the next."""
+    """Describe, in one line, the difference between two placements."""
     if not before:
         workers = sorted(set(after.values()))
         shares = [f"{worker} {listed([task for task in sorted(after) if after[task] == worker])}" for worker in workers]
-        return "the first tasks are dealt out: " + "; ".join(shares)
+        return "the first tasks are assigned: " + "; ".join(shares)
     moved = [task for task in sorted(after) if after[task] != before.get(task)]
     stopped = [task for task in sorted(after) if starts_after.get(task, 0) > starts_before.get(task, 0)]
     again = [task for task in stopped if task not in moved]
     kept = [task for task in sorted(after) if task not in stopped]
-    parts = [f"{task} {before.get(task, 'nobody')} → {after[task]}" for task in moved]
+    parts = [f"{task} {before.get(task, 'no worker')} → {after[task]}" for task in moved]
     return "; ".join(
         [
             "moved: " + (", ".join(parts) or "nothing"),
-            *(["stopped and started where they were: " + listed(again)] if again else []),
+            *(["restarted on the same worker: " + listed(again)] if again else []),
             f"not stopped: {listed(kept)}",
         ]
     )

@@ -1,4 +1,4 @@
-"""The demo's story, from the first process to the comparison of its output. Each wait has a deadline."""
+"""The steps of the demo, from the first process to the comparison of its output. Each wait has a deadline."""
 
 import os
 import shutil
@@ -27,25 +27,25 @@ SETTINGS = {
     "heartbeat.interval.ms": "500",
     "rebalance.timeout.ms": "20000",
     "scheduled.rebalance.max.delay.ms": "4000",
-    # Three sessions on one small machine: each a local master with two threads.
+    # Three Spark sessions on one small machine: each one is a local master with two threads.
     "spark.master": "local[2]",
 }
 INITIAL_DELAY_MS = 1_000
 KILL_FROM, KILL_AT, KILL_UNTIL = 0.2, 0.22, 0.4
-"""Between which shares of the rows committed the worker is killed, and when it is first tried."""
+"""Fractions of all rows: the kill is first tried at ``KILL_AT``, and must come from ``KILL_FROM`` to ``KILL_UNTIL``."""
 UNTOUCHED_MIN = 3
 START_S = 600.0
-"""How long workers may take to start: three JVMs on a busy machine take minutes."""
+"""How long the workers may take to start: three JVMs on a busy machine take minutes."""
 FED = "files fed"
 _LOOK_EVERY_S = 0.3
 _STANDSTILL_S = 45.0
-"""So long without a new row, with all files there, and the rows that are missing will not come."""
+"""If all files are written and no new row is committed for this time, the demo stops waiting for missing rows."""
 
 
 def run(*, data: Path | None, broker_port: int | None, rest_port: int | None) -> int:
     """Run the demo in ``data`` or a temporary folder; returns the exit code.
 
-    :raises WorldError: when it cannot even begin.
+    :raises WorldError: when the demo cannot start.
     """
     archive = flights.archive()
     if data is not None and data.exists() and not (data.is_dir() and not any(data.iterdir())):
@@ -67,7 +67,7 @@ def run(*, data: Path | None, broker_port: int | None, rest_port: int | None) ->
             with Children(folder / "logs") as children:
                 is_right = Script(settings, children, display, archive, expected).play()
         except (CoterieError, OSError) as error:
-            display.say(f"The demo has failed: {error}")
+            display.say(f"The demo failed: {error}")
         except KeyboardInterrupt:
             is_interrupted = True
     if is_interrupted or (is_right and data is None):
@@ -79,11 +79,11 @@ def run(*, data: Path | None, broker_port: int | None, rest_port: int | None) ->
 
 
 class OverdueError(WorldError):
-    """What the demo waits for has not come in time."""
+    """A condition that the demo waits for did not become true in time."""
 
 
 class Script:
-    """One showing."""
+    """One run of the demo."""
 
     def __init__(
         self, settings: FleetSettings, children: Children, display: Display, archive: Path, expected: dict[str, int]
@@ -105,9 +105,9 @@ class Script:
         self._looked_at = 0.0
 
     def play(self) -> bool:
-        """Whether the output is right.
+        """Run all steps of the demo; returns whether the output is correct.
 
-        :raises WorldError: when something that the demo promises does not come true.
+        :raises WorldError: when a step fails or takes too long.
         """
         say = self._display.say
         self._fleet.check_ports(WORKERS)
@@ -121,41 +121,41 @@ class Script:
             say(f"The workers are ready; REST at {', '.join(map(self._settings.rest_url, range(WORKERS)))}")
             self._post_connectors()
             self._feed = self._children.start("feed", ["-m", "coterie.cli.demo.feed", str(self._flights)])
-            say(f"{FILES} files with 336,776 flights begin to arrive, five a second, whatever else happens")
+            say(f"The feed starts writing {FILES} files with 336,776 flights, five files a second")
             self._until(lambda: self._placement.is_whole, 60, f"all {len(ALL_TASKS)} tasks run")
             self._until(lambda: self._share() >= KILL_AT, 90, f"{KILL_AT:.0%} of the rows are committed")
             killed, cut = self._kill()
             self._await_survivors(cut)
-            say(f"A replacement joins: worker-{killed}")
+            say(f"Starting a replacement: worker-{killed}")
             self._fleet.start_worker(killed)
             self._await_started({killed})
-            self._until(lambda: self._owns(killed) and self._is_settled(), 60, "the replacement has its share of tasks")
+            self._until(lambda: self._owns(killed) and self._is_settled(), 60, "the replacement owns tasks")
             self._await_all_rows()
             self._check_untouched()
         except KeyboardInterrupt:
-            say("Interrupted: everything is being stopped")
+            say("Interrupted: stopping all processes")
             raise
         finally:
             self._fleet.close()
-        say("Everything has ended; comparing the output with the package, row by row, without Spark")
+        say("All processes have ended; comparing the output with the package, row by row, without Spark")
         comparisons = checker.check(self._archive, self._out)
         for comparison in comparisons:
             say(str(comparison))
         is_right = all(comparison.is_right for comparison in comparisons)
-        say("Nothing was lost, nothing was doubled." if is_right else "The output is wrong.")
+        say("No row was lost, no row was duplicated." if is_right else "The output is wrong.")
         return is_right
 
     def _await_started(self, numbers: set[int]) -> None:
-        """Wait until these workers are ready, as long as they live, and show what each one does.
+        """Wait until these workers are ready, and print the startup status of each.
 
-        :raises WorldError: when one has died, or is not ready within ``START_S``.
+        :raises WorldError: when a worker has ended, or is not ready within ``START_S``.
         """
         shown: dict[int, str] = {}
 
         def have_started() -> bool:
             if dead := numbers - self._fleet.workers.keys():
                 names = ", ".join(f"worker-{number}" for number in sorted(dead))
-                raise WorldError(f"{names} died while it started; the logs are in {self._settings.data}/logs")
+                raise WorldError(f"{names} ended during startup; the logs are in {self._settings.data}/logs")
             for number in sorted(numbers):
                 stage = self._fleet.start_stage(number)
                 if shown.get(number) != stage:
@@ -174,7 +174,7 @@ class Script:
                 f"logs are in {self._settings.data}/logs"
             ) from None
 
-    # -- the acts -----------------------------------------------------------------------------------------------------
+    # -- steps --------------------------------------------------------------------------------------------------------
 
     def _post_connectors(self) -> None:
         configs = flights.connector_configs(flights=self._flights, out=self._out, trigger_ms=TRIGGER_MS)
@@ -186,47 +186,49 @@ class Script:
             )
 
     def _post(self, name: str, config: dict[str, str]) -> bool:
-        """Whether the connector exists now; a broker or worker that is just not there is asked again."""
+        """Create the connector; returns whether it exists. False if a process cannot be reached: call again then."""
         number = min(self._fleet.workers)
         try:
             response = httpx.post(
                 f"{self._settings.rest_url(number)}/connectors",
                 json={"name": name, "config": config},
-                timeout=5,  # meanwhile nobody tends the broker
+                timeout=5,  # short, because a dead broker is not restarted meanwhile
                 trust_env=False,
             )
         except httpx.HTTPError:
             return False
         if response.status_code == httpx.codes.BAD_REQUEST:
             raise WorldError(f"{name} was refused: {response.text}")
-        # 409: an earlier attempt, whose answer was lost, has made it.
+        # 409: an earlier attempt, whose response was lost, has created it.
         return response.status_code in (httpx.codes.CREATED, httpx.codes.CONFLICT)
 
     def _kill(self) -> tuple[int, list[BatchInFlight]]:
-        """Kill the worker, not the leader, that owns most tasks; its number, and the batches cut off."""
+        """Kill the worker, not the leader, that owns most tasks; returns its number and the interrupted batches."""
         cut: list[BatchInFlight] = []
         while not cut:
             number = self._choose_victim()
             child, tasks = self._fleet.workers[number], self._tasks_of(number)
-            self._display.say(f"{child.name} is to die: it owns most tasks ({listed(tasks)}) and is not the leader")
+            self._display.say(
+                f"{child.name} will be killed: it owns most tasks ({listed(tasks)}) and is not the leader"
+            )
             cut = kill_in_mid_batch(child, tasks, self._checkpoints, deadline_s=30, meanwhile=self._look)
             if not cut:
-                self._display.say(f"Somebody else was quicker: {child.name} is dead already, so another one is chosen")
+                self._display.say(f"{child.name} has ended before the demo killed it, so another worker is chosen")
         self._fleet.forget(number)
         self._count()
         share = self._share()
         at = ", ".join(f"N = {one.batch} of {one.task}" for one in cut)
         self._display.say(
             f"SIGKILL for worker-{number} and its JVM in the middle of a batch, at {share:.0%} of the rows: "
-            f"offsets/N stands and commits/N does not, for {at}; both processes are gone and it is still so"
+            f"offsets/N exists and commits/N does not, for {at}, also after both processes have ended"
         )
-        # One that somebody else has killed before costs a rebalance; then the share is nobody's promise.
+        # If a worker ended before for another reason, its rebalance takes time, and the fraction may be any.
         if not KILL_FROM <= share <= KILL_UNTIL and not self._fleet.gone:
             raise WorldError(f"The kill came at {share:.0%}, not between {KILL_FROM:.0%} and {KILL_UNTIL:.0%}.")
         return number, cut
 
     def _choose_victim(self) -> int:
-        """The worker, not the leader, that owns most tasks; waits until the group knows its leader."""
+        """The worker, not the leader, that owns most tasks; waits until one worker reports that it leads the group."""
         owners: list[int] = []
 
         def is_known() -> bool:
@@ -241,7 +243,7 @@ class Script:
         self._until(
             lambda: assert_continued(cut, self._checkpoints) and self._lives_whole(),
             60,
-            "the survivors have taken over and repeated the batches that were cut off",
+            "the other workers have taken over the tasks and repeated the interrupted batches",
         )
         for one in cut:
             self._display.say(
@@ -249,7 +251,10 @@ class Script:
             )
 
     def _await_all_rows(self) -> None:
-        """Until all rows are committed, or until none has come for so long that the checker had better tell why."""
+        """Wait until all rows are committed, or until no row was committed for ``_STANDSTILL_S``.
+
+        In the latter case the checker reports the missing rows.
+        """
         latest, since = -1, time.monotonic()
 
         def is_over() -> bool:
@@ -268,14 +273,16 @@ class Script:
         self._display.say(
             f"Started once and never stopped: {len(untouched)} of {len(ALL_TASKS)} tasks ({listed(untouched)})"
         )
-        # A worker that somebody else has killed meanwhile takes its tasks along; then this is nobody's promise.
+        # If a worker ended meanwhile for another reason, its tasks were stopped too, and there may be fewer.
         if len(untouched) < UNTOUCHED_MIN and not self._fleet.gone:
-            raise WorldError(f"Fewer than {UNTOUCHED_MIN} tasks were left alone.")
+            raise WorldError(f"Fewer than {UNTOUCHED_MIN} tasks were never stopped.")
 
-    # -- looking ------------------------------------------------------------------------------------------------------
+    # -- observing ----------------------------------------------------------------------------------------------------
 
     def _until(self, condition: Callable[[], bool], deadline_s: float, what: str) -> None:
-        """:raises OverdueError: when ``condition`` does not come true in time.
+        """Wait until ``condition`` is true.
+
+        :raises OverdueError: when it does not become true in time.
         :raises WorldError: when a task failed.
         """
         deadline = time.monotonic() + deadline_s
@@ -285,17 +292,17 @@ class Script:
                 return
             if time.monotonic() > deadline:
                 raise OverdueError(
-                    f"Waited {deadline_s:.0f} s until {what}, in vain; the logs are in {self._settings.data}/logs"
+                    f"Timed out after {deadline_s:.0f} s waiting until {what}; logs are in {self._settings.data}/logs"
                 )
             time.sleep(0.1)
 
     def _look(self) -> None:
-        """Tend the children and, now and then, see and show where things are."""
+        """Check the child processes and, every ``_LOOK_EVERY_S``, read and show the progress."""
         self._fleet.tend()
         if not self._fleet.workers:
             raise WorldError("No worker is left.")
         if self._feed is not None and self._feed.exit_code not in (None, 0):
-            raise WorldError(f"The feed has died. The end of its log:\n{self._feed.tail()}")
+            raise WorldError(f"The feed has failed. The end of its log:\n{self._feed.tail()}")
         if time.monotonic() - self._looked_at < _LOOK_EVERY_S:
             return
         self._looked_at = time.monotonic()
@@ -316,11 +323,11 @@ class Script:
         self._done |= {name: self._progress.committed(name) for name in self._expected}
 
     def _share(self) -> float:
-        """Which part of all rows, over both connectors, is committed."""
+        """The fraction of all rows, of both connectors, that is committed."""
         return sum(self._done.get(name, 0) for name in self._expected) / sum(self._expected.values())
 
     def _lives_whole(self) -> bool:
-        """Every task runs, on a worker that lives."""
+        """Whether every task runs on a worker whose process runs."""
         living = {self._worker_id(number) for number in self._fleet.workers}
         return self._placement.is_whole and set(self._placement.owners.values()) <= living
 
@@ -340,17 +347,18 @@ class Script:
         return f"worker-{int(worker_id.rpartition(':')[2]) - self._settings.rest_port}"
 
 
-# -- small hands ------------------------------------------------------------------------------------------------------
+# -- helpers ----------------------------------------------------------------------------------------------------------
 
 
 def _free_ports(count: int, *, preferred: int) -> int:
-    """The first of ``count`` free ports in a row, from the preferred one on.
+    """The first of ``count`` consecutive free ports, starting at the preferred one.
 
-    Not any port that the system has to give: whatever connects to somewhere in the meantime could be given it, too.
+    It does not use a port that the system chooses: the system could also give that port to an outgoing connection of
+    another process before the demo opens it.
 
-    :raises WorldError: when there are none.
+    :raises WorldError: when there are no such ports.
     """
     for first in range(preferred, 65537 - count):
         if all(is_free(port) for port in range(first, first + count)):
             return first
-    raise WorldError(f"No {count} ports in a row are free from {preferred} on.")
+    raise WorldError(f"There are no {count} consecutive free ports from {preferred} on.")

@@ -1,1 +1,1 @@
-"""A group as its workers' REST API tells of it."""
+"""Reads the description of a group from its workers' REST API."""

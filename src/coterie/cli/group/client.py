@@ -1,4 +1,4 @@
-"""What a group says of itself over REST, asked of whoever of its workers answers."""
+"""A client of a group's REST API, which sends each request to the first worker that responds."""
 
 import sys
 import time
@@ -13,13 +13,16 @@ from coterie.nouns.errors import WorldError
 
 _LOOK_EVERY_S = 0.2
 SILENT_S = 1.0
-"""After which it is said what is waited for: a worker that is starting up, or a leader."""
+"""Time after which the client prints why it waits: a worker is starting up, or there is no leader."""
 _ROUNDS_S = 30.0
-"""How long a group may be without a leader that answers: a session, and a round."""
+"""How long a group may be without a leader that responds: a session timeout and a rebalance."""
 
 
 class GroupClient:
-    """A group, by the URL of any of its workers; it learns the others' as it goes, since that one may go first."""
+    """A group, given the URL of any of its workers.
+
+    The client adds the URLs of the other workers from each response, because the given worker may end first.
+    """
 
     def __init__(self, url: str) -> None:
         self._urls = [url.rstrip("/")]
@@ -34,15 +37,15 @@ class GroupClient:
         self._client.close()
 
     def shown(self, *, patience_s: float = _ROUNDS_S) -> ShownGroup:
-        """The group now. While it has no leader that answers, it is asked again for ``patience_s``.
+        """The present group. While it has no leader that responds, the request is repeated for ``patience_s``.
 
-        :raises WorldError: when no worker answers, or what they say instead.
+        :raises WorldError: when no worker responds, or with the message of an error response.
         """
         began = time.monotonic()
         while True:
             response, why = self._ask("GET", "/coterie/group")
             if response is not None and response.is_success:
-                shown = read_group(response.content, source=f"The answer of {response.url}")
+                shown = read_group(response.content, source=f"The response of {response.url}")
                 here = [member.url.rstrip("/") for member in shown.members]
                 self._urls += [url for url in here if url not in self._urls]
                 return shown
@@ -51,23 +54,26 @@ class GroupClient:
             if is_final or waited_s >= patience_s:
                 raise WorldError(why)
             if waited_s >= SILENT_S and why not in self._said:
-                self._said.add(why)  # Two that start say the same in turn.
+                self._said.add(why)  # a set, because the messages of two starting workers may alternate
                 sys.stderr.write(f"Waiting: {why}\n")
             time.sleep(_LOOK_EVERY_S)
 
     def order(self, method: str, worker: str, what: str) -> OrderAnswer:
-        """Order ``worker`` to do ``what``; what it answers.
+        """Order ``worker`` to do ``what``; returns its response.
 
-        :raises WorldError: with why it does not.
+        :raises WorldError: when no worker responds, or with the message of an error response.
         """
         self._said.clear()
         response, why = self._ask(method, f"/coterie/workers/{quote(worker, safe='')}/{what}")
         if response is None or not response.is_success:
             raise WorldError(why)
-        return read_order_answer(response.content, source=f"The answer of {response.url}")
+        return read_order_answer(response.content, source=f"The response of {response.url}")
 
     def wait(self, waits_for: Callable[[ShownGroup], str], *, within_s: float) -> str:
-        """Look at the group until ``waits_for`` is empty; what it still is when the time is up, or why none answers."""
+        """Read the group until ``waits_for`` returns "" for it.
+
+        Returns the last result of ``waits_for`` or, when no worker responds until ``within_s``, the reason.
+        """
         deadline = time.monotonic() + within_s
         while True:
             try:
@@ -81,14 +87,14 @@ class GroupClient:
             time.sleep(_LOOK_EVERY_S)
 
     def paused(self) -> Set[str]:
-        """The connectors whose tasks are not to work."""
+        """The connectors that are paused or stopped."""
         response, why = self._ask("GET", "/connectors?expand=status")
         if response is None or not response.is_success:
             raise WorldError(why)
-        return read_paused(response.content, source=f"The answer of {response.url}")
+        return read_paused(response.content, source=f"The response of {response.url}")
 
     def refuses(self, url: str) -> bool:
-        """Whether nobody listens at ``url`` any more."""
+        """Whether connections to ``url`` are refused: no process listens there."""
         try:
             self._client.get(f"{url.rstrip('/')}/health")
         except httpx.ConnectError:
@@ -98,7 +104,7 @@ class GroupClient:
         return False
 
     def _ask(self, method: str, path: str) -> tuple[httpx.Response | None, str]:
-        """The answer of the first worker that has one to give, and what to say where it is none."""
+        """Return the first response with a status below 500, else the last response or None; and an error message."""
         response: httpx.Response | None = None
         why = ""
         for url in list(self._urls):
@@ -108,7 +114,7 @@ class GroupClient:
                 why = why or nobody_at(url, error)
                 continue
             self._has_answered = True
-            # Whoever answers is asked first the next time: who does not may take its time for it.
+            # The next request goes to this worker first: a worker that does not respond may cost a timeout.
             self._urls = [url, *(other for other in self._urls if other != url)]
             why = f"{message_in(response)} (HTTP {response.status_code} from {url})"
             if response.status_code < 500:

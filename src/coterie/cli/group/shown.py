@@ -1,4 +1,4 @@
-"""A group as ``GET /coterie/group`` tells of it (`docs/rest.md`), live or from a file."""
+"""Parsed responses of ``GET /coterie/group`` (`docs/rest.md`), from a worker or from a file, and of other requests."""
 
 from collections.abc import Set
 from typing import TypeVar
@@ -13,7 +13,7 @@ T = TypeVar("T")
 
 
 class Shown(BaseModel):
-    # What a newer worker tells beside it is kept for `--json`.
+    # Unknown fields of newer workers are kept, so that `--json` prints them.
     model_config = ConfigDict(frozen=True, extra="allow")
 
 
@@ -88,7 +88,7 @@ class ShownGroup(Shown):
 
 
 class OrderAnswer(Shown):
-    """What a worker answers that has taken an order."""
+    """The response of a worker that has accepted an order."""
 
     worker_id: str
     name: str
@@ -108,30 +108,34 @@ class _Expanded(Shown):
 
 
 def read_group(data: str | bytes, *, source: str) -> ShownGroup:
-    """The group in JSON ``data``.
+    """Parse the description of a group from JSON.
 
-    :raises WorldError: when it is none; names ``source``, and what is wrong where.
+    :raises WorldError: when ``data`` is not a valid description; names ``source``, the error and its position.
     """
     hint = " Save one with `curl http://WORKER/coterie/group > FILE`."
-    return _read(TypeAdapter(ShownGroup), data, otherwise=f"{source} holds no group", hint=hint)
+    return _read(TypeAdapter(ShownGroup), data, otherwise=f"{source} is not a valid group description", hint=hint)
 
 
 def read_order_answer(data: bytes, *, source: str) -> OrderAnswer:
-    """:raises WorldError: when ``data`` is not what a worker answers to an order."""
-    return _read(TypeAdapter(OrderAnswer), data, otherwise=f"{source} is not that of a Coterie worker")
+    """:raises WorldError: when ``data`` is not a worker's response to an order."""
+    return _read(TypeAdapter(OrderAnswer), data, otherwise=f"{source} is not from a Coterie worker")
 
 
 def read_paused(data: bytes, *, source: str) -> Set[str]:
-    """The connectors that are paused or stopped, in what ``GET /connectors?expand=status`` answers.
+    """The connectors that are paused or stopped, from a response of ``GET /connectors?expand=status``.
 
-    :raises WorldError: when ``data`` is no such answer.
+    :raises WorldError: when ``data`` is not such a response.
     """
-    statuses = _read(TypeAdapter(dict[str, _Expanded]), data, otherwise=f"{source} holds no connectors")
+    statuses = _read(TypeAdapter(dict[str, _Expanded]), data, otherwise=f"{source} is not a valid list of connectors")
     return {name for name, one in statuses.items() if one.status.connector.state in {"PAUSED", "STOPPED"}}
 
 
 def _read(kind: TypeAdapter[T], data: str | bytes, *, otherwise: str, hint: str = "") -> T:
-    """:raises WorldError: when ``data`` is not of ``kind``; says ``otherwise``, what is wrong where, and ``hint``."""
+    """Parse JSON ``data`` as ``kind``.
+
+    :raises WorldError: when it is not of ``kind``; the message is ``otherwise``, the error's position, the error and
+        ``hint``.
+    """
     try:
         return kind.validate_json(data)
     except ValidationError as error:

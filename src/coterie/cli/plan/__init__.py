@@ -1,1 +1,1 @@
-"""`coterie plan`: what would move if the group changed."""
+"""`coterie plan`: shows which jobs would move if the group changed."""

@@ -1,4 +1,4 @@
-"""`coterie plan` as it is typed; what it does is in `preview`."""
+"""The options of `coterie plan`. The command itself is in `preview`."""
 
 from pathlib import Path
 from typing import Annotated
@@ -14,7 +14,7 @@ def plan(
     add: Annotated[Texts | None, typer.Option("--add", metavar="NAME", help="A worker of this name joins.")] = None,
     remove: Annotated[
         Texts | None,
-        typer.Option("--remove", metavar="WORKER", help="This worker stops or dies, and does not come back."),
+        typer.Option("--remove", metavar="WORKER", help="This worker stops or is killed, and does not return."),
     ] = None,
     drain: Annotated[Texts | None, typer.Option("--drain", metavar="WORKER", help="This worker drains.")] = None,
     claim_connectors: Annotated[
@@ -22,16 +22,22 @@ def plan(
         typer.Option(
             "--claim-connectors",
             metavar="WORKER=NAME,…",
-            help="This worker comes to have these static.connectors; with nothing behind the = it claims none.",
+            help="This worker gets these static.connectors; with nothing after the = it claims no connector.",
         ),
     ] = None,
     claim_tasks: Annotated[
         Texts | None,
-        typer.Option("--claim-tasks", metavar="WORKER=TASK,…", help="… these static.tasks, each as CONNECTOR-NUMBER."),
+        typer.Option(
+            "--claim-tasks",
+            metavar="WORKER=TASK,…",
+            help="This worker gets these static.tasks, each as CONNECTOR-NUMBER.",
+        ),
     ] = None,
     create: Annotated[
         Texts | None,
-        typer.Option("--create", metavar="NAME=TASKS", help="This connector is created, or has so many tasks instead."),
+        typer.Option(
+            "--create", metavar="NAME=TASKS", help="This connector is created, or its number of tasks changes."
+        ),
     ] = None,
     delete: Annotated[Texts | None, typer.Option("--delete", metavar="NAME", help="This connector is deleted.")] = None,
     file: Annotated[
@@ -46,12 +52,12 @@ def plan(
     url: Url = DEFAULT_URL,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON, for programs.")] = False,
 ) -> None:
-    """Tell what would move, and why, if the group changed; nothing is changed.
+    """Show which jobs would move, and why, if the group changed. The command changes nothing.
 
-    Every option can be given more than once; all changes are planned together. Without any, the plan is what the group
-    will do by itself. A WORKER is called by its name, host:port or instance id.
+    Every option can be given more than once; all changes are planned together. Without changes, the plan shows the
+    moves that the group will make next. A WORKER is a name, host:port or instance id.
 
-    It is the leader's own code that answers, so it is what would happen, unless something else happens in between.
+    The plan is computed by the leader's code. The group will do the same, unless another change comes in between.
     """
     from coterie.cli.plan import preview as plan_
 

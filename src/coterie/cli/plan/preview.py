@@ -1,4 +1,4 @@
-"""`coterie plan`: what would move if the group changed, and why; of a live group, or of one in a file."""
+"""`coterie plan`: shows which jobs would move if a group changed, and why. Reads the group over REST or from a file."""
 
 import json
 import re
@@ -48,7 +48,7 @@ _WHY: Mapping[Why | Reason, str] = {
     Why.CLAIM: "static assignments (KIP-987)",
     Why.DRAIN: "its worker drains",
     Why.BALANCE: "balance",
-    Reason.NEW: "nobody ran it",
+    Reason.NEW: "no worker ran it",
     Reason.LOST: "its worker has left",
 }
 
@@ -58,24 +58,27 @@ _WHY: Mapping[Why | Reason, str] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Known:
-    """A group as it is now, and what people call its members."""
+    """The present group, and the names by which operators call its members."""
 
     picture: Picture
     names: Mapping[MemberId, str]
-    """One for each: where two have the same it is ``host:port``, and where that is the same, too, the member's id."""
+    """A unique name of each member: its name, ``host:port`` if two have the same name, or else its member id."""
     protocol: ConnectProtocol
     _members: tuple[ShownMember, ...]
 
     def called(self, text: str) -> list[MemberId]:
-        """Whom ``text`` can mean, as the leader has it; or it is a member's id."""
+        """The members that match ``text``: a name, host:port or instance id, as for the leader, else a member id."""
         by_id = [member for member in self._members if member.member_id == text]
         return [member.member_id for member in called(self._members, text) or by_id]
 
     def member(self, text: str) -> MemberId:
-        """:raises WorldError: when nobody is called so, or more than one; says who there is."""
+        """Return the only member that matches ``text``.
+
+        :raises WorldError: when no member or more than one matches; lists the members.
+        """
         found = self.called(text)
         if not found:
-            there = ", ".join(sorted(self.names.values())) or "nobody"
+            there = ", ".join(sorted(self.names.values())) or "no workers"
             raise WorldError(f"The group has no worker {text}; it has {there}")
         if len(found) > 1:
             which = ", ".join(sorted(self.names[member] for member in found))
@@ -84,11 +87,11 @@ class Known:
 
 
 def known_of(group: ShownGroup, *, source: str) -> Known:
-    """:raises WorldError: when it speaks a protocol that there is not."""
+    """:raises WorldError: when the group's protocol is unknown."""
     try:
         protocol = ConnectProtocol.named(group.protocol)
     except KeyError as error:
-        raise WorldError(f"{source} holds no group: there is no protocol {group.protocol!r}") from error
+        raise WorldError(f"{source} is not a valid group description: unknown protocol {group.protocol!r}") from error
     members = {
         member.member_id: MemberView(
             owned=member.owned.jobs,
@@ -129,7 +132,7 @@ def _names(members: Sequence[ShownMember]) -> Mapping[MemberId, str]:
     }
 
 
-# -- what is asked ----------------------------------------------------------------------------------------------------
+# -- the requested changes --------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -146,9 +149,9 @@ class PlanOptions:
 
 
 def changes_of(asked: PlanOptions, known: Known) -> list[GroupChange]:
-    """What ``asked`` means for the group, in an order in which all of it can be.
+    """Convert ``asked`` to changes of the group, in an order in which they can be applied.
 
-    :raises WorldError: when a worker or connector is not there, or something cannot be read.
+    :raises WorldError: when a worker or connector does not exist, or an option is not valid.
     """
     joined: dict[str, MemberId] = {}
     for name in asked.add:
@@ -173,11 +176,11 @@ def changes_of(asked: PlanOptions, known: Known) -> list[GroupChange]:
     drains = [member(worker) for worker in asked.drain]
     for worker in asked.remove:
         if known.member(worker) in {*drains, *claims}:
-            raise WorldError(f"{worker} cannot be removed and go on at the same time")
+            raise WorldError(f"{worker} cannot be removed and also drained or given claims")
     if known.protocol < ConnectProtocol.STATIC and (drains or claims):
         raise WorldError(
-            f"The group speaks {known.protocol.setting}, which knows neither drains nor static assignments: "
-            "all workers have to offer connect.protocol=static"
+            f"The group's protocol is {known.protocol.setting}, which supports neither drains nor static assignments: "
+            "all workers must have connect.protocol=static"
         )
     return [
         *(MemberJoins(member=member) for member in joined.values()),
@@ -192,12 +195,12 @@ def changes_of(asked: PlanOptions, known: Known) -> list[GroupChange]:
 def _created(text: str) -> tuple[ConnectorName, int]:
     name, _, tasks = text.rpartition("=")
     if not (name and re.fullmatch("[0-9]{1,6}", tasks) and 1 <= int(tasks) <= TASKS_MAX):
-        raise WorldError(f"--create {text}: say NAME=TASKS, for example orders=4; 1 to {TASKS_MAX} tasks")
+        raise WorldError(f"--create {text}: use NAME=TASKS, for example orders=4; 1 to {TASKS_MAX} tasks")
     return ConnectorName(name), int(tasks)
 
 
 def _claims(asked: PlanOptions) -> Iterable[tuple[str, Jobs]]:
-    """What workers are to claim, as ``static.connectors`` and ``static.tasks`` name it; perhaps nothing."""
+    """Yield the claims of each worker, parsed like ``static.connectors`` and ``static.tasks``; possibly no jobs."""
     for option, example, texts, read in (
         ("--claim-connectors", "orders,payments", asked.claim_connectors, ConnectorName),
         ("--claim-tasks", "orders-0,orders-1", asked.claim_tasks, claimed_task),
@@ -205,7 +208,7 @@ def _claims(asked: PlanOptions) -> Iterable[tuple[str, Jobs]]:
         for text in texts:
             worker, equals, names = text.partition("=")
             if not (worker and equals):
-                raise WorldError(f"{option} {text}: say WORKER=NAMES, for example worker-1={example}")
+                raise WorldError(f"{option} {text}: use WORKER=NAMES, for example worker-1={example}")
             try:
                 yield worker, Jobs.of(map(read, claimed(tuple(as_list(names)))))
             except ValueError as error:
@@ -216,17 +219,20 @@ def _claims(asked: PlanOptions) -> Iterable[tuple[str, Jobs]]:
 
 
 def show(asked: PlanOptions, *, url: str, file: Path | None, as_json: bool) -> None:
-    """Read the group, plan, and print it.
+    """Read the group, compute the plan and print it.
 
-    :raises WorldError: when there is no group to be had, or what is asked makes no sense of it.
+    :raises WorldError: when the group cannot be read, or a requested change is not possible in this group.
     """
     if file is None:
         with GroupClient(url) as group:
-            known = known_of(group.shown(), source=f"The answer of {url}")
+            known = known_of(group.shown(), source=f"The response of {url}")
     else:
         known = known_of(read_group(_read(file), source=str(file)), source=str(file))
     if known.protocol is ConnectProtocol.EAGER:
-        raise WorldError("The group speaks eager: whatever happens, every job is stopped and dealt out anew")
+        raise WorldError(
+            "The group's protocol is eager: in each rebalance every job is stopped and assigned from scratch, "
+            "so there is no plan"
+        )
     changes = changes_of(asked, known)
     names = {**known.names, **{MemberId(name): name for name in asked.add}}
     planned = plan(known.picture, changes)
@@ -247,16 +253,19 @@ def show(asked: PlanOptions, *, url: str, file: Path | None, as_json: bool) -> N
 
 
 def _warn_of_unknown(changes: Sequence[GroupChange], target: Picture, names: Mapping[MemberId, str]) -> None:
-    """A claim may go before what it claims; more often it is a slip."""
+    """Warn of claims on jobs that do not exist: they are allowed, but usually a typing error."""
     for change in changes:
         if isinstance(change, MemberClaims) and change.jobs is not None:
             for job in change.jobs - target.configured:
                 what = "task" if isinstance(job, ConnectorTaskId) else "connector"
-                sys.stderr.write(f"{names[change.member]} would claim {job}, but there is no {what} {job} today\n")
+                sys.stderr.write(f"{names[change.member]} would claim {job}, but there is no {what} {job} now\n")
 
 
 def _warn_of_other_counts(changes: Sequence[GroupChange], now: Picture) -> None:
-    """REST refuses another number of tasks for a connector with checkpoints, of which a group's view shows nothing."""
+    """Warn if a connector's number of tasks would change: REST refuses that for a connector with checkpoints.
+
+    The description of a group does not contain whether there are checkpoints.
+    """
     for change in changes:
         if isinstance(change, Created) and change.connector in now.configured.connectors:
             tasks = sum(task.connector == change.connector for task in now.configured.tasks)
@@ -264,12 +273,12 @@ def _warn_of_other_counts(changes: Sequence[GroupChange], now: Picture) -> None:
                 sys.stderr.write(
                     f"{change.connector} has {_count(tasks, 'task')}: once they have been started, a config that gives "
                     f"the connector {_count(change.tasks, 'task')} is refused (HTTP 400). Delete the connector first, "
-                    "or create one under another name.\n"
+                    "or create one with another name.\n"
                 )
 
 
 def _drains_that_wait(planned: Plan, target: Picture) -> Iterable[tuple[MemberId, str]]:
-    """Who would keep jobs although it drains, and why, in the leader's words."""
+    """Yield the members that would keep jobs although they drain, with the reason that the leader reports."""
     places = Places.of(target.members, target.configured)
     for member, left in planned.after.items():
         if target.members[member].draining and left:
@@ -320,13 +329,13 @@ def _print(planned: Plan, names: Mapping[MemberId, str], *, jobs: int, console: 
         waits = sum(move.why is Reason.LOST and move.waits_ms > 0 for move in planned.moves)
         console.print(
             f"\n{planned.stopped} of {_count(jobs, 'job')} would be stopped"
-            + (f", {len(planned.unassigned)} would run nowhere" if planned.unassigned else "")
+            + (f", {len(planned.unassigned)} would be unassigned" if planned.unassigned else "")
             + (f", {waits} {'waits' if waits == 1 else 'wait'} for a worker that has left" if waits else "")
             + f"; {_count(planned.rounds, 'round')}"
             + (f", with {_seconds(planned.lasts_ms)} of waiting." if planned.lasts_ms else ".")
         )
     for job, reason in sorted(_texts(planned.unassigned)):
-        console.print(f"[yellow]{escape(job)} would have nobody[/yellow]: {escape(reason)}")
+        console.print(f"[yellow]{escape(job)} would be unassigned[/yellow]: {escape(reason)}")
     table = Table("worker", "connectors", "tasks", box=None, header_style="bold")
     for member, has in sorted(planned.after.items(), key=lambda item: names[item[0]]):
         table.add_row(escape(names[member]), str(len(has.connectors)), str(len(has.tasks)))
@@ -336,7 +345,7 @@ def _print(planned: Plan, names: Mapping[MemberId, str], *, jobs: int, console: 
 
 def _row(move: Move, names: Mapping[MemberId, str]) -> list[str]:
     came_from = "-" if move.came_from is None else names[move.came_from]
-    goes_to = "nobody" if move.goes_to is None else names[move.goes_to]
+    goes_to = "unassigned" if move.goes_to is None else names[move.goes_to]
     return [came_from, goes_to, _WHY[move.why], _seconds(move.waits_ms) if move.waits_ms else "-"]
 
 

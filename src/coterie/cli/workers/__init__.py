@@ -1,1 +1,1 @@
-"""Workers: how a worker's process is put together and begins anew, and the commands that act on workers."""
+"""Workers: composition and relaunch of a worker's process, and the commands that act on workers."""

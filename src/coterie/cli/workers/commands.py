@@ -1,4 +1,4 @@
-"""`coterie group`, `coterie worker drain`, `coterie workers restart`: a group, by the REST API of any worker."""
+"""`coterie group`, `coterie worker drain` and `coterie workers restart`, through the REST API of any worker."""
 
 import shlex
 import sys
@@ -15,15 +15,15 @@ from coterie.cli.group.shown import OrderAnswer, ShownDeferred, ShownGroup, Show
 from coterie.cli.plan.preview import known_of
 from coterie.nouns.errors import WorldError
 
-# A name may well hold :boom: or the like.
+# A name may contain the code of an emoji, such as :boom:.
 _console = Console(highlight=False, emoji=False)
 _UNREACHABLE = "UNREACHABLE"
 _STYLES = {"STABLE": "green", _UNREACHABLE: "red", "UNJOINED": "red"}
 SETTLE_S = 60.0
-"""How long a group may take to be well before the next worker restarts."""
+"""How long a group may take to become stable before the next worker restarts."""
 START_S = 60.0
-"""How long nothing may listen at the address of a worker that lost its place, before it counts as ended: its process
-replaces itself, and a busy machine takes long to load it."""
+"""A worker that lost its membership counts as ended if its address refuses connections for this time. Its process
+replaces itself, and loading it takes long on a busy machine."""
 _IN_BETWEEN = ("starting", "stopping")
 _BEGUN = ("running", "failed", "taken")
 
@@ -52,17 +52,17 @@ def show_group(url: str, *, as_json: bool) -> None:
     _console.print(table)
     for member in shown.members:
         if len(member.revoked):
-            _console.print(f"{escape(member.name)} gives back {_jobs(member.revoked)}.")
+            _console.print(f"{escape(member.name)} must release {_jobs(member.revoked)}.")
         if member.drain_waits is not None:
             _console.print(f"The drain of {escape(member.name)} waits: {escape(member.drain_waits)}.")
     for deferred in shown.deferred:
         left_s = deferred.left_ms / 1000
         _console.print(
-            f"{_jobs(deferred.jobs)} of {escape(_whose(deferred))} wait {left_s:.0f} s more for it to come back."
+            f"{_jobs(deferred.jobs)} of {escape(_whose(deferred))} wait {left_s:.0f} s more for the worker's return."
         )
     for job in shown.unassigned:
         name = job.connector if job.task is None else f"{job.connector}-{job.task}"
-        _console.print(f"[red]{escape(name)} has nobody[/red]: {escape(job.reason)}.")
+        _console.print(f"[red]{escape(name)} is unassigned[/red]: {escape(job.reason)}.")
 
 
 def _state(member: ShownMember) -> str:
@@ -79,32 +79,35 @@ def _state(member: ShownMember) -> str:
 
 
 def drain(url: str, worker: str) -> None:
-    """Drain one worker, and follow it until its process has ended.
+    """Drain one worker, and print its progress until its process has ended.
 
-    :raises WorldError: when it cannot be drained, somebody calls it back, or it dies before it is done.
+    :raises WorldError: when the worker refuses the drain, the drain is cancelled, or the process ends before all jobs
+        have moved.
     """
     with GroupClient(url) as group:
         before = group.shown()
         drained = group.order("POST", worker, "drain")
-        last = _at(before, drained) or _at(group.shown(), drained)  # It may have come since.
+        last = _at(before, drained) or _at(group.shown(), drained)  # The worker may have joined meanwhile.
         if last is None:
-            raise WorldError(f"{drained.name} drains, and has just joined: follow it with `coterie group`")
+            raise WorldError(f"{drained.name} is draining and has just joined: follow it with `coterie group`")
         said = ""
         while True:
             shown = group.shown()
             now = _at(shown, drained)
             if now is None and group.refuses(last.url):
                 check_handed_over(shown, last)
-                _console.print(f"{escape(drained.name)} has handed its jobs over and is gone.")
+                _console.print(f"{escape(drained.name)} has handed its jobs over and has ended.")
                 return
             if now is not None:
                 last = now
-                # Its own word; of whom nothing is heard only the last round tells.
+                # A reachable worker reports `draining` itself; for an unreachable one it is from the last round.
                 if now.state != _UNREACHABLE and not now.draining:
-                    raise WorldError(f"{drained.name} was called back, or began anew, and stays.")
-                text = f"{escape(drained.name)} drains: {_count(len(now.owned) + len(now.revoked))} left"
+                    raise WorldError(
+                        f"The drain of {drained.name} was cancelled, or its process was restarted: the worker stays."
+                    )
+                text = f"{escape(drained.name)} is draining: {_count(len(now.owned) + len(now.revoked))} left"
                 if now.drain_waits is not None:
-                    text += f"; it waits: {escape(now.drain_waits)}"
+                    text += f"; the drain waits: {escape(now.drain_waits)}"
                 if text != said:
                     said = text
                     _console.print(text)
@@ -112,40 +115,44 @@ def drain(url: str, worker: str) -> None:
 
 
 def _at(shown: ShownGroup, ordered: OrderAnswer) -> ShownMember | None:
-    """The member that has taken an order, which its address tells: names may be those of two."""
+    """The member that accepted an order, found by its address, because two members may have the same name."""
     return next((member for member in shown.members if member.worker_id == ordered.worker_id), None)
 
 
 def check_handed_over(shown: ShownGroup, last: ShownMember) -> None:
-    """Whether ``last``, which is gone from ``shown``, went when it was done. A crash is seen: its session goes on.
+    """Check that ``last``, which is no longer a member in ``shown``, left after its jobs had moved.
 
-    :raises WorldError: when it was not.
+    After a crash the member stays in the group, UNREACHABLE, until its session ends.
+
+    :raises WorldError: when it ended before.
     """
     had = (last.owned.jobs | last.revoked.jobs) & shown.configured.jobs
     left = had - union(member.owned.jobs for member in shown.members)
     if had and (last.state == _UNREACHABLE or left):
-        raise WorldError(f"{last.name} died while it drained; {_count(len(had))} of it are those of a lost worker.")
+        raise WorldError(
+            f"{last.name} ended before its drain was complete; its {_count(len(had))} are those of a lost worker."
+        )
 
 
 def uncordon(url: str, worker: str) -> None:
     with GroupClient(url) as group:
         name = group.order("DELETE", worker, "drain").name
-    _console.print(f"{escape(name)} takes work again, and stays.")
+    _console.print(f"The drain of {escape(name)} is cancelled: the worker stays and accepts jobs again.")
 
 
-# -- a restart of all -------------------------------------------------------------------------------------------------
+# -- rolling restart --------------------------------------------------------------------------------------------------
 
 
 def restart_rolling(url: str, *, timeout_s: float, only: Sequence[str] = ()) -> None:
-    """Restart all workers of a group, or ``only`` these, one after the other, its leader last.
+    """Restart all workers of a group, or ``only`` these, one after the other, the leader last.
 
-    :raises WorldError: when one does not come back in time, another one goes meanwhile, or the group is not well
-        before; with who has restarted, and how to go on.
+    :raises WorldError: when a worker does not return in time, another worker leaves meanwhile, or the group does not
+        become stable; names the restarted workers and the command to continue with.
     """
     with GroupClient(url) as group:
         shown = _well(group)
         seen = list(shown.members)
-        known = known_of(shown, source="The group")
+        known = known_of(shown, source="The response of the group")
         named = {known.member(text) for text in only} or known.names.keys()
         left = [member for member in seen if member.member_id in named]
         names = ", ".join(escape(member.name) for member in seen)
@@ -159,17 +166,17 @@ def restart_rolling(url: str, *, timeout_s: float, only: Sequence[str] = ()) -> 
                 here = (member for member in shown.members if any(_is_same(member, one) for one in left))
                 member = min(here, key=lambda one: (shown.is_led_by(one), one.name))
                 began = time.monotonic()
-                group.order("POST", member.worker_id, "restart")  # Who refuses is still to restart.
+                group.order("POST", member.worker_id, "restart")  # A worker that refuses stays in `left`.
                 _console.print(f"{escape(member.name)} restarts…")
                 left = [one for one in left if not _is_same(one, member)]
                 back = _until_back(group, member, began=began, timeout_s=timeout_s)
                 seen = [back if _is_same(one, member) else one for one in seen]
                 restarted.append(member.name)
-            _well(group, seen)  # Who is back may have gone since.
+            _well(group, seen)  # A restarted worker may have left since.
         except WorldError as error:
             done = f"Restarted: {', '.join(restarted)}" if restarted else "No worker has restarted"
             again = " ".join(shlex.quote(one.name) for one in left)
-            go_on = f". When the group is well, go on with `coterie workers restart --rolling {again}`" if left else ""
+            go_on = f". Once the group is stable, run `coterie workers restart --rolling {again}`" if left else ""
             raise WorldError(f"{str(error).rstrip('.')}. {done}{go_on}.") from error
     if only:
         _console.print(f"Restarted: {escape(', '.join(restarted))}.")
@@ -178,19 +185,19 @@ def restart_rolling(url: str, *, timeout_s: float, only: Sequence[str] = ()) -> 
 
 
 def _check_alone(member: ShownMember, *, is_named: bool) -> None:
-    """:raises WorldError: when nobody has said that it is to be this one: others may be about to come."""
+    """:raises WorldError: when the only worker was not named in the command: other workers may be about to join."""
     if not is_named:
         raise WorldError(
-            f"The group has no other worker than {member.name}, and nothing would run until it is back. "
+            f"The group has no other worker than {member.name}, and no job would run until it has restarted. "
             f"To restart it all the same, name it: `coterie workers restart --rolling {shlex.quote(member.name)}`"
         )
-    _console.print(f"{escape(member.name)} is the only worker of the group: nothing runs until it is back.")
+    _console.print(f"{escape(member.name)} is the only worker of the group: no job runs until it has restarted.")
 
 
 def _until_back(group: GroupClient, member: ShownMember, *, began: float, timeout_s: float) -> ShownMember:
-    """``member`` when it is back.
+    """Wait until ``member`` has restarted and runs its jobs; returns the new state of the member.
 
-    :raises WorldError: when it is not back in time, or has ended.
+    :raises WorldError: when it has not restarted in time, or has ended.
     """
     back: ShownMember | None = None
     has_lost_place = False
@@ -205,37 +212,40 @@ def _until_back(group: GroupClient, member: ShownMember, *, began: float, timeou
             refused_since = time.monotonic()
         elif time.monotonic() - refused_since > START_S:
             raise WorldError(
-                f"{member.name} has ended instead of restarting: nothing has listened at {member.url} for "
-                f"{START_S:g} s; its log says why"
+                f"{member.name} has ended instead of restarting: no process has listened at {member.url} for "
+                f"{START_S:g} s; see its log for the reason"
             )
         if back is None:
             if not has_lost_place:
                 has_lost_place = True
                 _console.print(
-                    f"{escape(member.name)} was away for longer than its session.timeout.ms and has lost its place; "
-                    "waiting for it to join anew."
+                    f"{escape(member.name)} took longer than its session.timeout.ms and lost its membership; "
+                    "waiting for it to join again."
                 )
-            return "it has lost its place, and has not joined anew"
+            return "it lost its membership and has not joined again"
         if back.life is None:
-            return "it does not answer"
+            return "it does not respond"
         if back.life == member.life:
-            return "it still ends its tasks"
+            return "it is still stopping its tasks"
         if trouble := _trouble(shown):
             return trouble
         return _tasks_left_to_start(group, member, back)
 
     if why := group.wait(away, within_s=timeout_s):
-        raise WorldError(f"{member.name} is not back with all its jobs within {timeout_s:g} s: {why}")
-    assert back is not None, "it is back"
+        raise WorldError(f"{member.name} has not restarted with all its jobs within {timeout_s:g} s: {why}")
+    assert back is not None, "the worker has restarted"
     stayed = back.owned == member.owned
-    told = f"its {_jobs(member.owned)} run again" if stayed else "not all its jobs are those that it had"
+    told = f"its {_jobs(member.owned)} run again" if stayed else "its jobs have changed"
     again = " and has joined again as a new member" if back.member_id != member.member_id else ""
-    _console.print(f"{escape(member.name)} is back after {time.monotonic() - began:.1f} s{again}; {told}.")
+    _console.print(f"{escape(member.name)} has restarted after {time.monotonic() - began:.1f} s{again}; {told}.")
     return back
 
 
 def _tasks_left_to_start(group: GroupClient, member: ShownMember, back: ShownMember) -> str:
-    """How many of the tasks run that ``member`` had and ``back`` has; empty when all do that should."""
+    """Return a text such as "1 of its 2 tasks run" while tasks that ``member`` ran, and ``back`` still has, do not run.
+
+    Tasks of paused connectors need not run. The text is empty when all other tasks run.
+    """
     kept = (back.owned.jobs & member.owned.jobs).tasks
     works = _begun(back)
     if works < min(_begun(member), len(kept)):
@@ -247,7 +257,10 @@ def _tasks_left_to_start(group: GroupClient, member: ShownMember, back: ShownMem
 
 
 def _is_same(one: ShownMember, other: ShownMember) -> bool:
-    """Who keeps its place may have another port; who has lost it is another member at the same address."""
+    """Whether both are the same worker.
+
+    A worker that kept its membership may have another port. One that lost it has another member id at the same address.
+    """
     return one.member_id == other.member_id or one.worker_id == other.worker_id
 
 
@@ -256,9 +269,9 @@ def _begun(member: ShownMember) -> int:
 
 
 def _well(group: GroupClient, seen: Sequence[ShownMember] = ()) -> ShownGroup:
-    """The group, once all ``seen`` are there, and it can do without one of them for a moment.
+    """Wait until all ``seen`` are members and the group is stable, so that one of them can restart; returns the group.
 
-    :raises WorldError: with what is wrong, when that does not pass.
+    :raises WorldError: with the cause, when the group does not become stable within ``SETTLE_S``.
     """
     said = ""
     well: ShownGroup | None = None
@@ -267,37 +280,37 @@ def _well(group: GroupClient, seen: Sequence[ShownMember] = ()) -> ShownGroup:
         nonlocal said, well
         well = shown
         gone = next((one for one in seen if not any(_is_same(one, member) for member in shown.members)), None)
-        trouble = f"{gone.name} has left it" if gone is not None else _trouble(shown)
+        trouble = f"{gone.name} has left the group" if gone is not None else _trouble(shown)
         if trouble and trouble != said:
             said = trouble
-            _console.print(f"Waiting until the group is well: {escape(trouble)}.")
+            _console.print(f"Waiting until the group is stable: {escape(trouble)}.")
         return trouble
 
     if trouble := group.wait(wrong, within_s=SETTLE_S):
-        raise WorldError(f"The group is not well: {trouble}")
-    assert well is not None, "it was looked at"
+        raise WorldError(f"The group is not stable: {trouble}")
+    assert well is not None, "the group was read"
     return well
 
 
 def _trouble(shown: ShownGroup) -> str:
-    """What keeps a group from being well; empty when nothing does."""
+    """The reason why a group is not stable; empty when it is."""
     for member in shown.members:
         if member.state != "STABLE":
             return f"{member.name} is {member.state}"
         if member.draining:
-            return f"{member.name} drains"
+            return f"{member.name} is draining"
         if len(member.revoked) or any((member.phases or {}).get(phase) for phase in _IN_BETWEEN):
-            return f"jobs of {member.name} are on their way"
+            return f"jobs of {member.name} are starting or stopping"
     for deferred in shown.deferred:
-        return f"{_jobs(deferred.jobs)} of {_whose(deferred)} wait for it to come back"
+        return f"{_jobs(deferred.jobs)} of {_whose(deferred)} wait for the worker's return"
     return ""
 
 
-# -- small hands ------------------------------------------------------------------------------------------------------
+# -- helpers ----------------------------------------------------------------------------------------------------------
 
 
 def _whose(deferred: ShownDeferred) -> str:
-    return deferred.worker or deferred.instance_id or "a worker that is gone"
+    return deferred.worker or deferred.instance_id or "a worker that has left"
 
 
 def _jobs(jobs: ShownJobs) -> str:

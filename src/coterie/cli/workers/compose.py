@@ -1,7 +1,7 @@
-"""A worker put together from its rooms: the only place that sees them all.
+"""Composes a worker of its parts: the only module that imports all of them.
 
-Here mypy proves that each shell fits its seam: what `Worker` and `GroupMembership` are handed is declared as
-Protocols (`herder.seams`, `member.seams`, `engine.log`), and what is handed in knows nothing of the others.
+Here mypy checks that each shell fits its seam. The parameters of `Worker` and `GroupMembership` are declared as
+Protocols (`herder.seams`, `member.seams`, `engine.log`), and their implementations do not depend on each other.
 """
 
 import asyncio
@@ -47,11 +47,12 @@ logger = logging.getLogger(__name__)
 
 
 RuntimeOf: TypeAlias = Callable[[WorkerSettings, str, Path], TaskRuntime]
-"""Makes the runtime of a worker with these settings and this name; the folder is its own for as long as it runs."""
+"""Creates the runtime of a worker with these settings and this name. While it runs, only it uses the given folder."""
 
 
 MembershipOf: TypeAlias = Callable[[WorkerSettings, MemberSettings, str, PlaceHandover | None], Membership]
-"""Makes the membership of a worker with these settings and this client id, in the place of a former life if any."""
+"""Creates the membership of a worker with these settings and this client id. It continues the membership of the
+worker's previous process if one is given."""
 
 
 def spark_runtime(settings: WorkerSettings, name: str, scratch: Path) -> TaskRuntime:
@@ -111,13 +112,14 @@ def classic_membership(
 def run_worker(
     settings: WorkerSettings, runtime_of: RuntimeOf = spark_runtime, check_settings: Callable[[], object] = lambda: None
 ) -> int:
-    """Run one worker until it ends; returns the exit code. Nothing is begun before its REST port is known to be free.
+    """Run one worker until it ends; returns the exit code. Its REST port is bound before anything else starts.
 
-    ``check_settings`` raises what is wrong with the settings that it would find if it began anew.
+    ``check_settings`` raises an error if the worker could not restart with its present settings file.
 
-    A worker that was to begin anew and does not, because it was told to end meanwhile or cannot, leaves its group.
+    A worker that was ordered to restart leaves its group if it does not restart: because it received a signal
+    meanwhile, or because its process could not be replaced.
 
-    :raises WorldError: when it cannot start: a taken port, no broker, no Java; or cannot begin anew.
+    :raises WorldError: when it cannot start (a port in use, no broker, no Java), or cannot replace its process.
     """
     collect_seldom()
     workers: list[Worker] = []
@@ -133,25 +135,25 @@ def run_worker(
         ended = asyncio.run(life)
     if not ended.restarts:
         return ended.code
-    # Looked at when nothing is left to close, which takes time: from here on a signal ends the process at once.
+    # Checked only after everything is closed, which takes time. From here on a signal ends the process at once.
     if (reason := workers[0].ordered) is None:
         try:
             relaunch.begin_anew(member, ended.place)
         except WorldError as error:
             asyncio.run(_leave(settings, member, ended.place, str(error)))
             raise
-    logger.info("This worker was to begin anew, and ends: %s", reason)
+    logger.info("This worker was ordered to restart, but ends instead: %s", reason)
     asyncio.run(_leave(settings, member, ended.place, reason))
     return 0
 
 
 def check_listener(settings: WorkerSettings, *, running: WorkerSettings) -> None:
-    """Whether a worker that listens as in ``running`` could listen as in ``settings``.
+    """Check that a worker that listens as in ``running`` could listen as in ``settings``.
 
-    :raises WorldError: when the port is another's, or the host not of this machine.
+    :raises WorldError: when another process uses the port, or the host is not an address of this machine.
     """
     host, port = settings.listener
-    bind(host, 0 if port == running.listener.port else port).close()  # 0: its own port is free once it has ended
+    bind(host, 0 if port == running.listener.port else port).close()  # 0: its own port is free after the process ends
 
 
 def member_settings(settings: WorkerSettings, listener: socket.socket) -> MemberSettings:
@@ -180,9 +182,9 @@ async def serve_life(
     place: PlaceHandover | None = None,
     check_settings: Callable[[], object] = lambda: None,
 ) -> Exit:
-    """Run one life of a worker, in the ``place`` of its former life if there is one.
+    """Run a worker until it ends or must restart, with the membership ``place`` of its previous process, if any.
 
-    ``made`` gets the worker before the worker begins. Several lives of different workers can run in one process.
+    ``made`` is called with the worker before the worker starts. Several workers can run in one process.
     """
     port = listener.getsockname()[1]
     name, member = settings.name(bound_port=port), member_settings(settings, listener)
@@ -232,7 +234,7 @@ async def serve_life(
 
 
 async def _leave(settings: WorkerSettings, member: MemberSettings, place: PlaceHandover | None, reason: str) -> None:
-    """Give up ``place``, in which nobody is going to go on."""
+    """Leave the group with the membership ``place``, because no process will continue it."""
     if place is not None:
         membership = classic_membership(settings, member, settings.client_id or "coterie", place)
         await asyncio.gather(membership.run(), membership.leave(reason))
@@ -246,9 +248,9 @@ def _obey_signals(worker: Worker) -> None:
 
 @asynccontextmanager
 async def _topics(settings: WorkerSettings, client_id: str) -> AsyncIterator[tuple[Topics, TopicLog, TopicLog]]:
-    """The worker's topics, made where they are missing: the config log and the status log to work with.
+    """Open the worker's topics, and create missing ones; yields the client, the config log and the status log.
 
-    The offset topic is made as well, as Connect does; nothing writes to it yet.
+    The offset topic is created as well, as Connect does; nothing writes to it yet.
     """
     await check_admission(settings.bootstrap_servers, client_id=client_id, security=settings.security)
     topics = Topics(settings.bootstrap_servers, client_id=client_id, security=settings.security)

@@ -1,7 +1,8 @@
-"""A worker's process that begins anew: it executes itself, with the same arguments, and hands its place on.
+"""Relaunches a worker: the process replaces itself (``exec``), with the same arguments, and passes its membership on.
 
-It keeps its number, so whatever looks after it (a shell, systemd, a container, `coterie up`) notices nothing. What is
-handed on goes through a file that has no name any more: whatever its size, nobody else reads it, and nothing is left.
+The process keeps its pid, so its supervisor (a shell, systemd, a container, `coterie up`) does not notice the restart.
+The membership is passed in an open file that has no name any more: its size is not limited, no other process can read
+it, and no file is left over.
 """
 
 import json
@@ -19,17 +20,17 @@ from coterie.nouns.membership import PlaceHandover
 from coterie.wire.connect_place import decode_place, encode_place
 
 PLACE_VARIABLE = "COTERIE_PLACE"
-"""The number of the open file that holds what a former life has handed on."""
+"""The descriptor of the open file with the membership of the previous process."""
 VERSION = 1
-"""Of what is handed on. Whoever changes that, or what it means, counts on: the lives may be of two releases."""
+"""The version of that file's format. Increment it with every change: the two processes may be of different releases."""
 
 logger = logging.getLogger(__name__)
 
 
 def begin_anew(settings: MemberSettings, place: PlaceHandover | None) -> NoReturn:
-    """Execute this process anew; ``place`` is what it had as a member with ``settings``.
+    """Replace this process by a new one; ``place`` is its membership as a member with ``settings``.
 
-    :raises WorldError: when that cannot be done: the interpreter is gone, the disk is full.
+    :raises WorldError: when that fails, for example because the interpreter was deleted or the disk is full.
     """
     environment = {key: value for key, value in os.environ.items() if key != PLACE_VARIABLE}
     try:
@@ -45,15 +46,15 @@ def begin_anew(settings: MemberSettings, place: PlaceHandover | None) -> NoRetur
         sys.stderr.flush()
         os.execve(sys.executable, [sys.executable, *sys.orig_argv[1:]], environment)
     except OSError as error:
-        raise WorldError(f"{sys.executable} could not be executed anew: {error}") from error
+        raise WorldError(f"{sys.executable} could not be executed to restart the worker: {error}") from error
 
 
 def handed_on(settings: MemberSettings) -> PlaceHandover | None:
-    """The place that a former life of this process has handed on, if a member with ``settings`` can go on in it.
+    """The membership that the previous process passed on, if a member with ``settings`` can continue it.
 
-    Whoever joins otherwise than before, by another protocol or under another address, has to join once more. A member
-    of another group, or another member of it, has no place from before. What cannot be read, because another release
-    wrote it, costs the place and not the worker.
+    A member whose join metadata has changed, for example its protocol or address, must join again. None if the group
+    or the instance id has changed. None also if the file cannot be read, for example because another release wrote it:
+    then the worker joins as a new member.
     """
     descriptor = os.environ.pop(PLACE_VARIABLE, None)
     if descriptor is None:
@@ -62,28 +63,31 @@ def handed_on(settings: MemberSettings) -> PlaceHandover | None:
         with open(int(descriptor), "rb") as file:
             return decode(settings, file.read())
     except (OSError, ValueError, WireError) as error:
-        logger.warning("The place of this worker's former life is lost, and it joins as a new member: %s", error)
+        logger.warning(
+            "The membership of this worker's previous process cannot be read; the worker joins as a new member: %s",
+            error,
+        )
         return None
 
 
 def encode(settings: MemberSettings, place: PlaceHandover) -> bytes:
-    """What a member with ``settings`` hands on."""
+    """Encode the membership ``place`` of a member with ``settings``."""
     handed = {"version": VERSION, "who": _who(settings), "said": _said(settings), "place": encode_place(place).decode()}
     return json.dumps(handed).encode()
 
 
 def decode(settings: MemberSettings, data: bytes) -> PlaceHandover | None:
-    """What :func:`handed_on` finds in ``data``.
+    """Decode ``data`` as described at :func:`handed_on`.
 
-    :raises WireError: when these are bytes of nobody's, or of another version.
+    :raises WireError: when the bytes are malformed, or of another version.
     """
     try:
         handed = json.loads(data)
         if handed["version"] != VERSION:
-            raise WireError(f"what was handed on is of version {handed['version']}, and this is {VERSION}")
+            raise WireError(f"the inherited membership has version {handed['version']}; version {VERSION} is needed")
         who, said, place = handed["who"], handed["said"], decode_place(handed["place"].encode())
     except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise WireError(f"what was handed on is malformed: {error!r}") from error
+        raise WireError(f"the inherited membership is malformed: {error!r}") from error
     if who != _who(settings):
         return None
     return place if said == _said(settings) else replace(place, must_ask_for_round=True)
@@ -94,7 +98,7 @@ def _who(settings: MemberSettings) -> list[str | None]:
 
 
 def _said(settings: MemberSettings) -> str:
-    """All that a join says of its member, but for what it runs: the same words in any process."""
+    """The metadata in a member's JoinGroup request without its jobs, as text that is the same in every process."""
     claims = None if settings.claims is None else [str(job) for job in settings.claims]
     protocols = [protocol.setting for protocol in settings.protocols]
     timeouts = [settings.session_timeout_ms, settings.rebalance_timeout_ms]

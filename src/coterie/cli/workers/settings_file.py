@@ -1,4 +1,4 @@
-"""A worker's settings, read from its file."""
+"""Reads a worker's settings file."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -9,9 +9,9 @@ from coterie.nouns.errors import ConfigError, WorldError
 
 
 def read(path: Path) -> tuple[WorkerSettings, list[str]]:
-    """The settings in a worker file, and a warning of each of its keys that comes to nothing.
+    """Read the settings of a worker; returns them and a warning for each key that has no effect.
 
-    :raises ConfigError: names the file and each wrong key.
+    :raises ConfigError: names the file and each invalid key.
     :raises WorldError: when the file cannot be read.
     """
     try:
@@ -28,7 +28,7 @@ def read(path: Path) -> tuple[WorkerSettings, list[str]]:
         settings = WorkerSettings.from_properties(found)
     except ConfigError as error:
         raise ConfigError(_named(error, lambda _: str(path))) from None
-    unknown = dict.fromkeys(WorkerSettings.unknown_keys(found), "it means nothing to a worker")
+    unknown = dict.fromkeys(WorkerSettings.unknown_keys(found), "it is not a key of a worker")
     return settings, [
         f"{path}: the key {key} is ignored: {why}" for key, why in {**unknown, **settings.idle_keys()}.items()
     ]
