@@ -86,4 +86,4 @@ class DeltaSink:
         return self._writer.stage(batch)
 
     def close(self) -> None:
-        """There is no connection."""
+        """Does nothing: there is no connection."""
