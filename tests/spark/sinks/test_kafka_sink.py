@@ -273,7 +273,7 @@ async def test_a_task_waits_for_a_cluster_that_is_away_and_not_for_one_that_refu
     with kafka_admin({"bootstrap.servers": servers}) as admin, pytest.raises(WorldError) as refused:
         admin.create("thrice", 1, 3, {})
     assert not isinstance(refused.value, UnreachableError)
-    assert "refuses: " in str(refused.value)
+    assert "rejected the request: " in str(refused.value)
     assert "InvalidReplicationFactorException" in str(refused.value)
 
 
