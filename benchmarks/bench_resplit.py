@@ -1,4 +1,4 @@
-"""How long a running connector does not run when it is split again, from 4 tasks to 7.
+"""How long a running connector is stopped while it is split again, from 4 tasks to 7.
 
 ``python -m benchmarks.bench_resplit`` prints one JSON line for each case; `docs/benchmarks.md` explains its keys. Plain
 Spark has no such step: a query keeps its checkpoint, or starts with an empty one.

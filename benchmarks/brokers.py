@@ -13,7 +13,7 @@ from tests.kafka.embedded_broker import EmbeddedBroker
 from tests.kafka.real_kafka import RealKafka, fetch
 
 JAVA_OPTIONS = ("-Xmx1g", "-Xms1g")
-"""The heap of Kafka's own start script, with both of Java's compilers. The tests' broker runs with one, to start sooner."""
+"""The heap of Kafka's own start script, with both of Java's compilers; the tests' broker uses one, to start sooner."""
 
 _TICKS_PER_SECOND = os.sysconf("SC_CLK_TCK")
 _PAGE_SIZE = os.sysconf("SC_PAGE_SIZE")

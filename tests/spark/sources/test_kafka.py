@@ -94,7 +94,7 @@ async def test_each_wrong_key_is_named(rig: Rig, kafka: Kafka) -> None:
         ({"topics": "absent,wrong"}, "topics", "There is no topic absent;"),
         ({"topics": None}, "topics", "Exactly one of topics and topics.regex must be set"),
         ({"topics.regex": "w.*"}, "topics", "Exactly one of topics and topics.regex must be set"),
-        ({"topics": None, "topics.regex": "nothing.*"}, "topics.regex", "no topic has such a name"),
+        ({"topics": None, "topics.regex": "nothing.*"}, "topics.regex", "no topic matches"),
         ({"topics": None, "topics.regex": "("}, "topics.regex", "Unclosed group"),
         (
             {f"{override}bootstrap.servers": f"127.0.0.1:{free_port()}"},

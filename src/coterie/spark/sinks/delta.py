@@ -78,7 +78,7 @@ class DeltaSink:
 
     @classmethod
     def retire(cls, config: EndConfig, lineages: Sequence[TaskLineage]) -> None:
-        """Does nothing: the batch numbers of lineages stay in the table's log, and a late second commit fails."""
+        """Does nothing: batch numbers of lineages stay in the table's log, so a late second commit writes nothing."""
 
     def stage(self, batch: Batch) -> Staged:
         if self._writer is None:

@@ -25,7 +25,7 @@ LOG = "_delta_log"
 def _columns(value: str) -> str | None:
     columns = as_list(value)
     is_fine = all(columns) and len(set(columns)) == len(columns)
-    return None if is_fine else "Must be names of columns between commas, each once"
+    return None if is_fine else "Must be names of columns, separated by commas, each once"
 
 
 def _only_false(refusal: str) -> Check:
@@ -77,7 +77,7 @@ DEFINITION = Definition(
         _key(
             "delete.enabled",
             Type.BOOLEAN,
-            "Only false: rows are never deleted.",
+            "Only false is allowed: rows are never deleted.",
             "Enable deletes",
             default="false",
             check=_only_false(
@@ -94,7 +94,7 @@ DEFINITION = Definition(
         _key(
             "auto.evolve",
             Type.BOOLEAN,
-            "Only false: the columns of a table are never changed.",
+            "Only false is allowed: the columns of a table are never changed.",
             "Auto-evolve",
             default="false",
             check=_only_false("Columns are not added to a table; add them yourself and set false"),

@@ -35,7 +35,7 @@ OURS = {
     "key.serializer": "key.converter determines how keys are written",
     "value.serializer": "value.converter determines how values are written",
     "interceptor.classes": "the sink runs no interceptors",
-    "client.id": "each start of a task has its own",
+    "client.id": "each start of a task needs another client id",
 }
 """Properties of a producer that the user cannot set, and the reasons."""
 OF_TRANSACTIONS = {"enable.idempotence": "true", "acks": "all"}
@@ -55,7 +55,11 @@ class Guarantee(Enum):
 
 def _names(value: str) -> str | None:
     names = as_list(value)
-    return None if all(names) and len(set(names)) == len(names) else "Must be names of columns, each once"
+    return (
+        None
+        if all(names) and len(set(names)) == len(names)
+        else "Must be names of columns, separated by commas, each once"
+    )
 
 
 def _replication(value: str) -> str | None:

@@ -3,7 +3,7 @@
 Theory of operation. A batch is one transaction: its records, then one record in the ledger topic, whose key is the task
 and whose value is the lineage and the batch::
 
-    initTransactions            once per start: aborts the open transactions of earlier starts and fences these starts
+    initTransactions            once per start: ends the open transactions of earlier starts and fences these starts
     read the task's last ledger record
     for each batch that is not in the ledger:
         beginTransaction; records; ledger record; commitTransaction

@@ -56,7 +56,7 @@ def _table(value: str) -> str | None:
 def _columns(value: str) -> str | None:
     columns = as_list(value)
     if not all(columns) or len(set(columns)) != len(columns):
-        return "Must be names of columns between commas, each once"
+        return "Must be names of columns, separated by commas, each once"
     return next((_too_long(column) for column in columns if _too_long(column)), None)
 
 
@@ -197,7 +197,7 @@ DEFINITION = Definition(
         _key(
             "auto.evolve",
             Type.BOOLEAN,
-            "Only false: the columns of a table are never changed.",
+            "Only false is allowed: the columns of a table are never changed.",
             "Auto-evolve",
             default="false",
             check=_only_false("Columns are not added to a table; add them yourself and set false"),

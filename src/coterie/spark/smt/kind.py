@@ -100,7 +100,7 @@ DEFAULTS = key(
 def names_given(value: str) -> str | None:
     """A check: a list that is not empty."""
     names = as_list(value)
-    return None if names and all(names) else "Must be one or more names between commas"
+    return None if names and all(names) else "Must be one or more names, separated by commas"
 
 
 # -- the fields of one side of a record -------------------------------------------------------------------------------

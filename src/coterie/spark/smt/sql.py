@@ -1,4 +1,4 @@
-"""``Sql``: a SELECT over each row. The metadata columns of the rows are passed past the query unchanged.
+"""``Sql``: a SELECT over each row. The query does not see the metadata columns of the rows, which are kept unchanged.
 
 The query is analysed and never executed. Its plan must be a chain of projections, filters and generators over the view
 ``source``. The same chain is then applied to the rows with their metadata columns, which are added to each projection.

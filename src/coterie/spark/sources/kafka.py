@@ -4,10 +4,9 @@ The partitions of a task's checkpoint never change: if a task read a new partiti
 task's checkpoint had a position in this partition, records would be read twice. Spark itself would read a partition
 without position from offset 0; here such a start fails.
 
-The initial offsets of a connector are determined once: its first start writes them into the checkpoint as numbers. The
-key ``auto.offset.reset`` also determines later how the source handles records that retention has deleted before they
-were read: with ``none`` the task fails, with ``earliest`` and ``latest`` it continues and logs the number of these
-records.
+The initial offsets of a connector are determined once: its first start writes them into the checkpoint as numbers.
+``auto.offset.reset`` applies later, too, when retention has deleted records before they were read: with ``none`` the
+task fails, with ``earliest`` and ``latest`` it continues and logs the number of these records.
 """
 
 import json
@@ -578,7 +577,7 @@ def _matching(admin: KafkaAdmin, config: EndConfig, pattern: str) -> tuple[str, 
     except ValueError as error:
         raise config.refused("topics.regex", str(error)) from error
     if not topics:
-        raise config.refused("topics.regex", "no topic has such a name; create one first, or correct the expression")
+        raise config.refused("topics.regex", "no topic matches; create a topic first, or correct the expression")
     return tuple(topics)
 
 

@@ -47,7 +47,7 @@ def kafka_jvm() -> Any:
     """
     spark = SparkSession._instantiatedSession
     if spark is None:
-        raise WorldError("Spark is not running here")
+        raise WorldError("Spark is not running in this process")
     if (sentence := missing(spark, "kafka")) is not None:
         raise WorldError(sentence)
     return spark._jvm
