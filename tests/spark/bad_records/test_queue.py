@@ -75,7 +75,9 @@ def test_a_folder_with_other_files_is_refused_when_the_config_is_validated(tmp_p
     assert errors_of(tmp_path / "bad") == {}
     SinkFolder(path=tmp_path / "bad", layout=Layout(format="json", partition_columns=())).prepare()
     (sentence,) = errors_of(tmp_path / "bad")["errors.deadletterqueue.path"]
-    assert sentence.startswith(f"errors.deadletterqueue.path={tmp_path}/bad holds json files without partition columns")
+    assert sentence.startswith(
+        f"errors.deadletterqueue.path={tmp_path}/bad contains json files without partition columns"
+    )
 
 
 # -- the topic --------------------------------------------------------------------------------------------------------
