@@ -1,7 +1,7 @@
-"""How long a leader takes to say who works on what, and how many jobs move: Coterie's assignor, and Kafka Connect's.
+"""How long a leader takes to compute assignments, and how many jobs move: Coterie's assignor, and Kafka Connect's.
 
 ``python -m benchmarks.bench_assignor --jobs 100000 --workers 1000`` prints one JSON line for each event;
-`docs/benchmarks.md` says what its keys mean.
+`docs/benchmarks.md` explains its keys.
 """
 
 import argparse
@@ -32,17 +32,17 @@ from tests.kafka.real_kafka import NotToBeHad, fetch, java_path
 JOBS = (1_000, 10_000, 100_000, 1_000_000)
 WORKERS = (10, 100, 1_000, 2_000)
 SIZES = (9, 49, 99, 149, 189)
-"""How many tasks connectors have, in turn."""
+"""The numbers of tasks of connectors, used cyclically."""
 RUNS = 3
 ORACLE_WORKERS_MAX = 500
-"""Beyond these the oracle may take minutes; it is not asked where no more than the lower bound was moved."""
+"""With more workers the oracle may take minutes. It is not needed when the number of moves equals the lower bound."""
 PEER_TIMEOUT_S = 120
 NO_DELAY = Policy(max_delay_ms=0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fleet:
-    """Sizes of connectors, by number, None for one that was deleted; how many workers have come, how many have gone."""
+    """Numbers of tasks by connector, None for a deleted connector; numbers of workers that have joined and left."""
 
     sizes: tuple[int | None, ...]
     workers: int
@@ -81,7 +81,7 @@ EVENTS: Mapping[str, Callable[[Fleet], Fleet]] = {
     "connector-added": lambda fleet: replace(fleet, sizes=(*fleet.sizes, SIZES[2])),
     "connector-removed": lambda fleet: replace(fleet, sizes=(*fleet.sizes[:2], None, *fleet.sizes[3:])),
 }
-"""What becomes of a fleet that has settled; ``full`` is how it settles, from workers that run nothing."""
+"""The events, as changes of a settled state; ``full`` is the first assignment, from workers that run nothing."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -105,7 +105,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def measure(fleet: Fleet, events: Sequence[str], *, peer: bool) -> Iterator[dict[str, Any]]:
-    """A point for each event."""
+    """One point for each event."""
     connect = Peer() if peer else None
     try:
         say(f"{len(fleet.configured)} jobs, {fleet.workers} workers: settling ...")
@@ -133,11 +133,11 @@ def measure(fleet: Fleet, events: Sequence[str], *, peer: bool) -> Iterator[dict
             connect.close()
 
 
-# -- ours -------------------------------------------------------------------------------------------------------------
+# -- Coterie's assignor -----------------------------------------------------------------------------------------------
 
 
 class Group:
-    """Members and their leader, who has settled them and remembers it."""
+    """The members of a group, with their jobs, and the leader's memory."""
 
     def __init__(self, fleet: Fleet, owned: Mapping[MemberId, Jobs], memory: Memory) -> None:
         self.configured = fleet.configured
@@ -145,15 +145,15 @@ class Group:
         self.memory = memory
 
     def become(self, fleet: Fleet) -> "Group":
-        """What it is at the moment of an event."""
+        """The group at the moment of an event, before the first rebalance."""
         return Group(fleet, {member: self.owned.get(member, NO_JOBS) for member in fleet.members}, self.memory)
 
     def settle(self) -> dict[str, float]:
-        """Play rounds until nobody is told anything new."""
+        """Run rebalances until no member is assigned or revoked a job."""
         took_ms: list[float] = []
         moves = 0
         while True:
-            # (Connect's assignor, too, is handed its members decoded: that is on neither side's clock.)
+            # Connect's assignor also receives decoded members: decoding is in neither measurement.
             members = {member: MemberView(owned=owned) for member, owned in self.owned.items()}
             started_s = time.thread_time()
             outcome = self._round(members)
@@ -168,7 +168,7 @@ class Group:
         return {"ms": took_ms[0], "all_ms": sum(took_ms), "rounds": len(took_ms), "moves": moves}
 
     def count_level(self) -> tuple[list[Load], Jobs]:
-        """What the assignor asks the count level: what members run, and what nobody runs."""
+        """The input of the assignor's count level: the loads of the members, and the jobs that no member runs."""
         owned = [jobs & self.configured for jobs in self.owned.values()]
         loads = [
             Load(connectors=len(jobs.connectors), tasks=Counter(task.connector for task in jobs.tasks))
@@ -206,7 +206,7 @@ def ours(settled: Group, fleet: Fleet, event: str) -> dict[str, float | None]:
     mstar = fewest_moves_bound(held, sum(held) + len(free))
     best = {key: round(min(run[key] for run in runs), 3) for key in ("count_ms", "ms", "all_ms")}
     best["first_ms"] = round(runs[0]["ms"], 3)
-    # What is deleted has to stop, too, and no assignor can help it.
+    # Deleted jobs have to stop with any assignor, so they are not counted.
     moves = runs[0]["moves"] - sum(len(jobs - before.configured) for jobs in before.owned.values())
     optimum: int | None = mstar
     if moves != mstar:
@@ -215,11 +215,11 @@ def ours(settled: Group, fleet: Fleet, event: str) -> dict[str, float | None]:
     return {**best, "rounds": runs[0]["rounds"], "moves": moves, "optimum": optimum, "mstar": mstar}
 
 
-# -- Connect's --------------------------------------------------------------------------------------------------------
+# -- Connect's assignor -----------------------------------------------------------------------------------------------
 
 
 class Peer:
-    """Kafka Connect's own assignor in a JVM of its own (`peers/ConnectAssignor.java`)."""
+    """Kafka Connect's own assignor in a separate JVM (`peers/ConnectAssignor.java`)."""
 
     def __init__(self) -> None:
         """:raises NotToBeHad: when there is no Java, or no jars."""
@@ -234,7 +234,7 @@ class Peer:
         self._ask(f"fleet {fleet.workers} {_written(fleet)}")
 
     def figures(self, fleet: Fleet, event: str) -> dict[str, float | None]:
-        """None for what took longer than a benchmark can wait."""
+        """The figures of an event; None for each when the assignor did not respond within :data:`PEER_TIMEOUT_S`."""
         after = EVENTS[event](fleet)
         request = f"event {after.workers - fleet.workers} {after.gone} {_written(after)}"
         if event == "full":
@@ -256,7 +256,7 @@ class Peer:
             self._process = None
 
     def _ask(self, request: str) -> Sequence[str]:
-        """The words of its answer; none when it does not come in time, and then there is no other."""
+        """The fields of the response; empty when it does not arrive in time, and for all later requests."""
         if self._process is None:
             return ()
         assert self._process.stdin is not None
@@ -265,12 +265,12 @@ class Peer:
         self._process.stdin.flush()
         readable, _, _ = select.select([self._process.stdout], [], [], PEER_TIMEOUT_S)
         if not readable:
-            say(f"Kafka Connect's assignor has not answered for {PEER_TIMEOUT_S} s; it is left out from here on")
+            say(f"Kafka Connect's assignor did not respond within {PEER_TIMEOUT_S} s; it is left out from now on")
             self.close()
             return ()
         answer = self._process.stdout.readline().split()
         if not answer:
-            raise NotToBeHad("Kafka Connect's assignor has ended; it needs a JDK, whose words stand above")
+            raise NotToBeHad("Kafka Connect's assignor has ended; it needs a JDK, whose output is above")
         return answer
 
 

@@ -1,4 +1,4 @@
-"""How many small tasks from Kafka to Parquet one machine holds, in a worker of Coterie and in a driver of plain Spark.
+"""How many small tasks from Kafka to Parquet one machine can run, in a worker of Coterie and in a plain Spark driver.
 
 ``python -m benchmarks.bench_density`` prints one JSON line for each case; `docs/benchmarks.md` explains its keys.
 """
@@ -25,13 +25,13 @@ from tests.kafka.real_kafka import NotToBeHad
 class Case:
     interval_s: float
     partitions: int
-    """Of each task."""
+    """Partitions of each task."""
     ladder: tuple[int, ...]
     """Numbers of tasks that are tried, one after the other."""
     settle: int = 10
-    """Intervals before each measurement."""
+    """Number of intervals before each measurement."""
     intervals: int = 30
-    """That are measured."""
+    """Number of measured intervals."""
 
 
 CASES: Mapping[str, Case] = {
@@ -47,9 +47,9 @@ IDLE_S = 20.0
 
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.bench_density", description=__doc__)
-    parser.add_argument("--ladder", type=int, nargs="+", help="numbers of tasks to try (default: as the case has it)")
+    parser.add_argument("--ladder", type=int, nargs="+", help="numbers of tasks to try (default: those of the case)")
     parser.add_argument("--settle", type=int, help="intervals before each measurement (default: 10; of 10 s: 3)")
-    parser.add_argument("--intervals", type=int, help="that are measured (default: 30; of 10 s: 6)")
+    parser.add_argument("--intervals", type=int, help="measured intervals (default: 30; of 10 s: 6)")
     parser.add_argument("--idle", type=int, help="idle tasks (default: 200 of Kafka, 500 of files)")
     pipelines.add_options(parser)
     return pipelines.print_lines(measure(parser.parse_args(arguments)))
@@ -81,14 +81,14 @@ def measure(options: argparse.Namespace) -> Iterator[dict[str, Any]]:
 
 
 def held(points: Sequence[Mapping[str, float]]) -> int:
-    """The most tasks that were held."""
+    """The largest number of tasks whose batches were on time."""
     return max((int(point["tasks"]) for point in points if point["held"]), default=0)
 
 
 def climb(rig: Rig, name: str, title: str, options: argparse.Namespace) -> list[dict[str, float]]:
-    """More and more tasks, until they come late.
+    """Measure increasing numbers of tasks, until batches are late.
 
-    :raises AssertionError: when a system fails, or its rows are wrong.
+    :raises AssertionError: when the system fails, or rows are lost or duplicated.
     """
     case = CASES[title]
     interval_s = case.interval_s
@@ -141,7 +141,7 @@ def climb(rig: Rig, name: str, title: str, options: argparse.Namespace) -> list[
 
 
 def idled(rig: Rig, name: str, title: str, tasks: int) -> dict[str, float]:
-    """What tasks cost that find nothing to read, after one row each or one file."""
+    """The cost of tasks without input, after each has read one row, or all have read one file."""
     out = rig.fresh("out")
     source: inputs.Topic | ParquetFiles
     if title == "idle Kafka tasks":
@@ -175,9 +175,9 @@ def idled(rig: Rig, name: str, title: str, tasks: int) -> dict[str, float]:
 
 
 def _wait_started(system: System, pipeline: Pipeline) -> None:
-    """Until each query has begun on its checkpoint: that is the first that it writes there."""
+    """Wait until each query has written ``metadata``, its first file in a checkpoint."""
     checkpoints = system.checkpoints(pipeline)
-    started = lambda: all((path / "metadata").exists() for path in checkpoints)  # noqa: E731 - it stands for what is awaited
+    started = lambda: all((path / "metadata").exists() for path in checkpoints)  # noqa: E731 - passed to `until` below
     system.until("all tasks have started", started, pipeline)
 
 

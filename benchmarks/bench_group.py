@@ -1,6 +1,6 @@
-"""How fast a group coordinator is: Coterie's embedded broker, and Apache Kafka beside it in the same run.
+"""How fast a group coordinator is: Coterie's embedded broker, and for comparison Apache Kafka in the same run.
 
-``python -m benchmarks.bench_group --members 1000`` prints one JSON line; `docs/benchmarks.md` says what its keys mean.
+``python -m benchmarks.bench_group --members 1000`` prints one JSON line; `docs/benchmarks.md` explains its keys.
 """
 
 import argparse
@@ -28,9 +28,9 @@ from tests.kafka.real_kafka import NotToBeHad
 GROUP = "bench"
 HEARTBEAT_INTERVAL_S = 3.0
 IN_FLIGHT_MAX = 256
-"""Heartbeats on their way at once when the coordinator is asked for all that it can do."""
+"""Heartbeats in flight at once while the coordinator's throughput is measured."""
 WARM_UP_S = 3
-"""Heartbeats that are not counted: until then a JVM is still busy with compiling."""
+"""How long heartbeats are not counted: a JVM still compiles during this time."""
 CONNECTING_MAX = 200
 FILES_BESIDE_MEMBERS = 200
 
@@ -38,13 +38,13 @@ KAFKA_PROPERTIES = """\
 message.max.bytes=20000000
 replica.fetch.max.bytes=20000000
 """
-"""A group is one record of __consumer_offsets: with the default of 1 MB, some thousand members are too many."""
+"""A group is one record of __consumer_offsets: with the default of 1 MB, a few thousand members are too many."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.bench_group", description=__doc__)
-    parser.add_argument("--members", type=int, default=1_000, help="of the one group (default: %(default)s)")
-    parser.add_argument("--seconds", type=float, default=6, help="of each kind of heartbeats (default: %(default)s)")
+    parser.add_argument("--members", type=int, default=1_000, help="members of the group (default: %(default)s)")
+    parser.add_argument("--seconds", type=float, default=6, help="for each heartbeat test (default: %(default)s)")
     parser.add_argument("--core", type=int, default=0, help="the broker's core (default: %(default)s)")
     parser.add_argument("--no-peer", action="store_true", help="leave Apache Kafka out")
     parser.add_argument("--only-peer", action="store_true", help="leave the embedded broker out")
@@ -59,7 +59,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def measure(options: argparse.Namespace) -> dict[str, Any]:
-    gc.disable()  # a pause of this process would be told as one of the brokers'
+    gc.disable()  # a pause of this process would be counted as a pause of the broker
     brokers.allow_files(options.members + FILES_BESIDE_MEMBERS)
     result: dict[str, Any] = {
         "benchmark": "group",
@@ -94,10 +94,10 @@ async def measured(broker: Measured, name: str, options: argparse.Namespace) -> 
         figures = await group.form()
         say(f"{name}: one more joins ...")
         figures |= await group.one_more()
-        say(f"{name}: heartbeats, as many as it takes ...")
+        say(f"{name}: heartbeats, as many as possible ...")
         await group.saturate(WARM_UP_S)
         figures |= await group.saturate(options.seconds)
-        say(f"{name}: heartbeats, one a member every {HEARTBEAT_INTERVAL_S:g} s ...")
+        say(f"{name}: heartbeats, one per member every {HEARTBEAT_INTERVAL_S:g} s ...")
         figures |= await group.pace(max(options.seconds, 2 * HEARTBEAT_INTERVAL_S))
     finally:
         group.close()
@@ -124,7 +124,7 @@ class LightGroup:
         await self._members[0].find_coordinator()
 
     async def form(self) -> dict[str, float]:
-        """All members join at once; the initial rebalance delay is part of it."""
+        """All members join at once; the figures include the initial rebalance delay."""
         started_s = time.monotonic()
         cpu_s = self._broker.cpu_s
         await all_of([member.settle(self._note_join) for member in self._members])
@@ -136,7 +136,8 @@ class LightGroup:
         }
 
     async def one_more(self) -> dict[str, float]:
-        """While everybody sends heartbeats at their interval, one more joins: until all are in one generation."""
+        """One more member joins while the others send heartbeats at their interval. Ends when all members are in the
+        same generation."""
         cpu_s = self._broker.cpu_s
         await self._connect()
         *others, newcomer = self._members
@@ -152,7 +153,7 @@ class LightGroup:
         }
 
     async def saturate(self, seconds: float) -> dict[str, float]:
-        """Heartbeats in a closed loop: each answer lets the next member send its own, all in turn."""
+        """Heartbeats in a closed loop: after each response the next member, in cyclic order, sends a heartbeat."""
         loop = asyncio.get_running_loop()
         idle = deque(self._members)
         latencies_s: list[float] = []
@@ -170,7 +171,7 @@ class LightGroup:
             latencies_s.append(now_s - sent_s)
             idle.append(member)
             if error and not done.done():
-                done.set_exception(AssertionError(f"a heartbeat was answered with {error}"))
+                done.set_exception(AssertionError(f"the response to a heartbeat has error {error}"))
             elif now_s < until_s:
                 send()
             elif len(idle) == len(self._members) and not done.done():
@@ -190,8 +191,8 @@ class LightGroup:
         }
 
     async def pace(self, seconds: float) -> dict[str, float]:
-        """Every member at its own interval. An answer is timed from when its heartbeat was due, not from when this
-        process came to send it."""
+        """Every member sends heartbeats at the interval. Latency is measured from the time at which a heartbeat was
+        due, not from the time at which this process sent it."""
         latencies_s: list[float] = []
         cpu_s = self._broker.cpu_s
         started_s = time.monotonic()
@@ -201,7 +202,7 @@ class LightGroup:
             while due_s < started_s + seconds:
                 await asyncio.sleep(due_s - time.monotonic())
                 error = await member.beaten()
-                assert error == ErrorCode.none, f"a heartbeat was answered with {error}"
+                assert error == ErrorCode.none, f"the response to a heartbeat has error {error}"
                 latencies_s.append(time.monotonic() - due_s)
                 due_s += HEARTBEAT_INTERVAL_S
 
@@ -218,7 +219,7 @@ class LightGroup:
         for member in self._members:
             member.close()
 
-    # -- small hands --------------------------------------------------------------------------------------------------
+    # -- helpers ------------------------------------------------------------------------------------------------------
 
     async def _connect(self) -> None:
         loop = asyncio.get_running_loop()
@@ -230,7 +231,7 @@ class LightGroup:
         self._last_join_s = time.monotonic()
 
     async def _rejoin_when_told(self, member: LightMember) -> None:
-        # Their heartbeats are spread over the interval, as those of members that came at different times.
+        # Heartbeats of members are spread over the interval, as if the members had joined at different times.
         pause_s = random.uniform(0, HEARTBEAT_INTERVAL_S)
         error: int = ErrorCode.none
         while error != ErrorCode.rebalance_in_progress:

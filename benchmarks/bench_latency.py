@@ -1,4 +1,4 @@
-"""How long a record of Kafka takes until a reader of the sink sees it, in Coterie and in plain Spark.
+"""The time from the production of a Kafka record until a reader of the sink sees it, in Coterie and in plain Spark.
 
 ``python -m benchmarks.bench_latency`` prints one JSON line for each case; `docs/benchmarks.md` explains its keys.
 """
@@ -30,9 +30,9 @@ PARTITIONS = 4
 
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.bench_latency", description=__doc__)
-    parser.add_argument("--records", type=int, default=1_000, help="that are timed (default: %(default)s)")
-    parser.add_argument("--warm-up", type=int, default=200, help="before them (default: %(default)s)")
-    parser.add_argument("--every-ms", type=int, default=50, help="between two of them (default: %(default)s)")
+    parser.add_argument("--records", type=int, default=1_000, help="timed records (default: %(default)s)")
+    parser.add_argument("--warm-up", type=int, default=200, help="records before the timed ones (default: %(default)s)")
+    parser.add_argument("--every-ms", type=int, default=50, help="time between two records (default: %(default)s)")
     pipelines.add_options(parser)
     return pipelines.print_lines(measure(parser.parse_args(arguments)))
 
@@ -57,7 +57,7 @@ def measure(options: argparse.Namespace) -> Iterator[dict[str, Any]]:
 def measured(rig: Rig, case: str, options: argparse.Namespace, name: str) -> dict[str, float]:
     """One run of one system.
 
-    :raises AssertionError: when it fails, or its rows are wrong.
+    :raises AssertionError: when the system fails, or rows are lost or duplicated.
     """
     say(f"{case}: {name} starts ...")
     records = options.warm_up + options.records
@@ -82,7 +82,7 @@ def measured(rig: Rig, case: str, options: argparse.Namespace, name: str) -> dic
 
 
 def paced(feed: Feed, topic: inputs.Topic, numbers: range, every_s: float) -> dict[int, float]:
-    """Write one row at a time, and say when each was."""
+    """Write one row at a time; returns the time of each, in seconds since 1970, by number."""
     produced_s: dict[int, float] = {}
     due = time.monotonic()
     for number in numbers:

@@ -1,6 +1,6 @@
-"""How fast a broker's log is for an ordinary client: Coterie's embedded broker, and Apache Kafka beside it.
+"""How fast a broker's log is for an ordinary client: Coterie's embedded broker, and for comparison Apache Kafka.
 
-``python -m benchmarks.bench_log`` prints one JSON line; `docs/benchmarks.md` says what its keys mean.
+``python -m benchmarks.bench_log`` prints one JSON line; `docs/benchmarks.md` explains its keys.
 """
 
 import argparse
@@ -27,19 +27,19 @@ PARTITIONS = 4
 WARM_UP_RECORDS = 5_000
 BATCH_SIZE = 131_072
 LINGER_MS = 5
-"""The Java producer's default since Kafka 4.0; its batches are of 16 KB, here they may be larger."""
+"""The Java producer's default since Kafka 4.0. Its batches have at most 16 KB; in this benchmark they may be larger."""
 FETCHED_AT_ONCE = 1_000
 DEADLINE_S = 120
 
 KAFKA_PROPERTIES = "log.flush.interval.messages=1\n"
-"""Kafka acknowledges what the page cache has; ours what the disk has. So Kafka is asked for the same: every batch is
-flushed before it is acknowledged."""
+"""By default Kafka acknowledges a batch in the page cache; Coterie's broker acknowledges a batch on disk. With this
+setting Kafka also flushes every batch before it acknowledges the batch."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.bench_log", description=__doc__)
     parser.add_argument("--records", type=int, default=100_000, help="produced and fetched (default: %(default)s)")
-    parser.add_argument("--size", type=int, default=500, help="of a record's value, in bytes (default: %(default)s)")
+    parser.add_argument("--size", type=int, default=500, help="bytes of a record's value (default: %(default)s)")
     parser.add_argument("--singles", type=int, default=200, help="records written one by one (default: %(default)s)")
     parser.add_argument("--core", type=int, default=0, help="the broker's core (default: %(default)s)")
     parser.add_argument("--no-peer", action="store_true", help="leave Apache Kafka out")
@@ -133,14 +133,14 @@ def produce(bootstrap: str, count: int, value: bytes) -> float:
 
 
 def fetch(bootstrap: str, count: int) -> float:
-    """Seconds from a consumer's start until it has ``count`` records, those of the warm-up left out."""
+    """Seconds from a consumer's start until it has ``count`` records, not counting those of the warm-up."""
     consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": "bench", "enable.auto.commit": False})
     try:
         started_s = time.monotonic()
         consumer.assign([TopicPartition(TOPIC, number, WARM_UP_RECORDS // PARTITIONS) for number in range(PARTITIONS)])
         fetched = 0
         while fetched < count:
-            # It returns when it has as many as are asked for, and not before.
+            # `consume` returns when it has the requested number of records, not earlier.
             messages = consumer.consume(min(FETCHED_AT_ONCE, count - fetched), timeout=DEADLINE_S)
             assert messages, f"{fetched} of {count} records came within {DEADLINE_S} s"
             for message in messages:
@@ -152,7 +152,7 @@ def fetch(bootstrap: str, count: int) -> float:
 
 
 def one_by_one(bootstrap: str, count: int, value: bytes) -> list[float]:
-    """Seconds from each record's produce to its acknowledgement, with nothing else on its way."""
+    """Seconds from each record's produce to its acknowledgement, with one record in flight."""
     producer = Producer({"bootstrap.servers": bootstrap, "acks": "all", "linger.ms": 0})
     latencies_s: list[float] = []
     for number in range(count + 10):

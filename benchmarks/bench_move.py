@@ -1,7 +1,7 @@
-"""For how long a task that moves to another worker is down, with real Spark and real batches.
+"""How long a task that moves to another worker does not run, with real Spark and real batches.
 
 ``python -m benchmarks.bench_move`` prints one JSON line for each case; `docs/benchmarks.md` explains its keys. In plain
-Spark the counterpart of a move is to stop a query, and to start it again.
+Spark the counterpart of a move is to stop a query and to start it again.
 """
 
 import argparse
@@ -26,22 +26,22 @@ from tests.kafka.real_kafka import NotToBeHad
 CASES = ("join", "drain", "stop and start")
 WORKERS = 3
 ROWS = 5
-"""Of each partition in each quarter of an interval, so that a task that starts finds some."""
+"""Rows per partition in each quarter of an interval, so that a task that starts has rows to read."""
 
 _STOPPED = re.compile(r"^(\S+ \S+) .*?: (\S+)-(\d+): stopped ", re.MULTILINE)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.bench_move", description=__doc__)
-    parser.add_argument("--tasks", type=int, default=24, help="on three workers (default: %(default)s)")
-    parser.add_argument("--interval-s", type=float, default=4.0, help="of the triggers (default: %(default)s)")
+    parser.add_argument("--tasks", type=int, default=24, help="tasks on three workers (default: %(default)s)")
+    parser.add_argument("--interval-s", type=float, default=4.0, help="trigger interval (default: %(default)s)")
     parser.add_argument("--settle", type=int, default=5, help="intervals before each event (default: %(default)s)")
     pipelines.add_options(parser)
     return pipelines.print_lines(measure(parser.parse_args(arguments)))
 
 
 def measure(options: argparse.Namespace) -> Iterator[dict[str, Any]]:
-    """All cases are events of one fleet in each run."""
+    """The line of each case. In each run all cases are events of the same group of workers."""
     cases = options.case or CASES
     load_before = os.getloadavg()[0]
     facts = {"unit": "s", "tasks": options.tasks, "workers": WORKERS, "interval_s": options.interval_s}
@@ -61,9 +61,9 @@ def measure(options: argparse.Namespace) -> Iterator[dict[str, Any]]:
 
 
 def played(rig: Rig, options: argparse.Namespace) -> dict[str, dict[str, float]]:
-    """One fleet, through all events.
+    """Run all events on one group of workers.
 
-    :raises AssertionError: when it fails, or its rows are wrong.
+    :raises AssertionError: when the system fails, or rows are lost or duplicated.
     """
     say("three workers start ...")
     out = rig.fresh("out")
@@ -90,7 +90,7 @@ def played(rig: Rig, options: argparse.Namespace) -> dict[str, dict[str, float]]
 
 def _event(system: Coterie, pipeline: Pipeline, options: argparse.Namespace, case: str) -> dict[str, float]:
     if case == "join":
-        # A JVM that starts takes what there is of the cores: the worker joins once it is warm.
+        # A starting JVM uses all cores, so busy_share is not measured here: the worker joins after its JVM has started.
         before_s = time.time()
         system.workers.start()
         count = len(system.workers.running)
@@ -126,7 +126,7 @@ def _event(system: Coterie, pipeline: Pipeline, options: argparse.Namespace, cas
 
 
 def _stops(system: Coterie, pipeline: Pipeline, since_s: float) -> dict[int, float]:
-    """When each task stopped that has since a moment, by the workers' logs."""
+    """The last stop of each task that has stopped since ``since_s``, from the workers' logs, in seconds since 1970."""
     found: dict[int, float] = {}
     for log in system.logs():
         for at, connector, task in _STOPPED.findall(log.read_text(errors="replace")):
@@ -137,13 +137,13 @@ def _stops(system: Coterie, pipeline: Pipeline, since_s: float) -> dict[int, flo
 
 
 def downs_s(stops_s: Mapping[int, float], checkpoints: Sequence[Path]) -> dict[int, float]:
-    """From each task's stop to the first batch that is planned afterwards, of tasks that have one."""
+    """Seconds from each task's stop to the first batch that is planned afterwards, for tasks with such a batch."""
     found: dict[int, float] = {}
     for task, stopped_s in stops_s.items():
         try:
             batches = pipelines.batches(checkpoints[task])
         except (FileNotFoundError, NotADirectoryError):
-            continue  # Another worker has taken the checkpoint just now: the next look finds it.
+            continue  # Another worker is taking over the checkpoint: the next poll finds it.
         later = [at_s for at_s in batches.values() if at_s > stopped_s]
         if later:
             found[task] = min(later) - stopped_s

@@ -1,4 +1,4 @@
-"""How late light tasks are beside a task with a backlog, in a worker of Coterie and in a driver of plain Spark.
+"""How late light tasks are while a task reads a backlog, in a worker of Coterie and in a driver of plain Spark.
 
 ``python -m benchmarks.bench_neighbours`` prints one JSON line; `docs/benchmarks.md` explains its keys.
 """
@@ -23,14 +23,14 @@ from tests.kafka.real_kafka import NotToBeHad
 
 INTERVAL_S = 1.0
 PARTITIONS = 4
-"""Of the backlog."""
+"""Partitions of the backlog's topic."""
 HEAVY_BATCH = 250_000
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.bench_neighbours", description=__doc__)
-    parser.add_argument("--rows", type=int, default=5_000_000, help="of the backlog (default: %(default)s)")
-    parser.add_argument("--tasks", type=int, default=10, help="that are light (default: %(default)s)")
+    parser.add_argument("--rows", type=int, default=5_000_000, help="rows of the backlog (default: %(default)s)")
+    parser.add_argument("--tasks", type=int, default=10, help="light tasks (default: %(default)s)")
     parser.add_argument("--settle", type=int, default=20, help="seconds before the backlog (default: %(default)s)")
     pipelines.add_options(parser)
     return pipelines.print_lines(measure(parser.parse_args(arguments)))
@@ -61,7 +61,7 @@ def measure(options: argparse.Namespace) -> Iterator[dict[str, Any]]:
 def measured(rig: Rig, backlog: Topic, options: argparse.Namespace, name: str) -> dict[str, float]:
     """One run of one system.
 
-    :raises AssertionError: when it fails, or its rows are wrong.
+    :raises AssertionError: when the system fails, or rows are lost or duplicated.
     """
     say(f"{name} starts ...")
     out = rig.fresh("out")
@@ -101,7 +101,7 @@ def measured(rig: Rig, backlog: Topic, options: argparse.Namespace, name: str) -
 
 
 class Planned(threading.Thread):
-    """Looks at checkpoints before Spark forgets their batches, which it does after 100."""
+    """Reads checkpoints periodically, since Spark deletes the files of a batch after 100 further batches."""
 
     def __init__(self, checkpoints: Sequence[Path]) -> None:
         super().__init__(name="planned", daemon=True)

@@ -1,4 +1,4 @@
-"""How fast rows go through one pipeline, in Coterie and in plain Spark of equal guarantee.
+"""The throughput of one pipeline, in Coterie and in plain Spark with the same guarantee.
 
 ``python -m benchmarks.bench_pipeline`` prints one JSON line for each case; `docs/benchmarks.md` explains its keys.
 """
@@ -24,23 +24,23 @@ CASES = ("kafka-parquet", "kafka-delta", "parquet-postgres")
 PARTITIONS = 4
 FILES_A_BATCH = 4
 COLUMNS = "id BIGINT, carrier TEXT, delay_s INT, km DOUBLE PRECISION"
-"""Of the table, as the query gives them."""
+"""The table's columns: those that the query returns."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.bench_pipeline", description=__doc__)
-    parser.add_argument("--rows", type=int, default=5_000_000, help="of the input (default: %(default)s)")
-    parser.add_argument("--batches", type=int, default=20, help="that they make (default: %(default)s)")
+    parser.add_argument("--rows", type=int, default=5_000_000, help="rows of the input (default: %(default)s)")
+    parser.add_argument("--batches", type=int, default=20, help="number of batches (default: %(default)s)")
     parser.add_argument("--no-at-least-once", action="store_true", help="leave Spark without a ledger out")
     pipelines.add_options(parser)
     options = parser.parse_args(arguments)
     if options.batches < 2 or options.rows % (options.batches * FILES_A_BATCH):
-        parser.error(f"--rows: a multiple of {FILES_A_BATCH} times --batches, which are two at least")
+        parser.error(f"--rows must be a multiple of {FILES_A_BATCH} times --batches, and --batches at least 2")
     return pipelines.print_lines(measure(options))
 
 
 def measure(options: argparse.Namespace) -> Iterator[dict[str, Any]]:
-    """One line for each case, every system in it."""
+    """One line for each case, with the figures of every system."""
     systems = pipelines.systems(options, "stock", *([] if options.no_at_least_once else ["at_least_once"]))
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="bench-pipeline-", dir=options.folder)))
@@ -75,7 +75,7 @@ def measured(
 ) -> dict[str, float]:
     """One run of one system. Its processes are started for this run and ended after it.
 
-    :raises AssertionError: when it fails, or its rows are wrong.
+    :raises AssertionError: when the system fails, or rows are lost or duplicated.
     """
     say(f"{case}: {name} starts ...")
     out = rig.fresh("out")
@@ -95,7 +95,7 @@ def measured(
 
 
 def timed(system: System, pipeline: Pipeline, options: argparse.Namespace) -> dict[str, float]:
-    """From the commit of the first batch, which is the warm-up, to that of the last one."""
+    """Figures from the commit of the first batch, which is the warm-up, to the commit of the last batch."""
     last = options.batches - 1
     system.wait_commit(pipeline, 0)
     cpu_s = system.cpu_s

@@ -1,7 +1,7 @@
-"""What a rebalance costs: tasks that stop, for how long they are down, and how long it takes until all is balanced.
+"""The cost of a rebalance: tasks that stop, how long these do not run, and the time until all tasks are balanced.
 
-``python -m benchmarks.bench_rebalance --tasks 90`` prints one JSON line for each event, Kafka Connect beside Coterie;
-`docs/benchmarks.md` says what its keys mean.
+``python -m benchmarks.bench_rebalance --tasks 90`` prints one JSON line for each event, for Coterie and Kafka Connect;
+`docs/benchmarks.md` explains its keys.
 """
 
 import argparse
@@ -28,22 +28,24 @@ EVENTS = ("create", "join", "stop", "kill", "drain")
 WORKERS = 3
 TASKS_PER_CONNECTOR = 10
 QUIET_S = 1.0
-"""A fleet is balanced when it has been for so long."""
+"""Tasks count as balanced after they have been balanced for this long."""
 IDLE_S = 7.0
-"""Between two events: by then nobody hurries any more because of the last one."""
+"""Pause between two events: then no worker uses the shorter intervals that follow an event any more."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.bench_rebalance", description=__doc__)
-    parser.add_argument("--tasks", type=int, action="append", help="how many, in tens (default: 90, then 300)")
+    parser.add_argument(
+        "--tasks", type=int, action="append", help="number of tasks, a multiple of ten (default: 90, then 300)"
+    )
     parser.add_argument("--event", choices=EVENTS, action="append", help="measure only this (default: all)")
     parser.add_argument("--protocol", default="static", help="Coterie's connect.protocol (default: %(default)s)")
     parser.add_argument("--peer", action="append", help="Connect's (default: compatible, sessioned, eager)")
     parser.add_argument("--no-peer", action="store_true", help="leave Kafka Connect out")
+    parser.add_argument("--delay-ms", type=int, default=10_000, help="scheduled rebalance delay (default: %(default)s)")
     parser.add_argument(
-        "--delay-ms", type=int, default=10_000, help="for how long lost jobs wait (default: %(default)s)"
+        "--runs", type=int, default=1, help="number of runs, of which the medians are printed (default: %(default)s)"
     )
-    parser.add_argument("--runs", type=int, default=1, help="tell the medians of so many (default: %(default)s)")
     options = parser.parse_args(arguments)
     if options.runs < 1:
         parser.error("--runs: at least one")
@@ -59,7 +61,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def measure(tasks: int, options: argparse.Namespace) -> list[dict[str, Any]]:
-    """One point for each event, every system in it."""
+    """One point for each event, with the figures of every system."""
     wanted = options.event or EVENTS
     points: dict[str, dict[str, Any]] = {
         event: {
@@ -86,7 +88,7 @@ def measure(tasks: int, options: argparse.Namespace) -> list[dict[str, Any]]:
                     *given, jars=jars, plugins=plugins, **more
                 )
                 protocols[f"connect_{protocol}"] = protocol
-        # In turn, so that whatever else the machine does meets all of them.
+        # Runs of the systems alternate, so that other load on the machine affects all systems alike.
         runs = [
             (system, measured(f"{system}-{run}", kind, folder, tasks, wanted, protocols[system], options.delay_ms))
             for run in range(1, options.runs + 1)
@@ -102,7 +104,7 @@ def measure(tasks: int, options: argparse.Namespace) -> list[dict[str, Any]]:
 
 
 def medians(figures: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Of each key by itself; of an even number of runs the lower one of the two in the middle."""
+    """The median of each key; for an even number of runs the lower of the two middle values."""
     keys = {key: None for one in figures for key in one}
     return {key: statistics.median_low(one[key] for one in figures if key in one) for key in keys}
 
@@ -116,7 +118,7 @@ def measured(
     protocol: str,
     delay_ms: int,
 ) -> Mapping[str, dict[str, Any]]:
-    """All events of one system in one run, ``name``, on a broker of its own."""
+    """All events of one system in one run, ``name``, on a separate broker."""
     home = folder / name
     home.mkdir()
     with Children(folder / "logs") as children, fleets.broker(folder / f"{name}-broker", children) as port:
@@ -126,7 +128,7 @@ def measured(
         workers.end()
     gap_ms = fleets.heartbeat_gap_ms(folder / f"{name}-broker", workers.group_id)
     if gap_ms >= 2 * fleets.HEARTBEAT_MS:
-        say(f"{name}: a heartbeat was late: {gap_ms} ms after the one before, where {fleets.HEARTBEAT_MS} are wanted")
+        say(f"{name}: a heartbeat was late: {gap_ms} ms after the previous one; the interval is {fleets.HEARTBEAT_MS}")
     for one in figures.values():
         one["heartbeat_gap_max_ms"] = gap_ms
         if stall_ms := workers.longest_stall_ms():
@@ -150,7 +152,7 @@ def play(name: str, bench: "Bench", wanted: Sequence[str]) -> Mapping[str, dict[
     for event in [event for event in EVENTS if event in wanted]:
         if event in takes_away and (event != "drain" or workers.can_drain):
             if len(workers.running) == WORKERS:
-                bench.join()  # Of joins the first is told of: that is one of the same fleet in every system.
+                bench.join()  # Only the first join is reported: the number of workers before it is always the same.
             note(event, bench.lose(takes_away[event]))
         elif event == "join":
             note(event, bench.join())
@@ -158,7 +160,7 @@ def play(name: str, bench: "Bench", wanted: Sequence[str]) -> Mapping[str, dict[
 
 
 class Bench:
-    """One fleet, event by event; it is balanced before and after each."""
+    """One group of workers, through one event after another; tasks are balanced before and after each event."""
 
     def __init__(self, workers: Workers, tasks: int, *, idle_s: float = IDLE_S) -> None:
         self.workers = workers
@@ -166,7 +168,7 @@ class Bench:
         self._idle_s = idle_s
 
     def create(self) -> dict[str, Any]:
-        """All connectors over REST, one after the other."""
+        """Create all connectors over REST, one after the other."""
         generation = self.workers.generation()
         since_ms = now_ms()
         for number in range(self._tasks // TASKS_PER_CONNECTOR):
@@ -181,16 +183,16 @@ class Bench:
         }
 
     def join(self) -> dict[str, Any]:
-        """One more worker; the event begins when its group takes notice of it."""
+        """Start one more worker; the event begins when the group starts to rebalance."""
         before, generation = self._before()
         self.workers.start()
-        self.workers.until("the group takes notice", lambda: self.workers.group_state()[0] != "Stable", pause_s=0.005)
+        self.workers.until("the group rebalances", lambda: self.workers.group_state()[0] != "Stable", pause_s=0.005)
         since_ms = now_ms()
         self.settle()
         return self._cost(since_ms, generation, before, gone=None)
 
     def lose(self, how: Callable[[str], None]) -> dict[str, Any]:
-        """The newest worker goes."""
+        """Remove the newest worker, in the way ``how``."""
         before, generation = self._before()
         since_ms = now_ms()
         gone = list(self.workers.running)[-1]
@@ -199,7 +201,7 @@ class Bench:
         return self._cost(since_ms, generation, before, gone=gone)
 
     def settle(self) -> None:
-        """Until every task runs once, evenly spread, and has for a while."""
+        """Wait until every task runs once, and tasks have been evenly spread for :data:`QUIET_S`."""
 
         def is_settled() -> bool:
             fleet = self.workers.fleet()
@@ -213,10 +215,10 @@ class Bench:
     def settle_group(self) -> None:
         count = len(self.workers.running)
         self.workers.until("the group is stable", lambda: self.workers.group_state() == ("Stable", count), pause_s=0.1)
-        self.workers.until("connectors can be asked for", self.workers.serves_connectors, pause_s=0.1)
+        self.workers.until("the REST API serves connectors", self.workers.serves_connectors, pause_s=0.1)
 
     def _before(self) -> tuple[Mapping[str, int], int]:
-        """What each worker runs, and the generation, once all is idle."""
+        """The number of tasks by worker, and the group's generation, after a pause."""
         time.sleep(self._idle_s)
         return Counter(worker for _, worker in self.workers.fleet().running()), self.workers.generation()
 

@@ -1,7 +1,7 @@
-"""How long a running connector is down when it is split anew, from 4 tasks to 7.
+"""How long a running connector is stopped while it is split again, from 4 tasks to 7.
 
 ``python -m benchmarks.bench_resplit`` prints one JSON line for each case; `docs/benchmarks.md` explains its keys. Plain
-Spark has no such step: a query keeps its checkpoint, or begins anew.
+Spark has no such step: a query keeps its checkpoint, or starts with an empty one.
 """
 
 import argparse
@@ -26,16 +26,16 @@ from tests.kafka.real_kafka import NotToBeHad
 CASES = ("kafka", "files")
 FROM, TO = 4, 7
 ROWS_A_PART = 20
-"""Of each partition and each file, before the split."""
+"""Rows of each partition and of each file before the split."""
 MORE_EVERY_S = 0.5
 SEEDED = {"kafka": 0, "files": 2}
-"""How many batches the checkpoints of a new generation have from the start."""
+"""How many committed batches the checkpoints of a new checkpoint generation contain before the tasks start."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.bench_resplit", description=__doc__)
-    parser.add_argument("--partitions", type=int, default=100, help="of the topic (default: %(default)s)")
-    parser.add_argument("--files", type=int, default=10_000, help="that were read before (default: %(default)s)")
+    parser.add_argument("--partitions", type=int, default=100, help="partitions of the topic (default: %(default)s)")
+    parser.add_argument("--files", type=int, default=10_000, help="files read before the split (default: %(default)s)")
     pipelines.add_options(parser)
     return pipelines.print_lines(measure(parser.parse_args(arguments)))
 
@@ -60,7 +60,7 @@ def measure(options: argparse.Namespace) -> Iterator[dict[str, Any]]:
 def measured(rig: Rig, case: str, options: argparse.Namespace, name: str) -> dict[str, float]:
     """One run.
 
-    :raises AssertionError: when it fails, or rows are wrong.
+    :raises AssertionError: when the system fails, or rows are lost or duplicated.
     """
     say(f"{case}: a worker starts ...")
     out = rig.fresh("out")
@@ -98,14 +98,14 @@ def measured(rig: Rig, case: str, options: argparse.Namespace, name: str) -> dic
 
 
 def split_anew(system: Coterie, pipeline: Pipeline, seeded: int) -> dict[str, float]:
-    """Seconds from the PUT of another ``tasks.max`` until the next generation stands, and until each of its tasks has
-    committed a batch with rows."""
+    """Seconds from the PUT of another ``tasks.max`` until the next checkpoint generation exists, and until each of its
+    tasks has committed a batch with rows."""
     (connector,) = system.folder.glob(f"checkpoints/{pipeline.name}-*")
     put_s = time.time()
     answer = system.request("PUT", f"/connectors/{pipeline.name}/config", json=pipeline.connector())
     assert answer.is_success, answer.text
     generation = connector / "gen-2"
-    system.until("the next generation stands", generation.is_dir, pipeline)
+    system.until("the next checkpoint generation exists", generation.is_dir, pipeline)
     stands_s = time.time()
 
     def first_commits() -> list[float] | None:
@@ -122,7 +122,7 @@ def split_anew(system: Coterie, pipeline: Pipeline, seeded: int) -> dict[str, fl
 
 
 class Trickle(threading.Thread):
-    """Writes rows again and again, so that every task of any split has something to read."""
+    """Writes rows repeatedly, so that every task of any split has rows to read."""
 
     def __init__(self, write: Callable[[range], None], first: int, each: int) -> None:
         super().__init__(name="trickle", daemon=True)
@@ -137,14 +137,14 @@ class Trickle(threading.Thread):
             self._next += self._each
 
     def stop(self) -> int:
-        """How many rows there are now."""
+        """Stop; returns the number of rows written so far, including those before the start."""
         self._stopped.set()
         self.join()
         return self._next
 
 
 def _write_files(folder: Path, numbers: range) -> None:
-    """Files with these rows, written aside and renamed in."""
+    """Write files with these rows to a temporary folder and rename them into ``folder``."""
     aside = folder.with_name(f"{folder.name}-{numbers.start}")
     inputs.make_files(aside, files=len(numbers) // ROWS_A_PART, rows=len(numbers), first=numbers.start)
     for path in aside.iterdir():

@@ -1,4 +1,4 @@
-"""What a batch of 100 rows costs in processor time, in Coterie and in plain Spark's foreachBatch.
+"""The processor time of a batch of 100 rows, in Coterie and in plain Spark's foreachBatch.
 
 ``python -m benchmarks.bench_small_batch`` prints one JSON line for each case; `docs/benchmarks.md` explains its keys.
 """
@@ -28,9 +28,9 @@ COLUMNS = "id BIGINT, carrier TEXT, delay INT, distance INT"
 
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.bench_small_batch", description=__doc__)
-    parser.add_argument("--interval-s", type=float, default=1.0, help="of the triggers (default: %(default)s)")
+    parser.add_argument("--interval-s", type=float, default=1.0, help="trigger interval (default: %(default)s)")
     parser.add_argument("--settle", type=int, default=20, help="intervals before the measurement (default: 20)")
-    parser.add_argument("--intervals", type=int, default=60, help="that are measured (default: 60)")
+    parser.add_argument("--intervals", type=int, default=60, help="measured intervals (default: 60)")
     pipelines.add_options(parser)
     return pipelines.print_lines(measure(parser.parse_args(arguments)))
 
@@ -65,7 +65,7 @@ def measured(
 ) -> dict[str, float]:
     """One run of one system.
 
-    :raises AssertionError: when it fails, or its rows are wrong.
+    :raises AssertionError: when the system fails, or rows are lost or duplicated.
     """
     say(f"{case}: {name} starts ...")
     pulse = paced.Pulse(rig.servers, interval_s=options.interval_s)

@@ -1,4 +1,4 @@
-"""The brokers that are measured, each a process of its own, held to one core; and what they cost."""
+"""The measured brokers, each in a separate process, pinned to one core; and their cost."""
 
 import contextlib
 import os
@@ -13,7 +13,7 @@ from tests.kafka.embedded_broker import EmbeddedBroker
 from tests.kafka.real_kafka import RealKafka, fetch
 
 JAVA_OPTIONS = ("-Xmx1g", "-Xms1g")
-"""As Kafka's own start script has it; the tests' broker gives up the second compiler to start sooner."""
+"""The heap of Kafka's own start script, with both of Java's compilers; the tests' broker uses one, to start sooner."""
 
 _TICKS_PER_SECOND = os.sysconf("SC_CLK_TCK")
 _PAGE_SIZE = os.sysconf("SC_PAGE_SIZE")
@@ -21,14 +21,14 @@ _PAGE_SIZE = os.sysconf("SC_PAGE_SIZE")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Measured:
-    """A broker that answers at ``port``, and the process whose cost is counted."""
+    """A broker that listens at ``port``, and the process whose cost is measured."""
 
     port: int
     pid: int
 
     @property
     def cpu_s(self) -> float:
-        """Processor time so far, user's and system's."""
+        """Processor time so far, user and system."""
         fields = Path(f"/proc/{self.pid}/stat").read_text().rpartition(")")[2].split()
         return (int(fields[11]) + int(fields[12])) / _TICKS_PER_SECOND
 
@@ -51,9 +51,9 @@ def embedded(folder: Path, *, core: int, connections_max: int) -> Iterator[Measu
 
 @contextlib.contextmanager
 def kafka(folder: Path, *, core: int, properties: str = "") -> Iterator[Measured]:
-    """Apache Kafka on the same core.
+    """Apache Kafka on one core.
 
-    :raises NotToBeHad: when it cannot run here.
+    :raises NotToBeHad: when it cannot run on this machine.
     """
     broker = RealKafka(fetch(say), folder, properties=properties, java_options=JAVA_OPTIONS)
     with held_to(core):
@@ -76,36 +76,36 @@ def held_to(core: int) -> Iterator[None]:
 
 
 def allow_files(count: int) -> None:
-    """Raise this process's limit of open files, and so that of the brokers it starts.
+    """Raise the limit of open files of this process and of the brokers that it starts.
 
     :raises WorldError: when the system does not allow that many.
     """
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if hard != resource.RLIM_INFINITY and hard < count:
         raise WorldError(
-            f"{count} open files are needed, one for each member's connection, and {hard} are allowed here;"
-            " raise the hard limit (ulimit -Hn), or measure fewer members"
+            f"{count} open files are needed, one for each member's connection, and the hard limit is {hard};"
+            " raise this limit (ulimit -Hn), or measure fewer members"
         )
     if soft != resource.RLIM_INFINITY and soft < count:
         resource.setrlimit(resource.RLIMIT_NOFILE, (count, hard))
 
 
 def other_core(core: int) -> int:
-    """Where the clients run: not on the broker's core, where there is another."""
+    """The core for the clients: another one than the broker's, if the machine has one."""
     return min(os.sched_getaffinity(0) - {core}, default=core)
 
 
 def per_cpu_s(count: int, cpu_s: float) -> int:
-    """``count`` for each second of processor time; the system tells no less than one tick of that."""
+    """``count`` per second of processor time, of which at least one tick is assumed: the system counts in ticks."""
     return round(count / max(cpu_s, 1 / _TICKS_PER_SECOND))
 
 
 def ratios(ours: Mapping[str, float], theirs: Mapping[str, float]) -> dict[str, float]:
-    """Each figure of the embedded broker in Kafka's."""
+    """The ratio of each figure of the embedded broker to Kafka's."""
     return {key: round(ours[key] / theirs[key], 2) for key in theirs if theirs[key]}
 
 
 def say(line: str) -> None:
-    """Progress; the result alone goes to standard output."""
+    """Print progress to standard error, since standard output is for the result."""
     sys.stderr.write(f"{line}\n")
     sys.stderr.flush()

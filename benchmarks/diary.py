@@ -1,7 +1,7 @@
-"""What tasks wrote down of their starts and stops, and what an event has cost by it.
+"""Logs of the starts and stops of tasks, and the cost of an event computed from these logs.
 
-A diary is a file of one worker, a line ``<milliseconds since 1970> start|stop <task>`` each; Java's light tasks
-(`peers/LightSource.java`) write the same.
+A task log is a file of one worker with lines ``<milliseconds since 1970> start|stop <task>``; Java's light tasks
+(`peers/LightSource.java`) write the same lines.
 """
 
 from collections import Counter
@@ -22,7 +22,7 @@ class Entry:
 
 
 def entries(text: str, worker: str) -> list[Entry]:
-    """What the diary of ``worker`` says; a line that is still being written is left for the next time."""
+    """The entries in the task log of ``worker``, without a last line that is not completely written."""
     found = []
     for line in text.splitlines(keepends=True):
         if line.endswith("\n"):
@@ -33,14 +33,14 @@ def entries(text: str, worker: str) -> list[Entry]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fleet:
-    """Who runs what, by all diaries."""
+    """The runs of all tasks, from the task logs of all workers."""
 
     entries: Sequence[Entry]
     killed_ms: Mapping[str, int] = field(default_factory=dict)
-    """When workers were killed that could write nothing more."""
+    """When workers were killed, by worker; these have not logged the stops of their tasks."""
 
     def runs(self) -> list["Run"]:
-        """Every run of every task, in order of starts; of whoever was killed they ended then."""
+        """Every run of every task, in order of starts; the runs of a killed worker end when it was killed."""
         open_: dict[tuple[str, str], int] = {}
         found: list[Run] = []
         for entry in sorted(self.entries, key=lambda entry: (entry.at_ms, entry.starts)):
@@ -55,11 +55,11 @@ class Fleet:
         return sorted(found, key=lambda run: run.begin_ms)
 
     def running(self) -> Counter[tuple[str, str]]:
-        """(task, worker), once for each run that goes on."""
+        """(task, worker), once for each run that has not ended."""
         return Counter((run.task, run.worker) for run in self.runs() if run.end_ms is None)
 
     def is_balanced(self, workers: Sequence[str], tasks: int) -> bool:
-        """Whether every task runs once, on these workers, and none has more than one task more than another."""
+        """Whether every task runs once, on these workers, and the workers' numbers of tasks differ by at most one."""
         running = self.running()
         loads = Counter(worker for _, worker in running)
         return (
@@ -78,19 +78,22 @@ class Run:
     worker: str
     begin_ms: int
     end_ms: int | None
-    """None while it goes on."""
+    """None while the run has not ended."""
 
 
 def fewest_stops(before: Mapping[str, int], workers: Sequence[str]) -> int:
-    """How many tasks must stop so that ``workers`` share evenly what ``before`` says that each runs; those of others
-    stop anyway, and are not counted: M* = Σ max(0, load − q) − min(r, |{load > q}|)."""
+    """The fewest tasks of ``workers`` that must stop for an even distribution, from the numbers ``before``, by worker.
+
+    Tasks of other workers stop in any case and are not counted: M* = Σ max(0, load − q) − min(r, |{load > q}|).
+    """
     quotient, remainder = divmod(sum(before.values()), len(workers))
     above = [load - quotient for worker in workers if (load := before.get(worker, 0)) > quotient]
     return sum(above) - min(remainder, len(above))
 
 
 def cost(fleet: Fleet, since_ms: int, gone: str | None) -> dict[str, float]:
-    """What came of an event at ``since_ms``, once all was balanced again; ``gone`` is the worker that it took away."""
+    """The cost of an event at ``since_ms``, once tasks are balanced again; ``gone`` is the worker that the event
+    removed, if any."""
     runs = fleet.runs()
     owner: dict[str, str] = {}
     downs_ms: dict[str, int] = {}

@@ -1,4 +1,4 @@
-"""Fleets of light tasks as real processes: workers of Coterie, and of Kafka Connect beside them, on one broker."""
+"""Groups of real worker processes with light tasks: workers of Coterie and of Kafka Connect, on one broker."""
 
 import json
 import re
@@ -44,7 +44,7 @@ scheduled.rebalance.max.delay.ms={delay_ms}
 
 
 class Workers(ABC):
-    """The workers of one group, by name; all that they say of themselves is in ``folder``."""
+    """The workers of one group, by name; their files and task logs are in ``folder``."""
 
     def __init__(self, folder: Path, children: Children, *, port: int, protocol: str, delay_ms: int) -> None:
         self.running: dict[str, Child] = {}
@@ -63,11 +63,11 @@ class Workers(ABC):
         )
         self._started = 0
 
-    # -- what differs -------------------------------------------------------------------------------------------------
+    # -- differs between Coterie and Kafka Connect --------------------------------------------------------------------
 
     @abstractmethod
     def command(self, properties: Path, diary: Path) -> list[str]:
-        """What Python is to run for one worker."""
+        """The arguments of Python that run one worker."""
 
     @abstractmethod
     def further_properties(self) -> str: ...
@@ -75,12 +75,12 @@ class Workers(ABC):
     connector_class: str
     can_drain: bool
     generation_told: re.Pattern[str]
-    """How a worker's log tells of a generation that it is in."""
+    """Pattern of the line in a worker's log that contains the group's generation."""
 
     # -- the workers --------------------------------------------------------------------------------------------------
 
     def start(self) -> str:
-        """One more worker; returns at once."""
+        """Start one more worker, without waiting for it; returns its name."""
         self._started += 1
         name = f"worker-{self._started}"
         properties = self._folder / f"{name}.properties"
@@ -91,7 +91,7 @@ class Workers(ABC):
         return name
 
     def stop(self, name: str) -> None:
-        """SIGTERM; returns at once."""
+        """Send SIGTERM, without waiting for the worker's end."""
         self.running.pop(name).terminate()
 
     def kill(self, name: str) -> None:
@@ -99,7 +99,7 @@ class Workers(ABC):
         self.killed_ms[name] = round(time.time() * 1000)
 
     def drain(self, name: str) -> None:
-        """Have it hand its work over while it still runs, and then end; returns at once."""
+        """Drain the worker, without waiting: its jobs move to other workers while it still runs, then it ends."""
         url = self.url(name)
         worker_id = url.removeprefix("http://").rstrip("/")
         answer = httpx.post(f"{url}/coterie/workers/{worker_id}/drain", timeout=DEADLINE_S, trust_env=False)
@@ -117,16 +117,17 @@ class Workers(ABC):
         return Fleet(entries=found, killed_ms=self.killed_ms)
 
     def serves_connectors(self) -> bool:
-        """Whether the first worker does: Connect's listens, and joins its group, before it knows any path."""
+        """Whether the first worker's REST API serves connectors: Connect's listens, and joins its group, before it
+        serves any path."""
         url = self.url(next(iter(self.running)))
         return httpx.get(f"{url}/connectors", timeout=DEADLINE_S, trust_env=False).status_code == httpx.codes.OK
 
     def create(self, name: str, tasks: int) -> None:
-        """Ask the first worker for a connector of light tasks."""
+        """Create a connector with light tasks by a request to the first worker."""
         self.post(name, {"connector.class": self.connector_class, "tasks.max": str(tasks)})
 
     def post(self, name: str, config: Mapping[str, str]) -> None:
-        """Ask the first worker for a connector, again and again while it answers that there is a rebalance."""
+        """Create a connector by a request to the first worker, repeated while the response reports a rebalance."""
         url = self.url(next(iter(self.running)))
         deadline_s = time.monotonic() + DEADLINE_S
         while True:
@@ -135,15 +136,15 @@ class Workers(ABC):
             )
             if answer.status_code == httpx.codes.CREATED:
                 return
-            # Connect answers 409 during a rebalance, and 500 when a forwarded request runs into one.
+            # Connect responds 409 during a rebalance, and 500 when it forwarded the request during a rebalance.
             if time.monotonic() > deadline_s or answer.status_code not in (409, 500, 503):
                 raise AssertionError(f"{name} cannot be created: {answer.status_code} {answer.text}")
             time.sleep(RETRY_S)
 
-    # -- what they say ------------------------------------------------------------------------------------------------
+    # -- state of the workers -----------------------------------------------------------------------------------------
 
     def generation(self) -> int:
-        """The highest that any of them was in."""
+        """The highest generation of the group that any worker has logged."""
         told = (
             int(number)
             for log in self._folder.parent.glob(f"logs/{self.group_id}-*.log")
@@ -152,7 +153,7 @@ class Workers(ABC):
         return max(told, default=0)
 
     def longest_stall_ms(self) -> float:
-        """Of the event loops of those that have ended; a JVM has none."""
+        """The longest stall of an event loop, from the logs of workers that have ended; 0 for JVMs, which have none."""
         told = (
             float(number)
             for log in self._folder.parent.glob(f"logs/{self.group_id}-*.log")
@@ -161,7 +162,7 @@ class Workers(ABC):
         return max(told, default=0)
 
     def group_state(self) -> tuple[str, int]:
-        """The group's state and how many members it has, by its coordinator."""
+        """The group's state and its number of members, from its coordinator."""
         with raw_client(self._port) as client:
             answer = client.ask(
                 DESCRIBE_GROUPS, DESCRIBE_VERSION, groups=(self.group_id,), include_authorized_operations=False
@@ -178,7 +179,7 @@ class Workers(ABC):
                 if not child.is_running:
                     raise AssertionError(f"{name} has ended: {child.tail()}")
             if time.monotonic() > deadline_s:
-                raise AssertionError(f"{self.group_id}: not within {DEADLINE_S} s: {what}")
+                raise AssertionError(f"{self.group_id}: timeout after {DEADLINE_S} s, waiting until {what}")
             time.sleep(pause_s)
 
     def url(self, name: str) -> str:
@@ -253,7 +254,8 @@ def light_source(folder: Path) -> tuple[Path, Path]:
 
 @contextmanager
 def broker(folder: Path, children: Children) -> Iterator[int]:
-    """The embedded broker's port. At its end it leaves in ``folder`` how regularly it heard of each member."""
+    """A running embedded broker; returns its port. At its end it writes the gaps between each member's requests to
+    ``stats.json`` in ``folder``."""
     listen = ["--listen", "127.0.0.1:0", "--initial-delay-ms", "300"]
     child = children.start(f"{folder.name}-broker", ["-m", "coterie", "broker", "--data", str(folder), *listen])
     deadline_s = time.monotonic() + DEADLINE_S
@@ -269,6 +271,7 @@ def broker(folder: Path, children: Children) -> Iterator[int]:
 
 
 def heartbeat_gap_ms(folder: Path, group_id: str) -> int:
-    """The longest that the broker of ``folder``, which has ended, did not hear of a member of the group."""
+    """The longest time without a request from a member of the group, in ms, from the statistics in ``folder``, which
+    the broker wrote when it ended."""
     stats = json.loads((folder / "stats.json").read_text())
     return max(int(member["largest_gap_ms"]) for member in stats["groups"][group_id].values())

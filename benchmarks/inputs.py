@@ -1,4 +1,4 @@
-"""Rows that the benchmarks of pipelines read, and the places they are written to, which are counted without Spark."""
+"""Rows that the benchmarks of pipelines read, and sinks, whose rows are counted without Spark."""
 
 import json
 from abc import ABC, abstractmethod
@@ -25,7 +25,7 @@ SCHEMA = "id BIGINT, carrier STRING, delay INT, distance INT"
 QUERY = (
     "SELECT id, lower(carrier) AS carrier, delay * 60 AS delay_s, distance * 1.609D AS km FROM source WHERE delay >= 0"
 )
-"""It leaves out a tenth of the rows; see :func:`kept`."""
+"""The query drops a tenth of the rows; see :func:`kept`."""
 CARRIERS = ("AA", "DL", "UA", "WN", "B6", "AS", "NK", "F9")
 
 
@@ -39,7 +39,7 @@ def value(number: int) -> bytes:
 
 
 def kept(rows: int) -> list[int]:
-    """The ids of the rows that :data:`QUERY` keeps, of those from 0 on."""
+    """The ids of the rows that :data:`QUERY` keeps, of the rows 0 to ``rows`` - 1."""
     return [number for number in range(rows) if number % 100 >= 10]
 
 
@@ -73,7 +73,7 @@ class Feed:
         self._failures: list[object] = []
 
     def write(self, topic: Topic, numbers: range) -> None:
-        """Each partition gets as many as the others, within one."""
+        """Write the rows; the numbers of rows in partitions differ by at most one."""
         for number in numbers:
             while True:
                 try:
@@ -84,13 +84,13 @@ class Feed:
         self._producer.poll(0)
 
     def flush(self) -> None:
-        """Until every row is acknowledged."""
+        """Wait until every row is acknowledged."""
         left = self._producer.flush(DEADLINE_S)
         assert not left, f"{left} records were not acknowledged within {DEADLINE_S} s"
 
 
 def make_files(folder: Path, *, files: int, rows: int, first: int = 0) -> None:
-    """Parquet files with ``rows`` rows in all, numbered from ``first`` on."""
+    """Write Parquet files with ``rows`` rows in total, numbered from ``first``."""
     folder.mkdir(parents=True)
     each = rows // files
     for file in range(files):
@@ -110,45 +110,46 @@ def make_files(folder: Path, *, files: int, rows: int, first: int = 0) -> None:
 
 
 class Sink(ABC):
-    """Where rows are written: the keys of a connector, the options of plain Spark, and how the rows are counted."""
+    """A destination of rows: the keys of a connector, the options of plain Spark, and the count of rows."""
 
     @abstractmethod
     def connector(self) -> dict[str, str]: ...
 
     @abstractmethod
     def stock(self, guarantee: str, query: str) -> tuple[str, dict[str, str]]:
-        """The name of a sink of `benchmarks.stock`, and where it writes."""
+        """The name of a sink of `benchmarks.stock`, and its options."""
 
     def stock_session(self, guarantee: str) -> dict[str, str]:
-        """Settings of the session."""
+        """Settings of the Spark session."""
         return {}
 
     @abstractmethod
     def count(self) -> int:
-        """Rows that a reader finds, quickly."""
+        """The number of rows that a reader finds; fast, since it is polled."""
 
     @abstractmethod
     def ids(self) -> Counter[int]:
-        """How often a reader finds each row."""
+        """The number of times that a reader finds each row, by id."""
 
     def wrong(self, expected: Sequence[int]) -> str | None:
-        """None when the ``expected`` rows are there, each once."""
+        """An error message, or None when a reader finds exactly the ``expected`` rows, each once."""
         there = self.ids()
         wanted = set(expected)
         lost, foreign = len(wanted - there.keys()), len(there.keys() - wanted)
         doubled = there.total() - len(there)
         if lost or foreign or doubled:
-            return f"{lost} rows are lost, {doubled} doubled, {foreign} foreign, of {len(wanted)}"
+            return f"{lost} rows are lost, {doubled} duplicated, {foreign} unexpected, of {len(wanted)}"
         return None
 
 
 class ParquetFolder(Sink):
-    """``stock`` is Spark's own file sink, one folder a query; ``foreach_batch`` writes and renames."""
+    """Parquet files. With ``stock``, Spark's own file sink writes, to one folder for each query; with
+    ``foreach_batch``, a function writes files and renames their folder."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
         self._has_log = False
-        """Whether Spark's file sink writes here: a reader looks at the files that its log names, and at no other."""
+        """Whether Spark's file sink writes this folder: readers then read only the files in the sink's log."""
         self._counts: dict[Path, int] = {}
 
     def connector(self) -> dict[str, str]:
@@ -168,7 +169,7 @@ class ParquetFolder(Sink):
         return Counter(id_ for path in self.seen_s() for id_ in values_in(path, "id"))
 
     def seen_s(self) -> dict[Path, float]:
-        """Since when a reader sees each file: a rename sets the time of change of the file that is renamed."""
+        """The time since when readers see each file: a rename sets the file's change time (ctime)."""
         if not self._has_log:
             return {path: path.stat().st_ctime for path in visible_files(self.path) if path.suffix == ".parquet"}
         seen: dict[Path, float] = {}
@@ -181,7 +182,8 @@ class ParquetFolder(Sink):
 
 
 class DeltaFolder(Sink):
-    """``stock`` commits with txnAppId and txnVersion; ``foreach_batch`` with the settings for small batches, too."""
+    """A Delta table. ``stock`` commits with txnAppId and txnVersion; ``foreach_batch`` also uses settings for small
+    batches."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -207,7 +209,7 @@ class DeltaFolder(Sink):
         return Counter(DeltaTable(str(self.path)).to_pyarrow_table(columns=["id"])["id"].to_pylist())
 
     def seen_s(self) -> dict[Path, float]:
-        """Since when a reader sees each file: a commit names it."""
+        """The time since when readers see each file: that of the commit that adds the file."""
         return {
             self.path / unquote(action["add"]["path"]): log.stat().st_ctime
             for log in (self.path / "_delta_log").glob("*.json")
@@ -217,7 +219,8 @@ class DeltaFolder(Sink):
 
 
 class PostgresTable(Sink):
-    """``stock`` writes aside, then rows and batch in one transaction; ``at_least_once`` is Spark's jdbc writer."""
+    """A table. ``stock`` writes to a staging table, then rows and batch number in one transaction; ``at_least_once`` is
+    Spark's jdbc writer."""
 
     def __init__(self, server: PostgresServer, table: str, columns: str) -> None:
         self._server = server
@@ -258,7 +261,7 @@ class PostgresTable(Sink):
 def postgres() -> Iterator[PostgresServer]:
     """A PostgreSQL server that is started for the benchmark and ended after it.
 
-    :raises NotToBeHad: when there is none on this machine.
+    :raises NotToBeHad: when PostgreSQL is not installed on this machine.
     """
     try:
         server = running_server()

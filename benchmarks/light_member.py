@@ -1,4 +1,4 @@
-"""A group member that costs next to nothing: one TCP connection, frames made once, one request in flight."""
+"""A group member that uses almost no resources: one TCP connection, heartbeats encoded once, one request in flight."""
 
 import asyncio
 from collections.abc import Callable
@@ -28,11 +28,11 @@ _NOT_YET = (
 )  # fmt: skip
 _YOUNG_S = 0.1
 _HEARTBEAT_ERROR_AT = 9
-"""In Heartbeat v4's answer: behind the correlation id, no tagged fields, and the throttle time."""
+"""Position of the error code in Heartbeat v4's response: after correlation id, empty tagged fields, throttle time."""
 
 
 class LightMember(asyncio.Protocol):
-    """One member over one connection of its own, as real clients have it."""
+    """One member with a separate connection, as real clients have it."""
 
     def __init__(self, group_id: str, number: int) -> None:
         self.member_id = ""
@@ -63,7 +63,7 @@ class LightMember(asyncio.Protocol):
         frame = bytes(self._received[LENGTH_SIZE:size])
         del self._received[:size]
         on_frame, self._on_frame = self._on_frame, None
-        assert on_frame is not None, "an answer that nobody asked for"
+        assert on_frame is not None, "a response without a request"
         on_frame(frame)
 
     def close(self) -> None:
@@ -73,20 +73,20 @@ class LightMember(asyncio.Protocol):
     # -- requests -----------------------------------------------------------------------------------------------------
 
     def beat(self, on_error: Callable[[int], None]) -> None:
-        """Send a heartbeat; ``on_error`` hears the answer's code."""
+        """Send a heartbeat; ``on_error`` is called with the response's error code."""
         self._send(
             self._heartbeat,
             lambda frame: on_error(int.from_bytes(frame[_HEARTBEAT_ERROR_AT : _HEARTBEAT_ERROR_AT + 2], signed=True)),
         )
 
     async def beaten(self) -> int:
-        """Send a heartbeat; the answer's code."""
+        """Send a heartbeat; returns the response's error code."""
         answer: asyncio.Future[int] = asyncio.get_running_loop().create_future()
         self.beat(answer.set_result)
         return await answer
 
     async def find_coordinator(self) -> None:
-        """Ask until there is one: a young Kafka broker creates the topic of its groups first."""
+        """Send FindCoordinator until there is a coordinator: a new Kafka broker first creates the topic for groups."""
         request = find_coordinator.FindCoordinatorRequest(key_type=i8(0), coordinator_keys=(self._group_id,))
         while True:
             answer = await self._ask(request)
@@ -95,7 +95,7 @@ class LightMember(asyncio.Protocol):
             await asyncio.sleep(_YOUNG_S)
 
     async def settle(self, when_sent: Callable[[], None] | None = None) -> None:
-        """Join and sync until this member is in a generation; ``when_sent`` is called after each JoinGroup."""
+        """Join and sync until this member has an assignment; ``when_sent`` is called after each JoinGroup is sent."""
         while True:
             answer = await self._ask(self._join(), when_sent)
             if answer.error_code == ErrorCode.member_id_required:
@@ -121,7 +121,7 @@ class LightMember(asyncio.Protocol):
             )
             return
 
-    # -- small hands --------------------------------------------------------------------------------------------------
+    # -- helpers ------------------------------------------------------------------------------------------------------
 
     def _join(self) -> Any:
         return join_group.JoinGroupRequest(
@@ -142,7 +142,7 @@ class LightMember(asyncio.Protocol):
             group_instance_id=None,
             protocol_type=PROTOCOL_TYPE,
             protocol_name=PROTOCOL,
-            # Empty for everybody but the leader, who alone is told of the others.
+            # Empty for all members but the leader: only its JoinGroup response contains the other members.
             assignments=tuple(
                 sync_group.SyncGroupRequestAssignment(member_id=member.member_id, assignment=ASSIGNMENT)
                 for member in answer.members

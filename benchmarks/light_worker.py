@@ -1,7 +1,7 @@
-"""A worker that is all real but for its tasks: each costs next to nothing, and its starts and stops are written down.
+"""A real worker with light tasks: a task uses almost no resources, and its starts and stops are logged.
 
-``python -m benchmarks.light_worker WORKER_FILE DIARY`` runs one until SIGTERM. The diary's lines are those of
-:mod:`benchmarks.diary`.
+``python -m benchmarks.light_worker WORKER_FILE DIARY`` runs a worker until SIGTERM. DIARY is the file for the task log;
+see :mod:`benchmarks.diary`.
 """
 
 import asyncio
@@ -19,11 +19,11 @@ from coterie.nouns.ids import Incarnation
 from coterie.nouns.jobs import ConnectorName, ConnectorTaskId
 
 TICK_S = 0.1
-"""What stands for a batch: a task stops when its tick ends, as Connect's source tasks do when their poll returns."""
+"""The duration of a simulated batch: a task stops at its end, as Connect's source tasks do when their poll returns."""
 
 
 class LightRuntime:
-    """`TaskRuntime` whose tasks only say that they run. A connector is split into ``tasks.max`` tasks."""
+    """`TaskRuntime` whose tasks only report that they run. A connector is split into ``tasks.max`` tasks."""
 
     def __init__(self, diary: Path) -> None:
         self._diary = diary.open("ab", buffering=0)
@@ -62,10 +62,10 @@ class LightRuntime:
         return [{**config, "task": f"{connector}-{number}"} for number in range(int(config["tasks.max"]))]
 
     def forget(self, connector: ConnectorName) -> None:
-        """A split is done at once."""
+        """Does nothing: a split takes no time."""
 
     async def finish(self, connector: ConnectorName, incarnation: Incarnation) -> Sequence[Mapping[str, str]] | None:
-        raise AssertionError("no task is closed here")
+        raise AssertionError("tasks are never closed in this benchmark")
 
     async def start(self, start: TaskStart) -> None:
         self._note("start", start.task)
@@ -73,7 +73,7 @@ class LightRuntime:
         self._events.put_nowait(TaskProgressed(task=start.task, batch_id=0, input_rows=0))
 
     async def restart(self, task: ConnectorTaskId) -> None:
-        raise AssertionError("no task dies here")
+        raise AssertionError("tasks never fail in this benchmark")
 
     async def stop(self, task: ConnectorTaskId, *, grace_ms: int) -> None:
         if (started_s := self._started_s.get(task)) is not None:

@@ -1,4 +1,4 @@
-"""Pipelines that read some rows in each interval: what feeds them, and how late and how dear their batches are."""
+"""Pipelines that read some rows in each interval: a producer for them, and lateness and cost of their batches."""
 
 import math
 import threading
@@ -12,19 +12,19 @@ from benchmarks.inputs import Feed, Sink, Topic
 from benchmarks.pipelines import Pipeline, System
 
 ROWS = 100
-"""Of each partition in each interval."""
+"""Rows of each partition in each interval."""
 
 
 class Pulse(threading.Thread):
     """Writes ``rows`` to each partition of some topics in the middle of each interval, until it is stopped.
 
-    Spark's triggers are at multiples of the interval, so that a batch finds the rows of one interval, if it is in time.
+    Spark's triggers are at multiples of the interval, so a batch that is on time reads the rows of one interval.
     """
 
     def __init__(self, servers: str, *, interval_s: float, rows: int = ROWS) -> None:
         super().__init__(name="pulse", daemon=True)
         self.written: dict[str, int] = {}
-        """Rows of each topic."""
+        """Number of rows written, by topic."""
         self._feed = Feed(servers)
         self._interval_s = interval_s
         self._rows = rows
@@ -33,7 +33,7 @@ class Pulse(threading.Thread):
         self._stopped = threading.Event()
 
     def add(self, topic: Topic) -> None:
-        """Feed this topic too, from now on; its first rows are there when this returns."""
+        """Write to this topic too, from now on; its first rows are acknowledged when this returns."""
         with self._lock:
             self.written[topic.name] = 0
             self._write(topic)
@@ -62,28 +62,28 @@ class Pulse(threading.Thread):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Window:
-    """What some paced pipelines did for a while."""
+    """Figures of some paced pipelines over a period of time."""
 
     late_s: Sequence[float]
-    """How long each batch was planned after it was due."""
+    """For each batch, the time from when it was due to when it was planned."""
     batches: int
     due: int
-    """How many batches there should have been."""
+    """The number of batches that were due."""
     cpu_ms_a_batch: float
     busy_share: float
-    """Of all the machine's cores, by whatever ran."""
+    """The busy part of all the machine's cores, for any process."""
 
     @property
     def late_p99_s(self) -> float:
         return pipelines.p50_p99(self.late_s)[1]
 
     def holds(self, interval_s: float) -> bool:
-        """Whether nearly all batches came, and hardly one of them late."""
+        """Whether at least 95 % of the batches were planned, and their p99 lateness is below 20 % of the interval."""
         return self.batches >= 0.95 * self.due and self.late_p99_s < 0.2 * interval_s
 
 
 def watch(system: System, running: Sequence[Pipeline], *, interval_s: float, seconds: float) -> Window:
-    """Look at the batches of the next ``seconds``."""
+    """Measure the batches of the next ``seconds``."""
     checkpoints = [path for pipeline in running for path in system.checkpoints(pipeline)]
     begin_s, cpu_s, busy_s = time.time(), system.cpu_s, pipelines.busy_s()
     time.sleep(seconds)
@@ -105,8 +105,8 @@ def watch(system: System, running: Sequence[Pipeline], *, interval_s: float, sec
 
 
 def lateness_s(planned_s: Mapping[int, float], interval_s: float, begin_s: float, end_s: float) -> list[float]:
-    """How late each batch was that was planned between two moments: it was due at the next multiple of the interval
-    after the batch before it."""
+    """The lateness of each batch that was planned between ``begin_s`` and ``end_s``. A batch is due at the next
+    multiple of the interval after the previous batch."""
     return [
         max(0.0, at_s - (math.floor(before_s / interval_s) + 1) * interval_s)
         for before_s, at_s in pairwise(sorted(planned_s.values()))
@@ -115,6 +115,7 @@ def lateness_s(planned_s: Mapping[int, float], interval_s: float, begin_s: float
 
 
 def wrong(system: System, pipeline: Pipeline, sink: Sink, rows: int) -> str | None:
-    """Wait for all ``rows`` that were written to the topic of ``pipeline``; None when each is there once."""
+    """Wait for all ``rows`` that were written to the topic of ``pipeline``; returns None when each is in the sink once,
+    else an error message."""
     system.wait_rows(pipeline, rows)
     return sink.wrong(range(rows))

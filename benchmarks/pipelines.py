@@ -1,7 +1,7 @@
-"""Pipelines that are measured in Coterie and in plain Spark, the processes that run them, and what those cost.
+"""Pipelines that are measured in Coterie and in plain Spark, the processes that run them, and the cost of these.
 
 A :class:`Pipeline` is described once. :class:`Coterie` runs it as a connector of a real worker, :class:`Stock` as
-queries of `benchmarks.stock`. Batches are counted and timed by the files of their checkpoints, alike in both.
+queries of `benchmarks.stock`. Batches of both are counted and timed by the files of their checkpoints.
 """
 
 import argparse
@@ -35,17 +35,17 @@ from tests import jars
 
 POLL_S = 0.01
 COMPILERS: Mapping[str, str] = {"c1": "-XX:TieredStopAtLevel=1", "both": "-XX:+TieredCompilation"}
-"""Java's option for its first compiler alone, and the one that changes nothing of its default, both compilers."""
+"""Java's option for its first compiler only, and the option for both compilers, which is Java's default."""
 
 ValueT = TypeVar("ValueT")
 
 
-# -- what is run ------------------------------------------------------------------------------------------------------
+# -- pipelines --------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ParquetFiles:
-    """A folder with files of the input's columns."""
+    """A folder with Parquet files that have the columns of the input."""
 
     path: Path
     files: int
@@ -65,7 +65,7 @@ class Pipeline:
     tasks: int = 1
     trigger_ms: int = 0
     batch: int | None = None
-    """Most records or files of a batch; None is each system's default."""
+    """The most records or files of a batch; None means each system's default."""
     rotate: bool = True
     """Whether Coterie's file sink may wait for rows, as it does by default."""
 
@@ -99,7 +99,7 @@ class Pipeline:
         return config
 
     def stock(self, guarantee: str, *, servers: str, checkpoints: Path) -> list[dict[str, Any]]:
-        """What `benchmarks.stock` is asked for: one query for each task, with sinks of their own."""
+        """The requests to `benchmarks.stock`: one query for each task, each with a separate sink."""
         return [self._query(task, guarantee, servers=servers, checkpoints=checkpoints) for task in range(self.tasks)]
 
     def _query(self, task: int, guarantee: str, *, servers: str, checkpoints: Path) -> dict[str, Any]:
@@ -131,11 +131,11 @@ class Pipeline:
         return f"{self.name}-{task}"
 
 
-# -- what runs it -----------------------------------------------------------------------------------------------------
+# -- systems ----------------------------------------------------------------------------------------------------------
 
 
 class System(ABC):
-    """One of the systems that are measured: its processes, from its start to :meth:`close`."""
+    """A measured system: its processes, from its start to :meth:`close`."""
 
     name: str
 
@@ -152,24 +152,24 @@ class System(ABC):
 
     @abstractmethod
     def open(self) -> None:
-        """Start; returns once pipelines can be run at once."""
+        """Start the processes; returns when pipelines can be started without further waiting."""
 
     @abstractmethod
     def run(self, pipeline: Pipeline) -> None: ...
 
     @abstractmethod
     def _checkpoint(self, pipeline: Pipeline, task: int) -> Path | None:
-        """Where the checkpoint of a task is, once it has one."""
+        """The checkpoint of a task; None while it has no checkpoint."""
 
     @abstractmethod
     def check(self, pipeline: Pipeline) -> None:
-        """:raises AssertionError: when it has failed."""
+        """:raises AssertionError: when the pipeline has failed."""
 
     def close(self) -> None:
         self._children.end(self.processes, grace_s=30)
 
     def checkpoints(self, pipeline: Pipeline) -> list[Path]:
-        """The checkpoints of all tasks, once there are."""
+        """The checkpoints of all tasks. Waits until all exist."""
 
         def all_there() -> list[Path] | None:
             found = [self._checkpoint(pipeline, task) for task in range(pipeline.tasks)]
@@ -179,14 +179,14 @@ class System(ABC):
         return self.until(f"{pipeline.name} has its checkpoints", all_there, pipeline)
 
     def wait_commit(self, pipeline: Pipeline, batch_id: int, *, within_s: float = DEADLINE_S) -> None:
-        """Until each task has committed this batch."""
+        """Wait until each task has committed this batch."""
         marks = [path / "commits" / str(batch_id) for path in self.checkpoints(pipeline)]
         what = f"{pipeline.name} commits batch {batch_id}"
         self.until(what, lambda: all(mark.exists() for mark in marks), pipeline, within_s=within_s)
 
     def wait_rows(self, pipeline: Pipeline, rows: int, *, within_s: float = DEADLINE_S) -> None:
-        """Until a reader of the sink finds so many."""
-        what, sink = f"{rows} rows of {pipeline.name} are there", pipeline.sink
+        """Wait until a reader of the sink finds at least this many rows."""
+        what, sink = f"{rows} rows of {pipeline.name} are visible", pipeline.sink
         self.until(what, lambda: sink.count() >= rows, pipeline, within_s=within_s, pause_s=0.5)
 
     def until(
@@ -204,7 +204,7 @@ class System(ABC):
             if seen := look():
                 return seen
             now = time.monotonic()
-            assert now < deadline, f"{self.name}: not within {within_s:.0f} s: {what}\n{self.tails()}"
+            assert now < deadline, f"{self.name}: timeout after {within_s:.0f} s, waiting until {what}\n{self.tails()}"
             if now > checked + 1:
                 checked = now
                 for process in self.processes:
@@ -243,7 +243,7 @@ class SparkWorkers(OurWorkers):
 
 
 class Coterie(System):
-    """Workers with default settings; ``workers`` of them."""
+    """Workers with default settings; ``workers`` is their number."""
 
     name = "ours"
 
@@ -252,7 +252,7 @@ class Coterie(System):
         self.workers = SparkWorkers(folder, children, port=port, protocol="static", delay_ms=300_000)
         self.workers.compiler = compiler
         self._count = workers
-        # Made once: each client reads the system's certificates.
+        # Created once, since each new client reads the system's certificates.
         self._client = httpx.Client(trust_env=False, verify=False, timeout=DEADLINE_S)
 
     @property
@@ -271,11 +271,11 @@ class Coterie(System):
         self.workers.post(pipeline.name, pipeline.connector())
 
     def logs(self) -> list[Path]:
-        """Those of all workers that there were."""
+        """The logs of all workers, including those that have ended."""
         return sorted((self.folder.parent / "logs").glob(f"{self.folder.name}-worker-*.log"))
 
     def request(self, method: str, path: str, **more: Any) -> httpx.Response:
-        """Ask the first worker."""
+        """Send a request to the first worker."""
         return self._client.request(method, f"{self.workers.url(next(iter(self.workers.running)))}{path}", **more)
 
     def check(self, pipeline: Pipeline) -> None:
@@ -300,7 +300,7 @@ class Coterie(System):
 
 
 class Stock(System):
-    """One driver of plain Spark. ``guarantee`` chooses among the sinks that a pipeline has for it."""
+    """One driver of plain Spark. ``guarantee`` selects one of the pipeline's sinks for plain Spark."""
 
     def __init__(self, folder: Path, children: Children, *, port: int, compiler: str, guarantee: str = "stock") -> None:
         super().__init__(folder, children, port=port, compiler=compiler)
@@ -333,7 +333,7 @@ class Stock(System):
             aside.rename(self.folder / "queries" / f"{pipeline.query_name(task)}.json")
 
     def check(self, pipeline: Pipeline) -> None:
-        """A driver whose query has failed ends."""
+        """Does nothing: a driver whose query has failed ends, which :meth:`until` detects."""
 
     def _checkpoint(self, pipeline: Pipeline, task: int) -> Path | None:
         path = self.folder / "checkpoints" / pipeline.query_name(task)
@@ -362,7 +362,7 @@ def session_of_stock(scratch: Path, compiler: str) -> dict[str, str]:
 
 @dataclass(slots=True, kw_only=True)
 class Rig:
-    """A broker, and one system after another on it. Each system is made anew for each run."""
+    """A broker on which one system after another runs. Each run uses a new instance of the system."""
 
     folder: Path
     children: Children
@@ -376,7 +376,7 @@ class Rig:
 
     @contextmanager
     def opened(self, name: str, *, guarantee: str | None = None, workers: int = 1) -> Iterator[System]:
-        """The system ``ours``, or Spark with a guarantee, by default of the same name."""
+        """The system ``ours`` (Coterie), or plain Spark; the default for ``guarantee`` is ``name``."""
         self._made.append(name)
         folder = self.folder / f"{name}-{len(self._made)}"
         system: System
@@ -391,7 +391,7 @@ class Rig:
             system.close()
 
     def fresh(self, name: str) -> Path:
-        """A new name of a folder that does not exist yet. The output of a system stands beside the system's folder."""
+        """The path of a new folder, which does not exist yet, beside the folders of the systems."""
         return self.folder / f"{name}-{len(self._made)}-{time.monotonic_ns()}"
 
 
@@ -403,11 +403,11 @@ def rig(folder: Path, compiler: str) -> Iterator[Rig]:
         yield Rig(folder=folder, children=children, port=port, compiler=compiler)
 
 
-# -- what it cost -----------------------------------------------------------------------------------------------------
+# -- cost -------------------------------------------------------------------------------------------------------------
 
 
 def cpu_s(pid: int) -> float:
-    """Processor time of a process and of all its descendants, ended ones too if they were waited for."""
+    """Processor time of a process and of all its descendants, including ended ones whose parent waited for them."""
     ticks = os.sysconf("SC_CLK_TCK")
     stats = _stats()
     return sum(sum(map(int, stats[one][11:15])) for one in _family(pid, stats)) / ticks
@@ -447,7 +447,7 @@ def busy_s() -> float:
 
 
 def batches(checkpoint: Path) -> dict[int, float]:
-    """When each batch was planned, in seconds since 1970, of those that the checkpoint still names."""
+    """When each batch was planned, in seconds since 1970, for the batches that are still in the checkpoint."""
     found: dict[int, float] = {}
     for path in (checkpoint / "offsets").iterdir():
         if path.name.isdigit():
@@ -461,12 +461,12 @@ def committed_s(checkpoint: Path, batch_id: int) -> float:
 
 
 def end_offsets(checkpoint: Path, batch_id: int) -> int:
-    """Records of a topic up to the end of a batch, of all partitions of the task."""
+    """The sum of the offsets at which a batch ends, over all partitions of the task."""
     planned = json.loads((checkpoint / "offsets" / str(batch_id)).read_text().rsplit("\n", 1)[1])
     return sum(offset for partitions in planned.values() for offset in partitions.values())
 
 
-# -- what is printed --------------------------------------------------------------------------------------------------
+# -- output -----------------------------------------------------------------------------------------------------------
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -479,8 +479,10 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--case", action="append", help="measure only this (default: all)")
     parser.add_argument("--no-stock", action="store_true", help="leave plain Spark out")
-    parser.add_argument("--runs", type=int, default=1, help="tell the medians of so many (default: %(default)s)")
-    parser.add_argument("--folder", type=Path, help="on whose disk to work (default: the system's temporary folder)")
+    parser.add_argument(
+        "--runs", type=int, default=1, help="number of runs, of which the medians are printed (default: %(default)s)"
+    )
+    parser.add_argument("--folder", type=Path, help="folder for all files (default: the system's temporary folder)")
 
 
 def line(benchmark: str, case: str, options: argparse.Namespace, load_before: float, **more: Any) -> dict[str, Any]:
@@ -500,13 +502,13 @@ def line(benchmark: str, case: str, options: argparse.Namespace, load_before: fl
 def failed(
     benchmark: str, case: str, options: argparse.Namespace, load_before: float, reason: BaseException, **more: Any
 ) -> dict[str, Any]:
-    """The line of a case that could not be measured: without figures."""
+    """The line of a case that could not be measured, with the error instead of figures."""
     say(f"{case}: {reason}")
     return line(benchmark, case, options, load_before, **more, error=str(reason))
 
 
 def print_lines(lines: Iterable[Mapping[str, Any]]) -> int:
-    """Print each as it comes; returns the exit code."""
+    """Print each line as soon as it is measured; returns the exit code."""
     wrong = False
     for one in lines:
         wrong |= "error" in one
@@ -516,20 +518,21 @@ def print_lines(lines: Iterable[Mapping[str, Any]]) -> int:
 
 
 def systems(options: argparse.Namespace, *stock: str) -> list[str]:
-    """Which are measured: Coterie, and Spark with each of these guarantees."""
+    """The names of the measured systems: Coterie, and Spark with each of these guarantees."""
     return ["ours"] if options.no_stock else ["ours", *(stock or ("stock",))]
 
 
 def in_turn(
     systems: Sequence[str], runs: int, measured: Callable[[str], Mapping[str, float]]
 ) -> dict[str, dict[str, float]]:
-    """The medians of each system's runs. In turn, so that whatever else the machine does meets all of them."""
+    """The medians of each system's runs. Runs of the systems alternate, so that other load on the machine affects all
+    systems alike."""
     told = [(name, measured(name)) for _ in range(runs) for name in systems]
     return {name: medians([one for of, one in told if of == name]) for name in systems}
 
 
 def compared(figures: Mapping[str, Mapping[str, float]], key: str, *, prefix: str = "") -> dict[str, Any]:
-    """One figure of each system, and that of Coterie in that of each other."""
+    """One figure of each system, and the ratio of Coterie's figure to that of each other system."""
     told: dict[str, Any] = {f"{prefix}{name}": one[key] for name, one in figures.items()}
     for name, one in figures.items():
         if name != "ours":

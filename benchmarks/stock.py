@@ -1,8 +1,8 @@
-"""Plain PySpark Structured Streaming, as a careful user writes it: what Coterie's pipelines are measured against.
+"""Plain PySpark Structured Streaming, as a careful user writes it, for comparison with Coterie's pipelines.
 
 ``python -m benchmarks.stock FOLDER`` opens a session with the settings of ``FOLDER/session.json``, then starts a query
-for each file that is renamed to ``FOLDER/queries/<name>.json``, until it is ended. :class:`benchmarks.pipelines.Stock`
-writes those files. When a query dies, the driver prints the cause and ends.
+for each file that is renamed to ``FOLDER/queries/<name>.json``, until the process is ended.
+:class:`benchmarks.pipelines.Stock` writes these files. When a query fails, the driver prints the error and ends.
 """
 
 import json
@@ -64,16 +64,16 @@ def start(spark: SparkSession, asked: Mapping[str, Any]) -> StreamingQuery:
     return writer.trigger(processingTime=f"{asked['trigger_ms']} milliseconds").start()
 
 
-# -- what foreachBatch calls ------------------------------------------------------------------------------------------
+# -- functions for foreachBatch ---------------------------------------------------------------------------------------
 
 
 def append_files(to: Mapping[str, str], rows: DataFrame, batch_id: int) -> None:
-    """At least once: a replayed batch is there twice."""
+    """At least once: the rows of a replayed batch are written twice."""
     rows.write.mode("append").parquet(to["path"])
 
 
 def rename_files(to: Mapping[str, str], rows: DataFrame, batch_id: int) -> None:
-    """Exactly once: a folder for each batch, renamed into place as a whole."""
+    """Exactly once: a folder for each batch, published by one rename."""
     staged, final = f"{to['path']}/_staged-{batch_id}", f"{to['path']}/{batch_id}"
     if not os.path.exists(final):
         rows.write.mode("overwrite").parquet(staged)
@@ -86,7 +86,7 @@ def append_delta(to: Mapping[str, str], rows: DataFrame, batch_id: int) -> None:
 
 
 def commit_delta(to: Mapping[str, str], rows: DataFrame, batch_id: int) -> None:
-    """Exactly once: Delta skips a version that the table has of this application."""
+    """Exactly once: Delta skips a version of this application that the table already has."""
     options = {"txnAppId": to["application"], "txnVersion": str(batch_id)}
     rows.write.format("delta").mode("append").options(**options).save(to["path"])
 
@@ -97,7 +97,7 @@ def append_table(to: Mapping[str, str], rows: DataFrame, batch_id: int) -> None:
 
 
 def commit_table(to: Mapping[str, str], rows: DataFrame, batch_id: int) -> None:
-    """Exactly once: Spark's partitions into a table aside, then rows and number of the batch in one transaction."""
+    """Exactly once: Spark writes to a staging table, then one transaction writes rows and number of the batch."""
     _jdbc(to, rows, to["staging"], "overwrite")
     columns = ", ".join(rows.columns)
     with psycopg.connect(to["dsn"]) as connection:

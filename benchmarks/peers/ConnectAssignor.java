@@ -21,12 +21,13 @@ import org.apache.kafka.connect.storage.ClusterConfigState;
 import org.apache.kafka.connect.util.ConnectorTaskId;
 
 /**
- * Kafka Connect's own assignor, asked as a leader asks it, with no delay for lost jobs.
+ * Kafka Connect's own assignor, called as a leader calls it, with a scheduled rebalance delay of 0.
  *
- * <p>Each line of standard input is a request: "fleet WORKERS SIZES" starts with so many workers that run nothing, and
- * "event JOIN LEAVE SIZES" changes the fleet as it had settled then. SIZES are the connectors' numbers of tasks, with
- * commas. The answer is a line "FIRST ALL ROUNDS MOVES": milliseconds of this thread's processor time for the first round, and
- * for all until nobody is told anything new; how many rounds those are; how many jobs were revoked.
+ * <p>Each line of standard input is a request: "fleet WORKERS SIZES" starts with that number of workers, which run
+ * nothing, and "event JOIN LEAVE SIZES" changes the settled state of that fleet. SIZES are the connectors' numbers of
+ * tasks, separated by commas. The response is a line "FIRST ALL ROUNDS MOVES": milliseconds of this thread's processor
+ * time for the first rebalance, and for all rebalances until no member is assigned or revoked a job; the number of these
+ * rebalances; the number of revoked jobs.
  */
 public class ConnectAssignor {
     private static final int ROUNDS_MAX = 100;
@@ -76,7 +77,7 @@ public class ConnectAssignor {
                 1, null, counts, configs, Map.of(), Map.of(), Map.of(), Map.of(), Map.of(), Set.of(), Set.of());
     }
 
-    /** Members and their leader. */
+    /** The members of a group, and the leader's assignor. */
     private static class Group {
         private final Map<String, ConnectorsAndTasks> members;
         private final IncrementalCooperativeAssignor assignor =
@@ -118,13 +119,13 @@ public class ConnectAssignor {
                 if (more) {
                     rounds++;
                 } else {
-                    tookMs = beforeMs;  // it has only told that there is nothing to do
+                    tookMs = beforeMs;  // the last rebalance changed nothing and is not counted
                 }
             }
             return String.format("%.3f %.3f %d %d", firstMs, tookMs, rounds, moves);
         }
 
-        /** Whether anybody was told anything. */
+        /** Runs one rebalance. Returns whether a member was assigned or revoked a job. */
         boolean round(ClusterConfigState configured) throws Exception {
             int last = generation++;
             long startedNs = CLOCK.getCurrentThreadCpuTime();
@@ -150,7 +151,7 @@ public class ConnectAssignor {
             return told;
         }
 
-        /** The assignor changes what it is told, so each group needs its own. */
+        /** New objects for each group, since the assignor changes its arguments. */
         private static ConnectorsAndTasks running(Collection<String> connectors, Collection<ConnectorTaskId> tasks) {
             return new ConnectorsAndTasks.Builder().with(connectors, tasks).build();
         }

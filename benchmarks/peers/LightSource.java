@@ -14,7 +14,7 @@ import org.apache.kafka.connect.source.SourceConnector;
 import org.apache.kafka.connect.source.SourceRecord;
 import org.apache.kafka.connect.source.SourceTask;
 
-/** Tasks for Kafka Connect that cost next to nothing: each sleeps, and writes down when it starts and stops. */
+/** Tasks for Kafka Connect that use almost no resources: each sleeps, and logs when it starts and stops. */
 public class LightSource extends SourceConnector {
     private Map<String, String> config;
 

@@ -74,8 +74,8 @@ def test_rows_that_are_lost_doubled_or_foreign_are_counted(tmp_path: Path) -> No
     inputs.make_files(tmp_path / "out", files=2, rows=10)
     inputs.make_files(tmp_path / "out" / "more", files=1, rows=2, first=9)
     sink = ParquetFolder(tmp_path / "out")
-    assert sink.wrong(range(12)) == "1 rows are lost, 1 doubled, 0 foreign, of 12"
-    assert sink.wrong(range(10)) == "0 rows are lost, 1 doubled, 1 foreign, of 10"
+    assert sink.wrong(range(12)) == "1 rows are lost, 1 duplicated, 0 unexpected, of 12"
+    assert sink.wrong(range(10)) == "0 rows are lost, 1 duplicated, 1 unexpected, of 10"
 
 
 def test_a_batch_is_late_by_the_time_since_the_next_multiple_of_the_interval_after_the_one_before() -> None:

@@ -59,7 +59,7 @@ def test_a_folder_that_fails_at_any_step_is_named_by_its_key_alone(
     staged = made.stage(batch)
     (tmp_path / "bad").rmdir()
     (tmp_path / "bad").write_text("a file")
-    with pytest.raises(OSError, match=f"could not be put in place at {key}={tmp_path}/bad: File exists") as in_place:
+    with pytest.raises(OSError, match=f"could not be published in {key}={tmp_path}/bad: File exists") as in_place:
         staged.put_in_place()
     for error in (at_start.value, in_place.value):
         assert "sink.path" not in str(error)
@@ -75,7 +75,9 @@ def test_a_folder_with_other_files_is_refused_when_the_config_is_validated(tmp_p
     assert errors_of(tmp_path / "bad") == {}
     SinkFolder(path=tmp_path / "bad", layout=Layout(format="json", partition_columns=())).prepare()
     (sentence,) = errors_of(tmp_path / "bad")["errors.deadletterqueue.path"]
-    assert sentence.startswith(f"errors.deadletterqueue.path={tmp_path}/bad holds json files without partition columns")
+    assert sentence.startswith(
+        f"errors.deadletterqueue.path={tmp_path}/bad contains json files without partition columns"
+    )
 
 
 # -- the topic --------------------------------------------------------------------------------------------------------

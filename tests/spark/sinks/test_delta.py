@@ -95,7 +95,7 @@ async def test_a_row_that_the_table_refuses_fails_the_task_and_names_the_column(
     [
         ({"sink.path": "table"}, "sink.path", "A relative path is another folder on each worker"),
         ({"sink.path": "s3://bucket/table"}, "sink.path", "Only paths of this machine's file system"),
-        ({"sink.path": "{folder}/in"}, "sink.path", "The folder has other files"),
+        ({"sink.path": "{folder}/in"}, "sink.path", "The folder contains other files"),
         ({"sink.auto.create": "false"}, "sink.path", "set auto.create=true"),
         ({"sink.insert.mode": "update"}, "sink.insert.mode", "insert, upsert"),
         ({"sink.insert.mode": "upsert"}, "sink.insert.mode", "upsert needs pk.fields"),
@@ -276,7 +276,7 @@ async def test_an_upsert_by_spark_and_one_by_deltalake_leave_the_same_rows(spark
         {"row": 3, "text": "c"},
         {"row": 4, "text": "j"},
     ]
-    with pytest.raises(WorldError, match="Column row is null, and pk"):
+    with pytest.raises(WorldError, match="Column row is null, and the column is in pk"):
         put(writer, batch_of(rows((None, "k")), 4, is_small=False))
 
 

@@ -544,11 +544,11 @@ def with_column(name: str, type_: object) -> StructType:
         (with_column("a b", LongType()), {}, "its name has a space"),
         (with_column("none", NullType()), {}, "Column none has type void"),
         (with_column("in", MapType(StringType(), NullType())), {}, "Column in has type map<string,void>"),
-        (SCHEMA, {"partition.field.name": "day"}, "no column day, which partition.field.name names"),
+        (SCHEMA, {"partition.field.name": "day"}, "no column day, which is in partition.field.name"),
         (with_column("d", DoubleType()), {"partition.field.name": "d"}, "takes text, whole numbers"),
-        (SCHEMA, {"partition.field.name": "text,row"}, "names all columns"),
+        (SCHEMA, {"partition.field.name": "text,row"}, "contains all columns"),
         (SCHEMA, {"auto.create": "false"}, "There is no Delta table in"),
-        (SCHEMA, {"insert.mode": "upsert", "pk.fields": "id"}, "no column id, which pk.fields names"),
+        (SCHEMA, {"insert.mode": "upsert", "pk.fields": "id"}, "no column id, which is in pk.fields"),
     ],
 )
 def test_rows_for_which_no_table_can_be_made_are_refused(

@@ -198,7 +198,7 @@ def unmovable(folder: SinkFolder, above_bad: Path) -> None:
     copy = staged(folder, "a", bad="b")
     shutil.rmtree(above_bad)
     above_bad.write_text("")
-    said = r"counts already at sink\.path=.*/out, .* moved to bad=.*/in/bad: Not a directory\. .* into .*/0/mark"
+    said = r"already committed to sink\.path=.*/out, .* moved to bad=.*/in/bad: Not a directory\. .* into .*/0/mark"
     with pytest.raises(OSError, match=said):
         copy.put_in_place()
     for _ in range(2):
@@ -294,7 +294,7 @@ def test_a_folder_of_bad_records_on_another_device_is_refused(tmp_path: Path) ->
 def test_a_folder_takes_files_of_one_format_and_one_partitioning(tmp_path: Path) -> None:
     folder_at(tmp_path / "out", "day").take_over(LINEAGE)
     folder_at(tmp_path / "out", "day").take_over(LINEAGE)
-    with pytest.raises(WorldError, match=r"holds json files partitioned by day, and .* json files without partition"):
+    with pytest.raises(WorldError, match=r"contains json files partitioned by day \(.* json files without partition"):
         folder_at(tmp_path / "out").take_over(LINEAGE)
     (tmp_path / ".out.coterie" / "layout.json").unlink()
     folder_at(tmp_path / "out").take_over(LINEAGE)
@@ -305,7 +305,7 @@ def test_a_folder_on_another_device_than_its_parent_is_refused(tmp_path: Path) -
     device = Path("/proc") if Path("/proc").stat().st_dev != Path("/").stat().st_dev else Path("/dev/shm")
     sentence = folder_at(device).misfit()
     assert sentence is not None
-    assert sentence.startswith(f"{device} is on another device than /, where .{device.name}.coterie is to be")
+    assert sentence.startswith(f"{device} is on another device than /, in which .{device.name}.coterie is created")
 
 
 # -- checkpoints from before generations ------------------------------------------------------------------------------

@@ -172,8 +172,8 @@ async def test_a_compression_is_that_of_the_options_else_of_spark(rig: Rig, tmp_
 @pytest.mark.parametrize(
     ("columns", "sentence"),
     [
-        ("day", "sink.partition.field.name names day, and the rows have the columns id, kind: "),
-        ("kind,id", "sink.partition.field.name names every column of the rows"),
+        ("day", "sink.partition.field.name contains day, and the rows have the columns id, kind: "),
+        ("kind,id", "sink.partition.field.name contains every column of the rows"),
     ],
 )
 async def test_partition_columns_that_do_not_fit_the_rows_are_refused(

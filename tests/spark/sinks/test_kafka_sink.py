@@ -273,7 +273,7 @@ async def test_a_task_waits_for_a_cluster_that_is_away_and_not_for_one_that_refu
     with kafka_admin({"bootstrap.servers": servers}) as admin, pytest.raises(WorldError) as refused:
         admin.create("thrice", 1, 3, {})
     assert not isinstance(refused.value, UnreachableError)
-    assert "refuses: " in str(refused.value)
+    assert "rejected the request: " in str(refused.value)
     assert "InvalidReplicationFactorException" in str(refused.value)
 
 
@@ -305,14 +305,14 @@ async def test_each_wrong_key_is_named(rig: Rig, servers: str, tmp_path: Path, m
     create(servers, "no-ledger")
     override = "producer.override."
     wrong: list[tuple[dict[str, str | None], str, str]] = [
-        ({"topic": None}, "topic.creation.default.partitions", "only the one that topic names is created"),
+        ({"topic": None}, "topic.creation.default.partitions", "only the topic in the key topic is created"),
         ({"topic.creation.default.partitions": None}, "topic.creation.default.partitions", "both must be set"),
         ({"topic.creation.default.partitions": "0"}, "topic.creation.default.partitions", "-1"),
         ({"value.converter": "AvroConverter"}, "value.converter", "JsonConverter"),
-        ({"key.fields": "row,delay"}, "key.fields", "only a JsonConverter makes one key of several columns"),
+        ({"key.fields": "row,delay"}, "key.fields", "only a JsonConverter can write several columns as one key"),
         ({"delivery.guarantee": "at-most-once"}, "delivery.guarantee", "at-least-once, exactly-once"),
         ({f"{override}transactional.id": "mine"}, f"{override}transactional.id", "is made of ledger.topic"),
-        ({f"{override}key.serializer": "x"}, f"{override}key.serializer", "key.converter says"),
+        ({f"{override}key.serializer": "x"}, f"{override}key.serializer", "key.converter determines"),
         ({f"{override}acks": "1"}, f"{override}acks", "needs acks=all; or set delivery.guarantee=at-least-once"),
         ({f"{override}linger": "1"}, f"{override}linger", "Kafka's producer has no property linger"),
         ({f"{override}transaction.timeout.ms": "1"}, f"{override}transaction.timeout.ms", "at least 1000"),
@@ -348,7 +348,7 @@ async def test_rows_that_make_no_record_fail_the_task_with_the_column(rig: Rig, 
     write_file(tmp_path / "in", "a.csv", [(1, None, 1)])
     for number, (changes, sentence) in enumerate(
         [
-            ({"value.converter": "StringConverter"}, "Column row is no part of a record"),
+            ({"value.converter": "StringConverter"}, "Column row is not a field of a record"),
             ({"key.fields": "id"}, "key.fields: there is no column id; there are: row, delay, distance"),
             ({"key.fields": "row", "key.converter": "ByteArrayConverter"}, "Column row has type bigint"),
         ]

@@ -92,9 +92,7 @@ async def test_rows_that_are_no_records_have_the_parts_that_columns_and_transfor
     assert written(rows, {"topic": "t"}) == [value]
     keyed = through(rows, {"transforms": "k", "transforms.k.type": "ValueToKey", "transforms.k.fields": "id"})
     assert written(keyed, JSON_KEY | {"topic": "t"}) == [value | {"key": b'{"id":1}'}]
-    with pytest.raises(
-        WorldError, match="no column topic; without it, the key topic has to name the topic; there are: id"
-    ):
+    with pytest.raises(WorldError, match="no column topic; without it, set the config key topic; there are: id"):
         written(rows, {})
 
 

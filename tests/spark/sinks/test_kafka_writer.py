@@ -416,7 +416,7 @@ def test_a_record_in_the_ledger_that_is_not_ours_is_named(scene: Scene) -> None:
     key = json.dumps(["my/é", 2]).encode()
     producer.produce(scene.keys["ledger.topic"], b"what is this?", key=key, partition=ledger_partition(scene))
     assert producer.flush(30) == 0
-    with pytest.raises(WorldError, match="is not of the Kafka sink: 'what is this"):
+    with pytest.raises(WorldError, match="was not written by the Kafka sink: 'what is this"):
         scene.own()
 
 

@@ -115,7 +115,7 @@ async def test_a_row_that_the_table_refuses_fails_the_task_with_the_constraint(
         ({"sink.connection.url": "postgresql://u:p@h/d"}, "sink.connection.url", "not in the URL"),
         ({"sink.connection.url": "postgresql://h/d?ssl=1"}, "sink.connection.url", "parameter ssl is not supported"),
         ({"sink.connection.password": "wrong"}, "sink.connection.url", "password authentication failed"),
-        ({"sink.table.name.format": "${topic}"}, "sink.table.name.format", "Name the table"),
+        ({"sink.table.name.format": "${topic}"}, "sink.table.name.format", "Set the name of the table"),
         ({"sink.table.name.format": "none.flights"}, "sink.table.name.format", "no schema none"),
         ({"sink.auto.create": "false"}, "sink.table.name.format", "set auto.create=true"),
         ({"sink.insert.mode": "update"}, "sink.insert.mode", "Only insert and upsert"),

@@ -164,5 +164,5 @@ def test_text_that_is_not_utf_8_is_refused(server: PostgresServer) -> None:
 
 
 def test_a_key_that_the_rows_do_not_have_is_refused_by_name() -> None:
-    with pytest.raises(WorldError, match=r"no column id, which pk\.fields names; they have: n"):
+    with pytest.raises(WorldError, match=r"no column id, which is in pk\.fields; they have: n"):
         create_table("made", StructType([StructField("n", LongType())]), ("id",))

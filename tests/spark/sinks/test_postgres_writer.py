@@ -432,7 +432,7 @@ def test_a_ledger_row_that_was_removed_stops_the_task(
     writer = own()
     write(writer, 0)
     server.run("DELETE FROM coterie_ledger")
-    with pytest.raises(WorldError, match="which batches are in the table is not known any more"):
+    with pytest.raises(WorldError, match="it is unknown which batches are in the table"):
         write(writer, 1)
 
 

@@ -55,7 +55,7 @@ FAILURES = {
     "raises": "LookupError: no rate for the currency XYZ (user_functions.py, line 27, in raises)",
     "exits": "A function's Python process ended",
     "leaves": "SystemExit: enough",
-    "renames": f"{MODULE}:renames returned the columns number, and the config states row, twice",
+    "renames": f"{MODULE}:renames returned the columns number, and the schema in the config has row, twice",
 }
 
 

@@ -91,7 +91,7 @@ async def test_columns_that_no_key_names_are_those_of_the_first_files_and_stay_w
 
     assert await rig.runtime.validate(config, ()) == {
         "source.schema": [
-            f"There is no file in {tmp_path / 'in'} to infer the columns from: set source.schema, or put one there"
+            f"There is no file in {tmp_path / 'in'} to infer the columns from: set source.schema, or add a file"
         ]
     }
     (tmp_path / "in" / "_hidden").write_text("not looked at")
@@ -131,7 +131,7 @@ async def test_columns_that_cannot_be_inferred_are_told_by_their_key_and_other_w
     errors = await rig.runtime.validate(config, ())
     assert errors == {
         "source.schema": [
-            f"There is no file in {tmp_path / 'in'} to infer the columns from: set source.schema, or put one there"
+            f"There is no file in {tmp_path / 'in'} to infer the columns from: set source.schema, or add a file"
         ]
     }
     assert set(await rig.runtime.validate(config | {"source.option.xx": "1"}, ())) == {"source.option.xx"}
@@ -207,6 +207,6 @@ def test_a_folder_of_many_files_is_warned_of_once_and_when_it_has_doubled(
         for _ in range(5):
             size.look(str(tmp_path))
     assert [record.getMessage().partition(" or more")[0] for record in caplog.records] == [
-        f"source.path={tmp_path} holds {count} files. Every look of every task lists all of them, at {cpu_s} s of CPU"
+        f"source.path={tmp_path} contains {count} files. Each task lists all of them per trigger, at {cpu_s} s of CPU"
         for count, cpu_s in ((10_000, 0.26), (20_000, 0.52))
     ]

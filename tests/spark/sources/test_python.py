@@ -65,8 +65,8 @@ async def test_rows_of_a_functions_stream_arrive_once_also_from_a_batch_that_is_
     [
         ("shutil:rmtree", "its pipeline.modules allows tests.spark.user_functions"),
         (f"{MODULE}:no", "has no no"),
-        (f"{MODULE}:build_nothing", "it returned a NoneType, and no DataFrame"),
-        (f"{MODULE}:build_batch", "that is no stream: build it from spark.readStream"),
+        (f"{MODULE}:build_nothing", "it returned a NoneType, not a DataFrame"),
+        (f"{MODULE}:build_batch", "that is not a stream: build it from spark.readStream"),
         (f"{MODULE}:build_raises", "it raised KeyError: 'folder' ("),
         (f"{MODULE}:build_leaves", "it raised SystemExit: enough ("),
         (f"{MODULE}:build_counts", "keeps state between batches (Aggregate)"),

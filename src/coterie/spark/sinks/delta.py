@@ -1,8 +1,9 @@
-"""The Delta sink: one commit of a Delta table holds the rows of a batch and the batch's number: a batch counts once.
+"""The Delta sink: one commit of a Delta table contains a batch's rows and the batch's number, so it is written once.
 
 Rows are written as Parquet files beside the table's own, by Arrow on the driver (small batches) or by Spark, and a
 commit adds them. Upserts are merged by deltalake (small batches into small tables) or by Spark's Delta. Tables with
-features that deltalake does not know are written by Spark's Delta. All look into one ledger: see ``delta_table.py``.
+features that deltalake does not support are written by Spark's Delta. All read the batch numbers from the same place in
+the table's log: see ``delta_table.py``.
 
 deltalake comes with the extra ``coterie[delta]``, so the modules that need it are imported when a sink is used.
 """
@@ -46,7 +47,7 @@ class DeltaSink:
 
     @classmethod
     def validate(cls, spark: SparkSession, config: EndConfig) -> dict[str, list[str]]:
-        """What the keys say together, then what the table says."""
+        """Errors of the keys together; when there are none, errors against the existing table."""
         if found := errors_of(config):
             return found
         if missing := missing_extra("delta"):
@@ -64,7 +65,7 @@ class DeltaSink:
         return cls(DeltaTarget.of(config))
 
     def take_over(self, lineage: TaskLineage, start: int) -> None:
-        """Remove the files that earlier owners of this task have written and not committed."""
+        """Remove the files that earlier owners of this task wrote and did not commit."""
         if missing := missing_extra("delta"):
             raise WorldError(missing)
         from coterie.spark.sinks.delta_writer import DeltaWriter
@@ -77,7 +78,7 @@ class DeltaSink:
 
     @classmethod
     def retire(cls, config: EndConfig, lineages: Sequence[TaskLineage]) -> None:
-        """What the table says of lineages stays, and guards against a batch that comes late."""
+        """Does nothing: batch numbers of lineages stay in the table's log, so a late second commit writes nothing."""
 
     def stage(self, batch: Batch) -> Staged:
         if self._writer is None:
@@ -85,4 +86,4 @@ class DeltaSink:
         return self._writer.stage(batch)
 
     def close(self) -> None:
-        """There is no connection."""
+        """Does nothing: there is no connection."""

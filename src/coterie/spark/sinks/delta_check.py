@@ -1,4 +1,4 @@
-"""What a Delta table says of a config of the Delta sink when it is validated."""
+"""Validates a config of the Delta sink against the existing Delta table."""
 
 from pyspark.sql import SparkSession
 
@@ -14,7 +14,7 @@ def errors_at_table(spark: SparkSession, config: EndConfig) -> dict[str, list[st
     """Errors by the user's key, for a config whose keys are valid."""
     target = DeltaTarget.of(config)
     try:
-        # Not the table of this process's tasks: they hold its lock while they commit.
+        # Not `table_at`: this process's tasks hold the lock of that table while they commit.
         layout = Table(target.path).look()
     except UnreachableError as error:
         return config.error("path", str(error))
@@ -24,7 +24,7 @@ def errors_at_table(spark: SparkSession, config: EndConfig) -> dict[str, list[st
         if not target.auto_create:
             return config.error("path", "There is no Delta table; create the table, or set auto.create=true")
         if target.path.is_dir() and any(not entry.name.startswith(("_", ".")) for entry in target.path.iterdir()):
-            return config.error("path", "The folder has other files, and a Delta table wants one of its own")
+            return config.error("path", "The folder contains other files, and a Delta table needs an empty folder")
     elif found := _at_table(target, layout, config):
         return found
     if target.is_upsert and (lacking := missing(spark, "delta")):

@@ -1,4 +1,4 @@
-"""What a Delta table looks like, by its schema and protocol: which rows fit, and whether only Spark can write to it."""
+"""The layout of a Delta table from its schema and protocol: which rows fit, and whether only Spark can write to it."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -31,7 +31,7 @@ from coterie.nouns.errors import WorldError
 
 WHOLE_NUMBERS = (ByteType, ShortType, IntegerType, LongType)
 PARTITION_TYPES = (*WHOLE_NUMBERS, StringType, DateType, BooleanType)
-"""Types of partition columns whose values pyarrow and Spark write into names of folders in one form, Delta's."""
+"""Types of partition columns whose values pyarrow and Spark write into folder names in the same form, that of Delta."""
 
 _PLAIN = (
     *PARTITION_TYPES,
@@ -45,22 +45,22 @@ _PLAIN = (
     VarcharType,
 )
 _FORBIDDEN = " ,;{}()\n\t="
-"""In names of columns, without column mapping."""
+"""Characters that names of columns must not contain in a table without column mapping."""
 _NULLABLE = ("nullable", "containsNull", "valueContainsNull")
 _WRITER_FEATURES = {"appendOnly", "invariants", "timestampNtz"}
-"""Table features that a plain append keeps to. Of ``invariants``, only tables that have none are written plainly."""
+"""Table features that an append of Parquet files satisfies. ``invariants`` only if no column has an invariant."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Layout:
-    """What a writer has to know of a table; two versions of a table with equal layouts take the same files."""
+    """The facts about a table that a writer needs; two table versions with equal layouts accept the same files."""
 
     columns: StructType | None
     """None when deltalake cannot read the table's metadata."""
     partition_columns: tuple[str, ...]
     is_append_only: bool
     only_spark: str | None
-    """Why only Spark's Delta can write to the table; None when plain Parquet files can be added."""
+    """The reason why only Spark's Delta can write to the table; None when Parquet files can be added."""
 
     @classmethod
     def of(
@@ -95,8 +95,8 @@ def _unknown_feature(version: int, features: Sequence[str]) -> str | None:
 
 
 def _constraint(node: Any) -> str | None:
-    """A rule of a column that a plain append would not keep to: NOT NULL, an invariant, a generated or default value,
-    a length."""
+    """The first column rule that an append of Parquet files would not enforce (NOT NULL, an invariant, a generated or
+    default value, a length); None without one."""
     if isinstance(node, list):
         return next((found for item in node if (found := _constraint(item))), None)
     if not isinstance(node, dict):
@@ -127,19 +127,19 @@ def schema_for(rows: StructType, partition_columns: Sequence[str]) -> str:
             )
         if not _is_plain(field.dataType):
             raise WorldError(
-                f"Column {field.name} has type {field.dataType.simpleString()}, which the sink creates in no Delta "
-                "table; cast the column or drop it"
+                f"Column {field.name} has type {field.dataType.simpleString()}, with which the sink can create no "
+                "column of a Delta table; cast the column or drop it"
             )
     for name in partition_columns:
         if name not in rows.names:
-            raise WorldError(f"The rows have no column {name}, which partition.field.name names; {_has(rows)}")
+            raise WorldError(f"The rows have no column {name}, which is in partition.field.name; {_has(rows)}")
         if not isinstance(rows[name].dataType, PARTITION_TYPES):
             raise WorldError(
                 f"Column {name} has type {rows[name].dataType.simpleString()}, and partition.field.name takes text, "
                 "whole numbers, dates and booleans; cast the column"
             )
     if set(rows.names) == set(partition_columns):
-        raise WorldError("partition.field.name names all columns of the rows; leave one out")
+        raise WorldError("partition.field.name contains all columns of the rows; leave one out")
     return json.dumps(_nullable(json.loads(rows.json())))
 
 
@@ -156,10 +156,10 @@ def _is_plain(type_: DataType) -> bool:
 
 
 def check_fit(where: str, layout: Layout, rows: StructType, key_columns: Sequence[str]) -> None:
-    """:raises WorldError: when rows of this schema do not fit into the table; names the column."""
+    """:raises WorldError: when rows of this schema do not fit into the table; the message contains the column."""
     for name in key_columns:
         if name not in rows.names:
-            raise WorldError(f"The rows have no column {name}, which pk.fields names; {_has(rows)}")
+            raise WorldError(f"The rows have no column {name}, which is in pk.fields; {_has(rows)}")
     if layout.is_append_only and key_columns:
         raise WorldError(f"{where} has delta.appendOnly=true; set insert.mode=insert, or unset the property")
     if layout.columns is None:
@@ -186,7 +186,7 @@ def _has(rows: StructType) -> str:
 
 
 def _shape(type_: DataType) -> Any:
-    """A type without what does not matter to a writer: whether values may be null, and comments."""
+    """A type without the facts that a writer does not need: whether values may be null, and comments."""
     return _nullable(json.loads(type_.json()))
 
 

@@ -20,7 +20,7 @@ from coterie.spark.sinks.delta_columns import WHOLE_NUMBERS
 
 _NULL = "__HIVE_DEFAULT_PARTITION__"
 _TEXT_MAX = 32
-"""Longest text that is given as a smallest or largest value."""
+"""Longest text, in characters, that the statistics contain as a smallest or largest value."""
 
 
 def write_small(rows: pa.Table, folder: Path, partition_columns: Sequence[str]) -> None:
@@ -43,8 +43,8 @@ def write_small(rows: pa.Table, folder: Path, partition_columns: Sequence[str]) 
 
 
 def write_large(rows: DataFrame, folder: Path, partition_columns: Sequence[str]) -> None:
-    """Have Spark write rows as Parquet files below ``folder``."""
-    # The session is the query's own. Spark's default, INT96, has no statistics.
+    """Write rows with Spark as Parquet files below ``folder``."""
+    # Only this query uses the session. Spark's default, INT96, has no statistics.
     rows.sparkSession.conf.set("spark.sql.parquet.outputTimestampType", "TIMESTAMP_MICROS")
     writer = rows.write.mode("append")
     if partition_columns:
@@ -73,13 +73,13 @@ def described(folder: Path, columns: StructType) -> Iterator[tuple[Path, AddActi
 
 
 def _partition(folder: Path) -> dict[str, str | None]:
-    """The values that the names of folders hold, as in ``day=2026-01-01/city=Z%C3%BCrich``."""
+    """The values of partition columns from folder names such as ``day=2026-01-01/city=Z%C3%BCrich``."""
     pairs = (part.split("=", 1) for part in folder.parts)
     return {unquote(name): None if value in (_NULL, "") else unquote(value) for name, value in pairs}
 
 
 def _statistics(footer: Any, types: Mapping[str, DataType]) -> dict[str, Any]:
-    """What readers skip files by: smallest and largest values of columns for which these are exact."""
+    """The statistics by which readers skip files: row and null counts, and smallest and largest values where exact."""
     smallest: dict[str, Any] = {}
     largest: dict[str, Any] = {}
     nulls: dict[str, int] = {}
@@ -102,7 +102,7 @@ def _statistics(footer: Any, types: Mapping[str, DataType]) -> dict[str, Any]:
 
 
 def _json_of(value: Any, type_: DataType) -> Any:
-    """``value`` in the log's form; None when it has no exact one."""
+    """``value`` as Delta's log writes it in JSON; None when JSON has no exact form of it."""
     match type_:
         case TimestampType() if isinstance(value, datetime):
             return value.replace(tzinfo=None).isoformat(timespec="microseconds") + "Z"

@@ -1,7 +1,7 @@
-"""Spark's Delta writes a batch: to tables that only Spark can write to, and upserts too large for the driver.
+"""Writes a batch with Spark's Delta: to tables that only Spark can write to, and upserts too large for the driver.
 
-Spark looks for the batch's ``txn`` in the snapshot that a commit rests on, and fails when another commit brings it
-meanwhile: so it shares one ledger with ``delta_table.py``.
+Spark searches the batch's ``txn`` in the snapshot on which a commit is based, and fails when another commit adds this
+``txn`` in the meantime: so both this module and ``delta_table.py`` commit a batch once.
 """
 
 import time
@@ -18,27 +18,27 @@ from coterie.nouns.errors import UnreachableError, WorldError
 from coterie.spark.failures import raised_sentence, sentence_of
 
 PATIENCE_S = 120
-"""How long a batch is tried again while other commits come first."""
+"""How long a batch is retried while other commits come first."""
 POSITION = "__coterie_position"
 RANK = "__coterie_rank"
 _CONFLICT = "DELTA_CONCURRENT_"
-"""How the names of Delta's errors begin that mean: another commit came first."""
+"""Prefix of the names of Delta's errors for a conflict: another commit came first."""
 _TUNED = {
-    # A snapshot in one partition, and no statistics gathered by a job of their own: 0.9 s of CPU a commit, not 9.
+    # A snapshot in one partition, and no separate job for statistics: 0.9 s of CPU a commit instead of 9 s.
     "spark.databricks.delta.snapshotPartitions": "1",
     "spark.databricks.delta.stats.collect": "false",
 }
 _TRANSACTION = "spark.databricks.delta.write.txn"
-"""Start of the settings that give every command of a session a ``txn``: AppId, Version."""
+"""Prefix of the settings AppId and Version, which give every command of a session a ``txn``."""
 
 
 def write(rows: DataFrame, path: Path, application: str, batch_id: int, key_columns: Sequence[str]) -> None:
-    """Append rows, or with ``key_columns`` put the last row of each key in place of the one that the table has.
+    """Append rows, or with ``key_columns`` upsert the last row of each key.
 
-    The table stays as it is when it has the batch.
+    The table is not changed when it has the batch.
 
     :raises UnreachableError: when other commits come first for :data:`PATIENCE_S`.
-    :raises WorldError: when Spark refuses.
+    :raises WorldError: when Spark cannot write the batch.
     """
     session = rows.sparkSession
     settings = _TUNED | {f"{_TRANSACTION}AppId": application, f"{_TRANSACTION}Version": str(batch_id)}
@@ -53,7 +53,7 @@ def write(rows: DataFrame, path: Path, application: str, batch_id: int, key_colu
                 else:
                     rows.write.format("delta").mode("append").save(str(path))
                 return
-            # PySpark has no class for Delta's exceptions of a conflict.
+            # PySpark has no class for Delta's conflict exceptions.
             except (PySparkException, Py4JJavaError) as error:
                 sentence = (
                     f"Delta table {path}: batch {batch_id} failed: {raised_sentence(error) or sentence_of(error)}"
@@ -69,7 +69,7 @@ def write(rows: DataFrame, path: Path, application: str, batch_id: int, key_colu
 
 def _merge(session: SparkSession, rows: DataFrame, path: Path, key_columns: Sequence[str]) -> None:
     for name in key_columns:
-        refusal = F.raise_error(F.lit(f"Column {name} is null, and pk.fields names the column"))
+        refusal = F.raise_error(F.lit(f"Column {name} is null, and the column is in pk.fields"))
         rows = rows.withColumn(name, F.coalesce(_column(name), refusal))
     last = Window.partitionBy(*(_column(name) for name in key_columns)).orderBy(F.col(POSITION).desc())
     columns = rows.columns
@@ -92,7 +92,7 @@ def _merge(session: SparkSession, rows: DataFrame, path: Path, key_columns: Sequ
 
 
 def compact(session: SparkSession, path: Path) -> None:
-    """Make few large files of many small ones.
+    """Merge small files into large ones.
 
     :raises PySparkException, Py4JJavaError: when it fails.
     """

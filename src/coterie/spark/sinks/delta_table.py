@@ -1,19 +1,19 @@
-"""``Table``: a Delta table as deltalake knows it. A commit holds the rows of a batch and the batch's number.
+"""``Table``: a Delta table, read and written with deltalake. A commit contains a batch's rows and the batch's number.
 
 Theory of operation. Delta's log has an action ``txn``: an application's id and a version. The application is one
-lineage of one task, the version is the batch. A commit of a batch is made so::
+lineage of one task, the version is the batch. These are the steps of a commit::
 
-    bring the snapshot up to date
-    the last version of the application in this snapshot >= batch: the batch is there; stop
+    update the snapshot
+    if the last version of the application in this snapshot >= batch: the table has the batch; stop
     commit file actions and txn as the version of the table that follows this snapshot
-    another commit has that version: again, from the start
+    if another commit has that version: repeat from the start
 
-The look and the commit have one snapshot, and deltalake may not try a commit again by itself
-(``max_commit_retries=0``): then it fails as soon as any other commit came after the snapshot. So of two owners of a
-task, a frozen one that wakes among them, only the first commits a batch. Delta itself compares no versions.
+The check and the commit use one snapshot, and deltalake must not retry a commit itself (``max_commit_retries=0``): then
+the commit fails if any other commit came after the snapshot. So if a task has two owners, for example one that was
+frozen and resumes, only the first of them commits a batch. Delta itself does not compare versions.
 
 The tasks of this process share one ``Table`` for each path: the list of a table's files is in memory once, and these
-tasks commit one after another instead of failing by each other's commits.
+tasks commit one after another, so that no commit fails because of a commit of another of these tasks.
 """
 
 import errno
@@ -41,16 +41,16 @@ from coterie.spark.sinks.delta_target import LOG
 log = logging.getLogger(__name__)
 
 CHECKPOINT_INTERVAL = "10"
-"""Commits between checkpoints of a new table's log. It is Spark's; with deltalake's own, 100, a commit costs 1.7 times
-the CPU, since each reads the log from the last checkpoint on."""
+"""Commits between checkpoints of a new table's log: Spark's default. With deltalake's default, 100, a commit costs 1.7
+times the CPU, since each commit reads the log from the last checkpoint on."""
 
 Act: TypeAlias = Callable[[DeltaTable, CommitProperties], None]
 """Makes one commit on top of the table's snapshot, with these properties."""
 
 PATIENCE_S = 120
-"""How long a batch is tried again while other commits come first, and how long a task waits for its turn."""
+"""How long a batch is retried while other commits come first, and how long a task waits for the table's lock."""
 FIRST_PAUSE_S, LAST_PAUSE_S = 0.05, 2.0
-"""Longest pauses after the first and after later attempts: a commit of another process takes its time, too."""
+"""Longest pauses before the first and before later retries: a commit of another process takes time, too."""
 
 
 class Table:
@@ -59,12 +59,12 @@ class Table:
     def __init__(self, path: Path) -> None:
         self.path = path
         self._lock = threading.RLock()
-        """Held from a look to the commit that rests on it, and not between two attempts of a commit."""
+        """Held from :meth:`look` to the commit on top of its snapshot, and not between two attempts of a commit."""
         self._opened: DeltaTable | None = None
         self._log_inode = 0
 
     def look(self) -> Layout | None:
-        """The table as it is now; None when there is none.
+        """The layout of the table's newest version; None when there is no table.
 
         :raises OSError, UnreachableError: when its log cannot be read.
         """
@@ -76,7 +76,7 @@ class Table:
                 return None
             except DeltaError as error:
                 if self._opened is not None:
-                    # A cleanup of the log may have taken what was read: the whole table is read anew.
+                    # A cleanup of the log may have deleted files that the snapshot needs: read the whole log again.
                     self._opened = None
                     return self.look()
                 return Layout(columns=None, partition_columns=(), is_append_only=False, only_spark=words_of(error))
@@ -99,7 +99,7 @@ class Table:
         except FileNotFoundError:
             raise TableNotFoundError from None
         table = self._opened
-        # A table that was removed and made again has another log; it must not be taken for a later version.
+        # A table that was removed and created again has another log; it must not be taken for a later version.
         if table is None or inode != self._log_inode or not (folder / f"{table.version():020}.json").exists():
             table = DeltaTable(str(self.path))
             self._opened, self._log_inode = table, inode
@@ -114,7 +114,7 @@ class Table:
         :raises OSError, UnreachableError: when the folder cannot be written.
         """
         schema = Schema.from_json(schema_for(rows, partition_columns))
-        # Tried again by deltalake, a creation that came second would give the table another schema, as its version 1.
+        # If deltalake retried a creation that came second, this would change the table's schema in its version 1.
         once = CommitProperties(max_commit_retries=0)
         try:
             DeltaTable.create(
@@ -130,16 +130,16 @@ class Table:
                 raise failure_of(f"Delta table {self.path} cannot be created", error) from error
 
     def has(self, application: str, batch_id: int) -> bool:
-        """Whether a batch was in the table at the last look."""
+        """Whether the table had the batch at the last :meth:`look`."""
         with self._locked():
             return self._opened is not None and _is_there(self._opened, application, batch_id)
 
     def commit(self, application: str, batch_id: int, layout: Layout, act: Act) -> None:
-        """Have ``act`` make one commit of a batch, unless the table has the batch.
+        """Call ``act``, which commits a batch, unless the table has the batch.
 
         :raises UnreachableError: when the table has another layout now, other commits come first for
-            :data:`PATIENCE_S`, or the file system is away.
-        :raises OSError: when the commit fails otherwise.
+            :data:`PATIENCE_S`, or the file system cannot be reached.
+        :raises OSError: when the commit fails for another reason.
         """
         give_up = time.monotonic() + PATIENCE_S
         failure: Exception | None = None
@@ -148,7 +148,8 @@ class Table:
             with self._locked():
                 found = self.look()
                 table = self._opened
-                # A commit may stand although it was answered with an error: of a checkpoint that follows it, say.
+                # A commit that raised an error may be in the table, for example if only the log's checkpoint after it
+                # failed.
                 if table is not None and _is_there(table, application, batch_id):
                     return
                 if table is None or found != layout:
@@ -181,7 +182,7 @@ class Table:
             self._lock.release()
 
     def size_bytes(self) -> int:
-        """The sizes of the table's files together, as of the last look."""
+        """The total size of the table's files, as of the last :meth:`look`."""
         with self._locked():
             if self._opened is None:
                 return 0
@@ -189,13 +190,13 @@ class Table:
             return pyarrow.compute.sum(files.column("size_bytes")).as_py() or 0
 
     def compact(self) -> None:
-        """Make few large files of many small ones. Readers see the same rows, and no commit of a batch is in its way.
+        """Merge small files into large ones. Readers see the same rows, and batches can be committed while this runs.
 
         :raises DeltaError, OSError: when it fails.
         """
-        # Not under the lock: it takes long. deltalake itself lays the commit on top of those that came meanwhile.
+        # Not under the lock, since it takes long. deltalake itself puts its commit after commits made while it ran.
         found = DeltaTable(str(self.path)).optimize.compact(max_concurrent_tasks=1)
-        log.info("%s: %s small files were made into %s", self.path, found["numFilesRemoved"], found["numFilesAdded"])
+        log.info("%s: merged %s small files into %s", self.path, found["numFilesRemoved"], found["numFilesAdded"])
 
 
 def _is_there(table: DeltaTable, application: str, batch_id: int) -> bool:
@@ -232,14 +233,15 @@ _AWAY = frozenset(
         errno.ETIMEDOUT,
     )
 )
-"""Errors of a file system whose server cannot be reached. Others stay until somebody mends them: a disk that is full, a
-right that is missing."""
+"""Errors of a file system whose server cannot be reached. Other errors stay until an operator removes their cause: a
+full disk, a missing right."""
 _NUMBER = re.compile(r"\(os error (\d+)\)")
-"""How deltalake tells the number of an error of the file system."""
+"""The errno of a file system error in deltalake's messages."""
 
 
 def failure_of(sentence: str, error: Exception) -> UnreachableError | OSError:
-    """What a failure of deltalake means for a task: that it waits, or that its batch has failed."""
+    """The task's error for an error of deltalake: UnreachableError, after which the task waits, or OSError, after which
+    the batch has failed."""
     whole = f"{sentence}: {words_of(error)}"
     number = _number_of(error)
     if _is_conflict(error) or number in _AWAY:
@@ -248,7 +250,7 @@ def failure_of(sentence: str, error: Exception) -> UnreachableError | OSError:
 
 
 def _is_conflict(error: Exception) -> bool:
-    """Whether another commit came first; a commit that the file system refuses is no conflict."""
+    """Whether another commit came first; a commit that fails with an error of the file system is no conflict."""
     return isinstance(error, CommitFailedError) and _number_of(error) is None
 
 
@@ -258,6 +260,6 @@ def _number_of(error: Exception) -> int | None:
 
 
 def words_of(error: Exception) -> str:
-    """The first line of what deltalake says."""
+    """The first line of deltalake's message."""
     lines = str(error).strip().splitlines()
     return lines[0] if lines else type(error).__name__

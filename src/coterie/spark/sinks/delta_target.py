@@ -1,4 +1,4 @@
-"""The keys of the Delta sink, by the names of Connect's sinks where they mean the same; and ``DeltaTarget``."""
+"""The config keys of the Delta sink, named as in Connect's sinks where the meaning is the same; and ``DeltaTarget``."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,13 +19,13 @@ from coterie.spark.end_config import EndConfig
 from coterie.spark.paths import SINK_GROUP, as_path, local_file_path
 
 LOG = "_delta_log"
-"""The folder of a table in which its commits are."""
+"""The folder of a table that contains its commits."""
 
 
 def _columns(value: str) -> str | None:
     columns = as_list(value)
     is_fine = all(columns) and len(set(columns)) == len(columns)
-    return None if is_fine else "Must be names of columns between commas, each once"
+    return None if is_fine else "Must be names of columns, separated by commas, each once"
 
 
 def _only_false(refusal: str) -> Check:
@@ -70,14 +70,14 @@ DEFINITION = Definition(
         _key(
             "pk.fields",
             Type.LIST,
-            "With insert.mode=upsert, the columns that tell rows apart.",
+            "With insert.mode=upsert, the columns that identify a row.",
             "Key columns",
             check=_columns,
         ),
         _key(
             "delete.enabled",
             Type.BOOLEAN,
-            "Only false: rows are never deleted.",
+            "Only false is allowed: rows are never deleted.",
             "Enable deletes",
             default="false",
             check=_only_false(
@@ -94,7 +94,7 @@ DEFINITION = Definition(
         _key(
             "auto.evolve",
             Type.BOOLEAN,
-            "Only false: the columns of a table are never changed.",
+            "Only false is allowed: the columns of a table are never changed.",
             "Auto-evolve",
             default="false",
             check=_only_false("Columns are not added to a table; add them yourself and set false"),
@@ -109,7 +109,7 @@ DEFINITION = Definition(
         _key(
             "optimize.interval.batches",
             Type.INT,
-            "After how many batches task 0 makes few large files of many small ones; 0 means never.",
+            "Number of batches after which task 0 merges small files into large ones; 0 means never.",
             "Optimize interval (batches)",
             default="200",
             check=at_least(0),
@@ -128,23 +128,25 @@ class DeltaTarget:
     """Empty unless ``is_upsert``."""
     auto_create: bool
     partition_columns: tuple[str, ...]
-    """Of a table that the sink creates."""
+    """The partition columns of a table that the sink creates."""
     optimize_interval: int
     """Batches; 0 means never."""
 
     @classmethod
     def of(cls, config: EndConfig) -> "DeltaTarget":
-        """:raises ConfigError: when a value is not valid; names its key."""
+        """:raises ConfigError: when a value is not valid; the error contains the key."""
         is_upsert = config.read(DEFINITION, "insert.mode", str) == "upsert"
         key_columns = config.read(DEFINITION, "pk.fields", tuple)
         partition_columns = config.read(DEFINITION, "partition.field.name", tuple)
         auto_create = config.read(DEFINITION, "auto.create", bool)
         if is_upsert and not key_columns:
-            raise config.refused("insert.mode", "upsert needs pk.fields: the columns that tell rows apart")
+            raise config.refused("insert.mode", "upsert needs pk.fields: the columns that identify a row")
         if key_columns and not is_upsert:
             raise config.refused("pk.fields", "insert.mode=insert has no key; set insert.mode=upsert or drop pk.fields")
         if partition_columns and not auto_create:
-            raise config.refused("partition.field.name", "only a table that the sink creates: set auto.create=true")
+            raise config.refused(
+                "partition.field.name", "it applies only to a table that the sink creates: set auto.create=true"
+            )
         return cls(
             path=as_path(config.read(DEFINITION, "path", str)),
             is_upsert=is_upsert,
@@ -161,7 +163,7 @@ class DeltaTarget:
 
 
 def errors_of(config: EndConfig) -> dict[str, list[str]]:
-    """What keys that are valid one by one do wrong together, by the user's key."""
+    """Errors of keys whose values are valid alone and invalid together, by the user's key."""
     try:
         DeltaTarget.of(config)
     except ConfigError as error:

@@ -1,4 +1,4 @@
-"""``DeltaWriter``: how one start of a task brings its batches into a Delta table."""
+"""``DeltaWriter``: writes the batches of one start of a task to a Delta table."""
 
 import logging
 import shutil
@@ -31,11 +31,12 @@ from coterie.spark.sinks.delta_target import DeltaTarget
 log = logging.getLogger(__name__)
 
 STAGING = "_coterie"
-"""In the table's folder; readers and VACUUM pass over names that start with an underscore."""
+"""The staging folder in the table's folder; readers and VACUUM ignore names that start with an underscore."""
 SWEPT = "swept"
-"""How a folder in staging is called that is being removed."""
+"""Prefix of the name of a folder in staging that is being removed."""
 MERGED_BYTES_MAX = 256 << 20
-"""The largest table into which deltalake merges in this process: a merge may read all of it. Spark has larger ones."""
+"""The largest table into which deltalake merges in this process, since a merge may read the whole table. Spark merges
+into larger tables."""
 
 
 class DeltaWriter:
@@ -49,10 +50,10 @@ class DeltaWriter:
         self._folders = f"{safe_name(lineage.task.connector)}-{lineage.task.task}-{lineage.lineage}"
 
     def sweep(self) -> None:
-        """Remove what earlier owners of this task have left in staging.
+        """Remove the staging folders of earlier owners of this task.
 
-        One of them may still be writing. So its folder goes away whole, by a rename, and its mark with it: it commits
-        no file of that folder any more.
+        An earlier owner may still be writing. So its folder, mark included, is renamed before it is deleted: the
+        earlier owner can then no longer commit a file of that folder.
         """
         for left in self._target.path.glob(f"{STAGING}/{self._folders}-*"):
             with suppress(FileNotFoundError):
@@ -61,13 +62,13 @@ class DeltaWriter:
             shutil.rmtree(swept, ignore_errors=True)
 
     def stage(self, batch: Batch) -> Staged:
-        """Write the batch so that a commit can bring it.
+        """Write the batch so that one commit can add it to the table.
 
-        :raises WorldError: when its rows do not fit into the table, or the table is absent or cannot be read.
+        :raises WorldError: when its rows do not fit into the table, or the table does not exist or cannot be read.
         """
         layout = self.fitting(batch.rows.schema)
         if self._table.has(self._application, batch.batch_id):
-            # The commit would look, too; without rows there is nothing to write until then.
+            # The commit checks this too; checked here, the rows need not be computed and written.
             return StagedNothing()
         self._optimize(batch, layout)
         if why := self._why_spark(batch, layout):
@@ -88,12 +89,12 @@ class DeltaWriter:
         return self.stage_files(batch.batch_id, layout, write)
 
     def stage_files(self, batch_id: int, layout: Layout, write: Callable[[Path], None]) -> "StagedFiles":
-        """A batch that is appended; ``write`` makes its files in an empty folder."""
+        """A staged batch that is appended; ``write`` writes its files to an empty folder."""
         folder = self._target.path / STAGING / f"{self._folders}-{uuid.uuid4().hex}"
         return StagedFiles(folder, layout, write, partial(self.commit, batch_id, layout))
 
     def stage_merge(self, batch_id: int, layout: Layout, rows: pa.Table) -> "StagedMerge":
-        """A batch that is merged by key.
+        """A staged batch that is merged by key.
 
         :raises WorldError: when a key is null.
         """
@@ -101,7 +102,7 @@ class DeltaWriter:
         if found := first_null(rows, keys):
             raise WorldError(
                 f"{self._target.where}: batch {batch_id} of task {self._task}, row {found[0]} from 0: column "
-                f"{found[1]} is null, and pk.fields names the column"
+                f"{found[1]} is null, and the column is in pk.fields"
             )
         return StagedMerge(last_of_each(rows, keys), keys, partial(self.commit, batch_id, layout))
 
@@ -110,9 +111,9 @@ class DeltaWriter:
         self._table.commit(self._application, batch_id, layout, act)
 
     def fitting(self, rows: StructType) -> Layout:
-        """The table's layout, into which rows of this schema fit; the table is created when that is wanted.
+        """The table's layout, checked against the rows' schema; with auto.create=true a missing table is created.
 
-        :raises WorldError: when they do not fit, or there is no table.
+        :raises WorldError: when the rows do not fit, or there is no table.
         """
         for _ in range(2):
             if (layout := self._table.look()) is not None:
@@ -126,7 +127,7 @@ class DeltaWriter:
         raise UnreachableError(f"Delta table {self._target.path} was removed as soon as it was created")
 
     def _why_spark(self, batch: Batch, layout: Layout) -> str | None:
-        """Why only Spark's Delta can write the batch."""
+        """The reason why only Spark's Delta can write the batch; None when deltalake can."""
         if layout.only_spark is not None or not self._target.is_upsert:
             return layout.only_spark
         if not batch.is_small:
@@ -136,7 +137,7 @@ class DeltaWriter:
         return None
 
     def _optimize(self, batch: Batch, layout: Layout) -> None:
-        """Make few large files of many small ones, if it is this batch's turn. A failure is no failure of the batch."""
+        """Merge small files into large ones before every ``optimize_interval``-th batch. A failure is only logged."""
         interval = self._target.optimize_interval
         if self._task.task != 0 or not interval or not batch.batch_id or batch.batch_id % interval:
             return
@@ -146,11 +147,13 @@ class DeltaWriter:
             else:
                 delta_spark.compact(batch.rows.sparkSession, self._target.path)
         except (DeltaError, OSError, PySparkException, Py4JJavaError) as error:
-            log.warning("%s could not be optimized: %s", self._target.where, str(error).strip().splitlines()[:1])
+            log.warning(
+                "%s: small files could not be merged: %s", self._target.where, str(error).strip().splitlines()[:1]
+            )
 
 
 class StagedFiles:
-    """Rows in files that a commit is still to add to the table."""
+    """A batch in files that are not yet added to the table."""
 
     def __init__(
         self, folder: Path, layout: Layout, write: Callable[[Path], None], commit: Callable[[Act], None]
@@ -165,7 +168,7 @@ class StagedFiles:
             out.mkdir(parents=True)
             self._mark.touch()
         except OSError as error:
-            # Not a refusal: the next start may find the folder in order.
+            # An OSError, not a WorldError: the cause may be removed before the next start.
             raise OSError(error.errno, f"Nothing can be written to {folder.parent}: {error.strerror}") from None
         try:
             write(out)
@@ -177,10 +180,11 @@ class StagedFiles:
     def put_in_place(self) -> None:
         """Add the files to the table, unless the table has the batch.
 
-        :raises FencedError: when another owner has swept the files away.
+        :raises FencedError: when another owner has removed the files.
         :raises UnreachableError: when the commit fails.
         """
-        # A sweep takes the mark along. Spark, which writes on after a sweep, makes a part of the files anew.
+        # A take-over renames the folder with the mark. The files alone prove nothing: if Spark was still writing, it
+        # creates a part of them again after the take-over.
         if not self._mark.exists():
             raise FencedError
         if not self._files:
@@ -202,12 +206,13 @@ class StagedFiles:
         )
 
     def drop(self) -> None:
-        """Remove what was not moved. What was moved may be in a commit, despite an error; else VACUUM removes it."""
+        """Remove the files that were not moved. Moved files may be in a commit, even after an error; VACUUM removes
+        those that are in no commit."""
         shutil.rmtree(self._folder, ignore_errors=True)
 
 
 class StagedMerge:
-    """The last row of each key, still to be merged into the table."""
+    """A batch's last row of each key, not yet merged into the table."""
 
     def __init__(self, rows: pa.Table, key_columns: Sequence[str], commit: Callable[[Act], None]) -> None:
         self._rows = rows
@@ -230,7 +235,7 @@ class StagedMerge:
             " AND ".join(f"{target} = {source}" for target, source in keys.items()),
             source_alias="source",
             target_alias="target",
-            # The rows are in memory. So their smallest and largest keys tell which files have to be read.
+            # The rows are in memory, so deltalake selects the files to read by the smallest and largest keys.
             streamed_exec=False,
             commit_properties=properties,
         )
@@ -239,11 +244,11 @@ class StagedMerge:
         merger.when_not_matched_insert(columns).execute()
 
     def drop(self) -> None:
-        """There is no copy."""
+        """Does nothing: there is no staged copy."""
 
 
 class StagedForSpark:
-    """A batch that Spark's Delta is still to write: it has no step between writing and committing."""
+    """A batch that Spark's Delta writes and commits in one step: nothing is staged."""
 
     def __init__(self, batch: Batch, target: DeltaTarget, application: str) -> None:
         self._batch = batch
@@ -253,28 +258,28 @@ class StagedForSpark:
     def put_in_place(self) -> None:
         """Append or merge the rows, unless the table has the batch.
 
-        :raises WorldError: when Spark refuses.
+        :raises WorldError: when Spark cannot write the batch.
         """
         delta_spark.write(
             self._batch.rows, self._target.path, self._application, self._batch.batch_id, self._target.key_columns
         )
 
     def drop(self) -> None:
-        """There is no copy."""
+        """Does nothing: there is no staged copy."""
 
 
 class StagedNothing:
-    """A batch that the table has."""
+    """A batch that the table already has."""
 
     def put_in_place(self) -> None:
-        """The first copy counts."""
+        """Does nothing: the batch is committed."""
 
     def drop(self) -> None:
-        """There is no copy."""
+        """Does nothing: there is no staged copy."""
 
 
 def first_null(rows: pa.Table, columns: Sequence[str]) -> tuple[int, str] | None:
-    """The place and the column of the first null in ``columns``."""
+    """The row number, from 0, and the column of the first null in ``columns``."""
     found = [
         (pyarrow.compute.index(rows.column(name).is_null(), True).as_py(), name)
         for name in columns
@@ -284,7 +289,7 @@ def first_null(rows: pa.Table, columns: Sequence[str]) -> tuple[int, str] | None
 
 
 def last_of_each(rows: pa.Table, key_columns: Sequence[str]) -> pa.Table:
-    """Of the rows with equal values in ``key_columns`` the last one, each with its time zone as UTC."""
+    """The last of the rows with equal values in ``key_columns``, for each such values; time zones become UTC."""
     position = "__coterie_position"
     places = pa.array(range(rows.num_rows), pa.int64())
     last = rows.append_column(position, places).group_by(list(key_columns)).aggregate([(position, "max")])

@@ -1,37 +1,37 @@
-"""``SinkFolder``: where the batches of a file sink lie, and the steps that show a batch to readers exactly once.
+"""``SinkFolder``: the folder of a file sink, and the steps that publish a batch to readers exactly once.
 
-Theory of operation. Readers look at ``PATH``, which holds final files only: all in the folder itself, or all in folders
-``column=value``. Each file is named by connector, task, lineage, batch and a number. Work lies beside it, in
-``.<name>.coterie/``:
+Theory of operation. Readers read ``PATH``, which contains final files only: all in the folder itself, or all in folders
+``column=value``. The name of a file contains connector, task, lineage, batch and a number. Unfinished copies and commit
+marks are beside ``PATH``, in ``.<name>.coterie/``:
 
-| name | what it is |
+| name | content |
 |---|---|
-| ``layout.json`` | format and partition columns of the folder, put there by the first task that writes to it |
+| ``layout.json`` | format and partition columns of the folder, written by the first task that writes to the folder |
 | ``staged/<task>-<lineage>-<unique>/`` | a copy that is being written: a ``mark``, files in ``out/``, and in ``bad/`` |
-| ``committed/<task>-<lineage>/<batch>/`` | the copy of a batch that counts |
+| ``committed/<task>-<lineage>/<batch>/`` | the committed copy of a batch |
 
 1. A task stages a copy: files under their final names, and a mark.
-2. The *decisive step* renames the copy, with files or without, to its name in ``committed``. The mark makes the folder
-   non-empty for ever, so that the rename of any other copy of the batch fails.
-3. Any owner of the task moves the files of the committed copy to where readers look, one by one. Another owner may move
-   the same files: a file that is gone was moved. Once only the mark is left, the batch may be committed to the
+2. The task commits the copy by a rename to its name in ``committed``, with or without files. The mark stays there, so
+   the folder is never empty, and the rename of any other copy of the batch fails.
+3. Any owner of the task moves the files of the committed copy to the readers' folder, one by one. Another owner may
+   move the same files: a missing file was moved. Once only the mark is left, the batch may be committed in the
    checkpoint.
 
-So whoever stops between the steps leaves either a copy that does not count, which the next owner's take-over removes,
-or a committed copy, of which the take-over and the replay move the rest. Marks stay: an owner that stood still for any
-time finds the mark of its batch. When the generation of the checkpoints is retired, a plain file takes the place of the
-lineage's folder, and refuses every rename into it.
+An owner that stops between the steps leaves either a staged copy, which the next owner's take-over removes, or a
+committed copy, whose remaining files the take-over and the replay move. Marks stay: an owner that was suspended
+(SIGSTOP) or frozen finds the mark of its batch, however long this took. When a checkpoint generation is removed, a
+plain file replaces the lineage's folder, and every later rename into that folder fails.
 
 Where bad records go to a folder too, their files are in ``bad/`` of the same copy, and are moved to that folder after
-the same decisive step: so one evaluation of the batch fixes which records are good and which are bad. The mark states
-the folder, so that an owner with another config moves them to where the copy was written for.
+the same commit: so one evaluation of the batch decides which records are good and which are bad. The mark contains the
+path of that folder, so that an owner with another config moves the files to the folder for which the copy was written.
 
-A move is a rename. So each start tries one, to refuse folders behind mounts that no file can be renamed to. After the
-decisive step it is too late to refuse: where a mount came later, the file is copied to a hidden name beside its final
-one, and renamed there.
+A move is a rename. So each start renames a test file, and fails for a folder on another mount. After the commit a
+failure would be too late: if a folder was mounted later, the file is copied to a hidden name beside its final one, and
+renamed there.
 
-A checkpoint from before generations has put each batch, as a folder, at ``PATH/<connector>/<task>-<lineage>/<batch>/``.
-Its last batch goes the same way, since a copy may stand there already.
+Generation 0 wrote each batch, as a folder, to ``PATH/<connector>/<task>-<lineage>/<batch>/``. The last batch of such a
+checkpoint is written to the same place, since a copy of it may already be there.
 """
 
 import errno
@@ -57,16 +57,16 @@ STAGED = "staged"
 COMMITTED = "committed"
 LAYOUT = "layout.json"
 SWEPT = "swept"
-"""How a folder in ``staged`` is called that is being removed."""
+"""Prefix of the name of a folder in ``staged`` that is being removed."""
 FORMER_STAGED = "_staging"
-"""Where copies were staged before generations, in the folder itself."""
+"""The folder, in the readers' folder, in which generation 0 staged copies."""
 
 _STANDS = (errno.ENOTEMPTY, errno.EEXIST)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Layout:
-    """What all files of a folder have in common."""
+    """Format and partition columns, which are the same for all files of a folder."""
 
     format: str
     partition_columns: tuple[str, ...]
@@ -78,14 +78,14 @@ class Layout:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SinkFolder:
-    """A folder that readers look at, and the work folder beside it."""
+    """A folder that readers read, and the work folder beside it."""
 
     path: Path
     layout: Layout
     key: str = field(default="sink.path", compare=False)
-    """The key that names the folder; errors name it."""
+    """The config key whose value is the folder; error messages contain this key."""
     bad: "SinkFolder | None" = None
-    """Where the files of bad records go, if the copies of this folder hold them."""
+    """The folder for the files of bad records, if the copies of this folder contain such files."""
 
     @property
     def work(self) -> Path:
@@ -100,13 +100,13 @@ class SinkFolder:
         return self.work / COMMITTED / _key(lineage)
 
     def take_over(self, lineage: TaskLineage) -> None:
-        """Remove what earlier owners of the task have staged, and move out what they have committed.
+        """Remove the staged copies of earlier owners of the task, and publish the files of their last committed copy.
 
-        An earlier owner may still be writing. So its copy goes away whole, by a rename, and its mark with it: what it
-        writes afterwards is not put in place by it any more.
+        An earlier owner may still be writing. So its copy, mark included, is renamed before it is deleted: the earlier
+        owner can then no longer commit the copy.
 
-        :raises OSError: when nothing can be written here.
-        :raises WorldError: when the folder cannot be used as it is asked for.
+        :raises OSError: when the folder cannot be written.
+        :raises WorldError: when the folder cannot be used with this config.
         """
         staged = [self.staged]
         if is_former := self.former(lineage).is_dir():
@@ -121,8 +121,9 @@ class SinkFolder:
         if is_former:
             with suppress(OSError):
                 (self.path / FORMER_STAGED).rmdir()
-        # A batch is staged once the one before it is committed to the checkpoint, and that comes after its last file.
-        # First of all: what counts already is not held up by a folder that is fit for no further batch.
+        # Only the last batch can have files left: a batch is staged after the batch before it is committed in the
+        # checkpoint, which happens after the last move. This comes before `prepare`: a committed batch is published
+        # even if the folder cannot take further batches.
         if (last := _last(self.committed(lineage))) is not None:
             self.move_out(last)
         self.prepare(is_former=is_former)
@@ -131,12 +132,13 @@ class SinkFolder:
                 self._try_a_rename(f".{_key(lineage)}-probe", readers)
 
     def prepare(self, *, is_former: bool = False) -> None:
-        """Make both folders, and see whether they go together.
+        """Create the readers' folder and the work folder, and check that they can be used together.
 
-        Before generations, connectors with other layouts could share a folder; ``is_former`` lets them finish.
+        In generation 0, connectors with other layouts could share a folder; ``is_former`` lets them finish.
 
-        :raises OSError: when one cannot be made.
-        :raises WorldError: when files cannot be renamed from one to the other, or the folder holds other files.
+        :raises OSError: when a folder cannot be created.
+        :raises WorldError: when files cannot be renamed from one folder to the other, or the readers' folder contains
+            files of another format or with other partition columns.
         """
         self._make()
         if self.bad is not None:
@@ -158,11 +160,11 @@ class SinkFolder:
             self.staged.mkdir(parents=True, exist_ok=True)
             (self.work / COMMITTED).mkdir(exist_ok=True)
         except OSError as error:
-            # Not a refusal: the next start may find the folder in order.
+            # An OSError, not a WorldError: the cause may be removed before the next start.
             raise OSError(error.errno, f"Nothing can be written to {self.key}={self.path}: {error.strerror}") from None
 
     def _try_a_rename(self, name: str, folder: "SinkFolder") -> None:
-        """Rename an empty file from where copies are staged to ``folder``, and remove it."""
+        """Check that files can be renamed from ``staged`` to ``folder``: rename an empty file and remove it."""
         probe = self.staged / name
         try:
             probe.touch()
@@ -177,15 +179,15 @@ class SinkFolder:
                 raise OSError(error.errno, sentence) from None
             raise WorldError(
                 f"{folder.key}={folder.path} cannot be used: no file can be renamed from {self.staged} to it, as "
-                f"between two mounts. Name a folder on the mount that {self.work} is on"
+                f"the two are on different mounts. Set a folder on the mount of {self.work}"
             ) from None
 
     def misfit(self) -> str | None:
-        """Why the folder, as far as it is there, cannot be used as it is asked for: a sentence, or None."""
+        """The reason why the folder, if it exists, cannot be used with this config, for users; None when it can."""
         if self.path.is_dir() and self.path.stat().st_dev != self.path.parent.stat().st_dev:
             return (
-                f"{self.path} is on another device than {self.path.parent}, where {self.work.name} is to be: files "
-                "cannot be renamed from one to the other. Name a folder inside of this one"
+                f"{self.path} is on another device than {self.path.parent}, in which {self.work.name} is created: "
+                "files cannot be renamed from one to the other. Set a folder inside of this one"
             )
         try:
             stated = json.loads((self.work / LAYOUT).read_text())
@@ -195,64 +197,64 @@ class SinkFolder:
         if layout == self.layout:
             return None
         return (
-            f"{self.path} holds {layout}, and readers could not read {self.layout} beside them: name another folder "
-            f"({self.work / LAYOUT} says so)"
+            f"{self.path} contains {layout} (see {self.work / LAYOUT}), and readers could not read {self.layout} "
+            "beside them: set another folder"
         )
 
     def bad_misfit(self) -> str | None:
-        """Why the folder of bad records cannot be used together with this one: a sentence, or None."""
+        """The reason why the folder of bad records cannot be used with this one, for users; None when it can."""
         if self.bad is None:
             return None
         if _device(self.bad.path) != _device(self.path.parent):
             return (
-                f"{self.bad.path} is on another device than {self.work}, from where the files of bad records are "
-                f"renamed after the step that fixes good and bad rows. Name a folder on the device of {self.path}"
+                f"{self.bad.path} is on another device than {self.work}, from which the files of bad records are "
+                f"renamed. Set a folder on the device of {self.path}"
             )
         return self.bad.misfit()
 
     def copy(self, lineage: TaskLineage, batch_id: int) -> "Copy":
-        """A copy of a batch, to be staged."""
+        """A new copy of a batch, of which nothing is written yet."""
         former = self.former(lineage)
         return (FormerCopy if former.is_dir() else Copy)(self, lineage, batch_id)
 
     def retire(self, lineages: Sequence[TaskLineage]) -> None:
-        """Remove the marks of lineages whose batches are all moved out; no batch of theirs is put in place any more."""
+        """Remove the commit marks of ``lineages`` after publishing all their batches; later commits of them fail."""
         for lineage in lineages:
             folder = self.committed(lineage)
             if (last := _last(folder)) is not None:
                 self.move_out(last)
             if folder.is_dir():
                 retire(folder)
-        # Left behind by one that was killed. A plain file of that prefix may be about to be exchanged.
+        # Folders that a killed process has left. A plain file of that prefix may be about to be exchanged.
         for left in (self.work / COMMITTED).glob(f"{RETIRED_PREFIX}*"):
             if left.is_dir():
                 remove(left)
 
     def former(self, lineage: TaskLineage) -> Path:
-        """Where batches of a lineage stand that began before generations."""
+        """The folder of a lineage's batches if the lineage is of generation 0; it does not exist otherwise."""
         task = lineage.task
         return self.path / safe_name(task.connector) / f"{task.task}-{lineage.lineage}"
 
     def move_out(self, committed: Path) -> None:
-        """Move the files of a committed copy to where readers look, until only the mark is left.
+        """Move the files of a committed copy to the readers' folder, until only the mark is left.
 
-        :raises OSError: when a file cannot be moved; names the key of the folder, and what to do.
+        :raises OSError: when a file cannot be moved; the message contains the config key of the folder, and what to do.
         """
         try:
             _move(committed / OUT, self.path)
         except OSError as error:
-            sentence = f"A batch could not be put in place at {self.key}={self.path}: {error.strerror or error}"
+            sentence = f"A batch could not be published in {self.key}={self.path}: {error.strerror or error}"
             raise OSError(error.errno, sentence) from error
         if not (committed / BAD).is_dir():
             return
         try:
             to = Path((committed / MARK).read_text())
         except (FileNotFoundError, NotADirectoryError):
-            return  # Another owner has moved all, and the lineage is retired since.
+            return  # Another owner has moved all files, and the marks of the lineage were removed since.
         if not to.is_absolute():
             raise WorldError(
-                f"{committed} holds files of bad records, and its file {MARK} does not say where they belong, as "
-                f"after a crash of the machine: write the folder's absolute path into {MARK}"
+                f"{committed} contains files of bad records, and its file {MARK} does not contain the folder they are "
+                f"for (a crash of the machine may be the reason): write the folder's absolute path into {MARK}"
             )
         try:
             _move(committed / BAD, to)
@@ -260,28 +262,28 @@ class SinkFolder:
             key = "" if self.bad is None or self.bad.path != to else f"{self.bad.key}="
             raise OSError(
                 error.errno,
-                f"A batch counts already at {self.key}={self.path}, and its bad records could not be moved to "
-                f"{key}{to}: {error.strerror or error}. Let them be written there, or write the absolute path of "
+                f"A batch is already committed to {self.key}={self.path}, and its bad records could not be moved to "
+                f"{key}{to}: {error.strerror or error}. Make that folder writable, or write the absolute path of "
                 f"another folder into {committed / MARK}",
             ) from error
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Files:
-    """The files of a copy that are to lie in one folder of readers."""
+    """The files of a copy that are for one readers' folder."""
 
     folder: Path
-    """Where they are written: as they are to lie for readers."""
+    """The folder to which they are written; its subfolders are those of the readers' folder."""
     prefix: str
-    """How their names begin."""
+    """Prefix of their names."""
 
     def name(self, number: int, suffix: str) -> str:
-        """The final name of one of them."""
+        """The final name of file ``number``."""
         return f"{self.prefix}-{number}{suffix}"
 
 
 class Copy:
-    """A copy of one batch, from its staging until its files are where readers look."""
+    """A copy of one batch, from its staging until its files are in the readers' folder."""
 
     def __init__(self, folder: SinkFolder, lineage: TaskLineage, batch_id: int) -> None:
         self.folder = folder
@@ -290,19 +292,20 @@ class Copy:
         name = f"{_key(lineage)}-{batch_id}"
         self.good = Files(folder=self.staged / OUT, prefix=name)
         self.bad = Files(folder=self.staged / BAD, prefix=f"{name}-bad")
-        """The bad records, for a folder that has :attr:`SinkFolder.bad`. Even in one folder their names are others."""
+        """The files of bad records, if the folder has :attr:`SinkFolder.bad`. Their names differ from those of
+        ``good``, since both may be for one folder."""
 
     @property
     def is_decided(self) -> bool:
-        """Whether a copy of the batch counts already, so that this one need not be written."""
+        """Whether a copy of the batch is already committed, so that this one need not be written."""
         return self._committed.is_dir()
 
     def begin(self) -> None:
-        """Make the folder to write to.
+        """Create the staging folder.
 
-        :raises FencedError: when another owner has swept this copy away.
-        :raises OSError: when nothing can be written here.
-        :raises WorldError: when the folder cannot be used as it is asked for.
+        :raises FencedError: when another owner has removed this copy.
+        :raises OSError: when the folder cannot be written.
+        :raises WorldError: when the folder cannot be used with this config.
         """
         self._prepare()
         self.staged.mkdir()
@@ -314,9 +317,9 @@ class Copy:
             raise FencedError from error
 
     def put_in_place(self) -> None:
-        """Take the decisive step, unless another copy of the batch has; then move the files of the copy that counts.
+        """Commit this copy, unless another copy of the batch is committed; then publish the committed copy's files.
 
-        :raises FencedError: when another owner has swept this copy away, or the lineage is retired.
+        :raises FencedError: when another owner has removed this copy, or the lineage's marks were removed.
         :raises OSError: when a step failed.
         """
         try:
@@ -324,12 +327,12 @@ class Copy:
         except OSError as error:
             if error.errno == errno.ENOTDIR or not self.is_whole:
                 raise FencedError from error
-            sentence = f"A batch could not be put in place at {self.folder.key}={self.folder.path}: {error.strerror}"
+            sentence = f"A batch could not be committed to {self.folder.key}={self.folder.path}: {error.strerror}"
             raise OSError(error.errno, sentence) from error
         self._show()
 
     def drop(self) -> None:
-        """Remove what is left of the staged copy."""
+        """Remove the rest of the staged copy."""
         shutil.rmtree(self.staged, ignore_errors=True)
 
     def _decide(self) -> None:
@@ -353,12 +356,12 @@ class Copy:
 
     @property
     def is_whole(self) -> bool:
-        """Whether no other owner has swept the staged copy away: a sweep takes the mark along."""
+        """Whether no other owner has removed the staged copy: a removal renames the folder with its mark first."""
         return (self.staged / MARK).exists()
 
 
 class FormerCopy(Copy):
-    """A copy of the last batch of a checkpoint from before generations: it goes where such batches stand."""
+    """A copy of the last batch of a checkpoint of generation 0, written where generation 0 wrote its batches."""
 
     def __init__(self, folder: SinkFolder, lineage: TaskLineage, batch_id: int) -> None:
         super().__init__(folder, lineage, batch_id)
@@ -371,7 +374,7 @@ class FormerCopy(Copy):
         if self.is_decided:
             return
         has_files = any(_files(self.good.folder))
-        # After the look: a swept copy must not be taken for a batch without rows.
+        # Checked after the listing: a copy that was removed must not be taken for a batch without rows.
         if not self.is_whole:
             raise FencedError
         if not has_files:
@@ -383,7 +386,7 @@ class FormerCopy(Copy):
                 raise
 
     def _show(self) -> None:
-        """Readers of these batches look there."""
+        """Nothing to move: readers of these batches read the committed folder."""
 
 
 def _key(lineage: TaskLineage) -> str:
@@ -402,7 +405,7 @@ def _last(committed: Path) -> Path | None:
 def _files(folder: Path) -> Iterator[Path]:
     """The files in ``folder``; none where it does not exist (any more).
 
-    :raises OSError: when it cannot be listed: files that are not seen would be taken for moved.
+    :raises OSError: when it cannot be listed: files that are not listed would be taken for moved.
     """
 
     def failed(error: OSError) -> None:
@@ -419,8 +422,8 @@ def _move(files_of: Path, to: Path) -> None:
         for file in files:
             there = to / file.relative_to(files_of)
             there.parent.mkdir(parents=True, exist_ok=True)
-            # Another owner has moved it, and the lineage may be retired since; or a folder was removed just now:
-            # the next look makes it again.
+            # Another owner has moved the file, and the lineage's marks may have been removed since; or a target folder
+            # was removed just now: the next iteration creates it again.
             with suppress(FileNotFoundError, NotADirectoryError):
                 try:
                     os.rename(file, there)
@@ -436,10 +439,10 @@ def _move(files_of: Path, to: Path) -> None:
 def _copy(file: Path, there: Path) -> None:
     """Move a file to another mount. Repeatable: another owner may copy the same file at the same time.
 
-    The hidden copy is begun before the file is opened, and the owner that removes the file removes all hidden copies.
-    So an owner that stood still in between has nothing left to rename.
+    The hidden copy is created before the file is opened, and the owner that removes the file removes all hidden copies.
+    So an owner that was suspended in between has no hidden copy left to rename.
     """
-    # Not under its suffix: readers that take hidden files too look for that.
+    # Without the file's suffix: readers that read hidden files too select files by suffix.
     hidden = f".{there.name}."
     aside = there.with_name(hidden + uuid.uuid4().hex)
     try:
@@ -458,7 +461,7 @@ def _copy(file: Path, there: Path) -> None:
 
 
 def _device(path: Path) -> int:
-    """The device of a folder, or that on which it would be made."""
+    """The device of a folder; if the folder does not exist, the device on which it would be created."""
     while not path.exists():
         path = path.parent
     return path.stat().st_dev

@@ -1,7 +1,7 @@
 """Writes the rows of a batch as files under their final names: by Spark, small ones of Parquet by Arrow on the driver.
 
 Both writers write the same Parquet: times as microseconds in UTC, Spark's own names of partition folders, and the
-schema of the rows as Spark writes it, so that a reader need not know which of them wrote a file.
+schema of the rows as Spark writes it, so that readers can treat all files alike.
 """
 
 import os
@@ -51,7 +51,7 @@ _CODECS = {
     "none": ("none", ".parquet"),
     "uncompressed": ("none", ".parquet"),
 }
-"""Spark's names of codecs that Arrow writes too: Arrow's name, and the end of a file's name."""
+"""Codecs that Arrow supports too, by Spark's name: Arrow's name, and the suffix of a file's name."""
 _NO_VALUE = "__HIVE_DEFAULT_PARTITION__"
 _UNSAFE = re.compile(r"[\x01-\x1f\x7f\"#%'*/:=?\\{\[\]^]")
 _PLAIN: tuple[type[DataType], ...] = (
@@ -78,7 +78,7 @@ _NAMED_ALIKE: tuple[type[DataType], ...] = (
     ShortType,
     StringType,
 )
-"""Types of partition columns whose values Arrow writes into names as Spark does."""
+"""Types of partition columns whose values Arrow writes into folder names in the same form as Spark."""
 
 
 def write(batch: Batch, files: Files, *, format_: str, columns: Sequence[str], options: Mapping[str, str]) -> None:
@@ -104,15 +104,15 @@ def write(batch: Batch, files: Files, *, format_: str, columns: Sequence[str], o
 
 
 def _resolved(rows: DataFrame, columns: Sequence[str]) -> list[str]:
-    """The names of partition columns as the rows have them; Spark compares names without case."""
+    """The names of partition columns in the case that the rows have; Spark compares names without regard to case."""
     by_name = {name.lower(): name for name in rows.columns}
     if missing := [name for name in columns if name.lower() not in by_name]:
         raise WorldError(
-            f"sink.partition.field.name names {', '.join(missing)}, and the rows have the columns "
-            f"{', '.join(rows.columns)}: correct the key, or have a transform make the column"
+            f"sink.partition.field.name contains {', '.join(missing)}, and the rows have the columns "
+            f"{', '.join(rows.columns)}: correct the key, or add the column by a transform"
         )
     if len(by_name) == len(columns):
-        raise WorldError("sink.partition.field.name names every column of the rows: leave one out, to be in the files")
+        raise WorldError("sink.partition.field.name contains every column of the rows: leave out at least one")
     return [by_name[name.lower()] for name in columns]
 
 
@@ -123,7 +123,7 @@ def _write_by_spark(
     rows: DataFrame, files: Files, partition_columns: Sequence[str], format_: str, options: Mapping[str, str]
 ) -> None:
     if format_ == "parquet":
-        # INT96, Spark's default, has no zone: other readers would see local times beside the times of Arrow's files.
+        # INT96, Spark's default, has no zone: other readers would read local times here and UTC in Arrow's files.
         rows.sparkSession.conf.set("spark.sql.parquet.outputTimestampType", "TIMESTAMP_MICROS")
     aside = files.folder.parent / "spark"
     rows.write.format(format_).options(**options).partitionBy(*partition_columns).save(str(aside))
@@ -139,7 +139,7 @@ def _write_by_spark(
 
 
 def _parts(folder: Path) -> Iterator[tuple[Path, str]]:
-    """The files that Spark has written, each with the end of its name that says what it is."""
+    """The files that Spark has written, each with the suffix of its name: codec and format."""
     for parent, folders, names in os.walk(folder):
         folders.sort()
         for name in sorted(names):
@@ -196,7 +196,7 @@ def _write_by_arrow(rows: DataFrame, files: Files, partition_columns: Sequence[s
 
 
 def _by_folder(table: pa.Table, partition_columns: Sequence[str]) -> Iterator[tuple[str, pa.Table]]:
-    """The rows of each partition without its columns, and the name of its folder."""
+    """For each partition, the name of its folder and its rows without the partition columns."""
     if not partition_columns:
         yield "", table
         return

@@ -1,10 +1,10 @@
-"""File sinks: files of Parquet, JSON, CSV or ORC in a folder that any reader can read as it is.
+"""File sinks: files of Parquet, JSON, CSV or ORC in a folder that any reader of these formats can read.
 
-:mod:`coterie.spark.sinks.file_copies` says how a batch comes to count once, :mod:`coterie.spark.sinks.file_writers` how
-its rows are written. Where bad records go to a folder too, one copy holds the good and the bad rows of a batch.
+:mod:`coterie.spark.sinks.file_copies` commits a batch once, :mod:`coterie.spark.sinks.file_writers` writes its rows.
+Where bad records go to a folder too, one copy contains the good and the bad rows of a batch.
 
-Spark's own file sink is not used: it keeps one log a path, outside the checkpoint, and skips in silence a batch number
-that another task has written to it.
+Spark's own file sink is not used: it keeps one log per path, outside the checkpoint, and skips, without an error, a
+batch number that another task has written to the log.
 """
 
 from collections.abc import Mapping, Sequence
@@ -31,16 +31,16 @@ from coterie.spark.sinks.file_writers import FORMATS, write
 
 
 def _path(value: str) -> str | None:
-    """A check: a folder that can have another one beside it."""
+    """A check: a folder that is not the root, since the work folder is created beside it."""
     if error := local_file_path(value):
         return error
-    return None if as_path(value).name else "The root of the file system cannot be a sink's folder; name one in it"
+    return None if as_path(value).name else "The root of the file system cannot be a sink's folder; set a folder in it"
 
 
 def _columns(value: str) -> str | None:
-    """A check."""
+    """A check: no column twice, without regard to case."""
     names = [name.lower() for name in as_list(value)]
-    return "A column is named twice" if len(set(names)) < len(names) else None
+    return "A column is in the list twice" if len(set(names)) < len(names) else None
 
 
 DEFINITION = Definition(
@@ -58,7 +58,7 @@ DEFINITION = Definition(
         Key(
             name="path",
             type=Type.STRING,
-            documentation="Folder that the files are written to; a folder for unfinished work is made beside it.",
+            documentation="Folder that the files are written to; a folder for unfinished files is created beside it.",
             importance=Importance.HIGH,
             check=_path,
             group=SINK_GROUP,
@@ -98,7 +98,7 @@ class FileSink:
 
     @classmethod
     def validate(cls, spark: SparkSession, config: EndConfig) -> dict[str, list[str]]:
-        """The names of the options, and whether the folders can be used."""
+        """Check the names of the options, and whether the folders can be used."""
         sql = spark._jvm.org.apache.spark.sql  # type: ignore[union-attr]
         format_ = config.read(DEFINITION, "format", str)
         known = {
@@ -134,16 +134,16 @@ class FileSink:
         return visible(rows)
 
     def take_over(self, lineage: TaskLineage, start: int) -> None:
-        """Remove what earlier owners of this task have staged, and move out what they have committed."""
+        """Remove the staged copies of earlier owners of this task, and publish the files that they have committed."""
         self.folder.take_over(lineage)
 
     @classmethod
     def retire(cls, config: EndConfig, lineages: Sequence[TaskLineage]) -> None:
-        """Put a plain file in the place of the marks of each lineage."""
+        """Replace the folder of commit marks of each lineage by a plain file."""
         _folder(config).retire(lineages)
 
     def stage(self, batch: Batch) -> Copy:
-        """Write the batch aside, unless a copy of it counts already."""
+        """Write a copy of the batch to the staging folder, unless a copy is already committed."""
         copy = self.folder.copy(batch.lineage, batch.batch_id)
         if not copy.is_decided:
             copy.begin()
@@ -172,11 +172,11 @@ class FileSink:
         write(batch, copy.good, format_=layout.format, columns=layout.partition_columns, options=self.options)
 
     def close(self) -> None:
-        """There is no connection."""
+        """Does nothing: there is no connection."""
 
 
 BAD_LAYOUT = Layout(format="parquet", partition_columns=())
-"""Of a folder of bad records."""
+"""The format of a folder of bad records."""
 
 
 def bad_folder(path: Path) -> SinkFolder:

@@ -1,7 +1,7 @@
 """The Kafka sink: rows become records of a topic; exactly once by transactions, or at least once by Spark's writer.
 
 Spark's Kafka writer has no transactions. So an exactly-once batch goes through one transactional producer on the
-driver: Spark's own code turns rows into records and hands them to that producer, in the JVM, row by row.
+driver: Spark's own code turns rows into records and passes them to that producer, in the JVM, row by row.
 """
 
 from collections.abc import Sequence
@@ -76,7 +76,7 @@ class KafkaSink:
 
     @classmethod
     def validate(cls, spark: SparkSession, config: EndConfig) -> dict[str, list[str]]:
-        """Look at the jars first, then at the properties, and ask the cluster only when they are fine."""
+        """Check the jars first, then the properties, and send requests to the cluster only when both are valid."""
         if (sentence := missing(spark, "kafka")) is not None:
             return {next(key for key in ("sink.class", "connector.class") if key in config.config): [sentence]}
         if found := errors_of(config):
@@ -95,7 +95,7 @@ class KafkaSink:
         return cls(KafkaTarget.of(config), config)
 
     def take_over(self, lineage: TaskLineage, start: int) -> None:
-        """Create missing topics, and fence the producers of earlier starts, those of this object among them."""
+        """Create missing topics, and fence the producers of earlier starts, including those of this object."""
         self.close()
         if self._target.guarantee is Guarantee.AT_LEAST_ONCE:
             with kafka_admin(self._target.producer) as admin:
@@ -107,7 +107,7 @@ class KafkaSink:
         writer.take_over()
 
     def shape(self, rows: DataFrame) -> DataFrame:
-        """The columns of the value, and the hidden ones that become parts of a record.
+        """The columns of the value, and the metadata columns that become key, headers or topic of a record.
 
         :raises ConfigError: when ``key.converter`` cannot write the key of the records that were read.
         """
@@ -125,7 +125,7 @@ class KafkaSink:
 
     @classmethod
     def retire(cls, config: EndConfig, lineages: Sequence[TaskLineage]) -> None:
-        """The ledger has one record a task, and later starts fence earlier ones."""
+        """Does nothing: the ledger has one record for each task, and later starts fence earlier ones."""
 
     def stage(self, batch: Batch) -> Staged:
         target, sifter, topic = self._target, batch.sifter, self._target.topic
@@ -148,13 +148,13 @@ class KafkaSink:
 
 
 def sender(records: DataFrame, topic: str | None, *, is_small: bool) -> Send | None:
-    """Sends ``records`` by a producer; None when there are none.
+    """A function that sends ``records`` by a producer; None when there are no records.
 
-    A small batch is collected whole. Of another one the driver holds the records of one Spark partition at a time.
+    The driver collects all records of a small batch at once, and those of a large batch one Spark partition at a time.
     """
     java: Any = records.sparkSession._jvm
     plan = records._jdf.queryExecution().executedPlan()
-    # What Spark's own collect and toLocalIterator call: rows in Spark's own form, which its writer of records takes.
+    # As Spark's own collect and toLocalIterator: rows in Spark's internal form, which its record writer takes.
     rows = getattr(plan.executeCollectIterator(), "_2")() if is_small else plan.executeToIterator()  # noqa: B009
     if not rows.hasNext():
         return None
@@ -165,14 +165,14 @@ def sender(records: DataFrame, topic: str | None, *, is_small: bool) -> Send | N
         try:
             writing.execute(rows)
         finally:
-            # Waits until all records are sent, and raises what went wrong with one.
+            # Waits until all records are sent, and raises the error of the first failed record.
             writing.close()
 
     return send
 
 
 class Unwritten:
-    """The records of a batch; Spark's writer has no step between writing and showing them."""
+    """The records of a batch; Spark's writer makes them visible as it writes them, so nothing is staged."""
 
     def __init__(self, target: KafkaTarget, records: DataFrame, topic: str | None, sifter: Sifter | None) -> None:
         """``sifter`` is given where bad records are among the ``records``."""
@@ -185,7 +185,7 @@ class Unwritten:
         """Append the records.
 
         :raises UnreachableError: when the cluster cannot be reached.
-        :raises WorldError: when the cluster refuses a record.
+        :raises WorldError: when the cluster rejects a record.
         :raises PySparkException, Py4JJavaError: when Spark cannot compute the rows.
         """
         java: Any = self._records.sparkSession._jvm
@@ -194,7 +194,7 @@ class Unwritten:
             properties.put(name, value)
         write = java.org.apache.spark.sql.kafka010.KafkaWriter.write
         try:
-            # DataFrame.write would make another plan. What `observe` counted is delivered for this plan only.
+            # DataFrame.write would create another plan, and the metrics of `observe` are reported for this plan only.
             write(self._records._jdf.queryExecution(), properties, java.scala.Option.apply(self._topic))
         except (PySparkException, Py4JJavaError) as error:
             if raised_sentence(error) is not None:
@@ -211,7 +211,7 @@ class Unwritten:
             self._sifter.count(self._records)
 
     def drop(self) -> None:
-        """There is no copy."""
+        """Does nothing: there is no staged copy."""
 
 
 def _errors_at_cluster(config: EndConfig) -> dict[str, list[str]]:
@@ -242,4 +242,4 @@ def _uncreatable(config: EndConfig, new: NewTopic, error: WorldError) -> dict[st
     name = new.replication_key if "ReplicationFactor" in str(error) else new.key
     # The keys of bad records have no prefix.
     key = name if name.startswith(QUEUE) else config.key(name)
-    return {key: [f"Topic {new.name} cannot be created as {key} says: {error}"]}
+    return {key: [f"Topic {new.name} cannot be created with this {key}: {error}"]}

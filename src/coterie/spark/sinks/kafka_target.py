@@ -1,4 +1,4 @@
-"""The keys of the Kafka sink, by the names of Kafka Connect's source connectors, and ``KafkaTarget``: what they say."""
+"""The config keys of the Kafka sink, named as in Connect's source connectors; and ``KafkaTarget``, their values."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -27,27 +27,27 @@ CREATION = "topic.creation.default."
 SERVERS = "bootstrap.servers"
 TIMEOUT = "transaction.timeout.ms"
 LEDGER_CONFIGS = {"cleanup.policy": "compact", "segment.bytes": "1048576", "min.cleanable.dirty.ratio": "0.01"}
-"""Of a ledger topic that is created here. Small segments are compacted early, so that a start has little to read."""
+"""Configs of a ledger topic that the sink creates. Small segments are compacted early, so that a start reads little."""
 LEDGER_PARTITIONS = 16
 
 OURS = {
     "transactional.id": "it is made of ledger.topic, the connector's name and the task",
-    "key.serializer": "key.converter says what a key is",
-    "value.serializer": "value.converter says what a value is",
+    "key.serializer": "key.converter determines how keys are written",
+    "value.serializer": "value.converter determines how values are written",
     "interceptor.classes": "the sink runs no interceptors",
-    "client.id": "each start of a task has its own",
+    "client.id": "each start of a task needs another client id",
 }
-"""Properties of a producer that cannot be set here, and why."""
+"""Properties of a producer that the user cannot set, and the reasons."""
 OF_TRANSACTIONS = {"enable.idempotence": "true", "acks": "all"}
-"""The only values of these properties with which Kafka has transactions."""
+"""The values that Kafka requires for transactions."""
 _ALL = {"acks": ("all", "-1")}
 
 RECORD = ("topic", "key", "value", "headers", "partition")
-"""The parts of a record that Spark's Kafka writer takes from columns of these names."""
+"""The fields of a record that Spark's Kafka writer takes from columns of these names."""
 
 
 class Guarantee(Enum):
-    """How often the row of a batch that is replayed is seen by a reader with ``isolation.level=read_committed``."""
+    """How often a reader with ``isolation.level=read_committed`` sees a row of a batch that is replayed."""
 
     EXACTLY_ONCE = "exactly-once"
     AT_LEAST_ONCE = "at-least-once"
@@ -55,7 +55,11 @@ class Guarantee(Enum):
 
 def _names(value: str) -> str | None:
     names = as_list(value)
-    return None if all(names) and len(set(names)) == len(names) else "Must be names of columns, each once"
+    return (
+        None
+        if all(names) and len(set(names)) == len(names)
+        else "Must be names of columns, separated by commas, each once"
+    )
 
 
 def _replication(value: str) -> str | None:
@@ -79,7 +83,7 @@ DEFINITION = Definition(
         _key(
             "topic",
             Type.STRING,
-            "The topic of all records; without it the column topic of a row, else the record's topic as it was read.",
+            "The topic of all records; without it the column topic of a row, else the topic from which it was read.",
             "Topic",
             optional=True,
             importance=Importance.HIGH,
@@ -88,7 +92,7 @@ DEFINITION = Definition(
         _key(
             "key.fields",
             Type.LIST,
-            "Columns that make the key of a record; without it the column key, else the record's key as it was read.",
+            "Columns that form the key of a record; without it the column key, else the record's key as it was read.",
             "Fields of the key",
             default="",
             check=_names,
@@ -147,7 +151,7 @@ DEFINITION = Definition(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Creation:
-    """How a missing topic is created; -1 leaves a number to the broker."""
+    """Settings with which a missing topic is created; -1 means the broker's default."""
 
     partitions: int
     replication: int
@@ -156,10 +160,10 @@ class Creation:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KafkaTarget:
-    """Where a task writes, and how rows become records."""
+    """The topics that a task writes to, and how rows become records."""
 
     producer: Mapping[str, str] = field(repr=False)
-    """Properties of Kafka's producer; may hold passwords."""
+    """Properties of Kafka's producer; may contain passwords."""
     topic: str | None
     creation: Creation | None
     key: Serializer
@@ -168,12 +172,12 @@ class KafkaTarget:
     guarantee: Guarantee
     ledger: str
     letters: ToTopic | None
-    """The topic of bad records, which the sink writes by the transaction of the good ones."""
+    """The topic of bad records, which the sink writes in the transaction of the good records."""
     transaction_timeout_ms: int
 
     @classmethod
     def of(cls, config: EndConfig) -> Self:
-        """:raises ConfigError: when a value is not valid; names its key."""
+        """:raises ConfigError: when a value is not valid; the error contains the key."""
         topic = config.find(DEFINITION, "topic", str)
         key = Serializer.of(config, "key")
         key_fields = config.read(DEFINITION, "key.fields", tuple)
@@ -181,7 +185,7 @@ class KafkaTarget:
         timeout_ms = config.read(DEFINITION, OVERRIDE + TIMEOUT, int)
         tolerance = tolerance_of(config.config)
         if len(key_fields) > 1 and key.format is not Format.JSON:
-            raise config.refused("key.fields", "only a JsonConverter makes one key of several columns")
+            raise config.refused("key.fields", "only a JsonConverter can write several columns as one key")
         return cls(
             producer=_producer(config, guarantee, timeout_ms),
             topic=topic,
@@ -202,14 +206,14 @@ class KafkaTarget:
 
     @property
     def topics(self) -> set[str]:
-        """The topics that have to exist, the ledger among them."""
+        """The topics that have to exist, including the ledger."""
         ledger = {self.ledger} if self.guarantee is Guarantee.EXACTLY_ONCE else set()
         letters = set() if self.letters is None else {self.letters.topic}
         return ledger | letters | ({self.topic} if self.topic else set())
 
     def hidden_parts(self, rows: DataFrame) -> tuple[Part, ...]:
-        """The hidden columns of ``rows`` that become parts of a record: those of which no key and no visible column
-        says something else."""
+        """The metadata columns of ``rows`` that become fields of a record: those for which neither a config key nor a
+        visible column is used instead."""
         names = visible_names(rows)
         is_taken = {
             Part.KEY: not self.key_fields and "key" not in names,
@@ -220,16 +224,16 @@ class KafkaTarget:
         return tuple(part for part in is_taken if is_taken[part] and has(rows, part))
 
     def records(self, rows: DataFrame) -> DataFrame:
-        """``rows`` as records: columns ``key`` and ``value`` of bytes, and those of :data:`RECORD` that there are.
+        """``rows`` as records: columns ``key`` and ``value`` of bytes, and the other columns of :data:`RECORD` if any.
 
-        :raises WorldError: when the columns make no record; names the column.
+        :raises WorldError: when the columns cannot form a record; the message contains the column.
         """
         return rows.select(*(column.alias(name) for name, column in self._parts(rows).items()))
 
     def sifted(self, classified: DataFrame, letters: ToTopic, task: ConnectorTaskId) -> DataFrame:
-        """Good rows as records and bad ones as dead letters, by one evaluation; each record names its topic.
+        """Good rows as records and bad rows as dead letters, by one evaluation; the column ``topic`` has their topic.
 
-        :raises WorldError: when the columns make no record; names the column.
+        :raises WorldError: when the columns cannot form a record; the message contains the column.
         """
         good = {"topic": F.lit(self.topic), **self._parts(classified.drop(BAD))}
         bad = {
@@ -247,7 +251,7 @@ class KafkaTarget:
         hidden = self.hidden_parts(rows)
         parts = self._visible_parts(rows, hidden)
         value = self._value(rows, [name for name in visible_names(rows) if name not in parts])
-        # The columns of a tombstone's value are nulls, and a JsonConverter would write an object of them.
+        # The columns of a tombstone's value are nulls, and a JsonConverter would write an object with null fields.
         parts["value"] = F.when(~column_of(Part.TOMBSTONE.value), value) if Part.TOMBSTONE in hidden else value
         if self.key_fields:
             parts["key"] = self._key_of_fields(rows)
@@ -256,12 +260,12 @@ class KafkaTarget:
         return parts | {part.word: column_of(part.value) for part in (Part.HEADERS, Part.TOPIC) if part in hidden}
 
     def _visible_parts(self, rows: DataFrame, hidden: tuple[Part, ...]) -> dict[str, Column]:
-        """The parts that come from columns of their names; these columns are not in the value."""
+        """The fields of a record that have a visible column of the same name; these columns are not in the value."""
         names = visible_names(rows)
         parts: dict[str, Column] = {}
         if self.topic is None:
             if Part.TOPIC not in hidden:
-                parts["topic"] = _part(rows, "topic", StringType(), "; without it, the key topic has to name the topic")
+                parts["topic"] = _part(rows, "topic", StringType(), "; without it, set the config key topic")
             if "partition" in names:
                 parts["partition"] = _part(rows, "partition", IntegerType(), "")
         if _has_headers(rows):
@@ -279,7 +283,7 @@ class KafkaTarget:
         return self.key.of_column(rows, self.key_fields[0])
 
     def _value(self, rows: DataFrame, rest: list[str]) -> Column:
-        """The value of the columns that are no other part."""
+        """The value of a record, from the columns in ``rest``."""
         if self.value.format is not Format.JSON:
             return self._raw_value(rows, rest)
         if not rest:
@@ -287,10 +291,10 @@ class KafkaTarget:
         return self.value.of_columns(rows, rest)
 
     def _raw_value(self, rows: DataFrame, rest: list[str]) -> Column:
-        """The column ``value``, and no other that a reader would miss."""
+        """The value from the column ``value``; an error if another column would be lost."""
         if unknown := [name for name in rest if name not in ("value", *self.key_fields)]:
             raise WorldError(
-                f"Column {unknown[0]} is no part of a record ({', '.join(RECORD)}). Drop it by a transform, or set "
+                f"Column {unknown[0]} is not a field of a record ({', '.join(RECORD)}). Drop it by a transform, or set "
                 "value.converter to a JsonConverter, which writes all columns"
             )
         if "value" not in rest:
@@ -306,7 +310,7 @@ def definition(config: EndConfig) -> Definition:
 
 
 def errors_of(config: EndConfig) -> dict[str, list[str]]:
-    """What keys that are valid one by one do wrong together, by the user's key."""
+    """Errors of keys whose values are valid alone and invalid together, by the user's key."""
     overrides = config.under(OVERRIDE)
     found = {
         config.key(OVERRIDE + name): [f"{OVERRIDE}{name} cannot be set: {OURS[name]}"]
@@ -328,9 +332,10 @@ def errors_of(config: EndConfig) -> dict[str, list[str]]:
 
 
 def _producer(config: EndConfig, guarantee: Guarantee, timeout_ms: int) -> dict[str, str]:
-    """Properties of the producer: the worker's, and over them the connector's.
+    """Properties of the producer: the worker's, overridden by the connector's.
 
-    The worker's password is for the worker's cluster: a connector that names another one gets none of them.
+    The worker's password is for the worker's cluster: a connector with its own bootstrap.servers uses none of the
+    worker's properties.
     """
     overrides = config.under(OVERRIDE)
     overrides.pop(TIMEOUT, None)
@@ -346,7 +351,7 @@ def _creation(config: EndConfig, topic: str | None) -> Creation | None:
         return None
     if topic is None:
         first = CREATION + sorted(given)[0]
-        raise config.refused(first, "topics that rows name must exist; only the one that topic names is created")
+        raise config.refused(first, "only the topic in the key topic is created; topics from a column must exist")
     numbers = {name: config.find(DEFINITION, CREATION + name, int) for name in ("partitions", "replication.factor")}
     partitions, replication = numbers.values()
     if partitions is None or replication is None:
@@ -362,14 +367,14 @@ def _part(rows: DataFrame, name: str, type_: DataType, otherwise: str) -> Column
     found = rows.schema[name].dataType
     if found != type_:
         raise WorldError(
-            f"Column {name} has type {found.simpleString()} and must be {type_.simpleString()}: without the key topic, "
-            "it says where the record goes"
+            f"Column {name} has type {found.simpleString()} and must be {type_.simpleString()}: without the config key "
+            "topic, the sink writes this column to the record's field of the same name"
         )
     return column_of(name)
 
 
 def _has_headers(rows: DataFrame) -> bool:
-    """Whether the visible column ``headers`` has Kafka's headers, as the Kafka source reads them."""
+    """Whether the visible column ``headers`` has the type of Kafka's headers, as the Kafka source reads them."""
     if "headers" not in rows.columns:
         return False
     type_ = rows.schema["headers"].dataType

@@ -1,24 +1,24 @@
-"""``KafkaWriter``: what one start of a task does on the cluster, by the clients of Kafka's own jar in the JVM.
+"""``KafkaWriter``: writes the batches of one start of a task to Kafka, by the clients of Kafka's own jar in the JVM.
 
 Theory of operation. A batch is one transaction: its records, then one record in the ledger topic, whose key is the task
 and whose value is the lineage and the batch::
 
-    initTransactions            once a start: ends the transaction of every earlier start, which can commit no more
+    initTransactions            once per start: ends the open transactions of earlier starts and fences these starts
     read the task's last ledger record
     for each batch that is not in the ledger:
         beginTransaction; records; ledger record; commitTransaction
 
-The ledger is read after ``initTransactions``, so that no earlier start can add to it. A batch is written by the
-producer of this start or not at all: when anything fails, the producer is given up, and only the next start, which
-reads the ledger again, tries the batch again. So it does not matter whether a commit without an answer took place.
+The ledger is read after ``initTransactions``, so that no earlier start can add to it. Only the producer of this start
+writes a batch: when anything fails, the producer is closed, and only the next start, which reads the ledger again,
+retries the batch. So it does not matter whether a commit without a response took place.
 
 The tasks of all connectors share the partitions of the ledger. The transaction of another task may be open below the
-last record of this task, and a reader with ``read_committed`` stops there. So the ledger is read to the end that it had
-after ``initTransactions``, not to the last stable offset, unless this task has no record between the two.
+last record of this task, and a reader with ``read_committed`` stops there. So the ledger is read to the end offset
+fetched after ``initTransactions``, not to the last stable offset, unless this task has no record between the two.
 
 The ledger has one record for each task. A new lineage counts its batches from 0, and its first batch replaces the
-record of the former lineage. That is sound because batches of the former lineage are complete then, and because a start
-that runs one of them late was fenced by the first start of the new lineage.
+record of the previous lineage. No record is lost or written twice by this: all batches of the previous lineage are
+complete by then, and a start that runs one of them late was fenced by the first start of the new lineage.
 """
 
 import json
@@ -42,13 +42,13 @@ from coterie.spark.sources.kafka_client import Edge, KafkaAdmin, TopicAbsentErro
 from coterie.spark.sources.kafka_positions import KafkaPart
 
 LEDGER_LIMIT_S = 60
-"""How long a start waits for the ledger: for the cluster, and for the end of another task's commit."""
+"""How long a start waits for the read of the ledger: for the cluster, and for the end of another task's commit."""
 POLL_MS = 500
 FIRST_LOOK = 1000
-"""How many offsets from the end of the ledger are read first; each further look reads ten times as many."""
+"""How many offsets from the end of the ledger are read first; each further read covers ten times as many."""
 
 BYTES = "org.apache.kafka.common.serialization.ByteArraySerializer"
-"""What Spark's writer of records hands its producer."""
+"""Serializer for the keys and values that Spark's record writer passes to its producer."""
 _FENCED = ("ProducerFencedException", "InvalidProducerEpochException", "InvalidPidMappingException")
 TOO_LARGE = "RecordTooLargeException"
 HOW_LARGER = (
@@ -58,7 +58,7 @@ HOW_LARGER = (
 DENIED = ("AuthorizationException", "AuthenticationException")
 
 Send = Callable[[Any, Any], None]
-"""Sends the records of a batch by a producer (KafkaProducer), whose properties (java.util.Map) are its name in Spark's
+"""Sends the records of a batch by a producer (KafkaProducer), whose properties (java.util.Map) are its key in Spark's
 pool of producers."""
 
 
@@ -66,7 +66,7 @@ class KafkaWriter:
     """One start of one task. Batches come one after another; :meth:`close` may come from any thread."""
 
     def __init__(self, target: KafkaTarget, lineage: TaskLineage, java: Any, pool: Any) -> None:
-        """``java``: the JVM, with the jars of the package kafka. ``pool``: where producers come from, as
+        """``java``: the JVM, with the jars of the package kafka. ``pool``: the pool of producers; see
         :func:`spark_pool`."""
         self._target = target
         self._lineage = lineage
@@ -77,7 +77,7 @@ class KafkaWriter:
         self._lock = threading.Lock()
         self._closed = False
         self._pooled: Any = None
-        """Spark's CachedKafkaProducer; None before the take-over, and once it is given up."""
+        """Spark's CachedKafkaProducer; None before the take-over, and after it was closed."""
         self._properties: Any = None
         self._ledger: KafkaPart | None = None
         self._last = -1
@@ -86,9 +86,9 @@ class KafkaWriter:
     # -- the take-over ------------------------------------------------------------------------------------------------
 
     def take_over(self) -> None:
-        """Fence earlier starts, then read which batch is the last.
+        """Fence earlier starts, then read the task's last batch from the ledger.
 
-        :raises FencedError: when this writer is closed meanwhile.
+        :raises FencedError: when this writer is closed while this runs.
         :raises WorldError: when the cluster cannot be reached in time, or a topic or right is missing.
         """
         with kafka_admin(self._target.producer, self._java) as admin:
@@ -98,7 +98,7 @@ class KafkaWriter:
                 self._open().initTransactions()
             except Py4JJavaError as error:
                 raise self._failure(error, "the start of transactions", None) from error
-            # Before this moment an earlier start may have committed; after it none can.
+            # Earlier starts may have committed until now; from now on they cannot.
             end = admin.edges([ledger], Edge.END)[str(ledger)]
             begin = admin.edges([ledger], Edge.BEGINNING)[str(ledger)]
         try:
@@ -109,24 +109,25 @@ class KafkaWriter:
         self._last = -1 if found is None else self._batch_of(found)
 
     def _batch_of(self, value: str) -> int:
-        """The last batch that a record of the ledger states for this lineage."""
+        """The last batch of this lineage according to a record of the ledger; -1 when the record is of another one."""
         try:
             mark = json.loads(value)
             lineage, batch_id = mark["lineage"], int(mark["batch"])
         except (ValueError, KeyError, TypeError) as error:
             raise WorldError(
                 f"{self._target.where}: the record of task {self._lineage.task} in ledger topic {self._target.ledger} "
-                f"is not of the Kafka sink: {value[:200]!r}. Set ledger.topic to a topic that nothing else writes to"
+                f"was not written by the Kafka sink: {value[:200]!r}. Set ledger.topic to a topic that is used for "
+                "nothing else"
             ) from error
         return batch_id if lineage == self._lineage.lineage else -1
 
     def _open(self) -> Any:
-        """A producer with the task's transactional id and properties that no other producer has."""
+        """A new producer with the task's transactional id, and with a client id of which Spark's pool has no entry."""
         java = self._java
         properties = java.java.util.HashMap()
         ours = {
             "transactional.id": self._id,
-            # So Spark's pool never gives us a producer that was given up.
+            # A new client id, so that Spark's pool never returns a producer that was closed.
             "client.id": f"{self._id}-{uuid.uuid4().hex[:8]}",
             "key.serializer": BYTES,
             "value.serializer": BYTES,
@@ -144,11 +145,11 @@ class KafkaWriter:
     # -- a batch ------------------------------------------------------------------------------------------------------
 
     def stage(self, batch_id: int, prepare: Callable[[], Send | None]) -> "StagedTransaction":
-        """Send the batch in a transaction and leave that open. ``prepare`` is called unless the ledger has the batch;
-        it returns None when the batch has no row.
+        """Send the batch in a transaction and leave the transaction open. ``prepare`` is called unless the ledger has
+        the batch; it returns None when the batch has no row.
 
-        :raises FencedError: when another start has taken over, or this one was closed.
-        :raises WorldError: when the cluster refuses a record, or cannot be reached in time.
+        :raises FencedError: when another start has taken over, or this writer was closed.
+        :raises WorldError: when the cluster rejects a record, or cannot be reached in time.
         """
         with self._lock:
             pooled = self._pooled
@@ -164,7 +165,7 @@ class KafkaWriter:
         except Py4JJavaError as error:
             failure = self._failure(error, f"batch {batch_id} of task {self._lineage.task}", began)
             if not isinstance(failure, (FencedError, UnreachableError)):
-                # The cluster answers: readers need not wait until the transaction times out.
+                # The cluster can be reached. Abort, so that readers need not wait until the transaction times out.
                 self.abort(producer)
             self._close_producer()
             if failure is error:
@@ -176,14 +177,14 @@ class KafkaWriter:
         return StagedTransaction(self, batch_id, producer, began)
 
     def _has(self, batch_id: int) -> bool:
-        """Whether the ledger states that the batch was written."""
+        """Whether the batch was written, according to the ledger."""
         return batch_id <= self._last
 
     def commit(self, producer: Any, batch_id: int, began: float) -> None:
-        """Write the batch into the ledger and commit.
+        """Write the batch into the ledger and commit the transaction.
 
         :raises FencedError: when another start has taken over: the batch is not written.
-        :raises UnreachableError: when the outcome is not known: the ledger tells the next start.
+        :raises UnreachableError: when the outcome is not known: the next start reads it from the ledger.
         """
         assert self._ledger is not None, "a batch is staged after the take-over"
         value = json.dumps({"lineage": self._lineage.lineage, "batch": batch_id}).encode()
@@ -201,14 +202,14 @@ class KafkaWriter:
         self._last = batch_id
 
     def abort(self, producer: Any) -> None:
-        """Give up an open transaction, so that readers need not wait until it times out. Raises nothing."""
+        """Abort an open transaction, so that readers need not wait until it times out. Raises nothing."""
         try:
             producer.abortTransaction()
         except (Py4JError, OSError):
             self._close_producer()
 
     def close(self) -> None:
-        """Give up the producer; a call that waits on another thread fails. Raises nothing."""
+        """Close the producer; a call that waits on another thread fails. Raises nothing."""
         with self._lock:
             self._closed = True
         self._close_producer()
@@ -220,7 +221,7 @@ class KafkaWriter:
             self._give_up(pooled)
 
     def _give_up(self, pooled: Any) -> None:
-        """Close without waiting; Spark's pool drops the entry some minutes after its release."""
+        """Close without waiting; Spark's pool removes the entry some minutes after its release."""
         try:
             pooled.producer().close(self._java.java.time.Duration.ZERO)
             self._pool.release(pooled)
@@ -228,7 +229,7 @@ class KafkaWriter:
             pass  # The JVM has ended, and the producer with it.
 
     def _failure(self, error: Py4JJavaError, what: str, began: float | None) -> Exception:
-        """What an exception in the JVM means for the task; one of which nothing is known is returned as it is."""
+        """The task's error for an exception in the JVM during ``what``; an unknown exception is returned unchanged."""
         with self._lock:
             if self._closed:
                 return FencedError()
@@ -241,7 +242,7 @@ class KafkaWriter:
                     f"{sentence}. The transaction took longer than the {timeout_ms} ms of {OVERRIDE}{TIMEOUT}: raise "
                     "it, or have the source read less in one batch"
                 )
-            return FencedError(f"Another producer has the transactional id {self._id}: {said}")
+            return FencedError(f"Another producer uses the transactional id {self._id}: {said}")
         if "InvalidTxnTimeoutException" in said or "transaction timeout is larger" in said:
             return WorldError(f"{sentence}. Set {OVERRIDE}{TIMEOUT} to at most the broker's transaction.max.timeout.ms")
         if TOO_LARGE in said:
@@ -268,14 +269,14 @@ class StagedTransaction:
         """Commit, unless the ledger has the batch already or it has no row.
 
         :raises FencedError: when another start has taken over.
-        :raises WorldError: when the cluster refused, or did not answer.
+        :raises WorldError: when the cluster rejected the commit, or did not respond.
         """
         producer, self._producer = self._producer, None
         if producer is not None:
             self._writer.commit(producer, self._batch_id, self._began)
 
     def drop(self) -> None:
-        """Give up what is not committed."""
+        """Abort the transaction unless it is committed."""
         producer, self._producer = self._producer, None
         if producer is not None:
             self._writer.abort(producer)
@@ -353,13 +354,13 @@ class _Consumer:
         found: str | None = None
         self._client.seek(self._partition, lower)
         wait = self._java.java.time.Duration.ofMillis(POLL_MS)
-        # The position passes the marks of transactions too, which are no records.
+        # The position also advances past transaction markers, which are no records.
         while int(self._client.position(self._partition)) < upper:
             if time.monotonic() > deadline:
                 raise UnreachableError(
                     f"{self._target.where}: ledger {self._partition.toString()} could not be read from offset "
                     f"{int(self._client.position(self._partition))} to {upper} within {LEDGER_LIMIT_S} s: the cluster "
-                    "does not answer, or the transaction of another task is open"
+                    "does not respond, or the transaction of another task is open"
                 )
             records = self._client.poll(wait).records(self._partition)
             keys = self._java.java.util.ArrayList(records)
@@ -370,7 +371,7 @@ class _Consumer:
 
 
 def _key_of(java: Any) -> Any:
-    """A function of Java that returns a record's key: a call from Python for each record would take a minute."""
+    """A Java function that returns a record's key, since a call from Python for each record would take a minute."""
     record, invoke = java.org.apache.kafka.clients.consumer.ConsumerRecord._java_lang_class, java.java.lang.invoke
     returns = invoke.MethodType.methodType(java.java.lang.Object._java_lang_class)
     key = invoke.MethodHandles.publicLookup().findVirtual(record, "key", returns)
@@ -379,8 +380,10 @@ def _key_of(java: Any) -> Any:
 
 
 def transactional_id(target: KafkaTarget, lineage: TaskLineage) -> str:
-    """Of all starts of a task, and of no other task or ledger: no topic's name has a slash, and the last one is before
-    the task's number."""
+    """The transactional id of all starts of a task, and of no other task or ledger.
+
+    It is unique because a topic's name has no slash, and the last slash is before the task's number.
+    """
     return f"{target.ledger}/{lineage.task.connector}/{lineage.task.task}"
 
 
@@ -389,7 +392,7 @@ class NewTopic:
     """A topic that is to be created."""
 
     key: str
-    """The key that names the topic."""
+    """The config key that contains the topic's name."""
     replication_key: str
     name: str
     partitions: int
@@ -400,7 +403,7 @@ class NewTopic:
 def make_topics(admin: KafkaAdmin, target: KafkaTarget) -> None:
     """Create the topics that are missing and may be created.
 
-    :raises WorldError: when the cluster does not answer, or a topic is missing that may not be created.
+    :raises WorldError: when the cluster does not respond, or a topic is missing that may not be created.
     """
     absent = absent_topics(admin, target)
     if target.topic in absent and target.creation is None:
@@ -410,7 +413,7 @@ def make_topics(admin: KafkaAdmin, target: KafkaTarget) -> None:
 
 
 def new_topics(target: KafkaTarget, absent: Sequence[str]) -> Iterator[NewTopic]:
-    """How those ``absent`` topics are created that may be."""
+    """Settings for those ``absent`` topics that may be created."""
     creation, letters = target.creation, target.letters
     if target.topic is not None and target.topic in absent and creation is not None:
         yield NewTopic(
@@ -442,7 +445,7 @@ def new_topics(target: KafkaTarget, absent: Sequence[str]) -> Iterator[NewTopic]
 
 
 def absent_topics(admin: KafkaAdmin, target: KafkaTarget) -> tuple[str, ...]:
-    """Those of the target's topics that do not exist."""
+    """The target's topics that do not exist."""
     try:
         admin.partitions(sorted(target.topics))
     except TopicAbsentError as error:
@@ -451,7 +454,7 @@ def absent_topics(admin: KafkaAdmin, target: KafkaTarget) -> tuple[str, ...]:
 
 
 def absence(target: KafkaTarget) -> str:
-    """What to do about a topic that does not exist."""
+    """Message for the user: the topic does not exist, and what to do."""
     return (
         f"{target.where} has no topic {target.topic}; create it, or set topic.creation.default.partitions and "
         "topic.creation.default.replication.factor"
@@ -459,7 +462,7 @@ def absence(target: KafkaTarget) -> str:
 
 
 def ledger_part(admin: KafkaAdmin, target: KafkaTarget, key: str) -> KafkaPart:
-    """The partition of the ledger in which a task's records are.
+    """The partition of the ledger that contains a task's records.
 
     :raises WorldError: when the ledger's records would be deleted by age.
     """
@@ -473,7 +476,7 @@ def ledger_part(admin: KafkaAdmin, target: KafkaTarget, key: str) -> KafkaPart:
 
 
 def ledger_refusal(target: KafkaTarget, policy: str) -> str:
-    """What is wrong with a ledger topic that was created for something else."""
+    """Message for the user: the ledger topic has another cleanup.policy than a ledger needs, and what to do."""
     return (
         f"{target.where}: topic {target.ledger} has cleanup.policy={policy} and must have compact to be a ledger. "
         "Change that, or set ledger.topic to another topic"
@@ -481,5 +484,5 @@ def ledger_refusal(target: KafkaTarget, policy: str) -> str:
 
 
 def spark_pool(java: Any) -> Any:
-    """Spark's pool of producers. Its writers of rows take their producer from there."""
+    """Spark's pool of producers, from which Spark's row writers take their producer."""
     return getattr(getattr(java.org.apache.spark.sql.kafka010.producer, "InternalKafkaProducerPool$"), "MODULE$")

@@ -1,4 +1,4 @@
-"""The noop sink: every batch is read and transformed whole, and written nowhere. For measurements and dry runs."""
+"""The noop sink: all rows of a batch are read and transformed, and written nowhere. For measurements and dry runs."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -16,7 +16,7 @@ from coterie.spark.seams import Batch, TaskLineage
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NoopSink:
-    """Nothing. A batch counts when it is committed to the checkpoint."""
+    """A sink that writes nothing. A batch is done when it is committed in the checkpoint."""
 
     identity: ClassVar[tuple[str, ...]] = ()
     access: ClassVar[tuple[str, ...]] = ()
@@ -34,7 +34,7 @@ class NoopSink:
 
     @classmethod
     def is_exactly_once(cls, config: EndConfig) -> bool:
-        """No reader sees a row twice."""
+        """True: nothing is written, so nothing is written twice."""
         return True
 
     @classmethod
@@ -45,11 +45,11 @@ class NoopSink:
         return visible(rows)
 
     def take_over(self, lineage: TaskLineage, start: int) -> None:
-        """No earlier owner has left anything."""
+        """Does nothing: earlier owners have written nothing."""
 
     @classmethod
     def retire(cls, config: EndConfig, lineages: Sequence[TaskLineage]) -> None:
-        """There is nothing to guard."""
+        """Does nothing: there are no commit markers."""
 
     def stage(self, batch: Batch) -> "NothingStaged":
         """Compute every row."""
@@ -57,11 +57,11 @@ class NoopSink:
         return NothingStaged()
 
     def close(self) -> None:
-        """There is no connection."""
+        """Does nothing: there is no connection."""
 
 
 class NothingStaged:
-    """There is nothing to put in place or to remove."""
+    """A batch of which there is nothing to commit or to remove."""
 
     def put_in_place(self) -> None:
         pass

@@ -1,6 +1,6 @@
-"""The PostgreSQL sink: one transaction holds the rows of a batch and its mark in a ledger: a batch counts once.
+"""The PostgreSQL sink: one transaction writes a batch's rows and its number in a ledger, so it is written once.
 
-The same transaction holds the bad rows of the batch, where these go to a table of the same database.
+The same transaction writes the bad rows of the batch, where these go to a table of the same database.
 
 psycopg comes with the extra ``coterie[postgres]``, so the modules that need it are imported when a sink is used.
 """
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 
 class PostgresSink:
-    """Rows of a table."""
+    """Writes rows to a table."""
 
     identity: ClassVar[tuple[str, ...]] = ("connection.url", "table.name.format", "insert.mode", "pk.mode", "pk.fields")
     access: ClassVar[tuple[str, ...]] = ("connection.url",)
@@ -47,7 +47,7 @@ class PostgresSink:
 
     @classmethod
     def validate(cls, spark: SparkSession, config: EndConfig) -> dict[str, list[str]]:
-        """What the keys say together, then what the server says within the connection timeout."""
+        """Errors of the keys together; when there are none, errors against the server, with short timeouts."""
         if found := errors_of(config):
             return found
         if missing := missing_extra("postgres"):
@@ -68,7 +68,7 @@ class PostgresSink:
         return table_columns(rows, self._target, self._config)
 
     def take_over(self, lineage: TaskLineage, start: int) -> None:
-        """End the sessions of earlier starts on the server, those of this object among them.
+        """End the server's sessions of earlier starts, including those of this object.
 
         :raises FencedError: when a later start has taken over.
         """
@@ -83,7 +83,7 @@ class PostgresSink:
 
     @classmethod
     def retire(cls, config: EndConfig, lineages: Sequence[TaskLineage]) -> None:
-        """Rows of the ledger stay: they are few, and guard against a batch that comes late."""
+        """Does nothing: rows of the ledger stay. They are few, and with them a late second commit writes nothing."""
 
     def stage(self, batch: Batch) -> Staged:
         if self._writer is None:

@@ -1,4 +1,4 @@
-"""What the server says of a config of the PostgreSQL sink when it is validated."""
+"""Validates a config of the PostgreSQL sink against the server."""
 
 from dataclasses import replace
 
@@ -20,7 +20,7 @@ from coterie.spark.sinks.postgres_writer import (
 )
 
 PATIENCE_MS = 5000
-"""How long the server may take for the connection, and for each question."""
+"""How long the server may take for the connection, and for each query."""
 
 _HAS_UNIQUE = """
 SELECT EXISTS (
@@ -61,8 +61,8 @@ def _errors(session: Session, target: PostgresTarget, config: EndConfig) -> dict
     if not has_all and not _is(session, "SELECT has_schema_privilege(to_regnamespace(%s), 'CREATE')", home):
         return config.error(
             "table.name.format",
-            f"The user may create no table in schema {home}, and {LEDGER} has to be there; run: "
-            f"GRANT CREATE ON SCHEMA {home} TO …",
+            f"The user has no right to create tables in schema {home}, and the sink needs the table {LEDGER} there; "
+            f"run: GRANT CREATE ON SCHEMA {home} TO …",
         )
     if target.bad_table is not None and (errors := _errors_of_bad_table(session, target, target.bad_table)):
         return errors
@@ -99,7 +99,7 @@ def _errors_of_bad_table(session: Session, target: PostgresTarget, bad: ToTable)
         return {}
     home = schema_of(session, target) if schema is None else quoted(schema)
     if not _is(session, "SELECT has_schema_privilege(to_regnamespace(%s), 'CREATE')", home):
-        sentence = f"the user may create no table in schema {home}; run: GRANT CREATE ON SCHEMA {home} TO …"
+        sentence = f"the user has no right to create tables in schema {home}; run: GRANT CREATE ON SCHEMA {home} TO …"
         return {TABLE: [f"{TABLE}: {sentence}"]}
     return {}
 

@@ -1,4 +1,4 @@
-"""Which columns a table of PostgreSQL has for the columns of a DataFrame, and how rows become text for COPY."""
+"""PostgreSQL's column types for the columns of a DataFrame, and conversion of rows to text for COPY."""
 
 import io
 from collections.abc import Mapping, Sequence
@@ -43,12 +43,12 @@ _TYPES: Mapping[type[DataType], tuple[str, tuple[str, ...]]] = {
     CharType: ("text", _TEXT),
     BinaryType: ("bytea", ("bytea",)),
     DateType: ("date", ("date",)),
-    # A moment goes into a column without zone as its UTC clock time, as Connect's JDBC sink writes it.
+    # A timestamp is written to a column without zone as its UTC clock time, as Connect's JDBC sink does.
     TimestampType: ("timestamptz", ("timestamptz", "timestamp")),
     TimestampNTZType: ("timestamp", ("timestamp",)),
 }
-"""By type of a DataFrame's column: the type that ``auto.create`` gives, and all types that take its values whole, by
-PostgreSQL's internal names. ``enum`` stands for every enumeration."""
+"""By type of a DataFrame's column: the type with which ``auto.create`` creates the column, and PostgreSQL's internal
+names of all types that store its values without loss. ``enum`` means every enumeration."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,11 +57,11 @@ class Column:
 
     name: str
     type: str
-    """PostgreSQL's internal name of the type, that of a domain's base, or ``enum``."""
+    """PostgreSQL's internal name of the type; for a domain that of its base type; for an enumeration ``enum``."""
     shown_type: str
     """The type as PostgreSQL shows it to users."""
     must_be_given: bool
-    """It is NOT NULL and has no default."""
+    """Whether the column is NOT NULL and has no default."""
 
 
 def quoted(*names: str | None) -> str:
@@ -72,7 +72,7 @@ def quoted(*names: str | None) -> str:
 def create_table(table: str, schema: StructType, key_columns: Sequence[str]) -> str:
     """The statement for a table with the columns of ``schema``; ``table`` is quoted.
 
-    :raises WorldError: when a column has a type that no column of PostgreSQL is made for, or a key column is missing.
+    :raises WorldError: when PostgreSQL has no type for a column, or a key column is missing.
     """
     check_keys(schema, key_columns)
     columns = [f"{quoted(field.name)} {_type_for(field.name, field.dataType)}" for field in schema.fields]
@@ -86,12 +86,14 @@ def check_keys(schema: StructType, key_columns: Sequence[str]) -> None:
     for name in key_columns:
         if name not in schema.names:
             raise WorldError(
-                f"The rows have no column {name}, which pk.fields names; they have: {', '.join(schema.names)}"
+                f"The rows have no column {name}, which is in pk.fields; they have: {', '.join(schema.names)}"
             )
 
 
 def check_fit(table: str, columns: Sequence[Column], schema: StructType) -> None:
-    """:raises WorldError: when rows of ``schema`` do not fit into a table with these columns; names the column."""
+    """:raises WorldError: when rows of ``schema`` do not fit into a table with these columns; the message contains the
+    column.
+    """
     by_name = {column.name: column for column in columns}
     for field in schema.fields:
         if (column := by_name.get(field.name)) is None:
@@ -116,8 +118,8 @@ def _types_for(name: str, type_: DataType) -> tuple[str, tuple[str, ...]]:
         return f"numeric({type_.precision},{type_.scale})", ("numeric",)
     if (found := _TYPES.get(type(type_))) is None:
         raise WorldError(
-            f"Column {name} has type {_shown(type_)}, which no column of PostgreSQL is made for; drop the column or "
-            "convert it (to_json makes text of a structure, an array or a map)"
+            f"Column {name} has type {_shown(type_)}, for which PostgreSQL has no column type; drop the column or "
+            "convert it (to_json converts a structure, an array or a map to text)"
         )
     return found
 
@@ -134,9 +136,9 @@ def _shown(type_: DataType) -> str:
 
 
 def as_csv(piece: pa.RecordBatch, positions_from: int | None = None) -> bytes:
-    """Lines for ``COPY … (FORMAT csv)``: text is always quoted and null never, so that both differ.
+    """Lines for ``COPY … (FORMAT csv)``: text is always quoted and null never, so that empty text and null differ.
 
-    With ``positions_from`` the last column counts the rows from there.
+    With ``positions_from`` an additional last column has the row numbers, which start with this number.
 
     :raises WorldError: when a text is not UTF-8.
     """
@@ -154,7 +156,7 @@ def as_csv(piece: pa.RecordBatch, positions_from: int | None = None) -> bytes:
 
 def _plain(array: pa.Array) -> pa.Array:
     if pa.types.is_timestamp(array.type) and array.type.tz is not None:
-        # The moments stay the same; without the cast the text would have the session's zone.
+        # The instants stay the same; without the cast the text would have the session's zone.
         return array.cast(pa.timestamp(array.type.unit, "UTC"))
     if pa.types.is_binary(array.type) or pa.types.is_large_binary(array.type):
         return pa.array([None if value is None else "\\x" + value.hex() for value in array.to_pylist()], pa.string())
@@ -162,7 +164,7 @@ def _plain(array: pa.Array) -> pa.Array:
 
 
 def first_null(piece: pa.RecordBatch, columns: Sequence[str]) -> tuple[int, str] | None:
-    """The place in ``piece`` and the column of the first null in ``columns``."""
+    """The row number in ``piece``, from 0, and the column of the first null in ``columns``."""
     found = [
         (pyarrow.compute.index(piece.column(name).is_null(), True).as_py(), name)
         for name in columns
@@ -172,7 +174,7 @@ def first_null(piece: pa.RecordBatch, columns: Sequence[str]) -> tuple[int, str]
 
 
 def first_nul_character(piece: pa.RecordBatch) -> tuple[int, str] | None:
-    """The place in ``piece`` and the column of the first text with the character NUL."""
+    """The row number in ``piece``, from 0, and the column of the first text with the character NUL."""
     found = [
         (index, name)
         for name, array in zip(piece.schema.names, piece.columns, strict=True)

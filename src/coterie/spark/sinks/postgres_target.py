@@ -1,4 +1,4 @@
-"""The keys of the PostgreSQL sink, by the names of Connect's JDBC sink, and ``PostgresTarget``: what they say."""
+"""The config keys of the PostgreSQL sink, named as in Connect's JDBC sink; and ``PostgresTarget``, their values."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -28,7 +28,7 @@ NAME_BYTES = 63
 
 _SCHEMES = ("jdbc:postgresql", "postgresql", "postgres")
 _PARAMETERS = ("currentSchema", "sslcert", "sslkey", "sslmode", "sslrootcert")
-"""What may follow the ``?`` of a URL; libpq and the JDBC driver give the SSL parameters the same names."""
+"""The parameters allowed after the ``?`` of a URL; libpq and the JDBC driver use the same names for those of SSL."""
 
 
 def _url(value: str) -> str | None:
@@ -40,14 +40,14 @@ def _url(value: str) -> str | None:
 
 
 def _database(url: str) -> str:
-    """The database that a valid URL names, and the schema of tables for which the config names none."""
+    """Host, port, database and default schema of a valid URL."""
     host, port, database, parameters = _split(url)
     return f"{host}:{port}/{database}?currentSchema={parameters.get('currentSchema', '')}"
 
 
 def _table(value: str) -> str | None:
     if "${" in value:
-        return "${topic} cannot be replaced: the sink does not know the topic of a row. Name the table"
+        return "${topic} cannot be replaced: the sink does not have the topic of a row. Set the name of the table"
     if not 1 <= len(parts := value.split(".")) <= 2 or not all(parts):
         return "Must be table or schema.table"
     return next((_too_long(part) for part in parts if _too_long(part)), None)
@@ -56,7 +56,7 @@ def _table(value: str) -> str | None:
 def _columns(value: str) -> str | None:
     columns = as_list(value)
     if not all(columns) or len(set(columns)) != len(columns):
-        return "Must be names of columns between commas, each once"
+        return "Must be names of columns, separated by commas, each once"
     return next((_too_long(column) for column in columns if _too_long(column)), None)
 
 
@@ -67,7 +67,7 @@ def _too_long(name: str) -> str | None:
 
 @dataclass(frozen=True, slots=True)
 class _OneOf(OneOf):
-    """A check with a separate sentence for values of Connect that are refused here."""
+    """A check with a separate message for Connect's values that Coterie does not support."""
 
     refused: Mapping[str, str]
 
@@ -99,7 +99,9 @@ def _key(
     )
 
 
-_NO_POSITION = "topic, partition and offset make no key here; use record_key or record_value with pk.fields, or none"
+_NO_POSITION = (
+    "a key of topic, partition and offset is not supported; use record_key or record_value with pk.fields, or none"
+)
 
 DEFINITION = Definition(
     (
@@ -128,7 +130,7 @@ DEFINITION = Definition(
         _key(
             "statement.timeout.ms",
             Type.LONG,
-            "How long the server may take for one statement, a wait for a lock included.",
+            "How long the server may take for one statement, including a wait for a lock.",
             "Statement timeout (ms)",
             default="120000",
             check=at_least(1000),
@@ -136,7 +138,7 @@ DEFINITION = Definition(
         _key(
             "max.retries",
             Type.INT,
-            "How often a batch is tried again whole after a deadlock or a lost connection, before the task fails.",
+            "How often a batch is retried after a deadlock or a lost connection before the task fails.",
             "Maximum retries",
             default="10",
             check=at_least(0),
@@ -195,7 +197,7 @@ DEFINITION = Definition(
         _key(
             "auto.evolve",
             Type.BOOLEAN,
-            "Only false: the columns of a table are never changed.",
+            "Only false is allowed: the columns of a table are never changed.",
             "Auto-evolve",
             default="false",
             check=_only_false("Columns are not added to a table; add them yourself and set false"),
@@ -222,12 +224,12 @@ class PostgresTarget:
     key_columns: tuple[str, ...]
     """The columns of the primary key; empty for pk.mode=none."""
     has_record_key: bool
-    """Whether they come from the record's key, and not from its value."""
+    """Whether the key columns come from the record's key, and not from its value."""
     deletes: bool
     """Whether a record with a null value deletes the row that has its key."""
     auto_create: bool
     bad_table: ToTable | None
-    """The table of bad rows, which is created when it is missing; its schema is the table's where it names none."""
+    """The table of bad rows, created when it is missing; by default in the schema of the table of good rows."""
     connection_timeout_ms: int
     statement_timeout_ms: int
     max_retries: int
@@ -235,7 +237,7 @@ class PostgresTarget:
 
     @classmethod
     def of(cls, config: EndConfig) -> "PostgresTarget":
-        """:raises ConfigError: when a value is not valid; names its key."""
+        """:raises ConfigError: when a value is not valid; the error contains the key."""
         host, port, database, parameters = _split(config.read(DEFINITION, "connection.url", str))
         *schema, table = config.read(DEFINITION, "table.name.format", str).split(".")
         is_upsert = config.read(DEFINITION, "insert.mode", str) == "upsert"
@@ -279,13 +281,13 @@ class PostgresTarget:
 def _split(url: str) -> tuple[str, int, str, dict[str, str]]:
     """Host, port, database and parameters of ``url``.
 
-    :raises ValueError: what is wrong with it; never with a part that may be a password.
+    :raises ValueError: when the URL is not valid; the message never contains a part that may be a password.
     """
     scheme, separator, rest = url.strip().partition("://")
     if not separator or scheme not in _SCHEMES:
         raise ValueError("Must be jdbc:postgresql://host:port/database or postgresql://host:port/database")
     parts = urlsplit("//" + rest)
-    # A password may hold / ? or #, and what follows is then no part of the user's name for urlsplit.
+    # A password may contain / ? or #; urlsplit then does not count the text after it as user and password.
     if parts.username is not None or "@" in rest.partition("=")[0]:
         raise ValueError("Set user and password by connection.user and connection.password, not in the URL")
     try:
@@ -304,7 +306,7 @@ def _split(url: str) -> tuple[str, int, str, dict[str, str]]:
 
 
 def errors_of(config: EndConfig) -> dict[str, list[str]]:
-    """What keys that are valid one by one do wrong together, by the user's key."""
+    """Errors of keys whose values are valid alone and invalid together, by the user's key."""
     try:
         PostgresTarget.of(config)
     except ConfigError as error:

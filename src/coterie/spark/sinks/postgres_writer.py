@@ -1,21 +1,22 @@
-"""``PostgresWriter``: what one start of a task does on the server. The only module that imports psycopg.
+"""``PostgresWriter``: writes the batches of one start of a task to PostgreSQL.
 
-Theory of operation. The table ``coterie_ledger`` lies in the schema of the table that is written. It has one row for
-each task and lineage: the highest start that has taken over, and the last batch that is in the table. A batch is one
-transaction::
+Theory of operation. The table ``coterie_ledger`` is in the schema of the table that is written. It has one row for each
+task and lineage: the number of the last start that has taken over, and the last batch that is in the table. A batch is
+one transaction::
 
     UPDATE coterie_ledger SET batch = N WHERE task, lineage AND start = S AND batch < N
     COPY … the good rows
     COPY … the bad rows, where the config names a table for them
     COMMIT
 
-The first statement decides. It locks the row, so that a rival with the same task waits until this transaction has
-ended, and then updates nothing: the batch is there, or a later start has taken over. Because batch numbers of a lineage
-only grow, the ledger needs no row for each batch.
+The first statement determines whether the batch is written. It locks the row, so that another owner of the same task
+waits until this transaction has ended, and then updates nothing: the table has the batch, or a later start has taken
+over. Because batch numbers of a lineage only grow, the ledger needs no row for each batch.
 
-A process that stands still inside COPY keeps the lock for ever: the server waits for its rows and has no time limit for
-that. So a take-over ends the sessions of earlier starts, which it knows by their ``application_name``, and then raises
-``start`` in the ledger. A session of an earlier start that connects afterwards updates nothing and leaves.
+A process that is suspended or frozen inside COPY keeps the lock without limit: the server waits for its rows and has no
+time limit for this. So a take-over ends the sessions of earlier starts, which it finds by their ``application_name``,
+and then raises ``start`` in the ledger. A session of an earlier start that connects afterwards updates nothing and
+fails with FencedError.
 """
 
 import hashlib
@@ -55,17 +56,17 @@ LEDGER = "coterie_ledger"
 OLDEST_SERVER = 14
 """``pg_terminate_backend`` waits for the end of a session from this version on."""
 SERVER_GRACE_S = 5
-"""What the server has after its own time limit to say that it has passed."""
+"""How long the client waits after the server's own time limit for the server's error."""
 END_OF_SESSIONS_S = 60
 """How long a take-over waits until the sessions of earlier starts have ended."""
 LOOK_AGAIN_S = 0.9
-"""How long one statement of a take-over waits for the end of a session: less than any ``statement.timeout.ms``."""
+"""How long one statement of a take-over waits for the end of a session; shorter than any ``statement.timeout.ms``."""
 POSITION = "coterie_position"
 STAGED = "pg_temp.coterie_upsert"
-"""A session's own table for the rows of one upsert; the server empties it at each commit."""
+"""A temporary table of the session for the rows of one upsert; the server empties it at each commit."""
 
 _CREATE_LOCK = 0x636F7465726965
-"""An advisory lock: two tasks that create one table at once make the server fail one of them."""
+"""Key of an advisory lock: without the lock, one of two tasks that create the same table at once would fail."""
 
 _COLUMNS = """
 SELECT a.attname,
@@ -85,13 +86,13 @@ SELECT coalesce((SELECT c.relnamespace::regnamespace::text FROM pg_class c WHERE
 
 
 class Session(psycopg.Connection[tuple[Any, ...]]):
-    """A connection on which no wait is longer than :attr:`limit_s`, and that another thread can give up."""
+    """A connection on which no wait is longer than :attr:`limit_s`, and whose waits another thread can end."""
 
     limit_s: float = 0
     is_given_up: bool = False
 
     def wait(self, gen: Generator[Any, Any, T], *args: Any, **kwargs: Any) -> T:
-        """See psycopg; all waits on a connected server pass here."""
+        """See psycopg, which calls this for each wait on a connected server."""
         return super().wait(self._limited(gen), *args, **kwargs)
 
     def _limited(self, gen: Generator[Any, Any, T]) -> Generator[Any, Any, T]:
@@ -100,7 +101,7 @@ class Session(psycopg.Connection[tuple[Any, ...]]):
             state = next(gen)
             while True:
                 ready = yield state
-                # psycopg goes on without an answer ten times a second.
+                # Without a response, psycopg continues this generator ten times a second.
                 if not ready and (self.is_given_up or time.monotonic() > until):
                     self.close()
                     raise psycopg.OperationalError(f"no answer within {self.limit_s:.0f} s")
@@ -111,9 +112,10 @@ class Session(psycopg.Connection[tuple[Any, ...]]):
 
 
 def connect(target: PostgresTarget, application_name: str) -> Session:
-    """A session that has not begun a transaction.
+    """A new session, in which no transaction is open.
 
-    :raises UnreachableError: when the server cannot be reached or refuses; names host and database.
+    :raises UnreachableError: when the server cannot be reached or rejects the connection; the message contains host and
+        database.
     """
     limit_ms = target.statement_timeout_ms
     settings = {
@@ -157,9 +159,9 @@ class PostgresWriter:
         bad = target.bad_table
         self._bad_table = None if bad is None else quoted(bad.schema or target.schema, bad.table)
         self._ledger = ""
-        """Quoted, with its schema; known after :meth:`take_over`."""
+        """The ledger's quoted name with its schema; set by :meth:`take_over`."""
         self._fits = False
-        """Whether the table was found to have the columns of the rows."""
+        """Whether the table exists and was checked to have the columns of the rows."""
         self._lock = threading.Lock()
         self._closed = threading.Event()
         self._idle: Session | None = None
@@ -168,7 +170,7 @@ class PostgresWriter:
     # -- the take-over ------------------------------------------------------------------------------------------------
 
     def take_over(self) -> None:
-        """End the sessions of earlier starts and keep them out of the ledger.
+        """End the sessions of earlier starts, and store this start in the ledger, so that earlier starts cannot write.
 
         :raises FencedError: when a later start has taken over.
         :raises WorldError: when the server cannot be reached, or a session does not end.
@@ -185,7 +187,7 @@ class PostgresWriter:
             self._give_back(session)
 
     def _raise_start(self, session: Session) -> bool:
-        """Whether the ledger now has our start, and no session of an earlier start is left."""
+        """Try to store this start in the ledger. True when it is stored, and no session of an earlier start is left."""
         if self._earlier(session):
             return False
         statement = (
@@ -204,7 +206,7 @@ class PostgresWriter:
         return not self._earlier(session)
 
     def _earlier(self, session: Session) -> list[tuple[int, str]]:
-        """Process id and name of each session of this task and lineage but ours: all are of a start up to ours."""
+        """Process id and application name of each other session of this task and lineage whose start is not later."""
         statement = (
             "SELECT pid, application_name FROM pg_stat_activity "
             "WHERE starts_with(application_name, %s) AND pid <> pg_backend_pid()"
@@ -231,13 +233,13 @@ class PostgresWriter:
     # -- a batch ------------------------------------------------------------------------------------------------------
 
     def stage(self, batch_id: int, schema: StructType, divide: Callable[[], Divided]) -> "StagedTransaction":
-        """Write the batch in a transaction and leave that open. ``divide`` evaluates the rows anew at each call.
+        """Write the batch in a transaction and leave the transaction open. Each call of ``divide`` evaluates the rows.
 
-        The transaction is tried again whole when the server rolled it back because of another transaction, or when the
+        The whole transaction is retried when the server rolled it back because of another transaction, or when the
         connection broke: it was not committed.
 
-        :raises FencedError: when another start has taken over, or this one was closed.
-        :raises WorldError: when the server refuses the rows, or cannot be reached in time.
+        :raises FencedError: when another start has taken over, or this writer was closed.
+        :raises WorldError: when the server rejects the rows, or cannot be reached in time.
         """
         for attempt in range(self._target.max_retries + 1):
             is_last = attempt == self._target.max_retries
@@ -246,7 +248,7 @@ class PostgresWriter:
             except UnreachableError:
                 if is_last:
                     raise
-                # A session that was idle may be gone, and the server not: the first retry is at once.
+                # The server may have ended only the idle session and be reachable: the first retry is at once.
                 if attempt > 0:
                     self._closed.wait(self._target.retry_backoff_ms / 1000)
             except _RolledBackError as error:
@@ -272,7 +274,7 @@ class PostgresWriter:
         return StagedTransaction(self, session, batch_id, is_new=is_new)
 
     def _enter(self, session: Session, batch_id: int) -> bool:
-        """Lock our row of the ledger; whether the batch is not in the table yet."""
+        """Lock the ledger's row of this task and lineage. True when the table does not have the batch."""
         statement = (
             f"UPDATE {self._ledger} SET batch = %s, written = now() "
             "WHERE task = %s AND lineage = %s AND start = %s AND batch < %s"
@@ -283,8 +285,8 @@ class PostgresWriter:
         found = session.execute(statement.encode(), self._row).fetchone()
         if found is None:
             raise WorldError(
-                f"{self._target.where}: the row of task {self._row[0]} and lineage {self._row[1]} has been removed "
-                f"from {self._ledger}: which batches are in the table is not known any more"
+                f"{self._target.where}: the row of task {self._row[0]} and lineage {self._row[1]} was removed from "
+                f"{self._ledger}: it is unknown which batches are in the table"
             )
         if found[0] != self._start:
             raise FencedError
@@ -336,9 +338,9 @@ class PostgresWriter:
         with session.cursor() as cursor, cursor.copy(f"COPY {into} FROM STDIN (FORMAT csv)".encode()) as copy:
             for piece in pieces:
                 if found := first_null(piece, self._target.key_columns):
-                    raise self._refused(batch_id, rows, found, "is null, and pk.fields names the column")
+                    raise self._refused(batch_id, rows, found, "is null, and the column is in pk.fields")
                 lines = as_csv(piece, rows if self._target.is_upsert else None)
-                # A byte 0 in the lines stands for the character, in text: bytea is written in digits.
+                # A byte 0 in the lines can only be this character in text: bytea is written as hexadecimal digits.
                 if b"\0" in lines and (found := first_nul_character(piece)):
                     raise self._refused(batch_id, rows, found, "has the character NUL, which PostgreSQL cannot store")
                 copy.write(lines)
@@ -354,7 +356,7 @@ class PostgresWriter:
     # -- the table ----------------------------------------------------------------------------------------------------
 
     def _make_fit(self, session: Session, schema: StructType) -> None:
-        """Create the tables when that is wanted, and compare their columns with those of the rows."""
+        """Create missing tables where this is configured, and compare their columns with those of the rows."""
         target = self._target
         check_keys(schema, target.key_columns)
         self._make_table(session, self._table, schema, target.key_columns, may_create=target.auto_create)
@@ -399,7 +401,7 @@ class PostgresWriter:
         return f"{self._sessions_prefix}{self._start} {readable}"[:63]
 
     def _give_back(self, session: Session) -> None:
-        """Roll back what is not committed, and keep the session for the next batch where it is still sound."""
+        """Roll back an open transaction, and keep the session for the next batch unless its connection is broken."""
         try:
             session.rollback()
         except psycopg.Error:
@@ -412,7 +414,7 @@ class PostgresWriter:
         session.close()
 
     def close(self) -> None:
-        """End the sessions. A transaction that is open on another thread is given up there, within 0.1 s."""
+        """End the sessions. A wait of an open transaction on another thread ends with an error within 0.1 s."""
         with self._lock:
             self._closed.set()
             session, self._idle = self._idle, None
@@ -422,9 +424,10 @@ class PostgresWriter:
             session.close()
 
     def finish(self, session: Session, batch_id: int, *, commit: bool) -> None:
-        """Commit the transaction of ``session``.
+        """Commit the transaction of ``session``, or with ``commit=False`` roll it back.
 
-        :raises WorldError: when the server refused, or the connection broke: the ledger tells the next start which.
+        :raises WorldError: when the server rejected the commit, or the connection broke. The next start reads from the
+            ledger whether the batch was committed.
         """
         try:
             if commit:
@@ -435,7 +438,7 @@ class PostgresWriter:
             self._give_back(session)
 
     def _world_error(self, error: psycopg.Error, what: str) -> Exception:
-        """What ``error`` means for the task."""
+        """The task's error for ``error``, which was raised during ``what``."""
         if self._closed.is_set():
             return FencedError()
         sentence = f"{self._target.where}: {what} failed: {words_of(error)}"
@@ -446,7 +449,7 @@ class PostgresWriter:
                 keys = ", ".join(self._target.key_columns)
                 return WorldError(
                     f"{self._target.where}: table {self._table} has no primary key or unique constraint on ({keys}), "
-                    "which pk.fields names; insert.mode=upsert needs one"
+                    "the columns in pk.fields; insert.mode=upsert needs one"
                 )
             case errors.UndefinedTable() | errors.UndefinedColumn() | errors.DatatypeMismatch():
                 self._fits = False
@@ -460,7 +463,7 @@ class PostgresWriter:
 
 
 class _RolledBackError(WorldError):
-    """The server rolled the transaction back because of another one: a deadlock or a conflict."""
+    """The server rolled the transaction back because of another transaction: a deadlock or a conflict."""
 
 
 class StagedTransaction:
@@ -475,12 +478,12 @@ class StagedTransaction:
     def put_in_place(self) -> None:
         """Commit, unless the table has the batch already.
 
-        :raises WorldError: when the server refused, or the connection broke.
+        :raises WorldError: when the server rejected the commit, or the connection broke.
         """
         self._finish(commit=self._is_new)
 
     def drop(self) -> None:
-        """Roll back what is not committed."""
+        """Roll back the transaction unless it is committed."""
         self._finish(commit=False)
 
     def _finish(self, *, commit: bool) -> None:
@@ -500,19 +503,19 @@ def columns_of(session: Session, table: str) -> list[Column]:
 def schema_of(session: Session, target: PostgresTarget) -> str:
     """The quoted name of the schema in which the target's table is, or would be created.
 
-    :raises WorldError: when the user's search path has none.
+    :raises WorldError: when the user's search path has no schema.
     """
     schema: str | None = None if target.schema is None else quoted(target.schema)
     if schema is None:
         found = session.execute(_SCHEMA_OF_TABLE, (quoted(target.table),)).fetchone()
         schema = found[0] if found else None
     if schema is None:
-        raise WorldError(f"{target.where}: the user's search path has no schema; name one in table.name.format")
+        raise WorldError(f"{target.where}: the user's search path has no schema; set table.name.format to schema.table")
     return schema
 
 
 def make_ledger(session: Session, target: PostgresTarget) -> str:
-    """The quoted name of the ledger in the schema of the target's table; it is created when there is none."""
+    """The quoted name of the ledger in the schema of the target's table; a missing ledger is created."""
     ledger = f"{schema_of(session, target)}.{LEDGER}"
     if not columns_of(session, ledger):
         session.execute("SELECT pg_advisory_xact_lock(%s)", (_CREATE_LOCK,))
@@ -526,7 +529,7 @@ def make_ledger(session: Session, target: PostgresTarget) -> str:
 
 
 def words_of(error: psycopg.Error) -> str:
-    """The server's first sentence, with the line and the column of rows that it refused."""
+    """The server's primary message; after an error in COPY also its context, with the line and the column."""
     sentence = error.diag.message_primary
     if sentence is None:
         lines = str(error).strip().splitlines()

@@ -1,7 +1,7 @@
-"""Any sink of Spark's own batch writer, ``console`` among them: every batch is appended, at least once.
+"""Any sink of Spark's own batch writer, for example ``console``: every batch is appended, at least once.
 
-Spark's writers keep no account of the batches that they have written. So the rows of a batch that is replayed, after
-its worker died or the task was taken from it, are written again.
+Spark's writers do not store which batches they have written. So the rows of a batch that is replayed, after its worker
+crashed or another worker took the task over, are written again.
 """
 
 from collections.abc import Mapping, Sequence
@@ -41,7 +41,7 @@ DEFINITION = Definition(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SparkSink:
-    """What Spark's writer of ``format`` makes of rows, with the options under ``option.``."""
+    """Rows written by Spark's writer of ``format``, with the options under ``option.``."""
 
     identity: ClassVar[tuple[str, ...]] = ("format",)
     access: ClassVar[tuple[str, ...]] = ("format",)
@@ -58,7 +58,7 @@ class SparkSink:
 
     @classmethod
     def validate(cls, spark: SparkSession, config: EndConfig) -> dict[str, list[str]]:
-        """Whether Spark has the format and, for the formats of our packages, their jars."""
+        """Check that Spark has the format and, for a format in a package of jars, that the jars are present."""
         format_ = config.read(DEFINITION, "format", str)
         package = _package(format_, config.under(OPTIONS))
         if package is not None and (sentence := missing(spark, package)) is not None:
@@ -82,21 +82,21 @@ class SparkSink:
         return visible(rows)
 
     def take_over(self, lineage: TaskLineage, start: int) -> None:
-        """Spark's writers do not tell what an earlier owner has left."""
+        """Does nothing: Spark's writers do not report which rows an earlier owner has written."""
 
     @classmethod
     def retire(cls, config: EndConfig, lineages: Sequence[TaskLineage]) -> None:
-        """Spark's writers keep no marks."""
+        """Does nothing: Spark's writers keep no commit markers."""
 
     def stage(self, batch: Batch) -> "Unwritten":
         return Unwritten(self, batch.rows)
 
     def close(self) -> None:
-        """There is no connection."""
+        """Does nothing: there is no connection."""
 
 
 class Unwritten:
-    """The rows of a batch; Spark's writer has no step between writing and showing them."""
+    """The rows of a batch; Spark's writer makes them visible as it writes them, so nothing is staged."""
 
     def __init__(self, sink: SparkSink, rows: DataFrame) -> None:
         self._sink = sink
@@ -113,11 +113,11 @@ class Unwritten:
             raise WorldError(f"Spark's {self._sink.format} writer failed: {first_sentence(error)}") from error
 
     def drop(self) -> None:
-        """There is no copy."""
+        """Does nothing: there is no staged copy."""
 
 
 def _package(format_: str, options: Mapping[str, str]) -> str | None:
-    """The package of jars that the writer of ``format_`` needs."""
+    """The package of jars that the writer of ``format_`` needs; None when it needs none."""
     match format_.lower():
         case "kafka" | "delta" | "avro" as package:
             return package

@@ -1,1 +1,1 @@
-"""Kinds of transforms and predicates: what each does to the columns of a row. Connect calls them SMTs."""
+"""Transforms and predicates of rows; Connect's name for a transform is SMT, single message transform."""

@@ -2,8 +2,8 @@
 
 A change event is a value with the columns ``before``, ``after`` (structs of the table's columns) and ``op``: ``c``,
 ``u`` and ``r`` (created, updated, read by a snapshot), ``d`` (deleted), ``t`` and ``m`` (truncated, a message; both are
-dropped). After a deletion Debezium sends a tombstone too. What becomes of the two is one of five ways, which Debezium 3
-names in one key and older versions in two.
+dropped). After a deletion Debezium also sends a tombstone. The two are handled in one of five modes, which Debezium 3
+sets by one key and older versions by two keys.
 """
 
 from enum import Enum
@@ -20,18 +20,18 @@ from coterie.spark.smt.records import header, with_headers
 
 
 class Deletes(Enum):
-    """What becomes of an event of a deletion, and of the tombstone that follows."""
+    """How the event of a deletion, and the tombstone that follows it, are handled."""
 
     DROP = "drop"
     """Both are dropped."""
     TOMBSTONE = "tombstone"
     """The event is dropped, the tombstone stays."""
     DELETE_TO_TOMBSTONE = "delete-to-tombstone"
-    """The event becomes a tombstone, the one that follows is dropped."""
+    """The event becomes a tombstone; the tombstone that follows is dropped."""
     REWRITE = "rewrite"
-    """The event becomes the row before, marked in ``__deleted``; the tombstone is dropped."""
+    """The event becomes the row before the deletion, with ``__deleted`` = ``true``; the tombstone is dropped."""
     REWRITE_WITH_TOMBSTONE = "rewrite-with-tombstone"
-    """The same, and the tombstone stays."""
+    """As ``rewrite``, and the tombstone stays."""
 
 
 NEW = "delete.tombstone.handling.mode"
@@ -57,7 +57,7 @@ def _deletes(settings: EndConfig) -> Deletes:
 
 
 def _one_way(settings: EndConfig) -> Errors:
-    """Both ways to say it contradict each other; and two tombstones for each deletion are of no use."""
+    """Errors for configs with both the new key and the old keys, and for two tombstones for each deletion."""
     given = [name for name in (OLD, OLD_TOMBSTONES) if settings.key(name) in settings.config]
     if given and settings.key(NEW) in settings.config:
         return settings.error(given[0], f"{settings.key(NEW)} replaces it; set that key only")
@@ -68,7 +68,7 @@ def _one_way(settings: EndConfig) -> Errors:
 
 
 def _items(settings: EndConfig, name: str) -> list[tuple[list[str], str]]:
-    """Path and new name of each of the fields that the key ``name`` lists."""
+    """Path and new name of each field in the value of the key ``name``."""
     prefix = settings.read(EXTRACT_NEW_RECORD_STATE.definition, f"{name}.prefix", str)
     found = []
     for item in settings.read(EXTRACT_NEW_RECORD_STATE.definition, name, tuple):
@@ -78,7 +78,7 @@ def _items(settings: EndConfig, name: str) -> list[tuple[list[str], str]]:
 
 
 def _looked_up(there: dict[str, DataType], path: list[str]) -> Column:
-    """A field of the event; of its ``source`` when the event has none of that name.
+    """A field of the event, or of its ``source`` when the event has no field of that name.
 
     :raises ValueError: when there is no such field.
     """
@@ -99,8 +99,8 @@ def _extract(rows: DataFrame, side: Side, settings: EndConfig) -> DataFrame:
     after = there.get("after")
     if "op" not in there or not isinstance(after, StructType) or there.get("before") != after:
         raise ValueError(
-            "the rows are no change events: they need the columns op STRING and before and after, two structs of the "
-            "same columns; value.schema has to name them"
+            "the rows are not change events: they need the columns op STRING and before and after, two structs of the "
+            "same columns; value.schema must contain them"
         )
     deletes, op = _deletes(settings), column("op")
     was_tombstone = column(Part.TOMBSTONE.value) if has(rows, Part.TOMBSTONE) else F.lit(False)
@@ -108,7 +108,7 @@ def _extract(rows: DataFrame, side: Side, settings: EndConfig) -> DataFrame:
     keeps_deletes = deletes not in (Deletes.DROP, Deletes.TOMBSTONE)
     is_delete = F.coalesce(op == "d", F.lit(False)) & ~was_tombstone
     strange = F.raise_error(
-        F.concat(F.lit("A record is no change event of Debezium: its op is "), F.coalesce(op, F.lit("null")))
+        F.concat(F.lit("A record is not a change event of Debezium: its op is "), F.coalesce(op, F.lit("null")))
     ).cast("boolean")
     kept = (
         F.when(was_tombstone, F.lit(keeps_tombstones))
@@ -152,17 +152,17 @@ EXTRACT_NEW_RECORD_STATE = Kind(
     keys=(
         key(
             NEW,
-            "What becomes of deletions and tombstones; by default tombstone.",
+            "How deletions and tombstones are handled; by default tombstone.",
             "Deletions and tombstones",
             optional=True,
             check=one_of(way.value for way in Deletes),
         ),
-        key(OLD, "What becomes of deletions.", "Deletions", optional=True, check=one_of(("drop", "none", "rewrite"))),
+        key(OLD, "How deletions are handled.", "Deletions", optional=True, check=one_of(("drop", "none", "rewrite"))),
         key(OLD_TOMBSTONES, "Whether tombstones are dropped.", "Drop tombstones", type_=Type.BOOLEAN, optional=True),
         key("add.fields", "Fields of the event that become columns.", "Added columns", type_=Type.LIST, default=""),
-        key("add.fields.prefix", "What their names start with.", "Prefix of added columns", default="__"),
+        key("add.fields.prefix", "Prefix of the columns' names.", "Prefix of added columns", default="__"),
         key("add.headers", "Fields of the event that become headers.", "Added headers", type_=Type.LIST, default=""),
-        key("add.headers.prefix", "What their names start with.", "Prefix of added headers", default="__"),
+        key("add.headers.prefix", "Prefix of the headers' names.", "Prefix of added headers", default="__"),
         key("route.by.field", "The column that becomes the topic.", "Column of the topic", default=""),
     ),
     apply=_extract,

@@ -1,4 +1,4 @@
-"""Connect's transforms of fields: they rename, remove, mask, nest and convert columns of a value or fields of a key."""
+"""Connect's transforms that rename, remove, mask, nest and convert columns of a value or fields of a key."""
 
 from collections.abc import Mapping
 from decimal import Decimal, InvalidOperation
@@ -52,14 +52,14 @@ CONNECT_TYPES: Mapping[str, str] = {
     "string": "string",
     "bytes": "binary",
 }
-"""Spark's types by Connect's names."""
+"""Spark's names of types by Connect's names."""
 
 
 def parse_cast(spec: str) -> dict[str, str]:
-    """Type by column. A comma inside parentheses belongs to a type: ``price:decimal(10,2),distance:double``. A type
-    alone, for a key or value that is no struct, stands under an empty name.
+    """Type by column, from ``spec``. A comma inside parentheses belongs to a type:
+    ``price:decimal(10,2),distance:double``. A type alone, for a key or value that is not a struct, has an empty name.
 
-    :raises ValueError: with what is wrong.
+    :raises ValueError: when ``spec`` is not valid; the message is for users.
     """
     items, depth = [""], 0
     for character in spec:
@@ -76,7 +76,7 @@ def parse_cast(spec: str) -> dict[str, str]:
         if not (name and colon and type_):
             raise ValueError(f"{item.strip()!r} is not column:type")
         if name in found:
-            raise ValueError(f"column {name} is named twice")
+            raise ValueError(f"column {name} is in the list twice")
         found[name] = type_
     return found
 
@@ -116,7 +116,7 @@ CAST = Kind(
     keys=(
         key(
             "spec",
-            "Columns and the types they get: column:type,column:type.",
+            "Columns and their new types: column:type,column:type.",
             "Types by column",
             check=_well_formed_cast,
         ),
@@ -163,10 +163,10 @@ INSERT_FIELD = Kind(
     has_sides=True,
     keys=(
         *(
-            key(name, f"The column that gets {what}.", f"Column of {what}", optional=True, check=not_blank)
+            key(name, f"The column to which {what} is written.", f"Column of {what}", optional=True, check=not_blank)
             for name, (_, what) in _INSERTED.items()
         ),
-        key("static.field", "The column that gets static.value.", "Column of the text", optional=True, check=not_blank),
+        key("static.field", "The column for static.value.", "Column of the text", optional=True, check=not_blank),
         key("static.value", "The text of static.field.", "Text", optional=True),
         DEFAULTS,
     ),
@@ -236,7 +236,7 @@ REPLACE_FIELD = Kind(
 
 
 def _replaced(name: str, type_: DataType, replacement: str) -> Column:
-    """:raises ValueError: when the replacement is no value of this type."""
+    """:raises ValueError: when the replacement is not a value of this type."""
     if isinstance(type_, StringType):
         return F.lit(replacement)
     if not isinstance(type_, NumericType):
@@ -246,12 +246,15 @@ def _replaced(name: str, type_: DataType, replacement: str) -> Column:
     except InvalidOperation:
         number = Decimal("NaN")
     if not number.is_finite() or (isinstance(type_, IntegralType) and number != number.to_integral_value()):
-        raise ValueError(f"it is no {type_.simpleString()}, which column {name} is")
+        raise ValueError(f"it is not a value of type {type_.simpleString()}, the type of column {name}")
     return F.lit(replacement).cast(type_)
 
 
 def _empty(name: str, type_: DataType) -> Column:
-    """:raises ValueError: when this type has no empty value."""
+    """The value by which Connect's MaskField replaces values of this type.
+
+    :raises ValueError: when this type has no empty value.
+    """
     match type_:
         case StringType():
             return F.lit("")
@@ -308,7 +311,7 @@ VALUE_TO_KEY = Kind(
     name="ValueToKey",
     package=CONNECT,
     keys=(
-        key("fields", "Columns that make the record's key.", "Columns of the key", type_=Type.LIST, check=names_given),
+        key("fields", "Columns that form the record's key.", "Columns of the key", type_=Type.LIST, check=names_given),
         DEFAULTS,
     ),
     apply=_value_to_key,
@@ -328,13 +331,13 @@ HOIST_FIELD = Kind(
     name="HoistField",
     package=CONNECT,
     has_sides=True,
-    keys=(key("field", "The column that gets the whole value.", "Column", check=not_blank),),
+    keys=(key("field", "The column that will contain the whole value.", "Column", check=not_blank),),
     apply=_hoist_field,
 )
 
 
 def _path(text: str) -> list[str]:
-    """The names between dots; a name between backticks may have dots (KIP-821)."""
+    """The names between dots; a name between backticks may contain dots (KIP-821)."""
     names, rest = [], text
     while rest:
         if rest.startswith("`") and "`" in rest[1:]:
@@ -354,7 +357,7 @@ def _extract_field(rows: DataFrame, side: Side, settings: EndConfig) -> DataFram
     found, type_ = fields(rows, side)[known([path[0]], there)[0]], there[path[0]]
     for name in path[1:]:
         if not isinstance(type_, StructType):
-            raise ValueError(f"there is no {name} in it, because {path[0]} is not nested so deep")
+            raise ValueError(f"the field has no {name}, because {path[0]} is not nested so deep")
         inner = {field.name: field.dataType for field in type_.fields}
         found, type_ = found[known([name], inner)[0]], inner[name]
     if side is Side.KEY:
@@ -407,7 +410,7 @@ FLATTEN = Kind(
     name="Flatten",
     package=CONNECT,
     has_sides=True,
-    keys=(key("delimiter", "What stands between the names of the levels.", "Delimiter", default="."),),
+    keys=(key("delimiter", "Text between the names of the levels.", "Delimiter", default="."),),
     apply=_flatten,
 )
 
@@ -424,9 +427,9 @@ def _needs_format(settings: EndConfig) -> Errors:
 
 
 def _moment(value: Column, type_: DataType, format_: str, precision: str) -> Column:
-    """A timestamp of what the column holds.
+    """The column's values as timestamps.
 
-    :raises ValueError: when a column of this type holds no time.
+    :raises ValueError: when a column of this type cannot contain a time.
     """
     match type_:
         case TimestampType():
@@ -449,7 +452,7 @@ def _moment(value: Column, type_: DataType, format_: str, precision: str) -> Col
                 case _:
                     return F.timestamp_micros(F.floor(number / F.lit(1000)).cast("bigint"))
         case _:
-            raise ValueError(f"it is a {type_.simpleString()}: no time, no text and no whole number")
+            raise ValueError(f"it is a {type_.simpleString()}, and must be a time, text or a whole number")
 
 
 def _as_target(moment: Column, target: str, format_: str, precision: str) -> Column:
@@ -484,7 +487,7 @@ def _timestamp_converter(rows: DataFrame, side: Side, settings: EndConfig) -> Da
     if not name:
         only = whole(rows, side)
         if only is None:
-            raise ValueError("name the column: the rows have several")
+            raise ValueError("set the column: the rows have several")
         return rows.withColumn(only, converted(column(only), type_of(rows, only)))
     there, made = types(rows, side), fields(rows, side)
     known([name], there)
@@ -503,7 +506,7 @@ TIMESTAMP_CONVERTER = Kind(
     has_sides=True,
     keys=(
         key("field", "The column; empty when the whole key or value is the time.", "Column", default=""),
-        key("target.type", "What the column becomes: string, unix, Date or Timestamp.", "Target type", check=_target),
+        key("target.type", "The new type: string, unix, Date or Timestamp.", "Target type", check=_target),
         key("format", "Pattern of text, as of Spark's date_format.", "Format", default=""),
         key(
             "unix.precision",
@@ -525,7 +528,7 @@ SET_SCHEMA_METADATA = Kind(
     package=CONNECT,
     has_sides=True,
     keys=(
-        key("schema.name", "Without effect: rows have no name of a schema.", "Schema name", optional=True),
+        key("schema.name", "Without effect: the schema of rows has no name.", "Schema name", optional=True),
         key("schema.version", "Without effect, as schema.name.", "Schema version", type_=Type.INT, optional=True),
         DEFAULTS,
     ),

@@ -1,4 +1,4 @@
-"""``Function``: a function of a user over Arrow batches, which runs in Python processes beside the JVM."""
+"""``Function``: applies a user's function to Arrow batches, in Python processes beside the JVM."""
 
 from collections.abc import Callable, Iterator
 from typing import TypeAlias, cast
@@ -34,16 +34,16 @@ def _apply(rows: DataFrame, side: Side, settings: EndConfig) -> DataFrame:
 
 
 def _checked(function: Batches, named: str, expected: pa.Schema) -> Batches:
-    """``function`` with its columns matched to ``expected`` by name, and cast: the JVM takes them unseen.
+    """``function`` with its columns matched to ``expected`` by name, and cast, since the JVM does not check them.
 
-    The inner function is sent to Python processes by value: Coterie need not be installed in their Python.
+    The inner function is sent to Python processes by value, so Coterie need not be installed in their Python.
     """
 
     def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in function(batches):
             if sorted(batch.schema.names) != sorted(expected.names):
                 there, wanted = ", ".join(batch.schema.names), ", ".join(expected.names)
-                raise TypeError(f"{named} returned the columns {there}, and the config states {wanted}")
+                raise TypeError(f"{named} returned the columns {there}, and the schema in the config has {wanted}")
             columns = [batch.column(field.name).cast(field.type) for field in expected]
             yield type(batch).from_arrays(columns, schema=expected)
 
@@ -56,7 +56,7 @@ FUNCTION = Kind(
     keys=(
         key(
             "function",
-            "package.module:name of a function from an iterator of pyarrow.RecordBatch to another one.",
+            "package.module:name of a function from an iterator of pyarrow.RecordBatch to another such iterator.",
             "Function",
             check=well_formed,
         ),

@@ -1,4 +1,4 @@
-"""What a kind of transform is, and the two sides of a record that most kinds work on."""
+"""``Kind``, one type of transform, and helpers for transforms of a record's key or value."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -14,19 +14,19 @@ from coterie.spark.record import MATCHES, Part, column, hidden_names, is_hidden,
 
 
 class Side(Enum):
-    """Which part of a record a transform works on, as Connect's class names say it."""
+    """Whether a transform works on the key or on the value of a record; the suffix of Connect's class names."""
 
     KEY = "Key"
     VALUE = "Value"
 
 
 Errors = dict[str, list[str]]
-"""Sentences by the user's key."""
+"""Error messages by the user's key."""
 Apply = Callable[[DataFrame, Side, EndConfig], DataFrame]
 
 
 def no_errors(settings: EndConfig) -> Errors:
-    """The check of a kind whose keys are independent of each other."""
+    """The check of a kind whose keys do not depend on each other."""
     return {}
 
 
@@ -36,24 +36,24 @@ class Kind:
 
     name: str
     package: str | None
-    """The package of the Java class that has this name and these keys; None for Coterie's own."""
+    """The package of the Java class that has this name and these keys; None for Coterie's own transforms."""
     keys: tuple[Key, ...]
-    """Without ``transforms.<alias>.``."""
+    """The config keys, without the prefix ``transforms.<alias>.``."""
     apply: Apply
-    """Raises PySparkException or ValueError when the columns do not fit; the first key is then named."""
+    """Raises PySparkException or ValueError when the columns do not fit; the error is reported for the first key."""
     has_sides: bool = False
     """Whether there is one class for keys and one for values: ``Name$Key``, ``Name$Value``."""
     takes_predicate: bool = True
     uses_headers: Callable[[EndConfig], bool] = lambda settings: False
     check: Callable[[EndConfig], Errors] = no_errors
-    """What valid values do wrong together."""
+    """Errors of values that are valid alone and invalid together."""
 
     @property
     def definition(self) -> Definition:
         return Definition(self.keys)
 
     def sides_by_name(self) -> Mapping[str, Side]:
-        """The names under which a config finds this kind. The plain name means the value."""
+        """The names of this kind in configs, each with its side. The plain name means the value."""
         plain = {self.name: Side.VALUE}
         if self.has_sides:
             plain |= {f"{self.name}${side.value}": side for side in Side}
@@ -73,7 +73,7 @@ def key(
     optional: bool = False,
     check: Check | None = None,
 ) -> Key:
-    """A key of a transform; its group and its order follow from the transform."""
+    """A config key of a transform; its group and its order are set by the transform."""
     return Key(
         name=name,
         type=type_,
@@ -94,13 +94,13 @@ DEFAULTS = key(
     type_=Type.BOOLEAN,
     default="true",
 )
-"""A key that Connect gives to many of its transforms."""
+"""A key that many of Connect's transforms have."""
 
 
 def names_given(value: str) -> str | None:
-    """A check of a list that must not be empty."""
+    """A check: a list that is not empty."""
     names = as_list(value)
-    return None if names and all(names) else "Must be one or more names between commas"
+    return None if names and all(names) else "Must be one or more names, separated by commas"
 
 
 # -- the fields of one side of a record -------------------------------------------------------------------------------
@@ -111,9 +111,9 @@ def type_of(rows: DataFrame, name: str) -> DataType:
 
 
 def whole(rows: DataFrame, side: Side) -> str | None:
-    """The column that holds a whole key or value which is no struct; None when that side has fields.
+    """The column that contains a whole key or value which is not a struct; None when that side has fields.
 
-    A value is no struct when ``value`` is its only column, as StringConverter and ByteArrayConverter make it.
+    A value is not a struct when ``value`` is its only column, as StringConverter and ByteArrayConverter create it.
     """
     if side is Side.KEY:
         part_of(rows, Part.KEY)
@@ -126,7 +126,7 @@ def whole(rows: DataFrame, side: Side) -> str | None:
 def types(rows: DataFrame, side: Side) -> dict[str, DataType]:
     """The types of the side's fields, by name.
 
-    :raises ValueError: when the key is no struct, or there is none.
+    :raises ValueError: when the key is not a struct, or the rows have no key.
     """
     if side is Side.VALUE:
         return {field.name: field.dataType for field in rows.schema.fields if not is_hidden(field.name)}
@@ -134,7 +134,7 @@ def types(rows: DataFrame, side: Side) -> dict[str, DataType]:
     type_ = type_of(rows, Part.KEY.value)
     if not isinstance(type_, StructType):
         raise ValueError(
-            "the key has no fields: they come with key.converter=JsonConverter and key.schema, or ValueToKey"
+            "the key has no fields: use key.converter=JsonConverter with key.schema, or the transform ValueToKey"
         )
     return {field.name: field.dataType for field in type_.fields}
 
@@ -147,7 +147,7 @@ def fields(rows: DataFrame, side: Side) -> dict[str, Column]:
 
 
 def with_fields(rows: DataFrame, side: Side, changed: Mapping[str, Column]) -> DataFrame:
-    """``rows`` whose side has exactly the fields ``changed``, in their order.
+    """``rows`` with exactly the fields ``changed`` on the given side, in this order.
 
     :raises ValueError: when no field is left.
     """
@@ -161,9 +161,9 @@ def with_fields(rows: DataFrame, side: Side, changed: Mapping[str, Column]) -> D
 
 
 def known(names: list[str], there: Mapping[str, object]) -> list[str]:
-    """``names``, all of which are ``there``.
+    """``names``, checked to be keys of ``there``.
 
-    :raises ValueError: names those that are not.
+    :raises ValueError: when names are missing; the message contains them.
     """
     if missing := sorted(set(names) - set(there)):
         raise ValueError(f"no such column: {', '.join(missing)}; there are {', '.join(there)}")
@@ -171,5 +171,5 @@ def known(names: list[str], there: Mapping[str, object]) -> list[str]:
 
 
 def keep(rows: DataFrame, condition: Column) -> DataFrame:
-    """The rows for which ``condition`` is true; null is not true. Rows that do not match the predicate stay."""
+    """The rows for which ``condition`` is true; null is not true. Rows that do not match the predicate are kept."""
     return rows.where(condition if MATCHES not in rows.columns else ~column(MATCHES) | condition)

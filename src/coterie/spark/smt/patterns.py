@@ -1,4 +1,4 @@
-"""Java's regular expressions, which Connect's keys hold."""
+"""Java's regular expressions, which are values of Connect's keys."""
 
 from py4j.protocol import Py4JJavaError
 from pyspark.sql import SparkSession
@@ -7,7 +7,7 @@ from pyspark.sql import SparkSession
 def whole_match(spark: SparkSession, regex: str) -> str:
     """A pattern that matches a text when ``regex`` matches all of it.
 
-    :raises ValueError: when Java does not understand ``regex``.
+    :raises ValueError: when ``regex`` is not a valid Java regular expression.
     """
     assert spark._jvm is not None
     try:

@@ -1,4 +1,4 @@
-"""Connect's predicates: which rows a transform is applied to."""
+"""Connect's predicates, which select the rows that a transform is applied to."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -21,9 +21,10 @@ class PredicateKind:
 
     name: str
     keys: tuple[Key, ...]
-    """Without ``predicates.<alias>.``."""
+    """The config keys, without the prefix ``predicates.<alias>.``."""
     matches: Callable[[DataFrame, EndConfig], Column]
-    """Raises PySparkException or ValueError when the rows do not fit; the first key, or the type, is then named."""
+    """Raises PySparkException or ValueError when the rows do not fit; the error is reported for the first key, or the
+    type."""
     uses_headers: bool = False
 
     @property
@@ -38,7 +39,7 @@ def _topic_matches(rows: DataFrame, settings: EndConfig) -> Column:
 
 TOPIC_NAME_MATCHES = PredicateKind(
     name="TopicNameMatches",
-    keys=(key("pattern", "Java's regular expression of the whole topic.", "Topic", check=not_blank),),
+    keys=(key("pattern", "Java regular expression for the whole topic.", "Topic", check=not_blank),),
     matches=_topic_matches,
 )
 
@@ -67,4 +68,4 @@ PREDICATES: Mapping[str, PredicateKind] = {
     for kind in (TOPIC_NAME_MATCHES, HAS_HEADER_KEY, RECORD_IS_TOMBSTONE)
     for name in (kind.name, f"{PACKAGE}.{kind.name}")
 }
-"""Every predicate, by Connect's class name and by the name of the class without its package."""
+"""Every predicate, by Connect's class name with and without its package."""

@@ -1,4 +1,4 @@
-"""Connect's transforms of what a record has beside its value: headers and topic; and those that drop records."""
+"""Connect's transforms of a record's headers and topic, and the transform that drops records."""
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
@@ -18,20 +18,20 @@ def _uses_headers(settings: EndConfig) -> bool:
 
 
 def headers_of(rows: DataFrame) -> Column:
-    """The headers; none instead of null.
+    """The headers; an empty array instead of null.
 
-    :raises ValueError: when the rows have no headers.
+    :raises ValueError: when the rows have no metadata column for headers.
     """
     return F.coalesce(part_of(rows, Part.HEADERS), F.array().cast(HEADERS_TYPE))
 
 
 def header(name: str, value: Column) -> Column:
-    """One header, with the value as text in UTF-8."""
+    """A header whose value is the text of ``value`` in UTF-8."""
     return F.struct(F.lit(name).alias("key"), F.encode(value.cast("string"), "UTF-8").alias("value"))
 
 
 def with_headers(rows: DataFrame, added: list[Column]) -> DataFrame:
-    """``rows`` with further headers, at the end."""
+    """``rows`` with the headers ``added`` after the existing headers."""
     if not added:
         return rows
     return rows.withColumn(Part.HEADERS.value, F.concat(headers_of(rows), F.array(*added).cast(HEADERS_TYPE)))
@@ -118,7 +118,7 @@ REGEX_ROUTER = Kind(
     name="RegexRouter",
     package=CONNECT,
     keys=(
-        key("regex", "Java's regular expression of the whole topic.", "Regular expression", check=not_blank),
+        key("regex", "Java regular expression for the whole topic.", "Regular expression", check=not_blank),
         key("replacement", "The new topic; $1 is the first group.", "Replacement"),
     ),
     apply=_regex_router,
@@ -147,7 +147,7 @@ TIMESTAMP_ROUTER = Kind(
     apply=_timestamp_router,
 )
 
-# -- rows that are dropped --------------------------------------------------------------------------------------------
+# -- Filter -----------------------------------------------------------------------------------------------------------
 
 
 def _drops_something(settings: EndConfig) -> Errors:

@@ -1,8 +1,8 @@
-"""``Sql``: a SELECT over each row. Hidden columns of the rows go through it unseen.
+"""``Sql``: a SELECT over each row. The query does not see the metadata columns of the rows, which are kept unchanged.
 
-The query is analysed and never executed. Its plan has to be a chain of projections, filters and generators over the
-view ``source``. The same chain is then put on the rows with their hidden columns, with these added to each projection:
-attributes are bound by ids, so that the query's own columns mean the same there.
+The query is analysed and never executed. Its plan must be a chain of projections, filters and generators over the view
+``source``. The same chain is then applied to the rows with their metadata columns, which are added to each projection.
+Attributes are bound by ids, so the query's own columns are the same in both plans.
 """
 
 from collections.abc import Iterator
@@ -40,12 +40,12 @@ _REFUSED = {
     "LocalRelation": "VALUES",
     "Range": "functions that make a table",
 }
-"""What users call the nodes of a plan that do not work row by row."""
+"""The nodes of a plan that do not work row by row, with their names in error messages for users."""
 
 
 def _apply(rows: DataFrame, side: Side, settings: EndConfig) -> DataFrame:
     query = settings.read(SQL.definition, "query", str)
-    # A session of its own: the view must not replace another one's.
+    # The view is in the session of this task only, so it cannot replace the view of another task.
     visible(rows).createOrReplaceTempView(VIEW)
     try:
         analysed = _analysed(rows.sparkSession, query)
@@ -55,7 +55,7 @@ def _apply(rows: DataFrame, side: Side, settings: EndConfig) -> DataFrame:
 
 
 def _analysed(spark: SparkSession, query: str) -> Any:
-    """The plan of the query, resolved."""
+    """The resolved plan of the query."""
     session, jvm = spark._jsparkSession, spark._jvm
     assert jvm is not None
     state = session.sessionState()
@@ -71,9 +71,9 @@ def _dataset(spark: SparkSession, plan: Any) -> DataFrame:
 
 
 def _on_rows(rows: DataFrame, plan: Any) -> Any:
-    """The chain of ``plan``, put on the plan of ``rows`` instead of on the view.
+    """The chain of nodes in ``plan``, applied to the plan of ``rows`` instead of the view.
 
-    :raises ValueError: when the plan is no such chain.
+    :raises ValueError: when the plan is not a chain of projections, filters and generators over the view.
     """
     hidden = hidden_names(rows)
     own = rows._jdf.queryExecution().analyzed()
@@ -84,7 +84,7 @@ def _on_rows(rows: DataFrame, plan: Any) -> Any:
 
 
 def _chain(plan: Any) -> Iterator[Any]:
-    """The nodes above the view, from the top. Names of subqueries in FROM mean nothing once all is resolved."""
+    """The nodes above the view, from the top, without aliases of subqueries in FROM: the plan is already resolved."""
     while True:
         name = str(plan.nodeName())
         if not plan.subqueries().isEmpty():
@@ -98,7 +98,7 @@ def _chain(plan: Any) -> Iterator[Any]:
             what = _REFUSED.get(name)
             if what is None:
                 raise ValueError(f"it is not a SELECT … FROM {VIEW} that works row by row ({name})")
-            raise ValueError(f"it uses {what}; a query works row by row, over {VIEW} alone")
+            raise ValueError(f"it uses {what}; a query works row by row and reads only {VIEW}")
         yield plan
         plan = plan.child()
 

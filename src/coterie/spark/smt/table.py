@@ -1,5 +1,4 @@
-"""All kinds of transforms by the names that configs use, and those of other projects that are refused, with the way
-out."""
+"""All kinds of transforms by the names that configs use, and replacements for transforms of other projects."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -31,12 +30,12 @@ REFUSED: Mapping[str, str] = {
     "io.confluent.connect.transforms.TombstoneHandler": "use Filter with the predicate RecordIsTombstone",
     "io.confluent.connect.transforms.GzipDecompress": "use Function",
 }
-"""What replaces well-known transforms that Coterie does not have; the names are without ``$Key`` and ``$Value``."""
+"""Replacements for well-known transforms that Coterie does not have, by class without ``$Key`` and ``$Value``."""
 
 
 @dataclass(frozen=True, slots=True)
 class TypeCheck(OneOf):
-    """A check of a transform's type."""
+    """A check: the type of a transform that Coterie has."""
 
     def __call__(self, value: str) -> str | None:
         if value in KINDS:

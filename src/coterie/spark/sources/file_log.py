@@ -1,10 +1,10 @@
-"""What Spark's file source planned for a batch, read from the checkpoint, and what is wrong with such a plan.
+"""The files that Spark's file source planned for a batch, read from the checkpoint, and checks of such a plan.
 
-The source writes the files of a batch to ``sources/0`` before the batch is planned in ``offsets``, and a replay takes
-them from there. Between that and the reading it loses and doubles files by itself:
+The source writes the files of a batch to ``sources/0`` before the batch is planned in ``offsets``, and a replay reads
+them from there. Between planning and reading, Spark loses or duplicates rows in two cases:
 
-- a file that has vanished meanwhile is skipped in silence;
-- a name with a character of a glob pattern makes *other* files of its batch be read again (SPARK-58518).
+- a file that was deleted in the meantime is skipped without an error;
+- a name with a character of a glob pattern makes Spark read *other* files of its batch twice (SPARK-58518).
 """
 
 import json
@@ -26,7 +26,7 @@ GLOB_CHARACTERS = frozenset("{}[]*?\\")
 
 
 def planned_files(checkpoint: Path, batch_id: int) -> tuple[str, ...]:
-    """The local paths of the files that batch ``batch_id`` is to read, sorted."""
+    """The local paths of the files that are planned for batch ``batch_id``, sorted."""
     sources = checkpoint / "sources" / "0"
     first = _source_offset(checkpoint, batch_id - 1) + 1 if batch_id > 0 else 0
     found: set[str] = set()
@@ -36,7 +36,7 @@ def planned_files(checkpoint: Path, batch_id: int) -> tuple[str, ...]:
 
 
 def read_files(checkpoint: Path) -> Positions:
-    """The files of all committed batches, whichever task's they are: modification time in ms by URI, both as Spark
+    """The files of all committed batches, including those of other tasks: modification time in ms by URI, both as Spark
     wrote them."""
     offset = committed_offset(checkpoint)
     last = -1 if offset is None else _number(offset)
@@ -45,7 +45,7 @@ def read_files(checkpoint: Path) -> Positions:
         numbers[int(path.name.removesuffix(".compact"))] = path
     compacted = [number for number, path in numbers.items() if path.suffix]
     found: dict[str, int] = {}
-    # The newest compact file holds all entries before it, also those of plain files that were removed since.
+    # The newest compact file contains all earlier entries, including those of plain files that were removed since.
     for number in range(max(compacted, default=0), max(numbers, default=-1) + 1):
         for entry in _entries(checkpoint / "sources" / "0", number):
             if entry["batchId"] <= last:
@@ -54,10 +54,10 @@ def read_files(checkpoint: Path) -> Positions:
 
 
 def seed_read_files(checkpoint: Path, files: Positions) -> None:
-    """Have a checkpoint without batches take ``files`` for read.
+    """Record ``files`` as read in a checkpoint without batches.
 
-    Two batches are committed: Spark plans the last one again at every start, and the first would cost it a look at
-    every file.
+    This commits two batches. Spark plans the last batch again at every start; if that were the batch with all files,
+    Spark would check each of them.
     """
     entries = [json.dumps({"path": uri, "timestamp": at_ms, "batchId": 0}) for uri, at_ms in sorted(files.items())]
     write_source_log(checkpoint, entries)
@@ -89,6 +89,6 @@ def _number(offset: str) -> int:
 
 def _entries(sources: Path, number: int) -> list[dict[str, Any]]:
     plain = sources / str(number)
-    # Every tenth file holds all entries so far, and may have taken the plain one's place.
+    # Every tenth file is compact: it contains all entries so far, and may have replaced the plain file.
     text = (plain if plain.exists() else sources / f"{number}.compact").read_text()
     return [json.loads(line) for line in text.splitlines()[1:] if line]

@@ -1,17 +1,17 @@
 """``FileSource``: a connector that reads the files of a folder as they arrive, each by exactly one of its tasks.
 
-Spark's file source loses and doubles rows by itself in some cases; here each of them fails the task by name or cannot
-happen:
+Spark's file source loses or duplicates rows in some cases. In Coterie each of these cases fails the task with the names
+of the files, or cannot happen:
 
-- a file much older than the newest is skipped in silence: ``maxFileAge`` is set beyond any age;
-- a name with ``{ } [ ] * ? \\`` doubles other files: a batch with such a name is refused before it has an effect;
-- a file that vanished after planning is skipped in silence: every file of the batch must still be there when its rows
-  are written, else they are not put in place;
-- a malformed line of CSV or JSON becomes nulls in silence: ``FAILFAST`` unless the config says otherwise; and the
-  header of a CSV file has to name the columns of the schema.
+- Spark skips a file much older than the newest without an error: ``maxFileAge`` is set beyond any age;
+- a name with ``{ } [ ] * ? \\`` makes Spark read other files twice: a batch with such a name fails before it is read;
+- Spark skips a file that was deleted after planning without an error: every file of the batch must still exist when its
+  rows are written, otherwise the batch is not committed;
+- Spark reads a malformed line of CSV or JSON as nulls without an error: the mode is ``FAILFAST`` unless the config
+  contains another one; and the header of a CSV file must contain the columns of the schema.
 
-With ``errors.tolerance=all`` a malformed line is a bad record. Spark keeps the text of such a line only; what is known
-of another row that turns out to be bad are its columns.
+With ``errors.tolerance=all`` a malformed line is a bad record. Spark keeps the text of malformed lines only; of a row
+that a later step finds to be bad, only the columns are available.
 """
 
 import os
@@ -55,32 +55,32 @@ from coterie.spark.transforms import first_sentence
 
 FORMATS = ("avro", "csv", "json", "orc", "parquet", "text")
 LINES = ("csv", "json")
-"""The formats of which Spark can tell the text of a record that does not fit the schema."""
+"""The formats for which Spark returns the text of a record that does not fit the schema."""
 SAMPLED_FILES = 100
 SAMPLED_BYTES = 32 << 20
-"""How much is read to infer columns."""
+"""The most files, and about the most bytes, that are read to infer columns."""
 UNPACKED_TIMES = 8
-"""How many times larger the rows of a compressed file are taken to be."""
+"""The assumed ratio of the size of rows to the size of their compressed file."""
 _PACKED = (".bz2", ".deflate", ".gz", ".lz4", ".snappy", ".xz", ".zst")
 
 OURS = {
-    "path": "is said by source.path",
-    "maxfilespertrigger": "is said by source.max.files.per.trigger",
-    "maxbytespertrigger": "is said by source.max.bytes.per.trigger",
-    "maxfileage": "would skip older files in silence",
-    "latestfirst": "would skip older files in silence",
-    "filenameonly": "would skip a file whose name was seen in another folder in silence",
-    "cleansource": "would take files away from the connector's other tasks",
-    "sourcearchivedir": "belongs to cleanSource, which would take files away from the connector's other tasks",
-    "ignoremissingfiles": "would skip vanished files in silence",
-    "ignorecorruptfiles": "would skip broken files in silence",
+    "path": "is set by source.path",
+    "maxfilespertrigger": "is set by source.max.files.per.trigger",
+    "maxbytespertrigger": "is set by source.max.bytes.per.trigger",
+    "maxfileage": "would skip older files without an error",
+    "latestfirst": "would skip older files without an error",
+    "filenameonly": "would skip, without an error, a file with the name of a file that was read from another folder",
+    "cleansource": "would delete or move files that the connector's other tasks have not read yet",
+    "sourcearchivedir": "belongs to cleanSource, which would move files that other tasks have not read yet",
+    "ignoremissingfiles": "would skip deleted files without an error",
+    "ignorecorruptfiles": "would skip broken files without an error",
 }
-"""Options of Spark's file source, in lower case, that would break what is promised here, and how."""
+"""Options of Spark's file source, in lower case, that the user cannot set, and the reasons."""
 OURS_WITH_TOLERANCE = dict.fromkeys(
     ("mode", "columnnameofcorruptrecord"), "would hide malformed lines, which errors.tolerance=all makes bad records"
 )
 FILE_HEADER = "file"
-"""The key of the header with which a bad record of a file tells the file."""
+"""The key of the header that contains the file of a bad record."""
 _MALFORMED = "__coterie_malformed"
 """The text of a line that does not fit the schema."""
 
@@ -99,7 +99,7 @@ DEFINITION = Definition(
         Key(
             name="path",
             type=Type.STRING,
-            documentation="Folder whose files are read. Files are to be written aside and renamed in.",
+            documentation="Folder whose files are read. Write a file elsewhere first, then rename it into the folder.",
             importance=Importance.HIGH,
             check=local_file_path,
             group=SOURCE_GROUP,
@@ -111,7 +111,7 @@ DEFINITION = Definition(
             type=Type.STRING,
             documentation=(
                 "Columns of the files, as in CREATE TABLE: row BIGINT, name STRING, ... By default those of the files "
-                "that are there when the connector is created. Files of text have none: each line is the column value."
+                "that exist when the connector is created. Not for format text: each line is the column value."
             ),
             optional=True,
             importance=Importance.HIGH,
@@ -123,7 +123,7 @@ DEFINITION = Definition(
         Key(
             name="max.files.per.trigger",
             type=Type.INT,
-            documentation="Most files that one batch looks at, counted over all tasks of the connector.",
+            documentation="The most files in one batch, counted over all tasks of the connector.",
             default="1000",
             check=at_least(1),
             group=SOURCE_GROUP,
@@ -134,8 +134,8 @@ DEFINITION = Definition(
             name="max.bytes.per.trigger",
             type=Type.LONG,
             documentation=(
-                "Most bytes of files that one batch looks at, counted over all tasks of the connector, instead of "
-                "max.files.per.trigger. A batch has one file at least."
+                "The most bytes of files in one batch, counted over all tasks of the connector, instead of "
+                "max.files.per.trigger. A batch has at least one file."
             ),
             optional=True,
             check=at_least(1),
@@ -147,13 +147,13 @@ DEFINITION = Definition(
 )
 WITHOUT_SCHEMA = Definition(tuple(key for key in DEFINITION.keys if key.name != "schema"))
 STATED = Definition(tuple(replace(key, optional=False) for key in DEFINITION.keys if key.name == "schema"))
-"""``schema``, once it was inferred where the config leaves it out."""
+"""The key ``schema`` as a required key: in a task's config it is set, if necessary by inference."""
 TEXT = StructType([StructField("value", StringType())])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FileSource:
-    """Reads files from a folder: those whose path hashes to the task's share."""
+    """Reads the files of a folder whose path hashes to this task."""
 
     free_prefixes: ClassVar[tuple[str, ...]] = (OPTIONS,)
     identity: ClassVar[tuple[str, ...]] = ("path",)
@@ -169,10 +169,10 @@ class FileSource:
     columns: str | None
     """The schema, as in CREATE TABLE; None for text."""
     bound: Mapping[str, str]
-    """Spark's option that bounds a batch."""
+    """Spark's option that limits the size of a batch."""
     options: Mapping[str, str]
     is_tolerant: bool
-    """Whether rows have the hidden columns of bad records."""
+    """Whether rows have the error columns; see ``bad_records/hidden.py``."""
     share: Share
     _folder_size: FolderSize = field(default_factory=FolderSize, repr=False, compare=False)
 
@@ -182,11 +182,13 @@ class FileSource:
 
     @classmethod
     def validate(cls, spark: SparkSession, config: EndConfig) -> dict[str, list[str]]:
-        """What only Spark can tell: the columns, unless they are still to be inferred, the names of the options,
-        whether it has the jar of Avro."""
+        """The checks that need Spark: the columns, unless they are still to be inferred, the names of the options,
+        the jar for Avro."""
         found: dict[str, list[str]] = {}
         if all(config.key(name) in config.config for name in ("max.files.per.trigger", "max.bytes.per.trigger")):
-            sentence = f"Spark bounds a batch by files or by bytes: remove it, or {config.key('max.files.per.trigger')}"
+            sentence = (
+                f"Spark limits a batch by files or by bytes: remove this key or {config.key('max.files.per.trigger')}"
+            )
             found |= config.error("max.bytes.per.trigger", sentence)
         if config.read(DEFINITION, "format", str) == "avro" and (lacking := missing(spark, "avro")) is not None:
             return found | config.error("format", lacking)
@@ -208,14 +210,14 @@ class FileSource:
 
     @classmethod
     def open_keys(cls, config: EndConfig) -> Sequence[str]:
-        """``schema``, where the config does not name the columns."""
+        """``schema``, where the config does not contain the columns."""
         own = cls.definition(config)
         is_open = any(key.name == "schema" for key in own.keys) and config.find(own, "schema", str) is None
         return ("schema",) if is_open else ()
 
     @classmethod
     def infer(cls, spark: SparkSession, config: EndConfig) -> Mapping[str, str]:
-        """The columns of some of the files that are there now, as Spark infers them.
+        """The columns that Spark infers from some of the existing files.
 
         :raises ConfigError: when there is no file, or Spark finds no columns.
         """
@@ -225,17 +227,17 @@ class FileSource:
 
     @classmethod
     def parts(cls, config: EndConfig) -> Sequence[str]:
-        """The folder: every task looks at the whole of it."""
+        """One partition: the folder, which every task lists completely."""
         return [config.read(DEFINITION, "path", str)]
 
     @classmethod
     def split(cls, parts: Sequence[str], tasks_max: int) -> Sequence[Sequence[str]]:
-        """As many tasks as may be: each reads the files whose path hashes to it."""
+        """As many tasks as ``tasks_max`` allows: each reads the files whose path hashes to its number."""
         return [parts] * tasks_max
 
     @classmethod
     def starts(cls, config: EndConfig, parts: Sequence[str], *, is_first: bool) -> Positions:
-        """None: all files of a folder are read."""
+        """No positions: all files of a folder are read."""
         return {}
 
     @classmethod
@@ -273,7 +275,7 @@ class FileSource:
         return self._with_hidden(rows, has_lines=has_lines) if self.is_tolerant else rows
 
     def _with_hidden(self, rows: DataFrame, *, has_lines: bool) -> DataFrame:
-        """``rows`` with the hidden columns of bad records; ``has_lines``: those that are malformed have their text."""
+        """``rows`` with the error columns; with ``has_lines``, those of a malformed line contain its text."""
         columns = [column(name) for name in rows.columns if name != _MALFORMED]
         file = F.col("_metadata.file_path")
         text = F.col("value") if self.format == "text" else F.to_json(F.struct(*columns))
@@ -295,27 +297,28 @@ class FileSource:
         return rows.select(*columns, original.cast(RECORD).alias(ORIGINAL), error.cast(FAULT).alias(ERROR))
 
     def is_small(self, spark: SparkSession, checkpoint: Path, batch_id: int) -> bool:
-        """By the files' sizes and, where they have footers, their rows, those of other tasks' files among them."""
+        """Computed from the sizes of the files and, where they have footers, their rows, including files of other
+        tasks."""
         size_bytes = rows = 0
         for path in planned_files(checkpoint, batch_id):
             try:
                 size_bytes += self._unpacked_bytes(path)
                 rows += self._counted_rows(path)
             except FileNotFoundError:
-                continue  # check_read refuses the batch.
+                continue  # check_read fails the batch.
             except (OSError, pa.ArrowException):
-                return False  # Spark says what is wrong with the file.
+                return False  # Spark reports the error in the file.
             if size_bytes > SMALL_BATCH_BYTES or rows > SMALL_BATCH_ROWS:
                 return False
         return True
 
     def _unpacked_bytes(self, path: str) -> int:
-        """How many bytes a file has once it is unpacked, about."""
+        """The approximate size of a file's rows after decompression, in bytes."""
         is_packed = self.format in ("avro", "orc", "parquet") or path.endswith(_PACKED)
         return os.stat(path).st_size * (UNPACKED_TIMES if is_packed else 1)
 
     def _counted_rows(self, path: str) -> int:
-        """How many rows the footer of a file counts; 0 without a footer."""
+        """The number of rows in the footer of a file; 0 for formats without a footer."""
         match self.format:
             case "parquet":
                 return int(pyarrow.parquet.read_metadata(path).num_rows)
@@ -325,32 +328,32 @@ class FileSource:
                 return 0
 
     def check_plan(self, checkpoint: Path, batch_id: int) -> None:
-        """Before a batch is read.
+        """Check a batch before it is read.
 
-        :raises WorldError: when reading it would double rows.
+        :raises WorldError: when Spark would read files of the batch twice.
         """
         self._folder_size.look(self.path)
         if odd := names_with_glob_characters(planned_files(checkpoint, batch_id)):
             raise WorldError(
-                f"Batch {batch_id} is refused: a file's name holds one of {{ }} [ ] * ? \\, and Spark reads "
-                "other files twice then. Rename these; the plan of this batch cannot be changed, so delete the "
-                f"connector and what it has written, and create it again: {_listed(odd)}"
+                f"Batch {batch_id} was not read: a file's name contains one of {{ }} [ ] * ? \\, with which Spark "
+                "reads other files twice. Rename these files. The plan of this batch cannot be changed, so delete the "
+                f"connector and the rows that it has written, and create it again. The files: {_listed(odd)}"
             )
 
     def check_read(self, spark: SparkSession, checkpoint: Path, batch_id: int) -> None:
-        """After a batch was read, before its rows can be seen.
+        """Check a batch after it was read and before it is committed.
 
-        :raises WorldError: when a file of this task was not there to be read.
+        :raises WorldError: when a file of this task no longer exists.
         """
         gone = vanished(planned_files(checkpoint, batch_id))
         if mine := self._own(spark, gone):
             raise WorldError(
-                f"Batch {batch_id} is refused: files that it was to read have vanished since it was planned. "
-                f"Put them back and restart the task: {_listed(mine)}"
+                f"Batch {batch_id} was not committed: files of the batch were deleted after it was planned. "
+                f"Restore these files and restart the task: {_listed(mine)}"
             )
 
     def _own(self, spark: SparkSession, paths: Sequence[str]) -> list[str]:
-        """Those of ``paths`` that the split gives to this task; Spark itself says so, since its hash decides."""
+        """The elements of ``paths`` that the split assigns to this task, computed with Spark, whose hash is used."""
         if not paths:
             return []
         path_of = spark._jvm.org.apache.hadoop.fs.Path  # type: ignore[union-attr]
@@ -359,14 +362,14 @@ class FileSource:
         return [row["path"] for row in rows.where(self._is_own("uri")).select("path").collect()]
 
     def _is_own(self, uri: str) -> str:
-        """As SQL: whether the split gives the file with the URI of a column to this task."""
+        """SQL for whether the split assigns the file to this task; ``uri`` is the column with the file's URI."""
         return f"{sql_task(self.share.function, uri, self.share.count)} = {self.share.index}"
 
 
 def columns_of(spark: SparkSession, config: EndConfig) -> StructType:
-    """The columns that ``schema`` names; needs a running Spark.
+    """The columns in ``schema``; needs a running Spark.
 
-    :raises ConfigError: when Spark does not understand them.
+    :raises ConfigError: when Spark cannot parse them.
     """
     if config.read(DEFINITION, "format", str) == "text":
         return TEXT
@@ -385,11 +388,9 @@ def inferred_columns(spark: SparkSession, config: EndConfig) -> str:
     key = config.key("schema")
     sample = sampled_files(folder)
     if not sample:
-        raise ConfigError(
-            {key: [f"There is no file in {folder} to infer the columns from: set {key}, or put one there"]}
-        )
+        raise ConfigError({key: [f"There is no file in {folder} to infer the columns from: set {key}, or add a file"]})
     reader = spark.read.format(format_).option("basePath", folder)
-    # Of csv; and of orc and parquet: all files are looked at, and not only the first one.
+    # inferSchema is for csv. mergeSchema is for orc and parquet: Spark reads the schema of all files, not of one.
     reader = reader.option("inferSchema", "true").option("mergeSchema", "true")
     try:
         columns = reader.options(**config.under(OPTIONS)).load(sample).schema
@@ -404,7 +405,7 @@ def inferred_columns(spark: SparkSession, config: EndConfig) -> str:
 
 def sampled_files(folder: str) -> list[str]:
     """The first files of ``folder`` that Spark would read, up to :data:`SAMPLED_FILES` and about
-    :data:`SAMPLED_BYTES`; one at least, if there is any."""
+    :data:`SAMPLED_BYTES`; at least one, if there is any."""
     found: list[str] = []
     size_bytes = 0
     for parent, folders, names in os.walk(folder):
@@ -414,7 +415,7 @@ def sampled_files(folder: str) -> list[str]:
             path = os.path.join(parent, name)
             try:
                 size_bytes += os.stat(path).st_size
-            except FileNotFoundError:  # Gone meanwhile, or a link to nothing.
+            except FileNotFoundError:  # Deleted since it was listed, or a dangling link.
                 continue
             if found and (size_bytes > SAMPLED_BYTES or len(found) == SAMPLED_FILES):
                 return found
@@ -432,7 +433,7 @@ def _knows(spark: SparkSession, format_: str, option: str) -> bool:
         "parquet": catalyst.execution.datasources.parquet.ParquetOptions,
         "text": catalyst.execution.datasources.text.TextOptions,
     }[format_]
-    # pathGlobFilter is the one option of files in general that Spark keeps in no list.
+    # pathGlobFilter is the only general option of files that is in none of Spark's lists.
     general = catalyst.execution.datasources.FileIndexOptions
     return bool(known.isValidOption(option) or general.isValidOption(option) or option.lower() == "pathglobfilter")
 

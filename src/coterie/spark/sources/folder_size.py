@@ -1,4 +1,4 @@
-"""How many files a source's folder holds, and a warning when they cost much to look at."""
+"""A warning when a source's folder contains so many files that listing them is expensive."""
 
 import logging
 import os
@@ -9,11 +9,11 @@ log = logging.getLogger(__name__)
 
 BIG_FOLDER_FILES = 10_000
 LOOK_S = 0.26
-"""What a look of one task at so many files costs Spark, in CPU."""
+"""The CPU time that Spark needs, for one task, to list this many files once."""
 
 
 class FolderSize:
-    """Warns of a folder with many files, once and again whenever their number has doubled."""
+    """Logs a warning for a folder with many files, and again each time their number has doubled."""
 
     def __init__(self) -> None:
         self._next = BIG_FOLDER_FILES
@@ -22,11 +22,11 @@ class FolderSize:
         try:
             count = len(os.listdir(as_path(path)))
         except OSError:
-            return  # A pattern, or no folder: Spark says so.
+            return  # A pattern, or no folder: Spark reports the latter.
         if count >= self._next:
             self._next = 2 * count
             log.warning(
-                "source.path=%s holds %d files. Every look of every task lists all of them, at %.2f s of CPU or more: "
+                "source.path=%s contains %d files. Each task lists all of them per trigger, at %.2f s of CPU or more: "
                 "move files that were read long ago to another folder",
                 path,
                 count,

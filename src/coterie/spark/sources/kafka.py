@@ -1,12 +1,12 @@
 """``KafkaSource``: a connector that reads topics of Kafka, each partition by exactly one of its tasks.
 
-A task's partitions never change while its checkpoint lives: a record that is read from the beginning of a partition and
-one that is read from a position in the checkpoint of another task are the same record twice. Spark itself would read a
-partition without position from offset 0; here such a start is refused.
+The partitions of a task's checkpoint never change: if a task read a new partition from its beginning, while another
+task's checkpoint had a position in this partition, records would be read twice. Spark itself would read a partition
+without position from offset 0; here such a start fails.
 
-Where a connector begins is decided once: its first start writes the offsets into the checkpoint as numbers. What
-Kafka's consumer does about records that retention has deleted before they were read is said by ``auto.offset.reset``,
-also later on: ``none`` fails the task, ``earliest`` and ``latest`` go on and log how many records are gone.
+The initial offsets of a connector are determined once: its first start writes them into the checkpoint as numbers.
+``auto.offset.reset`` applies later, too, when retention has deleted records before they were read: with ``none`` the
+task fails, with ``earliest`` and ``latest`` it continues and logs the number of these records.
 """
 
 import json
@@ -88,21 +88,21 @@ COLUMNS: Mapping[str, DataType | None] = {
     "offset": LongType(),
     "timestamp": TimestampType(),
 }
-"""What a record has, with the types that no converter decides."""
+"""The columns of a record, with their types; None for a type that the converter determines."""
 
 OURS = {
-    "group.id": "no group is joined: the checkpoint holds the positions",
+    "group.id": "no group is joined: the positions are in the checkpoint",
     "group.instance.id": "no group is joined",
     "group.protocol": "no group is joined",
     "partition.assignment.strategy": "no group is joined: the connector is split over its tasks",
-    "key.deserializer": "key.converter says what a key is",
-    "value.deserializer": "value.converter says what a value is",
-    "enable.auto.commit": "the checkpoint holds the positions",
-    "auto.commit.interval.ms": "the checkpoint holds the positions",
+    "key.deserializer": "key.converter determines how keys are read",
+    "value.deserializer": "value.converter determines how values are read",
+    "enable.auto.commit": "the positions are in the checkpoint",
+    "auto.commit.interval.ms": "the positions are in the checkpoint",
     "interceptor.classes": "Spark's Kafka source runs no interceptors",
-    "max.poll.records": "max.offsets.per.trigger says how much a batch reads",
+    "max.poll.records": "max.offsets.per.trigger determines how many records a batch reads",
 }
-"""Properties of a consumer that cannot be set here, and why."""
+"""Properties of a consumer that the user cannot set, and the reasons."""
 
 
 def _columns(value: str) -> str | None:
@@ -126,12 +126,13 @@ def _offsets(value: str) -> str | None:
 
 
 FEW_RECORDS = 20
-"""A batch of so many records is collected whatever their size is: Kafka refuses records above 1 MB by default."""
+"""A batch of at most this many records is collected without sampling their size: Kafka rejects records above 1 MB by
+default."""
 LOOK_EVERY_S = 600
-"""How long a look at the size of records is believed. A look costs a job of Spark."""
+"""How long a sampled record size is used before it is sampled again. Sampling takes a Spark job."""
 SAMPLED_RECORDS = 200
 SAMPLED_PARTITIONS = 20
-"""How much is read to infer columns."""
+"""The most records per partition, and the most partitions, that are read to infer columns."""
 
 DEFINITION = Definition(
     (
@@ -160,7 +161,7 @@ DEFINITION = Definition(
             type=Type.LIST,
             documentation=(
                 "Columns of the rows, of key, value, headers, topic, partition, offset and timestamp. With a "
-                "JsonConverter, value stands for the columns of value.schema."
+                "JsonConverter, value means all columns of value.schema."
             ),
             default="value",
             check=_columns,
@@ -171,7 +172,7 @@ DEFINITION = Definition(
         Key(
             name="max.offsets.per.trigger",
             type=Type.LONG,
-            documentation="Most records that one batch of a task reads.",
+            documentation="The most records that one batch of a task reads.",
             default="100000",
             check=at_least(1),
             group=SOURCE_GROUP,
@@ -181,7 +182,7 @@ DEFINITION = Definition(
         Key(
             name="start.timestamp.ms",
             type=Type.LONG,
-            documentation="A new connector begins with the records of this time (milliseconds since 1970) and later.",
+            documentation="A new connector starts with the records of this time (milliseconds since 1970) and later.",
             optional=True,
             check=at_least(0),
             group=SOURCE_GROUP,
@@ -191,7 +192,10 @@ DEFINITION = Definition(
         Key(
             name="start.offsets",
             type=Type.STRING,
-            documentation='A new connector begins here: {"topic": {"0": 42}}; other partitions as if it were not set.',
+            documentation=(
+                'Offsets at which a new connector starts: {"topic": {"0": 42}}; partitions that are not in the value '
+                "start as without this key."
+            ),
             optional=True,
             check=_offsets,
             group=SOURCE_GROUP,
@@ -202,8 +206,8 @@ DEFINITION = Definition(
             name=OVERRIDE + RESET,
             type=Type.STRING,
             documentation=(
-                "Where a new connector begins, and where a task goes on whose next records were deleted before it "
-                "read them; none fails the task then."
+                "The offset at which a new connector starts, and at which a task continues if its next records were "
+                "deleted before it read them; with none the task fails then."
             ),
             default="earliest",
             check=one_of(("earliest", "latest", "none")),
@@ -236,7 +240,7 @@ DEFINITION = Definition(
 
 @dataclass(slots=True, kw_only=True)
 class KafkaSource:
-    """Reads the partitions of its share."""
+    """Reads the partitions of one task."""
 
     free_prefixes: ClassVar[tuple[str, ...]] = (OVERRIDE,)
     identity: ClassVar[tuple[str, ...]] = ()
@@ -248,24 +252,24 @@ class KafkaSource:
     can_rotate: ClassVar[bool] = True
 
     consumer: Mapping[str, str] = field(repr=False)
-    """Properties of Kafka's consumer; may hold passwords."""
+    """Properties of Kafka's consumer; may contain passwords."""
     key: Converter
     value: Converter
     columns: tuple[str, ...]
     max_offsets_per_trigger: int
     reset: str
     is_tolerant: bool
-    """Whether rows have the hidden columns of bad records; see ``bad_records/hidden.py``."""
+    """Whether rows have the error columns; see ``bad_records/hidden.py``."""
     config: EndConfig = field(repr=False)
     share: Share
     has_lost_in_flight: bool = False
-    """Whether records of the batch in flight were gone when the query was last started; :meth:`read` sets it."""
+    """Whether records of the batch in flight had been deleted at the last start of the query; :meth:`read` sets it."""
     record_bytes: int = 0
-    """The mean size of some records at the last look; 0 before the first one, or when none of them was there."""
+    """The mean size of the last sampled records; 0 before the first sample, or when it had no records."""
     looked_at: float = 0.0
-    """The monotonic second of the last look; 0 before the first one."""
+    """The monotonic time of the last sample, in seconds; 0 before the first sample."""
     partition_rows: int = sys.maxsize
-    """The most records that one of Spark's partitions gets; :meth:`read` sets it."""
+    """The most records that one Spark partition has; :meth:`read` sets it."""
 
     @classmethod
     def definition(cls, config: EndConfig) -> Definition:
@@ -273,7 +277,8 @@ class KafkaSource:
 
     @classmethod
     def validate(cls, spark: SparkSession, config: EndConfig) -> dict[str, list[str]]:
-        """Look at the jars first, then at the properties and schemas, and ask the cluster only when they are fine."""
+        """Check the jars first, then properties and schemas, and send requests to the cluster only when these are
+        valid."""
         if (sentence := missing(spark, "kafka")) is not None:
             return {"source.class" if "source.class" in config.config else "connector.class": [sentence]}
         found = converters.checked(config, "key") | converters.checked(config, "value")
@@ -299,14 +304,14 @@ class KafkaSource:
 
     @classmethod
     def open_keys(cls, config: EndConfig) -> Sequence[str]:
-        """``key.schema`` and ``value.schema``, where a JsonConverter has none."""
+        """``key.schema`` and ``value.schema``, where a JsonConverter has no schema: the keys to infer."""
         return (*converters.open_keys(config, "key"), *converters.open_keys(config, "value"))
 
     @classmethod
     def infer(cls, spark: SparkSession, config: EndConfig) -> Mapping[str, str]:
         """The columns of the newest records of some partitions.
 
-        :raises ConfigError: when there is no record that tells, or Spark cannot read records.
+        :raises ConfigError: when there is no record to infer columns from, or Spark cannot read records.
         :raises WorldError: when the cluster cannot be reached.
         """
         wanted = cls.open_keys(config)
@@ -324,7 +329,7 @@ class KafkaSource:
 
     @classmethod
     def parts(cls, config: EndConfig) -> Sequence[str]:
-        """The partitions of the topics that there are now, each with its topic's id."""
+        """The partitions of the topics that currently exist, each with its topic's id."""
         topics = config.find(DEFINITION, "topics", tuple)
         pattern = config.find(DEFINITION, "topics.regex", str)
         if bool(topics) == bool(pattern):
@@ -342,17 +347,17 @@ class KafkaSource:
 
     @classmethod
     def split(cls, parts: Sequence[str], tasks_max: int) -> Sequence[Sequence[str]]:
-        """In turn, so that the partitions of each topic are spread; no task is without one."""
+        """Assign partitions round-robin, so that those of each topic are spread. No task is without a partition."""
         return [parts[task::tasks_max] for task in range(min(tasks_max, len(parts)))]
 
     @classmethod
     def starts(cls, config: EndConfig, parts: Sequence[str], *, is_first: bool) -> Positions:
-        """The offsets at which to begin with ``parts``, which were never read.
+        """The initial offsets of partitions that were never read.
 
-        ``is_first`` is true of all parts of a new connector. A part that is found later begins at its beginning:
-        records were written to it before it was found.
+        ``is_first`` is true for all partitions of a new connector. A partition that is found later is read from its
+        beginning, since records were written to it before it was found.
 
-        :raises ConfigError: when no key says where, or ``start.offsets`` names an offset that is not there.
+        :raises ConfigError: when no key determines the offset, or the partition lacks an offset in ``start.offsets``.
         :raises WorldError: when the cluster cannot be reached.
         """
         asked = [KafkaPart.parse(part) for part in parts]
@@ -371,7 +376,7 @@ class KafkaSource:
                 missing = ", ".join(part.name for part in rest)
                 raise config.refused(
                     OVERRIDE + RESET,
-                    f"a new connector has no position in {missing}. Name one with {config.key('start.offsets')} or "
+                    f"a new connector has no position in {missing}. Set {config.key('start.offsets')} or "
                     f"{config.key('start.timestamp.ms')}, or set earliest or latest",
                 )
             return {**given, **admin.edges(rest, Edge(reset))}
@@ -408,7 +413,7 @@ class KafkaSource:
 
     @property
     def _hidden(self) -> tuple[Part, ...]:
-        """What the rows have in hidden columns."""
+        """The metadata columns of the rows."""
         return tuple(part for part in Part if part is not Part.HEADERS or use_headers(self.config.config))
 
     def read(self, spark: SparkSession, checkpoint: Path, rotation: Rotation | None) -> DataFrame:
@@ -418,8 +423,8 @@ class KafkaSource:
             assigned.setdefault(part.topic, []).append(part.partition)
         has_headers = "headers" in self.columns or Part.HEADERS in self._hidden or self.is_tolerant
         options = {
-            # No group is joined. Consumers are cached by group and partition, whatever their other properties are, so
-            # that each start needs another group: Spark appends a fresh id.
+            # No group is joined. Spark caches consumers by group and partition, regardless of their other properties,
+            # so each start needs another group: Spark appends a new id.
             "groupIdPrefix": f"connect-{self.config.config['name']}",
             **{f"kafka.{name}": value for name, value in self.consumer.items()},
             "assign": json.dumps(assigned),
@@ -465,7 +470,7 @@ class KafkaSource:
         return rows <= SMALL_BATCH_ROWS and rows * self.record_bytes <= SMALL_BATCH_BYTES
 
     def _look(self, spark: SparkSession, ranges: Mapping[KafkaPart, range]) -> int:
-        """See how large the records of a batch are, unless that is known; returns how many there are."""
+        """Sample the size of a batch's records, unless a recent sample exists; returns the number of offsets in it."""
         rows = sum(len(offsets) for offsets in ranges.values())
         if rows > FEW_RECORDS and (not self.looked_at or time.monotonic() - self.looked_at > LOOK_EVERY_S):
             self.record_bytes, self.looked_at = mean_bytes(spark, self.consumer, ranges), time.monotonic()
@@ -473,21 +478,21 @@ class KafkaSource:
 
     @property
     def _fitting_rows(self) -> int:
-        """How many records fit into one of Spark's partitions."""
+        """How many records fit into one Spark partition, according to the sampled size."""
         return max(PARTITION_BYTES // self.record_bytes, 1) if self.record_bytes else sys.maxsize
 
     def check_plan(self, checkpoint: Path, batch_id: int) -> None:
-        """Log how many records of a batch are gone, in a run in which Spark skips those without a word."""
+        """Log how many records of a batch were deleted, in a run in which Spark skips these without an error."""
         if not self.has_lost_in_flight:
             return
         ranges = planned_ranges(checkpoint, batch_id, self._parts)
         with kafka_admin(self.consumer) as admin:
             gone = _gone(admin, {str(part): offsets.start for part, offsets in ranges.items()})
         if gone:
-            log.warning("%s: batch %d goes on: %s", self._task, batch_id, _counted(gone))
+            log.warning("%s: batch %d continues: %s", self._task, batch_id, _counted(gone))
 
     def group_offsets(self, checkpoint: Path) -> GroupOffsets:
-        """What group ``connect-<name>`` shows of this task, as the group of a sink connector of Connect does."""
+        """This task's offsets for group ``connect-<name>``, the group name of a sink connector in Connect."""
         offsets = committed_offsets(checkpoint, self._parts)
         return GroupOffsets(
             group=f"connect-{self.config.config['name']}",
@@ -496,7 +501,7 @@ class KafkaSource:
         )
 
     def check_read(self, spark: SparkSession, checkpoint: Path, batch_id: int) -> None:
-        """Spark fails a batch of which it could not read all records."""
+        """Does nothing: Spark fails a batch of which it could not read all records."""
 
     @property
     def _parts(self) -> tuple[KafkaPart, ...]:
@@ -507,19 +512,19 @@ class KafkaSource:
         return f"{self.config.config['name']}-{self.share.index}"
 
     def _prepare(self, checkpoint: Path) -> None:
-        """Have the checkpoint be one on which this share can go on.
+        """Check that this task can continue from the checkpoint, and skip deleted records.
 
-        :raises WorldError: when it is another share's, a topic was created anew, or records are gone that
-            ``auto.offset.reset`` does not allow to skip.
+        :raises WorldError: when the checkpoint is of other partitions, a topic was deleted and created again, or
+            ``auto.offset.reset`` does not allow to skip deleted records.
         """
         with kafka_admin(self.consumer) as admin:
             self._check_topics(admin)
             own = {(part.topic, part.partition) for part in self._parts}
             if (there := partitions_of(checkpoint)) != own:
                 raise WorldError(
-                    f"Task {self._task} has a checkpoint of other partitions than it is to read: it has "
-                    f"{_named(there - own)} beside its own, and lacks {_named(own - there)}. Delete the connector and "
-                    "create it again, with start.offsets or start.timestamp.ms"
+                    f"Task {self._task}: its checkpoint is for other partitions: the checkpoint has "
+                    f"{_named(there - own)}, which the task does not read, and lacks {_named(own - there)}. Delete the "
+                    "connector and create it again, with start.offsets or start.timestamp.ms"
                 )
             self._skip_lost(admin, checkpoint)
 
@@ -527,11 +532,12 @@ class KafkaSource:
         try:
             there = set(admin.partitions(sorted({part.topic for part in self._parts})))
         except TopicAbsentError as error:
-            raise WorldError(f"Task {self._task} cannot go on: {error}") from error
+            raise WorldError(f"Task {self._task} cannot continue: {error}") from error
         if anew := sorted(set(self._parts) - there):
             raise WorldError(
-                f"Task {self._task} cannot go on: {', '.join(part.name for part in anew)} is not the partition that "
-                "it has read, since the topic was deleted and created again. The connector is split anew in a minute"
+                f"Task {self._task} cannot continue: {', '.join(part.name for part in anew)} is not the partition that "
+                "the task has read, since the topic was deleted and created again. The connector is split again within "
+                "a minute"
             )
 
     def _skip_lost(self, admin: KafkaAdmin, checkpoint: Path) -> None:
@@ -543,20 +549,21 @@ class KafkaSource:
             return
         if self.reset == "none":
             raise WorldError(
-                f"Task {self._task} cannot go on: {_counted(gone)}. With {OVERRIDE}{RESET}=earliest it goes on with "
-                "the oldest record that is left, with latest at the end"
+                f"Task {self._task} cannot continue: {_counted(gone)}. With {OVERRIDE}{RESET}=earliest it continues "
+                "with the oldest existing record, with latest at the end"
             )
         if in_flight is not None:
-            return  # It is read as far as it is there; check_plan logs what is not.
+            return  # Spark reads the existing records of the batch; check_plan logs how many were deleted.
         lost = [KafkaPart.parse(name) for name in gone]
         move_on(checkpoint, {**positions, **admin.edges(lost, Edge(self.reset))})
-        log.warning("%s goes on at the %s offset: %s", self._task, self.reset, _counted(gone))
+        log.warning("%s continues at the %s offset: %s", self._task, self.reset, _counted(gone))
 
 
 def _consumer(config: EndConfig) -> dict[str, str]:
-    """Properties of the consumer: the worker's, and over them the connector's.
+    """Properties of the consumer: the worker's, overridden by the connector's.
 
-    The worker's password is for the worker's cluster: a connector that names another one gets none of them.
+    The worker's password is for the worker's cluster: a connector with its own bootstrap.servers uses none of the
+    worker's properties.
     """
     overrides = config.under(OVERRIDE)
     overrides.pop(RESET, None)
@@ -570,12 +577,12 @@ def _matching(admin: KafkaAdmin, config: EndConfig, pattern: str) -> tuple[str, 
     except ValueError as error:
         raise config.refused("topics.regex", str(error)) from error
     if not topics:
-        raise config.refused("topics.regex", "no topic has such a name; create one first, or correct the expression")
+        raise config.refused("topics.regex", "no topic matches; create a topic first, or correct the expression")
     return tuple(topics)
 
 
 def _given_starts(admin: KafkaAdmin, config: EndConfig, parts: Sequence[KafkaPart]) -> dict[str, int]:
-    """The offsets of ``start.offsets``, by part."""
+    """The offsets in ``start.offsets``, by partition."""
     given: Mapping[str, Mapping[str, int]] = json.loads(config.find(DEFINITION, "start.offsets", str) or "{}")
     asked = [part for part in parts if str(part.partition) in given.get(part.topic, {})]
     if not asked:
@@ -594,11 +601,11 @@ def _given_starts(admin: KafkaAdmin, config: EndConfig, parts: Sequence[KafkaPar
 
 
 def _check_names(source: KafkaSource, spark: SparkSession) -> None:
-    """:raises ConfigError: when two columns of a row have one name."""
+    """:raises ConfigError: when two columns of a row have the same name."""
     names = [field.name.lower() for field in source.schema(spark).fields]
     if twice := sorted({name for name in names if names.count(name) > 1}):
         raise source.config.refused(
-            "columns", f"value.schema has a column {', '.join(twice)} too; name that otherwise, or leave this one out"
+            "columns", f"value.schema has a column {', '.join(twice)} too; rename that column, or leave this one out"
         )
 
 
@@ -608,7 +615,7 @@ def _newest_records(spark: SparkSession, config: EndConfig, names: Sequence[str]
     consumer = _consumer(config)
     with kafka_admin(consumer) as admin:
         ends, begins = admin.edges(parts, Edge.END), admin.edges(parts, Edge.BEGINNING)
-    # In turn, so that all topics are among them.
+    # Ordered by partition number first, so that the sample covers all topics.
     in_turn = sorted(parts, key=lambda part: (part.partition, part.topic))
     sampled = [part for part in in_turn if ends[str(part)] > begins[str(part)]][:SAMPLED_PARTITIONS]
     if not sampled:
@@ -620,7 +627,7 @@ def _newest_records(spark: SparkSession, config: EndConfig, names: Sequence[str]
 
 
 def _gone(admin: KafkaAdmin, positions: Positions) -> dict[str, int]:
-    """How many offsets from a position on retention has taken away, by part."""
+    """How many offsets at and after each position retention has deleted, by partition; only if more than 0."""
     beginnings: Any = admin.edges([KafkaPart.parse(name) for name in positions], Edge.BEGINNING)
     return {name: beginnings[name] - at for name, at in positions.items() if beginnings[name] > at}
 

@@ -1,4 +1,4 @@
-"""Given offsets of topics, read once as a batch of Spark, beside the streams of tasks."""
+"""Reads given offsets of topics as one Spark batch, independent of the tasks' streams."""
 
 import json
 from collections.abc import Mapping
@@ -9,7 +9,7 @@ from coterie.spark.sources.kafka_positions import KafkaPart, spark_offsets
 
 
 def records_of(spark: SparkSession, consumer: Mapping[str, str], ranges: Mapping[KafkaPart, range]) -> DataFrame:
-    """The records of ``ranges`` that are still there; retention may take some away before they are read."""
+    """The records of ``ranges`` that still exist; retention may delete some before they are read."""
     assigned: dict[str, list[int]] = {}
     for part in ranges:
         assigned.setdefault(part.topic, []).append(part.partition)

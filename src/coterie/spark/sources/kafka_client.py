@@ -1,6 +1,6 @@
-"""``KafkaAdmin``: what sources and sinks ask of a Kafka cluster, by the admin client of Kafka's own jar in the JVM.
+"""``KafkaAdmin``: requests of sources and sinks to a Kafka cluster, by the admin client of Kafka's own jar in the JVM.
 
-The jar is there wherever Spark can read from Kafka at all. Every call has a time limit.
+Spark needs the same jar to read from Kafka. Every call has a time limit.
 """
 
 import time
@@ -20,20 +20,20 @@ from coterie.spark.sources.kafka_positions import KafkaPart
 from coterie.spark.transforms import first_sentence
 
 LIMIT_MS = 10_000
-"""How long a cluster may take to answer one question."""
+"""How long a cluster may take for one request."""
 
 
 class Edge(Enum):
-    """An offset that every partition has."""
+    """The offset at one of the two ends of a partition."""
 
     BEGINNING = "earliest"
-    """Of the first record that retention has left."""
+    """The offset of the oldest record that retention has not deleted."""
     END = "latest"
-    """After the last record; with ``read_committed`` before the first open transaction."""
+    """The offset after the last record; with ``read_committed`` that of the first open transaction, if any."""
 
 
 class TopicAbsentError(CoterieError):
-    """A topic that is asked for does not exist."""
+    """A requested topic does not exist."""
 
     def __init__(self, topics: Iterable[str]) -> None:
         self.topics = tuple(sorted(topics))
@@ -43,24 +43,24 @@ class TopicAbsentError(CoterieError):
 def kafka_jvm() -> Any:
     """The JVM of this worker's Spark session.
 
-    :raises WorldError: when there is none, or it lacks a jar.
+    :raises WorldError: when Spark is not running in this process, or the JVM lacks a jar.
     """
     spark = SparkSession._instantiatedSession
     if spark is None:
-        raise WorldError("Spark is not running here")
+        raise WorldError("Spark is not running in this process")
     if (sentence := missing(spark, "kafka")) is not None:
         raise WorldError(sentence)
     return spark._jvm
 
 
 def unknown_properties(names: Iterable[str]) -> list[str]:
-    """Those of ``names`` that are no properties of Kafka's consumer."""
+    """The elements of ``names`` that are no properties of Kafka's consumer, sorted."""
     known = kafka_jvm().org.apache.kafka.clients.consumer.ConsumerConfig.configNames()
     return sorted(name for name in names if not known.contains(name))
 
 
 def unknown_producer_properties(names: Iterable[str]) -> list[str]:
-    """Those of ``names`` that are no properties of Kafka's producer."""
+    """The elements of ``names`` that are no properties of Kafka's producer, sorted."""
     known = kafka_jvm().org.apache.kafka.clients.producer.ProducerConfig.configNames()
     return sorted(name for name in names if not known.contains(name))
 
@@ -70,8 +70,8 @@ def kafka_admin(properties: Mapping[str, str], java: Any = None) -> Iterator["Ka
     """A client with ``properties`` of a consumer or producer, closed at the end. ``java`` is the JVM: by default that
     of this worker's Spark session.
 
-    :raises WorldError: when the JVM lacks a jar, or the properties make no client: a file that is not there, a host
-        that has no address.
+    :raises WorldError: when the JVM lacks a jar, or no client can be created with the properties, for example because a
+        file is missing or a host name cannot be resolved.
     """
     java = kafka_jvm() if java is None else java
     clients = java.org.apache.kafka.clients.admin
@@ -84,7 +84,7 @@ def kafka_admin(properties: Mapping[str, str], java: Any = None) -> Iterator["Ka
     try:
         client = clients.AdminClient.create(own)
     except Py4JJavaError as error:
-        raise WorldError(f"No Kafka client can be made: {causes(error.java_exception)}") from error
+        raise WorldError(f"No Kafka client can be created: {causes(error.java_exception)}") from error
     try:
         yield KafkaAdmin(java, client, properties)
     finally:
@@ -92,8 +92,11 @@ def kafka_admin(properties: Mapping[str, str], java: Any = None) -> Iterator["Ka
 
 
 class KafkaAdmin:
-    """Asks one cluster. Methods raise UnreachableError when it does not answer in time, or will answer later, and
-    WorldError when it refuses."""
+    """Admin client of one cluster.
+
+    Methods raise UnreachableError when the cluster does not respond in time or reports a retriable error, and
+    WorldError when it rejects the request.
+    """
 
     def __init__(self, java: Any, client: Any, properties: Mapping[str, str]) -> None:
         self._java = java
@@ -102,9 +105,9 @@ class KafkaAdmin:
         self._isolation = properties.get("isolation.level", "read_uncommitted").upper()
 
     def topics(self, pattern: str) -> list[str]:
-        """The topics whose whole name matches a regular expression of Java, without Kafka's internal ones.
+        """The topics whose whole name matches a Java regular expression, without Kafka's internal topics.
 
-        :raises ValueError: when it is none.
+        :raises ValueError: when ``pattern`` is not a valid expression.
         """
         try:
             compiled = self._java.java.util.regex.Pattern.compile(pattern)
@@ -116,7 +119,7 @@ class KafkaAdmin:
     def partitions(self, topics: Iterable[str]) -> list[KafkaPart]:
         """All partitions of ``topics``.
 
-        :raises TopicAbsentError: names the topics that do not exist.
+        :raises TopicAbsentError: when topics do not exist; contains all of them.
         """
         asked = self._java.java.util.ArrayList()
         for topic in topics:
@@ -138,12 +141,13 @@ class KafkaAdmin:
         return sorted(found)
 
     def edges(self, parts: Iterable[KafkaPart], edge: Edge) -> dict[str, int]:
-        """The offset of an edge by part."""
+        """The first or the last offset by partition."""
         spec = self._java.org.apache.kafka.clients.admin.OffsetSpec
         return self._offsets(parts, spec.earliest() if edge is Edge.BEGINNING else spec.latest())
 
     def since(self, parts: Iterable[KafkaPart], timestamp_ms: int) -> Positions:
-        """By part: the offset of the first record whose timestamp is not before ``timestamp_ms``; the end without."""
+        """The offset of the first record whose timestamp is not before ``timestamp_ms``, by partition; without such a
+        record, the end offset."""
         parts = tuple(parts)
         found = self._offsets(parts, self._java.org.apache.kafka.clients.admin.OffsetSpec.forTimestamp(timestamp_ms))
         later = [part for part in parts if found[str(part)] < 0]
@@ -152,10 +156,10 @@ class KafkaAdmin:
     def create(
         self, topic: str, partitions: int, replication: int, configs: Mapping[str, str], *, is_trial: bool = False
     ) -> None:
-        """Create a topic unless another worker has done it meanwhile; -1 leaves a number to the cluster.
+        """Create a topic unless it exists; -1 for a number means the cluster's default.
 
-        With ``is_trial`` the cluster only says whether it would. Otherwise this returns when the topic is seen: a
-        broker learns of it a moment after the cluster has it.
+        With ``is_trial`` the cluster only validates the request. Otherwise this returns when metadata contain the
+        topic, which takes a moment after its creation.
         """
         java = self._java
         given = java.java.util.HashMap()
@@ -173,7 +177,7 @@ class KafkaAdmin:
         deadline = time.monotonic() + LIMIT_MS / 1000
         while not self._is_seen(topic):
             if time.monotonic() > deadline:
-                sentence = f"Kafka at {self._servers} does not show topic {topic}, which was created just now"
+                sentence = f"Kafka at {self._servers} has created topic {topic}, and its metadata do not contain it yet"
                 raise UnreachableError(sentence)
             time.sleep(0.05)
 
@@ -219,7 +223,7 @@ class KafkaAdmin:
                 raise _UnknownTopicError(said) from error
             if said.startswith(_LATE) or is_away(error.java_exception):
                 raise UnreachableError(f"Kafka at {self._servers} did not answer: {said}") from error
-            raise WorldError(f"Kafka at {self._servers} refuses: {said}") from error
+            raise WorldError(f"Kafka at {self._servers} rejected the request: {said}") from error
 
 
 class _UnknownTopicError(WorldError):
@@ -228,11 +232,12 @@ class _UnknownTopicError(WorldError):
 
 _LATE = "java.util.concurrent.TimeoutException"
 _RETRIABLE = "org.apache.kafka.common.errors.RetriableException"
-"""What Kafka's clients raise when a later attempt may succeed: no connection, no answer in time, no leader yet."""
+"""The exception of Kafka's clients for errors after which a retry may succeed: no connection, no response in time, no
+leader yet."""
 
 
 def is_away(error: Any) -> bool:
-    """Whether Kafka says of a Java exception, or of a cause of it, that a later attempt may succeed."""
+    """Whether a Java exception, or one of its causes, is retriable according to Kafka."""
     while error is not None:
         kind = error.getClass()
         while kind is not None:
@@ -244,7 +249,7 @@ def is_away(error: Any) -> bool:
 
 
 def causes(error: Any) -> str:
-    """What a Java exception and its causes say, in one line."""
+    """The messages of a Java exception and its causes, in one line."""
     found: list[str] = []
     while error is not None:
         text = str(error.toString())

@@ -1,4 +1,4 @@
-"""Where a task's Kafka partitions stand in its checkpoint: read, seeded, and moved on where records are gone.
+"""The offsets of a task's Kafka partitions in its checkpoint: read, initialized, and advanced past deleted records.
 
 Spark writes the offsets of a batch as ``{"topic": {"0": 42}}``: the offset after the last record of the batch. The
 offsets at which batch 0 starts are in ``sources/0/0``.
@@ -18,8 +18,10 @@ from coterie.spark.positions import Positions, commit_empty_batch, planned_offse
 
 @dataclass(frozen=True, slots=True, kw_only=True, order=True)
 class KafkaPart:
-    """A partition of one life of a topic, written ``<topic>:<partition>@<topic id>``. A topic that was deleted and
-    created again has another id, so its partitions are other parts."""
+    """A topic partition with the topic's id, written ``<topic>:<partition>@<topic id>``.
+
+    A topic that was deleted and created again has another id, so its partitions are not equal to the previous ones.
+    """
 
     topic: str
     partition: int
@@ -30,7 +32,7 @@ class KafkaPart:
 
     @property
     def name(self) -> str:
-        """As Kafka's own tools write it."""
+        """``<topic>-<partition>``, as Kafka's own tools write it."""
         return f"{self.topic}-{self.partition}"
 
     @classmethod
@@ -45,16 +47,16 @@ class KafkaPart:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupOffsets:
-    """The next offsets of partitions, to be shown in a consumer group."""
+    """The next offsets of partitions, to be committed to a consumer group."""
 
     group: str
     offsets: Mapping[KafkaPart, int]
     client: Mapping[str, str] = field(repr=False)
-    """Properties of a Kafka client that reaches the cluster; may hold passwords."""
+    """Properties of a Kafka client for the cluster; may contain passwords."""
 
 
 class KafkaPositions:
-    """The next offset by :class:`KafkaPart`."""
+    """Reads and initializes positions that are the next offset by :class:`KafkaPart`."""
 
     def read(self, checkpoint: Path, parts: Sequence[str]) -> Positions:
         return committed_offsets(checkpoint, [KafkaPart.parse(part) for part in parts])
@@ -64,32 +66,34 @@ class KafkaPositions:
 
 
 def seed_offsets(checkpoint: Path, positions: Positions) -> None:
-    """Have batch 0 start at ``positions``, given by part. Spark then ignores its option ``startingOffsets``.
+    """Write ``positions``, by partition, as the offsets at which batch 0 starts. Spark then ignores its option
+    ``startingOffsets``.
 
-    :raises FileExistsError: when the checkpoint has such offsets already.
+    :raises FileExistsError: when the checkpoint already has such offsets.
     """
     path = _source_log(checkpoint)
     if path.exists():
         raise FileExistsError(path)
     path.parent.mkdir(parents=True, exist_ok=True)
-    # A seed that is there is whole. What a start that died has left begins with a dot, and is swept by the next one.
+    # The rename ensures that the file is complete. A temporary file that a killed process has left begins with a dot
+    # and is removed by the next start.
     aside = path.with_name(f".{path.name}")
     aside.write_bytes(b"\0" + f"v1\n{spark_offsets(positions)}".encode())
     aside.rename(path)
 
 
 def committed_offsets(checkpoint: Path, parts: Iterable[KafkaPart]) -> Positions:
-    """By part: the offset at which the batch after the last committed one starts."""
+    """By partition: the offset at which the batch after the last committed batch starts."""
     return _of_parts(_offsets_after(checkpoint, last_batch(checkpoint / "commits")), parts)
 
 
 def next_offsets(checkpoint: Path, parts: Iterable[KafkaPart]) -> Positions:
-    """By part: the offset of the first record that is not yet planned for a batch."""
+    """By partition: the offset of the first record that is not yet planned for a batch."""
     return _of_parts(_offsets_after(checkpoint, last_batch(checkpoint / "offsets")), parts)
 
 
 def planned_ranges(checkpoint: Path, batch_id: int, parts: Iterable[KafkaPart]) -> Mapping[KafkaPart, range]:
-    """By part: the offsets that a planned batch reads."""
+    """By partition: the offsets that a planned batch reads."""
     starts, ends = _offsets_after(checkpoint, batch_id - 1), _offsets_after(checkpoint, batch_id)
     found: dict[KafkaPart, range] = {}
     for part in parts:
@@ -100,13 +104,13 @@ def planned_ranges(checkpoint: Path, batch_id: int, parts: Iterable[KafkaPart]) 
 
 
 def partitions_of(checkpoint: Path) -> frozenset[tuple[str, int]]:
-    """The topics and partitions that the checkpoint has offsets of."""
+    """The topics and partitions of which the checkpoint has offsets."""
     offsets = _offsets_after(checkpoint, last_batch(checkpoint / "offsets"))
     return frozenset((topic, int(partition)) for topic, by_number in offsets.items() for partition in by_number)
 
 
 def move_on(checkpoint: Path, positions: Positions) -> None:
-    """Commit a batch without rows that ends at ``positions``; no batch is in flight."""
+    """Commit a batch without rows that ends at ``positions``. Precondition: no batch is in flight."""
     assert batch_in_flight(checkpoint) is None, f"{checkpoint} has a batch in flight"
     last = last_batch(checkpoint / "commits")
     commit_empty_batch(checkpoint, spark_offsets(positions), batch_id=0 if last is None else last + 1)
@@ -115,7 +119,7 @@ def move_on(checkpoint: Path, positions: Positions) -> None:
 def spark_offsets(positions: Positions) -> str:
     """``positions`` as Spark writes offsets.
 
-    :raises WorldError: when two parts are partitions of topics with one name and two ids.
+    :raises WorldError: when ``positions`` contain the same partition with two topic ids.
     """
     offsets: defaultdict[str, dict[str, int]] = defaultdict(dict)
     for name, offset in sorted(positions.items()):
@@ -132,7 +136,7 @@ def _of_parts(offsets: Mapping[str, Mapping[str, int]], parts: Iterable[KafkaPar
 
 
 def _offsets_after(checkpoint: Path, batch_id: int | None) -> Mapping[str, Mapping[str, int]]:
-    """The offsets at which a batch ends; None or -1: at which batch 0 starts."""
+    """The offsets at which a batch ends; for None or -1 those at which batch 0 starts."""
     line: str | None
     if batch_id is None or batch_id < 0:
         try:

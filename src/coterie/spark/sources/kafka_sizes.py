@@ -1,7 +1,7 @@
-"""How large the records of a Kafka batch are, so that none of them has to fit into memory at once.
+"""Samples the size of the records of a Kafka batch, so that a batch too large for memory is not collected at once.
 
-Offsets say how many records a batch has, and nothing of their size: 20,000 records may be 2 MB or 20 GB. So some
-records of a batch are read before the batch is.
+Offsets determine how many records a batch has, not their size: 20,000 records may be 2 MB or 20 GB. So some records of
+a batch are read before the batch.
 """
 
 from collections.abc import Mapping
@@ -13,12 +13,14 @@ from coterie.spark.sources.kafka_batch import records_of
 from coterie.spark.sources.kafka_positions import KafkaPart
 
 SAMPLED_AT_EDGE = 10
-"""How many records are looked at on either edge of a partition's range."""
+"""How many records are sampled at each end of a partition's range."""
 
 
 def mean_bytes(spark: SparkSession, consumer: Mapping[str, str], ranges: Mapping[KafkaPart, range]) -> int:
-    """About how many bytes a record of ``ranges`` has: the first records of all partitions are looked at, and the last
-    ones, and the larger of both means is returned. 0 when retention or compaction has left none of these records.
+    """The approximate size of a record of ``ranges``, in bytes of key and value.
+
+    This is the larger of two means: over the first records of all partitions, and over their last records. It is 0 when
+    retention or compaction has deleted all these records.
 
     :raises PySparkException, Py4JJavaError: when the cluster cannot be read.
     """

@@ -1,9 +1,9 @@
-"""``PythonSource``: a connector whose rows are what a function of the user builds: a stream of Spark.
+"""``PythonSource``: a connector whose rows are a Spark stream that a function of the user builds.
 
 ``def build(spark: SparkSession, config: dict[str, str]) -> DataFrame`` runs in the worker, before each start of the
 connector's only task and when the config is validated. So a worker runs only functions of the modules that its
 ``pipeline.modules`` allows. Positions are those of the stream's own sources, in Spark's checkpoint. They cannot be
-taken to another checkpoint, so the connector is never split anew and keeps its sink.
+moved to another checkpoint, so the connector is never split again and its sink cannot be changed.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -27,7 +27,7 @@ from coterie.spark.seams import Share
 from coterie.spark.user_code import call_within, load, well_formed
 
 BUILD_LIMIT_S = 60
-"""How long a function may take to build its stream; it reads nothing meanwhile."""
+"""How long a function may take to build its stream, which reads no rows."""
 
 FUNCTION = "pipeline.function"
 DEFINITION = Definition(
@@ -59,7 +59,7 @@ _STATEFUL = frozenset(
         "TransformWithStateInPySpark",
     ]
 )
-"""Nodes of a plan that keep state between batches; a join of two streams does too."""
+"""Nodes of a plan that keep state between batches. A join of two streams keeps state too."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,9 +67,9 @@ class PythonSource:
     """The stream that a function builds."""
 
     free_prefixes: ClassVar[tuple[str, ...]] = ("",)
+    """Every key is allowed: the function may read any."""
     identity: ClassVar[tuple[str, ...]] = ()
     access: ClassVar[tuple[str, ...]] = ()
-    """All keys: the function may read any."""
     split_function: ClassVar[SplitFunction] = SplitFunction.PARTS_V1
     has_fixed_split: ClassVar[bool] = True
     sifts_bad_records: ClassVar[bool] = False
@@ -94,12 +94,12 @@ class PythonSource:
 
     @classmethod
     def open_keys(cls, config: EndConfig) -> Sequence[str]:
-        """None: the function's rows have their columns."""
+        """No keys: the function determines the columns."""
         return ()
 
     @classmethod
     def infer(cls, spark: SparkSession, config: EndConfig) -> Mapping[str, str]:
-        """No key is left open."""
+        """Nothing: there are no keys to infer."""
         return {}
 
     @classmethod
@@ -113,7 +113,7 @@ class PythonSource:
 
     @classmethod
     def starts(cls, config: EndConfig, parts: Sequence[str], *, is_first: bool) -> Positions:
-        """None: the function's own sources begin where their options say."""
+        """No positions: the options of the function's own sources determine where these begin."""
         return {}
 
     @classmethod
@@ -121,21 +121,21 @@ class PythonSource:
         return cls(function=config.read(DEFINITION, FUNCTION, str), config=config)
 
     def schema(self, spark: SparkSession) -> StructType:
-        # The function may set what it likes in its session.
+        # The function may change any setting of its session.
         return self._built(spark.newSession()).schema
 
     def read(self, spark: SparkSession, checkpoint: Path, rotation: Rotation | None) -> DataFrame:
         return self._built(spark)
 
     def is_small(self, spark: SparkSession, checkpoint: Path, batch_id: int) -> bool:
-        """Never: the plans of sources that are not known here do not say how many rows a batch has."""
+        """Always False: the number of rows of a batch cannot be read from the plan of an unknown source."""
         return False
 
     def check_plan(self, checkpoint: Path, batch_id: int) -> None:
-        """Any batch can be read."""
+        """Does nothing: any batch can be read."""
 
     def check_read(self, spark: SparkSession, checkpoint: Path, batch_id: int) -> None:
-        """Spark fails a batch that it could not read."""
+        """Does nothing: Spark fails a batch that it could not read."""
 
     def _built(self, spark: SparkSession) -> DataFrame:
         """:raises ConfigError: when the function does not return a stream without state."""
@@ -150,11 +150,11 @@ class PythonSource:
 
 
 def _check(made: object) -> None:
-    """:raises ValueError: when a function has returned something else than a stream without state."""
+    """:raises ValueError: when a function has returned anything other than a stream without state."""
     if not isinstance(made, DataFrame):
-        raise ValueError(f"it returned a {type(made).__name__}, and no DataFrame")
+        raise ValueError(f"it returned a {type(made).__name__}, not a DataFrame")
     if not made.isStreaming:
-        raise ValueError("it returned a DataFrame that is no stream: build it from spark.readStream")
+        raise ValueError("it returned a DataFrame that is not a stream: build it from spark.readStream")
     for node in _nodes(made._jdf.queryExecution().analyzed()):
         name = str(node.nodeName())
         if name in _STATEFUL or (name == "Join" and node.left().isStreaming() and node.right().isStreaming()):

@@ -1,7 +1,7 @@
-"""``RateSource``: Spark's rate source, so many rows a second, for tests and demonstrations.
+"""``RateSource``: Spark's rate source, which generates rows at a fixed rate, for tests and demonstrations.
 
-Every task reads a rate stream of its own and keeps the values ``v`` with ``v % count = index``: over all tasks of a
-connector each value comes once. Value and timestamp of a row follow from the checkpoint, so that a replayed batch has
+Each task reads a separate rate stream and keeps the values ``v`` with ``v % count = index``: over all tasks of a
+connector each value occurs once. Value and timestamp of a row are computed from the checkpoint, so a replayed batch has
 the same rows.
 """
 
@@ -34,7 +34,7 @@ DEFINITION = Definition(
         Key(
             name="rows.per.second",
             type=Type.LONG,
-            documentation="Rows that the connector reads in a second, over all its tasks.",
+            documentation="Rows per second that the connector reads, over all its tasks.",
             default="1",
             importance=Importance.HIGH,
             check=at_least(1),
@@ -48,14 +48,14 @@ SCHEMA = StructType([StructField("timestamp", TimestampType()), StructField("val
 
 
 class RatePositions:
-    """For how many seconds a task has counted, by the name of its share."""
+    """The seconds for which a task has counted, by the name of its source partition."""
 
     def read(self, checkpoint: Path, parts: Sequence[str]) -> Positions:
         offset = committed_offset(checkpoint)
         return {} if offset is None else {parts[0]: int(offset)}
 
     def seed(self, checkpoint: Path, positions: Positions) -> None:
-        """Go on counting now; the values of the time between are not skipped, they come later."""
+        """Continue to count now. The values of the time since the last run are not skipped: they come later."""
         for seconds in positions.values():
             write_source_log(checkpoint, [str(round(time.time() * 1000) - seconds * 1000)])
             commit_empty_batches(checkpoint, str(seconds), batches=1)
@@ -63,7 +63,7 @@ class RatePositions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RateSource:
-    """Counts: ``timestamp TIMESTAMP, value BIGINT``, values from 0."""
+    """Generates rows ``timestamp TIMESTAMP, value BIGINT``, with values from 0."""
 
     free_prefixes: ClassVar[tuple[str, ...]] = (OPTIONS,)
     identity: ClassVar[tuple[str, ...]] = ("rows.per.second",)
@@ -87,27 +87,28 @@ class RateSource:
 
     @classmethod
     def open_keys(cls, config: EndConfig) -> Sequence[str]:
-        """None: the columns are fixed."""
+        """No keys: the columns are fixed."""
         return ()
 
     @classmethod
     def infer(cls, spark: SparkSession, config: EndConfig) -> Mapping[str, str]:
-        """No key is left open."""
+        """Nothing: there are no keys to infer."""
         return {}
 
     @classmethod
     def parts(cls, config: EndConfig) -> Sequence[str]:
-        """The one stream of values."""
+        """One partition: the stream of values."""
         return ["rate"]
 
     @classmethod
     def split(cls, parts: Sequence[str], tasks_max: int) -> Sequence[Sequence[str]]:
-        """Each task counts for itself: its position means nothing to the tasks of another split."""
+        """One partition for each task: each task counts separately, and a task of another split cannot use its
+        position."""
         return [[f"task {task} of {tasks_max}"] for task in range(tasks_max)]
 
     @classmethod
     def starts(cls, config: EndConfig, parts: Sequence[str], *, is_first: bool) -> Positions:
-        """None: Spark begins to count when a task first starts."""
+        """No positions: Spark starts to count at the first start of a task."""
         return {}
 
     @classmethod
@@ -124,13 +125,13 @@ class RateSource:
         return rows.where(f"value % {self.share.count} = {self.share.index}")
 
     def is_small(self, spark: SparkSession, checkpoint: Path, batch_id: int) -> bool:
-        """By the seconds that the batch counts."""
+        """Computed from the seconds for which the batch counts."""
         before = planned_offset(checkpoint, batch_id - 1) if batch_id > 0 else None
         seconds = int(planned_offset(checkpoint, batch_id) or 0) - int(before or 0)
         return seconds * self.rows_per_second <= SMALL_BATCH_ROWS
 
     def check_plan(self, checkpoint: Path, batch_id: int) -> None:
-        """Any batch can be read."""
+        """Does nothing: any batch can be read."""
 
     def check_read(self, spark: SparkSession, checkpoint: Path, batch_id: int) -> None:
-        """A batch is always read as it was planned."""
+        """Does nothing: a batch is always read as it was planned."""
