@@ -316,7 +316,7 @@ async def check_a_group_that_ours_leads(
             assert said.startswith(f"The group speaks {speaks.setting}, which has no word for a drain")
         for order in ("drain", "restart"):
             said = await mixed.asked("POST", f"{asked.url}/coterie/workers/{host(jvm)}/{order}", status=409)
-            assert said.startswith(f"The worker at {jvm}/ is Connect's own")
+            assert said.startswith(f"The worker at {jvm}/ is a Kafka Connect worker")
     drain = partial(commands.drain, b.url, host(b.url))
     assert f"The group speaks {speaks.setting}, which has no word for a drain" in await refused(drain)
     leaves = partial(preview.show, preview.PlanOptions(remove=(host(jvm),)), url=b.url, file=None, as_json=False)
@@ -379,9 +379,9 @@ async def check_a_group_that_a_jvm_leads(mixed: Mixed, a: Composed, b: Composed,
     before = await mixed.asked("GET", f"{b.url}/coterie/worker", status=200)
     place = before["group"]
     known = (
-        f"is led by a Connect worker, at {jvm}/",
-        "neither drains nor static assignments",
-        f"Generation {place['generation']} speaks {place['protocol']}",
+        f"The leader at {jvm}/ is a Kafka Connect worker",
+        "drains and static assignments are not possible",
+        f"Generation {place['generation']} uses protocol {place['protocol']}",
         "GET /connectors?expand=status",
     )
     told = [

@@ -107,7 +107,7 @@ async def test_who_is_not_one_of_us_is_told_so_in_connects_order(sessioned: Serv
     await until_known(sessioned)
     good = headers(fresh_key(sessioned))
     cases: list[tuple[Mapping[str, str], bytes, str, int, str]] = [
-        ({}, b"{", "orders", 500, "The body is no JSON"),
+        ({}, b"{", "orders", 500, "The body is not JSON"),
         (good, b"{}", "orders", 500, "Cannot read a list of task configs"),
         ({}, BODY, "orders", 400, UNSIGNED),
         ({SIGNATURE: good[SIGNATURE]}, BODY, "orders", 400, UNSIGNED),
