@@ -119,7 +119,7 @@ def test_whoever_has_read_more_configs_than_there_are_is_told_of_by_name_and_giv
     assert given, "the others have their round"
     warned = [order.text for order in herder.take(Say) if order.warns]
     assert len(warned) == 1
-    assert f"third-by-name (third:8083) has read 999 lines of configs, and the config topic has {end}:" in warned[0]
+    assert f"third-by-name (third:8083) reported config offset 999, but the config topic ends at {end}." in warned[0]
     assert "config.storage.topic" in warned[0]
 
 
