@@ -1,4 +1,4 @@
-"""What a configuration key is, and how a whole config is checked against its definition (Connect's ConfigDef)."""
+"""Definitions of configuration keys, and the check of a config against its definition (Connect's ConfigDef)."""
 
 import re
 from collections.abc import Callable, Iterable, Mapping
@@ -12,7 +12,7 @@ T = TypeVar("T")
 
 
 class Type(StrEnum):
-    """Connect's types of values; all travel as strings."""
+    """Connect's types of config values; a config contains all values as strings."""
 
     BOOLEAN = "BOOLEAN"
     CLASS = "CLASS"
@@ -32,7 +32,7 @@ class Importance(StrEnum):
 
 
 class Width(StrEnum):
-    """How wide a form's field for a value is, by Connect's names."""
+    """The width of a form's field for a value, with Connect's names."""
 
     NONE = "NONE"
     SHORT = "SHORT"
@@ -42,7 +42,7 @@ class Width(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Secret:
-    """A value of type PASSWORD. Neither ``repr`` nor ``str`` shows it; ``text`` does."""
+    """A value of type PASSWORD. ``repr`` and ``str`` hide it; ``text`` contains it."""
 
     text: str = field(repr=False)
 
@@ -63,8 +63,9 @@ _WHOLE_NUMBER = re.compile(r"[+-]?[0-9]{1,40}")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Key:
-    """One key of a config, with the fields of Connect's ConfigDef. Without a ``default`` it is required unless
-    ``optional``. The fields from ``group`` on are for forms; a key that no form shows has none of them."""
+    """One key of a config, with the fields of Connect's ConfigDef. A key without a ``default`` is required unless it is
+    ``optional``. The fields from ``group`` on are for forms; a key that is in no form has the defaults of these
+    fields."""
 
     name: str
     type: Type
@@ -81,7 +82,7 @@ class Key:
     display_name: str = ""
     """The label of the form's field; empty means ``name``."""
     dependents: tuple[str, ...] = ()
-    """Keys whose values are valid or not depending on this key's value."""
+    """Keys whose values are valid or invalid depending on this key's value."""
     essence: Callable[[str], str] | None = None
     """Converts a valid value to its canonical text: two spellings of one value give the same text. None: the value is
     its own canonical text."""
@@ -94,7 +95,7 @@ class Key:
 
     @property
     def recommended_values(self) -> tuple[str, ...]:
-        """The only valid values, sorted; empty where there is no such list."""
+        """The only valid values, sorted; empty when the key has no such list."""
         return self.check.values if isinstance(self.check, OneOf) else ()
 
     def essential(self, value: str) -> str:
@@ -118,7 +119,7 @@ class Key:
 
 @dataclass(frozen=True, slots=True)
 class Definition:
-    """The keys of one thing that can be configured, in the order in which they are shown."""
+    """The keys of one configurable object (for example a connector class), in the order of the form."""
 
     keys: tuple[Key, ...]
 

@@ -66,8 +66,8 @@ class WorkerSettings(InterWorkerSettings):
     """The id of the group of workers that share the work; it is the same for all workers of the group."""
     group_instance_id: Name | None = None
     """The id of this worker as a static member of its group, the same at every start (KIP-345). A worker with an
-    instance id does not leave the group when it stops: its jobs stay assigned to it, and it gets them again as soon as
-    it rejoins. Two running workers must not have the same id. To restart the worker without a rebalance, set
+    instance id does not leave the group when it stops: its jobs wait for it, and it gets them again as soon as it
+    rejoins. Two running workers must not have the same id. To restart the worker without a rebalance, set
     `session.timeout.ms` to more than the time of a restart (with Spark, some 20 s)."""
     client_id: str = ""
     """The name of this worker in the brokers' logs."""

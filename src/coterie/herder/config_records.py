@@ -58,8 +58,8 @@ class SessionKeyWritten:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NotForUs:
-    """A line that is ignored. With a ``remark``, the line is unexpected and the remark is logged; without a remark,
-    only Kafka Connect needs the line."""
+    """A line that is ignored. With a ``remark``, the line is unexpected and the remark is logged. Without a remark, the
+    line is expected: only Kafka Connect needs it, or it is a tombstone that changes nothing here."""
 
     remark: str | None = None
 

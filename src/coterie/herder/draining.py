@@ -28,7 +28,7 @@ def drain(turn: Turn) -> Answer:
         return RequestRefused(problem=Problem.NO_LEADER, message=message)
     if (why := spoken.why_drain_waits(herder)) is not None:
         message = (
-            f"{why[0].upper()}{why[1:]}. Or stop this worker (SIGTERM): its jobs move to other workers after "
+            f"{why[0].upper()}{why[1:]}. Or stop this worker (SIGTERM): its jobs then move to other workers after "
             "scheduled.rebalance.max.delay.ms"
         )
         return RequestRefused(problem=Problem.NOT_POSSIBLE, message=message)

@@ -56,7 +56,7 @@ def _elsewhere(herder: Herder, worker: str) -> RequestRefused | None:
     match list(found.values()):
         case []:
             known = "; ".join(", ".join(dict.fromkeys(names_of(info))) for info in dealt.members)
-            return not_found(f"No worker is called {worker}. There are: {known}")
+            return not_found(f"No worker is called {worker}. The workers of the group: {known}")
         case [info]:
             if info.url == herder.settings.url:
                 return None

@@ -1,4 +1,4 @@
-"""Responses to reads: the state of the logs, at least up to their ends at the time of the request.
+"""Responses to reads, from the state of the config log and the status log.
 
 A read never fails because of a rebalance. It waits until the config log is read to the end offset that the log had at
 the request. When that takes too long, or the log cannot be reached, the response contains the state read so far.

@@ -181,9 +181,9 @@ class TaskRuntime(Protocol):
         ...
 
     def forget(self, connector: ConnectorName) -> None:
-        """End the running split of ``connector``, if any: it raises SplitEndedError, and changes no checkpoint after
-        this method has returned, except in a step that is already running. The connector's source parts are no longer
-        monitored (:class:`PartsChanged`). Never waits."""
+        """End the running split of ``connector``, if any: it raises SplitEndedError, and commits no checkpoint
+        generation after this method has returned, except in a step that is already running. The connector's source
+        parts are no longer monitored (:class:`PartsChanged`). Never waits."""
         ...
 
     async def finish(self, connector: ConnectorName, incarnation: Incarnation) -> Sequence[Mapping[str, str]] | None:

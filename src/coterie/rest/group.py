@@ -140,7 +140,7 @@ class GroupApi:
         raise problems.ProblemRefusal(RequestRefused(problem=Problem.NOT_POSSIBLE, message=message))
 
     async def _view(self) -> WorkerView:
-        """This worker's view of itself.
+        """The state of this worker.
 
         :raises ProblemRefusal: when this worker is shutting down.
         """

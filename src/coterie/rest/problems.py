@@ -84,7 +84,7 @@ def expect(answer: Answer, kind: type[AnswerT]) -> AnswerT:
     """
     if isinstance(answer, RequestRefused):
         raise ProblemRefusal(answer)
-    assert isinstance(answer, kind), f"{kind.__name__} was asked for, the answer is {answer}"
+    assert isinstance(answer, kind), f"the response must be a {kind.__name__}, but is {answer}"
     return answer
 
 

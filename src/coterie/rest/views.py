@@ -65,7 +65,7 @@ def task_status(one: TaskStatus) -> Json:
 def worker(
     view: WorkerView, *, now_ms: int, version: str, life: str, lacks: Mapping[str, str], stall_ms: float
 ) -> Json:
-    """The JSON of ``GET /coterie/worker``, which only Coterie has: a worker's own view of itself and its tasks."""
+    """The JSON of ``GET /coterie/worker``, which only Coterie has: the state of a worker and its tasks."""
     deferred = view.deferred_until_ms
     return {
         "worker_id": view.worker_id,

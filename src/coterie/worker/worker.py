@@ -182,7 +182,7 @@ class Worker:
             self._shutdown = self._shutdown or order
 
     async def run(self) -> Exit:
-        """Start, run and end the worker. Returns why it ended, after all its asyncio tasks have ended.
+        """Start, run and end the worker. Returns why it ended, after its asyncio tasks and its runtime have ended.
 
         :raises ExceptionGroup: for a bug in Coterie, after the herder's last events have been logged.
         """

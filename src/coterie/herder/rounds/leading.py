@@ -249,7 +249,7 @@ def _strangers(computing: Computing) -> Collection[MemberId]:
     """The members that read another config log: they report an offset beyond the end of this leader's log. Empty before
     the end offset is found.
 
-    Such a member stays in the group, because it would rejoin again and again; it is assigned no job.
+    Such a member is not removed from the group, because it would rejoin again and again; it is assigned no job.
     """
     wanted, end = computing.wanted, computing.end
     if end is None:
