@@ -19,7 +19,7 @@ class Status:
     generation: Generation
     """The group's generation when the status was written."""
     trace: str | None = field(default=None, repr=False)
-    """The error of a failed job. Left out of ``repr``, because it may quote a config."""
+    """The error of a job, or the reason of its state. Left out of ``repr``, because it may quote a config."""
     version: str | None = None
     """The plug-in's version (Connect 4.1, KIP-891)."""
 
